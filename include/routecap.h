@@ -1,0 +1,1080 @@
+/*
+ * routecap: which experts every token was sent to, in every layer of a mixture-of-experts model,
+ * captured from any inference engine.
+ *
+ * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
+ *
+ * ------------------------------------------------------------------------------------------------
+ * What it is
+ * ------------------------------------------------------------------------------------------------
+ * A mixture-of-experts (MoE) engine decides, for every token and every MoE layer, which K of E experts run. routecap keeps those
+ * decisions, row by row and request by request, beside a running engine, and hands them out as immutable routings.
+ *
+ *   capturer   one per rank and device: owns the sink, the slots, the pages and the requests below
+ *   layer      index 0..layers-1 among the captured (MoE) layers; the layer map gives each its decoder layer's index
+ *   expert id  id in [0, experts) as the router chose it: before load-balancing replicas, without shared-expert columns, with zero experts
+ *   sink       buffer (layers, rows, k) into which a forward pass writes its expert ids; its addresses never change
+ *   step       one forward pass: begin, writes, snapshot, issue. The ticket that issue returns names it
+ *   span       a run of sink rows of one step that belong to one request, at consecutive positions
+ *   row        the k ids of every layer for one input token. Row i of a request is the routing when token i was *input*, so a sequence
+ *              of S tokens has S-1 rows (S if the last token was itself forwarded, as in prefill-only work)
+ *   request    a sequence being captured, named by a 64-bit handle; a stale handle is an error, never another request's rows
+ *   routing    rows that were read out: immutable, reference-counted, owned by the caller; outlives request and capturer
+ *   cell       one row in one layer. It is valid only if that layer wrote k distinct ids in range for that row in that step; validity is
+ *              kept beside the ids, because every id value is an ordinary expert
+ *
+ * One forward pass after another, in the engine's worker loop:
+ *
+ *     routecap_config config;                                      // once
+ *     routecap_config_init(&config, sizeof config);
+ *     config.backend = ROUTECAP_BACKEND_CUDA;
+ *     config.layers = 58; config.k = 8; config.experts = 256; config.rows = 8192;
+ *     routecap_capturer_create(&config, &capturer);
+ *
+ *     routecap_request_open(capturer, NULL, &request, 1);          // every sequence
+ *
+ *     routecap_step_begin(capturer, rows, stream);                 // every forward pass; these three may be part of a CUDA graph
+ *     for each MoE layer l:  router; routecap_layer_record(capturer, l, &ids, stream);
+ *     routecap_step_snapshot(capturer, stream);
+ *     routecap_step_issue(capturer, spans, sizeof *spans, n, NULL, NULL, &step, stream);    // which row was whose
+ *
+ *     routecap_request_finish(capturer, request, tokens - 1, &routing);                     // the last token was never input
+ *     routecap_routing_wait(routing, timeout_ns);                                           // on any thread, later
+ *     routecap_routing_view(routing, &view); ...  routecap_routing_free(routing);
+ *
+ * Forget one of these calls and rows are missing and reported as missing; they are never wrong.
+ *
+ * ------------------------------------------------------------------------------------------------
+ * Threads, waiting, ownership, streams
+ * ------------------------------------------------------------------------------------------------
+ * Threads. The functions that take a stream, and routecap_sink_bind, are called by one thread at a time per capturer. All others may be
+ * called from any thread at any time, also while steps are in flight, except that nothing may run during or after
+ * routecap_capturer_destroy of the same capturer. Routings may be used from all threads at once, also during destroy; each reference is freed
+ * once. Each call takes effect at one instant between its start and its return: a span whose request ends concurrently is either filed or
+ * skipped; of two concurrent calls that end a request, one finds it gone.
+ *
+ * Waiting. Only routecap_step_finalize, routecap_routing_wait and routecap_capturer_destroy wait for work in flight. Nothing else waits
+ * for a step, for the device or for another request.
+ *
+ * Ownership. Arguments are read before the call returns and belong to the caller; device arguments (below) are the exception. A capturer,
+ * and each reference to a routing, belongs to the caller until destroyed or freed. Pointers found in a view belong to its routing. On error every
+ * output that is a handle is set to 0 or NULL, and other outputs are left alone.
+ *
+ * Streams. A stream is what CUDA calls cudaStream_t or CUstream; no CUDA header is needed here. The host backend has no streams: pass
+ * NULL, anything else is ROUTECAP_ERR_ARGUMENT. A call marked "capturable" may be made on a stream that is being captured into a CUDA graph, and then runs at each replay.
+ * Work runs in the order of the stream; order among streams is the caller's.
+ *
+ * Device arguments are marked [device]: pointers to memory that the stream's work can read (plain host memory on the host backend). They are
+ * read only when the stream reaches the call's work, and must stay valid until then (host backend: until the call returns).
+ *
+ * ------------------------------------------------------------------------------------------------
+ * The ABI
+ * ------------------------------------------------------------------------------------------------
+ * Before 1.0 anything may change with the minor version. From 1.0 on, a program built against 1.x runs with every later 1.y: functions,
+ * statuses and constants are only added, structs and the function table only grow at their end.
+ *
+ * Every struct begins with struct_size, which the caller sets to its sizeof (an _init function does it); array arguments pass the size of one
+ * element instead. Of a struct that the caller fills, a smaller one of an older caller is accepted, and a larger one of a newer caller if
+ * what this library does not know is zero (ROUTECAP_ERR_STRUCT_SIZE otherwise); zero in a field means its default. Of a struct that the
+ * library fills only struct_size is read; it is filled up to that size, with zeros where this library knows nothing.
+ *
+ * Statuses are int32_t: 0 is success, positive is partial success with all outputs delivered, negative is an error and nothing changed.
+ * A call that returns an error, ROUTECAP_INCOMPLETE, ROUTECAP_NOT_CAPTURED or ROUTECAP_PARTIAL leaves one line of text for
+ * routecap_last_error. Unless a function says otherwise it may also return, and its own list does not repeat: ROUTECAP_ERR_ARGUMENT (NULL
+ * where not allowed, a value outside its documented set, a reserved field that is not 0), ROUTECAP_ERR_STRUCT_SIZE, ROUTECAP_ERR_NO_MEMORY,
+ * ROUTECAP_ERR_FORKED and ROUTECAP_ERR_INTERNAL.
+ */
+#ifndef ROUTECAP_H
+#define ROUTECAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if UINTPTR_MAX < 0xFFFFFFFFFFFFFFFFu
+#error "routecap needs 64-bit pointers"
+#endif
+
+#ifndef ROUTECAP_API
+#if defined(__GNUC__) || defined(__clang__)
+#define ROUTECAP_API __attribute__((visibility("default")))
+#else
+#define ROUTECAP_API
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ================================================================================================
+ * Version
+ * ============================================================================================== */
+
+#define ROUTECAP_VERSION_MAJOR 0
+#define ROUTECAP_VERSION_MINOR 1
+#define ROUTECAP_VERSION_PATCH 0
+
+/**
+ * The version of the loaded library: major * 10000 + minor * 100 + patch. Never fails.
+ */
+ROUTECAP_API uint32_t routecap_version(void);
+
+/* ================================================================================================
+ * Statuses
+ * ============================================================================================== */
+
+#define ROUTECAP_OK 0
+
+/* Partial success: outputs are delivered. */
+#define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing; coverage names them */
+#define ROUTECAP_LOST 2         /* the step has a ticket, but no slot was free when its forward ran: all its rows are missing */
+#define ROUTECAP_PENDING 3      /* not landed yet */
+#define ROUTECAP_PARTIAL 4      /* some items of an array were refused: see the status of each */
+#define ROUTECAP_NOT_CAPTURED 5 /* there are rows, but not one cell of them is valid */
+
+/* An argument is wrong. */
+#define ROUTECAP_ERR_ARGUMENT (-100)
+#define ROUTECAP_ERR_STRUCT_SIZE (-101)      /* too small, or larger with a non-zero tail */
+#define ROUTECAP_ERR_UNKNOWN_LAYER (-102)    /* outside the capturer's layers */
+#define ROUTECAP_ERR_UNKNOWN_REQUEST (-103)  /* never opened here, closed or finished */
+#define ROUTECAP_ERR_UNKNOWN_STEP (-104)     /* never issued, or nothing of that step waits for this call */
+#define ROUTECAP_ERR_OUT_OF_RANGE (-105)     /* rows or indices that do not exist */
+#define ROUTECAP_ERR_CAPACITY (-106)         /* rows outside the sink */
+#define ROUTECAP_ERR_OVERLAP (-107)          /* one step, one request, one position twice */
+#define ROUTECAP_ERR_DTYPE (-108)            /* unknown dtype, or ids of this model or the fill do not fit into it */
+#define ROUTECAP_ERR_SHAPE_MISMATCH (-109)   /* layers, k, experts or id space differ */
+#define ROUTECAP_ERR_BUFFER_TOO_SMALL (-110) /* nothing was written; the needed size is returned */
+
+/* The call does not fit the state. */
+#define ROUTECAP_ERR_STATE (-200)      /* wrong order of calls */
+#define ROUTECAP_ERR_DISABLED (-201)   /* reading from a disabled or mirroring capturer */
+#define ROUTECAP_ERR_NOT_READY (-202)  /* some of these rows are in flight */
+#define ROUTECAP_ERR_INCOMPLETE (-203) /* strict reading, and cells are missing */
+#define ROUTECAP_ERR_CONFLICT (-204)   /* recorded twice in one step, or different ids where equal ones are required */
+#define ROUTECAP_ERR_FORKED (-205)     /* called in a child process that was forked after the object was made */
+
+/* A resource is exhausted. */
+#define ROUTECAP_ERR_NO_MEMORY (-300) /* the budget, or the system's memory */
+#define ROUTECAP_ERR_TOO_MANY_REQUESTS (-301)
+#define ROUTECAP_ERR_THREAD (-302) /* the worker thread could not be started */
+
+/* The device. */
+#define ROUTECAP_ERR_NO_BACKEND (-400) /* this build or this machine does not have the backend */
+
+/* A defect of the library. */
+#define ROUTECAP_ERR_INTERNAL (-500)
+
+/**
+ * The name of a status, "ROUTECAP_ERR_CAPACITY" for instance; "ROUTECAP_STATUS_UNKNOWN" for others. Static storage. Never fails.
+ */
+ROUTECAP_API const char *routecap_status_name(int32_t status);
+
+/**
+ * One line about the last call on this thread that left one (see above); "" if none did.
+ *
+ * Valid until the next such call on this thread. Read it on the thread that made the call.
+ */
+ROUTECAP_API const char *routecap_last_error(void);
+
+/* ================================================================================================
+ * Types and constants
+ * ============================================================================================== */
+
+typedef struct routecap_capturer routecap_capturer;
+typedef struct routecap_routing routecap_routing;
+
+/* Names a request of one capturer; other capturers do not know it. 0 is none. A handle that was closed or finished is not given out again. */
+typedef uint64_t routecap_request;
+
+/* Ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 is none. */
+typedef uint64_t routecap_step;
+
+/* What CUDA calls cudaStream_t and CUstream. NULL on the host backend. */
+struct CUstream_st;
+typedef struct CUstream_st *routecap_stream;
+
+/* In a count of rows. */
+#define ROUTECAP_ALL 0xFFFFFFFFFFFFFFFFull    /* up to the end */
+#define ROUTECAP_LANDED 0xFFFFFFFFFFFFFFFEull /* up to the first row in flight, or the end: what of a running request can be read now */
+
+/* Limits of this version. */
+#define ROUTECAP_MAX_LAYERS 1024
+#define ROUTECAP_MAX_K 32
+#define ROUTECAP_MAX_EXPERTS 32768
+#define ROUTECAP_MAX_ROWS 1048576              /* sink rows, that is, tokens of one forward pass */
+#define ROUTECAP_MAX_SLOTS 64                  /* steps in flight */
+#define ROUTECAP_MAX_POSITION 1099511627776ULL /* positions are below 2^40 */
+
+/* Element types of ids: values of dtype fields. */
+#define ROUTECAP_DTYPE_U8 1
+#define ROUTECAP_DTYPE_I16 2
+#define ROUTECAP_DTYPE_U16 3
+#define ROUTECAP_DTYPE_I32 4
+#define ROUTECAP_DTYPE_U32 5
+#define ROUTECAP_DTYPE_I64 6
+#define ROUTECAP_DTYPE_ID16_BF16 7 /* 32 bits: id in the upper 16, bfloat16 weight in the lower 16; as a source only */
+
+/* Where the sink is. */
+#define ROUTECAP_BACKEND_HOST 1
+#define ROUTECAP_BACKEND_CUDA 2
+
+/* What a rank does. */
+#define ROUTECAP_ROLE_OWNER 0 /* captures */
+#define ROUTECAP_ROLE_MIRROR 1 /* tensor-parallel replica: same calls on the forward path as the owner, rows go nowhere */
+#define ROUTECAP_ROLE_DISABLED 2 /* off: nothing is allocated or started, no argument is looked at, every call returns at once */
+
+/* What the ids number. */
+#define ROUTECAP_ID_SPACE_LOGICAL 0 /* ids as the router chose them */
+#define ROUTECAP_ID_SPACE_PHYSICAL 1 /* ids of replicas, after load balancing, where nothing else can be had */
+
+/* ================================================================================================
+ * Configuration and capturer
+ * ============================================================================================== */
+
+/* Flags of routecap_config. */
+#define ROUTECAP_CONFIG_COMPARE 1u         /* compare rows that are issued again with what is kept: stats.rows_mismatched */
+#define ROUTECAP_CONFIG_EXTERNAL_SINK 2u   /* allocate no sink: every layer that is used gets its own by routecap_sink_bind */
+#define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no thread: steps land inside routecap_capturer_progress */
+
+typedef struct routecap_config {
+    uint32_t struct_size;
+    int32_t backend;     /* ROUTECAP_BACKEND_*. Required */
+    int32_t role;        /* ROUTECAP_ROLE_* */
+    int32_t device;      /* ordinal; ignored by the host backend */
+    uint32_t layers;     /* captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required */
+    uint32_t k;          /* experts per token, 1..ROUTECAP_MAX_K. Required */
+    uint32_t experts;    /* ids are in [0, experts), zero experts included; k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is set */
+    uint32_t rows;       /* sink rows: the most tokens of one forward pass, padding included; 1..ROUTECAP_MAX_ROWS. Required */
+    uint32_t slots;      /* steps in flight before the next is lost, 1..ROUTECAP_MAX_SLOTS; default 4; see routecap_step_issue */
+    int32_t sink_dtype;  /* of the library's sink: I16 (default), I32 or I64 */
+    uint32_t flags;      /* ROUTECAP_CONFIG_* */
+    int32_t id_space;    /* ROUTECAP_ID_SPACE_*: what the recorded ids are; travels with every routing */
+    uint32_t max_requests; /* open at a time; default 65536 */
+    uint32_t reserved;     /* 0 */
+    uint64_t budget_bytes; /* upper limit of the memory for captured rows, routings included; default 1 GiB; at least one page (routecap_memory) */
+    const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly ascending; default 0..layers-1 */
+    const uint32_t *layer_experts; /* [layers] experts of each layer where they differ; default `experts` for all */
+} routecap_config;
+
+/* Memory that a capturer of some configuration needs. */
+typedef struct routecap_memory {
+    uint32_t struct_size;
+    uint32_t page_rows;       /* rows in one page */
+    uint64_t device_bytes;    /* allocated at create */
+    uint64_t pinned_bytes;    /* allocated at create: page-locked host memory */
+    uint64_t host_bytes;      /* allocated at create: other host memory, rounded up */
+    uint64_t row_bytes;       /* of one captured row: ids and validity */
+    uint64_t page_bytes;      /* of one page, the unit in which requests take memory from the budget */
+    uint64_t request_bytes;   /* of one open request before its first row, outside the budget */
+} routecap_memory;
+
+/* What the capturer saw since it was created. A snapshot: fields are read one after another while the capturer runs. */
+typedef struct routecap_stats {
+    uint32_t struct_size;
+    uint32_t silent_layers; /* layers without one valid cell in the last step that landed with rows */
+    /* Steps. */
+    uint64_t steps_issued; /* lost ones included */
+    uint64_t steps_landed; /* lost ones included */
+    uint64_t steps_lost;
+    /* Rows of the spans that issue was given, those of unknown requests apart. Each is in exactly one of the nine counts that follow. */
+    uint64_t rows_issued;
+    uint64_t rows_in_flight;
+    uint64_t rows_provisional; /* landed, speculative, not settled */
+    uint64_t rows_delivered;   /* filed with at least one valid cell */
+    uint64_t rows_missing;     /* landed without a valid cell */
+    uint64_t rows_lost;        /* in a lost step */
+    uint64_t rows_late;        /* landed after their request was closed or cut below them */
+    uint64_t rows_rejected;    /* speculative, and not accepted */
+    uint64_t rows_unplaced;    /* their position, read from the device, was outside the span's bounds */
+    uint64_t rows_refused;     /* for memory */
+    /* Other counts. */
+    uint64_t rows_skipped;       /* in spans of unknown requests */
+    uint64_t rows_overlapped;    /* delivered at a position that had valid cells */
+    uint64_t rows_mismatched;    /* of those, with another set of ids in a cell valid in both; needs ROUTECAP_CONFIG_COMPARE */
+    uint64_t rows_dropped;       /* recorded rows outside the rows begun, of steps that landed */
+    uint64_t cells_conflicting;  /* recorded again within one step, of steps that landed; the first was kept */
+    uint64_t cells_unwritten;    /* missing cells of landed rows: not, or not completely, written in their step */
+    uint64_t cells_out_of_range; /* missing cells of landed rows: an id outside the layer's range */
+    uint64_t cells_duplicate;    /* missing cells of landed rows: one id twice */
+    /* Now. */
+    uint64_t requests_open;
+    uint64_t steps_in_flight;
+    uint64_t bytes_in_use; /* of the budget: pages of requests and routings, provisional rows, and what is promised to rows in flight */
+    uint64_t bytes_peak;
+    uint64_t bytes_budget;
+} routecap_stats;
+
+/* The same for one layer. */
+typedef struct routecap_layer_stats {
+    uint64_t rows_written; /* valid cells that landed */
+    uint64_t unwritten;
+    uint64_t out_of_range;
+    uint64_t duplicate;
+    uint64_t silent_steps; /* steps that landed with rows, none of which this layer wrote */
+} routecap_layer_stats;
+
+/* What this build and machine can do. */
+typedef struct routecap_backend {
+    uint32_t struct_size;
+    int32_t available;   /* 1: a capturer on this backend can be created; 0: detail says why not */
+    int32_t devices;     /* how many, 0 on the host backend */
+    int32_t reserved;    /* 0 */
+    const char *detail;  /* one line, static storage */
+} routecap_backend;
+
+/**
+ * Describe a backend of this build on this machine.
+ *
+ * @param backend  ROUTECAP_BACKEND_HOST or ROUTECAP_BACKEND_CUDA.
+ * @param info     Filled.
+ */
+ROUTECAP_API int32_t routecap_backend_info(int32_t backend, routecap_backend *info);
+
+/**
+ * Fill a configuration with the defaults; `layers`, `k`, `experts` and `rows` remain to be set.
+ *
+ * @param config       Filled.
+ * @param struct_size  sizeof(routecap_config) of the caller.
+ */
+ROUTECAP_API int32_t routecap_config_init(routecap_config *config, size_t struct_size);
+
+/**
+ * Say how much memory a capturer of this configuration needs, without creating it. Errors as routecap_capturer_create.
+ */
+ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, routecap_memory *memory);
+
+/**
+ * Create a capturer: all memory but the pages is allocated here, none of it later on the forward path.
+ *
+ * Create it before CUDA graphs are captured. Not capturable. Starts one worker thread unless ROUTECAP_CONFIG_MANUAL_PROGRESS is set.
+ *
+ * A disabled capturer is its own handle and nothing else; of its configuration only `role` is looked at. Every function returns at once: those that
+ * give out rows (coverage, extract, finish, and their batches) with ROUTECAP_ERR_DISABLED, all others with ROUTECAP_OK, handles and counts 0.
+ * A mirror works on the forward path: sink, record, begin and snapshot do what they do on its owner, so that graphs are the same on all ranks.
+ * From issue on it is like a disabled capturer.
+ *
+ * @param config    The arrays it points to are copied.
+ * @param capturer  Receives the capturer, to be passed to routecap_capturer_destroy; NULL on error.
+ * @return ROUTECAP_ERR_NO_BACKEND: the backend is not in this build or not usable on this machine; ROUTECAP_ERR_THREAD.
+ */
+ROUTECAP_API int32_t routecap_capturer_create(const routecap_config *config, routecap_capturer **capturer);
+
+/**
+ * Destroy a capturer. NULL is allowed.
+ *
+ * Waits until all steps issued so far have landed; after it returns the library touches no memory of the engine. Routings stay
+ * valid, and those of routecap_request_finish are ready; threads that wait for one may go on waiting meanwhile. In a forked child it does nothing.
+ */
+ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
+
+/**
+ * Read the counters. Does not wait.
+ */
+ROUTECAP_API int32_t routecap_capturer_stats(const routecap_capturer *capturer, routecap_stats *stats);
+
+/**
+ * Read the counters of every layer. Does not wait.
+ *
+ * @param stats      [count], filled for layers 0..count-1.
+ * @param stat_size  sizeof(routecap_layer_stats) of the caller.
+ * @param count      At most the capturer's layers (ROUTECAP_ERR_UNKNOWN_LAYER otherwise).
+ */
+ROUTECAP_API int32_t routecap_capturer_layer_stats(const routecap_capturer *capturer, routecap_layer_stats *stats, size_t stat_size,
+                                                   size_t count);
+
+/**
+ * File the steps that have landed, on this thread: the whole work of the worker thread that a capturer with ROUTECAP_CONFIG_MANUAL_PROGRESS does
+ * not have, for processes that allow no threads, and for tests. The calls that wait make progress themselves.
+ *
+ * Does not wait for the device. From any thread, one at a time (others wait for it). Without that flag it does nothing.
+ */
+ROUTECAP_API int32_t routecap_capturer_progress(routecap_capturer *capturer);
+
+/* ================================================================================================
+ * Sink
+ * ============================================================================================== */
+
+/* Where the ids of one layer, or of several at equal distances, are written. */
+typedef struct routecap_sink {
+    uint32_t struct_size;
+    int32_t dtype;        /* ROUTECAP_DTYPE_I16, _I32 or _I64 */
+    void *ids;            /* [device] element of row 0, column 0 of the (first) layer, aligned to its element size */
+    uint32_t rows;        /* rows present */
+    uint32_t k;           /* columns of a row, next to one another */
+    int64_t row_stride;   /* elements from one row to the next, >= k; 0 means k */
+    int64_t layer_stride; /* elements from one layer to the next; 0 means rows * row_stride */
+} routecap_sink;
+
+/**
+ * Adopt memory of the engine as the sink of `layers` layers from `first_layer` on, instead of the library's.
+ *
+ * A router or fused kernel then writes its ids there and nothing has to be recorded. Only where nothing rewrites the ids
+ * before the snapshot (load balancing in place, masking of zero experts): there, record them before that instead. The
+ * memory must stay valid and in place until the capturer is destroyed, and as long as graphs that write it are replayed.
+ * Addresses never change: other memory for a layer that has adopted some, or whose address was given out, is refused, and after the first
+ * begin everything but what is bound already.
+ *
+ * Not capturable. One thread at a time, with the calls that take a stream.
+ *
+ * @param sink  rows >= the capturer's rows, k == the capturer's k.
+ * @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too small, another k); ROUTECAP_ERR_DTYPE;
+ *         ROUTECAP_ERR_STATE (the address of a layer is fixed).
+ */
+ROUTECAP_API int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers, const routecap_sink *sink);
+
+/**
+ * Where layer `layer` is written: what to give a router as its output of ids. From now on the address is fixed.
+ *
+ * Write a row at most once in a step, between its begin and its snapshot, in the order of the stream.
+ *
+ * @param sink  Filled; sink->ids is NULL if the layer has no memory yet (ROUTECAP_CONFIG_EXTERNAL_SINK), which leaves it unfixed.
+ * @return ROUTECAP_ERR_UNKNOWN_LAYER.
+ */
+ROUTECAP_API int32_t routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routecap_sink *sink);
+
+/* ================================================================================================
+ * Recording a layer
+ * ============================================================================================== */
+
+/*
+ * Expert ids as a router leaves them: a matrix of rows x k_source elements. What it takes to make ids of this capturer from them:
+ * columns at and after the capturer's k are dropped (fused shared experts); then `table`, if there is one, replaces an id by table[id], and an id
+ * outside the table becomes invalid; then `offset` is added. An id that is outside the layer's range in the end makes its cell missing; nothing
+ * wraps.
+ */
+typedef struct routecap_source {
+    uint32_t struct_size;
+    int32_t dtype;            /* I16, I32, U32, I64 or ID16_BF16 */
+    const void *ids;          /* [device] element of row 0, column 0 */
+    int64_t row_stride;       /* elements from one row to the next; 0 means k_source; arbitrary if there is one row */
+    int64_t column_stride;    /* elements from one column to the next; 0 means 1 */
+    uint32_t rows;            /* rows present, or the most of them where live_rows is set */
+    uint32_t k_source;        /* columns present, >= the capturer's k; 0 means k */
+    const int32_t *live_rows; /* [device] one number: only the first *live_rows rows hold ids; clamped to [0, rows]; NULL: all */
+    const int32_t *row_base;  /* [device] one number, added to first_row; NULL: nothing is added */
+    const int32_t *row_index; /* [device] [rows] the sink row of each source row, negative for none; first_row is not used then. NULL: in order */
+    uint32_t first_row;       /* sink row of source row 0, where row_index is NULL */
+    int32_t offset;           /* added to each id */
+    const int32_t *table;     /* [device] [table_size] the id of each source id: a placement's physical-to-logical table; NULL: none */
+    uint32_t table_size;
+    uint32_t reserved;        /* 0 */
+} routecap_source;
+
+/**
+ * Copy the ids that a router chose into the sink of one layer.
+ *
+ * Call it after top-k and before anything rewrites the ids. Rows of one layer may come in several calls (micro-batches, chunks) as long as
+ * they are disjoint: of a row recorded twice one is kept, the first where the order is known. If begin and both records were made outside graph
+ * capture, with nothing issued, discarded or captured since, and neither row_index nor live_rows nor row_base, the second call is refused with
+ * ROUTECAP_ERR_CONFLICT; otherwise its cells are dropped, counted, and reported by routecap_step_finalize. Rows at or beyond the number
+ * begun are dropped and counted; without a begin, that is all rows.
+ *
+ * Capturable. Does not block. On the host backend the ids are copied before the call returns.
+ *
+ * @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_SHAPE_MISMATCH (k_source < k);
+ *         ROUTECAP_ERR_CAPACITY (first_row + rows outside the sink; nothing is written); ROUTECAP_ERR_CONFLICT (nothing is written);
+ *         ROUTECAP_ERR_STATE (the layer has no sink).
+ */
+ROUTECAP_API int32_t routecap_layer_record(routecap_capturer *capturer, uint32_t layer, const routecap_source *source, routecap_stream stream);
+
+/* ================================================================================================
+ * Steps
+ * ============================================================================================== */
+
+/* Flags of routecap_span. */
+#define ROUTECAP_SPAN_SPECULATIVE 1u      /* draft tokens: provisional until routecap_request_accept */
+#define ROUTECAP_SPAN_DEVICE_POSITIONS 2u /* positions, within [position, position_end), come from routecap_issue_options.positions */
+
+/* Sink rows of one step that belong to one request. */
+typedef struct routecap_span {
+    routecap_request request;
+    uint64_t position;     /* row index, in the request, of the first row; the others follow. Not a rotary position */
+    uint64_t position_end; /* with DEVICE_POSITIONS: one past the highest position; rows outside the bounds are dropped. Otherwise 0 */
+    uint32_t sink_row;     /* of the first row */
+    uint32_t rows;         /* >= 1 */
+    uint32_t flags;        /* ROUTECAP_SPAN_* */
+    uint32_t reserved;     /* 0 */
+} routecap_span;
+
+#define ROUTECAP_SNAPSHOT_TAKE 0 /* the forward made its snapshot */
+#define ROUTECAP_SNAPSHOT_MAKE 1 /* issue makes it */
+
+typedef struct routecap_issue_options {
+    uint32_t struct_size;
+    int32_t snapshot;         /* ROUTECAP_SNAPSHOT_* */
+    uint64_t tag;             /* kept with every row of the step: a weight version, for instance */
+    const void *positions;    /* [device] the position of each sink row, up to the last that a span with DEVICE_POSITIONS names */
+    int32_t positions_dtype;  /* I32 or I64, where positions is set */
+    uint32_t reserved;        /* 0 */
+} routecap_issue_options;
+
+/**
+ * Begin a step: forget what the sink holds and expect up to `rows` rows, sink rows 0..rows-1, from this forward pass.
+ *
+ * Belongs at the head of the forward pass, before the first write and before streams of micro-batches fork. Rows that are not begun are
+ * missing. A begin after a forward that was never issued discards that forward.
+ *
+ * Capturable. Does not block.
+ *
+ * @param rows  At most the capturer's rows (ROUTECAP_ERR_CAPACITY otherwise). May exceed the rows that spans will name later.
+ */
+ROUTECAP_API int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t rows, routecap_stream stream);
+
+/**
+ * Take a snapshot of the rows begun, so that the next forward may write the sink.
+ *
+ * Belongs behind the last write of the forward pass, on a stream that has joined all writers. It reads the sink and never writes it. A second
+ * snapshot of one step makes its rows missing.
+ *
+ * Capturable. Does not block. On the host backend the rows are copied before the call returns.
+ */
+ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stream);
+
+/**
+ * Hand the last forward pass to the library: say which of its rows belong to which request. They will be filed in the
+ * background, in order of issue; the ticket refers to the step from now on.
+ *
+ * Call it after the forward, on a stream that is ordered behind it, and before anything that begins another. Sink rows that no span names are
+ * forgotten. Several spans may name one sink row (one token in several sequences). One request may have several spans: those with positions
+ * known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
+ *
+ * A span of an unknown or closed request, or one whose pages exceed the budget, is skipped and counted; the others are not affected, and the call
+ * returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing.
+ *
+ * Each forward fills one slot, which is free again once its step was filed. The slot is chosen by the issue or discard before the forward or, if
+ * it is not captured, by its begin. If none was free then, the step is lost: it has a ticket and has landed, all its rows are missing,
+ * and the call returns ROUTECAP_LOST. To lose none, see that step t - slots + 1 has landed before issuing step t.
+ *
+ * Not capturable. Does not block. Takes memory from the budget; allocates none.
+ *
+ * @param spans      [count] of span_size bytes each; may be NULL if count is 0.
+ * @param span_size  sizeof(routecap_span) of the caller.
+ * @param options    NULL: the forward made its snapshot, tag 0.
+ * @param status     [count] receives for each span ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY; may be NULL.
+ * @param step       Receives the ticket; may be NULL. 0 on error.
+ * @return ROUTECAP_PARTIAL; ROUTECAP_LOST (also where spans were skipped); and with nothing changed, the step neither issued nor discarded:
+ *         ROUTECAP_ERR_ARGUMENT (a span without rows, unknown flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, no positions where a span
+ *         needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (positions).
+ */
+ROUTECAP_API int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans, size_t span_size, size_t count,
+                                         const routecap_issue_options *options, int32_t *status, routecap_step *step, routecap_stream stream);
+
+/**
+ * Forget the last forward pass: for warm-up, profiling and dummy runs that will not be issued. The next begin does the same.
+ *
+ * Not capturable. Does not block.
+ */
+ROUTECAP_API int32_t routecap_step_discard(routecap_capturer *capturer, routecap_stream stream);
+
+/**
+ * Whether a step has landed, that is, whether its rows can be read.
+ *
+ * @return ROUTECAP_OK; ROUTECAP_LOST (landed, and lost; known for the last 1024 steps, ROUTECAP_OK before); ROUTECAP_PENDING;
+ *         ROUTECAP_ERR_UNKNOWN_STEP (never issued).
+ */
+ROUTECAP_API int32_t routecap_step_poll(routecap_capturer *capturer, routecap_step step);
+
+/**
+ * Wait until a step has landed.
+ *
+ * Waits. With ROUTECAP_CONFIG_MANUAL_PROGRESS it files what has landed itself.
+ *
+ * @param timeout_ns   Nanoseconds; 0 looks once; negative waits without limit.
+ * @param conflicting  Receives how many cells of the step were recorded twice (known for the last 1024 steps, 0 before); may be NULL.
+ * @return ROUTECAP_OK; ROUTECAP_LOST; ROUTECAP_PENDING (timeout); ROUTECAP_ERR_UNKNOWN_STEP (never issued).
+ */
+ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step, int64_t timeout_ns, uint64_t *conflicting);
+
+/* ================================================================================================
+ * Requests
+ *
+ * A request's length is one past its highest position that was issued and is settled, whether or not it was captured. A span with device
+ * positions counts with its upper bound until it lands, and with its highest real position from then on. Reading a row at or beyond the
+ * length is ROUTECAP_ERR_OUT_OF_RANGE.
+ *
+ * The first valid value of a cell is final: issuing its position again keeps it and is counted. A cell that is missing is filled by a later issue.
+ * A row's tag is that of the step that delivered its first valid cell. Of two rows for one position in one step, the first in the order of spans
+ * and rows is the first.
+ *
+ * accept, truncate, fork, attach, finish and close apply to all steps issued before them, landed or not, and to none issued after.
+ *
+ * The batch forms make one call of many. They return ROUTECAP_OK if every item has the status ROUTECAP_OK, otherwise ROUTECAP_PARTIAL: look at the
+ * status of each item.
+ * ============================================================================================== */
+
+#define ROUTECAP_POLICY_KEEP 0 /* a valid cell is final */
+#define ROUTECAP_POLICY_REPLACE 1 /* a later row with a valid cell replaces the whole row, tag and missing cells included */
+
+typedef struct routecap_open_options {
+    uint32_t struct_size;
+    int32_t policy; /* ROUTECAP_POLICY_* */
+} routecap_open_options;
+
+/**
+ * Open requests.
+ *
+ * @param options   For all of them; NULL: the defaults.
+ * @param requests  [count] receives the handles.
+ * @return ROUTECAP_ERR_TOO_MANY_REQUESTS (none is opened).
+ */
+ROUTECAP_API int32_t routecap_request_open(routecap_capturer *capturer, const routecap_open_options *options, routecap_request *requests,
+                                           size_t count);
+
+/**
+ * Settle the speculative rows of one request in one step: keep some, drop the others.
+ *
+ * May come before the step has landed and after later steps were issued. The rows of a step are settled once. Rows that were lost, refused for
+ * memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones. Kept rows are
+ * filed as ordinary rows, in their order.
+ *
+ * @param rows   NULL: the first `count` rows. Otherwise [count] strictly ascending indices into the request's speculative rows of
+ *               that step as they were issued, in the order of the spans: the accepted path of a tree.
+ * @param count  How many rows to keep; 0 keeps none.
+ * @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_UNKNOWN_STEP (no speculative rows of this request wait there: none were issued, or they are
+ *         settled); ROUTECAP_ERR_OUT_OF_RANGE (more rows than there are, or an index outside them).
+ */
+ROUTECAP_API int32_t routecap_request_accept(routecap_capturer *capturer, routecap_request request, routecap_step step, const uint32_t *rows,
+                                             size_t count);
+
+/* One call of routecap_request_accept. */
+typedef struct routecap_accept_item {
+    routecap_request request;
+    routecap_step step;
+    const uint32_t *rows;
+    uint64_t count;
+    int32_t status; /* receives the status of this item */
+    int32_t reserved;
+} routecap_accept_item;
+
+/**
+ * Settle the speculative rows of many requests in one call.
+ *
+ * @param items      [count] of item_size bytes each.
+ * @param item_size  sizeof(routecap_accept_item) of the caller.
+ * @return ROUTECAP_OK; ROUTECAP_PARTIAL.
+ */
+ROUTECAP_API int32_t routecap_request_accept_batch(routecap_capturer *capturer, routecap_accept_item *items, size_t item_size, size_t count);
+
+/**
+ * Cut a request: rows at and after position `rows` are gone, whether settled, provisional or in flight. Later spans may record those
+ * positions anew. Nothing happens if the request is shorter.
+ *
+ * @return ROUTECAP_ERR_UNKNOWN_REQUEST.
+ */
+ROUTECAP_API int32_t routecap_request_truncate(routecap_capturer *capturer, routecap_request request, uint64_t rows);
+
+/**
+ * Open a request that begins with rows 0..rows-1 of another: several samples of one prompt, a beam. The pages are shared, not copied. Rows in
+ * flight are included once they land; provisional rows are not.
+ *
+ * @param rows   At most the parent's length (ROUTECAP_ERR_OUT_OF_RANGE otherwise); ROUTECAP_ALL: its length at this moment.
+ * @param child  Receives the handle. It has the parent's policy.
+ * @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_TOO_MANY_REQUESTS.
+ */
+ROUTECAP_API int32_t routecap_request_fork(routecap_capturer *capturer, routecap_request request, uint64_t rows, routecap_request *child);
+
+/**
+ * Supply rows of a routing as rows of a request: the positions before `rows` that an engine took from its prefix cache and did not compute, from
+ * the routing of the request that did. Whether both really have the same tokens there is the caller's knowledge.
+ *
+ * Positions are those of the routing. Cells that the request has already are kept, also with ROUTECAP_POLICY_REPLACE. Pages are shared where
+ * their rows line up; where they do not, rows are copied, or refused for memory and missing. The request's length becomes at least the
+ * end of what was attached.
+ *
+ * @param routing  Retained as long as needed. May be pending if it comes from a request of the same capturer.
+ * @param rows     One past the last position to attach; at most the end of the routing; ROUTECAP_ALL: its end.
+ * @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond the routing);
+ *         ROUTECAP_ERR_NOT_READY (pending, of another capturer).
+ */
+ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routecap_request request, const routecap_routing *routing,
+                                             uint64_t rows);
+
+/* ---- Reading ------------------------------------------------------------------------------- */
+
+/* Why a cell is missing. */
+#define ROUTECAP_MISSING_ABSENT 1 /* no row is kept: never issued, lost, refused, cut, taken, not begun or not in the snapshot */
+#define ROUTECAP_MISSING_UNWRITTEN 2 /* the layer did not write it, or not completely, in its step */
+#define ROUTECAP_MISSING_OUT_OF_RANGE 3 /* an id outside [0, experts) */
+#define ROUTECAP_MISSING_DUPLICATE 4 /* one id twice */
+
+/*
+ * A block of missing cells: consecutive rows, consecutive layers, one reason. Rows with equal missing cells and reasons follow one another in one
+ * run as long as possible; in a run, neighbouring layers with one reason are one block. Blocks are ordered by row, then layer.
+ */
+typedef struct routecap_missing {
+    uint64_t first; /* position of the first row */
+    uint64_t rows;
+    uint32_t first_layer;
+    uint32_t layers;
+    int32_t reason; /* ROUTECAP_MISSING_* */
+    uint32_t reserved;
+} routecap_missing;
+
+/* How much of a range of rows is there. */
+typedef struct routecap_coverage {
+    uint32_t struct_size;
+    uint32_t layers;
+    uint64_t first;         /* the range: position of its first row */
+    uint64_t rows;          /* and its rows */
+    uint64_t length;        /* one past the last row that exists, of the request or routing */
+    uint64_t rows_complete; /* every cell valid */
+    uint64_t rows_partial;  /* some cells valid */
+    uint64_t rows_empty;    /* no cell valid */
+    uint64_t cells_missing;
+    uint64_t blocks;        /* how many blocks of missing cells there are */
+} routecap_coverage;
+
+/**
+ * Say which cells of a range of rows are there and which are missing.
+ *
+ * Does not wait.
+ *
+ * @param first         Position of the first row.
+ * @param rows          How many; ROUTECAP_ALL; ROUTECAP_LANDED.
+ * @param coverage      Filled.
+ * @param missing       [capacity] receives the first blocks; may be NULL if capacity is 0.
+ * @param missing_size  sizeof(routecap_missing) of the caller.
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if nothing at all is there); ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE;
+ *         ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_DISABLED.
+ */
+ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows,
+                                               routecap_coverage *coverage, routecap_missing *missing, size_t missing_size, size_t capacity);
+
+#define ROUTECAP_EXTRACT_SHARE 0 /* the request keeps the rows; pages are shared */
+#define ROUTECAP_EXTRACT_TAKE 1 /* the rows leave the request, where they are missing from then on */
+#define ROUTECAP_EXTRACT_COPY 2 /* the request keeps the rows; the routing is one array (one segment) of its own */
+
+/* Flag of reading calls: missing cells make the call fail with ROUTECAP_ERR_INCOMPLETE. */
+#define ROUTECAP_STRICT 1u
+
+/**
+ * Read rows of a request into a routing, at any time of its life.
+ *
+ * share and take cost a few nanoseconds per page; copy costs one pass over the rows. Their memory counts in the budget until
+ * the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page. Does not wait.
+ *
+ * @param first    Position of the first row, at most the length.
+ * @param rows     How many; ROUTECAP_ALL; ROUTECAP_LANDED; 0 gives a routing without rows.
+ * @param mode     ROUTECAP_EXTRACT_*.
+ * @param flags    0 or ROUTECAP_STRICT.
+ * @param routing  Receives the routing, to be freed with routecap_routing_free; NULL on error.
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the valid cells are delivered); ROUTECAP_NOT_CAPTURED (a routing of missing rows);
+ *         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_INCOMPLETE (strict);
+ *         ROUTECAP_ERR_DISABLED.
+ */
+ROUTECAP_API int32_t routecap_request_extract(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows, int32_t mode,
+                                              uint32_t flags, routecap_routing **routing);
+
+/* One call of routecap_request_extract. */
+typedef struct routecap_extract_item {
+    routecap_request request;
+    uint64_t first;
+    uint64_t rows;
+    int32_t mode;
+    uint32_t flags;
+    routecap_routing *routing; /* receives the routing */
+    int32_t status;            /* receives the status of this item */
+    int32_t reserved;
+} routecap_extract_item;
+
+/**
+ * Read rows of many requests in one call.
+ *
+ * @param items      [count] of item_size bytes each.
+ * @param item_size  sizeof(routecap_extract_item) of the caller.
+ * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_DISABLED.
+ */
+ROUTECAP_API int32_t routecap_request_extract_batch(routecap_capturer *capturer, routecap_extract_item *items, size_t item_size, size_t count);
+
+#define ROUTECAP_ORDER_ROW_MAJOR 0 /* [rows, layers, k] */
+#define ROUTECAP_ORDER_LAYER_MAJOR 1 /* [layers, rows, k] */
+
+/* How ids are written into the caller's memory. */
+typedef struct routecap_copy_options {
+    uint32_t struct_size;
+    int32_t dtype;         /* U8, I16, U16, I32, U32 or I64. Required */
+    int32_t order;         /* ROUTECAP_ORDER_*: of the dense layout and of the mask */
+    uint32_t flags;        /* 0 or ROUTECAP_STRICT */
+    uint32_t first_layer;  /* layers to copy: the first */
+    uint32_t layers;       /* and how many; 0 means all from first_layer on */
+    int64_t row_stride;    /* elements from one row to the next; 0 means dense */
+    int64_t layer_stride;  /* elements from one layer to the next; 0 means dense */
+    int64_t fill;          /* for the ids of missing cells, in two's complement; -1 by routecap_copy_options_init */
+} routecap_copy_options;
+
+/**
+ * Fill copy options with the defaults: fill -1, everything else 0; `dtype` remains to be set.
+ *
+ * @param options      Filled.
+ * @param struct_size  sizeof(routecap_copy_options) of the caller.
+ */
+ROUTECAP_API int32_t routecap_copy_options_init(routecap_copy_options *options, size_t struct_size);
+
+/**
+ * Copy rows of a request to the caller's memory without making a routing.
+ *
+ * A fill that, in this dtype, is an expert id needs a mask or ROUTECAP_STRICT: missing cells must not pass for routing. With 8 bits and
+ * 256 experts every fill is one. Does not wait.
+ *
+ * @param first       Position of the first row, at most the length.
+ * @param rows        How many; ROUTECAP_ALL; ROUTECAP_LANDED.
+ * @param dst         [rows, layers, k] elements of options->dtype in the layout of options; NULL with dst_bytes 0 to ask for the size.
+ * @param dst_bytes   Size of dst.
+ * @param mask        [rows, layers] or [layers, rows] bytes, as the order says: 1 where the cell is valid, otherwise 0. NULL: none.
+ * @param mask_bytes  Size of mask.
+ * @param needed      Receives the bytes that dst needs; may be NULL. Set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
+ * @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is written);
+ *         ROUTECAP_ERR_DTYPE (ids up to experts-1, or the fill, do not fit); ROUTECAP_ERR_UNKNOWN_LAYER;
+ *         ROUTECAP_ERR_ARGUMENT (strides that make cells overlap; a fill that is an expert id).
+ */
+ROUTECAP_API int32_t routecap_request_extract_into(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows,
+                                                   const routecap_copy_options *options, void *dst, size_t dst_bytes, uint8_t *mask,
+                                                   size_t mask_bytes, uint64_t *needed);
+
+/* ---- The end of a request ------------------------------------------------------------------ */
+
+/**
+ * End a request and get its rows: the ordinary end.
+ *
+ * The handle is stale at once. Steps issued before still file into the routing, which is ready when the last of them has landed; nobody waits
+ * here. Speculative rows that were not accepted are dropped. The routing begins at position 0; rows that were taken before are missing in it.
+ *
+ * @param rows     The routing has exactly so many rows: later ones are cut, absent ones are missing. A sequence of S tokens has S-1, whatever was
+ *                 issued ahead. ROUTECAP_ALL: the request's length, rows issued ahead included.
+ * @param routing  Receives the routing, to be freed with routecap_routing_free; see routecap_routing_wait.
+ * @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
+ */
+ROUTECAP_API int32_t routecap_request_finish(routecap_capturer *capturer, routecap_request request, uint64_t rows, routecap_routing **routing);
+
+/* One call of routecap_request_finish. */
+typedef struct routecap_finish_item {
+    routecap_request request;
+    uint64_t rows;
+    routecap_routing *routing; /* receives the routing */
+    int32_t status;            /* receives the status of this item */
+    int32_t reserved;
+} routecap_finish_item;
+
+/**
+ * End many requests in one call.
+ *
+ * @param items      [count] of item_size bytes each.
+ * @param item_size  sizeof(routecap_finish_item) of the caller.
+ * @return ROUTECAP_OK; ROUTECAP_PARTIAL (see the status of each item); ROUTECAP_ERR_DISABLED.
+ */
+ROUTECAP_API int32_t routecap_request_finish_batch(routecap_capturer *capturer, routecap_finish_item *items, size_t item_size, size_t count);
+
+/**
+ * End a request and drop its rows: an abort, or a preemption whose rows are not wanted. Rows in flight are dropped when they land.
+ *
+ * @param request  0 is allowed and ignored.
+ * @return ROUTECAP_ERR_UNKNOWN_REQUEST.
+ */
+ROUTECAP_API int32_t routecap_request_close(routecap_capturer *capturer, routecap_request request);
+
+/**
+ * End many requests and drop their rows.
+ *
+ * @param requests  [count]; 0 is allowed and ignored.
+ * @param status    [count] receives the status of each; may be NULL.
+ * @return ROUTECAP_OK; ROUTECAP_PARTIAL.
+ */
+ROUTECAP_API int32_t routecap_request_close_batch(routecap_capturer *capturer, const routecap_request *requests, int32_t *status, size_t count);
+
+/* ================================================================================================
+ * Routings
+ *
+ * Immutable and self-describing; usable from all threads at once, after the request's end, the capturer's destruction and the loss of the device.
+ * A routing of routecap_request_finish is pending until its last step has landed: until then all functions but wait, poll, retain and free
+ * return ROUTECAP_ERR_NOT_READY.
+ * ============================================================================================== */
+
+/* Consecutive rows whose ids lie next to one another in memory. */
+typedef struct routecap_segment {
+    uint64_t first;          /* position of the first row */
+    uint64_t rows;
+    const void *ids;         /* [rows, layers, k] in C order; NULL: all cells of these rows are missing (ABSENT) */
+    const uint8_t *validity; /* [rows, validity_bytes]: bit l % 8 of byte l / 8 is set if layer l is valid; NULL: all are */
+    const uint64_t *tags;    /* [rows] the tag of each row; NULL: `tag` is that of all */
+    uint64_t tag;
+} routecap_segment;
+
+/* A routing's contents, in place. The k ids of a cell that is not valid have no meaning. */
+typedef struct routecap_view {
+    uint32_t struct_size;
+    int32_t dtype;           /* of the ids: U8 if experts <= 256, otherwise I16 */
+    uint32_t layers;
+    uint32_t k;
+    uint32_t experts;        /* the most of any layer */
+    uint32_t validity_bytes; /* per row */
+    int32_t id_space;        /* ROUTECAP_ID_SPACE_* */
+    int32_t complete;        /* 1: no cell is missing */
+    uint64_t first;          /* position of the first row */
+    uint64_t rows;
+    const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder */
+    const uint32_t *layer_experts; /* [layers] */
+    const routecap_segment *segments; /* [segment_count] together exactly the rows, in order */
+    size_t segment_size;              /* bytes from one segment to the next */
+    size_t segment_count;
+} routecap_view;
+
+/**
+ * Wait until a routing is ready. Those of extract, split, slice and merge always are.
+ *
+ * Waits. With ROUTECAP_CONFIG_MANUAL_PROGRESS it files what has landed itself.
+ *
+ * @param timeout_ns  Nanoseconds; 0 looks once; negative waits without limit.
+ * @return ROUTECAP_OK (ready and complete); ROUTECAP_INCOMPLETE (ready); ROUTECAP_NOT_CAPTURED (ready); ROUTECAP_PENDING (timeout).
+ */
+ROUTECAP_API int32_t routecap_routing_wait(const routecap_routing *routing, int64_t timeout_ns);
+
+/**
+ * routecap_routing_wait with a timeout of 0.
+ */
+ROUTECAP_API int32_t routecap_routing_poll(const routecap_routing *routing);
+
+/**
+ * Look at a routing in place, without a copy.
+ *
+ * @param view  Filled. Its pointers are valid until the last reference to the routing is freed.
+ * @return ROUTECAP_ERR_NOT_READY.
+ */
+ROUTECAP_API int32_t routecap_routing_view(const routecap_routing *routing, routecap_view *view);
+
+/**
+ * Say which cells of a routing are there and which are missing. Parameters as in routecap_request_coverage, over all its rows.
+ *
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_ERR_NOT_READY.
+ */
+ROUTECAP_API int32_t routecap_routing_coverage(const routecap_routing *routing, routecap_coverage *coverage, routecap_missing *missing,
+                                               size_t missing_size, size_t capacity);
+
+/**
+ * Divide a routing at the end of the prompt. Pages are shared.
+ *
+ * @param prompt_tokens     Rows before this position go to `prompt`, all of them if the routing ends before it.
+ * @param generated_tokens  Of the rows from there on, at most so many go to `generated` (one token is usually never input: its row does not
+ *                          exist); ROUTECAP_ALL: all of them.
+ * @param prompt            Receives a routing, possibly without rows; NULL on error.
+ * @param generated         Likewise.
+ * @return ROUTECAP_ERR_NOT_READY.
+ */
+ROUTECAP_API int32_t routecap_routing_split(const routecap_routing *routing, uint64_t prompt_tokens, uint64_t generated_tokens,
+                                            routecap_routing **prompt, routecap_routing **generated);
+
+/**
+ * A routing of some of the rows of another. Pages are shared; positions stay what they are.
+ *
+ * @param first  Position of the first row.
+ * @param rows   How many; ROUTECAP_ALL: up to the end.
+ * @param slice  Receives the routing; NULL on error.
+ * @return ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
+ */
+ROUTECAP_API int32_t routecap_routing_slice(const routecap_routing *routing, uint64_t first, uint64_t rows, routecap_routing **slice);
+
+/**
+ * Unite routings of one sequence that hold different rows, different layers, or both: sequence- and pipeline-parallel ranks, pieces of a stream.
+ *
+ * Layers are matched by their index in the decoder (the layer map), rows by position. The result has the layers of all, and the rows from the
+ * lowest to the highest position of any; what nobody has is missing. A row keeps the tag of the first routing that has any cell of it.
+ *
+ * @param routings  [count], count >= 1. They stay the caller's.
+ * @param merged    Receives the routing; NULL on error. Its memory counts in the budget that the first one's does, also after its capturer's end.
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two have a cell with different sets of ids);
+ *         ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, or the experts of one layer differ);
+ *         ROUTECAP_ERR_NOT_READY.
+ */
+ROUTECAP_API int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count, routecap_routing **merged);
+
+/**
+ * Copy a routing to the caller's memory. Parameters, rules and errors as routecap_request_extract_into; slice first to copy fewer rows.
+ *
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE (strict); ROUTECAP_ERR_NOT_READY;
+ *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
+ */
+ROUTECAP_API int32_t routecap_routing_copy_to(const routecap_routing *routing, const routecap_copy_options *options, void *dst,
+                                              size_t dst_bytes, uint8_t *mask, size_t mask_bytes, uint64_t *needed);
+
+/**
+ * Take one more reference to a routing. Each is freed with routecap_routing_free.
+ */
+ROUTECAP_API int32_t routecap_routing_retain(routecap_routing *routing);
+
+/**
+ * Free one reference to a routing; its memory goes with the last. NULL is allowed. In a forked child it does nothing.
+ */
+ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
+
+/* ================================================================================================
+ * The function table, for programs that dlopen the library: one dlsym instead of one per function
+ * ============================================================================================== */
+
+typedef struct routecap_api {
+    size_t size;    /* of this table in the loaded library; entries at or beyond it do not exist */
+    uint32_t major; /* version of the loaded library */
+    uint32_t minor;
+    uint32_t (*version)(void);
+    const char *(*status_name)(int32_t);
+    const char *(*last_error)(void);
+    int32_t (*backend_info)(int32_t, routecap_backend *);
+    int32_t (*config_init)(routecap_config *, size_t);
+    int32_t (*config_memory)(const routecap_config *, routecap_memory *);
+    int32_t (*capturer_create)(const routecap_config *, routecap_capturer **);
+    void (*capturer_destroy)(routecap_capturer *);
+    int32_t (*capturer_stats)(const routecap_capturer *, routecap_stats *);
+    int32_t (*capturer_layer_stats)(const routecap_capturer *, routecap_layer_stats *, size_t, size_t);
+    int32_t (*capturer_progress)(routecap_capturer *);
+    int32_t (*sink_bind)(routecap_capturer *, uint32_t, uint32_t, const routecap_sink *);
+    int32_t (*sink_layer)(routecap_capturer *, uint32_t, routecap_sink *);
+    int32_t (*layer_record)(routecap_capturer *, uint32_t, const routecap_source *, routecap_stream);
+    int32_t (*step_begin)(routecap_capturer *, uint32_t, routecap_stream);
+    int32_t (*step_snapshot)(routecap_capturer *, routecap_stream);
+    int32_t (*step_issue)(routecap_capturer *, const routecap_span *, size_t, size_t, const routecap_issue_options *, int32_t *,
+                          routecap_step *, routecap_stream);
+    int32_t (*step_discard)(routecap_capturer *, routecap_stream);
+    int32_t (*step_poll)(routecap_capturer *, routecap_step);
+    int32_t (*step_finalize)(routecap_capturer *, routecap_step, int64_t, uint64_t *);
+    int32_t (*request_open)(routecap_capturer *, const routecap_open_options *, routecap_request *, size_t);
+    int32_t (*request_accept)(routecap_capturer *, routecap_request, routecap_step, const uint32_t *, size_t);
+    int32_t (*request_accept_batch)(routecap_capturer *, routecap_accept_item *, size_t, size_t);
+    int32_t (*request_truncate)(routecap_capturer *, routecap_request, uint64_t);
+    int32_t (*request_fork)(routecap_capturer *, routecap_request, uint64_t, routecap_request *);
+    int32_t (*request_attach)(routecap_capturer *, routecap_request, const routecap_routing *, uint64_t);
+    int32_t (*request_coverage)(routecap_capturer *, routecap_request, uint64_t, uint64_t, routecap_coverage *, routecap_missing *, size_t,
+                                size_t);
+    int32_t (*request_extract)(routecap_capturer *, routecap_request, uint64_t, uint64_t, int32_t, uint32_t, routecap_routing **);
+    int32_t (*request_extract_batch)(routecap_capturer *, routecap_extract_item *, size_t, size_t);
+    int32_t (*copy_options_init)(routecap_copy_options *, size_t);
+    int32_t (*request_extract_into)(routecap_capturer *, routecap_request, uint64_t, uint64_t, const routecap_copy_options *, void *, size_t,
+                                    uint8_t *, size_t, uint64_t *);
+    int32_t (*request_finish)(routecap_capturer *, routecap_request, uint64_t, routecap_routing **);
+    int32_t (*request_finish_batch)(routecap_capturer *, routecap_finish_item *, size_t, size_t);
+    int32_t (*request_close)(routecap_capturer *, routecap_request);
+    int32_t (*request_close_batch)(routecap_capturer *, const routecap_request *, int32_t *, size_t);
+    int32_t (*routing_wait)(const routecap_routing *, int64_t);
+    int32_t (*routing_poll)(const routecap_routing *);
+    int32_t (*routing_view)(const routecap_routing *, routecap_view *);
+    int32_t (*routing_coverage)(const routecap_routing *, routecap_coverage *, routecap_missing *, size_t, size_t);
+    int32_t (*routing_split)(const routecap_routing *, uint64_t, uint64_t, routecap_routing **, routecap_routing **);
+    int32_t (*routing_slice)(const routecap_routing *, uint64_t, uint64_t, routecap_routing **);
+    int32_t (*routing_merge)(const routecap_routing *const *, size_t, routecap_routing **);
+    int32_t (*routing_copy_to)(const routecap_routing *, const routecap_copy_options *, void *, size_t, uint8_t *, size_t, uint64_t *);
+    int32_t (*routing_retain)(routecap_routing *);
+    void (*routing_free)(routecap_routing *);
+} routecap_api;
+
+/**
+ * The library's functions as one append-only table, each under its name without the prefix.
+ *
+ * @param major  ROUTECAP_VERSION_MAJOR that the caller was compiled with.
+ * @param minor  ROUTECAP_VERSION_MINOR, likewise.
+ * @return Static storage, with every entry that version has; NULL if this library cannot stand in for it: another major version, an older minor
+ *         one or, before 1.0, any other minor one.
+ */
+ROUTECAP_API const routecap_api *routecap_get_api(uint32_t major, uint32_t minor);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ROUTECAP_H */
