@@ -1,0 +1,50 @@
+// The memory of a slot: one step's rows on their way from the sink to the pages.
+//
+// Row t's ids grow upwards from the middle and its validity downwards, so that any number of rows, with the header between them, is one contiguous
+// range, and one copy brings it to the host:
+//
+//   | ... validity row 1 | validity row 0 | SlotHeader | ids row 0 | ids row 1 | ... | positions |
+//                                         ^ slot + offset
+//
+// Positions, where a step has them, follow the last row that is copied, aligned to 8 bytes.
+#pragma once
+
+#include <stddef.h>
+
+#include "body.h"
+
+namespace routecap::kernels {
+
+struct alignas(64) SlotHeader {
+    uint32_t covered;    // rows that the snapshot holds; rows at or beyond are missing
+    uint32_t reserved;
+    uint64_t conflicts;  // Control's, at the snapshot
+    uint64_t dropped;
+};
+
+struct SlotLayout {
+    uint32_t rows;            // of the sink
+    uint32_t validity_bytes;  // per row: one bit per layer
+    uint32_t ids_bytes;       // per row: layers * k ids
+    size_t offset;            // of the header
+
+    SlotLayout() = default;
+    constexpr SlotLayout(uint32_t sink_rows, uint32_t row_validity_bytes, uint32_t row_ids_bytes)
+        : rows(sink_rows),
+          validity_bytes(row_validity_bytes),
+          ids_bytes(row_ids_bytes),
+          offset((static_cast<size_t>(sink_rows) * row_validity_bytes + 63) / 64 * 64) {}
+
+    ROUTECAP_BODY SlotHeader *header(uint8_t *slot) const { return reinterpret_cast<SlotHeader *>(slot + offset); }
+    ROUTECAP_BODY uint8_t *ids(uint8_t *slot, size_t row) const { return slot + offset + sizeof(SlotHeader) + row * ids_bytes; }
+    ROUTECAP_BODY uint8_t *validity(uint8_t *slot, size_t row) const { return slot + offset - (row + 1) * validity_bytes; }
+    ROUTECAP_BODY int64_t *positions(uint8_t *slot, size_t rows_copied) const {
+        return reinterpret_cast<int64_t *>(slot + (offset + sizeof(SlotHeader) + rows_copied * ids_bytes + 7) / 8 * 8);
+    }
+    // Size of a slot with every row and every position.
+    constexpr size_t bytes() const {
+        return (offset + sizeof(SlotHeader) + static_cast<size_t>(rows) * ids_bytes + 7) / 8 * 8 + static_cast<size_t>(rows) * 8;
+    }
+};
+
+}  // namespace routecap::kernels
