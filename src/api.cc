@@ -1,0 +1,390 @@
+// Every function of routecap.h: check what the object is, guard against exceptions, call.
+#include <new>
+
+#include "capturer.h"
+#include "config.h"
+#include "copy.h"
+#include "process.h"
+#include "routecap.h"
+#include "routing.h"
+#include "status.h"
+#include "structs.h"
+
+// What a handle points to: the object, and the process it was made in.
+struct routecap_capturer {
+    std::unique_ptr<routecap::Capturer> object;
+    uint32_t process;
+};
+
+namespace {
+
+using namespace routecap;
+
+// No exception crosses the boundary.
+template <class Body>
+int32_t guard(Body body) noexcept {
+    try {
+        return body();
+    } catch (const std::bad_alloc &) {
+        return report(ROUTECAP_ERR_NO_MEMORY, "the system has no memory left");
+    } catch (const std::exception &e) {
+        return report(ROUTECAP_ERR_INTERNAL, "%s", e.what());
+    } catch (...) {
+        return report(ROUTECAP_ERR_INTERNAL, "unknown exception");
+    }
+}
+
+int32_t forked() { return report(ROUTECAP_ERR_FORKED, "this object was made before fork(); it works in the parent only"); }
+
+template <class Body>
+int32_t with(const routecap_capturer *capturer, Body body) noexcept {
+    if (capturer == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "capturer is NULL");
+    if (capturer->process != process_generation()) return forked();
+    return guard([&] { return body(*capturer->object); });
+}
+
+routecap_routing *wrap(Routing *routing) { return reinterpret_cast<routecap_routing *>(routing); }
+Routing **unwrap(routecap_routing **routing) { return reinterpret_cast<Routing **>(routing); }
+const Routing *unwrap(const routecap_routing *routing) { return reinterpret_cast<const Routing *>(routing); }
+
+template <class Body>
+int32_t with(const routecap_routing *routing, Body body) noexcept {
+    if (routing == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "routing is NULL");
+    if (unwrap(routing)->process() != process_generation()) return forked();
+    return guard([&] { return body(*unwrap(routing)); });
+}
+
+// The same for functions that need a routing's rows.
+template <class Body>
+int32_t with_rows(const routecap_routing *routing, Body body) noexcept {
+    return with(routing, [&](const Routing &r) {
+        return r.ready() ? body(r) : report(ROUTECAP_ERR_NOT_READY, "the routing's last step has not landed");
+    });
+}
+
+// Clears an output handle.
+template <class Handle>
+int32_t clear(Handle *output, const char *name) noexcept {
+    if (output == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    *output = Handle{};
+    return ROUTECAP_OK;
+}
+
+int32_t slice(const Routing &routing, uint64_t first, uint64_t rows, Routing **slice) {
+    const auto ull = [](uint64_t n) { return static_cast<unsigned long long>(n); };
+    if (first < routing.first() || first > routing.end() || (rows != ROUTECAP_ALL && rows > routing.end() - first))
+        return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows from %llu of a routing of rows [%llu,%llu)", ull(rows), ull(first), ull(routing.first()),
+                      ull(routing.end()));
+    *slice = routing.slice(first, rows == ROUTECAP_ALL ? routing.end() - first : rows);
+    return ROUTECAP_OK;
+}
+
+}  // namespace
+
+// ---- Library --------------------------------------------------------------------------------
+
+uint32_t routecap_version(void) { return ROUTECAP_VERSION_MAJOR * 10000 + ROUTECAP_VERSION_MINOR * 100 + ROUTECAP_VERSION_PATCH; }
+
+const char *routecap_status_name(int32_t status) { return status_name(status); }
+
+const char *routecap_last_error(void) { return last_error(); }
+
+int32_t routecap_backend_info(int32_t backend, routecap_backend *info) {
+    if (int32_t s = check_output(info, "info"); s < 0) return s;
+    if (backend != ROUTECAP_BACKEND_HOST && backend != ROUTECAP_BACKEND_CUDA) return report(ROUTECAP_ERR_ARGUMENT, "backend is %d", backend);
+    const BackendInfo i = backend_info(backend);
+    write_struct(info, routecap_backend{.struct_size = 0, .available = i.available, .devices = i.devices, .reserved = 0, .detail = i.detail});
+    return ROUTECAP_OK;
+}
+
+// ---- Configuration and capturer -------------------------------------------------------------
+
+int32_t routecap_config_init(routecap_config *config, size_t struct_size) {
+    if (config == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "config is NULL");
+    if (struct_size < sizeof *config || struct_size > UINT32_MAX) return report(ROUTECAP_ERR_STRUCT_SIZE, "struct_size is %zu", struct_size);
+    write_bytes(config, struct_size, routecap_config{});
+    config->struct_size = static_cast<uint32_t>(struct_size);
+    return ROUTECAP_OK;
+}
+
+int32_t routecap_config_memory(const routecap_config *config, routecap_memory *memory) {
+    if (int32_t s = check_output(memory, "memory"); s < 0) return s;
+    return guard([&] {
+        Config c;
+        if (int32_t s = read_config(config, c); s < 0) return s;
+        write_struct(memory, memory_of(c));
+        return ROUTECAP_OK;
+    });
+}
+
+int32_t routecap_capturer_create(const routecap_config *config, routecap_capturer **capturer) {
+    if (int32_t s = clear(capturer, "capturer"); s < 0) return s;
+    return guard([&] {
+        Config c;
+        if (int32_t s = read_config(config, c); s < 0) return s;
+        auto handle = std::make_unique<routecap_capturer>();
+        handle->process = process_generation();
+        if (int32_t s = Capturer::create(c, handle->object); s < 0) return s;
+        *capturer = handle.release();
+        return ROUTECAP_OK;
+    });
+}
+
+void routecap_capturer_destroy(routecap_capturer *capturer) {
+    if (capturer == nullptr || capturer->process != process_generation()) return;
+    delete capturer;
+}
+
+int32_t routecap_capturer_stats(const routecap_capturer *capturer, routecap_stats *stats) {
+    return with(capturer, [&](Capturer &c) { return c.stats(stats); });
+}
+
+int32_t routecap_capturer_layer_stats(const routecap_capturer *capturer, routecap_layer_stats *stats, size_t stat_size, size_t count) {
+    return with(capturer, [&](Capturer &c) { return c.layer_stats(stats, stat_size, count); });
+}
+
+int32_t routecap_capturer_progress(routecap_capturer *capturer) {
+    return with(capturer, [&](Capturer &c) { return c.progress(); });
+}
+
+// ---- Sink, layers, steps --------------------------------------------------------------------
+
+int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers, const routecap_sink *sink) {
+    return with(capturer, [&](Capturer &c) { return c.bind(first_layer, layers, sink); });
+}
+
+int32_t routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routecap_sink *sink) {
+    return with(capturer, [&](Capturer &c) { return c.sink_layer(layer, sink); });
+}
+
+int32_t routecap_layer_record(routecap_capturer *capturer, uint32_t layer, const routecap_source *source, routecap_stream stream) {
+    return with(capturer, [&](Capturer &c) { return c.record(layer, source, stream); });
+}
+
+int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t rows, routecap_stream stream) {
+    return with(capturer, [&](Capturer &c) { return c.begin(rows, stream); });
+}
+
+int32_t routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stream) {
+    return with(capturer, [&](Capturer &c) { return c.snapshot(stream); });
+}
+
+int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans, size_t span_size, size_t count,
+                            const routecap_issue_options *options, int32_t *status, routecap_step *step, routecap_stream stream) {
+    if (step != nullptr) *step = 0;
+    return with(capturer, [&](Capturer &c) { return c.issue(spans, span_size, count, options, status, step, stream); });
+}
+
+int32_t routecap_step_discard(routecap_capturer *capturer, routecap_stream stream) {
+    return with(capturer, [&](Capturer &c) { return c.discard(stream); });
+}
+
+int32_t routecap_step_poll(routecap_capturer *capturer, routecap_step step) {
+    return with(capturer, [&](Capturer &c) { return c.poll(step); });
+}
+
+int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step, int64_t timeout_ns, uint64_t *conflicting) {
+    return with(capturer, [&](Capturer &c) { return c.finalize(step, timeout_ns, conflicting); });
+}
+
+// ---- Requests -------------------------------------------------------------------------------
+
+int32_t routecap_request_open(routecap_capturer *capturer, const routecap_open_options *options, routecap_request *requests, size_t count) {
+    return with(capturer, [&](Capturer &c) { return c.open(options, requests, count); });
+}
+
+int32_t routecap_request_accept(routecap_capturer *capturer, routecap_request request, routecap_step step, const uint32_t *rows, size_t count) {
+    return with(capturer, [&](Capturer &c) { return c.accept(request, step, rows, count); });
+}
+
+int32_t routecap_request_accept_batch(routecap_capturer *capturer, routecap_accept_item *items, size_t item_size, size_t count) {
+    return with(capturer, [&](Capturer &c) { return c.accept_batch(items, item_size, count); });
+}
+
+int32_t routecap_request_truncate(routecap_capturer *capturer, routecap_request request, uint64_t rows) {
+    return with(capturer, [&](Capturer &c) { return c.truncate(request, rows); });
+}
+
+int32_t routecap_request_fork(routecap_capturer *capturer, routecap_request request, uint64_t rows, routecap_request *child) {
+    if (int32_t s = clear(child, "child"); s < 0) return s;
+    return with(capturer, [&](Capturer &c) { return c.fork(request, rows, child); });
+}
+
+int32_t routecap_request_attach(routecap_capturer *capturer, routecap_request request, const routecap_routing *routing, uint64_t rows) {
+    return with(capturer, [&](Capturer &c) { return c.attach(request, unwrap(routing), rows); });
+}
+
+int32_t routecap_request_coverage(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows, routecap_coverage *coverage,
+                                  routecap_missing *missing, size_t missing_size, size_t capacity) {
+    return with(capturer, [&](Capturer &c) { return c.coverage(request, first, rows, coverage, missing, missing_size, capacity); });
+}
+
+int32_t routecap_request_extract(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags,
+                                 routecap_routing **routing) {
+    if (int32_t s = clear(routing, "routing"); s < 0) return s;
+    return with(capturer, [&](Capturer &c) { return c.extract(request, first, rows, mode, flags, unwrap(routing)); });
+}
+
+int32_t routecap_request_extract_batch(routecap_capturer *capturer, routecap_extract_item *items, size_t item_size, size_t count) {
+    return with(capturer, [&](Capturer &c) { return c.extract_batch(items, item_size, count); });
+}
+
+int32_t routecap_request_extract_into(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows,
+                                      const routecap_copy_options *options, void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+                                      uint64_t *needed) {
+    return with(capturer,
+                [&](Capturer &c) { return c.extract_into(request, first, rows, options, dst, dst_bytes, mask, mask_bytes, needed); });
+}
+
+int32_t routecap_request_finish(routecap_capturer *capturer, routecap_request request, uint64_t rows, routecap_routing **routing) {
+    if (int32_t s = clear(routing, "routing"); s < 0) return s;
+    return with(capturer, [&](Capturer &c) { return c.finish(request, rows, unwrap(routing)); });
+}
+
+int32_t routecap_request_finish_batch(routecap_capturer *capturer, routecap_finish_item *items, size_t item_size, size_t count) {
+    return with(capturer, [&](Capturer &c) { return c.finish_batch(items, item_size, count); });
+}
+
+int32_t routecap_request_close(routecap_capturer *capturer, routecap_request request) {
+    return with(capturer, [&](Capturer &c) { return c.close(request); });
+}
+
+int32_t routecap_request_close_batch(routecap_capturer *capturer, const routecap_request *requests, int32_t *status, size_t count) {
+    return with(capturer, [&](Capturer &c) { return c.close_batch(requests, status, count); });
+}
+
+// ---- Copying and routings -------------------------------------------------------------------
+
+int32_t routecap_copy_options_init(routecap_copy_options *options, size_t struct_size) {
+    if (options == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "options is NULL");
+    if (struct_size < sizeof *options || struct_size > UINT32_MAX) return report(ROUTECAP_ERR_STRUCT_SIZE, "struct_size is %zu", struct_size);
+    routecap_copy_options defaults{};
+    defaults.fill = -1;
+    write_bytes(options, struct_size, defaults);
+    options->struct_size = static_cast<uint32_t>(struct_size);
+    return ROUTECAP_OK;
+}
+
+int32_t routecap_routing_wait(const routecap_routing *routing, int64_t timeout_ns) {
+    return with(routing, [&](const Routing &r) { return r.wait(timeout_ns); });
+}
+
+int32_t routecap_routing_poll(const routecap_routing *routing) {
+    return with(routing, [&](const Routing &r) { return r.wait(0); });
+}
+
+int32_t routecap_routing_view(const routecap_routing *routing, routecap_view *view) {
+    if (int32_t s = check_output(view, "view"); s < 0) return s;
+    return with_rows(routing, [&](const Routing &r) { return r.view(view), ROUTECAP_OK; });
+}
+
+int32_t routecap_routing_coverage(const routecap_routing *routing, routecap_coverage *coverage, routecap_missing *missing, size_t missing_size,
+                                  size_t capacity) {
+    if (int32_t s = check_output(coverage, "coverage"); s < 0) return s;
+    if (int32_t s = check_array(missing, capacity, missing_size, sizeof(routecap_missing), "missing"); s < 0) return s;
+    return with_rows(routing, [&](const Routing &r) { return r.coverage(coverage, missing, missing_size, capacity); });
+}
+
+int32_t routecap_routing_split(const routecap_routing *routing, uint64_t prompt_tokens, uint64_t generated_tokens, routecap_routing **prompt,
+                               routecap_routing **generated) {
+    if (int32_t s = clear(prompt, "prompt"); s < 0) return s;
+    if (int32_t s = clear(generated, "generated"); s < 0) return s;
+    return with_rows(routing, [&](const Routing &r) {
+        const uint64_t middle = std::clamp(prompt_tokens, r.first(), r.end());
+        RoutingPtr first(r.slice(r.first(), middle - r.first()));
+        *generated = wrap(r.slice(middle, std::min(generated_tokens, r.end() - middle)));
+        *prompt = wrap(const_cast<Routing *>(first.release()));
+        return ROUTECAP_OK;
+    });
+}
+
+int32_t routecap_routing_slice(const routecap_routing *routing, uint64_t first, uint64_t rows, routecap_routing **slice_) {
+    if (int32_t s = clear(slice_, "slice"); s < 0) return s;
+    return with_rows(routing, [&](const Routing &r) { return slice(r, first, rows, unwrap(slice_)); });
+}
+
+int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count, routecap_routing **merged) {
+    if (int32_t s = clear(merged, "merged"); s < 0) return s;
+    if (routings == nullptr || count == 0) return report(ROUTECAP_ERR_ARGUMENT, "nothing to merge");
+    for (size_t i = 0; i < count; i++)
+        if (int32_t s = with_rows(routings[i], [](const Routing &) { return ROUTECAP_OK; }); s < 0) return s;
+    return guard([&] { return merge({reinterpret_cast<const Routing *const *>(routings), count}, unwrap(merged)); });
+}
+
+int32_t routecap_routing_copy_to(const routecap_routing *routing, const routecap_copy_options *options, void *dst, size_t dst_bytes, uint8_t *mask,
+                                 size_t mask_bytes, uint64_t *needed) {
+    return with_rows(routing, [&](const Routing &r) {
+        CopyPlan plan;
+        if (int32_t s = plan_copy(r.shape(), r.end() - r.first(), options, dst, dst_bytes, mask, mask_bytes, needed, plan); s < 0) return s;
+        return copy_out(r, plan, dst, mask);
+    });
+}
+
+int32_t routecap_routing_retain(routecap_routing *routing) {
+    return with(routing, [](const Routing &r) { return r.retain(), ROUTECAP_OK; });
+}
+
+void routecap_routing_free(routecap_routing *routing) {
+    if (routing == nullptr || unwrap(routing)->process() != process_generation()) return;
+    unwrap(routing)->release();
+}
+
+// ---- The function table ---------------------------------------------------------------------
+
+const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
+    static const routecap_api api = {
+        .size = sizeof(routecap_api),
+        .major = ROUTECAP_VERSION_MAJOR,
+        .minor = ROUTECAP_VERSION_MINOR,
+#define ROUTECAP_ENTRY(name) .name = routecap_##name
+        ROUTECAP_ENTRY(version),
+        ROUTECAP_ENTRY(status_name),
+        ROUTECAP_ENTRY(last_error),
+        ROUTECAP_ENTRY(backend_info),
+        ROUTECAP_ENTRY(config_init),
+        ROUTECAP_ENTRY(config_memory),
+        ROUTECAP_ENTRY(capturer_create),
+        ROUTECAP_ENTRY(capturer_destroy),
+        ROUTECAP_ENTRY(capturer_stats),
+        ROUTECAP_ENTRY(capturer_layer_stats),
+        ROUTECAP_ENTRY(capturer_progress),
+        ROUTECAP_ENTRY(sink_bind),
+        ROUTECAP_ENTRY(sink_layer),
+        ROUTECAP_ENTRY(layer_record),
+        ROUTECAP_ENTRY(step_begin),
+        ROUTECAP_ENTRY(step_snapshot),
+        ROUTECAP_ENTRY(step_issue),
+        ROUTECAP_ENTRY(step_discard),
+        ROUTECAP_ENTRY(step_poll),
+        ROUTECAP_ENTRY(step_finalize),
+        ROUTECAP_ENTRY(request_open),
+        ROUTECAP_ENTRY(request_accept),
+        ROUTECAP_ENTRY(request_accept_batch),
+        ROUTECAP_ENTRY(request_truncate),
+        ROUTECAP_ENTRY(request_fork),
+        ROUTECAP_ENTRY(request_attach),
+        ROUTECAP_ENTRY(request_coverage),
+        ROUTECAP_ENTRY(request_extract),
+        ROUTECAP_ENTRY(request_extract_batch),
+        ROUTECAP_ENTRY(copy_options_init),
+        ROUTECAP_ENTRY(request_extract_into),
+        ROUTECAP_ENTRY(request_finish),
+        ROUTECAP_ENTRY(request_finish_batch),
+        ROUTECAP_ENTRY(request_close),
+        ROUTECAP_ENTRY(request_close_batch),
+        ROUTECAP_ENTRY(routing_wait),
+        ROUTECAP_ENTRY(routing_poll),
+        ROUTECAP_ENTRY(routing_view),
+        ROUTECAP_ENTRY(routing_coverage),
+        ROUTECAP_ENTRY(routing_split),
+        ROUTECAP_ENTRY(routing_slice),
+        ROUTECAP_ENTRY(routing_merge),
+        ROUTECAP_ENTRY(routing_copy_to),
+        ROUTECAP_ENTRY(routing_retain),
+        ROUTECAP_ENTRY(routing_free),
+#undef ROUTECAP_ENTRY
+    };
+    static_assert(sizeof(routecap_api) == 16 + 45 * sizeof(void *), "an entry was added: add it to the table above");
+    const bool stands_in = major == ROUTECAP_VERSION_MAJOR && (major == 0 ? minor == ROUTECAP_VERSION_MINOR : minor <= ROUTECAP_VERSION_MINOR);
+    return stands_in ? &api : nullptr;
+}

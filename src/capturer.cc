@@ -1,0 +1,274 @@
+#include "capturer.h"
+
+#include <chrono>
+
+#include "status.h"
+#include "structs.h"
+
+namespace routecap {
+namespace {
+
+// Different for every capturer, so that their handles are.
+uint32_t make_nonce(const void *capturer) {
+    uint64_t x = reinterpret_cast<uintptr_t>(capturer) ^ static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return static_cast<uint32_t>(x ^ x >> 31);
+}
+
+}  // namespace
+
+// ---- Life -----------------------------------------------------------------------------------
+
+routecap_memory memory_of(const Config &config) {
+    routecap_memory m{};
+    if (config.role == ROUTECAP_ROLE_DISABLED) return m;
+    const Shape &shape = *config.shape;
+    const kernels::SlotLayout layout(config.rows, shape.validity_bytes, shape.ids_bytes);
+    const uint64_t element = sink_element_bytes(config.sink_dtype);
+    const uint64_t sink = config.external_sink ? 0 : uint64_t{shape.layers} * config.rows * shape.k * element;
+    const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
+    m.host_bytes = sink + slots + sizeof(Capturer) + 64 * 1024;
+    m.page_rows = shape.page_rows;
+    m.row_bytes = shape.row_bytes();
+    m.page_bytes = PagePool::page_bytes(shape, shape.page_rows);
+    m.request_bytes = sizeof(Request) + sizeof(RowStore) + 64;
+    return m;
+}
+
+Capturer::Capture::Capture(const Config &config, Backend &backend)
+    : pool(PagePool::create(config.shape, config.budget_bytes)),
+      landing(std::make_shared<Landing>()),
+      counters(config.shape->layers),
+      steps(config.slots, config.rows),
+      requests(config.max_requests, make_nonce(this)),
+      filing(mutex, config.shape, pool, backend, steps, counters, landing) {}
+
+int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &capturer) {
+    std::unique_ptr<Capturer> c(new Capturer(config));
+    if (!c->disabled()) {
+        if (int32_t s = make_backend(config, c->backend_); s < 0) return s;
+        c->recorded_.resize(config.shape->layers);
+    }
+    if (c->owner()) {
+        c->capture_.emplace(config, *c->backend_);
+        c->capture_->steps.name(0);
+        if (int32_t s = c->backend_->name_slot(0, nullptr); s < 0) return s;
+        if (int32_t s = c->capture_->filing.start(config.manual_progress); s < 0) return s;
+    }
+    capturer = std::move(c);
+    return ROUTECAP_OK;
+}
+
+Capturer::~Capturer() {
+    if (capture_) capture_->filing.stop();
+}
+
+// ---- The forward path -----------------------------------------------------------------------
+
+int32_t Capturer::bind(uint32_t first_layer, uint32_t layers, const routecap_sink *sink) {
+    if (disabled()) return ROUTECAP_OK;
+    routecap_sink s;
+    if (int32_t status = read_struct(s, sink, "sink"); status < 0) return status;
+    return backend_->sink().bind(first_layer, layers, s);
+}
+
+int32_t Capturer::sink_layer(uint32_t layer, routecap_sink *sink) {
+    if (int32_t s = check_output(sink, "sink"); s < 0) return s;
+    if (disabled()) {
+        write_struct(sink, routecap_sink{});
+        return ROUTECAP_OK;
+    }
+    if (layer >= config_.shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, config_.shape->layers);
+    write_struct(sink, backend_->sink().give_out(layer));
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::begin(uint32_t rows, routecap_stream stream) {
+    if (disabled()) return ROUTECAP_OK;
+    if (int32_t s = backend_->check(stream); s < 0) return s;
+    if (rows > config_.rows) return report(ROUTECAP_ERR_CAPACITY, "%u rows, the sink has %u", rows, config_.rows);
+    if (owner()) {
+        std::lock_guard lock(capture_->mutex);
+        if (capture_->steps.named() == kernels::kNoSlot) {  // none was free at the last issue; maybe one is now
+            capture_->steps.name(capture_->steps.free_slot());
+            if (int32_t s = backend_->name_slot(capture_->steps.named(), stream); s < 0) return s;
+        }
+    }
+    backend_->sink().seal();
+    begins_++;
+    begun_ = true;
+    return backend_->begin(rows, stream);
+}
+
+int32_t Capturer::record(uint32_t layer, const routecap_source *source, routecap_stream stream) {
+    if (disabled()) return ROUTECAP_OK;
+    routecap_source s;
+    if (int32_t status = read_struct(s, source, "source"); status < 0) return status;
+    if (int32_t status = backend_->check(stream); status < 0) return status;
+    const Shape &shape = *config_.shape;
+    if (layer >= shape.layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, shape.layers);
+    if (s.dtype != ROUTECAP_DTYPE_I16 && s.dtype != ROUTECAP_DTYPE_I32 && s.dtype != ROUTECAP_DTYPE_U32 && s.dtype != ROUTECAP_DTYPE_I64 &&
+        s.dtype != ROUTECAP_DTYPE_ID16_BF16)
+        return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a source's", s.dtype);
+    const uint32_t k_source = s.k_source != 0 ? s.k_source : shape.k;
+    if (k_source < shape.k) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the source has %u columns, a row %u", k_source, shape.k);
+    if (s.rows == 0) return ROUTECAP_OK;
+    if (s.ids == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "source.ids is NULL");
+    if ((s.table == nullptr) != (s.table_size == 0))
+        return report(ROUTECAP_ERR_ARGUMENT, "source.table is %s with table_size %u", s.table == nullptr ? "NULL" : "set", s.table_size);
+    if (s.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "source.reserved is %u", s.reserved);
+    if (s.rows > config_.rows || (s.row_index == nullptr && s.first_row > config_.rows - s.rows))
+        return report(ROUTECAP_ERR_CAPACITY, "rows [%u,%llu) of a sink of %u", s.first_row,
+                      static_cast<unsigned long long>(s.first_row) + s.rows, config_.rows);
+    if (backend_->sink().layers()[layer].ids == nullptr) return report(ROUTECAP_ERR_STATE, "layer %u has no sink yet", layer);
+
+    const bool known = begun_ && s.row_index == nullptr && s.live_rows == nullptr && s.row_base == nullptr;
+    if (known && record_conflicts(layer, s.first_row, s.first_row + s.rows))
+        return report(ROUTECAP_ERR_CONFLICT, "rows [%u,%u) of layer %u were recorded in this step already, at least in part", s.first_row,
+                      s.first_row + s.rows, layer);
+    const int64_t row_stride = s.row_stride != 0 ? s.row_stride : k_source;
+    const int64_t column_stride = s.column_stride != 0 ? s.column_stride : 1;
+    const Source checked{.ids = s.ids,
+                         .dtype = s.dtype,
+                         .row_stride = row_stride,
+                         .column_stride = column_stride,
+                         .rows = s.rows,
+                         .live_rows = s.live_rows,
+                         .row_base = s.row_base,
+                         .row_index = s.row_index,
+                         .first_row = s.first_row,
+                         .offset = s.offset,
+                         .table = s.table,
+                         .table_size = s.table_size};
+    if (known) note_recorded(layer, s.first_row, s.first_row + s.rows);
+    return backend_->record(layer, checked, stream);
+}
+
+bool Capturer::record_conflicts(uint32_t layer, uint32_t first, uint32_t end) const {
+    const Recorded &recorded = recorded_[layer];
+    if (recorded.begin != begins_) return false;
+    for (const auto &[f, e] : recorded.rows)
+        if (std::max(first, f) < std::min(end, e)) return true;
+    return false;
+}
+
+void Capturer::note_recorded(uint32_t layer, uint32_t first, uint32_t end) {
+    Recorded &recorded = recorded_[layer];
+    if (recorded.begin != begins_) {
+        recorded.begin = begins_;
+        recorded.rows.clear();
+    }
+    if (!recorded.rows.empty() && recorded.rows.back().second == first)
+        recorded.rows.back().second = end;
+    else
+        recorded.rows.emplace_back(first, end);
+}
+
+int32_t Capturer::snapshot(routecap_stream stream) {
+    if (disabled()) return ROUTECAP_OK;
+    if (int32_t s = backend_->check(stream); s < 0) return s;
+    begun_ = false;
+    return backend_->snapshot(stream);
+}
+
+int32_t Capturer::discard(routecap_stream stream) {
+    if (!owner()) return ROUTECAP_OK;
+    if (int32_t s = backend_->check(stream); s < 0) return s;
+    begun_ = false;
+    std::lock_guard lock(capture_->mutex);
+    Steps &steps = capture_->steps;
+    if (steps.named() == kernels::kNoSlot) steps.name(steps.free_slot());
+    return backend_->name_slot(steps.named(), stream);
+}
+
+// ---- Steps ----------------------------------------------------------------------------------
+
+int32_t Capturer::poll(routecap_step step) const {
+    if (!owner()) return ROUTECAP_OK;
+    const Steps &steps = capture_->steps;
+    if (step == 0 || step > steps.issued())
+        return report(ROUTECAP_ERR_UNKNOWN_STEP, "step %llu was not issued; the last was %llu", static_cast<unsigned long long>(step),
+                      static_cast<unsigned long long>(steps.issued()));
+    if (!steps.landed(step)) return ROUTECAP_PENDING;
+    return steps.lost(step) ? ROUTECAP_LOST : ROUTECAP_OK;
+}
+
+int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *conflicting) {
+    if (!owner()) {
+        if (conflicting != nullptr) *conflicting = 0;
+        return ROUTECAP_OK;
+    }
+    if (int32_t s = poll(step); s < 0) return s;
+    capture_->landing->wait(timeout_ns, [&] { return capture_->steps.landed(step); });
+    const int32_t status = poll(step);
+    if (conflicting != nullptr && status != ROUTECAP_PENDING) *conflicting = capture_->steps.conflicts(step);
+    return status;
+}
+
+int32_t Capturer::progress() {
+    if (capture_) capture_->landing->progress();
+    return ROUTECAP_OK;
+}
+
+// ---- Counters -------------------------------------------------------------------------------
+
+int32_t Capturer::stats(routecap_stats *stats) const {
+    if (int32_t s = check_output(stats, "stats"); s < 0) return s;
+    routecap_stats out{};
+    if (capture_) {
+        const Counters &c = capture_->counters;
+        out.silent_layers = static_cast<uint32_t>(c.silent_layers);
+        out.steps_landed = c.steps_landed;  // before issued, so that in flight is not negative
+        out.steps_issued = c.steps_issued;
+        out.steps_lost = c.steps_lost;
+        out.rows_issued = c.rows_issued;
+        out.rows_in_flight = c.rows_in_flight;
+        out.rows_provisional = c.rows_provisional;
+        out.rows_delivered = c.rows_delivered;
+        out.rows_missing = c.rows_missing;
+        out.rows_lost = c.rows_lost;
+        out.rows_late = c.rows_late;
+        out.rows_rejected = c.rows_rejected;
+        out.rows_unplaced = c.rows_unplaced;
+        out.rows_refused = c.rows_refused;
+        out.rows_skipped = c.rows_skipped;
+        out.rows_overlapped = c.rows_overlapped;
+        out.rows_mismatched = c.rows_mismatched;
+        out.rows_dropped = c.rows_dropped;
+        out.cells_conflicting = c.cells_conflicting;
+        for (uint32_t l = 0; l < config_.shape->layers; l++) {
+            out.cells_unwritten += c.layers[l].unwritten;
+            out.cells_out_of_range += c.layers[l].out_of_range;
+            out.cells_duplicate += c.layers[l].duplicate;
+        }
+        out.requests_open = c.requests_open;
+        out.steps_in_flight = out.steps_issued - out.steps_landed;
+        out.bytes_in_use = capture_->pool->used();
+        out.bytes_peak = capture_->pool->peak();
+        out.bytes_budget = capture_->pool->budget();
+    }
+    write_struct(stats, out);
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::layer_stats(routecap_layer_stats *stats, size_t stat_size, size_t count) const {
+    if (int32_t s = check_array(stats, count, stat_size, sizeof(routecap_layer_stats), "stats"); s < 0) return s;
+    if (!disabled() && count > config_.shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, config_.shape->layers);
+    for (size_t l = 0; l < count; l++) {
+        routecap_layer_stats out{};
+        if (capture_) {
+            const LayerCounters &c = capture_->counters.layers[l];
+            out.unwritten = c.unwritten;
+            out.out_of_range = c.out_of_range;
+            out.duplicate = c.duplicate;
+            out.silent_steps = c.silent_steps;
+            const uint64_t missing = out.unwritten + out.out_of_range + out.duplicate, landed = capture_->counters.rows_landed;
+            out.rows_written = landed > missing ? landed - missing : 0;
+        }
+        write_bytes(reinterpret_cast<char *>(stats) + l * stat_size, stat_size, out);
+    }
+    return ROUTECAP_OK;
+}
+
+}  // namespace routecap

@@ -1,0 +1,133 @@
+// A capturer: the object behind the handle. It drives a backend along the forward path, keeps the requests, and hands what was issued to filing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend.h"
+#include "config.h"
+#include "counters.h"
+#include "filing.h"
+#include "landing.h"
+#include "mutex.h"
+#include "pages.h"
+#include "requests.h"
+#include "routecap.h"
+#include "routing.h"
+#include "steps.h"
+
+namespace routecap {
+
+// What a capturer of this configuration allocates.
+routecap_memory memory_of(const Config &config);
+
+// Every function returns a status and is described in routecap.h; arguments come as they are, and structs may be of any version.
+class Capturer {
+public:
+    static int32_t create(const Config &config, std::unique_ptr<Capturer> &capturer);
+    ~Capturer();
+    Capturer(const Capturer &) = delete;
+
+    bool disabled() const { return config_.role == ROUTECAP_ROLE_DISABLED; }
+    bool owner() const { return config_.role == ROUTECAP_ROLE_OWNER; }
+
+    int32_t stats(routecap_stats *stats) const;
+    int32_t layer_stats(routecap_layer_stats *stats, size_t stat_size, size_t count) const;
+    int32_t progress();
+
+    // The forward path (capturer.cc, issue.cc): one thread at a time.
+    int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink *sink);
+    int32_t sink_layer(uint32_t layer, routecap_sink *sink);
+    int32_t record(uint32_t layer, const routecap_source *source, routecap_stream stream);
+    int32_t begin(uint32_t rows, routecap_stream stream);
+    int32_t snapshot(routecap_stream stream);
+    int32_t discard(routecap_stream stream);
+    int32_t issue(const routecap_span *spans, size_t span_size, size_t count, const routecap_issue_options *options, int32_t *status,
+                  routecap_step *step, routecap_stream stream);
+
+    // Any thread.
+    int32_t poll(routecap_step step) const;
+    int32_t finalize(routecap_step step, int64_t timeout_ns, uint64_t *conflicting);
+
+    // Changing requests (changing.cc).
+    int32_t open(const routecap_open_options *options, routecap_request *requests, size_t count);
+    int32_t accept(routecap_request request, routecap_step step, const uint32_t *rows, size_t count);
+    int32_t accept_batch(routecap_accept_item *items, size_t item_size, size_t count);
+    int32_t truncate(routecap_request request, uint64_t rows);
+    int32_t fork(routecap_request request, uint64_t rows, routecap_request *child);
+    int32_t attach(routecap_request request, const Routing *routing, uint64_t rows);
+    int32_t finish(routecap_request request, uint64_t rows, Routing **routing);
+    int32_t finish_batch(routecap_finish_item *items, size_t item_size, size_t count);
+    int32_t close(routecap_request request);
+    int32_t close_batch(const routecap_request *requests, int32_t *status, size_t count);
+
+    // Reading requests (reading.cc).
+    int32_t coverage(routecap_request request, uint64_t first, uint64_t rows, routecap_coverage *coverage, routecap_missing *missing,
+                     size_t missing_size, size_t capacity);
+    int32_t extract(routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, Routing **routing);
+    int32_t extract_batch(routecap_extract_item *items, size_t item_size, size_t count);
+    int32_t extract_into(routecap_request request, uint64_t first, uint64_t rows, const routecap_copy_options *options, void *dst,
+                         size_t dst_bytes, uint8_t *mask, size_t mask_bytes, uint64_t *needed);
+
+private:
+    // What an owner has and a mirror has not.
+    struct Capture {
+        Capture(const Config &config, Backend &backend);
+        const std::shared_ptr<PagePool> pool;
+        const std::shared_ptr<Landing> landing;
+        Counters counters;
+        Steps steps;
+        Requests requests;
+        Filing filing;  // last: it uses the others
+
+        // Guards steps, requests and the log. Held for as long as one call's arguments take, never while waiting, allocating pages or copying rows.
+        mutable QuickMutex mutex;
+    };
+
+    // Rows of a layer that the host knows to be recorded in this step.
+    struct Recorded {
+        uint64_t begin = 0;  // the begin they belong to
+        std::vector<std::pair<uint32_t, uint32_t>> rows;
+    };
+
+    explicit Capturer(const Config &config) : config_(config) {}
+    bool record_conflicts(uint32_t layer, uint32_t first, uint32_t end) const;
+    void note_recorded(uint32_t layer, uint32_t first, uint32_t end);
+
+    // issue.cc
+    int32_t check_spans(const routecap_span *spans, size_t span_size, size_t count, const routecap_issue_options &options);
+    int32_t issue_span(const routecap_span &span, bool lost, Step *step);
+
+    // changing.cc; with the mutex held. Those that return a status have reported it.
+    routecap_request open_one(RowStore::Policy policy);
+    int32_t find(routecap_request handle, Request **request);
+    int32_t accept_one(const routecap_accept_item &item);
+    int32_t finish_one(routecap_request request, uint64_t rows, Routing **routing);
+    int32_t close_one(routecap_request request);
+    void cut_in_flight(Request &request, uint64_t end);
+    template <class Item, class One>
+    int32_t batch(Item *items, size_t item_size, size_t count, One one);
+
+    // reading.cc
+    struct Range {
+        uint64_t first, rows, length;
+    };
+    int32_t read(routecap_request request, uint64_t first, uint64_t rows, bool take, Range &range, std::vector<Segment> &segments);
+    int32_t read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, Routing **routing);
+    void forget_pages(Request &request, uint64_t first, uint64_t end, RowStore &store);
+
+    const Config config_;
+    std::unique_ptr<Backend> backend_;  // null if disabled
+    std::optional<Capture> capture_;    // an owner's
+
+    // The step being recorded, as far as the host knows it.
+    uint64_t begins_ = 0;
+    bool begun_ = false;
+    std::vector<Recorded> recorded_;  // per layer
+    uint64_t checks_ = 0;             // issues that were checked
+    std::vector<uint32_t> check_chain_;
+};
+
+}  // namespace routecap

@@ -1,0 +1,296 @@
+// Opening, changing and ending requests. Each call changes what the engine's side knows at once and appends to the log what filing has to do.
+#include <new>
+
+#include "capturer.h"
+#include "status.h"
+#include "structs.h"
+
+namespace routecap {
+namespace {
+
+unsigned long long ull(uint64_t n) { return n; }
+
+}  // namespace
+
+int32_t Capturer::find(routecap_request handle, Request **request) {
+    *request = capture_->requests.find(handle);
+    return *request != nullptr ? ROUTECAP_OK : report(ROUTECAP_ERR_UNKNOWN_REQUEST, "request %016llx is not open here", ull(handle));
+}
+
+// ---- Open -----------------------------------------------------------------------------------
+
+routecap_request Capturer::open_one(RowStore::Policy policy) {
+    auto rows = std::make_shared<RowStore>(config_.shape, capture_->pool, policy, config_.compare);
+    capture_->counters.requests_open++;
+    return capture_->requests.open(std::move(rows), policy);
+}
+
+int32_t Capturer::open(const routecap_open_options *options, routecap_request *requests, size_t count) {
+    if (requests == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "requests is NULL");
+    std::fill_n(requests, count, routecap_request{0});
+    if (!owner()) return ROUTECAP_OK;
+    routecap_open_options o{};
+    if (options != nullptr)
+        if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
+    if (o.policy != ROUTECAP_POLICY_KEEP && o.policy != ROUTECAP_POLICY_REPLACE)
+        return report(ROUTECAP_ERR_ARGUMENT, "options.policy is %d", o.policy);
+    const RowStore::Policy policy = o.policy == ROUTECAP_POLICY_KEEP ? RowStore::Policy::keep : RowStore::Policy::replace;
+
+    std::lock_guard lock(capture_->mutex);
+    if (!capture_->requests.reserve(count))
+        return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%zu more than the %llu open, of at most %u", count, ull(capture_->counters.requests_open),
+                      config_.max_requests);
+    size_t opened = 0;
+    try {
+        for (; opened < count; opened++) requests[opened] = open_one(policy);
+    } catch (const std::bad_alloc &) {
+        for (size_t i = 0; i < opened; i++) {
+            capture_->requests.close(requests[i]);
+            capture_->counters.requests_open -= 1;
+        }
+        std::fill_n(requests, count, routecap_request{0});
+        throw;
+    }
+    return ROUTECAP_OK;
+}
+
+// ---- Change ---------------------------------------------------------------------------------
+
+int32_t Capturer::accept_one(const routecap_accept_item &item) {
+    Request *request = nullptr;
+    if (int32_t s = find(item.request, &request); s < 0) return s;
+    uint64_t drafts = 0;
+    bool filed = false;
+    for (const DraftSpan &d : request->drafts)
+        if (d.step == item.step) drafts += d.rows, filed |= d.filed;
+    if (drafts == 0) return report(ROUTECAP_ERR_UNKNOWN_STEP, "no drafts of step %llu wait to be accepted", ull(item.step));
+    if (item.count > drafts) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows of %llu drafts", ull(item.count), ull(drafts));
+    for (uint64_t i = 0; item.rows != nullptr && i < item.count; i++) {
+        if (item.rows[i] >= drafts) return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %u of %llu drafts", item.rows[i], ull(drafts));
+        if (i > 0 && item.rows[i] <= item.rows[i - 1]) return report(ROUTECAP_ERR_ARGUMENT, "rows do not ascend at index %llu", ull(i));
+    }
+    Settle settle{request->rows.get(), item.step, item.rows == nullptr ? item.count : 0, nullptr};
+    if (item.rows != nullptr && item.count > 0) settle.kept = std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
+    capture_->filing.make_room();
+
+    // The length, and which rows change once this is applied.
+    uint64_t changed_first = UINT64_MAX, changed_end = 0, listed = 0;
+    for (const DraftSpan &d : request->drafts) {
+        if (d.step != item.step) continue;
+        uint64_t end = 0;
+        if (item.rows == nullptr) {
+            if (item.count > d.first_index) end = d.end_of(std::min(item.count, d.first_index + d.rows) - 1);
+        } else {
+            for (; listed < item.count && item.rows[listed] < d.first_index + d.rows; listed++) end = std::max(end, d.end_of(item.rows[listed]));
+        }
+        if (end == 0) continue;
+        if (!d.device_positions || !d.filed) request->length = std::max(request->length, end);
+        if (d.filed) changed_first = std::min(changed_first, d.position), changed_end = std::max(changed_end, end);
+    }
+    std::erase_if(request->drafts, [&](const DraftSpan &d) { return d.step == item.step; });
+    if (filed) {
+        request->operate(changed_first, changed_end);
+        capture_->filing.append(request->after, std::move(settle));
+    }
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::accept(routecap_request request, routecap_step step, const uint32_t *rows, size_t count) {
+    if (!owner()) return ROUTECAP_OK;
+    {
+        std::lock_guard lock(capture_->mutex);
+        if (int32_t s = accept_one({.request = request, .step = step, .rows = rows, .count = count, .status = 0, .reserved = 0}); s < 0) return s;
+    }
+    capture_->filing.wake();
+    return ROUTECAP_OK;
+}
+
+// Rows at and after `end` of steps in flight will be dropped when they land.
+void Capturer::cut_in_flight(Request &request, uint64_t end) {
+    request.for_each_in_flight(capture_->steps, [end](StepSpan &span) {
+        std::atomic_ref cut(span.cut);
+        if (cut.load(std::memory_order_relaxed) > end) cut.store(end, std::memory_order_release);
+    });
+}
+
+int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
+    if (!owner()) return ROUTECAP_OK;
+    {
+        std::lock_guard lock(capture_->mutex);
+        Request *request = nullptr;
+        if (int32_t s = find(handle, &request); s < 0) return s;
+        capture_->filing.make_room();
+        const uint64_t page_rows = config_.shape->page_rows;
+        const uint64_t first_page = rows / page_rows + (rows % page_rows != 0);
+        const uint64_t pages = request->pages.remove(first_page, UINT64_MAX);
+        cut_in_flight(*request, rows);
+        for (DraftSpan &draft : request->drafts) draft.cut = std::min(draft.cut, rows);
+        request->length = std::min(request->length, rows);
+        request->changing_end = std::min(request->changing_end, rows);
+        request->operate(0, 0);
+        request->placed_cut = rows < request->placed_cut || request->rows->applied.load(std::memory_order_acquire) >= request->placed_cut_until
+                                  ? rows
+                                  : request->placed_cut;
+        request->placed_cut_until = request->operations;
+        capture_->filing.append(request->after, Truncate{request->rows.get(), rows, pages});
+    }
+    capture_->filing.wake();
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request *child) {
+    if (child == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "child is NULL");
+    *child = 0;
+    if (!owner()) return ROUTECAP_OK;
+    {
+        std::lock_guard lock(capture_->mutex);
+        Request *parent = nullptr;
+        if (int32_t s = find(handle, &parent); s < 0) return s;
+        const uint64_t length = parent->length_now(capture_->steps);
+        if (rows == ROUTECAP_ALL) rows = length;
+        if (rows > length) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length), ull(rows));
+        if (!capture_->requests.reserve(1)) return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%u requests are open", config_.max_requests);
+        capture_->filing.make_room();
+        Intervals pages = parent->pages;
+        pages.remove(rows / config_.shape->page_rows, UINT64_MAX);  // a page that is shared in part will be copied when it is written
+        *child = open_one(parent->policy);
+        Request &c = *capture_->requests.find(*child);
+        c.length = rows;
+        c.pages = std::move(pages);
+        c.after = parent->after;
+        c.operate(0, rows);
+        capture_->filing.append(parent->after, Fork{parent->rows.get(), c.rows.get(), rows});
+    }
+    capture_->filing.wake();
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64_t rows) {
+    if (!owner()) return ROUTECAP_OK;
+    if (routing == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "routing is NULL");
+    if (!routing->shape().same_rows(*config_.shape)) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the routing is of another model or layer map");
+    const bool pending = !routing->ready();
+    if (pending && routing->landing() != capture_->landing.get())
+        return report(ROUTECAP_ERR_NOT_READY, "the routing belongs to another capturer and has not landed");
+    const uint64_t routing_end = routing->expected_end();
+    if (rows == ROUTECAP_ALL) rows = routing_end;
+    if (rows > routing_end) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) are beyond the routing", ull(routing_end), ull(rows));
+    {
+        std::lock_guard lock(capture_->mutex);
+        Request *request = nullptr;
+        if (int32_t s = find(handle, &request); s < 0) return s;
+        capture_->filing.make_room();
+        const uint64_t first = pending ? 0 : std::min(routing->first(), rows), page_rows = config_.shape->page_rows;
+        if (first < rows) request->pages.add((first + page_rows - 1) / page_rows, rows / page_rows);  // shared as a whole
+        request->length = std::max(request->length, rows);
+        if (pending) request->after = std::max(request->after, routing->after());
+        request->operate(first, rows);
+        routing->retain();
+        capture_->filing.append(request->after, Attach{request->rows.get(), RoutingPtr(routing), rows});
+    }
+    capture_->filing.wake();
+    return ROUTECAP_OK;
+}
+
+// ---- End ------------------------------------------------------------------------------------
+
+int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **routing) {
+    *routing = nullptr;
+    Request *request = nullptr;
+    if (int32_t s = find(handle, &request); s < 0) return s;
+    if (rows != ROUTECAP_ALL && rows > ROUTECAP_MAX_POSITION) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
+    const bool all = rows == ROUTECAP_ALL;
+    capture_->filing.make_room();
+    *routing = new Routing(config_.shape, capture_->pool, capture_->landing, request->after, all ? request->length_now(capture_->steps) : rows);
+    (*routing)->retain();
+    if (!all) cut_in_flight(*request, rows);
+    capture_->filing.append(request->after, Finish{std::move(request->rows), RoutingPtr(*routing), *routing, all ? request->length : rows, all});
+    capture_->requests.close(handle);
+    capture_->counters.requests_open -= 1;
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::finish(routecap_request request, uint64_t rows, Routing **routing) {
+    if (!owner()) return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
+    {
+        std::lock_guard lock(capture_->mutex);
+        if (int32_t s = finish_one(request, rows, routing); s < 0) return s;
+    }
+    capture_->filing.wake();
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::close_one(routecap_request handle) {
+    if (handle == 0) return ROUTECAP_OK;
+    Request *request = nullptr;
+    if (int32_t s = find(handle, &request); s < 0) return s;
+    capture_->filing.make_room();
+    cut_in_flight(*request, 0);
+    capture_->filing.append(request->after, Close{std::move(request->rows)});
+    capture_->requests.close(handle);
+    capture_->counters.requests_open -= 1;
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::close(routecap_request request) {
+    if (!owner()) return ROUTECAP_OK;
+    {
+        std::lock_guard lock(capture_->mutex);
+        if (int32_t s = close_one(request); s < 0) return s;
+    }
+    capture_->filing.wake();
+    return ROUTECAP_OK;
+}
+
+// ---- Many at once ---------------------------------------------------------------------------
+
+template <class Item, class One>
+int32_t Capturer::batch(Item *items, size_t item_size, size_t count, One one) {
+    if (int32_t s = check_array(items, count, item_size, sizeof(Item), "items"); s < 0) return s;
+    bool ok = true;
+    {
+        std::lock_guard lock(capture_->mutex);
+        for (size_t i = 0; i < count; i++) {
+            Item &item = *reinterpret_cast<Item *>(reinterpret_cast<char *>(items) + i * item_size);
+            try {
+                item.status = one(item);
+            } catch (const std::bad_alloc &) {
+                item.status = ROUTECAP_ERR_NO_MEMORY;
+            }
+            ok &= item.status == ROUTECAP_OK;
+        }
+    }
+    capture_->filing.wake();
+    return ok ? ROUTECAP_OK : report(ROUTECAP_PARTIAL, "some items were refused: see the status of each");
+}
+
+int32_t Capturer::accept_batch(routecap_accept_item *items, size_t item_size, size_t count) {
+    if (!owner()) return ROUTECAP_OK;
+    return batch(items, item_size, count, [this](const routecap_accept_item &item) { return accept_one(item); });
+}
+
+int32_t Capturer::finish_batch(routecap_finish_item *items, size_t item_size, size_t count) {
+    if (!owner()) return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
+    return batch(items, item_size, count, [this](routecap_finish_item &item) {
+        return finish_one(item.request, item.rows, reinterpret_cast<Routing **>(&item.routing));
+    });
+}
+
+int32_t Capturer::close_batch(const routecap_request *requests, int32_t *status, size_t count) {
+    if (!owner()) return ROUTECAP_OK;
+    if (requests == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "requests is NULL");
+    bool ok = true;
+    {
+        std::lock_guard lock(capture_->mutex);
+        capture_->filing.make_room(count);  // so that none fails halfway
+        for (size_t i = 0; i < count; i++) {
+            const int32_t s = close_one(requests[i]);
+            if (status != nullptr) status[i] = s;
+            ok &= s == ROUTECAP_OK;
+        }
+    }
+    capture_->filing.wake();
+    return ok ? ROUTECAP_OK : report(ROUTECAP_PARTIAL, "some requests were not open: see the status of each");
+}
+
+}  // namespace routecap

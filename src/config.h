@@ -1,0 +1,28 @@
+// A configuration that was checked.
+#pragma once
+
+#include <cstdint>
+
+#include "routecap.h"
+#include "shape.h"
+
+namespace routecap {
+
+struct Config {
+    int32_t backend = 0;
+    int32_t role = 0;
+    int32_t device = 0;
+    uint32_t rows = 0;
+    uint32_t slots = 0;
+    int32_t sink_dtype = 0;
+    bool compare = false;
+    bool external_sink = false;
+    bool manual_progress = false;
+    uint32_t max_requests = 0;
+    uint64_t budget_bytes = 0;
+    ShapePtr shape;  // null if disabled
+};
+
+int32_t read_config(const routecap_config *config, Config &out);
+
+}  // namespace routecap

@@ -1,0 +1,41 @@
+// What a capturer counts. Written by the engine's thread and by whoever files, read by anyone.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace routecap {
+
+class Counter {
+public:
+    void operator+=(uint64_t n) {
+        if (n != 0) value_.fetch_add(n, std::memory_order_relaxed);
+    }
+    void operator-=(uint64_t n) { value_.fetch_sub(n, std::memory_order_relaxed); }
+    void operator++(int) { value_.fetch_add(1, std::memory_order_relaxed); }
+    void set(uint64_t n) { value_.store(n, std::memory_order_relaxed); }
+    operator uint64_t() const { return value_.load(std::memory_order_relaxed); }
+
+private:
+    std::atomic<uint64_t> value_{0};
+};
+
+struct LayerCounters {
+    Counter unwritten, out_of_range, duplicate, silent_steps;
+};
+
+struct Counters {
+    Counter steps_issued, steps_landed, steps_lost;
+    Counter rows_issued, rows_in_flight, rows_provisional;
+    Counter rows_delivered, rows_missing, rows_lost, rows_late, rows_rejected, rows_unplaced, rows_refused;
+    Counter rows_skipped, rows_overlapped, rows_mismatched, rows_dropped, cells_conflicting;
+    Counter rows_landed;  // rows whose cells were counted per layer
+    Counter silent_layers;
+    Counter requests_open;
+    std::unique_ptr<LayerCounters[]> layers;
+
+    explicit Counters(uint32_t layer_count) : layers(new LayerCounters[layer_count]) {}
+};
+
+}  // namespace routecap

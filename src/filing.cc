@@ -1,0 +1,268 @@
+#include "filing.h"
+
+#include <algorithm>
+#include <system_error>
+#include <type_traits>
+
+#include "status.h"
+
+namespace routecap {
+
+Filing::Filing(QuickMutex &mutex, ShapePtr shape, std::shared_ptr<PagePool> pool, Backend &backend, Steps &steps, Counters &counters,
+               std::shared_ptr<Landing> landing)
+    : mutex_(mutex),
+      shape_(std::move(shape)),
+      pool_(std::move(pool)),
+      backend_(backend),
+      steps_(steps),
+      counters_(counters),
+      landing_(std::move(landing)),
+      unwritten_(shape_->layers, 0),
+      invalid_(shape_->layers, 0) {
+    log_.reserve(1024);
+    pending_.reserve(1024);
+}
+
+int32_t Filing::start(bool manual) {
+    manual_ = manual;
+    if (manual) {
+        landing_->set_progress([this] { progress(); });
+        return ROUTECAP_OK;
+    }
+    try {
+        worker_ = std::thread([this] { work(); });
+    } catch (const std::system_error &error) {
+        return report(ROUTECAP_ERR_THREAD, "the worker thread could not be started: %s", error.what());
+    }
+    return ROUTECAP_OK;
+}
+
+void Filing::stop() {
+    if (manual_) {
+        landing_->set_progress({});
+        while (!progress()) std::this_thread::yield();
+    } else if (worker_.joinable()) {
+        stop_.store(true, std::memory_order_release);
+        wake();
+        worker_.join();
+    }
+}
+
+void Filing::work() {
+    for (;;) {
+        const int32_t seen = signal_.load(std::memory_order_acquire);
+        const bool stop = stop_.load(std::memory_order_acquire);
+        if (!progress()) {
+            std::this_thread::yield();  // a step is in flight
+        } else if (stop) {
+            return;
+        } else {
+            signal_.wait(seen, std::memory_order_acquire);
+        }
+    }
+}
+
+bool Filing::progress() {
+    {
+        std::lock_guard lock(mutex_);
+        if (pending_.empty()) {
+            pending_.swap(log_);
+        } else {
+            pending_.insert(pending_.end(), std::move_iterator(log_.begin()), std::move_iterator(log_.end()));
+            log_.clear();
+        }
+    }
+
+    uint64_t blocked = UINT64_MAX;  // the first step that has not landed
+    bool applied = false;
+    auto kept = pending_.begin();
+    for (LogEntry &entry : pending_) {
+        const FileStep *step = std::get_if<FileStep>(&entry.what);
+        const bool ready = step != nullptr ? blocked == UINT64_MAX && backend_.landed(step->slot) : entry.after < blocked;
+        if (ready) {
+            apply(entry);
+            applied = true;
+            continue;
+        }
+        if (step != nullptr) blocked = std::min(blocked, steps_.step(step->slot).ticket);
+        if (&*kept != &entry) *kept = std::move(entry);
+        ++kept;
+    }
+    pending_.erase(kept, pending_.end());
+    if (applied) landing_->notify();
+    return pending_.empty();
+}
+
+void Filing::apply(LogEntry &entry) {
+    const auto applied = [](RowStore &rows) { rows.applied.fetch_add(1, std::memory_order_release); };
+    const auto settled = [&](const Filed &filed) {
+        counters_.rows_provisional -= filed.delivered + filed.missing + filed.refused + filed.rejected;
+        count(filed);
+    };
+    std::visit(
+        [&]<class What>(What &what) {
+            if constexpr (std::is_same_v<What, FileStep>) {
+                file(what.slot);
+            } else if constexpr (std::is_same_v<What, Settle>) {
+                std::lock_guard lock(what.rows->mutex);
+                settled(what.rows->settle(what.step, what.kept ? std::span<const uint32_t>(*what.kept) : std::span<const uint32_t>(), what.keep_first));
+                applied(*what.rows);
+            } else if constexpr (std::is_same_v<What, Truncate>) {
+                std::lock_guard lock(what.rows->mutex);
+                what.rows->truncate(what.end, what.pages);
+                applied(*what.rows);
+            } else if constexpr (std::is_same_v<What, Fork>) {
+                std::scoped_lock lock(what.parent->mutex, what.child->mutex);
+                what.child->fork(*what.parent, what.end);
+                applied(*what.child);
+            } else if constexpr (std::is_same_v<What, Attach>) {
+                std::lock_guard lock(what.rows->mutex);
+                what.rows->attach(what.routing->segments(), what.end);
+                applied(*what.rows);
+            } else if constexpr (std::is_same_v<What, Finish>) {
+                std::lock_guard lock(what.rows->mutex);
+                const uint64_t end = what.all ? std::max(what.end, what.rows->placed_end.load(std::memory_order_relaxed)) : what.end;
+                settled(what.rows->reject_drafts());
+                what.rows->truncate(end, 0);
+                std::vector<Segment> segments;
+                uint64_t gone_first = 0, gone_end = 0;
+                what.rows->take(0, end, segments, gone_first, gone_end);
+                what.pending->fill(0, end, std::move(segments));
+            } else if constexpr (std::is_same_v<What, Close>) {
+                std::lock_guard lock(what.rows->mutex);
+                settled(what.rows->reject_drafts());
+            }
+        },
+        entry.what);
+}
+
+void Filing::count(const Filed &filed) {
+    counters_.rows_delivered += filed.delivered;
+    counters_.rows_missing += filed.missing;
+    counters_.rows_refused += filed.refused;
+    counters_.rows_rejected += filed.rejected;
+    counters_.rows_overlapped += filed.overlapped;
+    counters_.rows_mismatched += filed.mismatched;
+}
+
+// ---- A step ---------------------------------------------------------------------------------
+
+void Filing::file(int32_t slot) {
+    Step &step = steps_.step(slot);
+    const SlotContents contents = backend_.contents(slot);
+    for (StepSpan &span : step.spans) file(step, span, contents);
+    finish_tally();
+    counters_.cells_conflicting += contents.conflicts;
+    counters_.rows_dropped += contents.dropped;
+    counters_.steps_landed++;
+    steps_.filed(slot, contents.conflicts);
+}
+
+RowSource Filing::source(uint8_t *slot, uint32_t row) const {
+    const kernels::SlotLayout &layout = backend_.layout();
+    return {layout.ids(slot, row), layout.validity(slot, row), static_cast<ptrdiff_t>(layout.ids_bytes),
+            -static_cast<ptrdiff_t>(layout.validity_bytes)};
+}
+
+void Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
+    const uint64_t cut = std::atomic_ref(span.cut).load(std::memory_order_acquire);
+    const RowSource rows = source(contents.slot, span.sink_row);
+    const int64_t *device = span.device_positions ? backend_.layout().positions(contents.slot, step.rows_copied) + span.sink_row : nullptr;
+    const uint32_t covered = std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
+
+    // Where row r goes; kDropped if it goes nowhere, which is counted.
+    const auto place = [&](uint32_t r) {
+        const uint64_t position = device == nullptr ? span.position + r : static_cast<uint64_t>(device[r]);
+        if (device != nullptr && (position < span.position || position >= span.position_end)) {
+            counters_.rows_unplaced++;
+        } else if (position >= cut) {
+            counters_.rows_late++;
+        } else {
+            if (r < covered)
+                tally(rows.from(r).ids, rows.from(r).validity);
+            else
+                tally(nullptr, nullptr);
+            return position;
+        }
+        return RowStore::kDropped;
+    };
+
+    std::lock_guard lock(span.rows->mutex);
+    span.rows->promise(span.pages);
+    counters_.rows_in_flight -= span.count;
+    if (span.speculative) {
+        std::vector<uint64_t> positions(span.count);
+        uint64_t kept = 0;
+        for (uint32_t r = 0; r < span.count; r++) kept += (positions[r] = place(r)) != RowStore::kDropped;
+        if (kept == 0) {
+            pool_->unreserve(PagePool::page_bytes(*shape_, span.count));
+        } else if (span.rows->file_draft(step.ticket, span.draft_index, std::move(positions), covered, rows, step.tag)) {
+            counters_.rows_provisional += kept;
+        } else {
+            counters_.rows_refused += kept;
+        }
+        return;
+    }
+    // Runs of rows at consecutive positions.
+    uint32_t start = 0, n = 0;
+    uint64_t first = 0;
+    const auto flush = [&] {
+        if (n == 0) return;
+        if (start < covered)
+            count(span.rows->file(first, rows.from(start), n, step.tag));
+        else
+            counters_.rows_missing += n;
+        if (device != nullptr) span.rows->placed(first + n);
+        n = 0;
+    };
+    for (uint32_t r = 0; r < span.count; r++) {
+        const uint64_t position = place(r);
+        if (n == 0 || position != first + n || (r < covered) != (start < covered)) {
+            flush();
+            start = r, first = position;
+        }
+        n += position != RowStore::kDropped;
+    }
+    flush();
+}
+
+// ---- What the rows of a step lack -----------------------------------------------------------
+
+// Counts one landed row; without ids, one that the snapshot did not cover.
+void Filing::tally(const uint8_t *ids, const uint8_t *validity) {
+    tallied_++;
+    if (validity != nullptr && shape_->row_full(validity)) return;
+    any_missing_ = true;
+    for (uint32_t l = 0; l < shape_->layers; l++) {
+        if (validity != nullptr && Shape::valid(validity, l)) continue;
+        invalid_[l]++;
+        const uint8_t reason = ids != nullptr ? ids[static_cast<size_t>(l) * shape_->cell_bytes] : uint8_t{ROUTECAP_MISSING_UNWRITTEN};
+        if (reason == ROUTECAP_MISSING_OUT_OF_RANGE) {
+            counters_.layers[l].out_of_range++;
+        } else if (reason == ROUTECAP_MISSING_DUPLICATE) {
+            counters_.layers[l].duplicate++;
+        } else {
+            counters_.layers[l].unwritten++;
+            unwritten_[l]++;
+        }
+    }
+}
+
+void Filing::finish_tally() {
+    if (tallied_ == 0) return;
+    counters_.rows_landed += tallied_;
+    uint64_t silent = 0;
+    if (any_missing_) {
+        for (uint32_t l = 0; l < shape_->layers; l++) {
+            if (unwritten_[l] == tallied_) counters_.layers[l].silent_steps++;
+            silent += invalid_[l] == tallied_;
+        }
+        std::fill(unwritten_.begin(), unwritten_.end(), 0);
+        std::fill(invalid_.begin(), invalid_.end(), 0);
+    }
+    counters_.silent_layers.set(silent);
+    tallied_ = 0;
+    any_missing_ = false;
+}
+
+}  // namespace routecap

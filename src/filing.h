@@ -1,0 +1,124 @@
+// Filing: everything that happens to rows after they were issued, done by one thread at a time in order of issue.
+//
+// The engine's thread appends to a log and goes on; the worker thread takes entries from it. A step waits until it has landed; an operation on a
+// request waits only for the steps that were issued with that request before it, so that no request waits for another's step.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "backend.h"
+#include "counters.h"
+#include "landing.h"
+#include "mutex.h"
+#include "routing.h"
+#include "rows.h"
+#include "steps.h"
+
+namespace routecap {
+
+// What can be in the log. Pointers to a RowStore are valid until its Finish or Close, which own it, was applied.
+struct FileStep {
+    int32_t slot;
+};
+struct Settle {
+    RowStore *rows;
+    uint64_t step;
+    uint64_t keep_first;
+    std::unique_ptr<std::vector<uint32_t>> kept;  // or null: the first keep_first
+};
+struct Truncate {
+    RowStore *rows;
+    uint64_t end;
+    uint64_t pages;  // that the request no longer counts
+};
+struct Fork {
+    RowStore *parent;
+    RowStore *child;
+    uint64_t end;
+};
+struct Attach {
+    RowStore *rows;
+    RoutingPtr routing;
+    uint64_t end;
+};
+struct Finish {
+    std::shared_ptr<RowStore> rows;
+    RoutingPtr routing;
+    Routing *pending;  // the same
+    uint64_t end;
+    bool all;  // the routing ends where the rows do
+};
+struct Close {
+    std::shared_ptr<RowStore> rows;
+};
+
+struct LogEntry {
+    uint64_t after;  // the step that must have been filed before
+    std::variant<FileStep, Settle, Truncate, Fork, Attach, Finish, Close> what;
+};
+
+class Filing {
+public:
+    // `mutex` is the capturer's: it guards the log.
+    Filing(QuickMutex &mutex, ShapePtr shape, std::shared_ptr<PagePool> pool, Backend &backend, Steps &steps, Counters &counters, std::shared_ptr<Landing> landing);
+
+    // Starts the worker thread, or lets whoever waits do its work.
+    int32_t start(bool manual);
+    // Files everything that was issued, then stops. No call may follow.
+    void stop();
+
+    // With the mutex held. Room is made first, so that append cannot fail.
+    void make_room(size_t entries = 1) {
+        if (log_.capacity() - log_.size() < entries) log_.reserve(std::max(2 * log_.capacity(), log_.size() + entries));
+    }
+    template <class What>
+    void append(uint64_t after, What what) {
+        log_.push_back({after, std::move(what)});
+    }
+    // After the mutex was released, where something was appended.
+    void wake() {
+        signal_.fetch_add(1, std::memory_order_release);
+        signal_.notify_one();
+    }
+
+    // Applies what can be applied. True if nothing is left.
+    bool progress();
+
+private:
+    void work();
+    void apply(LogEntry &entry);
+    void file(int32_t slot);
+    void file(Step &step, StepSpan &span, const SlotContents &contents);
+    void tally(const uint8_t *ids, const uint8_t *validity);
+    void finish_tally();
+    void count(const Filed &filed);
+    RowSource source(uint8_t *slot, uint32_t row) const;
+
+    QuickMutex &mutex_;
+    const ShapePtr shape_;
+    const std::shared_ptr<PagePool> pool_;
+    Backend &backend_;
+    Steps &steps_;
+    Counters &counters_;
+    const std::shared_ptr<Landing> landing_;
+
+    std::vector<LogEntry> log_;  // guarded by mutex_
+    std::atomic<int32_t> signal_{0};
+    std::atomic<bool> stop_{false};
+    bool manual_ = false;
+    std::thread worker_;
+
+    // Only whoever files touches these.
+    std::vector<LogEntry> pending_;
+    std::vector<uint64_t> unwritten_, invalid_;  // of the step being filed, per layer
+    uint64_t tallied_ = 0;                       // rows of it
+    bool any_missing_ = false;
+};
+
+}  // namespace routecap

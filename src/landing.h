@@ -1,0 +1,58 @@
+// What threads wait on until work in flight has landed. Shared by a capturer and its pending routings, which may outlive it.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace routecap {
+
+class Landing {
+public:
+    // Waits until ready() is true; false after timeout_ns nanoseconds (negative: no limit). Whoever makes it true calls notify() afterwards.
+    template <class Ready>
+    bool wait(int64_t timeout_ns, Ready ready) {
+        using Clock = std::chrono::steady_clock;
+        constexpr auto kForever = std::chrono::hours(24 * 365);
+        const auto limit = Clock::now() + (timeout_ns < 0 ? kForever : std::min<Clock::duration>(std::chrono::nanoseconds(timeout_ns), kForever));
+        for (;;) {
+            if (ready()) return true;
+            const bool manual = progress();
+            if (manual && ready()) return true;
+            if (Clock::now() >= limit) return false;
+            if (manual) {
+                std::this_thread::sleep_for(std::chrono::microseconds(20));
+                continue;
+            }
+            std::unique_lock lock(mutex_);
+            return landed_.wait_until(lock, limit, ready);
+        }
+    }
+
+    void notify() {
+        { std::lock_guard lock(mutex_); }
+        landed_.notify_all();
+    }
+
+    // Without a worker thread, whoever waits does its work. Set for the capturer's life; empty where there is a worker.
+    void set_progress(std::function<void()> progress) {
+        std::lock_guard lock(progress_mutex_);
+        progress_ = std::move(progress);
+    }
+    bool progress() {
+        std::lock_guard lock(progress_mutex_);
+        if (progress_) progress_();
+        return static_cast<bool>(progress_);
+    }
+
+private:
+    std::mutex mutex_;  // guards nothing but the moment between ready() and the wait
+    std::condition_variable landed_;
+    std::mutex progress_mutex_;  // guards progress_; held while it runs, so that one thread at a time files
+    std::function<void()> progress_;
+};
+
+}  // namespace routecap

@@ -1,0 +1,100 @@
+#include "pages.h"
+
+#include <cstring>
+#include <new>
+
+namespace routecap {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+constexpr size_t kIdleBytes = 64 << 20;  // kept for reuse at most; the rest goes back to the system
+
+}  // namespace
+
+PageRef::~PageRef() {
+    if (page_ != nullptr && page_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) PagePool::free(page_);
+}
+
+std::shared_ptr<PagePool> PagePool::create(ShapePtr shape, uint64_t budget_bytes) {
+    std::shared_ptr<PagePool> pool(new PagePool(std::move(shape), budget_bytes));
+    pool->idle_.reserve(kIdleBytes / pool->page_bytes_ + 1);
+    return pool;
+}
+
+PagePool::PagePool(ShapePtr shape, uint64_t budget_bytes)
+    : shape_(std::move(shape)), page_bytes_(page_bytes(*shape_, shape_->page_rows)), budget_(budget_bytes) {}
+
+PagePool::~PagePool() {
+    for (void *memory : idle_) ::operator delete(memory, kAlignment);
+}
+
+size_t PagePool::page_bytes(const Shape &shape, uint64_t rows) { return (Page::kHeader + rows * shape.row_bytes() + 63) / 64 * 64; }
+
+bool PagePool::reserve(uint64_t bytes) {
+    uint64_t used = used_.load(std::memory_order_relaxed);
+    do {
+        if (bytes > budget_ || used > budget_ - bytes) return false;
+    } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+    uint64_t peak = peak_.load(std::memory_order_relaxed);
+    while (peak < used + bytes && !peak_.compare_exchange_weak(peak, used + bytes, std::memory_order_relaxed)) {
+    }
+    return true;
+}
+
+void *PagePool::take_memory(size_t bytes) {
+    {
+        std::lock_guard lock(mutex_);
+        if (bytes == page_bytes_ && !idle_.empty()) {
+            void *memory = idle_.back();
+            idle_.pop_back();
+            return memory;
+        }
+        while (!idle_.empty() && used() + idle_.size() * page_bytes_ > budget_) {
+            ::operator delete(idle_.back(), kAlignment);
+            idle_.pop_back();
+        }
+    }
+    return ::operator new(bytes, kAlignment, std::nothrow);
+}
+
+PageRef PagePool::make(const Shape &shape, uint32_t rows) {
+    const size_t bytes = page_bytes(shape, rows);
+    void *memory = take_memory(bytes);
+    if (memory == nullptr) {
+        unreserve(bytes);
+        return PageRef();
+    }
+    Page *page = new (memory) Page{.rows = rows,
+                                   .ids_bytes = shape.ids_bytes,
+                                   .validity_bytes = shape.validity_bytes,
+                                   .pool = shared_from_this(),
+                                   .bytes = bytes};
+    std::memset(page->validity(0), 0, static_cast<size_t>(rows) * shape.validity_bytes);
+    return PageRef(page);
+}
+
+void PagePool::free(Page *page) {
+    const std::shared_ptr<PagePool> pool = std::move(page->pool);
+    const size_t bytes = page->bytes;
+    if (const uint64_t *tags = page->tags.load(std::memory_order_relaxed); tags != nullptr) {
+        delete[] tags;
+        pool->unreserve(static_cast<size_t>(page->rows) * sizeof *tags);
+    }
+    page->~Page();
+    pool->unreserve(bytes);
+    pool->give_memory(page, bytes);
+}
+
+void PagePool::give_memory(void *memory, size_t bytes) {
+    if (bytes == page_bytes_) {
+        std::lock_guard lock(mutex_);
+        const size_t idle_bytes = (idle_.size() + 1) * page_bytes_;
+        if (idle_bytes <= kIdleBytes && used() + idle_bytes <= budget_) {
+            idle_.push_back(memory);
+            return;
+        }
+    }
+    ::operator delete(memory, kAlignment);
+}
+
+}  // namespace routecap

@@ -1,0 +1,108 @@
+// Memory for captured rows: pages, reference-counted and recycled, and the budget that bounds them.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "shape.h"
+
+namespace routecap {
+
+class PagePool;
+
+// A block of rows: ids in C order, then validity. Its owner writes rows that nobody else can see; rows that were lent to a routing or to
+// another request do not change while they are.
+struct Page {
+    std::atomic<uint32_t> references{1};
+    uint32_t rows;                          // capacity
+    std::atomic<uint32_t> full_rows{0};     // rows, of all the capacity, without a missing cell
+    uint32_t ids_bytes;                     // of one row
+    uint32_t validity_bytes;                // of one row
+    std::atomic<uint64_t> tag{0};           // of every row, unless there are tags
+    std::atomic<uint64_t *> tags{nullptr};  // [rows], once two rows had different tags
+    std::shared_ptr<PagePool> pool;         // whose budget it counts in
+    size_t bytes;                           // in that budget, tags apart
+
+    uint8_t *ids(size_t row) { return reinterpret_cast<uint8_t *>(this) + kHeader + row * ids_bytes; }
+    uint8_t *validity(size_t row) {
+        return reinterpret_cast<uint8_t *>(this) + kHeader + static_cast<size_t>(rows) * ids_bytes + row * validity_bytes;
+    }
+    uint64_t tag_of(size_t row) const {
+        const uint64_t *each = tags.load(std::memory_order_acquire);
+        return each != nullptr ? each[row] : tag.load(std::memory_order_relaxed);
+    }
+    static constexpr size_t kHeader = 128;
+};
+static_assert(sizeof(Page) <= Page::kHeader);
+
+// One reference to a page.
+class PageRef {
+public:
+    PageRef() = default;
+    explicit PageRef(Page *page) : page_(page) {}  // adopts the reference
+    PageRef(const PageRef &other) : page_(other.page_) {
+        if (page_ != nullptr) page_->references.fetch_add(1, std::memory_order_relaxed);
+    }
+    PageRef(PageRef &&other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+    PageRef &operator=(PageRef other) noexcept {
+        std::swap(page_, other.page_);
+        return *this;
+    }
+    ~PageRef();
+
+    Page *operator->() const { return page_; }
+    Page *get() const { return page_; }
+    explicit operator bool() const { return page_ != nullptr; }
+    bool unique() const { return page_->references.load(std::memory_order_acquire) == 1; }
+
+private:
+    Page *page_ = nullptr;
+};
+
+// Gives out pages within a budget. Outlives its capturer for as long as one of its pages lives.
+//
+// Memory is first reserved, on the thread that promises it, and turned into a page later, on the thread that fills it.
+class PagePool : public std::enable_shared_from_this<PagePool> {
+public:
+    static std::shared_ptr<PagePool> create(ShapePtr shape, uint64_t budget_bytes);
+    PagePool(const PagePool &) = delete;
+    PagePool &operator=(const PagePool &) = delete;
+    ~PagePool();
+
+    // What a page of this many rows takes from the budget.
+    static size_t page_bytes(const Shape &shape, uint64_t rows);
+    size_t page_bytes() const { return page_bytes_; }
+
+    bool reserve(uint64_t bytes);
+    void unreserve(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+    // Makes a page out of page_bytes(shape, rows) reserved bytes, its validity all zero. Null without memory; the reservation then is undone.
+    PageRef make(const Shape &shape, uint32_t rows);
+
+    uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+    uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+    uint64_t budget() const { return budget_; }
+
+private:
+    friend class PageRef;
+    PagePool(ShapePtr shape, uint64_t budget_bytes);
+    void *take_memory(size_t bytes);
+    static void free(Page *page);
+    void give_memory(void *memory, size_t bytes);
+
+    const ShapePtr shape_;
+    const size_t page_bytes_;
+    const uint64_t budget_;
+    std::atomic<uint64_t> used_{0};  // in pages and reserved
+    std::atomic<uint64_t> peak_{0};
+
+    std::mutex mutex_;          // guards idle_
+    std::vector<void *> idle_;  // memory of standard pages: used_ and these together stay within the budget
+};
+
+}  // namespace routecap

@@ -1,0 +1,124 @@
+// Open requests: what the engine's thread knows of each, and the handles that name them. Guarded by the capturer's mutex.
+//
+// Rows that landed are in the request's RowStore. Here is what has to be answered before they land: length, pages promised, drafts to accept,
+// what is in flight.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "intervals.h"
+#include "routecap.h"
+#include "rows.h"
+#include "steps.h"
+
+namespace routecap {
+
+// Speculative rows that wait to be accepted.
+struct DraftSpan {
+    uint64_t step;
+    uint64_t first_index;  // of its first row among the request's drafts of that step
+    uint64_t rows;
+    uint64_t position;
+    uint64_t position_end;
+    uint64_t cut;  // rows at and after were cut since
+    bool device_positions;
+    bool filed;  // or will be: neither lost nor refused
+
+    // One past the highest position that row `index` may have, for the request's length.
+    uint64_t end_of(uint64_t index) const {
+        return std::min(cut, device_positions ? position_end : position + (index - first_index) + 1);
+    }
+};
+
+struct Request {
+    uint32_t generation = 0;
+    bool open = false;
+    std::shared_ptr<RowStore> rows;
+    RowStore::Policy policy = RowStore::Policy::keep;
+    uint64_t length = 0;  // without spans that have device positions
+    Intervals pages;      // of the RowStore's table, in use or promised
+    std::vector<DraftSpan> drafts;
+
+    SpanLink newest;     // the newest span in flight; each links to the one before
+    uint64_t after = 0;  // an operation on this request may be applied once this step was filed
+
+    // Operations handed over, and the rows that the last ones of them change: readable when RowStore::applied has come so far.
+    uint64_t operations = 0;
+    uint64_t changing_first = 0, changing_end = 0, changing_until = 0;
+
+    // The highest position read from the device is in RowStore::placed_end, but for a truncate that is not applied yet.
+    bool device_positions = false;
+    uint64_t placed_cut = 0, placed_cut_until = 0;
+
+    // The spans of the issue that is being checked.
+    uint64_t check = 0;
+    uint32_t check_last = 0;
+    uint64_t check_first = 0, check_end = 0;
+
+    // Counts an operation that adds or changes rows [first, end) once it is applied.
+    void operate(uint64_t first, uint64_t end) {
+        operations++;
+        if (first >= end) return;
+        const bool idle = rows->applied.load(std::memory_order_acquire) >= changing_until;
+        changing_first = idle ? first : std::min(changing_first, first);
+        changing_end = idle ? end : std::max(changing_end, end);
+        changing_until = operations;
+    }
+    bool changing(uint64_t first, uint64_t end) const {
+        return std::max(first, changing_first) < std::min(end, changing_end) && rows->applied.load(std::memory_order_acquire) < changing_until;
+    }
+
+    // Calls f(span) for each span in flight.
+    template <class F>
+    void for_each_in_flight(Steps &steps, F f) const {
+        for (SpanLink link = newest; link.step != 0 && steps.in_flight(link.step);) {
+            StepSpan &span = steps.step(link.slot).spans[link.span];
+            f(span);
+            link = span.previous;
+        }
+    }
+
+    uint64_t length_now(Steps &steps) const {
+        if (!device_positions) return length;
+        uint64_t end = std::max(length, placed_end());
+        if (rows->applied.load(std::memory_order_acquire) < changing_until) end = std::max(end, changing_end);
+        for_each_in_flight(steps, [&](StepSpan &span) {
+            if (span.device_positions && !span.speculative)
+                end = std::max(end, std::min(span.position_end, std::atomic_ref(span.cut).load(std::memory_order_relaxed)));
+        });
+        return std::max(end, placed_end());  // again: what was in flight may have landed in between
+    }
+
+private:
+    uint64_t placed_end() const {
+        const bool cut_applied = rows->applied.load(std::memory_order_acquire) >= placed_cut_until;
+        const uint64_t placed = rows->placed_end.load(std::memory_order_acquire);
+        return cut_applied ? placed : std::min(placed, placed_cut);
+    }
+};
+
+class Requests {
+public:
+    Requests(uint32_t max_requests, uint32_t nonce) : max_requests_(max_requests), nonce_(nonce) {}
+
+    // Makes room for `count` more. False if there would be too many.
+    bool reserve(size_t count);
+    // Opens one; there must be room.
+    routecap_request open(std::shared_ptr<RowStore> rows, RowStore::Policy policy);
+    // Null if the handle is not an open request's.
+    Request *find(routecap_request handle);
+    void close(routecap_request handle);
+
+private:
+    static constexpr uint32_t kChunk = 256;
+    Request &at(uint32_t index) { return chunks_[index / kChunk][index % kChunk]; }
+
+    const uint32_t max_requests_, nonce_;
+    std::vector<std::unique_ptr<Request[]>> chunks_;  // addresses of requests do not change
+    std::vector<uint32_t> free_;
+};
+
+}  // namespace routecap

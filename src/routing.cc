@@ -1,0 +1,212 @@
+#include "routing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "coverage.h"
+#include "status.h"
+#include "structs.h"
+
+namespace routecap {
+
+Routing::Routing(ShapePtr shape, std::shared_ptr<PagePool> pool, uint64_t first, uint64_t rows, std::vector<Segment> segments)
+    : shape_(std::move(shape)), pool_(std::move(pool)) {
+    fill(first, rows, std::move(segments));
+}
+
+Routing::Routing(ShapePtr shape, std::shared_ptr<PagePool> pool, std::shared_ptr<Landing> landing, uint64_t after, uint64_t expected_rows)
+    : shape_(std::move(shape)), pool_(std::move(pool)), landing_(std::move(landing)), after_(after), expected_rows_(expected_rows) {}
+
+void Routing::fill(uint64_t first, uint64_t rows, std::vector<Segment> segments) noexcept {
+    first_ = first;
+    rows_ = rows;
+    segments_ = std::move(segments);
+    reading_status_ = reading_status(*shape_, first_, rows_, segments_);
+    ready_.store(true, std::memory_order_release);
+}
+
+void Routing::release() const {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+int32_t Routing::wait(int64_t timeout_ns) const {
+    if (!ready() && !landing_->wait(timeout_ns, [this] { return ready(); })) return ROUTECAP_PENDING;
+    return reading_status_ == ROUTECAP_OK ? ROUTECAP_OK : reading_status(*shape_, first_, rows_, segments_);  // again, for its text
+}
+
+void Routing::view(routecap_view *view) const {
+    std::call_once(viewed_, [this] {
+        std::vector<routecap_segment> all;
+        all.reserve(segments_.size());
+        uint64_t position = first_;
+        const auto absent_until = [&](uint64_t end) {
+            if (position < end) all.push_back({position, end - position, nullptr, nullptr, nullptr, 0});
+        };
+        for (const Segment &s : segments_) {
+            absent_until(s.first);
+            const uint64_t *tags = s.page->tags.load(std::memory_order_acquire);
+            const bool complete = reading_status_ == ROUTECAP_OK || surely_complete(s);
+            all.push_back({s.first, s.rows, s.ids(), complete ? nullptr : s.validity(), tags == nullptr ? nullptr : tags + s.page_row, s.tag(0)});
+            position = s.end();
+        }
+        absent_until(end());
+        view_ = std::move(all);
+    });
+    routecap_view v{};
+    v.dtype = shape_->dtype();
+    v.layers = shape_->layers;
+    v.k = shape_->k;
+    v.experts = shape_->experts;
+    v.validity_bytes = shape_->validity_bytes;
+    v.id_space = shape_->id_space;
+    v.complete = reading_status_ == ROUTECAP_OK;
+    v.first = first_;
+    v.rows = rows_;
+    v.layer_map = shape_->layer_map.data();
+    v.layer_experts = shape_->layer_experts.data();
+    v.segments = view_.data();
+    v.segment_size = sizeof(routecap_segment);
+    v.segment_count = view_.size();
+    write_struct(view, v);
+}
+
+int32_t Routing::coverage(routecap_coverage *coverage, routecap_missing *missing, size_t missing_size, size_t capacity) const {
+    routecap_coverage c{};
+    c.length = end();
+    cover(*shape_, first_, rows_, segments_, c, missing, missing_size, capacity);
+    write_struct(coverage, c);
+    return report_missing(c);
+}
+
+Routing *Routing::slice(uint64_t first, uint64_t rows) const {
+    const uint64_t end = first + rows;
+    std::vector<Segment> part;
+    for (const Segment &s : segments_) {
+        const uint64_t from = std::max(s.first, first), to = std::min(s.end(), end);
+        if (from < to) part.push_back({s.page, static_cast<uint32_t>(s.page_row + (from - s.first)), from, to - from});
+    }
+    return new Routing(shape_, pool_, first, rows, std::move(part));
+}
+
+Routing *Routing::copy() const {
+    if (rows_ == 0) return slice(first_, 0);
+    if (rows_ > UINT32_MAX || !pool_->reserve(PagePool::page_bytes(*shape_, rows_))) return nullptr;
+    PageRef page = pool_->make(*shape_, static_cast<uint32_t>(rows_));
+    if (!page) return nullptr;
+
+    // One tag if all rows have one; otherwise a RowStore's rules would be needed for nothing else, so the plane is made here.
+    uint64_t position = first_;
+    bool one_tag = true;
+    const auto clear_until = [&](uint64_t end) {
+        for (; position < end; position++) shape_->mark_absent(page->ids(position - first_));
+    };
+    if (!segments_.empty()) page->tag.store(segments_.front().tag(0), std::memory_order_relaxed);
+    for (const Segment &s : segments_) {
+        clear_until(s.first);
+        const size_t row = s.first - first_;
+        std::memcpy(page->ids(row), s.ids(), s.rows * shape_->ids_bytes);
+        std::memcpy(page->validity(row), s.validity(), s.rows * shape_->validity_bytes);
+        if (s.page->tags.load(std::memory_order_acquire) != nullptr || s.tag(0) != page->tag.load(std::memory_order_relaxed)) one_tag = false;
+        position = s.end();
+    }
+    clear_until(end());
+    if (reading_status_ == ROUTECAP_OK) page->full_rows.store(page->rows, std::memory_order_relaxed);
+    if (!one_tag) {
+        if (!pool_->reserve(rows_ * sizeof(uint64_t))) return nullptr;
+        auto *tags = new (std::nothrow) uint64_t[rows_]();
+        if (tags == nullptr) {
+            pool_->unreserve(rows_ * sizeof(uint64_t));
+            return nullptr;
+        }
+        for (const Segment &s : segments_)
+            for (uint64_t r = 0; r < s.rows; r++) tags[s.first - first_ + r] = s.tag(r);
+        page->tags.store(tags, std::memory_order_release);
+    }
+    std::vector<Segment> one;
+    one.push_back({std::move(page), 0, first_, rows_});
+    return new Routing(shape_, pool_, first_, rows_, std::move(one));
+}
+
+// ---- Merge ----------------------------------------------------------------------------------
+
+namespace {
+
+// The layers of all, by decoder index, each with its experts. Null if they contradict one another.
+ShapePtr united_shape(std::span<const Routing *const> routings) {
+    const Shape &a = routings.front()->shape();
+    std::map<int32_t, uint32_t> experts;
+    for (const Routing *routing : routings) {
+        const Shape &s = routing->shape();
+        if (s.k != a.k || s.id_space != a.id_space) return nullptr;
+        for (uint32_t l = 0; l < s.layers; l++)
+            if (!experts.emplace(s.layer_map[l], s.layer_experts[l]).second && experts[s.layer_map[l]] != s.layer_experts[l]) return nullptr;
+    }
+    std::vector<int32_t> map;
+    std::vector<uint32_t> layer_experts;
+    for (const auto &[index, e] : experts) map.push_back(index), layer_experts.push_back(e);
+    return std::make_shared<const Shape>(a.k, a.id_space, std::move(map), std::move(layer_experts));
+}
+
+// A row of one shape as a row of another that has its layers and maybe more.
+class Widen {
+public:
+    Widen(const Shape &from, const Shape &to) : from_(from), to_(to), ids_(to.ids_bytes), validity_(to.validity_bytes) {
+        for (int32_t index : from.layer_map)
+            layer_.push_back(static_cast<uint32_t>(std::lower_bound(to.layer_map.begin(), to.layer_map.end(), index) - to.layer_map.begin()));
+    }
+
+    RowSource row(const uint8_t *ids, const uint8_t *validity) {
+        std::fill(validity_.begin(), validity_.end(), uint8_t{0});
+        to_.mark_absent(ids_.data());
+        for (uint32_t l = 0; l < from_.layers; l++) {
+            const uint8_t *cell = ids + static_cast<size_t>(l) * from_.cell_bytes;
+            uint8_t *out = ids_.data() + static_cast<size_t>(layer_[l]) * to_.cell_bytes;
+            std::memset(out, 0, to_.cell_bytes);
+            for (uint32_t c = 0; c < to_.k; c++) std::memcpy(out + c * to_.id_bytes, cell + c * from_.id_bytes, from_.id_bytes);
+            if (Shape::valid(validity, l)) validity_[layer_[l] / 8] = static_cast<uint8_t>(validity_[layer_[l] / 8] | 1u << layer_[l] % 8);
+        }
+        return {ids_.data(), validity_.data(), 0, 0};
+    }
+
+private:
+    const Shape &from_, &to_;
+    std::vector<uint32_t> layer_;
+    std::vector<uint8_t> ids_, validity_;
+};
+
+}  // namespace
+
+int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
+    const ShapePtr shape = united_shape(routings);
+    if (shape == nullptr) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "k, the id space or the experts of a layer differ");
+    if (shape->layers > ROUTECAP_MAX_LAYERS)
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%u layers in all, more than %d", shape->layers, ROUTECAP_MAX_LAYERS);
+
+    // Rows that nobody has are outside every routing; those of a routing without rows set no limits.
+    uint64_t first = UINT64_MAX, end = 0;
+    for (const Routing *routing : routings)
+        if (routing->rows_ > 0) first = std::min(first, routing->first()), end = std::max(end, routing->end());
+    if (first > end) first = end = routings.front()->first();
+
+    const std::shared_ptr<PagePool> &pool = routings.front()->pool_;
+    RowStore rows(shape, pool, RowStore::Policy::keep, true);
+    Filed filed;
+    for (const Routing *routing : routings) {
+        if (routing->shape().same_rows(*shape)) {
+            filed += rows.attach(routing->segments(), end);
+        } else {
+            Widen widen(routing->shape(), *shape);
+            for (const Segment &s : routing->segments())
+                for (uint64_t r = 0; r < s.rows; r++) filed += rows.file(s.first + r, widen.row(s.ids(r), s.validity(r)), 1, s.tag(r));
+        }
+    }
+    if (filed.refused > 0) return report(ROUTECAP_ERR_NO_MEMORY, "the merged rows exceed the budget");
+    if (filed.mismatched > 0)
+        return report(ROUTECAP_ERR_CONFLICT, "%llu rows have different experts in a layer that two routings have",
+                      static_cast<unsigned long long>(filed.mismatched));
+    *merged = new Routing(shape, pool, first, end - first, rows.share(first, end));
+    return (*merged)->status();
+}
+
+}  // namespace routecap

@@ -1,0 +1,161 @@
+// The rows of one request that have landed: a table of pages, the rule that the first write wins, and drafts that wait to be accepted.
+//
+// Written by whoever files (one thread at a time), read and taken from by readers; `mutex` is for these two. The engine's thread never takes it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "pages.h"
+#include "shape.h"
+
+namespace routecap {
+
+// Rows to be filed, one after another in memory. Validity may run backwards, as it does in a slot.
+struct RowSource {
+    const uint8_t *ids;
+    const uint8_t *validity;
+    ptrdiff_t ids_stride;
+    ptrdiff_t validity_stride;
+
+    RowSource from(uint64_t row) const {
+        const auto n = static_cast<ptrdiff_t>(row);
+        return {ids + n * ids_stride, validity + n * validity_stride, ids_stride, validity_stride};
+    }
+};
+
+// What became of rows. A row is delivered, missing (no valid cell), refused (no memory) or rejected (a draft).
+struct Filed {
+    uint64_t delivered = 0;
+    uint64_t missing = 0;
+    uint64_t refused = 0;
+    uint64_t rejected = 0;
+    uint64_t overlapped = 0;  // of the delivered
+    uint64_t mismatched = 0;  // of the overlapped
+
+    Filed &operator+=(const Filed &o) {
+        delivered += o.delivered, missing += o.missing, refused += o.refused, rejected += o.rejected;
+        overlapped += o.overlapped, mismatched += o.mismatched;
+        return *this;
+    }
+};
+
+// Rows next to one another in one page, lent to a reader.
+struct Segment {
+    PageRef page;
+    uint32_t page_row;
+    uint64_t first;  // position
+    uint64_t rows;
+
+    uint64_t end() const { return first + rows; }
+    const uint8_t *ids(uint64_t row = 0) const { return page->ids(page_row + row); }
+    const uint8_t *validity(uint64_t row = 0) const { return page->validity(page_row + row); }
+    uint64_t tag(uint64_t row) const { return page->tag_of(page_row + row); }
+};
+
+class RowStore {
+public:
+    enum class Policy { keep, replace };
+
+    RowStore(ShapePtr shape, std::shared_ptr<PagePool> pool, Policy policy, bool compare)
+        : shape_(std::move(shape)), pool_(std::move(pool)), policy_(policy), compare_(compare) {}
+    RowStore(const RowStore &) = delete;
+    RowStore &operator=(const RowStore &) = delete;
+    ~RowStore() { pool_->unreserve(promised_pages_ * pool_->page_bytes()); }
+
+    // Everything below needs `mutex`, unless it says otherwise.
+    std::mutex mutex;
+
+    // ---- Filing
+
+    // Hands over the reservation of so many pages; rows filed later use it up before they ask the budget.
+    void promise(uint64_t pages) { promised_pages_ += pages; }
+
+    // Files rows at consecutive positions.
+    Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag) { return file(position, source, rows, tag, policy_); }
+
+    // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already reserved. They are the rows from first_index on
+    // of the step's drafts for this request. Rows from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept.
+    // False without memory.
+    bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag);
+    static constexpr uint64_t kDropped = UINT64_MAX;
+
+    // Files the kept drafts of a step and rejects the others. `kept` are ascending indices; without them the first keep_first are kept.
+    Filed settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first);
+    Filed reject_drafts();
+
+    // Rows at and after `end` are gone. Of the pages that the caller counted for them, so many were promised or in use.
+    void truncate(uint64_t end, uint64_t pages);
+
+    // Rows [0, end) of another request become rows of this empty one, without a copy.
+    void fork(RowStore &parent, uint64_t end);
+
+    // Rows of segments before `end` become rows of this request where it has none.
+    Filed attach(std::span<const Segment> segments, uint64_t end);
+
+    // ---- Reading
+
+    // The rows of [first, end) that are there, in order.
+    std::vector<Segment> share(uint64_t first, uint64_t end);
+
+    // The same, and they leave. Sets [gone_first, gone_end) to the pages of the range that are no longer in the table.
+    // False if a page was needed and refused; nothing has changed then.
+    bool take(uint64_t first, uint64_t end, std::vector<Segment> &segments, uint64_t &gone_first, uint64_t &gone_end);
+
+    // One past the highest position whose row came where the host did not know it would: from the device, or from a draft. Read without `mutex`.
+    std::atomic<uint64_t> placed_end{0};
+    void placed(uint64_t end) {
+        if (end > placed_end.load(std::memory_order_relaxed)) placed_end.store(end, std::memory_order_release);
+    }
+    // How many operations on the request were applied. Read without `mutex`.
+    std::atomic<uint64_t> applied{0};
+
+private:
+    // Positions [index * page_rows, (index + 1) * page_rows): what of them is visible, and in which page.
+    struct Entry {
+        uint64_t index;
+        uint64_t origin;  // position of the page's row 0
+        uint64_t first;   // visible rows; what the page holds outside is nobody's
+        uint64_t end;
+        PageRef page;
+        bool own;             // made by this table, so it may write what was not lent
+        uint64_t lent_first;  // visible or once visible rows that others may see, while the page is not unique
+        uint64_t lent_end;
+        uint32_t row(uint64_t position) const { return static_cast<uint32_t>(position - origin); }
+    };
+    struct Draft {
+        uint64_t step;
+        uint64_t first_index;
+        PageRef page;
+        std::vector<uint64_t> positions;
+    };
+    static constexpr uint64_t kCut = UINT64_MAX - 1;  // position of a draft that a truncate cut
+
+    Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy);
+    void file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Filed &filed);
+    bool append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag);
+    void merge(Entry &entry, uint64_t position, RowSource row, uint64_t tag, Policy policy, Filed &filed);
+    std::vector<Entry>::iterator at_or_after(uint64_t index);
+    PageRef new_page();
+    bool make_writable(Entry &entry, uint64_t first, uint64_t end);
+    bool copy_page(Entry &entry);
+    bool tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag);
+    void put(Entry &entry, uint64_t position, RowSource source, uint64_t rows);
+    void clear(Entry &entry, uint64_t first, uint64_t end);
+    void lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments);
+    bool same_ids(const uint8_t *a, const uint8_t *b) const;
+
+    const ShapePtr shape_;
+    const std::shared_ptr<PagePool> pool_;
+    const Policy policy_;
+    const bool compare_;
+    uint64_t promised_pages_ = 0;  // reserved for this request and not yet made
+    std::vector<Entry> entries_;   // ascending by index
+    std::vector<Draft> drafts_;    // in order of filing
+};
+
+}  // namespace routecap

@@ -1,0 +1,72 @@
+// The shape of what one capturer captures: layers, experts, and how one row lies in memory. Immutable, shared by everything that holds rows.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "routecap.h"
+
+namespace routecap {
+
+constexpr size_t kPageBytes = 64 * 1024;  // a page is no larger, unless one row is
+constexpr uint32_t kPageRows = 256;       // nor has it more rows, so that a short request of a small model costs little
+
+struct Shape {
+    uint32_t layers;
+    uint32_t k;
+    int32_t id_space;
+    std::vector<int32_t> layer_map;
+    std::vector<uint32_t> layer_experts;
+
+    // Derived.
+    uint32_t experts;         // the most of any layer
+    uint32_t id_bytes;        // 1 or 2, by the number of experts and never by the data
+    uint32_t cell_bytes;      // k ids
+    uint32_t ids_bytes;       // of one row
+    uint32_t validity_bytes;  // of one row: one bit per layer
+    uint32_t page_rows;       // a power of two
+    std::vector<uint8_t> full;  // the validity of a row without a missing cell
+
+    Shape(uint32_t k_, int32_t id_space_, std::vector<int32_t> map, std::vector<uint32_t> layer_experts_)
+        : layers(static_cast<uint32_t>(map.size())), k(k_), id_space(id_space_), layer_map(std::move(map)), layer_experts(std::move(layer_experts_)) {
+        experts = 0;
+        for (uint32_t e : layer_experts) experts = e > experts ? e : experts;
+        id_bytes = experts <= 256 ? 1 : 2;
+        cell_bytes = k * id_bytes;
+        ids_bytes = layers * cell_bytes;
+        validity_bytes = (layers + 7) / 8;
+        page_rows = kPageRows;
+        while (page_rows > 1 && static_cast<size_t>(page_rows) * row_bytes() > kPageBytes) page_rows /= 2;
+        full.assign(validity_bytes, 0xff);
+        if (layers % 8 != 0) full.back() = static_cast<uint8_t>((1u << layers % 8) - 1);
+    }
+
+    size_t row_bytes() const { return static_cast<size_t>(ids_bytes) + validity_bytes; }
+    int32_t dtype() const { return id_bytes == 1 ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I16; }
+
+    bool row_full(const uint8_t *validity) const { return std::memcmp(validity, full.data(), validity_bytes) == 0; }
+    bool row_empty(const uint8_t *validity) const {
+        for (uint32_t b = 0; b < validity_bytes; b++)
+            if (validity[b] != 0) return false;
+        return true;
+    }
+    // The reason of a missing cell is its first id.
+    void mark_absent(uint8_t *ids) const {
+        for (uint32_t l = 0; l < layers; l++) {
+            std::memset(ids + static_cast<size_t>(l) * cell_bytes, 0, cell_bytes);
+            ids[static_cast<size_t>(l) * cell_bytes] = ROUTECAP_MISSING_ABSENT;
+        }
+    }
+    static bool valid(const uint8_t *validity, uint32_t layer) { return (validity[layer / 8] >> layer % 8 & 1) != 0; }
+
+    // Rows of one shape lie the same way in memory, and an id means the same in both.
+    bool same_rows(const Shape &other) const {
+        return k == other.k && id_space == other.id_space && layer_map == other.layer_map && layer_experts == other.layer_experts;
+    }
+};
+
+using ShapePtr = std::shared_ptr<const Shape>;
+
+}  // namespace routecap

@@ -1,0 +1,38 @@
+// Where each layer's ids are written: memory of the library or of the engine, at addresses that never change.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/body.h"
+#include "routecap.h"
+
+namespace routecap {
+
+// 2, 4 or 8; 0 if a sink cannot have this dtype.
+constexpr uint32_t sink_element_bytes(int32_t dtype) {
+    return dtype == ROUTECAP_DTYPE_I16 ? 2 : dtype == ROUTECAP_DTYPE_I32 ? 4 : dtype == ROUTECAP_DTYPE_I64 ? 8 : 0;
+}
+
+class Sink {
+public:
+    // `ids` is (layers, rows, k) elements of `dtype`, or nullptr: every layer has yet to be bound.
+    Sink(std::span<const uint32_t> layer_experts, uint32_t rows, uint32_t k, int32_t dtype, void *ids);
+
+    int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink);
+    // Describes a layer and fixes its address, if it has one.
+    routecap_sink give_out(uint32_t layer);
+    // From now on nothing can be bound.
+    void seal() { sealed_ = true; }
+
+    std::span<const kernels::SinkLayer> layers() const { return layers_; }
+
+private:
+    const uint32_t rows_, k_;
+    std::vector<kernels::SinkLayer> layers_;
+    std::vector<uint8_t> fixed_;  // per layer: bound or given out
+    bool sealed_ = false;
+};
+
+}  // namespace routecap

@@ -1,0 +1,14 @@
+// Statuses as text, and the one line about the last failure that each thread keeps.
+#pragma once
+
+#include <cstdint>
+
+namespace routecap {
+
+// Keeps one line of text for routecap_last_error and returns `status`, so that a refusal is one statement.
+[[gnu::format(printf, 2, 3)]] int32_t report(int32_t status, const char *format, ...) noexcept;
+
+const char *last_error() noexcept;
+const char *status_name(int32_t status) noexcept;
+
+}  // namespace routecap

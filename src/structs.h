@@ -1,0 +1,67 @@
+// Versioned structs at the boundary: callers may have been compiled with an older or a newer header than this library.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "routecap.h"
+#include "status.h"
+
+namespace routecap {
+
+// Copies `size` bytes of a caller's struct into ours: what the caller does not know becomes zero, what we do not know must be zero.
+// No struct has grown since 0.1 yet, so nothing smaller than ours is old; the smallest size ever published belongs in `oldest`.
+template <class T>
+int32_t read_struct(T &ours, const void *theirs, size_t size, const char *name, size_t oldest = sizeof(T)) {
+    if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    if (size < oldest) return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: %zu bytes are fewer than %zu", name, size, oldest);
+    const auto *bytes = static_cast<const unsigned char *>(theirs);
+    for (size_t i = sizeof(T); i < size; i++)
+        if (bytes[i] != 0)
+            return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: byte %zu is set and lies beyond the %zu bytes this library knows", name, i,
+                          sizeof(T));
+    ours = T{};
+    std::memcpy(&ours, theirs, std::min(size, sizeof(T)));
+    return ROUTECAP_OK;
+}
+
+// The same for a struct that begins with its own size.
+template <class T>
+int32_t read_struct(T &ours, const T *theirs, const char *name) {
+    if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    return read_struct(ours, theirs, theirs->struct_size, name);
+}
+
+// Fills a caller's struct as far as it goes; `size` stays what the caller said.
+template <class T>
+void write_bytes(void *theirs, size_t size, const T &ours) {
+    std::memcpy(theirs, &ours, std::min(size, sizeof(T)));
+    if (size > sizeof(T)) std::memset(static_cast<unsigned char *>(theirs) + sizeof(T), 0, size - sizeof(T));
+}
+
+template <class T>
+int32_t check_output(const T *theirs, const char *name, size_t oldest = sizeof(T)) {
+    if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    if (theirs->struct_size < oldest)
+        return report(ROUTECAP_ERR_STRUCT_SIZE, "%s.struct_size is %u, fewer than %zu", name, theirs->struct_size, oldest);
+    return ROUTECAP_OK;
+}
+
+template <class T>
+void write_struct(T *theirs, T ours) {
+    ours.struct_size = theirs->struct_size;
+    write_bytes(theirs, theirs->struct_size, ours);
+}
+
+// Checks an array argument: its elements may be smaller or larger than ours, as structs may.
+inline int32_t check_array(const void *array, size_t count, size_t element, size_t oldest, const char *name) {
+    if (count == 0) return ROUTECAP_OK;
+    if (array == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    if (element < oldest) return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: elements of %zu bytes are smaller than %zu", name, element, oldest);
+    if (count > SIZE_MAX / element) return report(ROUTECAP_ERR_ARGUMENT, "%s: %zu elements of %zu bytes overflow", name, count, element);
+    return ROUTECAP_OK;
+}
+
+}  // namespace routecap
