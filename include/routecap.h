@@ -929,7 +929,9 @@ typedef struct routecap_view {
 ROUTECAP_API int32_t routecap_routing_wait(const routecap_routing *routing, int64_t timeout_ns);
 
 /**
- * routecap_routing_wait with a timeout of 0.
+ * Whether a routing is ready. Does not wait, and makes no progress.
+ *
+ * @return As routecap_routing_wait.
  */
 ROUTECAP_API int32_t routecap_routing_poll(const routecap_routing *routing);
 

@@ -1,12 +1,13 @@
 // begin: poison the rows that this forward may write, and arm their number.
 //
-// sink (L, N, K): rows [0, rows) of every layer become poison. An item is one cell; consecutive items are consecutive rows of one layer.
+// sink (L, N, K): rows [0, rows) of every layer become poison. An item is one cell, a layer's rows one after another.
 #pragma once
 
 #include "slot.h"
 
 namespace routecap::kernels {
 
+template <uint32_t K>
 struct Begin {
     const SinkLayer *layers;
     uint32_t layer_count;
@@ -16,13 +17,14 @@ struct Begin {
     uint8_t *const *slots;
     SlotLayout layout;
 
-    ROUTECAP_BODY uint64_t items() const { return static_cast<uint64_t>(layer_count) * rows; }
+    ROUTECAP_BODY uint32_t outer() const { return layer_count; }
+    ROUTECAP_BODY uint32_t inner() const { return rows; }
 
-    ROUTECAP_BODY void item(uint64_t i) const {
-        const SinkLayer &layer = layers[i / rows];
+    ROUTECAP_BODY void item(uint32_t l, uint32_t row) const {
+        const SinkLayer &layer = layers[l];
         if (layer.ids == nullptr) return;
-        with_row(layer, static_cast<int64_t>(i % rows), [this](auto *ids) {
-            for (uint32_t c = 0; c < k; c++) ids[c] = kPoison<std::remove_reference_t<decltype(*ids)>>;
+        with_row(layer, row, [this](auto *ids) {
+            for (uint32_t c = 0; c < columns<K>(k); c++) ids[c] = kPoison<std::remove_reference_t<decltype(*ids)>>;
         });
     }
 
@@ -31,7 +33,7 @@ struct Begin {
         control->armed = rows;
         control->conflicts = 0;
         control->dropped = 0;
-        if (control->slot != kNoSlot) layout.header(slots[control->slot])->covered = 0;
+        if (control->slot != kNoSlot) *layout.header(slots[control->slot]) = SlotHeader{};
     }
 };
 

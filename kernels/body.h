@@ -1,4 +1,6 @@
 // What every kernel's element body shares: it compiles for the host and, under nvcc, for the device, and does the same on both.
+//
+// A kernel is a struct with outer() * inner() items; item(o, i) does one of them, in any order, at once or one after another.
 #pragma once
 
 #include <stdint.h>
@@ -38,6 +40,28 @@ struct Control {
     uint64_t conflicts;  // cells recorded twice since begin
     uint64_t dropped;    // rows recorded outside the rows begun, since begin
 };
+
+// k as the compiler may know it: K, or where that is 0 the number given.
+template <uint32_t K>
+ROUTECAP_BODY constexpr uint32_t columns(uint32_t k) {
+    return K != 0 ? K : k;
+}
+
+// Calls f.operator()<K>() with K = k for the k of common models, otherwise with 0.
+template <class F>
+inline void with_columns(uint32_t k, F f) {
+    switch (k) {
+        case 1: return f.template operator()<1>();
+        case 2: return f.template operator()<2>();
+        case 4: return f.template operator()<4>();
+        case 6: return f.template operator()<6>();
+        case 8: return f.template operator()<8>();
+        case 10: return f.template operator()<10>();
+        case 16: return f.template operator()<16>();
+        case 22: return f.template operator()<22>();
+        default: return f.template operator()<0>();
+    }
+}
 
 // Adds to a word that many threads of a kernel count in.
 ROUTECAP_BODY void count(uint64_t *word, uint64_t n) {

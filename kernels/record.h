@@ -8,6 +8,7 @@
 
 namespace routecap::kernels {
 
+template <uint32_t K>
 struct Record {
     const void *ids;
     int64_t row_stride;
@@ -25,23 +26,11 @@ struct Record {
     SinkLayer sink;
     Control *control;
 
-    ROUTECAP_BODY uint64_t items() const { return rows; }
+    ROUTECAP_BODY uint32_t outer() const { return 1; }
+    ROUTECAP_BODY uint32_t inner() const { return rows; }
 
-    // The id in the source, before table and offset. Out of int64's range: none of the types.
-    ROUTECAP_BODY int64_t load(uint64_t row, uint32_t column) const {
-        const int64_t i = static_cast<int64_t>(row) * row_stride + static_cast<int64_t>(column) * column_stride;
-        switch (dtype) {
-            case ROUTECAP_DTYPE_I16: return static_cast<const int16_t *>(ids)[i];
-            case ROUTECAP_DTYPE_I32: return static_cast<const int32_t *>(ids)[i];
-            case ROUTECAP_DTYPE_U32: return static_cast<const uint32_t *>(ids)[i];
-            case ROUTECAP_DTYPE_I64: return static_cast<const int64_t *>(ids)[i];
-            default: return static_cast<const int32_t *>(ids)[i] >> 16;  // id << 16 | bfloat16 weight
-        }
-    }
-
-    // The logical id, or kInvalidId.
-    ROUTECAP_BODY int32_t id(uint64_t row, uint32_t column) const {
-        int64_t id = load(row, column);
+    // The id that a number in the source stands for, or kInvalidId.
+    ROUTECAP_BODY int32_t id(int64_t id) const {
         if (table != nullptr) {
             if (id < 0 || id >= static_cast<int64_t>(table_size)) return kInvalidId;
             id = table[id];
@@ -51,7 +40,14 @@ struct Record {
         return id < 0 || id >= static_cast<int64_t>(sink.experts) ? kInvalidId : static_cast<int32_t>(id);
     }
 
-    ROUTECAP_BODY void item(uint64_t i) const {
+    // Source row `row`, of elements S >> shift, to a cell.
+    template <class S, int shift = 0, class T>
+    ROUTECAP_BODY void convert(uint32_t row, T *cell) const {
+        const S *from = static_cast<const S *>(ids) + static_cast<int64_t>(row) * row_stride;
+        for (uint32_t c = 0; c < columns<K>(k); c++) cell[c] = static_cast<T>(id(static_cast<int64_t>(from[static_cast<int64_t>(c) * column_stride] >> shift)));
+    }
+
+    ROUTECAP_BODY void item(uint32_t, uint32_t i) const {
         if (live_rows != nullptr && static_cast<int64_t>(i) >= *live_rows) return;
         int64_t row = static_cast<int64_t>(first_row) + static_cast<int64_t>(i);
         if (row_base != nullptr) row += *row_base;
@@ -65,12 +61,19 @@ struct Record {
         }
         with_row(sink, row, [this, i](auto *cell) {
             using T = std::remove_reference_t<decltype(*cell)>;
-            for (uint32_t c = 0; c < k; c++)
-                if (cell[c] != kPoison<T>) {
-                    count(&control->conflicts, 1);
-                    return;
-                }
-            for (uint32_t c = 0; c < k; c++) cell[c] = static_cast<T>(id(i, c));
+            bool poison = true;
+            for (uint32_t c = 0; c < columns<K>(k); c++) poison &= cell[c] == kPoison<T>;
+            if (!poison) {
+                count(&control->conflicts, 1);
+                return;
+            }
+            switch (dtype) {
+                case ROUTECAP_DTYPE_I16: convert<int16_t>(i, cell); break;
+                case ROUTECAP_DTYPE_I32: convert<int32_t>(i, cell); break;
+                case ROUTECAP_DTYPE_U32: convert<uint32_t>(i, cell); break;
+                case ROUTECAP_DTYPE_I64: convert<int64_t>(i, cell); break;
+                default: convert<int32_t, 16>(i, cell); break;  // id << 16 | bfloat16 weight
+            }
         });
     }
 };

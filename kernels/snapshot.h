@@ -1,7 +1,7 @@
 // snapshot: narrow the rows begun to one byte or two per id, check every cell, and lay them out row by row in the slot that the slot word names.
 //
 // sink (L, N, K) -> slot: ids [n][L][K] of one or two bytes, one validity bit per cell. An item is one row of eight layers: one byte of
-// validity, 8 * K ids. Consecutive items are the groups of one row, so the ids written are contiguous.
+// validity, 8 * K ids. The groups of a row follow one another, so the ids written are contiguous.
 // The sink is only read. A cell is valid if its K ids are in range and distinct; otherwise its first id is the reason (ROUTECAP_MISSING_*) and
 // the others are zero.
 #pragma once
@@ -10,11 +10,34 @@
 
 namespace routecap::kernels {
 
+// Whether k ids are all different. Where they fill one word, each rotation compares k pairs at once.
+template <class Id, uint32_t K>
+ROUTECAP_BODY bool distinct(const Id *ids, uint32_t k) {
+    if constexpr (K > 1 && sizeof(Id) * K <= 8 && (K & (K - 1)) == 0) {
+        constexpr uint32_t lane = 8 * sizeof(Id), bits = lane * K;
+        constexpr uint64_t word = bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits % 64) - 1;
+        constexpr uint64_t ones = word / ((uint64_t{1} << lane) - 1), high = ones << (lane - 1);
+        uint64_t v = 0;
+        for (uint32_t c = 0; c < K; c++) v |= static_cast<uint64_t>(ids[c]) << lane * c;
+        uint64_t equal = 0;
+        for (uint32_t r = 1; r <= K / 2; r++) {
+            const uint64_t x = v ^ ((v << lane * r | v >> (bits - lane * r)) & word);  // a lane of zeros: two equal ids
+            equal |= (x - ones) & ~x & high;
+        }
+        return equal == 0;
+    } else {
+        bool all = true;
+        for (uint32_t c = 1; c < columns<K>(k); c++)
+            for (uint32_t b = 0; b < c; b++) all &= ids[b] != ids[c];
+        return all;
+    }
+}
+
+template <class Id, uint32_t K>
 struct Snapshot {
     const SinkLayer *layers;
     uint32_t layer_count;
     uint32_t k;
-    uint32_t id_bytes;  // 1 or 2
     uint32_t rows;      // at most so many: the rows of the sink, or those of the begin that belongs to this snapshot
     Control *control;
     uint8_t *const *slots;
@@ -22,46 +45,44 @@ struct Snapshot {
 
     ROUTECAP_BODY uint32_t groups() const { return layout.validity_bytes; }
     ROUTECAP_BODY uint32_t live() const { return control->slot == kNoSlot ? 0 : control->armed < rows ? control->armed : rows; }
-    ROUTECAP_BODY uint64_t items() const { return static_cast<uint64_t>(live()) * groups(); }
+    ROUTECAP_BODY uint32_t outer() const { return live(); }
+    ROUTECAP_BODY uint32_t inner() const { return groups(); }
 
     // Narrows one cell. Returns 0 if it is valid, otherwise the reason.
-    template <class Id, class T>
+    template <class T>
     ROUTECAP_BODY uint8_t narrow(const T *cell, uint32_t experts, Id *out) const {
-        bool unwritten = false, in_range = true, distinct = true;
-        for (uint32_t c = 0; c < k; c++) {
-            unwritten |= cell[c] == kPoison<T>;
-            in_range &= cell[c] >= 0 && cell[c] < static_cast<int64_t>(experts);
+        using Unsigned = std::make_unsigned_t<T>;
+        bool in_range = true;
+        for (uint32_t c = 0; c < columns<K>(k); c++) {
+            in_range &= static_cast<Unsigned>(cell[c]) < static_cast<Unsigned>(experts);  // poison and kInvalidId are not
             out[c] = static_cast<Id>(cell[c]);
         }
-        for (uint32_t c = 1; c < k; c++)
-            for (uint32_t b = 0; b < c; b++) distinct &= cell[b] != cell[c];
-        return unwritten ? ROUTECAP_MISSING_UNWRITTEN : !in_range ? ROUTECAP_MISSING_OUT_OF_RANGE : !distinct ? ROUTECAP_MISSING_DUPLICATE : 0;
+        if (in_range && distinct<Id, K>(out, k)) return 0;
+        bool unwritten = false;
+        for (uint32_t c = 0; c < columns<K>(k); c++) unwritten |= cell[c] == kPoison<T>;
+        return unwritten ? ROUTECAP_MISSING_UNWRITTEN : !in_range ? ROUTECAP_MISSING_OUT_OF_RANGE : ROUTECAP_MISSING_DUPLICATE;
     }
 
-    template <class Id>
-    ROUTECAP_BODY uint8_t group(int64_t row, uint32_t first, uint32_t end, Id *out) const {
+    ROUTECAP_BODY uint8_t group(uint32_t row, uint32_t first, uint32_t end, Id *out) const {
         uint8_t valid = 0;
-        for (uint32_t l = first; l < end; l++, out += k) {
+        for (uint32_t l = first; l < end; l++, out += columns<K>(k)) {
             uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
             if (layers[l].ids != nullptr)
                 with_row(layers[l], row, [&](auto *cell) { reason = narrow(cell, layers[l].experts, out); });
             if (reason == 0) {
                 valid = static_cast<uint8_t>(valid | 1u << (l - first));
             } else {
-                for (uint32_t c = 0; c < k; c++) out[c] = c == 0 ? reason : 0;
+                for (uint32_t c = 0; c < columns<K>(k); c++) out[c] = c == 0 ? reason : 0;
             }
         }
         return valid;
     }
 
-    ROUTECAP_BODY void item(uint64_t i) const {
-        const uint64_t row = i / groups();
-        const uint32_t g = static_cast<uint32_t>(i % groups());
+    ROUTECAP_BODY void item(uint32_t row, uint32_t g) const {
         const uint32_t first = g * 8, end = first + 8 < layer_count ? first + 8 : layer_count;
         uint8_t *slot = slots[control->slot];
-        uint8_t *out = layout.ids(slot, row) + static_cast<size_t>(first) * k * id_bytes;
-        layout.validity(slot, row)[g] = id_bytes == 1 ? group(static_cast<int64_t>(row), first, end, out)
-                                                      : group(static_cast<int64_t>(row), first, end, reinterpret_cast<uint16_t *>(out));
+        Id *out = reinterpret_cast<Id *>(layout.ids(slot, row)) + static_cast<size_t>(first) * columns<K>(k);
+        layout.validity(slot, row)[g] = group(row, first, end, out);
     }
 
     // Once, after all items have read the control words: the slot covers what was armed; nothing is armed any more.

@@ -10,15 +10,18 @@
 #include "status.h"
 #include "structs.h"
 
-// What a handle points to: the object, and the process it was made in.
-struct routecap_capturer {
-    std::unique_ptr<routecap::Capturer> object;
-    uint32_t process;
-};
-
 namespace {
 
 using namespace routecap;
+
+// What a capturer's handle points to: the object, and the process it was made in. The public types stay incomplete even here, so that no
+// debug information says what is behind them.
+struct Handle {
+    std::unique_ptr<Capturer> object;
+    uint32_t process;
+};
+routecap_capturer *wrap(Handle *handle) { return reinterpret_cast<routecap_capturer *>(handle); }
+const Handle *unwrap(const routecap_capturer *capturer) { return reinterpret_cast<const Handle *>(capturer); }
 
 // No exception crosses the boundary.
 template <class Body>
@@ -39,8 +42,8 @@ int32_t forked() { return report(ROUTECAP_ERR_FORKED, "this object was made befo
 template <class Body>
 int32_t with(const routecap_capturer *capturer, Body body) noexcept {
     if (capturer == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "capturer is NULL");
-    if (capturer->process != process_generation()) return forked();
-    return guard([&] { return body(*capturer->object); });
+    if (unwrap(capturer)->process != process_generation()) return forked();
+    return guard([&] { return body(*unwrap(capturer)->object); });
 }
 
 routecap_routing *wrap(Routing *routing) { return reinterpret_cast<routecap_routing *>(routing); }
@@ -122,17 +125,17 @@ int32_t routecap_capturer_create(const routecap_config *config, routecap_capture
     return guard([&] {
         Config c;
         if (int32_t s = read_config(config, c); s < 0) return s;
-        auto handle = std::make_unique<routecap_capturer>();
+        auto handle = std::make_unique<Handle>();
         handle->process = process_generation();
         if (int32_t s = Capturer::create(c, handle->object); s < 0) return s;
-        *capturer = handle.release();
+        *capturer = wrap(handle.release());
         return ROUTECAP_OK;
     });
 }
 
 void routecap_capturer_destroy(routecap_capturer *capturer) {
-    if (capturer == nullptr || capturer->process != process_generation()) return;
-    delete capturer;
+    if (capturer == nullptr || unwrap(capturer)->process != process_generation()) return;
+    delete unwrap(capturer);
 }
 
 int32_t routecap_capturer_stats(const routecap_capturer *capturer, routecap_stats *stats) {
@@ -270,7 +273,7 @@ int32_t routecap_routing_wait(const routecap_routing *routing, int64_t timeout_n
 }
 
 int32_t routecap_routing_poll(const routecap_routing *routing) {
-    return with(routing, [&](const Routing &r) { return r.wait(0); });
+    return with(routing, [](const Routing &r) { return r.poll(); });
 }
 
 int32_t routecap_routing_view(const routecap_routing *routing, routecap_view *view) {

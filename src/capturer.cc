@@ -32,17 +32,18 @@ routecap_memory memory_of(const Config &config) {
     m.page_rows = shape.page_rows;
     m.row_bytes = shape.row_bytes();
     m.page_bytes = PagePool::page_bytes(shape, shape.page_rows);
-    m.request_bytes = sizeof(Request) + sizeof(RowStore) + 64;
+    m.request_bytes = sizeof(Request) + sizeof(Captured) + 64;
     return m;
 }
 
 Capturer::Capture::Capture(const Config &config, Backend &backend)
-    : pool(PagePool::create(config.shape, config.budget_bytes)),
-      landing(std::make_shared<Landing>()),
+    : context(std::make_shared<const Context>(config.shape, PagePool::create(config.shape, config.budget_bytes), std::make_shared<Landing>())),
+      pool(*context->pool),
+      landing(*context->landing),
       counters(config.shape->layers),
       steps(config.slots, config.rows),
       requests(config.max_requests, make_nonce(this)),
-      filing(mutex, config.shape, pool, backend, steps, counters, landing) {}
+      filing(mutex, context, backend, steps, counters) {}
 
 int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &capturer) {
     std::unique_ptr<Capturer> c(new Capturer(config));
@@ -200,14 +201,14 @@ int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *con
         return ROUTECAP_OK;
     }
     if (int32_t s = poll(step); s < 0) return s;
-    capture_->landing->wait(timeout_ns, [&] { return capture_->steps.landed(step); });
+    capture_->landing.wait(timeout_ns, [&] { return capture_->steps.landed(step); });
     const int32_t status = poll(step);
     if (conflicting != nullptr && status != ROUTECAP_PENDING) *conflicting = capture_->steps.conflicts(step);
     return status;
 }
 
 int32_t Capturer::progress() {
-    if (capture_) capture_->landing->progress();
+    if (capture_) capture_->landing.progress();
     return ROUTECAP_OK;
 }
 
@@ -244,9 +245,9 @@ int32_t Capturer::stats(routecap_stats *stats) const {
         }
         out.requests_open = c.requests_open;
         out.steps_in_flight = out.steps_issued - out.steps_landed;
-        out.bytes_in_use = capture_->pool->used();
-        out.bytes_peak = capture_->pool->peak();
-        out.bytes_budget = capture_->pool->budget();
+        out.bytes_in_use = capture_->pool.used();
+        out.bytes_peak = capture_->pool.peak();
+        out.bytes_budget = capture_->pool.budget();
     }
     write_struct(stats, out);
     return ROUTECAP_OK;

@@ -75,15 +75,17 @@ private:
     // What an owner has and a mirror has not.
     struct Capture {
         Capture(const Config &config, Backend &backend);
-        const std::shared_ptr<PagePool> pool;
-        const std::shared_ptr<Landing> landing;
+
+        // Guards steps, requests and the log. Held for as long as one call's arguments take, never while waiting, allocating pages or copying rows.
+        mutable QuickMutex mutex;
+        const ContextPtr context;
+        PagePool &pool;
+        Landing &landing;
         Counters counters;
         Steps steps;
         Requests requests;
         Filing filing;  // last: it uses the others
 
-        // Guards steps, requests and the log. Held for as long as one call's arguments take, never while waiting, allocating pages or copying rows.
-        mutable QuickMutex mutex;
     };
 
     // Rows of a layer that the host knows to be recorded in this step.
@@ -96,9 +98,13 @@ private:
     bool record_conflicts(uint32_t layer, uint32_t first, uint32_t end) const;
     void note_recorded(uint32_t layer, uint32_t first, uint32_t end);
 
-    // issue.cc
-    int32_t check_spans(const routecap_span *spans, size_t span_size, size_t count, const routecap_issue_options &options);
-    int32_t issue_span(const routecap_span &span, bool lost, Step *step);
+    // issue.cc; with the mutex held.
+    struct Issue;
+    int32_t check_spans(const Issue &issue);
+    bool overlaps(const Issue &issue, const Request &request, uint32_t index) const;
+    int32_t issue_span(Issue &issue, uint32_t index);
+    int32_t issue_special(Issue &issue, uint32_t index);
+    void hand_over(Issue &issue, const routecap_span &span, Request &request, const StepSpan &step_span);
 
     // changing.cc; with the mutex held. Those that return a status have reported it.
     routecap_request open_one(RowStore::Policy policy);
@@ -126,8 +132,14 @@ private:
     uint64_t begins_ = 0;
     bool begun_ = false;
     std::vector<Recorded> recorded_;  // per layer
-    uint64_t checks_ = 0;             // issues that were checked
-    std::vector<uint32_t> check_chain_;
+
+    // What check_spans found, for issue_span: the request of each span, and the span before it of the same request.
+    struct Checked {
+        Request *request;
+        uint32_t previous;
+    };
+    uint32_t checks_ = 0;  // issues that were checked
+    std::vector<Checked> checked_;
 };
 
 }  // namespace routecap

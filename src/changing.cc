@@ -20,9 +20,9 @@ int32_t Capturer::find(routecap_request handle, Request **request) {
 // ---- Open -----------------------------------------------------------------------------------
 
 routecap_request Capturer::open_one(RowStore::Policy policy) {
-    auto rows = std::make_shared<RowStore>(config_.shape, capture_->pool, policy, config_.compare);
+    auto captured = std::make_shared<Captured>(capture_->context, policy, config_.compare);
     capture_->counters.requests_open++;
-    return capture_->requests.open(std::move(rows), policy);
+    return capture_->requests.open(std::move(captured), policy);
 }
 
 int32_t Capturer::open(const routecap_open_options *options, routecap_request *requests, size_t count) {
@@ -69,7 +69,7 @@ int32_t Capturer::accept_one(const routecap_accept_item &item) {
         if (item.rows[i] >= drafts) return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %u of %llu drafts", item.rows[i], ull(drafts));
         if (i > 0 && item.rows[i] <= item.rows[i - 1]) return report(ROUTECAP_ERR_ARGUMENT, "rows do not ascend at index %llu", ull(i));
     }
-    Settle settle{request->rows.get(), item.step, item.rows == nullptr ? item.count : 0, nullptr};
+    Settle settle{request->rows, item.step, item.rows == nullptr ? item.count : 0, nullptr};
     if (item.rows != nullptr && item.count > 0) settle.kept = std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
     capture_->filing.make_room();
 
@@ -90,7 +90,7 @@ int32_t Capturer::accept_one(const routecap_accept_item &item) {
     std::erase_if(request->drafts, [&](const DraftSpan &d) { return d.step == item.step; });
     if (filed) {
         request->operate(changed_first, changed_end);
-        capture_->filing.append(request->after, std::move(settle));
+        capture_->filing.append(request->after(), std::move(settle));
     }
     return ROUTECAP_OK;
 }
@@ -132,7 +132,7 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
                                   ? rows
                                   : request->placed_cut;
         request->placed_cut_until = request->operations;
-        capture_->filing.append(request->after, Truncate{request->rows.get(), rows, pages});
+        capture_->filing.append(request->after(), Truncate{request->rows, rows, pages});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -157,9 +157,9 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         Request &c = *capture_->requests.find(*child);
         c.length = rows;
         c.pages = std::move(pages);
-        c.after = parent->after;
+        c.inherited_after = parent->after();
         c.operate(0, rows);
-        capture_->filing.append(parent->after, Fork{parent->rows.get(), c.rows.get(), rows});
+        capture_->filing.append(parent->after(), Fork{parent->rows, c.rows, rows});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -170,7 +170,7 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
     if (routing == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "routing is NULL");
     if (!routing->shape().same_rows(*config_.shape)) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the routing is of another model or layer map");
     const bool pending = !routing->ready();
-    if (pending && routing->landing() != capture_->landing.get())
+    if (pending && routing->landing() != &capture_->landing)
         return report(ROUTECAP_ERR_NOT_READY, "the routing belongs to another capturer and has not landed");
     const uint64_t routing_end = routing->expected_end();
     if (rows == ROUTECAP_ALL) rows = routing_end;
@@ -183,10 +183,10 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
         const uint64_t first = pending ? 0 : std::min(routing->first(), rows), page_rows = config_.shape->page_rows;
         if (first < rows) request->pages.add((first + page_rows - 1) / page_rows, rows / page_rows);  // shared as a whole
         request->length = std::max(request->length, rows);
-        if (pending) request->after = std::max(request->after, routing->after());
+        if (pending) request->inherited_after = std::max(request->inherited_after, routing->after());
         request->operate(first, rows);
         routing->retain();
-        capture_->filing.append(request->after, Attach{request->rows.get(), RoutingPtr(routing), rows});
+        capture_->filing.append(request->after(), Attach{request->rows, RoutingPtr(routing), rows});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -200,13 +200,15 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     if (int32_t s = find(handle, &request); s < 0) return s;
     if (rows != ROUTECAP_ALL && rows > ROUTECAP_MAX_POSITION) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
     const bool all = rows == ROUTECAP_ALL;
+    const uint64_t length = request->length, expected = all ? request->length_now(capture_->steps) : rows, after = request->after();
     capture_->filing.make_room();
-    *routing = new Routing(config_.shape, capture_->pool, capture_->landing, request->after, all ? request->length_now(capture_->steps) : rows);
-    (*routing)->retain();
-    if (!all) cut_in_flight(*request, rows);
-    capture_->filing.append(request->after, Finish{std::move(request->rows), RoutingPtr(*routing), *routing, all ? request->length : rows, all});
+    if (!all && (rows < length || request->device_positions || !request->drafts.empty())) cut_in_flight(*request, rows);
+    Captured *captured = request->captured.get();
+    captured->routing.expect(after, expected, std::move(request->captured));
+    capture_->filing.append(after, Finish{captured, all ? length : rows, all});
     capture_->requests.close(handle);
     capture_->counters.requests_open -= 1;
+    *routing = &captured->routing;
     return ROUTECAP_OK;
 }
 
@@ -226,7 +228,7 @@ int32_t Capturer::close_one(routecap_request handle) {
     if (int32_t s = find(handle, &request); s < 0) return s;
     capture_->filing.make_room();
     cut_in_flight(*request, 0);
-    capture_->filing.append(request->after, Close{std::move(request->rows)});
+    capture_->filing.append(request->after(), Close{std::move(request->captured)});
     capture_->requests.close(handle);
     capture_->counters.requests_open -= 1;
     return ROUTECAP_OK;
@@ -250,8 +252,10 @@ int32_t Capturer::batch(Item *items, size_t item_size, size_t count, One one) {
     bool ok = true;
     {
         std::lock_guard lock(capture_->mutex);
+        const auto at = [&](size_t i) -> Item & { return *reinterpret_cast<Item *>(reinterpret_cast<char *>(items) + i * item_size); };
         for (size_t i = 0; i < count; i++) {
-            Item &item = *reinterpret_cast<Item *>(reinterpret_cast<char *>(items) + i * item_size);
+            if (i + Requests::kAhead < count) capture_->requests.prefetch(at(i + Requests::kAhead).request);
+            Item &item = at(i);
             try {
                 item.status = one(item);
             } catch (const std::bad_alloc &) {

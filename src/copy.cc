@@ -4,7 +4,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "coverage.h"
 #include "status.h"
 #include "structs.h"
 
@@ -62,7 +61,7 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first, std::s
     for (const Segment &segment : segments) {
         absent_rows(row, segment.first - first);
         row = segment.first - first;
-        if (dense && mask == nullptr && surely_complete(segment)) {
+        if (dense && mask == nullptr && segment.complete) {
             std::memcpy(dst + row * shape.layers * k, segment.ids(), segment.rows * shape.ids_bytes);
             row += segment.rows;
             continue;
@@ -114,8 +113,8 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
     const uint64_t r = rows, l = layers, k = shape.k;
     const auto row_stride = o.row_stride != 0 ? static_cast<uint64_t>(o.row_stride) : row_major ? l * k : k;
     const auto layer_stride = o.layer_stride != 0 ? static_cast<uint64_t>(o.layer_stride) : row_major ? k : saturate(r, k, 0);
-    const bool apart = (r <= 1 || row_stride >= k) && (l <= 1 || layer_stride >= k) &&
-                       (r <= 1 || l <= 1 || row_stride >= saturate(l - 1, layer_stride, k) || layer_stride >= saturate(r - 1, row_stride, k));
+    const bool apart = r == 0 || ((r <= 1 || row_stride >= k) && (l <= 1 || layer_stride >= k) &&
+                                  (r <= 1 || l <= 1 || row_stride >= saturate(l - 1, layer_stride, k) || layer_stride >= saturate(r - 1, row_stride, k)));
     if (!apart) return report(ROUTECAP_ERR_ARGUMENT, "with these strides cells overlap");
 
     const uint64_t elements = r == 0 ? 0 : saturate(r - 1, row_stride, saturate(l - 1, layer_stride, k));

@@ -31,7 +31,7 @@ void missing_of_row(const Shape &shape, const Segment &segment, uint64_t row, st
     }
 }
 
-// Joins rows with equal runs and calls out(first, rows, run) for each block.
+// Joins rows with equal runs and calls out(first, rows, run) for each block. Rows come one after another, without gaps.
 template <class Out>
 class Blocks {
 public:
@@ -40,7 +40,7 @@ public:
 
     void add(uint64_t first, uint64_t rows, const std::vector<Run> &runs) {
         if (rows == 0) return;
-        if (runs != runs_ || first != first_ + rows_) {
+        if (runs != runs_) {
             flush();
             first_ = first, rows_ = 0, runs_ = runs;
         }
@@ -84,7 +84,7 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
     };
     for (const Segment &segment : segments) {
         absent_until(segment.first);
-        if (surely_complete(segment)) {
+        if (segment.complete) {
             coverage.rows_complete += segment.rows;
             blocks.add(position, segment.rows, none);
         } else {
@@ -113,7 +113,7 @@ int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows, std::s
     for (const Segment &segment : segments) {
         if (segment.first != expected && missing == UINT64_MAX) missing = expected;
         expected = segment.end();
-        if (surely_complete(segment)) {
+        if (segment.complete) {
             any = true;
             continue;
         }

@@ -10,11 +10,6 @@
 
 namespace routecap {
 
-// Rows of a segment whose page has no missing cell need not be looked at.
-inline bool surely_complete(const Segment &segment) {
-    return segment.page->full_rows.load(std::memory_order_relaxed) == segment.page->rows;
-}
-
 // Counts the missing cells of rows [first, first + rows), of which `segments` are there, and writes the first `capacity` blocks of them, each
 // into missing_size bytes. Sets all of `coverage` but struct_size and length.
 void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments, routecap_coverage &coverage,

@@ -8,15 +8,13 @@
 
 namespace routecap {
 
-Filing::Filing(QuickMutex &mutex, ShapePtr shape, std::shared_ptr<PagePool> pool, Backend &backend, Steps &steps, Counters &counters,
-               std::shared_ptr<Landing> landing)
+Filing::Filing(QuickMutex &mutex, ContextPtr context, Backend &backend, Steps &steps, Counters &counters)
     : mutex_(mutex),
-      shape_(std::move(shape)),
-      pool_(std::move(pool)),
+      context_(std::move(context)),
+      shape_(context_->shape.get()),
       backend_(backend),
       steps_(steps),
       counters_(counters),
-      landing_(std::move(landing)),
       unwritten_(shape_->layers, 0),
       invalid_(shape_->layers, 0) {
     log_.reserve(1024);
@@ -26,7 +24,7 @@ Filing::Filing(QuickMutex &mutex, ShapePtr shape, std::shared_ptr<PagePool> pool
 int32_t Filing::start(bool manual) {
     manual_ = manual;
     if (manual) {
-        landing_->set_progress([this] { progress(); });
+        context_->landing->set_progress([this] { progress(); });
         return ROUTECAP_OK;
     }
     try {
@@ -39,7 +37,7 @@ int32_t Filing::start(bool manual) {
 
 void Filing::stop() {
     if (manual_) {
-        landing_->set_progress({});
+        context_->landing->set_progress({});
         while (!progress()) std::this_thread::yield();
     } else if (worker_.joinable()) {
         stop_.store(true, std::memory_order_release);
@@ -89,7 +87,7 @@ bool Filing::progress() {
         ++kept;
     }
     pending_.erase(kept, pending_.end());
-    if (applied) landing_->notify();
+    if (applied) context_->landing->notify();
     return pending_.empty();
 }
 
@@ -120,17 +118,23 @@ void Filing::apply(LogEntry &entry) {
                 what.rows->attach(what.routing->segments(), what.end);
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Finish>) {
-                std::lock_guard lock(what.rows->mutex);
-                const uint64_t end = what.all ? std::max(what.end, what.rows->placed_end.load(std::memory_order_relaxed)) : what.end;
-                settled(what.rows->reject_drafts());
-                what.rows->truncate(end, 0);
+                RowStore &rows = what.captured->rows;
                 std::vector<Segment> segments;
-                uint64_t gone_first = 0, gone_end = 0;
-                what.rows->take(0, end, segments, gone_first, gone_end);
-                what.pending->fill(0, end, std::move(segments));
+                uint64_t end = what.end, gone_first = 0, gone_end = 0;
+                {
+                    std::lock_guard lock(rows.mutex);
+                    if (what.all) end = std::max(end, rows.placed_end.load(std::memory_order_relaxed));
+                    settled(rows.reject_drafts());
+                    rows.take(0, end, segments, gone_first, gone_end);
+                    rows.clear();
+                }
+                what.captured->routing.fill(0, end, std::move(segments));
+                what.captured->routing.release();
             } else if constexpr (std::is_same_v<What, Close>) {
-                std::lock_guard lock(what.rows->mutex);
-                settled(what.rows->reject_drafts());
+                RowStore &rows = what.captured->rows;
+                std::lock_guard lock(rows.mutex);
+                settled(rows.reject_drafts());
+                rows.clear();
             }
         },
         entry.what);
@@ -150,7 +154,7 @@ void Filing::count(const Filed &filed) {
 void Filing::file(int32_t slot) {
     Step &step = steps_.step(slot);
     const SlotContents contents = backend_.contents(slot);
-    for (StepSpan &span : step.spans) file(step, span, contents);
+    for (uint32_t i = 0; i < step.span_count; i++) file(step, step.spans[i], contents);
     finish_tally();
     counters_.cells_conflicting += contents.conflicts;
     counters_.rows_dropped += contents.dropped;
@@ -195,7 +199,7 @@ void Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
         uint64_t kept = 0;
         for (uint32_t r = 0; r < span.count; r++) kept += (positions[r] = place(r)) != RowStore::kDropped;
         if (kept == 0) {
-            pool_->unreserve(PagePool::page_bytes(*shape_, span.count));
+            context_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
         } else if (span.rows->file_draft(step.ticket, span.draft_index, std::move(positions), covered, rows, step.tag)) {
             counters_.rows_provisional += kept;
         } else {

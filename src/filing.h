@@ -22,7 +22,15 @@
 
 namespace routecap {
 
-// What can be in the log. Pointers to a RowStore are valid until its Finish or Close, which own it, was applied.
+// The rows of a request, and the routing that they become when it is finished: made together, so that finishing allocates nothing.
+struct Captured {
+    RowStore rows;
+    Routing routing;
+
+    Captured(const ContextPtr &context, RowStore::Policy policy, bool compare) : rows(context, policy, compare), routing(context) {}
+};
+
+// What can be in the log. Pointers to a RowStore are valid until the Finish or Close of its request was applied.
 struct FileStep {
     int32_t slot;
 };
@@ -48,25 +56,26 @@ struct Attach {
     uint64_t end;
 };
 struct Finish {
-    std::shared_ptr<RowStore> rows;
-    RoutingPtr routing;
-    Routing *pending;  // the same
+    Captured *captured;  // its routing holds it; this releases one of the routing's references
     uint64_t end;
     bool all;  // the routing ends where the rows do
 };
 struct Close {
-    std::shared_ptr<RowStore> rows;
+    std::shared_ptr<Captured> captured;
 };
 
 struct LogEntry {
     uint64_t after;  // the step that must have been filed before
     std::variant<FileStep, Settle, Truncate, Fork, Attach, Finish, Close> what;
+
+    template <class What>
+    LogEntry(uint64_t a, What w) : after(a), what(std::in_place_type<What>, std::move(w)) {}
 };
 
 class Filing {
 public:
     // `mutex` is the capturer's: it guards the log.
-    Filing(QuickMutex &mutex, ShapePtr shape, std::shared_ptr<PagePool> pool, Backend &backend, Steps &steps, Counters &counters, std::shared_ptr<Landing> landing);
+    Filing(QuickMutex &mutex, ContextPtr context, Backend &backend, Steps &steps, Counters &counters);
 
     // Starts the worker thread, or lets whoever waits do its work.
     int32_t start(bool manual);
@@ -75,11 +84,11 @@ public:
 
     // With the mutex held. Room is made first, so that append cannot fail.
     void make_room(size_t entries = 1) {
-        if (log_.capacity() - log_.size() < entries) log_.reserve(std::max(2 * log_.capacity(), log_.size() + entries));
+        if (log_.size() + entries > log_.capacity()) log_.reserve(std::max(2 * log_.capacity(), log_.size() + entries));
     }
     template <class What>
     void append(uint64_t after, What what) {
-        log_.push_back({after, std::move(what)});
+        log_.emplace_back(after, std::move(what));
     }
     // After the mutex was released, where something was appended.
     void wake() {
@@ -101,13 +110,11 @@ private:
     RowSource source(uint8_t *slot, uint32_t row) const;
 
     QuickMutex &mutex_;
-    const ShapePtr shape_;
-    const std::shared_ptr<PagePool> pool_;
+    const ContextPtr context_;
+    const Shape *const shape_;
     Backend &backend_;
     Steps &steps_;
     Counters &counters_;
-    const std::shared_ptr<Landing> landing_;
-
     std::vector<LogEntry> log_;  // guarded by mutex_
     std::atomic<int32_t> signal_{0};
     std::atomic<bool> stop_{false};

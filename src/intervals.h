@@ -13,6 +13,9 @@ public:
         uint64_t begin, end;
     };
 
+    // Whether [begin, end) is in the first interval: a quick look that may say no too often.
+    bool contains(uint64_t begin, uint64_t end) const { return begin >= first_.begin && end <= first_.end; }
+
     // How many numbers of [begin, end) are not in the set.
     uint64_t absent(uint64_t begin, uint64_t end) const {
         uint64_t n = end - begin;
@@ -54,7 +57,10 @@ public:
         return present;
     }
 
-    void clear() { first_ = {0, 0}, more_.clear(); }
+    void clear() {
+        first_ = {0, 0};
+        if (!more_.empty()) more_.clear();
+    }
 
 private:
     template <class F>

@@ -16,11 +16,10 @@ namespace routecap {
 class PagePool;
 
 // A block of rows: ids in C order, then validity. Its owner writes rows that nobody else can see; rows that were lent to a routing or to
-// another request do not change while they are.
+// another request do not change while they are. Holders pass pages on without touching them: they are rarely in a cache.
 struct Page {
     std::atomic<uint32_t> references{1};
     uint32_t rows;                          // capacity
-    std::atomic<uint32_t> full_rows{0};     // rows, of all the capacity, without a missing cell
     uint32_t ids_bytes;                     // of one row
     uint32_t validity_bytes;                // of one row
     std::atomic<uint64_t> tag{0};           // of every row, unless there are tags

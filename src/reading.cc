@@ -16,15 +16,16 @@ int32_t refuse_reading() { return report(ROUTECAP_ERR_DISABLED, "this capturer i
 
 // Finds the rows of a range, after checking that they exist and have landed. With `take` they leave the request.
 int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, bool take, Range &range, std::vector<Segment> &segments) {
-    std::shared_ptr<RowStore> store;
+    std::shared_ptr<Captured> captured;
     {
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
-        store = request->rows;
+        captured = request->captured;
     }
+    RowStore &store = captured->rows;
     // With this lock held nothing is filed into the request, so what is found in flight below is what is not in the store.
-    std::lock_guard store_lock(store->mutex);
+    std::lock_guard store_lock(store.mutex);
     std::unique_lock lock(capture_->mutex);
     Request *request = nullptr;
     if (int32_t s = find(handle, &request); s < 0) return s;
@@ -50,13 +51,13 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
     range = {first, rows, length};
     if (!take) {
         lock.unlock();
-        segments = store->share(first, end);
+        segments = store.share(first, end);
         return ROUTECAP_OK;
     }
     uint64_t gone_first = 0, gone_end = 0;
-    if (rows > 0 && !store->take(first, end, segments, gone_first, gone_end))
+    if (rows > 0 && !store.take(first, end, segments, gone_first, gone_end))
         return report(ROUTECAP_ERR_NO_MEMORY, "taking rows [%llu,%llu) needs a page more than the budget has", ull(first), ull(end));
-    forget_pages(*request, gone_first, gone_end, *store);
+    forget_pages(*request, gone_first, gone_end, store);
     return ROUTECAP_OK;
 }
 
@@ -65,7 +66,7 @@ void Capturer::forget_pages(Request &request, uint64_t first, uint64_t end, RowS
     if (first >= end) return;
     request.pages.remove(first, end);
     const uint64_t page_rows = config_.shape->page_rows;
-    PagePool &pool = *capture_->pool;
+    PagePool &pool = capture_->pool;
     request.for_each_in_flight(capture_->steps, [&](const StepSpan &span) {
         const uint64_t from = std::max(first, span.position / page_rows), to = std::min(end, (span.position_end - 1) / page_rows + 1);
         if (from >= to) return;
@@ -98,14 +99,14 @@ int32_t Capturer::read_routing(routecap_request request, uint64_t first, uint64_
     const bool strict = (flags & ROUTECAP_STRICT) != 0, take = mode == ROUTECAP_EXTRACT_TAKE;
     Range range{};
     std::vector<Segment> segments;
-    std::unique_ptr<Routing, RoutingRelease> result(new Routing(config_.shape, capture_->pool));  // first, so that rows taken have a place
+    std::unique_ptr<Routing, RoutingRelease> result(new Routing(capture_->context));  // first, so that rows taken have a place
     if (int32_t s = read(request, first, rows, take && !strict, range, segments); s < 0) return s;
     result->fill(range.first, range.rows, std::move(segments));
     if (strict && result->status() != ROUTECAP_OK)
         return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing in rows [%llu,%llu) and the reading is strict; coverage names them",
                       ull(range.first), ull(range.first + range.rows));
     if (take && strict) {  // complete, and so it will be when it is taken: rows that are there stay
-        result.reset(new Routing(config_.shape, capture_->pool));
+        result.reset(new Routing(capture_->context));
         if (int32_t s = read(request, range.first, range.rows, true, range, segments = {}); s < 0) return s;
         result->fill(range.first, range.rows, std::move(segments));
     }
@@ -146,7 +147,7 @@ int32_t Capturer::extract_into(routecap_request request, uint64_t first, uint64_
     if (int32_t s = read(request, first, rows, false, range, segments); s < 0) return s;
     CopyPlan plan;
     if (int32_t s = plan_copy(*config_.shape, range.rows, options, dst, dst_bytes, mask, mask_bytes, needed, plan); s < 0) return s;
-    const RoutingPtr routing(new Routing(config_.shape, capture_->pool, range.first, range.rows, std::move(segments)));
+    const RoutingPtr routing(new Routing(capture_->context, range.first, range.rows, std::move(segments)));
     return copy_out(*routing, plan, dst, mask);
 }
 

@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
+#include "filing.h"
 #include "intervals.h"
 #include "routecap.h"
-#include "rows.h"
 #include "steps.h"
 
 namespace routecap {
@@ -33,30 +33,33 @@ struct DraftSpan {
     }
 };
 
-struct Request {
+struct alignas(64) Request {
+    // What issue touches, in the first cache line.
     uint32_t generation = 0;
     bool open = false;
-    std::shared_ptr<RowStore> rows;
+    bool device_positions = false;  // some span had them
     RowStore::Policy policy = RowStore::Policy::keep;
-    uint64_t length = 0;  // without spans that have device positions
-    Intervals pages;      // of the RowStore's table, in use or promised
-    std::vector<DraftSpan> drafts;
+    RowStore *rows = nullptr;   // captured's
+    uint64_t length = 0;        // without spans that have device positions
+    Intervals pages;            // of the RowStore's table, in use or promised
 
-    SpanLink newest;     // the newest span in flight; each links to the one before
-    uint64_t after = 0;  // an operation on this request may be applied once this step was filed
+    SpanLink newest;               // the newest span in flight; each links to the one before
+    uint32_t check = 0;            // the last issue that looked at this request
+    uint32_t check_last = 0;       // and the last of its spans for it
+
+    std::shared_ptr<Captured> captured;
+    std::vector<DraftSpan> drafts;
+    uint64_t inherited_after = 0;  // see after()
 
     // Operations handed over, and the rows that the last ones of them change: readable when RowStore::applied has come so far.
     uint64_t operations = 0;
     uint64_t changing_first = 0, changing_end = 0, changing_until = 0;
 
     // The highest position read from the device is in RowStore::placed_end, but for a truncate that is not applied yet.
-    bool device_positions = false;
     uint64_t placed_cut = 0, placed_cut_until = 0;
 
-    // The spans of the issue that is being checked.
-    uint64_t check = 0;
-    uint32_t check_last = 0;
-    uint64_t check_first = 0, check_end = 0;
+    // The step that must be filed before an operation on this request is applied.
+    uint64_t after() const { return std::max(newest.step, inherited_after); }
 
     // Counts an operation that adds or changes rows [first, end) once it is applied.
     void operate(uint64_t first, uint64_t end) {
@@ -107,10 +110,26 @@ public:
     // Makes room for `count` more. False if there would be too many.
     bool reserve(size_t count);
     // Opens one; there must be room.
-    routecap_request open(std::shared_ptr<RowStore> rows, RowStore::Policy policy);
-    // Null if the handle is not an open request's.
-    Request *find(routecap_request handle);
+    routecap_request open(std::shared_ptr<Captured> captured, RowStore::Policy policy);
     void close(routecap_request handle);
+
+    // A handle is the generation in the upper 32 bits and one plus the index in the lower. Generations start at the capturer's nonce, so that
+    // another capturer's handles are not taken for ours. Null if the handle is not an open request's.
+    Request *find(routecap_request handle) {
+        const auto index = static_cast<uint32_t>(handle) - 1;
+        if (index / kChunk >= chunks_.size()) return nullptr;
+        Request &r = at(index);
+        return r.generation == handle >> 32 && r.open ? &r : nullptr;
+    }
+
+    // Starts fetching what find will look at, for callers with many handles: requests lie all over memory. Call it for the handle kAhead ahead.
+    static constexpr uint32_t kAhead = 12;
+    void prefetch(routecap_request handle) {
+        const auto index = static_cast<uint32_t>(handle) - 1;
+        if (index / kChunk >= chunks_.size()) return;
+        __builtin_prefetch(&at(index));
+        __builtin_prefetch(&at(index).newest);
+    }
 
 private:
     static constexpr uint32_t kChunk = 256;

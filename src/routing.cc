@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "coverage.h"
 #include "status.h"
@@ -10,29 +11,30 @@
 
 namespace routecap {
 
-Routing::Routing(ShapePtr shape, std::shared_ptr<PagePool> pool, uint64_t first, uint64_t rows, std::vector<Segment> segments)
-    : shape_(std::move(shape)), pool_(std::move(pool)) {
-    fill(first, rows, std::move(segments));
-}
-
-Routing::Routing(ShapePtr shape, std::shared_ptr<PagePool> pool, std::shared_ptr<Landing> landing, uint64_t after, uint64_t expected_rows)
-    : shape_(std::move(shape)), pool_(std::move(pool)), landing_(std::move(landing)), after_(after), expected_rows_(expected_rows) {}
-
 void Routing::fill(uint64_t first, uint64_t rows, std::vector<Segment> segments) noexcept {
     first_ = first;
     rows_ = rows;
     segments_ = std::move(segments);
-    reading_status_ = reading_status(*shape_, first_, rows_, segments_);
+    reading_status_ = reading_status(shape(), first_, rows_, segments_);
     ready_.store(true, std::memory_order_release);
 }
 
 void Routing::release() const {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (self_ == nullptr)
+        delete this;
+    else
+        std::exchange(self_, nullptr).reset();
 }
 
 int32_t Routing::wait(int64_t timeout_ns) const {
-    if (!ready() && !landing_->wait(timeout_ns, [this] { return ready(); })) return ROUTECAP_PENDING;
-    return reading_status_ == ROUTECAP_OK ? ROUTECAP_OK : reading_status(*shape_, first_, rows_, segments_);  // again, for its text
+    if (!ready()) context_->landing->wait(timeout_ns, [this] { return ready(); });
+    return poll();
+}
+
+int32_t Routing::poll() const {
+    if (!ready()) return ROUTECAP_PENDING;
+    return reading_status_ == ROUTECAP_OK ? ROUTECAP_OK : reading_status(shape(), first_, rows_, segments_);  // again, for its text
 }
 
 void Routing::view(routecap_view *view) const {
@@ -46,7 +48,7 @@ void Routing::view(routecap_view *view) const {
         for (const Segment &s : segments_) {
             absent_until(s.first);
             const uint64_t *tags = s.page->tags.load(std::memory_order_acquire);
-            const bool complete = reading_status_ == ROUTECAP_OK || surely_complete(s);
+            const bool complete = reading_status_ == ROUTECAP_OK || s.complete;
             all.push_back({s.first, s.rows, s.ids(), complete ? nullptr : s.validity(), tags == nullptr ? nullptr : tags + s.page_row, s.tag(0)});
             position = s.end();
         }
@@ -54,17 +56,17 @@ void Routing::view(routecap_view *view) const {
         view_ = std::move(all);
     });
     routecap_view v{};
-    v.dtype = shape_->dtype();
-    v.layers = shape_->layers;
-    v.k = shape_->k;
-    v.experts = shape_->experts;
-    v.validity_bytes = shape_->validity_bytes;
-    v.id_space = shape_->id_space;
+    v.dtype = shape().dtype();
+    v.layers = shape().layers;
+    v.k = shape().k;
+    v.experts = shape().experts;
+    v.validity_bytes = shape().validity_bytes;
+    v.id_space = shape().id_space;
     v.complete = reading_status_ == ROUTECAP_OK;
     v.first = first_;
     v.rows = rows_;
-    v.layer_map = shape_->layer_map.data();
-    v.layer_experts = shape_->layer_experts.data();
+    v.layer_map = shape().layer_map.data();
+    v.layer_experts = shape().layer_experts.data();
     v.segments = view_.data();
     v.segment_size = sizeof(routecap_segment);
     v.segment_count = view_.size();
@@ -74,7 +76,7 @@ void Routing::view(routecap_view *view) const {
 int32_t Routing::coverage(routecap_coverage *coverage, routecap_missing *missing, size_t missing_size, size_t capacity) const {
     routecap_coverage c{};
     c.length = end();
-    cover(*shape_, first_, rows_, segments_, c, missing, missing_size, capacity);
+    cover(shape(), first_, rows_, segments_, c, missing, missing_size, capacity);
     write_struct(coverage, c);
     return report_missing(c);
 }
@@ -84,39 +86,39 @@ Routing *Routing::slice(uint64_t first, uint64_t rows) const {
     std::vector<Segment> part;
     for (const Segment &s : segments_) {
         const uint64_t from = std::max(s.first, first), to = std::min(s.end(), end);
-        if (from < to) part.push_back({s.page, static_cast<uint32_t>(s.page_row + (from - s.first)), from, to - from});
+        if (from < to) part.push_back({s.page, static_cast<uint32_t>(s.page_row + (from - s.first)), from, to - from, s.complete});
     }
-    return new Routing(shape_, pool_, first, rows, std::move(part));
+    return new Routing(context_, first, rows, std::move(part));
 }
 
 Routing *Routing::copy() const {
     if (rows_ == 0) return slice(first_, 0);
-    if (rows_ > UINT32_MAX || !pool_->reserve(PagePool::page_bytes(*shape_, rows_))) return nullptr;
-    PageRef page = pool_->make(*shape_, static_cast<uint32_t>(rows_));
+    PagePool &pool = *context_->pool;
+    if (rows_ > UINT32_MAX || !pool.reserve(PagePool::page_bytes(shape(), rows_))) return nullptr;
+    PageRef page = pool.make(shape(), static_cast<uint32_t>(rows_));
     if (!page) return nullptr;
 
     // One tag if all rows have one; otherwise a RowStore's rules would be needed for nothing else, so the plane is made here.
     uint64_t position = first_;
     bool one_tag = true;
     const auto clear_until = [&](uint64_t end) {
-        for (; position < end; position++) shape_->mark_absent(page->ids(position - first_));
+        for (; position < end; position++) shape().mark_absent(page->ids(position - first_));
     };
     if (!segments_.empty()) page->tag.store(segments_.front().tag(0), std::memory_order_relaxed);
     for (const Segment &s : segments_) {
         clear_until(s.first);
         const size_t row = s.first - first_;
-        std::memcpy(page->ids(row), s.ids(), s.rows * shape_->ids_bytes);
-        std::memcpy(page->validity(row), s.validity(), s.rows * shape_->validity_bytes);
+        std::memcpy(page->ids(row), s.ids(), s.rows * shape().ids_bytes);
+        std::memcpy(page->validity(row), s.validity(), s.rows * shape().validity_bytes);
         if (s.page->tags.load(std::memory_order_acquire) != nullptr || s.tag(0) != page->tag.load(std::memory_order_relaxed)) one_tag = false;
         position = s.end();
     }
     clear_until(end());
-    if (reading_status_ == ROUTECAP_OK) page->full_rows.store(page->rows, std::memory_order_relaxed);
     if (!one_tag) {
-        if (!pool_->reserve(rows_ * sizeof(uint64_t))) return nullptr;
+        if (!pool.reserve(rows_ * sizeof(uint64_t))) return nullptr;
         auto *tags = new (std::nothrow) uint64_t[rows_]();
         if (tags == nullptr) {
-            pool_->unreserve(rows_ * sizeof(uint64_t));
+            pool.unreserve(rows_ * sizeof(uint64_t));
             return nullptr;
         }
         for (const Segment &s : segments_)
@@ -124,8 +126,8 @@ Routing *Routing::copy() const {
         page->tags.store(tags, std::memory_order_release);
     }
     std::vector<Segment> one;
-    one.push_back({std::move(page), 0, first_, rows_});
-    return new Routing(shape_, pool_, first_, rows_, std::move(one));
+    one.push_back({std::move(page), 0, first_, rows_, reading_status_ == ROUTECAP_OK});
+    return new Routing(context_, first_, rows_, std::move(one));
 }
 
 // ---- Merge ----------------------------------------------------------------------------------
@@ -189,8 +191,9 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
         if (routing->rows_ > 0) first = std::min(first, routing->first()), end = std::max(end, routing->end());
     if (first > end) first = end = routings.front()->first();
 
-    const std::shared_ptr<PagePool> &pool = routings.front()->pool_;
-    RowStore rows(shape, pool, RowStore::Policy::keep, true);
+    const Context &first_context = *routings.front()->context_;
+    const auto context = std::make_shared<const Context>(shape, first_context.pool, first_context.landing);
+    RowStore rows(context, RowStore::Policy::keep, true);
     Filed filed;
     for (const Routing *routing : routings) {
         if (routing->shape().same_rows(*shape)) {
@@ -205,7 +208,7 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
     if (filed.mismatched > 0)
         return report(ROUTECAP_ERR_CONFLICT, "%llu rows have different experts in a layer that two routings have",
                       static_cast<unsigned long long>(filed.mismatched));
-    *merged = new Routing(shape, pool, first, end - first, rows.share(first, end));
+    *merged = new Routing(context, first, end - first, rows.share(first, end));
     return (*merged)->status();
 }
 

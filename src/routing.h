@@ -7,24 +7,30 @@
 #include <span>
 #include <vector>
 
-#include "landing.h"
-#include "pages.h"
+#include "context.h"
 #include "process.h"
 #include "routecap.h"
 #include "rows.h"
-#include "shape.h"
 
 namespace routecap {
 
 class Routing {
 public:
     // Not ready: fill() gives it its rows.
-    Routing(ShapePtr shape, std::shared_ptr<PagePool> pool) : Routing(std::move(shape), std::move(pool), nullptr, 0, 0) {}
+    explicit Routing(ContextPtr context) : context_(std::move(context)) {}
     // Ready.
-    Routing(ShapePtr shape, std::shared_ptr<PagePool> pool, uint64_t first, uint64_t rows, std::vector<Segment> segments);
-    // Pending: of a request that was finished; filled by whoever files its last step, which is `after`. It begins at 0 and will have
-    // `expected_rows` rows, or fewer where positions come from the device.
-    Routing(ShapePtr shape, std::shared_ptr<PagePool> pool, std::shared_ptr<Landing> landing, uint64_t after, uint64_t expected_rows);
+    Routing(ContextPtr context, uint64_t first, uint64_t rows, std::vector<Segment> segments) : Routing(std::move(context)) {
+        fill(first, rows, std::move(segments));
+    }
+
+    // Becomes a pending routing of a request that was finished, with two references: whoever files the request's last step, which is `after`, fills
+    // it and releases one. It begins at 0 and will have `rows` rows, or fewer where positions come from the device. `self` is what it lives in.
+    void expect(uint64_t after, uint64_t rows, std::shared_ptr<void> self) {
+        after_ = after;
+        expected_rows_ = rows;
+        self_ = std::move(self);
+        references_.store(2, std::memory_order_relaxed);
+    }
     void fill(uint64_t first, uint64_t rows, std::vector<Segment> segments) noexcept;
 
     // The process it was made in.
@@ -34,16 +40,17 @@ public:
 
     bool ready() const { return ready_.load(std::memory_order_acquire); }
     // Of a pending routing, before and after it is ready.
-    const Landing *landing() const { return landing_.get(); }
+    const Landing *landing() const { return context_->landing.get(); }
     uint64_t after() const { return after_; }
     uint64_t expected_end() const { return ready() ? end() : expected_rows_; }
 
-    // The rest is for routings that are ready, but wait.
+    // The rest is for routings that are ready, but wait and poll.
     int32_t wait(int64_t timeout_ns) const;
+    int32_t poll() const;
     int32_t status() const { return reading_status_; }
     uint64_t first() const { return first_; }
     uint64_t end() const { return first_ + rows_; }
-    const Shape &shape() const { return *shape_; }
+    const Shape &shape() const { return *context_->shape; }
     std::span<const Segment> segments() const { return segments_; }
 
     void view(routecap_view *view) const;
@@ -53,12 +60,9 @@ public:
     Routing *copy() const;
 
 private:
-    ~Routing() = default;
-
-    const ShapePtr shape_;
-    const std::shared_ptr<PagePool> pool_;
-    const std::shared_ptr<Landing> landing_;
-    const uint64_t after_ = 0, expected_rows_ = 0;
+    const ContextPtr context_;
+    mutable std::shared_ptr<void> self_;  // if it is part of something; otherwise it was made by new
+    uint64_t after_ = 0, expected_rows_ = 0;
     const uint32_t process_ = process_generation();
     mutable std::atomic<uint32_t> references_{1};
     std::atomic<bool> ready_{false};

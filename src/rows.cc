@@ -37,7 +37,8 @@ void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source,
                                              .page = std::move(page),
                                              .own = true,
                                              .lent_first = 0,
-                                             .lent_end = 0});
+                                             .lent_end = 0,
+                                             .full_rows = 0});
     }
     // Rows outside the visible ones are new, rows inside meet others.
     const uint64_t end = position + rows;
@@ -103,7 +104,7 @@ void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t
                 if (!Shape::valid(to_validity, l) && Shape::valid(source.validity, l))
                     std::memcpy(to + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes, shape_->cell_bytes);
             for (uint32_t b = 0; b < shape_->validity_bytes; b++) to_validity[b] |= source.validity[b];
-            if (shape_->row_full(to_validity)) entry.page->full_rows.fetch_add(1, std::memory_order_relaxed);
+            entry.full_rows += shape_->row_full(to_validity);
         }
     }
     (nothing_new ? filed.missing : filed.delivered)++;
@@ -168,13 +169,20 @@ void RowStore::truncate(uint64_t end, uint64_t pages) {
     if (placed_end.load(std::memory_order_relaxed) > end) placed_end.store(end, std::memory_order_relaxed);
 }
 
+void RowStore::clear() {
+    pool_->unreserve(promised_pages_ * pool_->page_bytes());
+    promised_pages_ = 0;
+    entries_ = {};
+    drafts_ = {};
+}
+
 void RowStore::fork(RowStore &parent, uint64_t end) {
     for (Entry &entry : parent.entries_) {
         if (entry.first >= end) break;
         std::vector<Segment> lent;
         const uint64_t entry_end = std::min(entry.end, end);
         parent.lend(entry, entry.first, entry_end, lent);
-        entries_.push_back({entry.index, entry.origin, entry.first, entry_end, std::move(lent.front().page), false, 0, 0});
+        entries_.push_back({entry.index, entry.origin, entry.first, entry_end, std::move(lent.front().page), false, 0, 0, entry.full_rows});
     }
 }
 
@@ -188,7 +196,8 @@ Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
             const uint64_t n = std::min(segment_end, (index + 1) * page_rows) - position;
             const auto entry = at_or_after(index);
             if ((entry == entries_.end() || entry->index != index) && segment.page_row <= segment.first) {
-                entries_.insert(entry, {index, segment.first - segment.page_row, position, position + n, segment.page, false, 0, 0});
+                entries_.insert(entry, {index, segment.first - segment.page_row, position, position + n, segment.page, false, 0, 0,
+                                        segment.complete ? shape_->page_rows : 0});
             } else {
                 for (uint64_t p = position; p < position + n; p++) {
                     const uint64_t row = p - segment.first;
@@ -230,8 +239,11 @@ bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments
     segments.reserve(static_cast<size_t>(entries_.end() - begin));  // from here on nothing fails
     auto from = begin, to = begin;
     for (; to != entries_.end() && to->first < end; ++to) {
+        if (to->first >= first && to->end <= end) {  // goes as a whole
+            if (to->first < to->end) segments.push_back(segment(*to, std::move(to->page), to->first, to->end));
+            continue;
+        }
         lend(*to, std::max(first, to->first), std::min(end, to->end), segments);
-        if (to->first >= first && to->end <= end) continue;  // goes as a whole
         if (to->first < first) {
             to->end = std::min(to->end, first), from = to + 1;
         } else {
@@ -247,7 +259,7 @@ bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments
 
 void RowStore::lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments) {
     if (first >= end) return;
-    segments.push_back({entry.page, entry.row(first), first, end - first});
+    segments.push_back(segment(entry, entry.page, first, end));
     const bool none = entry.lent_first == entry.lent_end;
     entry.lent_first = none ? first : std::min(entry.lent_first, first);
     entry.lent_end = none ? end : std::max(entry.lent_end, end);
@@ -287,7 +299,8 @@ bool RowStore::copy_page(Entry &entry) {
                .page = std::move(page),
                .own = true,
                .lent_first = 0,
-               .lent_end = 0};
+               .lent_end = 0,
+               .full_rows = 0};
     const ptrdiff_t ids_stride = static_cast<ptrdiff_t>(shape_->ids_bytes), validity_stride = static_cast<ptrdiff_t>(shape_->validity_bytes);
     for (uint64_t p = entry.first; p < entry.end;) {  // runs of one tag
         const uint64_t tag = entry.page->tag_of(entry.row(p));
@@ -336,7 +349,7 @@ void RowStore::put(Entry &entry, uint64_t position, RowSource source, uint64_t r
         std::memcpy(to, source.from(r).validity, shape_->validity_bytes);
         is_full += shape_->row_full(to);
     }
-    if (is_full != was_full) page.full_rows.fetch_add(is_full - was_full, std::memory_order_relaxed);
+    entry.full_rows += is_full - was_full;
 }
 
 // Rows that were never there.
@@ -344,7 +357,7 @@ void RowStore::clear(Entry &entry, uint64_t first, uint64_t end) {
     Page &page = *entry.page.get();
     for (uint64_t p = first; p < end; p++) {
         const uint32_t row = entry.row(p);
-        if (shape_->row_full(page.validity(row))) page.full_rows.fetch_sub(1, std::memory_order_relaxed);
+        entry.full_rows -= shape_->row_full(page.validity(row));
         std::memset(page.validity(row), 0, shape_->validity_bytes);
         shape_->mark_absent(page.ids(row));
     }

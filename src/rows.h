@@ -10,8 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "pages.h"
-#include "shape.h"
+#include "context.h"
 
 namespace routecap {
 
@@ -50,6 +49,7 @@ struct Segment {
     uint32_t page_row;
     uint64_t first;  // position
     uint64_t rows;
+    bool complete;  // no cell is missing; false if that is not known
 
     uint64_t end() const { return first + rows; }
     const uint8_t *ids(uint64_t row = 0) const { return page->ids(page_row + row); }
@@ -61,11 +61,11 @@ class RowStore {
 public:
     enum class Policy { keep, replace };
 
-    RowStore(ShapePtr shape, std::shared_ptr<PagePool> pool, Policy policy, bool compare)
-        : shape_(std::move(shape)), pool_(std::move(pool)), policy_(policy), compare_(compare) {}
+    RowStore(const ContextPtr &context, Policy policy, bool compare)
+        : context_(context), shape_(context->shape.get()), pool_(context->pool.get()), policy_(policy), compare_(compare) {}
     RowStore(const RowStore &) = delete;
     RowStore &operator=(const RowStore &) = delete;
-    ~RowStore() { pool_->unreserve(promised_pages_ * pool_->page_bytes()); }
+    ~RowStore() { clear(); }
 
     // Everything below needs `mutex`, unless it says otherwise.
     std::mutex mutex;
@@ -97,6 +97,9 @@ public:
     // Rows of segments before `end` become rows of this request where it has none.
     Filed attach(std::span<const Segment> segments, uint64_t end);
 
+    // Gives everything back.
+    void clear();
+
     // ---- Reading
 
     // The rows of [first, end) that are there, in order.
@@ -125,6 +128,7 @@ private:
         bool own;             // made by this table, so it may write what was not lent
         uint64_t lent_first;  // visible or once visible rows that others may see, while the page is not unique
         uint64_t lent_end;
+        uint32_t full_rows;  // rows of the whole page without a missing cell, visible or not; page_rows: every row of it is complete
         uint32_t row(uint64_t position) const { return static_cast<uint32_t>(position - origin); }
     };
     struct Draft {
@@ -147,10 +151,14 @@ private:
     void put(Entry &entry, uint64_t position, RowSource source, uint64_t rows);
     void clear(Entry &entry, uint64_t first, uint64_t end);
     void lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments);
+    Segment segment(const Entry &entry, PageRef page, uint64_t first, uint64_t end) const {
+        return {std::move(page), entry.row(first), first, end - first, entry.full_rows == shape_->page_rows};
+    }
     bool same_ids(const uint8_t *a, const uint8_t *b) const;
 
-    const ShapePtr shape_;
-    const std::shared_ptr<PagePool> pool_;
+    const ContextPtr context_;
+    const Shape *const shape_;
+    PagePool *const pool_;
     const Policy policy_;
     const bool compare_;
     uint64_t promised_pages_ = 0;  // reserved for this request and not yet made

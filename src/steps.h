@@ -19,33 +19,42 @@ struct SpanLink {
     uint32_t span = 0;
 };
 
-// Rows of one step on their way to one request. Written by issue; but for `cut`, not changed while the step is in flight.
-struct StepSpan {
+// Rows of one step on their way to one request. Written by issue; but for `cut`, not changed while the step is in flight. One cache line.
+struct alignas(64) StepSpan {
     RowStore *rows;         // lives at least until everything issued before the request's end was filed
     uint64_t position;      // of the first row, or the lower bound of device positions
     uint64_t position_end;  // one past the last
+    uint64_t cut;           // rows at and after are late; lowered while the step is in flight, by std::atomic_ref
+    SpanLink previous;      // of the same request
     uint32_t sink_row;
     uint32_t count;
-    bool speculative;
-    bool device_positions;
-    uint64_t draft_index;  // of the first row, if speculative
-    uint64_t pages;        // reserved for it
-    uint64_t cut;          // rows at and after are late; lowered while the step is in flight, by std::atomic_ref
-    SpanLink previous;     // of the same request
+    uint32_t pages;            // reserved for it
+    uint32_t draft_index : 30;  // of the first row, if speculative
+    uint32_t speculative : 1;
+    uint32_t device_positions : 1;
 };
+static_assert(sizeof(StepSpan) == 64);
 
 struct Step {
     uint64_t ticket = 0;
     uint64_t tag = 0;
     uint32_t rows_copied = 0;
-    std::vector<StepSpan> spans;
+    uint32_t span_count = 0;
+    std::vector<StepSpan> spans;  // the first span_count are this step's; it only grows
+
+    void begin(uint64_t new_ticket, uint64_t new_tag, size_t most_spans) {
+        if (spans.size() < most_spans) spans.resize(most_spans);
+        ticket = new_ticket;
+        tag = new_tag;
+        span_count = 0;
+    }
 };
 
 // Everything is guarded by the capturer's mutex unless it is atomic.
 class Steps {
 public:
     explicit Steps(uint32_t slots, uint32_t sink_rows) : steps_(slots), busy_(new std::atomic<bool>[slots]()) {
-        for (Step &step : steps_) step.spans.reserve(sink_rows < 1024 ? sink_rows : 1024);
+        for (Step &step : steps_) step.spans.resize(sink_rows < 1024 ? sink_rows : 1024);
     }
 
     // The slot that the next snapshot fills, as issue, discard or begin named it.

@@ -21,7 +21,8 @@ Memory allocate(size_t bytes) { return Memory(bytes == 0 ? nullptr : static_cast
 
 template <class Kernel>
 void run(const Kernel &kernel) {
-    for (uint64_t i = 0, n = kernel.items(); i < n; i++) kernel.item(i);
+    for (uint32_t o = 0, outer = kernel.outer(), inner = kernel.inner(); o < outer; o++)
+        for (uint32_t i = 0; i < inner; i++) kernel.item(o, i);
 }
 
 class HostBackend final : public Backend {
@@ -44,23 +45,27 @@ public:
     }
 
     int32_t begin(uint32_t rows, routecap_stream) override {
-        const kernels::Begin kernel{sink_.layers().data(), shape_->layers, shape_->k, rows, &control_, slots_.data(), layout_};
-        run(kernel);
-        kernel.once();
+        kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+            const kernels::Begin<K> kernel{sink_.layers().data(), shape_->layers, shape_->k, rows, &control_, slots_.data(), layout_};
+            run(kernel);
+            kernel.once();
+        });
         return ROUTECAP_OK;
     }
 
     int32_t record(uint32_t layer, const Source &s, routecap_stream) override {
-        run(kernels::Record{s.ids, s.row_stride, s.column_stride, s.dtype, s.rows, s.live_rows, s.row_base, s.row_index, s.first_row, shape_->k,
-                            s.table, s.table_size, s.offset, sink_.layers()[layer], &control_});
+        kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+            run(kernels::Record<K>{s.ids, s.row_stride, s.column_stride, s.dtype, s.rows, s.live_rows, s.row_base, s.row_index, s.first_row,
+                                   shape_->k, s.table, s.table_size, s.offset, sink_.layers()[layer], &control_});
+        });
         return ROUTECAP_OK;
     }
 
     int32_t snapshot(routecap_stream) override {
-        const kernels::Snapshot kernel{
-            sink_.layers().data(), shape_->layers, shape_->k, shape_->id_bytes, rows_, &control_, slots_.data(), layout_};
-        run(kernel);
-        kernel.after();
+        if (shape_->id_bytes == 1)
+            snapshot<uint8_t>();
+        else
+            snapshot<uint16_t>();
         return ROUTECAP_OK;
     }
 
@@ -76,7 +81,7 @@ public:
     int32_t name_slot(int32_t slot, routecap_stream) override {
         control_.slot = slot;
         control_.armed = 0;
-        if (slot != kernels::kNoSlot) layout_.header(slots_[static_cast<size_t>(slot)])->covered = 0;
+        if (slot != kernels::kNoSlot) *layout_.header(slots_[static_cast<size_t>(slot)]) = {};
         return ROUTECAP_OK;
     }
 
@@ -89,6 +94,15 @@ public:
     }
 
 private:
+    template <class Id>
+    void snapshot() {
+        kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+            const kernels::Snapshot<Id, K> kernel{sink_.layers().data(), shape_->layers, shape_->k, rows_, &control_, slots_.data(), layout_};
+            run(kernel);
+            kernel.after();
+        });
+    }
+
     const ShapePtr shape_;
     const uint32_t rows_;
     const kernels::SlotLayout layout_;

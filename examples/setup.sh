@@ -1,0 +1,89 @@
+# What the examples and the tests need, made once under build/ and found there the next time. To be sourced by bash, in the project's root.
+set -euo pipefail
+
+root=$PWD
+build=$root/build
+prefix=$build/install
+llama=$build/llama_cpp
+jobs=$(nproc)
+mkdir -p "$build"
+
+say() { printf '%s\n' "$*"; }
+
+# need COMMAND=PACKAGE...: installs Debian or Ubuntu packages for commands that are not there. A FILE in the place of a command is looked for as it is.
+need() {
+    local missing=() pair command
+    for pair in "$@"; do
+        command=${pair%%=*}
+        command -v "$command" > /dev/null || [ -e "$command" ] || missing+=("${pair#*=}")
+    done
+    [ ${#missing[@]} = 0 ] && return
+    say "setup: installing ${missing[*]}"
+    local sudo=
+    [ "$(id -u)" = 0 ] || sudo=sudo
+    $sudo apt-get update -qq > "$build/apt.log" 2>&1 || true
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >> "$build/apt.log" 2>&1 ||
+        { tail -n 20 "$build/apt.log"; say "setup: could not install ${missing[*]}"; exit 1; }
+}
+
+# Builds the library and installs it under build/install.
+install_library() {
+    need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config
+    cmake --preset release > "$build/configure.log" || { cat "$build/configure.log"; exit 1; }
+    cmake --build --preset release -j "$jobs" > "$build/build.log" || { cat "$build/build.log"; exit 1; }
+    cmake --install build/release --prefix "$prefix" > "$build/install.log" || { cat "$build/install.log"; exit 1; }
+    say "setup: routecap $(PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") pkg-config --modversion routecap) is installed in build/install"
+    library=$(find "$prefix" -name 'libroutecap.so.0')
+}
+
+# llama.cpp: the engine's prebuilt libraries and its headers from npm, a Python environment with gguf from PyPI, two small models made on the spot.
+llama_version=3.22.1
+install_llama() {
+    need npm=npm git=git python3=python3
+    local machine bindings
+    case $(uname -m) in
+        x86_64) machine=linux-x64 ;;
+        aarch64) machine=linux-arm64 ;;
+        *) say "setup: there is no prebuilt llama.cpp for $(uname -m)"; exit 1 ;;
+    esac
+    mkdir -p "$llama"
+    if [ ! -e "$llama/ready-$llama_version" ]; then
+        say "setup: fetching a prebuilt llama.cpp (about 46 MB)"
+        rm -rf "$llama/binaries" "$llama/bindings" "$llama/source"
+        mkdir -p "$llama/binaries" "$llama/bindings"
+        (cd "$llama" && npm pack --silent "@node-llama-cpp/$machine@$llama_version" "node-llama-cpp@$llama_version" > npm.log 2>&1) ||
+            { cat "$llama/npm.log"; exit 1; }
+        tar -xzf "$llama/node-llama-cpp-$machine-$llama_version.tgz" -C "$llama/binaries" --strip-components=1
+        tar -xzf "$llama/node-llama-cpp-$llama_version.tgz" -C "$llama/bindings" --strip-components=1
+        git clone --quiet "$llama/bindings/llama/gitRelease.bundle" "$llama/source" 2> "$llama/git.log" || { cat "$llama/git.log"; exit 1; }
+        rm -rf "$llama/bindings" "$llama"/*.tgz
+        touch "$llama/ready-$llama_version"
+    fi
+    llama_libraries=$llama/binaries/bins/$machine
+    if ! "$build/python/bin/python" -c 'import gguf' 2> /dev/null; then
+        say "setup: making a Python environment with gguf"
+        python3 -m venv "$build/python" 2> /dev/null || { rm -rf "$build/python"; need /no/venv=python3-venv; python3 -m venv "$build/python"; }
+        "$build/python/bin/pip" install --quiet --disable-pip-version-check gguf==0.19.0
+    fi
+    for bindings in qwen3moe deepseek2; do
+        [ "$llama/$bindings.gguf" -nt examples/llama_cpp/make_model.py ] ||
+            "$build/python/bin/python" examples/llama_cpp/make_model.py "$bindings" "$llama/$bindings.gguf"
+    done
+}
+
+# The program that captures llama.cpp. The prebuilt libraries' names carry a version in some releases and none in others.
+build_llama_example() {
+    local so names=()
+    for so in llama ggml ggml-base; do
+        names+=("-l:$(cd "$llama_libraries" && ls | grep -E "^lib$so(\.v[0-9.]+)?\.so$" | head -n 1)")
+    done
+    cc -O2 -std=gnu11 -Wall -Wextra -Werror -I"$prefix/include" -isystem "$llama/source/include" -isystem "$llama/source/ggml/include" \
+        examples/llama_cpp/capture.c -o "$llama/capture" -L"$llama_libraries" "${names[@]}" -ldl \
+        -Wl,-rpath,"$llama_libraries" -Wl,-rpath-link,"$llama_libraries"
+}
+# capture_llama MODEL ARGUMENTS...
+capture_llama() {
+    local model=$1
+    shift
+    GGML_BACKEND_DIR=$llama_libraries "$llama/capture" "$library" "$llama/$model.gguf" "$@"
+}

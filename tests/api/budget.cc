@@ -1,0 +1,283 @@
+// The budget, to the byte: what requests, routings, drafts and promises take from it and give back.
+#include <rig.h>
+
+using namespace rig;
+
+namespace {
+
+// 128 rows to a page.
+const Shape kShape{.layers = 58, .k = 8, .experts = 256, .rows = 512};
+
+routecap_memory memory_of(const Shape &shape) {
+    routecap_config config;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+    config.backend = ROUTECAP_BACKEND_HOST;
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
+    routecap_memory memory{};
+    memory.struct_size = sizeof memory;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
+    return memory;
+}
+
+const routecap_memory kMemory = memory_of(kShape);
+const uint64_t kPage = kMemory.page_bytes;
+const uint32_t kRows = kMemory.page_rows;
+
+class Budget : public testing::Test {
+protected:
+    explicit Budget(uint64_t pages = 4) : rig({.shape = kShape, .budget_bytes = pages * kPage, .held = true}) {}
+
+    // Runs and issues, lands, and gives the pages in use; a fraction means other memory.
+    double step(routecap_request r, uint64_t seed, uint64_t position, uint32_t rows, int32_t expected = ROUTECAP_OK, uint32_t flags = 0,
+                uint64_t tag = 0) {
+        rig.run({{seed, position, rows}});
+        routecap_issue_options options{};
+        options.struct_size = sizeof options;
+        options.tag = tag;
+        last = rig.issue({Rig::span(r, position, 0, rows, flags)}, expected, nullptr, &options);
+        rig.open_gate();
+        return pages();
+    }
+    double pages() const { return static_cast<double>(rig.stats().bytes_in_use) / static_cast<double>(kPage); }
+
+    Rig rig;
+    routecap_step last = 0;
+};
+
+}  // namespace
+
+TEST_F(Budget, a_page_is_at_most_64_KiB_and_nearly_all_rows) {
+    EXPECT_EQ(kRows, 128u);
+    EXPECT_EQ(kMemory.row_bytes, 58u * 8 + 8);
+    EXPECT_LE(kPage, 65536u);
+    EXPECT_LE(static_cast<double>(kPage), 1.02 * static_cast<double>(kRows * kMemory.row_bytes));
+}
+
+TEST_F(Budget, growth_takes_one_page_at_a_time) {
+    const routecap_request r = rig.open();
+    EXPECT_EQ(pages(), 0);
+    EXPECT_EQ(step(r, 1, 0, 1), 1);
+    EXPECT_EQ(step(r, 1, 1, kRows - 1), 1);
+    EXPECT_EQ(step(r, 1, kRows, 1), 2);
+    EXPECT_EQ(step(r, 1, 0, kRows + 1), 2);  // the same positions again
+    EXPECT_EQ(step(r, 1, 3 * kRows, 1), 3);
+    EXPECT_EQ(step(r, 1, 2 * kRows, 1), 4);
+    EXPECT_EQ(step(r, 1, 4 * kRows, 1, ROUTECAP_PARTIAL), 4);
+    rig.close(r);
+    rig.open_gate();
+    EXPECT_EQ(pages(), 0);
+    EXPECT_EQ(rig.stats().bytes_peak, 4 * kPage);
+}
+
+// What is promised to rows in flight is as good as used.
+TEST_F(Budget, promises_count_before_rows_land) {
+    const routecap_request a = rig.open(), b = rig.open();
+    rig.run({{1, 0, 512}});
+    rig.issue({Rig::span(a, 0, 0, 512)});
+    EXPECT_EQ(pages(), 4);
+    rig.run({{1, 0, 1}});
+    std::vector<int32_t> status;
+    rig.issue({Rig::span(b, 0, 0, 1)}, ROUTECAP_PARTIAL, &status);
+    EXPECT_EQ(status[0], ROUTECAP_ERR_NO_MEMORY);
+    rig.close(a);  // its rows will be dropped, and the promise with them
+    EXPECT_EQ(pages(), 4);
+    rig.open_gate();
+    EXPECT_EQ(pages(), 0);
+    EXPECT_EQ(step(b, 1, 1, 1), 1);
+    rig.expect(b, 0, missing_rows(kShape, 1) + routed_rows(kShape, 1, 1, 2));
+}
+
+TEST_F(Budget, truncate_gives_pages_and_promises_back) {
+    const routecap_request r = rig.open();
+    EXPECT_EQ(step(r, 1, 0, 300), 3);
+    rig.run({{1, 300, 212}});
+    rig.issue({Rig::span(r, 300, 0, 212)});
+    EXPECT_EQ(pages(), 4);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 130));
+    rig.open_gate();
+    EXPECT_EQ(pages(), 2);
+    EXPECT_EQ(rig.stats().rows_late, 212u);
+    EXPECT_EQ(step(r, 2, 130, 1), 2);  // the page that was cut is used again
+    EXPECT_EQ(step(r, 2, 131, 381), 4);
+    rig.expect(r, 0, routed_rows(kShape, 1, 0, 130) + routed_rows(kShape, 2, 130, 512));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 0));
+    rig.open_gate();
+    EXPECT_EQ(pages(), 0);
+}
+
+TEST_F(Budget, taken_pages_count_until_the_routing_is_freed) {
+    const routecap_request r = rig.open();
+    EXPECT_EQ(step(r, 1, 0, 2 * kRows + 10), 3);
+    RoutingPtr first(rig.extract(r, 0, kRows + 5, ROUTECAP_OK, ROUTECAP_EXTRACT_TAKE));
+    EXPECT_EQ(pages(), 3);  // the second page is in both
+    first.reset();
+    EXPECT_EQ(pages(), 2);
+    EXPECT_EQ(step(r, 2, 0, kRows), 3);  // page 0 again
+    RoutingPtr rest(rig.extract(r, 0, ROUTECAP_ALL, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
+    rest.reset();
+    EXPECT_EQ(pages(), 0);
+    EXPECT_EQ(step(r, 1, 2 * kRows + 10, 1), 1);  // the tail page was taken whole: a new one
+    rig.expect(r, 2 * kRows, missing_rows(kShape, 10) + routed_rows(kShape, 1, 2 * kRows + 10, 2 * kRows + 11));
+    rig.close(r);
+    rig.open_gate();
+    EXPECT_EQ(pages(), 0);
+}
+
+// Rows in flight into a page that is taken meanwhile find a page.
+TEST_F(Budget, take_with_rows_in_flight) {
+    const routecap_request r = rig.open();
+    EXPECT_EQ(step(r, 1, 0, 10), 1);
+    rig.run({{1, 10, 1}});
+    rig.issue({Rig::span(r, 10, 0, 1)});
+    RoutingPtr taken(rig.extract(r, 0, 10, ROUTECAP_OK, ROUTECAP_EXTRACT_TAKE));
+    EXPECT_EQ(pages(), 2);
+    rig.open_gate();
+    EXPECT_EQ(pages(), 2);
+    taken.reset();
+    EXPECT_EQ(pages(), 1);
+    rig.expect(r, 10, routed_rows(kShape, 1, 10, 11));
+    EXPECT_EQ(step(r, 1, 11, 1), 1);
+    rig.close(r);
+    rig.open_gate();
+    EXPECT_EQ(pages(), 0);
+}
+
+// Rows stay on both sides of what is taken: they need a page of their own, or nothing is taken.
+TEST_F(Budget, take_from_the_middle_of_a_page) {
+    const routecap_request r = rig.open();
+    EXPECT_EQ(step(r, 1, 0, 20), 1);
+    const RoutingPtr taken(rig.extract(r, 5, 5, ROUTECAP_OK, ROUTECAP_EXTRACT_TAKE));
+    EXPECT_EQ(pages(), 2);
+    rig.expect(r, 0, routed_rows(kShape, 1, 0, 5) + missing_rows(kShape, 5) + routed_rows(kShape, 1, 10, 20));
+    EXPECT_EQ(step(r, 1, kRows, 2 * kRows), 4);
+    rig.extract(r, 12, 2, ROUTECAP_ERR_NO_MEMORY, ROUTECAP_EXTRACT_TAKE);
+    rig.expect(r, 10, routed_rows(kShape, 1, 10, 20) + missing_rows(kShape, kRows - 20) + routed_rows(kShape, 1, kRows, 3 * kRows));
+    expect_routing(taken.get(), kShape, 5, routed_rows(kShape, 1, 5, 10));
+}
+
+// A page that a routing holds is copied before a hole in it is filled; without memory for that the rows are refused, and the routing never changes.
+TEST_F(Budget, holes_in_shared_pages) {
+    const routecap_request r = rig.open();
+    step(r, 1, 0, 5);
+    EXPECT_EQ(step(r, 1, 10, 5), 1);
+    const Rows before = routed_rows(kShape, 1, 0, 5) + missing_rows(kShape, 5) + routed_rows(kShape, 1, 10, 15);
+    RoutingPtr shared(rig.extract(r, 0, 15, ROUTECAP_INCOMPLETE));
+    EXPECT_EQ(pages(), 1);
+    EXPECT_EQ(step(r, 1, 15, 5), 1);  // behind what is shared: in place
+    EXPECT_EQ(step(r, 1, 5, 5), 2);   // in the hole: on a copy
+    rig.expect(r, 0, routed_rows(kShape, 1, 0, 20));
+    expect_routing(shared.get(), kShape, 0, before);
+    shared.reset();
+    EXPECT_EQ(pages(), 1);
+
+    const routecap_request s = rig.open();
+    step(s, 1, 0, 5);
+    step(s, 1, 10, 5);
+    EXPECT_EQ(step(r, 1, kRows, 2 * kRows), 4);
+    shared.reset(rig.extract(s, 0, 15, ROUTECAP_INCOMPLETE));
+    EXPECT_EQ(step(s, 1, 5, 5), 4);  // issue sees no new page; filing finds none
+    EXPECT_EQ(rig.stats().rows_refused, 5u);
+    rig.expect(s, 0, before);
+    expect_routing(shared.get(), kShape, 0, before);
+    shared.reset();
+    EXPECT_EQ(step(s, 1, 5, 5), 4);
+    rig.expect(s, 0, routed_rows(kShape, 1, 0, 15));
+}
+
+TEST_F(Budget, a_fork_shares_and_pays_for_what_it_writes) {
+    const routecap_request r = rig.open();
+    EXPECT_EQ(step(r, 1, 0, kRows + 10), 2);
+    routecap_request child = 0;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, kRows + 10, &child));
+    rig.open_gate();
+    EXPECT_EQ(pages(), 2);
+    EXPECT_EQ(step(child, 2, kRows + 10, 1), 3);
+    EXPECT_EQ(step(child, 2, kRows + 11, 1), 3);
+    EXPECT_EQ(step(r, 3, kRows + 10, 1), 3);
+    rig.expect(child, 0, routed_rows(kShape, 1, 0, kRows + 10) + routed_rows(kShape, 2, kRows + 10, kRows + 12));
+    rig.expect(r, 0, routed_rows(kShape, 1, 0, kRows + 10) + routed_rows(kShape, 3, kRows + 10, kRows + 11));
+    rig.close(r);
+    rig.open_gate();
+    EXPECT_EQ(pages(), 2);
+    rig.expect(child, 0, routed_rows(kShape, 1, 0, kRows + 10) + routed_rows(kShape, 2, kRows + 10, kRows + 12));
+    rig.close(child);
+    rig.open_gate();
+    EXPECT_EQ(pages(), 0);
+}
+
+// Drafts lie in memory of their own, of their own size.
+TEST_F(Budget, drafts) {
+    const routecap_request r = rig.open();
+    EXPECT_EQ(step(r, 1, 0, kRows - 1), 1);
+    const double with_drafts = step(r, 1, kRows - 1, 4, ROUTECAP_OK, ROUTECAP_SPAN_SPECULATIVE);
+    EXPECT_GT(with_drafts, 2);  // they may need a second page, which is promised
+    EXPECT_LT(with_drafts, 2.05);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, last, nullptr, 1));
+    rig.open_gate();
+    EXPECT_EQ(pages(), 2);
+    EXPECT_EQ(step(r, 1, kRows, 5), 2);  // the promise is kept
+    EXPECT_GT(step(r, 1, kRows + 5, 4, ROUTECAP_OK, ROUTECAP_SPAN_SPECULATIVE), 2);
+    rig.close(r);
+    rig.open_gate();
+    EXPECT_EQ(pages(), 0);
+    EXPECT_EQ(rig.stats().rows_rejected, 3u + 4u);
+    EXPECT_EQ(rig.stats().rows_provisional, 0u);
+}
+
+TEST_F(Budget, drafts_beyond_it_are_refused_and_can_be_accepted) {
+    const routecap_request r = rig.open();
+    EXPECT_EQ(step(r, 1, 0, 4 * kRows), 4);
+    rig.run({{1, 4 * kRows, 4}});
+    std::vector<int32_t> status;
+    const routecap_step refused = rig.issue({Rig::span(r, 4 * kRows, 0, 4, ROUTECAP_SPAN_SPECULATIVE)}, ROUTECAP_PARTIAL, &status);
+    EXPECT_EQ(status[0], ROUTECAP_ERR_NO_MEMORY);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, refused, nullptr, 3));
+    rig.expect_length(r, 4 * kRows + 3);
+    rig.expect(r, 4 * kRows - 1, routed_rows(kShape, 1, 4 * kRows - 1, 4 * kRows) + missing_rows(kShape, 3));
+}
+
+// A page has one tag for all its rows until two differ; then it has one for each.
+TEST_F(Budget, tags) {
+    const routecap_request r = rig.open();
+    EXPECT_EQ(step(r, 1, 0, 5, ROUTECAP_OK, 0, 77), 1);
+    EXPECT_EQ(step(r, 1, 5, 5, ROUTECAP_OK, 0, 77), 1);
+    EXPECT_EQ(step(r, 1, 10, 1, ROUTECAP_OK, 0, 78), 1 + static_cast<double>(kRows * 8) / static_cast<double>(kPage));
+    const RoutingPtr routing(rig.extract(r, 0, 11, ROUTECAP_OK)), copy(rig.extract(r, 0, 11, ROUTECAP_OK, ROUTECAP_EXTRACT_COPY));
+    for (const routecap_routing *each : {routing.get(), copy.get()}) {
+        const routecap_segment &s = view_of(each).segments[0];
+        for (uint64_t row = 0; row < 11; row++) EXPECT_EQ(s.tags[row], row < 10 ? 77u : 78u);
+    }
+    rig.close(r);
+    rig.open_gate();
+    EXPECT_GT(pages(), 1);
+}
+
+// No routing may be called complete because other rows of its page were written twice.
+TEST_F(Budget, replaced_rows_do_not_complete_a_page) {
+    const routecap_request r = rig.open(ROUTECAP_POLICY_REPLACE);
+    step(r, 1, 0, kRows - 1);
+    step(r, 2, 0, 1);
+    rig.run({{1, kRows - 1, 1}});
+    rig.forward([&] {  // the page's last row, one layer of it silent
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(1));
+        for (uint32_t l = 1; l < kShape.layers; l++) rig.record_tokens(l, {{1, kRows - 1, 1}});
+        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    });
+    rig.issue({Rig::span(r, kRows - 1, 0, 1)});
+    rig.open_gate();
+    Rows expected = routed_rows(kShape, 2, 0, 1) + routed_rows(kShape, 1, 1, kRows);
+    expected.back()[0].reset();
+    rig.expect(r, 0, expected);
+    // And once that cell comes, it is.
+    EXPECT_EQ(step(r, 1, kRows - 1, 1), 1);
+    expected.back()[0] = routed(kShape, 1, kRows - 1, 0);
+    rig.expect(r, 0, expected);
+}
+
+TEST_F(Budget, a_copy_takes_its_own_size) {
+    const routecap_request r = rig.open();
+    EXPECT_EQ(step(r, 1, 0, 100), 1);
+    const RoutingPtr copy(rig.extract(r, 0, 100, ROUTECAP_OK, ROUTECAP_EXTRACT_COPY));
+    EXPECT_NEAR(pages(), 1 + 100.0 / 128, 0.02);
+    EXPECT_EQ(view_of(copy.get()).segment_count, 1u);
+}

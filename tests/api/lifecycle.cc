@@ -1,0 +1,63 @@
+// Life of capturers: many of them, and processes that fork.
+#include <rig.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+using namespace rig;
+
+TEST(Lifecycle, create_and_destroy_many) {
+    for (int i = 0; i < 2000; i++) Rig rig({.shape = {.rows = 1 + static_cast<uint32_t>(i % 7)}, .held = i % 2 == 0});
+}
+
+TEST(Lifecycle, several_capturers_at_once) {
+    std::vector<std::thread> threads;
+    for (uint64_t t = 0; t < 4; t++)
+        threads.emplace_back([t] {
+            for (int i = 0; i < 50; i++) {
+                Rig rig;
+                const routecap_request r = rig.open();
+                rig.land(rig.step({{r, {t, 0, 20}}}));
+                rig.expect(r, 0, routed_rows(rig.shape(), t, 0, 20));
+            }
+        });
+    for (auto &thread : threads) thread.join();
+}
+
+// A forked child has neither the worker nor the locks: its calls say so and its frees do nothing. The parent is not disturbed.
+TEST(Lifecycle, forked_child) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    rig.land(rig.step({{r, {1, 0, 4}}}));
+    routecap_routing *routing = rig.extract(r, 0, 4, ROUTECAP_OK);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        routecap_stats stats{};
+        stats.struct_size = sizeof stats;
+        routecap_routing *none = nullptr;
+        bool ok = routecap_capturer_stats(rig.capturer(), &stats) == ROUTECAP_ERR_FORKED;
+        ok &= routecap_step_begin(rig.capturer(), 1, nullptr) == ROUTECAP_ERR_FORKED;
+        ok &= routecap_request_extract(rig.capturer(), r, 0, 4, 0, 0, &none) == ROUTECAP_ERR_FORKED;
+        ok &= routecap_routing_poll(routing) == ROUTECAP_ERR_FORKED;
+        ok &= routecap_routing_retain(routing) == ROUTECAP_ERR_FORKED;
+        routecap_routing_free(routing);
+        routecap_capturer_destroy(rig.capturer());
+        {
+            Rig own;  // a child's own capturer works
+            const routecap_request mine = own.open();
+            own.land(own.step({{mine, {1, 0, 4}}}));
+            own.expect(mine, 0, routed_rows(own.shape(), 1, 0, 4));
+        }
+        _exit(ok && !testing::Test::HasFailure() ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    expect_routing(routing, rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 4));
+    routecap_routing_free(routing);
+    rig.land(rig.step({{r, {1, 4, 4}}}));
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 8));
+}

@@ -1,0 +1,277 @@
+// Requests: positions from the device, reading what has landed, batches, shared sink rows, sizes.
+#include <rig.h>
+
+using namespace rig;
+
+namespace {
+
+routecap_issue_options with_positions(const std::vector<int32_t> &positions) {
+    routecap_issue_options options{};
+    options.struct_size = sizeof options;
+    options.positions = positions.data();
+    options.positions_dtype = ROUTECAP_DTYPE_I32;
+    return options;
+}
+
+routecap_span device_span(routecap_request r, uint64_t first, uint64_t end, uint32_t sink_row, uint32_t rows, uint32_t flags = 0) {
+    routecap_span s = Rig::span(r, first, sink_row, rows, flags | ROUTECAP_SPAN_DEVICE_POSITIONS);
+    s.position_end = end;
+    return s;
+}
+
+}  // namespace
+
+// With asynchronous scheduling the host knows a range, and the device the position.
+TEST(DevicePositions, count_with_their_bound_until_they_land) {
+    Rig rig({.held = true});
+    const routecap_request r = rig.open();
+    rig.land(rig.step({{r, {1, 0, 5}}}));
+    const std::vector<int32_t> positions = {7, 8};
+    const routecap_issue_options options = with_positions(positions);
+    rig.run({{1, 7, 2}});
+    rig.issue({device_span(r, 5, 10, 0, 2)}, ROUTECAP_OK, nullptr, &options);
+    rig.expect_length(r, 10);
+    rig.extract(r, 4, 2, ROUTECAP_ERR_NOT_READY);
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 5));
+    rig.open_gate();
+    rig.expect_length(r, 9);
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 5) + missing_rows(rig.shape(), 2) + routed_rows(rig.shape(), 1, 7, 9));
+    rig.extract(r, 9, 1, ROUTECAP_ERR_OUT_OF_RANGE);
+
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 8));
+    rig.expect_length(r, 8);
+    rig.open_gate();
+    rig.expect_length(r, 8);
+    const RoutingPtr routing(rig.finish(r, ROUTECAP_ALL));
+    rig.open_gate();
+    expect_routing(routing.get(), rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 5) + missing_rows(rig.shape(), 2) + routed_rows(rig.shape(), 1, 7, 8));
+}
+
+TEST(DevicePositions, outside_their_bounds_are_dropped_and_counted) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    const std::vector<int32_t> positions = {4, -1, 12, 5, 2000000000, 3};
+    const routecap_issue_options options = with_positions(positions);
+    rig.forward([&] {
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(6));
+        rig.record_all({{1, 4, 1}, {2, 0, 2}, {1, 5, 1}, {2, 0, 1}, {1, 3, 1}});
+        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    });
+    rig.land(rig.issue({device_span(r, 3, 12, 0, 6)}, ROUTECAP_OK, nullptr, &options));
+    rig.expect(r, 0, missing_rows(rig.shape(), 3) + routed_rows(rig.shape(), 1, 3, 6));
+    EXPECT_EQ(rig.stats().rows_unplaced, 3u);
+    EXPECT_EQ(rig.stats().rows_delivered, 3u);
+}
+
+// One span for a whole tree: as many rows as it has nodes, in fewer positions.
+TEST(DevicePositions, a_tree_in_one_span) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    const std::vector<int32_t> positions = {0, 1, 1, 2, 2, 2};
+    const routecap_issue_options options = with_positions(positions);
+    rig.forward([&] {
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(6));
+        rig.record_all({{1, 0, 1}, {1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {2, 2, 1}, {3, 2, 1}});
+        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    });
+    const routecap_step step = rig.issue({device_span(r, 0, 3, 0, 6, ROUTECAP_SPAN_SPECULATIVE)}, ROUTECAP_OK, nullptr, &options);
+    const uint32_t path[] = {0, 2, 4};
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, step, path, 3));
+    const RoutingPtr routing(rig.finish(r, ROUTECAP_ALL));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing.get(), -1));
+    expect_routing(routing.get(), rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 1) + routed_rows(rig.shape(), 2, 1, 3));
+}
+
+TEST(Reading, what_has_landed_of_a_running_request) {
+    Rig rig({.held = true});
+    const routecap_request r = rig.open();
+    rig.land(rig.step({{r, {1, 0, 5}}}));
+    rig.step({{r, {1, 5, 3}}});
+    rig.extract(r, 0, ROUTECAP_ALL, ROUTECAP_ERR_NOT_READY);
+    const RoutingPtr landed(rig.extract(r, 2, ROUTECAP_LANDED, ROUTECAP_OK));
+    expect_routing(landed.get(), rig.shape(), 2, routed_rows(rig.shape(), 1, 2, 5));
+    routecap_coverage coverage{};
+    coverage.struct_size = sizeof coverage;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_coverage(rig.capturer(), r, 0, ROUTECAP_LANDED, &coverage, nullptr, 0, 0));
+    EXPECT_EQ(coverage.rows, 5u);
+    EXPECT_EQ(coverage.length, 8u);
+    const RoutingPtr none(rig.extract(r, 6, ROUTECAP_LANDED, ROUTECAP_OK));
+    EXPECT_EQ(view_of(none.get()).rows, 0u);
+    int32_t ids[5 * 4 * 2];
+    routecap_copy_options options;
+    routecap_copy_options_init(&options, sizeof options);
+    options.dtype = ROUTECAP_DTYPE_I32;
+    uint64_t needed = 0;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_extract_into(rig.capturer(), r, 0, ROUTECAP_LANDED, &options, ids, sizeof ids, nullptr, 0, &needed));
+    EXPECT_EQ(needed, sizeof ids);
+}
+
+TEST(Reading, strict_takes_nothing_of_what_is_incomplete) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    rig.land(rig.step({{r, {1, 2, 4}}}));
+    routecap_routing *routing = nullptr;
+    EXPECT_STATUS(ROUTECAP_ERR_INCOMPLETE, routecap_request_extract(rig.capturer(), r, 0, 6, ROUTECAP_EXTRACT_TAKE, ROUTECAP_STRICT, &routing));
+    EXPECT_EQ(routing, nullptr);
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_extract(rig.capturer(), r, 2, 4, ROUTECAP_EXTRACT_TAKE, ROUTECAP_STRICT, &routing));
+    expect_routing(RoutingPtr(routing).get(), rig.shape(), 2, routed_rows(rig.shape(), 1, 2, 6));
+    rig.expect(r, 0, missing_rows(rig.shape(), 6));
+}
+
+// One token in several sequences.
+TEST(Spans, share_a_sink_row) {
+    Rig rig;
+    const routecap_request a = rig.open(), b = rig.open(), c = rig.open();
+    rig.run({{1, 0, 4}});
+    rig.land(rig.issue({Rig::span(a, 0, 0, 4), Rig::span(b, 10, 1, 2), Rig::span(c, 0, 3, 1), Rig::span(c, 5, 3, 1)}));
+    rig.expect(a, 0, routed_rows(rig.shape(), 1, 0, 4));
+    rig.expect(b, 10, routed_rows(rig.shape(), 1, 1, 3));
+    rig.expect(c, 0, routed_rows(rig.shape(), 1, 3, 4) + missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 3, 4));
+}
+
+TEST(Steps, without_spans_land_at_once) {
+    Rig rig({.slots = 1, .held = true});
+    const routecap_request r = rig.open();
+    for (int i = 0; i < 3; i++) {
+        rig.run({{1, 0, 4}});
+        EXPECT_STATUS(ROUTECAP_OK, routecap_step_poll(rig.capturer(), rig.issue({})));
+    }
+    rig.step({{r, {1, 0, 4}}});
+    rig.open_gate();
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
+    EXPECT_EQ(rig.stats().steps_landed, 4u);
+}
+
+// Warm-up and profiling runs that are never issued are harmless.
+TEST(Steps, discarded_forwards) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    for (int i = 0; i < 5; i++) rig.run({{9, 0, 32}});
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), nullptr));
+    rig.land(rig.issue({Rig::span(r, 0, 0, 2)}));  // there is no forward to take
+    rig.run({{9, 0, 32}});
+    rig.land(rig.step({{r, {1, 2, 4}}}));
+    rig.expect(r, 0, missing_rows(rig.shape(), 2) + routed_rows(rig.shape(), 1, 2, 6));
+}
+
+TEST(Steps, snapshot_made_by_issue) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    routecap_issue_options options{};
+    options.struct_size = sizeof options;
+    options.snapshot = ROUTECAP_SNAPSHOT_MAKE;
+    for (uint64_t p : {0u, 4u}) {
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
+        rig.record_all({{1, p, 4}});
+        rig.land(rig.issue({Rig::span(r, p, 0, 4)}, ROUTECAP_OK, nullptr, &options));
+    }
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 8));
+}
+
+TEST(Steps, tickets_are_numbered) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    for (uint64_t i = 1; i <= 2500; i++) {
+        const routecap_step step = rig.step({{r, {1, i, 1}}});
+        EXPECT_EQ(step, i);
+        rig.land(step);
+    }
+    for (routecap_step step : {1u, 1000u, 2500u}) EXPECT_STATUS(ROUTECAP_OK, routecap_step_poll(rig.capturer(), step));
+    EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_step_poll(rig.capturer(), 2501));
+}
+
+TEST(Batches, report_every_item) {
+    Rig rig;
+    routecap_request r[3];
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr, r, 3));
+    const routecap_step step = rig.step({{r[0], {1, 0, 4}}, {r[1], {2, 0, 4}}, {r[2], {3, 0, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
+    const uint32_t rows[] = {1, 3};
+    routecap_accept_item accepts[4] = {{.request = r[0], .step = step, .rows = nullptr, .count = 3, .status = 9, .reserved = 0},
+                                       {.request = r[1], .step = step, .rows = rows, .count = 2, .status = 9, .reserved = 0},
+                                       {.request = r[2], .step = step, .rows = nullptr, .count = 5, .status = 9, .reserved = 0},
+                                       {.request = 77, .step = step, .rows = nullptr, .count = 0, .status = 9, .reserved = 0}};
+    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_request_accept_batch(rig.capturer(), accepts, sizeof accepts[0], 4));
+    EXPECT_EQ(accepts[0].status, ROUTECAP_OK);
+    EXPECT_EQ(accepts[1].status, ROUTECAP_OK);
+    EXPECT_EQ(accepts[2].status, ROUTECAP_ERR_OUT_OF_RANGE);
+    EXPECT_EQ(accepts[3].status, ROUTECAP_ERR_UNKNOWN_REQUEST);
+    rig.land(rig.step({{r[0], {1, 3, 1}}}));
+
+    routecap_extract_item extracts[3] = {{.request = r[0], .first = 0, .rows = ROUTECAP_ALL, .mode = 0, .flags = 0, .routing = nullptr, .status = 9, .reserved = 0},
+                                         {.request = r[1], .first = 0, .rows = 4, .mode = 0, .flags = 0, .routing = nullptr, .status = 9, .reserved = 0},
+                                         {.request = r[2], .first = 0, .rows = 1, .mode = 0, .flags = 0, .routing = nullptr, .status = 9, .reserved = 0}};
+    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_request_extract_batch(rig.capturer(), extracts, sizeof extracts[0], 3));
+    EXPECT_EQ(extracts[0].status, ROUTECAP_OK);
+    EXPECT_EQ(extracts[1].status, ROUTECAP_INCOMPLETE);
+    EXPECT_EQ(extracts[2].status, ROUTECAP_ERR_OUT_OF_RANGE);
+    EXPECT_EQ(extracts[2].routing, nullptr);
+    expect_routing(RoutingPtr(extracts[0].routing).get(), rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 4));
+    Rows second = missing_rows(rig.shape(), 4);
+    second[1] = routed_row(rig.shape(), 2, 1), second[3] = routed_row(rig.shape(), 2, 3);
+    expect_routing(RoutingPtr(extracts[1].routing).get(), rig.shape(), 0, second);
+
+    routecap_finish_item finishes[2] = {{.request = r[0], .rows = 4, .routing = nullptr, .status = 9, .reserved = 0},
+                                        {.request = 5, .rows = 4, .routing = reinterpret_cast<routecap_routing *>(8), .status = 9, .reserved = 0}};
+    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_request_finish_batch(rig.capturer(), finishes, sizeof finishes[0], 2));
+    EXPECT_EQ(finishes[0].status, ROUTECAP_OK);
+    EXPECT_EQ(finishes[1].status, ROUTECAP_ERR_UNKNOWN_REQUEST);
+    EXPECT_EQ(finishes[1].routing, nullptr);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(finishes[0].routing, -1));
+    routecap_routing_free(finishes[0].routing);
+
+    const routecap_request closing[3] = {r[0], r[1], 0};
+    int32_t status[3];
+    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_request_close_batch(rig.capturer(), closing, status, 3));
+    EXPECT_EQ(status[0], ROUTECAP_ERR_UNKNOWN_REQUEST);
+    EXPECT_EQ(status[1] | status[2], ROUTECAP_OK);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_close_batch(rig.capturer(), &r[2], nullptr, 1));
+}
+
+// ---- Sizes of real models -------------------------------------------------------------------
+
+TEST(Sizes, shapes_of_real_models) {
+    for (auto [layers, k, experts] : {std::tuple{92u, 16u, 896u}, {24u, 1u, 128u}, {40u, 22u, 512u}, {23u, 5u, 64u}, {58u, 8u, 256u}, {1u, 32u, 32u},
+                                      {1024u, 1u, 1u}, {7u, 32u, 32768u}}) {
+        SCOPED_TRACE(std::to_string(layers) + "," + std::to_string(k) + "," + std::to_string(experts));
+        const Shape shape{.layers = layers, .k = k, .experts = experts, .rows = 40};
+        Rig rig({.shape = shape});
+        const routecap_request r = rig.open();
+        for (uint64_t p = 0; p < 320; p += 40) rig.land(rig.step({{r, {1, p, 40}}}));
+        rig.expect(r, 250, routed_rows(shape, 1, 250, 320));
+        const RoutingPtr all(rig.finish(r, 320));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(all.get(), -1));
+    }
+}
+
+TEST(Sizes, four_thousand_live_requests) {
+    const Shape shape{.layers = 24, .k = 1, .experts = 128, .rows = 4096};
+    Rig rig({.shape = shape});
+    std::vector<routecap_request> requests(4096);
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr, requests.data(), requests.size()));
+    for (uint64_t p = 0; p < 3; p++) {
+        std::vector<std::pair<routecap_request, Tokens>> batch;
+        for (uint64_t i = 0; i < requests.size(); i++) batch.push_back({requests[(i * 7 + p) % 4096], {(i * 7 + p) % 4096, p, 1}});
+        rig.land(rig.step(batch));
+    }
+    for (uint64_t i = 0; i < requests.size(); i += 97) rig.expect(requests[i], 0, routed_rows(shape, i, 0, 3));
+    std::vector<routecap_finish_item> items(4096);
+    for (uint64_t i = 0; i < 4096; i++) items[i] = {.request = requests[i], .rows = 3, .routing = nullptr, .status = 0, .reserved = 0};
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_finish_batch(rig.capturer(), items.data(), sizeof items[0], items.size()));
+    for (auto &item : items) {
+        EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(item.routing, -1));
+        routecap_routing_free(item.routing);
+    }
+    EXPECT_EQ(rig.bytes_in_use(), 0u);
+}
+
+TEST(Sizes, long_request) {
+    const Shape shape{.layers = 24, .k = 1, .experts = 128, .rows = 8192};
+    Rig rig({.shape = shape});
+    const routecap_request r = rig.open();
+    for (uint64_t p = 0; p < 131072; p += 8192) rig.land(rig.step({{r, {1, p, 8192}}}));
+    rig.expect_length(r, 131072);
+    for (uint64_t p : {0u, 65500u, 131000u}) rig.expect(r, p, routed_rows(shape, 1, p, p + 72));
+    const RoutingPtr all(rig.finish(r, 131072));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(all.get(), -1));
+    EXPECT_EQ(view_of(all.get()).rows, 131072u);
+}

@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Runs every suite, after setting up all they need. --full adds the slow ones. Ends with one line per suite and exit status 0 if all passed.
+cd "$(dirname "$0")/.." && . examples/setup.sh
+set +e
+
+full=0
+[ "${1:-}" = --full ] && full=1
+logs=$build/test-logs
+mkdir -p "$logs"
+results=()
+failures=0
+
+# suite NAME FUNCTION: runs it, keeps its output, and notes the line it ends with.
+suite() {
+    local name=$1 started=$SECONDS status
+    shift
+    say "-- $name"
+    "$@" > "$logs/$name.log" 2>&1
+    status=$?
+    local line
+    line=$(tail -n 1 "$logs/$name.log")
+    if [ $status = 0 ]; then
+        results+=("passed  $name: $line ($((SECONDS - started)) s)")
+    else
+        results+=("FAILED  $name: $line ($((SECONDS - started)) s)")
+        failures=$((failures + 1))
+        tail -n 60 "$logs/$name.log"
+    fi
+    say "${results[-1]}"
+}
+
+# run COMMAND...: one check of a suite; counts it.
+passed=0 failed=0
+run() {
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        say "failed: $*"
+    fi
+}
+closing() { say "$passed checks passed, $failed failed"; [ $failed = 0 ]; }
+
+# ---- Suites
+
+headers() {
+    local standard source
+    echo '#include <routecap.h>' > "$build/header.c"
+    for standard in c99 c11 c17; do run cc -std=$standard -Wall -Wextra -pedantic -Wpadded -Werror -Iinclude -fsyntax-only "$build/header.c"; done
+    for standard in c++11 c++17 c++20; do run c++ -x c++ -std=$standard -Wall -Wextra -pedantic -Wpadded -Werror -Iinclude -fsyntax-only "$build/header.c"; done
+    run c++ -x c++ -std=c++20 -Wall -Wextra -Werror -Iinclude -I. -fsyntax-only kernels/*.h -Wno-pragma-once-outside-header
+    for source in examples/*.c tests/abi/layout.c; do run cc -std=c11 -Wall -Wextra -pedantic -Werror -Iinclude -fsyntax-only "$source"; done
+    closing
+}
+
+abi() {
+    cmake --preset debug && cmake --build --preset debug -j "$jobs" || return 1
+    run bash tests/abi/check.sh build/debug/libroutecap.so include cc
+    run bash tests/abi/prove.sh "$root" c++
+    closing
+}
+
+# needed LIBRARY: what it depends on must be the system's.
+needed() {
+    ! readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libstdc\+\+\.so\.6|libgcc_s\.so\.1|libm\.so\.6|libc\.so\.6|libpthread\.so\.0|ld-linux.*)$'
+}
+# consumers PREFIX: programs built against an installed tree, in the three ways there are.
+consumers() {
+    local tree=$1 work=$build/consumers pc so
+    rm -rf "$work" && mkdir -p "$work"
+    pc=$(dirname "$(find "$tree" -name routecap.pc)")
+    so=$(find "$tree" -name libroutecap.so.0)
+    local flags
+    flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs routecap) || return 1
+    run eval "cc -std=c11 -Wall -Wextra -Werror examples/worker_loop.c -o '$work/linked' $flags"
+    run env LD_LIBRARY_PATH="$(dirname "$so")" "$work/linked"
+    run cmake -S tests/install -B "$work/cmake" -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
+    run cmake --build "$work/cmake"
+    run "$work/cmake/worker_loop"
+    run cc -std=c11 -Wall -Wextra -Werror -I"$tree/include" examples/cpu_callback.c -o "$work/loaded" -ldl
+    run "$work/loaded" "$so"
+}
+installed_tree() {
+    run needed "$library"
+    run bash -c "! readelf -d '$library' | grep -E 'RPATH|RUNPATH'"
+    run bash -c "readelf -d '$library' | grep -q 'SONAME.*libroutecap.so.0'"
+    run bash -c "readelf -d '$library' | grep -q NODELETE"
+    consumers "$prefix"
+    rm -rf "$build/moved tree" && cp -a "$prefix" "$build/moved tree"
+    consumers "$build/moved tree"
+    closing
+}
+
+# ctest_in DIRECTORY: prints ctest's own count as the closing line.
+ctest_in() {
+    ctest --test-dir "$1" -j "$jobs" --output-on-failure --no-tests=error > "$1/ctest.log" 2>&1
+    local status=$?
+    [ $status = 0 ] || cat "$1/ctest.log"
+    say "$(grep 'tests passed' "$1/ctest.log" | tail -n 1)"
+    return $status
+}
+against_installed() {
+    cmake -S tests -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror -DCMAKE_PREFIX_PATH="$prefix" &&
+        cmake --build build/tests -j "$jobs" && ctest_in build/tests
+}
+sanitized() { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && ctest_in "build/$1"; }
+
+examples() {
+    install_llama && build_llama_example || return 1
+    local model
+    for model in qwen3moe deepseek2; do
+        run capture_llama "$model" LICENSE:700 include/routecap.h:150 README.md:33
+        run capture_llama "$model" LICENSE:1 README.md:1
+        run capture_llama "$model" --prune LICENSE:200 README.md:50 include/routecap.h:7
+    done
+    closing
+}
+
+bench() {
+    run build/tests/bench/bench --quick --json "$build/bench.json"
+    run python3 -m json.tool "$build/bench.json" "$build/bench.pretty.json"
+    closing
+}
+
+more_random() { ROUTECAP_TEST_EFFORT=25 build/tests/model; }
+valgrinded() {
+    need valgrind=valgrind
+    local program
+    for program in scenarios api; do
+        run valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,possible "build/tests/$program" \
+            --gtest_filter='-*F24*:*F27_memory*:*F34*:Sizes.*:Lifecycle.forked_child:Steps.tickets*'
+    done
+    closing
+}
+
+# ----
+
+say "setup: compilers and tools"
+need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config python3=python3 /usr/include/gtest/gtest.h=libgtest-dev \
+    abidiff=abigail-tools readelf=binutils
+install_library
+
+suite headers headers
+suite abi abi
+suite installed-tree installed_tree
+suite tests against_installed
+suite asan-ubsan sanitized asan
+suite tsan sanitized tsan
+suite examples examples
+suite bench bench
+if [ $full = 1 ]; then
+    suite more-random more_random
+    suite valgrind valgrinded
+fi
+
+say
+printf '%s\n' "${results[@]}"
+[ $full = 1 ] || say "left out without --full: more-random, valgrind"
+[ $failures = 0 ]
