@@ -268,7 +268,7 @@ typedef struct routecap_memory {
     uint64_t request_bytes;   /* of one open request before its first row, outside the budget */
 } routecap_memory;
 
-/* What the capturer saw since it was created. A snapshot: fields are read one after another while the capturer runs. */
+/* What the capturer saw since it was created. Fields are read one after another while it runs; no row is counted as landed before it is issued. */
 typedef struct routecap_stats {
     uint32_t struct_size;
     uint32_t silent_layers; /* layers without one valid cell in the last step that landed with rows */

@@ -7,15 +7,16 @@
 
 namespace routecap {
 
+// Who reads a counter sees all that was counted before what it sees: read effects before causes, and no effect is without its cause.
 class Counter {
 public:
     void operator+=(uint64_t n) {
-        if (n != 0) value_.fetch_add(n, std::memory_order_relaxed);
+        if (n != 0) value_.fetch_add(n, std::memory_order_release);
     }
-    void operator-=(uint64_t n) { value_.fetch_sub(n, std::memory_order_relaxed); }
-    void operator++(int) { value_.fetch_add(1, std::memory_order_relaxed); }
-    void set(uint64_t n) { value_.store(n, std::memory_order_relaxed); }
-    operator uint64_t() const { return value_.load(std::memory_order_relaxed); }
+    void operator-=(uint64_t n) { value_.fetch_sub(n, std::memory_order_release); }
+    void operator++(int) { value_.fetch_add(1, std::memory_order_release); }
+    void set(uint64_t n) { value_.store(n, std::memory_order_release); }
+    operator uint64_t() const { return value_.load(std::memory_order_acquire); }
 
 private:
     std::atomic<uint64_t> value_{0};

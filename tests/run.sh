@@ -14,6 +14,7 @@ failures=0
 suite() {
     local name=$1 started=$SECONDS status
     shift
+    passed=0 failed=0
     say "-- $name"
     "$@" > "$logs/$name.log" 2>&1
     status=$?
@@ -30,7 +31,6 @@ suite() {
 }
 
 # run COMMAND...: one check of a suite; counts it.
-passed=0 failed=0
 run() {
     if "$@"; then
         passed=$((passed + 1))
@@ -48,7 +48,10 @@ headers() {
     echo '#include <routecap.h>' > "$build/header.c"
     for standard in c99 c11 c17; do run cc -std=$standard -Wall -Wextra -pedantic -Wpadded -Werror -Iinclude -fsyntax-only "$build/header.c"; done
     for standard in c++11 c++17 c++20; do run c++ -x c++ -std=$standard -Wall -Wextra -pedantic -Wpadded -Werror -Iinclude -fsyntax-only "$build/header.c"; done
-    run c++ -x c++ -std=c++20 -Wall -Wextra -Werror -Iinclude -I. -fsyntax-only kernels/*.h -Wno-pragma-once-outside-header
+    for source in kernels/*.h; do
+        echo "#include \"$source\"" > "$build/kernel.cc"
+        run c++ -std=c++20 -Wall -Wextra -Werror -Iinclude -I. -fsyntax-only "$build/kernel.cc"
+    done
     for source in examples/*.c tests/abi/layout.c; do run cc -std=c11 -Wall -Wextra -pedantic -Werror -Iinclude -fsyntax-only "$source"; done
     closing
 }
@@ -103,6 +106,8 @@ against_installed() {
     cmake -S tests -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror -DCMAKE_PREFIX_PATH="$prefix" &&
         cmake --build build/tests -j "$jobs" && ctest_in build/tests
 }
+# A forked child of a program with threads may start threads of its own; ThreadSanitizer allows that only when told.
+export TSAN_OPTIONS=die_after_fork=0
 sanitized() { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && ctest_in "build/$1"; }
 
 examples() {
