@@ -25,8 +25,7 @@ routecap_memory memory_of(const Config &config) {
     if (config.role == ROUTECAP_ROLE_DISABLED) return m;
     const Shape &shape = *config.shape;
     const kernels::SlotLayout layout(config.rows, shape.validity_bytes, shape.ids_bytes);
-    const uint64_t element = sink_element_bytes(config.sink_dtype);
-    const uint64_t sink = config.external_sink ? 0 : uint64_t{shape.layers} * config.rows * shape.k * element;
+    const uint64_t sink = config.external_sink ? 0 : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
     const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
     m.host_bytes = sink + slots + sizeof(Capturer) + 64 * 1024;
     m.page_rows = shape.page_rows;

@@ -6,7 +6,7 @@ namespace routecap {
 
 Sink::Sink(std::span<const uint32_t> layer_experts, uint32_t rows, uint32_t k, int32_t dtype, void *ids)
     : rows_(rows), k_(k), layers_(layer_experts.size()), fixed_(layer_experts.size(), 0) {
-    const size_t layer_bytes = static_cast<size_t>(rows) * k * sink_element_bytes(dtype);
+    const size_t layer_bytes = sink_layer_bytes(rows, k, dtype);
     for (size_t l = 0; l < layers_.size(); l++)
         layers_[l] = {ids != nullptr ? static_cast<uint8_t *>(ids) + l * layer_bytes : nullptr, k, dtype, layer_experts[l]};
 }

@@ -15,9 +15,14 @@ constexpr uint32_t sink_element_bytes(int32_t dtype) {
     return dtype == ROUTECAP_DTYPE_I16 ? 2 : dtype == ROUTECAP_DTYPE_I32 ? 4 : dtype == ROUTECAP_DTYPE_I64 ? 8 : 0;
 }
 
+// From one layer to the next in the library's own sink. Never a power of two: a row's cells in all layers must not compete for the same cache lines.
+constexpr size_t sink_layer_bytes(uint32_t rows, uint32_t k, int32_t dtype) {
+    return (size_t{rows} * k * sink_element_bytes(dtype) + 63) / 64 * 64 + 64;
+}
+
 class Sink {
 public:
-    // `ids` is (layers, rows, k) elements of `dtype`, or nullptr: every layer has yet to be bound.
+    // `ids` is room for layers * sink_layer_bytes, or nullptr: every layer has yet to be bound.
     Sink(std::span<const uint32_t> layer_experts, uint32_t rows, uint32_t k, int32_t dtype, void *ids);
 
     int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink);

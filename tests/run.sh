@@ -106,8 +106,6 @@ against_installed() {
     cmake -S tests -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror -DCMAKE_PREFIX_PATH="$prefix" &&
         cmake --build build/tests -j "$jobs" && ctest_in build/tests
 }
-# A forked child of a program with threads may start threads of its own; ThreadSanitizer allows that only when told.
-export TSAN_OPTIONS=die_after_fork=0
 sanitized() { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && ctest_in "build/$1"; }
 
 examples() {

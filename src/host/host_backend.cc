@@ -31,7 +31,7 @@ public:
         : shape_(config.shape),
           rows_(config.rows),
           layout_(config.rows, shape_->validity_bytes, shape_->ids_bytes),
-          sink_memory_(allocate(config.external_sink ? 0 : size_t{shape_->layers} * rows_ * shape_->k * sink_element_bytes(config.sink_dtype))),
+          sink_memory_(allocate(config.external_sink ? 0 : shape_->layers * sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
           sink_(shape_->layer_experts, rows_, shape_->k, config.sink_dtype, sink_memory_.get()) {
         if (config.role != ROUTECAP_ROLE_OWNER) return;
         for (uint32_t s = 0; s < config.slots; s++) slots_.push_back(slot_memory_.emplace_back(allocate(layout_.bytes())).get());
