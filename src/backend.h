@@ -5,10 +5,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
-#include "config.h"
 #include "kernels/slot.h"
 #include "routecap.h"
 #include "sink.h"
@@ -62,16 +59,5 @@ public:
     virtual bool landed(int32_t slot) = 0;
     virtual SlotContents contents(int32_t slot) = 0;
 };
-
-// The backend of this configuration, or the status that says why there is none.
-int32_t make_backend(const Config &config, std::unique_ptr<Backend> &backend);
-
-// Whether a backend can be used, and one line about it in static storage.
-struct BackendInfo {
-    bool available;
-    int32_t devices;
-    const char *detail;
-};
-BackendInfo backend_info(int32_t backend);
 
 }  // namespace routecap

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "backend.h"
+#include "backends.h"
 #include "config.h"
 #include "counters.h"
 #include "filing.h"

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "backend.h"
+#include "config.h"
 
 namespace routecap {
 

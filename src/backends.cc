@@ -1,4 +1,4 @@
-#include "backend.h"
+#include "backends.h"
 
 #include "host/host_backend.h"
 #include "status.h"
