@@ -47,7 +47,7 @@
  * ------------------------------------------------------------------------------------------------
  * Threads, waiting, ownership, streams
  * ------------------------------------------------------------------------------------------------
- * Threads. The functions that take a stream, and routecap_sink_bind, are called by one thread at a time per capturer. All others may be
+ * Threads. The functions that take a stream, and those of the sink, are called by one thread at a time per capturer. All others may be
  * called from any thread at any time, also while steps are in flight, except that nothing may run during or after
  * routecap_capturer_destroy of the same capturer. Routings may be used from all threads at once, also during destroy; each reference is freed
  * once. Each call takes effect at one instant between its start and its return: a span whose request ends concurrently is either filed or
@@ -152,6 +152,7 @@ ROUTECAP_API uint32_t routecap_version(void);
 #define ROUTECAP_ERR_INCOMPLETE (-203) /* strict reading, and cells are missing */
 #define ROUTECAP_ERR_CONFLICT (-204)   /* recorded twice in one step, or different ids where equal ones are required */
 #define ROUTECAP_ERR_FORKED (-205)     /* called in a child process that was forked after the object was made */
+#define ROUTECAP_ERR_CAPTURING (-206)  /* this call cannot be part of a CUDA graph, and the stream is being captured; the capture goes on */
 
 /* A resource is exhausted. */
 #define ROUTECAP_ERR_NO_MEMORY (-300) /* the budget, or the system's memory */
@@ -159,7 +160,10 @@ ROUTECAP_API uint32_t routecap_version(void);
 #define ROUTECAP_ERR_THREAD (-302) /* the worker thread could not be started */
 
 /* The device. */
-#define ROUTECAP_ERR_NO_BACKEND (-400) /* this build or this machine does not have the backend */
+#define ROUTECAP_ERR_NO_BACKEND (-400)     /* this build or this machine does not have the backend */
+#define ROUTECAP_ERR_DRIVER_TOO_OLD (-401) /* the text says which driver this build needs */
+#define ROUTECAP_ERR_DEVICE (-402)         /* a call of the driver failed; the text says which and how */
+#define ROUTECAP_ERR_DEVICE_LOST (-403)    /* the device works no more. Final; what has landed can still be read, the rest is missing */
 
 /* A defect of the library. */
 #define ROUTECAP_ERR_INTERNAL (-500)
@@ -221,7 +225,7 @@ typedef struct CUstream_st *routecap_stream;
 /* What a rank does. */
 #define ROUTECAP_ROLE_OWNER 0 /* captures */
 #define ROUTECAP_ROLE_MIRROR 1 /* tensor-parallel replica: same calls on the forward path as the owner, rows go nowhere */
-#define ROUTECAP_ROLE_DISABLED 2 /* off: nothing is allocated or started, no argument is looked at, every call returns at once */
+#define ROUTECAP_ROLE_DISABLED 2 /* off: nothing is allocated or started, only outputs are looked at, every call returns at once */
 
 /* What the ids number. */
 #define ROUTECAP_ID_SPACE_LOGICAL 0 /* ids as the router chose them */
@@ -289,7 +293,7 @@ typedef struct routecap_stats {
     uint64_t rows_refused;     /* for memory */
     /* Other counts. */
     uint64_t rows_skipped;       /* in spans of unknown requests */
-    uint64_t rows_overlapped;    /* delivered at a position that had valid cells */
+    uint64_t rows_overlapped;    /* delivered with a valid cell where one was */
     uint64_t rows_mismatched;    /* of those, with another set of ids in a cell valid in both; needs ROUTECAP_CONFIG_COMPARE */
     uint64_t rows_dropped;       /* recorded rows outside the rows begun, of steps that landed */
     uint64_t cells_conflicting;  /* recorded again within one step, of steps that landed; the first was kept */
@@ -299,7 +303,7 @@ typedef struct routecap_stats {
     /* Now. */
     uint64_t requests_open;
     uint64_t steps_in_flight;
-    uint64_t bytes_in_use; /* of the budget: pages of requests and routings, provisional rows, and what is promised to rows in flight */
+    uint64_t bytes_in_use; /* of the budget: pages of requests and routings, provisional rows, and what is promised to rows that were issued */
     uint64_t bytes_peak;
     uint64_t bytes_budget;
 } routecap_stats;
@@ -539,7 +543,8 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
  * known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
  *
  * A span of an unknown or closed request, or one whose pages exceed the budget, is skipped and counted; the others are not affected, and the call
- * returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing.
+ * returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing. Rows that meet a page shared with a
+ * routing or another request may also be refused later, where it has to be copied.
  *
  * Each forward fills one slot, which is free again once its step was filed. The slot is chosen by the issue or discard before the forward or, if
  * it is not captured, by its begin. If none was free then, the step is lost: it has a ticket and has landed, all its rows are missing,
@@ -589,7 +594,7 @@ ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routeca
  * Requests
  *
  * A request's length is one past its highest position that was issued and is settled, whether or not it was captured. A span with device
- * positions counts with its upper bound until it lands, and with its highest real position from then on. Reading a row at or beyond the
+ * positions counts with its upper bound until it lands, and with its highest real position from then on; if it is lost or refused, its bound stays. Reading a row at or beyond the
  * length is ROUTECAP_ERR_OUT_OF_RANGE.
  *
  * The first valid value of a cell is final: issuing its position again keeps it and is counted. A cell that is missing is filled by a later issue.
@@ -666,6 +671,8 @@ ROUTECAP_API int32_t routecap_request_truncate(routecap_capturer *capturer, rout
 /**
  * Open a request that begins with rows 0..rows-1 of another: several samples of one prompt, a beam. The pages are shared, not copied. Rows in
  * flight are included once they land; provisional rows are not.
+ *
+ * Until the rows of steps in flight have landed, and for a moment after, the shared rows cannot be taken from the parent (ROUTECAP_ERR_NOT_READY).
  *
  * @param rows   At most the parent's length (ROUTECAP_ERR_OUT_OF_RANGE otherwise); ROUTECAP_ALL: its length at this moment.
  * @param child  Receives the handle. It has the parent's policy.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <string.h>
 
 #include <type_traits>
 
@@ -33,12 +34,25 @@ constexpr int32_t kInvalidId = -1;
 
 constexpr int32_t kNoSlot = -1;
 
+// Which slot the next snapshot fills, as the host named it in stream order. Every naming has an epoch of its own, so that work that was begun
+// under another is recognised. Written as one word of 64 bits.
+struct alignas(8) Named {
+    int32_t slot;
+    uint32_t epoch;
+    ROUTECAP_BODY bool operator==(const Named &other) const { return slot == other.slot && epoch == other.epoch; }
+};
+
 // The words that begin, record and snapshot exchange, in the memory of the device. Work of one stream reads and writes them in its order.
 struct Control {
+    Named named;         // written by the host; a new naming disarms what was begun
+    Named begun;         // what `named` was at the last begin
     uint32_t armed;      // rows begun and not yet snapped
-    int32_t slot;        // what the next snapshot fills, or kNoSlot
-    uint64_t conflicts;  // cells recorded twice since begin
-    uint64_t dropped;    // rows recorded outside the rows begun, since begin
+    uint32_t finished;   // blocks of the running snapshot that have done their items
+    uint64_t conflicts;  // cells recorded twice since the last snapshot or begin
+    uint64_t dropped;    // rows recorded outside the rows begun since then
+
+    // Rows that may be written, and that the next snapshot takes.
+    ROUTECAP_BODY uint32_t rows() const { return begun == named ? armed : 0; }
 };
 
 // k as the compiler may know it: K, or where that is 0 the number given.
@@ -47,20 +61,45 @@ ROUTECAP_BODY constexpr uint32_t columns(uint32_t k) {
     return K != 0 ? K : k;
 }
 
-// Calls f.operator()<K>() with K = k for the k of common models, otherwise with 0.
-template <class F>
-inline void with_columns(uint32_t k, F f) {
-    switch (k) {
-        case 1: return f.template operator()<1>();
-        case 2: return f.template operator()<2>();
-        case 4: return f.template operator()<4>();
-        case 6: return f.template operator()<6>();
-        case 8: return f.template operator()<8>();
-        case 10: return f.template operator()<10>();
-        case 16: return f.template operator()<16>();
-        case 22: return f.template operator()<22>();
-        default: return f.template operator()<0>();
+// The ids of one cell.
+template <class T, uint32_t K>
+struct alignas(16) Ids {
+    T id[K != 0 ? K : ROUTECAP_MAX_K];
+    ROUTECAP_BODY T &operator[](uint32_t c) { return id[c]; }
+    ROUTECAP_BODY T operator[](uint32_t c) const { return id[c]; }
+};
+
+// Copies the ids of a cell to or from `memory`, which is aligned to an id and often to more: in words as large as fit.
+template <uint32_t K, class T>
+ROUTECAP_BODY void move(T *to, const T *from, const T *memory, uint32_t k) {
+#if defined(__CUDA_ARCH__)
+    constexpr uint32_t bytes = K * sizeof(T);
+    const auto words = [&]<class Word>(Word) {
+#pragma unroll
+        for (uint32_t w = 0; w < bytes / sizeof(Word); w++) reinterpret_cast<Word *>(to)[w] = reinterpret_cast<const Word *>(from)[w];
+    };
+    const auto address = reinterpret_cast<uintptr_t>(memory);
+    if constexpr (K != 0 && bytes % 16 == 0) {
+        if (address % 16 == 0) return words(uint4{});
     }
+    if constexpr (K != 0 && bytes % 8 == 0) {
+        if (address % 8 == 0) return words(uint2{});
+    }
+    if constexpr (K != 0 && bytes % 4 == 0) {
+        if (address % 4 == 0) return words(uint32_t{});
+    }
+#else
+    static_cast<void>(memory);
+#endif
+    for (uint32_t c = 0; c < columns<K>(k); c++) to[c] = from[c];
+}
+template <class T, uint32_t K>
+ROUTECAP_BODY void load(Ids<T, K> &ids, const T *cell, uint32_t k) {
+    move<K, T>(ids.id, cell, cell, k);
+}
+template <class T, uint32_t K>
+ROUTECAP_BODY void store(T *cell, const Ids<T, K> &ids, uint32_t k) {
+    move<K, T>(cell, ids.id, cell, k);
 }
 
 // Adds to a word that many threads of a kernel count in.

@@ -6,7 +6,7 @@
 //   | ... validity row 1 | validity row 0 | SlotHeader | ids row 0 | ids row 1 | ... | positions |
 //                                         ^ slot + offset
 //
-// Positions, where a step has them, follow the last row that is copied, aligned to 8 bytes.
+// Positions, where a step has them, follow the last row that is copied, aligned to 8 bytes, in the type in which they came.
 #pragma once
 
 #include <stddef.h>
@@ -16,9 +16,9 @@
 namespace routecap::kernels {
 
 struct alignas(64) SlotHeader {
+    uint32_t epoch;      // of the naming under which all this was written
     uint32_t covered;    // rows that the snapshot holds; rows at or beyond are missing
-    uint32_t reserved;
-    uint64_t conflicts;  // Control's, at the snapshot
+    uint64_t conflicts;  // Control's, added up over the snapshots of this naming since its last begin
     uint64_t dropped;
 };
 
@@ -38,8 +38,8 @@ struct SlotLayout {
     ROUTECAP_BODY SlotHeader *header(uint8_t *slot) const { return reinterpret_cast<SlotHeader *>(slot + offset); }
     ROUTECAP_BODY uint8_t *ids(uint8_t *slot, size_t row) const { return slot + offset + sizeof(SlotHeader) + row * ids_bytes; }
     ROUTECAP_BODY uint8_t *validity(uint8_t *slot, size_t row) const { return slot + offset - (row + 1) * validity_bytes; }
-    ROUTECAP_BODY int64_t *positions(uint8_t *slot, size_t rows_copied) const {
-        return reinterpret_cast<int64_t *>(slot + (offset + sizeof(SlotHeader) + rows_copied * ids_bytes + 7) / 8 * 8);
+    ROUTECAP_BODY uint8_t *positions(uint8_t *slot, size_t rows_copied) const {
+        return slot + (offset + sizeof(SlotHeader) + rows_copied * ids_bytes + 7) / 8 * 8;
     }
     // Size of a slot with every row and every position.
     constexpr size_t bytes() const {

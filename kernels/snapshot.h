@@ -38,62 +38,66 @@ struct Snapshot {
     const SinkLayer *layers;
     uint32_t layer_count;
     uint32_t k;
-    uint32_t rows;      // at most so many: the rows of the sink, or those of the begin that belongs to this snapshot
     Control *control;
     uint8_t *const *slots;
     SlotLayout layout;
 
     ROUTECAP_BODY uint32_t groups() const { return layout.validity_bytes; }
-    ROUTECAP_BODY uint32_t live() const { return control->slot == kNoSlot ? 0 : control->armed < rows ? control->armed : rows; }
+    ROUTECAP_BODY uint32_t live() const { return control->named.slot == kNoSlot ? 0 : control->rows(); }
     ROUTECAP_BODY uint32_t outer() const { return live(); }
     ROUTECAP_BODY uint32_t inner() const { return groups(); }
 
     // Narrows one cell. Returns 0 if it is valid, otherwise the reason.
     template <class T>
-    ROUTECAP_BODY uint8_t narrow(const T *cell, uint32_t experts, Id *out) const {
+    ROUTECAP_BODY uint8_t narrow(const T *cell, uint32_t experts, Ids<Id, K> &out) const {
         using Unsigned = std::make_unsigned_t<T>;
+        Ids<T, K> ids;
+        load(ids, cell, k);
         bool in_range = true;
         for (uint32_t c = 0; c < columns<K>(k); c++) {
-            in_range &= static_cast<Unsigned>(cell[c]) < static_cast<Unsigned>(experts);  // poison and kInvalidId are not
-            out[c] = static_cast<Id>(cell[c]);
+            in_range &= static_cast<Unsigned>(ids[c]) < static_cast<Unsigned>(experts);  // poison and kInvalidId are not
+            out[c] = static_cast<Id>(ids[c]);
         }
-        if (in_range && distinct<Id, K>(out, k)) return 0;
+        if (in_range && distinct<Id, K>(out.id, k)) return 0;
         bool unwritten = false;
-        for (uint32_t c = 0; c < columns<K>(k); c++) unwritten |= cell[c] == kPoison<T>;
+        for (uint32_t c = 0; c < columns<K>(k); c++) unwritten |= ids[c] == kPoison<T>;
         return unwritten ? ROUTECAP_MISSING_UNWRITTEN : !in_range ? ROUTECAP_MISSING_OUT_OF_RANGE : ROUTECAP_MISSING_DUPLICATE;
     }
 
-    ROUTECAP_BODY uint8_t group(uint32_t row, uint32_t first, uint32_t end, Id *out) const {
+    ROUTECAP_BODY uint8_t group(uint32_t row, uint32_t first, uint32_t end, Id *to) const {
         uint8_t valid = 0;
-        for (uint32_t l = first; l < end; l++, out += columns<K>(k)) {
+        for (uint32_t l = first; l < end; l++, to += columns<K>(k)) {
+            Ids<Id, K> out;
             uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
             if (layers[l].ids != nullptr)
                 with_row(layers[l], row, [&](auto *cell) { reason = narrow(cell, layers[l].experts, out); });
-            if (reason == 0) {
+            if (reason == 0)
                 valid = static_cast<uint8_t>(valid | 1u << (l - first));
-            } else {
+            else
                 for (uint32_t c = 0; c < columns<K>(k); c++) out[c] = c == 0 ? reason : 0;
-            }
+            store(to, out, k);
         }
         return valid;
     }
 
     ROUTECAP_BODY void item(uint32_t row, uint32_t g) const {
         const uint32_t first = g * 8, end = first + 8 < layer_count ? first + 8 : layer_count;
-        uint8_t *slot = slots[control->slot];
+        uint8_t *slot = slots[control->named.slot];
         Id *out = reinterpret_cast<Id *>(layout.ids(slot, row)) + static_cast<size_t>(first) * columns<K>(k);
         layout.validity(slot, row)[g] = group(row, first, end, out);
     }
 
     // Once, after all items have read the control words: the slot covers what was armed; nothing is armed any more.
     ROUTECAP_BODY void after() const {
-        if (control->slot != kNoSlot) {
-            SlotHeader *header = layout.header(slots[control->slot]);
-            header->covered = live();
-            header->conflicts = control->conflicts;
-            header->dropped = control->dropped;
+        const Named named = control->named;
+        if (named.slot != kNoSlot) {
+            SlotHeader *header = layout.header(slots[named.slot]);
+            const SlotHeader before = header->epoch == named.epoch ? *header : SlotHeader{};  // a second snapshot covers nothing and forgets no count
+            *header = {named.epoch, live(), before.conflicts + control->conflicts, before.dropped + control->dropped};
         }
         control->armed = 0;
+        control->conflicts = 0;
+        control->dropped = 0;
     }
 };
 

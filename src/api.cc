@@ -73,6 +73,11 @@ int32_t clear(Handle *output, const char *name) noexcept {
     return ROUTECAP_OK;
 }
 
+template <class Item>
+void clear_routings(Item *items, size_t item_size, size_t count) noexcept {
+    for (size_t i = 0; items != nullptr && item_size >= sizeof *items && i < count; i++) at(items, item_size, i).routing = nullptr;
+}
+
 int32_t slice(const Routing &routing, uint64_t first, uint64_t rows, Routing **slice) {
     const auto ull = [](uint64_t n) { return static_cast<unsigned long long>(n); };
     if (first < routing.first() || first > routing.end() || (rows != ROUTECAP_ALL && rows > routing.end() - first))
@@ -193,6 +198,7 @@ int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step, 
 // ---- Requests -------------------------------------------------------------------------------
 
 int32_t routecap_request_open(routecap_capturer *capturer, const routecap_open_options *options, routecap_request *requests, size_t count) {
+    if (requests != nullptr) std::fill_n(requests, count, routecap_request{0});
     return with(capturer, [&](Capturer &c) { return c.open(options, requests, count); });
 }
 
@@ -229,6 +235,7 @@ int32_t routecap_request_extract(routecap_capturer *capturer, routecap_request r
 }
 
 int32_t routecap_request_extract_batch(routecap_capturer *capturer, routecap_extract_item *items, size_t item_size, size_t count) {
+    clear_routings(items, item_size, count);
     return with(capturer, [&](Capturer &c) { return c.extract_batch(items, item_size, count); });
 }
 
@@ -245,6 +252,7 @@ int32_t routecap_request_finish(routecap_capturer *capturer, routecap_request re
 }
 
 int32_t routecap_request_finish_batch(routecap_capturer *capturer, routecap_finish_item *items, size_t item_size, size_t count) {
+    clear_routings(items, item_size, count);
     return with(capturer, [&](Capturer &c) { return c.finish_batch(items, item_size, count); });
 }
 
@@ -290,8 +298,8 @@ int32_t routecap_routing_coverage(const routecap_routing *routing, routecap_cove
 
 int32_t routecap_routing_split(const routecap_routing *routing, uint64_t prompt_tokens, uint64_t generated_tokens, routecap_routing **prompt,
                                routecap_routing **generated) {
-    if (int32_t s = clear(prompt, "prompt"); s < 0) return s;
-    if (int32_t s = clear(generated, "generated"); s < 0) return s;
+    const int32_t s1 = clear(prompt, "prompt"), s2 = clear(generated, "generated");
+    if (s1 < 0 || s2 < 0) return std::min(s1, s2);
     return with_rows(routing, [&](const Routing &r) {
         const uint64_t middle = std::clamp(prompt_tokens, r.first(), r.end());
         RoutingPtr first(r.slice(r.first(), middle - r.first()));

@@ -5,30 +5,22 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
+#include "kernels/record.h"
 #include "kernels/slot.h"
 #include "routecap.h"
 #include "sink.h"
 
 namespace routecap {
 
-// A checked routecap_source.
-struct Source {
-    const void *ids;
-    int32_t dtype;
-    int64_t row_stride, column_stride;
-    uint32_t rows;
-    const int32_t *live_rows, *row_base, *row_index;
-    uint32_t first_row;
-    int32_t offset;
-    const int32_t *table;
-    uint32_t table_size;
-};
-
-// Where positions of a step's rows come from, if from the device.
+// The positions of the first `rows` sink rows of a step, where spans have device positions.
 struct DevicePositions {
-    const void *positions = nullptr;
-    int32_t dtype = 0;
+    const void *positions;
+    int32_t dtype;
+    uint32_t rows;
+
+    size_t bytes() const { return size_t{rows} * (dtype == ROUTECAP_DTYPE_I32 ? 4 : 8); }
 };
 
 // A step's rows in host memory.
@@ -42,22 +34,35 @@ struct SlotContents {
 class Backend {
 public:
     virtual ~Backend() = default;
-    virtual Sink &sink() = 0;
     virtual const kernels::SlotLayout &layout() const = 0;
+    virtual const Sink &sink() const = 0;
+    virtual int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) = 0;
+    virtual routecap_sink give_out(uint32_t layer) = 0;
 
-    // The forward path, in stream order.
-    virtual int32_t check(routecap_stream stream) = 0;
+    // The forward path, in stream order. Before each call below, enter() says whether the stream can be used, and whether it is being captured.
+    virtual int32_t enter(routecap_stream stream, bool &capturing) = 0;
     virtual int32_t begin(uint32_t rows, routecap_stream stream) = 0;
-    virtual int32_t record(uint32_t layer, const Source &source, routecap_stream stream) = 0;
+    virtual int32_t record(uint32_t layer, const kernels::Source &source, routecap_stream stream) = 0;
     virtual int32_t snapshot(routecap_stream stream) = 0;
-    // Brings the first `rows` rows of a slot, with their positions if asked for, to the host.
-    virtual int32_t copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) = 0;
-    // Makes `slot`, or none (kNoSlot), the one that the next snapshot fills; clears it and disarms what was begun.
-    virtual int32_t name_slot(int32_t slot, routecap_stream stream) = 0;
 
-    // Filing.
+    // Not while capturing. What fails here shows as missing rows, and as the status of the next call.
+    // Makes `slot`, or none (kNoSlot), the one that the next snapshot fills; disarms what was begun.
+    virtual void name_slot(int32_t slot, routecap_stream stream) = 0;
+    // Brings the first `rows` rows of a slot, and positions behind them, to the host.
+    virtual void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) = 0;
+
+    // Filing. `wake` is called, on some thread, when a slot has landed; without it landed() finds out itself.
+    virtual int32_t start(std::function<void()> wake) = 0;
+    virtual void stop() = 0;  // no more calls of it
     virtual bool landed(int32_t slot) = 0;
     virtual SlotContents contents(int32_t slot) = 0;
 };
+
+// What a slot holds of the step that was named with this epoch.
+inline SlotContents read_slot(const kernels::SlotLayout &layout, uint8_t *slot, uint32_t epoch) {
+    const kernels::SlotHeader &header = *layout.header(slot);
+    if (header.epoch != epoch) return {slot, 0, 0, 0};
+    return {slot, header.covered, header.conflicts, header.dropped};
+}
 
 }  // namespace routecap

@@ -27,7 +27,8 @@ routecap_memory memory_of(const Config &config) {
     const kernels::SlotLayout layout(config.rows, shape.validity_bytes, shape.ids_bytes);
     const uint64_t sink = config.external_sink ? 0 : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
     const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
-    m.host_bytes = sink + slots + sizeof(Capturer) + 64 * 1024;
+    m.host_bytes = sink + slots + sizeof(Capturer) + 256 * 1024;
+    if (config.role == ROUTECAP_ROLE_OWNER) m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows);
     m.page_rows = shape.page_rows;
     m.row_bytes = shape.row_bytes();
     m.page_bytes = PagePool::page_bytes(shape, shape.page_rows);
@@ -53,7 +54,7 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
     if (c->owner()) {
         c->capture_.emplace(config, *c->backend_);
         c->capture_->steps.name(0);
-        if (int32_t s = c->backend_->name_slot(0, nullptr); s < 0) return s;
+        c->backend_->name_slot(0, nullptr);
         if (int32_t s = c->capture_->filing.start(config.manual_progress); s < 0) return s;
     }
     capturer = std::move(c);
@@ -61,7 +62,9 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
 }
 
 Capturer::~Capturer() {
-    if (capture_) capture_->filing.stop();
+    if (!capture_) return;
+    capture_->filing.stop();
+    backend_->stop();
 }
 
 // ---- The forward path -----------------------------------------------------------------------
@@ -70,7 +73,7 @@ int32_t Capturer::bind(uint32_t first_layer, uint32_t layers, const routecap_sin
     if (disabled()) return ROUTECAP_OK;
     routecap_sink s;
     if (int32_t status = read_struct(s, sink, "sink"); status < 0) return status;
-    return backend_->sink().bind(first_layer, layers, s);
+    return backend_->bind(first_layer, layers, s);
 }
 
 int32_t Capturer::sink_layer(uint32_t layer, routecap_sink *sink) {
@@ -80,32 +83,35 @@ int32_t Capturer::sink_layer(uint32_t layer, routecap_sink *sink) {
         return ROUTECAP_OK;
     }
     if (layer >= config_.shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, config_.shape->layers);
-    write_struct(sink, backend_->sink().give_out(layer));
+    write_struct(sink, backend_->give_out(layer));
     return ROUTECAP_OK;
 }
 
 int32_t Capturer::begin(uint32_t rows, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
-    if (int32_t s = backend_->check(stream); s < 0) return s;
+    bool capturing = false;
+    if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
     if (rows > config_.rows) return report(ROUTECAP_ERR_CAPACITY, "%u rows, the sink has %u", rows, config_.rows);
-    if (owner()) {
+    if (owner() && !capturing) {
         std::lock_guard lock(capture_->mutex);
         if (capture_->steps.named() == kernels::kNoSlot) {  // none was free at the last issue; maybe one is now
             capture_->steps.name(capture_->steps.free_slot());
-            if (int32_t s = backend_->name_slot(capture_->steps.named(), stream); s < 0) return s;
+            backend_->name_slot(capture_->steps.named(), stream);
         }
     }
-    backend_->sink().seal();
+    const int32_t status = backend_->begin(rows, stream);
+    if (status < 0) return status;
     begins_++;
-    begun_ = true;
-    return backend_->begin(rows, stream);
+    begun_ = !capturing;
+    return ROUTECAP_OK;
 }
 
 int32_t Capturer::record(uint32_t layer, const routecap_source *source, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_source s;
     if (int32_t status = read_struct(s, source, "source"); status < 0) return status;
-    if (int32_t status = backend_->check(stream); status < 0) return status;
+    bool capturing = false;
+    if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
     const Shape &shape = *config_.shape;
     if (layer >= shape.layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, shape.layers);
     if (s.dtype != ROUTECAP_DTYPE_I16 && s.dtype != ROUTECAP_DTYPE_I32 && s.dtype != ROUTECAP_DTYPE_U32 && s.dtype != ROUTECAP_DTYPE_I64 &&
@@ -123,26 +129,25 @@ int32_t Capturer::record(uint32_t layer, const routecap_source *source, routecap
                       static_cast<unsigned long long>(s.first_row) + s.rows, config_.rows);
     if (backend_->sink().layers()[layer].ids == nullptr) return report(ROUTECAP_ERR_STATE, "layer %u has no sink yet", layer);
 
-    const bool known = begun_ && s.row_index == nullptr && s.live_rows == nullptr && s.row_base == nullptr;
+    const bool known = begun_ && !capturing && s.row_index == nullptr && s.live_rows == nullptr && s.row_base == nullptr;
     if (known && record_conflicts(layer, s.first_row, s.first_row + s.rows))
         return report(ROUTECAP_ERR_CONFLICT, "rows [%u,%u) of layer %u were recorded in this step already, at least in part", s.first_row,
                       s.first_row + s.rows, layer);
-    const int64_t row_stride = s.row_stride != 0 ? s.row_stride : k_source;
-    const int64_t column_stride = s.column_stride != 0 ? s.column_stride : 1;
-    const Source checked{.ids = s.ids,
-                         .dtype = s.dtype,
-                         .row_stride = row_stride,
-                         .column_stride = column_stride,
-                         .rows = s.rows,
-                         .live_rows = s.live_rows,
-                         .row_base = s.row_base,
-                         .row_index = s.row_index,
-                         .first_row = s.first_row,
-                         .offset = s.offset,
-                         .table = s.table,
-                         .table_size = s.table_size};
+    const kernels::Source checked{.ids = s.ids,
+                                  .row_stride = s.row_stride != 0 ? s.row_stride : k_source,
+                                  .column_stride = s.column_stride != 0 ? s.column_stride : 1,
+                                  .dtype = s.dtype,
+                                  .rows = s.rows,
+                                  .live_rows = s.live_rows,
+                                  .row_base = s.row_base,
+                                  .row_index = s.row_index,
+                                  .first_row = s.first_row,
+                                  .offset = s.offset,
+                                  .table = s.table,
+                                  .table_size = s.table_size};
+    if (int32_t status = backend_->record(layer, checked, stream); status < 0) return status;
     if (known) note_recorded(layer, s.first_row, s.first_row + s.rows);
-    return backend_->record(layer, checked, stream);
+    return ROUTECAP_OK;
 }
 
 bool Capturer::record_conflicts(uint32_t layer, uint32_t first, uint32_t end) const {
@@ -167,19 +172,28 @@ void Capturer::note_recorded(uint32_t layer, uint32_t first, uint32_t end) {
 
 int32_t Capturer::snapshot(routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
-    if (int32_t s = backend_->check(stream); s < 0) return s;
+    bool capturing = false;
+    if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
     begun_ = false;
     return backend_->snapshot(stream);
 }
 
+int32_t Capturer::enter_outside_capture(routecap_stream stream) {
+    bool capturing = false;
+    if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
+    return capturing ? report(ROUTECAP_ERR_CAPTURING, "this call cannot be captured into a graph") : ROUTECAP_OK;
+}
+
 int32_t Capturer::discard(routecap_stream stream) {
-    if (!owner()) return ROUTECAP_OK;
-    if (int32_t s = backend_->check(stream); s < 0) return s;
+    if (owner())
+        if (int32_t s = enter_outside_capture(stream); s < 0) return s;
     begun_ = false;
+    if (!owner()) return ROUTECAP_OK;
     std::lock_guard lock(capture_->mutex);
     Steps &steps = capture_->steps;
     if (steps.named() == kernels::kNoSlot) steps.name(steps.free_slot());
-    return backend_->name_slot(steps.named(), stream);
+    backend_->name_slot(steps.named(), stream);
+    return ROUTECAP_OK;
 }
 
 // ---- Steps ----------------------------------------------------------------------------------

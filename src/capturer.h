@@ -76,7 +76,8 @@ private:
     struct Capture {
         Capture(const Config &config, Backend &backend);
 
-        // Guards steps, requests and the log. Held for as long as one call's arguments take, never while waiting, allocating pages or copying rows.
+        // Guards steps, requests and the log. Held for as long as one call's arguments take, never while waiting or copying rows (but for the one
+        // page that a take may split).
         mutable QuickMutex mutex;
         const ContextPtr context;
         PagePool &pool;
@@ -95,6 +96,7 @@ private:
     };
 
     explicit Capturer(const Config &config) : config_(config) {}
+    int32_t enter_outside_capture(routecap_stream stream);
     bool record_conflicts(uint32_t layer, uint32_t first, uint32_t end) const;
     void note_recorded(uint32_t layer, uint32_t first, uint32_t end);
 
@@ -120,9 +122,9 @@ private:
     struct Range {
         uint64_t first, rows, length;
     };
-    int32_t read(routecap_request request, uint64_t first, uint64_t rows, bool take, Range &range, std::vector<Segment> &segments);
+    int32_t read(routecap_request request, uint64_t first, uint64_t rows, bool take, bool strict, Range &range, std::vector<Segment> &segments);
     int32_t read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, Routing **routing);
-    void forget_pages(Request &request, uint64_t first, uint64_t end, RowStore &store);
+    void forget_pages(Request &request, uint64_t first, uint64_t end, RowStore &store) noexcept;
 
     const Config config_;
     std::unique_ptr<Backend> backend_;  // null if disabled

@@ -27,7 +27,6 @@ routecap_request Capturer::open_one(RowStore::Policy policy) {
 
 int32_t Capturer::open(const routecap_open_options *options, routecap_request *requests, size_t count) {
     if (requests == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "requests is NULL");
-    std::fill_n(requests, count, routecap_request{0});
     if (!owner()) return ROUTECAP_OK;
     routecap_open_options o{};
     if (options != nullptr)
@@ -105,11 +104,13 @@ int32_t Capturer::accept(routecap_request request, routecap_step step, const uin
     return ROUTECAP_OK;
 }
 
-// Rows at and after `end` of steps in flight will be dropped when they land.
+// Rows at and after `end` of steps in flight will be dropped when they land, but for those that a child is to have.
 void Capturer::cut_in_flight(Request &request, uint64_t end) {
-    request.for_each_in_flight(capture_->steps, [end](StepSpan &span) {
+    const bool lending = request.lending();
+    request.for_each_in_flight(capture_->steps, [&](StepSpan &span, uint64_t step) {
+        const uint64_t from = lending && step <= request.lending_step ? std::max(end, request.lending_end) : end;
         std::atomic_ref cut(span.cut);
-        if (cut.load(std::memory_order_relaxed) > end) cut.store(end, std::memory_order_release);
+        if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
     });
 }
 
@@ -119,7 +120,10 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
+        if (rows >= std::max(request->length_now(capture_->steps), request->flagged_end)) return ROUTECAP_OK;
         capture_->filing.make_room();
+        std::erase_if(request->cuts, [applied = request->applied()](const Request::Cut &cut) { return applied >= cut.until; });
+        request->cuts.reserve(request->cuts.size() + 1);
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = rows / page_rows + (rows % page_rows != 0);
         const uint64_t pages = request->pages.remove(first_page, UINT64_MAX);
@@ -128,10 +132,8 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         request->length = std::min(request->length, rows);
         request->changing_end = std::min(request->changing_end, rows);
         request->operate(0, 0);
-        request->placed_cut = rows < request->placed_cut || request->rows->applied.load(std::memory_order_acquire) >= request->placed_cut_until
-                                  ? rows
-                                  : request->placed_cut;
-        request->placed_cut_until = request->operations;
+        request->flagged_end = std::min(request->flagged_end, rows);
+        request->cuts.push_back({rows, request->operations, request->newest.step});
         capture_->filing.append(request->after(), Truncate{request->rows, rows, pages});
     }
     capture_->filing.wake();
@@ -159,6 +161,10 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         c.pages = std::move(pages);
         c.inherited_after = parent->after();
         c.operate(0, rows);
+        parent->operate(0, 0);
+        parent->lending_end = parent->lending() ? std::max(parent->lending_end, rows) : rows;
+        parent->lending_step = parent->newest.step;
+        parent->lending_until = parent->operations;
         capture_->filing.append(parent->after(), Fork{parent->rows, c.rows, rows});
     }
     capture_->filing.wake();
@@ -181,7 +187,8 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
         if (int32_t s = find(handle, &request); s < 0) return s;
         capture_->filing.make_room();
         const uint64_t first = pending ? 0 : std::min(routing->first(), rows), page_rows = config_.shape->page_rows;
-        if (first < rows) request->pages.add((first + page_rows - 1) / page_rows, rows / page_rows);  // shared as a whole
+        if (first >= rows) return ROUTECAP_OK;
+        request->pages.add((first + page_rows - 1) / page_rows, rows / page_rows);  // shared as a whole
         request->length = std::max(request->length, rows);
         if (pending) request->inherited_after = std::max(request->inherited_after, routing->after());
         request->operate(first, rows);
@@ -202,7 +209,7 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     const bool all = rows == ROUTECAP_ALL;
     const uint64_t length = request->length, expected = all ? request->length_now(capture_->steps) : rows, after = request->after();
     capture_->filing.make_room();
-    if (!all && (rows < length || request->device_positions || !request->drafts.empty())) cut_in_flight(*request, rows);
+    if (!all && rows < std::max(length, request->flagged_end)) cut_in_flight(*request, rows);
     Captured *captured = request->captured.get();
     captured->routing.expect(after, expected, std::move(request->captured));
     capture_->filing.append(after, Finish{captured, all ? length : rows, all});
@@ -252,10 +259,9 @@ int32_t Capturer::batch(Item *items, size_t item_size, size_t count, One one) {
     bool ok = true;
     {
         std::lock_guard lock(capture_->mutex);
-        const auto at = [&](size_t i) -> Item & { return *reinterpret_cast<Item *>(reinterpret_cast<char *>(items) + i * item_size); };
         for (size_t i = 0; i < count; i++) {
-            if (i + Requests::kAhead < count) capture_->requests.prefetch(at(i + Requests::kAhead).request);
-            Item &item = at(i);
+            if (i + Requests::kAhead < count) capture_->requests.prefetch(at(items, item_size, i + Requests::kAhead).request);
+            Item &item = at(items, item_size, i);
             try {
                 item.status = one(item);
             } catch (const std::bad_alloc &) {
@@ -269,7 +275,11 @@ int32_t Capturer::batch(Item *items, size_t item_size, size_t count, One one) {
 }
 
 int32_t Capturer::accept_batch(routecap_accept_item *items, size_t item_size, size_t count) {
-    if (!owner()) return ROUTECAP_OK;
+    if (!owner()) {
+        const int32_t sound = check_array(items, count, item_size, sizeof *items, "items");
+        for (size_t i = 0; sound == ROUTECAP_OK && i < count; i++) at(items, item_size, i).status = ROUTECAP_OK;
+        return ROUTECAP_OK;
+    }
     return batch(items, item_size, count, [this](const routecap_accept_item &item) { return accept_one(item); });
 }
 
@@ -281,7 +291,10 @@ int32_t Capturer::finish_batch(routecap_finish_item *items, size_t item_size, si
 }
 
 int32_t Capturer::close_batch(const routecap_request *requests, int32_t *status, size_t count) {
-    if (!owner()) return ROUTECAP_OK;
+    if (!owner()) {
+        if (status != nullptr) std::fill_n(status, count, ROUTECAP_OK);
+        return ROUTECAP_OK;
+    }
     if (requests == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "requests is NULL");
     bool ok = true;
     {

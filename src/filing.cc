@@ -1,6 +1,8 @@
 #include "filing.h"
 
 #include <algorithm>
+#include <chrono>
+#include <new>
 #include <system_error>
 #include <type_traits>
 
@@ -23,6 +25,7 @@ Filing::Filing(QuickMutex &mutex, ContextPtr context, Backend &backend, Steps &s
 
 int32_t Filing::start(bool manual) {
     manual_ = manual;
+    if (int32_t s = backend_.start(manual ? std::function<void()>() : [this] { wake(); }); s < 0) return s;
     if (manual) {
         context_->landing->set_progress([this] { progress(); });
         return ROUTECAP_OK;
@@ -50,18 +53,17 @@ void Filing::work() {
     for (;;) {
         const int32_t seen = signal_.load(std::memory_order_acquire);
         const bool stop = stop_.load(std::memory_order_acquire);
-        if (!progress()) {
-            std::this_thread::yield();  // a step is in flight
-        } else if (stop) {
-            return;
-        } else {
-            signal_.wait(seen, std::memory_order_acquire);
-        }
+        if (progress() && stop) return;
+        if (short_of_memory_)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        else
+            signal_.wait(seen, std::memory_order_acquire);  // for what is appended, or lands
     }
 }
 
 bool Filing::progress() {
-    {
+    short_of_memory_ = false;
+    try {
         std::lock_guard lock(mutex_);
         if (pending_.empty()) {
             pending_.swap(log_);
@@ -69,6 +71,8 @@ bool Filing::progress() {
             pending_.insert(pending_.end(), std::move_iterator(log_.begin()), std::move_iterator(log_.end()));
             log_.clear();
         }
+    } catch (const std::bad_alloc &) {
+        short_of_memory_ = true;  // with what is pending already
     }
 
     uint64_t blocked = UINT64_MAX;  // the first step that has not landed
@@ -77,27 +81,28 @@ bool Filing::progress() {
     for (LogEntry &entry : pending_) {
         const FileStep *step = std::get_if<FileStep>(&entry.what);
         const bool ready = step != nullptr ? blocked == UINT64_MAX && backend_.landed(step->slot) : entry.after < blocked;
-        if (ready) {
-            apply(entry);
+        if (ready && apply(entry)) {
             applied = true;
             continue;
         }
+        if (ready) blocked = 0, short_of_memory_ = true;
         if (step != nullptr) blocked = std::min(blocked, steps_.step(step->slot).ticket);
         if (&*kept != &entry) *kept = std::move(entry);
         ++kept;
     }
     pending_.erase(kept, pending_.end());
     if (applied) context_->landing->notify();
-    return pending_.empty();
+    return pending_.empty() && !short_of_memory_;
 }
 
-void Filing::apply(LogEntry &entry) {
+// False if there was no memory for it, and nothing has changed. Only a Finish needs any: everything else refuses rows instead.
+bool Filing::apply(LogEntry &entry) {
     const auto applied = [](RowStore &rows) { rows.applied.fetch_add(1, std::memory_order_release); };
     const auto settled = [&](const Filed &filed) {
         counters_.rows_provisional -= filed.delivered + filed.missing + filed.refused + filed.rejected;
         count(filed);
     };
-    std::visit(
+    return std::visit(
         [&]<class What>(What &what) {
             if constexpr (std::is_same_v<What, FileStep>) {
                 file(what.slot);
@@ -113,6 +118,7 @@ void Filing::apply(LogEntry &entry) {
                 std::scoped_lock lock(what.parent->mutex, what.child->mutex);
                 what.child->fork(*what.parent, what.end);
                 applied(*what.child);
+                applied(*what.parent);
             } else if constexpr (std::is_same_v<What, Attach>) {
                 std::lock_guard lock(what.rows->mutex);
                 what.rows->attach(what.routing->segments(), what.end);
@@ -121,12 +127,14 @@ void Filing::apply(LogEntry &entry) {
                 RowStore &rows = what.captured->rows;
                 std::vector<Segment> segments;
                 uint64_t end = what.end, gone_first = 0, gone_end = 0;
-                {
+                try {
                     std::lock_guard lock(rows.mutex);
                     if (what.all) end = std::max(end, rows.placed_end.load(std::memory_order_relaxed));
-                    settled(rows.reject_drafts());
                     rows.take(0, end, segments, gone_first, gone_end);
+                    settled(rows.reject_drafts());
                     rows.clear();
+                } catch (const std::bad_alloc &) {
+                    return false;
                 }
                 what.captured->routing.fill(0, end, std::move(segments));
                 what.captured->routing.release();
@@ -136,6 +144,7 @@ void Filing::apply(LogEntry &entry) {
                 settled(rows.reject_drafts());
                 rows.clear();
             }
+            return true;
         },
         entry.what);
 }
@@ -168,15 +177,21 @@ RowSource Filing::source(uint8_t *slot, uint32_t row) const {
             -static_cast<ptrdiff_t>(layout.validity_bytes)};
 }
 
+// The position of a sink row that came from the device; a negative one is outside all bounds.
+static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t row) {
+    if (dtype == ROUTECAP_DTYPE_I32) return static_cast<uint64_t>(int64_t{reinterpret_cast<const int32_t *>(positions)[row]});
+    return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
+}
+
 void Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
     const uint64_t cut = std::atomic_ref(span.cut).load(std::memory_order_acquire);
     const RowSource rows = source(contents.slot, span.sink_row);
-    const int64_t *device = span.device_positions ? backend_.layout().positions(contents.slot, step.rows_copied) + span.sink_row : nullptr;
+    const uint8_t *device = span.device_positions ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
     const uint32_t covered = std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
 
     // Where row r goes; kDropped if it goes nowhere, which is counted.
     const auto place = [&](uint32_t r) {
-        const uint64_t position = device == nullptr ? span.position + r : static_cast<uint64_t>(device[r]);
+        const uint64_t position = device == nullptr ? span.position + r : position_of(device, step.positions_dtype, span.sink_row + r);
         if (device != nullptr && (position < span.position || position >= span.position_end)) {
             counters_.rows_unplaced++;
         } else if (position >= cut) {
@@ -195,7 +210,14 @@ void Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
     span.rows->promise(span.pages);
     counters_.rows_in_flight -= span.count;
     if (span.speculative) {
-        std::vector<uint64_t> positions(span.count);
+        std::vector<uint64_t> positions;
+        try {
+            positions.resize(span.count);
+        } catch (const std::bad_alloc &) {
+            context_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
+            counters_.rows_refused += span.count;
+            return;
+        }
         uint64_t kept = 0;
         for (uint32_t r = 0; r < span.count; r++) kept += (positions[r] = place(r)) != RowStore::kDropped;
         if (kept == 0) {

@@ -101,7 +101,7 @@ public:
 
 private:
     void work();
-    void apply(LogEntry &entry);
+    bool apply(LogEntry &entry);
     void file(int32_t slot);
     void file(Step &step, StepSpan &span, const SlotContents &contents);
     void tally(const uint8_t *ids, const uint8_t *validity);
@@ -120,6 +120,7 @@ private:
     std::atomic<bool> stop_{false};
     bool manual_ = false;
     std::thread worker_;
+    bool short_of_memory_ = false;  // the last look at the log ended early
 
     // Only whoever files touches these.
     std::vector<LogEntry> pending_;

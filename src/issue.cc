@@ -29,7 +29,7 @@ struct Capturer::Issue {
 
     uint64_t rows_issued = 0, rows_filed = 0, rows_skipped = 0, rows_refused = 0;
     uint32_t sink_rows = 0;  // one past the last that is filed
-    bool device_positions = false;
+    uint32_t positions = 0;  // one past the last sink row whose position comes from the device
     bool partial = false;
 
     const routecap_span &span(size_t i) const { return *reinterpret_cast<const routecap_span *>(spans + i * span_size); }
@@ -148,11 +148,13 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
         if (filed && pages > 0) request.pages.add(first_page, end_page);
     } catch (const std::bad_alloc &) {
         if (filed) pool.unreserve(bytes);
+        if (!speculative) request.length = std::max(request.length, end);
         issue.rows_issued += span.rows;
-        issue.rows_refused += span.rows;
+        if (!issue.lost) issue.rows_refused += span.rows;
         return ROUTECAP_ERR_NO_MEMORY;
     }
 
+    if (speculative || device) request.flagged_end = std::max(request.flagged_end, end);
     uint64_t draft_index = 0;
     if (speculative) {
         for (const DraftSpan &draft : request.drafts)
@@ -168,7 +170,7 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
         return ROUTECAP_ERR_NO_MEMORY;
     }
     request.device_positions |= device;
-    issue.device_positions |= device;
+    if (device) issue.positions = std::max(issue.positions, span.sink_row + span.rows);
     hand_over(issue, span, request, {.rows = request.rows,
                                      .position = span.position,
                                      .position_end = end,
@@ -186,13 +188,14 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
 int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t count, const routecap_issue_options *options, int32_t *status,
                         routecap_step *step, routecap_stream stream) {
     if (!owner()) {
+        begun_ = false;
         for (size_t i = 0; status != nullptr && i < count; i++) status[i] = ROUTECAP_OK;
         return ROUTECAP_OK;
     }
     routecap_issue_options o{};
     if (options != nullptr)
         if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
-    if (int32_t s = backend_->check(stream); s < 0) return s;
+    if (int32_t s = enter_outside_capture(stream); s < 0) return s;
 
     Steps &steps = capture_->steps;
     Counters &counters = capture_->counters;
@@ -222,17 +225,17 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     }
 
     const bool to_file = issue.rows_filed > 0;
+    if (to_file) steps.occupy(slot);
+    if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
+    backend_->name_slot(steps.named(), stream);
     if (to_file) {
         issue.step->rows_copied = issue.sink_rows;
-        const DevicePositions from = issue.device_positions ? DevicePositions{o.positions, o.positions_dtype} : DevicePositions{};
-        if (int32_t s = backend_->copy(slot, issue.sink_rows, from, stream); s < 0) return s;
-        steps.occupy(slot);
+        issue.step->positions_dtype = o.positions_dtype;
+        backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions}, stream);
     }
-    if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
-    if (int32_t s = backend_->name_slot(steps.named(), stream); s < 0) return s;
     begun_ = false;
 
-    steps.issue(issue.lost, !to_file);
+    steps.issue(issue.lost);
     counters.steps_issued++;
     counters.rows_issued += issue.rows_issued;
     counters.rows_in_flight += issue.rows_filed;

@@ -14,8 +14,10 @@ int32_t refuse_reading() { return report(ROUTECAP_ERR_DISABLED, "this capturer i
 
 }  // namespace
 
-// Finds the rows of a range, after checking that they exist and have landed. With `take` they leave the request.
-int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, bool take, Range &range, std::vector<Segment> &segments) {
+// Finds the rows of a range, after checking that they exist and have landed, and with `strict` that no cell is missing. With `take` they leave the
+// request.
+int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, bool take, bool strict, Range &range,
+                       std::vector<Segment> &segments) {
     std::shared_ptr<Captured> captured;
     {
         std::lock_guard lock(capture_->mutex);
@@ -35,10 +37,12 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
     const auto not_landed = [&](uint64_t from, uint64_t to) {
         if (std::max(from, first) < to) in_flight = std::min(in_flight, std::max(from, first));
     };
-    request->for_each_in_flight(capture_->steps, [&](const StepSpan &span) {
+    request->for_each_in_flight(capture_->steps, [&](const StepSpan &span, uint64_t) {
         if (!span.speculative) not_landed(span.position, std::min(span.position_end, std::atomic_ref(const_cast<uint64_t &>(span.cut)).load()));
     });
     if (request->changing(first, UINT64_MAX)) not_landed(request->changing_first, request->changing_end);
+    not_landed(request->cut_not_applied(), UINT64_MAX);
+    if (take && request->lending()) not_landed(0, request->lending_end);
 
     if (first > length) return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %llu: the request has %llu rows", ull(first), ull(length));
     if (rows == ROUTECAP_LANDED) rows = std::min(in_flight, length) - first;
@@ -49,10 +53,16 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
     const uint64_t end = first + rows;
     if (in_flight < end) return report(ROUTECAP_ERR_NOT_READY, "row %llu is in flight", ull(in_flight));
     range = {first, rows, length};
-    if (!take) {
+    if (!take || strict) {
         lock.unlock();
         segments = store.share(first, end);
-        return ROUTECAP_OK;
+        if (strict && reading_status(*config_.shape, first, rows, segments) != ROUTECAP_OK)
+            return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing in rows [%llu,%llu) and the reading is strict; coverage names them", ull(first),
+                          ull(end));
+        if (!take) return ROUTECAP_OK;
+        segments = {};
+        lock.lock();
+        if (int32_t s = find(handle, &request); s < 0) return s;
     }
     uint64_t gone_first = 0, gone_end = 0;
     if (rows > 0 && !store.take(first, end, segments, gone_first, gone_end))
@@ -61,20 +71,22 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
     return ROUTECAP_OK;
 }
 
-// Pages that left the table are promised no longer, but those that rows in flight will need again.
-void Capturer::forget_pages(Request &request, uint64_t first, uint64_t end, RowStore &store) {
+// Pages that left the table are promised no longer, but those that rows in flight will need again. Without memory to note it, the request finds out
+// when it asks for a page.
+void Capturer::forget_pages(Request &request, uint64_t first, uint64_t end, RowStore &store) noexcept try {
     if (first >= end) return;
     request.pages.remove(first, end);
     const uint64_t page_rows = config_.shape->page_rows;
     PagePool &pool = capture_->pool;
-    request.for_each_in_flight(capture_->steps, [&](const StepSpan &span) {
+    request.for_each_in_flight(capture_->steps, [&](const StepSpan &span, uint64_t) {
         const uint64_t from = std::max(first, span.position / page_rows), to = std::min(end, (span.position_end - 1) / page_rows + 1);
         if (from >= to) return;
         const uint64_t pages = request.pages.absent(from, to);
         if (pages == 0 || !pool.reserve(pages * pool.page_bytes())) return;
-        request.pages.add(from, to);
         store.promise(pages);
+        request.pages.add(from, to);
     });
+} catch (const std::bad_alloc &) {
 }
 
 int32_t Capturer::coverage(routecap_request request, uint64_t first, uint64_t rows, routecap_coverage *coverage, routecap_missing *missing,
@@ -84,7 +96,7 @@ int32_t Capturer::coverage(routecap_request request, uint64_t first, uint64_t ro
     if (int32_t s = check_array(missing, capacity, missing_size, sizeof(routecap_missing), "missing"); s < 0) return s;
     Range range{};
     std::vector<Segment> segments;
-    if (int32_t s = read(request, first, rows, false, range, segments); s < 0) return s;
+    if (int32_t s = read(request, first, rows, false, false, range, segments); s < 0) return s;
     routecap_coverage c{};
     c.length = range.length;
     cover(*config_.shape, range.first, range.rows, segments, c, missing, missing_size, capacity);
@@ -96,20 +108,11 @@ int32_t Capturer::read_routing(routecap_request request, uint64_t first, uint64_
     if (mode != ROUTECAP_EXTRACT_SHARE && mode != ROUTECAP_EXTRACT_TAKE && mode != ROUTECAP_EXTRACT_COPY)
         return report(ROUTECAP_ERR_ARGUMENT, "mode is %d", mode);
     if ((flags & ~ROUTECAP_STRICT) != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
-    const bool strict = (flags & ROUTECAP_STRICT) != 0, take = mode == ROUTECAP_EXTRACT_TAKE;
     Range range{};
     std::vector<Segment> segments;
     std::unique_ptr<Routing, RoutingRelease> result(new Routing(capture_->context));  // first, so that rows taken have a place
-    if (int32_t s = read(request, first, rows, take && !strict, range, segments); s < 0) return s;
+    if (int32_t s = read(request, first, rows, mode == ROUTECAP_EXTRACT_TAKE, (flags & ROUTECAP_STRICT) != 0, range, segments); s < 0) return s;
     result->fill(range.first, range.rows, std::move(segments));
-    if (strict && result->status() != ROUTECAP_OK)
-        return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing in rows [%llu,%llu) and the reading is strict; coverage names them",
-                      ull(range.first), ull(range.first + range.rows));
-    if (take && strict) {  // complete, and so it will be when it is taken: rows that are there stay
-        result.reset(new Routing(capture_->context));
-        if (int32_t s = read(request, range.first, range.rows, true, range, segments = {}); s < 0) return s;
-        result->fill(range.first, range.rows, std::move(segments));
-    }
     if (mode == ROUTECAP_EXTRACT_COPY) {
         result.reset(result->copy());
         if (!result) return report(ROUTECAP_ERR_NO_MEMORY, "a copy of %llu rows is more than the budget has left", ull(range.rows));
@@ -127,8 +130,7 @@ int32_t Capturer::extract_batch(routecap_extract_item *items, size_t item_size, 
     if (int32_t s = check_array(items, count, item_size, sizeof *items, "items"); s < 0) return s;
     bool ok = true;
     for (size_t i = 0; i < count; i++) {
-        auto &item = *reinterpret_cast<routecap_extract_item *>(reinterpret_cast<char *>(items) + i * item_size);
-        item.routing = nullptr;
+        routecap_extract_item &item = at(items, item_size, i);
         try {
             item.status = read_routing(item.request, item.first, item.rows, item.mode, item.flags, reinterpret_cast<Routing **>(&item.routing));
         } catch (const std::bad_alloc &) {
@@ -144,7 +146,7 @@ int32_t Capturer::extract_into(routecap_request request, uint64_t first, uint64_
     if (!owner()) return refuse_reading();
     Range range{};
     std::vector<Segment> segments;
-    if (int32_t s = read(request, first, rows, false, range, segments); s < 0) return s;
+    if (int32_t s = read(request, first, rows, false, false, range, segments); s < 0) return s;
     CopyPlan plan;
     if (int32_t s = plan_copy(*config_.shape, range.rows, options, dst, dst_bytes, mask, mask_bytes, needed, plan); s < 0) return s;
     const RoutingPtr routing(new Routing(capture_->context, range.first, range.rows, std::move(segments)));

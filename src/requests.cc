@@ -3,12 +3,13 @@
 namespace routecap {
 
 bool Requests::reserve(size_t count) {
+    if (count > free_.size() + max_requests_ - std::min<size_t>(max_requests_, chunks_.size() * kChunk)) return false;
     while (free_.size() < count) {
         const auto first = static_cast<uint32_t>(chunks_.size() * kChunk);
-        if (first >= max_requests_) return false;
-        chunks_.emplace_back(new Request[kChunk]);
         const uint32_t end = std::min(first + kChunk, max_requests_);
         free_.reserve(end);
+        chunks_.reserve(chunks_.size() + 1);
+        chunks_.emplace_back(new Request[kChunk]);
         for (uint32_t i = end; i-- > first;) {
             at(i).generation = nonce_;
             free_.push_back(i);
@@ -34,13 +35,14 @@ void Requests::close(routecap_request handle) {
     r.open = r.device_positions = false;
     r.rows = nullptr;
     r.captured.reset();
-    r.length = 0;
+    r.length = r.flagged_end = 0;
     r.pages.clear();
     r.drafts.clear();  // keeps its memory
     r.newest = {};
     r.inherited_after = 0;
     r.operations = r.changing_first = r.changing_end = r.changing_until = 0;
-    r.placed_cut = r.placed_cut_until = 0;
+    r.cuts.clear();
+    r.lending_end = r.lending_step = r.lending_until = 0;
     free_.push_back(static_cast<uint32_t>(handle) - 1);
 }
 

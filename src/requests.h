@@ -27,9 +27,11 @@ struct DraftSpan {
     bool device_positions;
     bool filed;  // or will be: neither lost nor refused
 
-    // One past the highest position that row `index` may have, for the request's length.
+    // One past the highest position that row `index` may have, for the request's length; 0 if it was cut.
     uint64_t end_of(uint64_t index) const {
-        return std::min(cut, device_positions ? position_end : position + (index - first_index) + 1);
+        if (device_positions) return position < cut ? std::min(cut, position_end) : 0;
+        const uint64_t at = position + (index - first_index);
+        return at < cut ? at + 1 : 0;
     }
 };
 
@@ -49,14 +51,23 @@ struct alignas(64) Request {
 
     std::shared_ptr<Captured> captured;
     std::vector<DraftSpan> drafts;
+    uint64_t flagged_end = 0;      // one past the highest position that a draft, or a row with a device position, was issued for
     uint64_t inherited_after = 0;  // see after()
 
     // Operations handed over, and the rows that the last ones of them change: readable when RowStore::applied has come so far.
     uint64_t operations = 0;
     uint64_t changing_first = 0, changing_end = 0, changing_until = 0;
 
-    // The highest position read from the device is in RowStore::placed_end, but for a truncate that is not applied yet.
-    uint64_t placed_cut = 0, placed_cut_until = 0;
+    // Truncates that may not be applied yet, in order: until then the rows that they cut are in the RowStore still.
+    struct Cut {
+        uint64_t rows;
+        uint64_t until;  // operations that are applied once it is
+        uint64_t step;   // the last step that it concerns
+    };
+    std::vector<Cut> cuts;
+
+    // Children that may not have their rows yet: those before lending_end, of steps up to lending_step, until so many operations are applied.
+    uint64_t lending_end = 0, lending_step = 0, lending_until = 0;
 
     // The step that must be filed before an operation on this request is applied.
     uint64_t after() const { return std::max(newest.step, inherited_after); }
@@ -65,21 +76,32 @@ struct alignas(64) Request {
     void operate(uint64_t first, uint64_t end) {
         operations++;
         if (first >= end) return;
-        const bool idle = rows->applied.load(std::memory_order_acquire) >= changing_until;
+        const bool idle = applied() >= changing_until;
         changing_first = idle ? first : std::min(changing_first, first);
         changing_end = idle ? end : std::max(changing_end, end);
         changing_until = operations;
     }
     bool changing(uint64_t first, uint64_t end) const {
-        return std::max(first, changing_first) < std::min(end, changing_end) && rows->applied.load(std::memory_order_acquire) < changing_until;
+        return std::max(first, changing_first) < std::min(end, changing_end) && applied() < changing_until;
     }
 
-    // Calls f(span) for each span in flight.
+    uint64_t applied() const { return rows->applied.load(std::memory_order_acquire); }
+    bool lending() const { return applied() < lending_until; }
+
+    // The first row of which the RowStore may still have what was cut.
+    uint64_t cut_not_applied() const {
+        uint64_t first = UINT64_MAX;
+        for (const Cut &cut : cuts)
+            if (applied() < cut.until) first = std::min(first, cut.rows);
+        return first;
+    }
+
+    // Calls f(span, step) for each span in flight.
     template <class F>
     void for_each_in_flight(Steps &steps, F f) const {
         for (SpanLink link = newest; link.step != 0 && steps.in_flight(link.step);) {
             StepSpan &span = steps.step(link.slot).spans[link.span];
-            f(span);
+            f(span, link.step);
             link = span.previous;
         }
     }
@@ -87,19 +109,21 @@ struct alignas(64) Request {
     uint64_t length_now(Steps &steps) const {
         if (!device_positions) return length;
         uint64_t end = std::max(length, placed_end());
-        if (rows->applied.load(std::memory_order_acquire) < changing_until) end = std::max(end, changing_end);
-        for_each_in_flight(steps, [&](StepSpan &span) {
-            if (span.device_positions && !span.speculative)
-                end = std::max(end, std::min(span.position_end, std::atomic_ref(span.cut).load(std::memory_order_relaxed)));
+        if (applied() < changing_until) end = std::max(end, changing_end);
+        for_each_in_flight(steps, [&](StepSpan &span, uint64_t step) {
+            if (!span.device_positions || span.speculative) return;
+            uint64_t span_end = span.position_end;
+            for (const Cut &cut : cuts)
+                if (step <= cut.step) span_end = std::min(span_end, cut.rows);
+            end = std::max(end, span_end);
         });
         return std::max(end, placed_end());  // again: what was in flight may have landed in between
     }
 
 private:
     uint64_t placed_end() const {
-        const bool cut_applied = rows->applied.load(std::memory_order_acquire) >= placed_cut_until;
-        const uint64_t placed = rows->placed_end.load(std::memory_order_acquire);
-        return cut_applied ? placed : std::min(placed, placed_cut);
+        const uint64_t cut = cut_not_applied();
+        return std::min(cut, rows->placed_end.load(std::memory_order_acquire));
     }
 };
 

@@ -7,6 +7,21 @@
 #include "routecap.h"
 
 namespace routecap {
+namespace {
+
+// Makes room for one more element. False without memory: filing never throws.
+template <class T>
+bool room(std::vector<T> &vector, size_t more = 1) noexcept {
+    if (vector.size() + more <= vector.capacity()) return true;
+    try {
+        vector.reserve(std::max(2 * vector.capacity(), vector.size() + more));
+        return true;
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+}
+
+}  // namespace
 
 // ---- Filing ---------------------------------------------------------------------------------
 
@@ -25,7 +40,9 @@ Filed RowStore::file(uint64_t position, RowSource source, uint64_t rows, uint64_
 void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Filed &filed) {
     auto entry = at_or_after(index);
     if (entry == entries_.end() || entry->index != index) {
-        PageRef page = new_page();
+        const auto at = entry - entries_.begin();
+        PageRef page = room(entries_) ? new_page() : PageRef();
+        entry = entries_.begin() + at;
         if (!page) {
             filed.refused += rows;
             return;
@@ -113,6 +130,10 @@ void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t
 }
 
 bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag) {
+    if (!room(drafts_)) {
+        pool_->unreserve(PagePool::page_bytes(*shape_, positions.size()));
+        return false;
+    }
     PageRef page = pool_->make(*shape_, static_cast<uint32_t>(positions.size()));
     if (!page) return false;
     page->tag.store(tag, std::memory_order_relaxed);
@@ -157,9 +178,14 @@ Filed RowStore::reject_drafts() {
 }
 
 void RowStore::truncate(uint64_t end, uint64_t pages) {
+    const uint64_t first_page = end / shape_->page_rows + (end % shape_->page_rows != 0);
     uint64_t gone = 0;
-    while (!entries_.empty() && entries_.back().first >= end) entries_.pop_back(), gone++;
-    if (!entries_.empty()) entries_.back().end = std::min(entries_.back().end, end);
+    while (!entries_.empty() && entries_.back().index >= first_page) entries_.pop_back(), gone++;
+    if (!entries_.empty()) {  // the page that is cut in two stays, even without a row
+        Entry &last = entries_.back();
+        last.end = std::min(last.end, end);
+        last.first = std::min(last.first, last.end);
+    }
     const uint64_t unused = std::min(promised_pages_, pages > gone ? pages - gone : 0);
     promised_pages_ -= unused;
     pool_->unreserve(unused * pool_->page_bytes());
@@ -177,12 +203,12 @@ void RowStore::clear() {
 }
 
 void RowStore::fork(RowStore &parent, uint64_t end) {
+    if (!room(entries_, parent.entries_.size())) return;  // its rows are missing
     for (Entry &entry : parent.entries_) {
-        if (entry.first >= end) break;
-        std::vector<Segment> lent;
         const uint64_t entry_end = std::min(entry.end, end);
-        parent.lend(entry, entry.first, entry_end, lent);
-        entries_.push_back({entry.index, entry.origin, entry.first, entry_end, std::move(lent.front().page), false, 0, 0, entry.full_rows});
+        if (entry.first >= entry_end) continue;
+        note_lent(entry, entry.first, entry_end);
+        entries_.push_back({entry.index, entry.origin, entry.first, entry_end, entry.page, false, 0, 0, entry.full_rows});
     }
 }
 
@@ -194,6 +220,10 @@ Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
         for (uint64_t position = segment.first; position < segment_end;) {
             const uint64_t index = position / page_rows;
             const uint64_t n = std::min(segment_end, (index + 1) * page_rows) - position;
+            if (!room(entries_)) {
+                filed.refused += segment_end - position;
+                break;
+            }
             const auto entry = at_or_after(index);
             if ((entry == entries_.end() || entry->index != index) && segment.page_row <= segment.first) {
                 entries_.insert(entry, {index, segment.first - segment.page_row, position, position + n, segment.page, false, 0, 0,
@@ -260,6 +290,10 @@ bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments
 void RowStore::lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments) {
     if (first >= end) return;
     segments.push_back(segment(entry, entry.page, first, end));
+    note_lent(entry, first, end);
+}
+
+void RowStore::note_lent(Entry &entry, uint64_t first, uint64_t end) {
     const bool none = entry.lent_first == entry.lent_end;
     entry.lent_first = none ? first : std::min(entry.lent_first, first);
     entry.lent_end = none ? end : std::max(entry.lent_end, end);

@@ -70,7 +70,7 @@ public:
     // Everything below needs `mutex`, unless it says otherwise.
     std::mutex mutex;
 
-    // ---- Filing
+    // ---- Filing. Nothing here throws: without memory rows are refused.
 
     // Hands over the reservation of so many pages; rows filed later use it up before they ask the budget.
     void promise(uint64_t pages) { promised_pages_ += pages; }
@@ -151,6 +151,7 @@ private:
     void put(Entry &entry, uint64_t position, RowSource source, uint64_t rows);
     void clear(Entry &entry, uint64_t first, uint64_t end);
     void lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments);
+    void note_lent(Entry &entry, uint64_t first, uint64_t end);
     Segment segment(const Entry &entry, PageRef page, uint64_t first, uint64_t end) const {
         return {std::move(page), entry.row(first), first, end - first, entry.full_rows == shape_->page_rows};
     }

@@ -39,6 +39,7 @@ struct Step {
     uint64_t ticket = 0;
     uint64_t tag = 0;
     uint32_t rows_copied = 0;
+    int32_t positions_dtype = 0;  // of the positions in the slot, where spans have device positions
     uint32_t span_count = 0;
     std::vector<StepSpan> spans;  // the first span_count are this step's; it only grows
 
@@ -53,9 +54,10 @@ struct Step {
 // Everything is guarded by the capturer's mutex unless it is atomic.
 class Steps {
 public:
-    explicit Steps(uint32_t slots, uint32_t sink_rows) : steps_(slots), busy_(new std::atomic<bool>[slots]()) {
-        for (Step &step : steps_) step.spans.resize(sink_rows < 1024 ? sink_rows : 1024);
+    explicit Steps(uint32_t slots, uint32_t sink_rows) : steps_(slots), in_slot_(new std::atomic<uint64_t>[slots]()) {
+        for (Step &step : steps_) step.spans.resize(first_spans(sink_rows));
     }
+    static size_t bytes_per_slot(uint32_t sink_rows) { return first_spans(sink_rows) * sizeof(StepSpan); }
 
     // The slot that the next snapshot fills, as issue, discard or begin named it.
     int32_t named() const { return named_; }
@@ -65,23 +67,23 @@ public:
         const auto n = static_cast<int32_t>(steps_.size());
         for (int32_t i = 1; i <= n; i++) {
             const int32_t slot = (named_ + i + n) % n;
-            if (!busy_[static_cast<size_t>(slot)].load(std::memory_order_acquire)) return slot;
+            if (in_slot_[static_cast<size_t>(slot)].load(std::memory_order_acquire) == 0) return slot;
         }
         return kernels::kNoSlot;
     }
     Step &step(int32_t slot) { return steps_[static_cast<size_t>(slot)]; }
     const Step &step(int32_t slot) const { return steps_[static_cast<size_t>(slot)]; }
-    void occupy(int32_t slot) { busy_[static_cast<size_t>(slot)].store(true, std::memory_order_relaxed); }
+    // Gives a slot to next_ticket(), which is still to be issued.
+    void occupy(int32_t slot) { in_slot_[static_cast<size_t>(slot)].store(next_ticket(), std::memory_order_relaxed); }
 
     uint64_t issued() const { return issued_.load(std::memory_order_acquire); }
     uint64_t next_ticket() const { return issued() + 1; }
-    // Gives out next_ticket(). A step that landed at once has nothing to file.
-    void issue(bool lost, bool at_once) {
+    // Gives out next_ticket(). A step without a slot has nothing to file: it has landed.
+    void issue(bool lost) {
         const uint64_t ticket = next_ticket();
         Result &r = result(ticket);
         r.ticket.store(0, std::memory_order_release);
         r.lost.store(lost, std::memory_order_relaxed);
-        r.at_once.store(at_once, std::memory_order_relaxed);
         r.conflicts.store(0, std::memory_order_relaxed);
         r.ticket.store(ticket, std::memory_order_release);
         issued_.store(ticket, std::memory_order_release);
@@ -93,16 +95,17 @@ public:
         Result &r = result(ticket);
         if (r.ticket.load(std::memory_order_acquire) == ticket) r.conflicts.store(conflicts, std::memory_order_relaxed);
         filed_.store(ticket, std::memory_order_release);
-        busy_[static_cast<size_t>(slot)].store(false, std::memory_order_release);
+        in_slot_[static_cast<size_t>(slot)].store(0, std::memory_order_release);
     }
-    // Whether the rows of a step were filed, or are to be: a link to them is valid while they are not.
+    // Of a step that has a slot, whether it was not filed yet: a link to its spans is valid as long.
     bool in_flight(uint64_t ticket) const { return ticket > filed_.load(std::memory_order_acquire); }
 
     // For steps that were issued.
     bool landed(uint64_t ticket) const {
-        const Result &r = result(ticket);
-        const bool at_once = r.at_once.load(std::memory_order_relaxed) && r.ticket.load(std::memory_order_acquire) == ticket;
-        return at_once || !in_flight(ticket);
+        if (!in_flight(ticket)) return true;
+        for (size_t slot = 0; slot < steps_.size(); slot++)
+            if (in_slot_[slot].load(std::memory_order_acquire) == ticket) return false;
+        return true;
     }
     bool lost(uint64_t ticket) const {
         const Result &r = result(ticket);
@@ -114,16 +117,17 @@ public:
     }
 
 private:
+    static size_t first_spans(uint32_t sink_rows) { return sink_rows < 1024 ? sink_rows : 1024; }
     struct Result {
         std::atomic<uint64_t> ticket{0};
         std::atomic<uint64_t> conflicts{0};
-        std::atomic<bool> lost{false}, at_once{false};
+        std::atomic<bool> lost{false};
     };
     Result &result(uint64_t ticket) { return results_[ticket % results_.size()]; }
     const Result &result(uint64_t ticket) const { return results_[ticket % results_.size()]; }
 
     std::vector<Step> steps_;  // by slot
-    std::unique_ptr<std::atomic<bool>[]> busy_;
+    std::unique_ptr<std::atomic<uint64_t>[]> in_slot_;  // the ticket of the step in each, or 0
     int32_t named_ = kernels::kNoSlot;
     std::atomic<uint64_t> issued_{0}, filed_{0};
     std::array<Result, 1024> results_;  // of the last steps

@@ -64,4 +64,10 @@ inline int32_t check_array(const void *array, size_t count, size_t element, size
     return ROUTECAP_OK;
 }
 
+// Element i of such an array.
+template <class T>
+T &at(T *array, size_t element, size_t i) {
+    return *reinterpret_cast<T *>(reinterpret_cast<char *>(array) + i * element);
+}
+
 }  // namespace routecap

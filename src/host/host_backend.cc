@@ -1,11 +1,10 @@
 #include "host/host_backend.h"
 
+#include <cstring>
 #include <new>
 #include <vector>
 
-#include "kernels/begin.h"
-#include "kernels/record.h"
-#include "kernels/snapshot.h"
+#include "kernels/list.h"
 #include "status.h"
 
 namespace routecap {
@@ -34,30 +33,33 @@ public:
           sink_memory_(allocate(config.external_sink ? 0 : shape_->layers * sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
           sink_(shape_->layer_experts, rows_, shape_->k, config.sink_dtype, sink_memory_.get()) {
         if (config.role != ROUTECAP_ROLE_OWNER) return;
-        for (uint32_t s = 0; s < config.slots; s++) slots_.push_back(slot_memory_.emplace_back(allocate(layout_.bytes())).get());
+        for (uint32_t s = 0; s < config.slots; s++) {
+            slots_.push_back(slot_memory_.emplace_back(allocate(layout_.bytes())).get());
+            *layout_.header(slots_.back()) = {};  // of no epoch
+        }
+        epochs_.resize(config.slots);
     }
 
-    Sink &sink() override { return sink_; }
     const kernels::SlotLayout &layout() const override { return layout_; }
+    const Sink &sink() const override { return sink_; }
+    int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) override { return sink_.bind(first_layer, layers, sink); }
+    routecap_sink give_out(uint32_t layer) override { return sink_.give_out(layer); }
 
-    int32_t check(routecap_stream stream) override {
+    int32_t enter(routecap_stream stream, bool &capturing) override {
+        capturing = false;
         return stream == nullptr ? ROUTECAP_OK : report(ROUTECAP_ERR_ARGUMENT, "the host backend has no streams: pass NULL");
     }
 
     int32_t begin(uint32_t rows, routecap_stream) override {
-        kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-            const kernels::Begin<K> kernel{sink_.layers().data(), shape_->layers, shape_->k, rows, &control_, slots_.data(), layout_};
-            run(kernel);
-            kernel.once();
-        });
+        sink_.seal();
+        const kernels::Begin kernel{sink_.layers().data(), shape_->layers, shape_->k, rows, &control_, slots_.data(), layout_};
+        run(kernel);
+        kernel.once();
         return ROUTECAP_OK;
     }
 
-    int32_t record(uint32_t layer, const Source &s, routecap_stream) override {
-        kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-            run(kernels::Record<K>{s.ids, s.row_stride, s.column_stride, s.dtype, s.rows, s.live_rows, s.row_base, s.row_index, s.first_row,
-                                   shape_->k, s.table, s.table_size, s.offset, sink_.layers()[layer], &control_});
-        });
+    int32_t record(uint32_t layer, const kernels::Source &source, routecap_stream) override {
+        kernels::with_columns(shape_->k, [&]<uint32_t K>() { run(kernels::Record<K>{source, shape_->k, sink_.layers()[layer], &control_}); });
         return ROUTECAP_OK;
     }
 
@@ -69,35 +71,27 @@ public:
         return ROUTECAP_OK;
     }
 
-    int32_t copy(int32_t slot, uint32_t rows, const DevicePositions &from, routecap_stream) override {
-        if (from.positions == nullptr) return ROUTECAP_OK;
-        int64_t *to = layout_.positions(slots_[static_cast<size_t>(slot)], rows);
-        for (uint32_t r = 0; r < rows; r++)
-            to[r] = from.dtype == ROUTECAP_DTYPE_I32 ? static_cast<const int32_t *>(from.positions)[r]
-                                                     : static_cast<const int64_t *>(from.positions)[r];
-        return ROUTECAP_OK;
+    void name_slot(int32_t slot, routecap_stream) override {
+        control_.named = {slot, control_.named.epoch + 1};
+        if (slot != kernels::kNoSlot) epochs_[static_cast<size_t>(slot)] = control_.named.epoch;
     }
 
-    int32_t name_slot(int32_t slot, routecap_stream) override {
-        control_.slot = slot;
-        control_.armed = 0;
-        if (slot != kernels::kNoSlot) *layout_.header(slots_[static_cast<size_t>(slot)]) = {};
-        return ROUTECAP_OK;
+    void copy(int32_t slot, uint32_t rows, const DevicePositions &from, routecap_stream) override {
+        if (from.rows > 0) std::memcpy(layout_.positions(slots_[static_cast<size_t>(slot)], rows), from.positions, from.bytes());
     }
 
+    int32_t start(std::function<void()>) override { return ROUTECAP_OK; }
+    void stop() override {}
     bool landed(int32_t) override { return true; }
-
     SlotContents contents(int32_t slot) override {
-        uint8_t *memory = slots_[static_cast<size_t>(slot)];
-        const kernels::SlotHeader &header = *layout_.header(memory);
-        return {memory, header.covered, header.conflicts, header.dropped};
+        return read_slot(layout_, slots_[static_cast<size_t>(slot)], epochs_[static_cast<size_t>(slot)]);
     }
 
 private:
     template <class Id>
     void snapshot() {
         kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-            const kernels::Snapshot<Id, K> kernel{sink_.layers().data(), shape_->layers, shape_->k, rows_, &control_, slots_.data(), layout_};
+            const kernels::Snapshot<Id, K> kernel{sink_.layers().data(), shape_->layers, shape_->k, &control_, slots_.data(), layout_};
             run(kernel);
             kernel.after();
         });
@@ -108,9 +102,10 @@ private:
     const kernels::SlotLayout layout_;
     const Memory sink_memory_;
     Sink sink_;
-    kernels::Control control_{0, kernels::kNoSlot, 0, 0};
+    kernels::Control control_{.named = {kernels::kNoSlot, 0}, .begun = {kernels::kNoSlot, 0}, .armed = 0, .finished = 0, .conflicts = 0, .dropped = 0};
     std::vector<Memory> slot_memory_;
     std::vector<uint8_t *> slots_;
+    std::vector<uint32_t> epochs_;  // with which each slot was named last
 };
 
 }  // namespace

@@ -275,3 +275,123 @@ TEST(Sizes, long_request) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(all.get(), -1));
     EXPECT_EQ(view_of(all.get()).rows, 131072u);
 }
+
+// ---- Operations that follow one another before the first has been applied -------------------------
+
+TEST(Interplay, rows_cut_by_truncate_are_not_read_again) {
+    Rig rig({.held = true});
+    const routecap_request r = rig.open();
+    rig.step({{r, {1, 0, 20}}});
+    rig.open_gate();
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 10));
+    rig.step({{r, {2, 15, 5}}});  // raises the length again
+    EXPECT_EQ(rig.extract(r, 0, 15, ROUTECAP_ERR_NOT_READY), nullptr);
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 10));
+    rig.open_gate();
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 10) + missing_rows(rig.shape(), 5) + routed_rows(rig.shape(), 2, 15, 20));
+}
+
+TEST(Interplay, rows_cut_by_truncate_are_not_read_again_after_a_lost_step) {
+    Rig rig({.slots = 1, .held = true});
+    const routecap_request r = rig.open(), other = rig.open();
+    rig.step({{r, {1, 0, 20}}});
+    rig.open_gate();
+    rig.step({{other, {3, 0, 1}}});  // takes the only slot
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 10));
+    rig.run({{1, 10, 10}});
+    rig.issue({Rig::span(r, 10, 0, 10)}, ROUTECAP_LOST);
+    EXPECT_EQ(rig.extract(r, 0, 20, ROUTECAP_ERR_NOT_READY), nullptr);
+    rig.open_gate();
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 10) + missing_rows(rig.shape(), 10));
+}
+
+TEST(Interplay, a_child_has_the_rows_in_flight_whatever_becomes_of_its_parent) {
+    for (const char *end : {"close", "finish", "truncate"}) {
+        SCOPED_TRACE(end);
+        Rig rig({.held = true});
+        const routecap_request r = rig.open();
+        rig.step({{r, {1, 0, 10}}});
+        const routecap_step t = rig.step({{r, {1, 10, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, t, nullptr, 3));
+        routecap_request child = 0;
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, ROUTECAP_ALL, &child));
+        RoutingPtr finished;
+        if (end == std::string("close")) rig.close(r);
+        if (end == std::string("finish")) finished.reset(rig.finish(r, 4));
+        if (end == std::string("truncate")) {
+            ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 4));
+        }
+        rig.open_gate();
+        rig.expect(child, 0, routed_rows(rig.shape(), 1, 0, 13));
+        if (finished) expect_routing(finished.get(), rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 4));
+        if (end == std::string("truncate")) rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
+    }
+}
+
+TEST(Interplay, rows_a_child_has_yet_to_get_cannot_be_taken) {
+    Rig rig({.held = true});
+    const routecap_request r = rig.open();
+    rig.step({{r, {1, 0, 12}}});
+    rig.open_gate();
+    routecap_request child = 0;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, 10, &child));
+    EXPECT_EQ(rig.extract(r, 0, 10, ROUTECAP_ERR_NOT_READY, ROUTECAP_EXTRACT_TAKE), nullptr);
+    rig.expect(r, 10, routed_rows(rig.shape(), 1, 10, 12), ROUTECAP_EXTRACT_TAKE);  // the others can
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 10));                           // and these be shared
+    rig.open_gate();
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 10), ROUTECAP_EXTRACT_TAKE);
+    rig.expect(child, 0, routed_rows(rig.shape(), 1, 0, 10));
+}
+
+// Drafts that were cut do not count for the length when they are accepted.
+TEST(Interplay, drafts_that_were_cut_do_not_raise_the_length) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    rig.step({{r, {1, 0, 5}}});
+    const routecap_step t = rig.step({{r, {1, 12, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 10));
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, t, nullptr, 4));
+    rig.expect_length(r, 5);
+    const routecap_step u = rig.step({{r, {1, 8, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 10));
+    const uint32_t path[] = {0, 3};
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, u, path, 2));
+    rig.expect_length(r, 9);
+    rig.land(u);
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 5) + missing_rows(rig.shape(), 3) + routed_rows(rig.shape(), 1, 8, 9));
+}
+
+// Positions are read as far as a span with device positions goes, and no further.
+TEST(Interplay, positions_are_read_no_further_than_needed) {
+    Rig rig;
+    const routecap_request a = rig.open(), b = rig.open();
+    rig.run({{1, 0, 4}, {2, 0, 20}});
+    const std::vector<int64_t> positions = {3, 2, 1, 0};  // exactly these
+    routecap_issue_options options{};
+    options.struct_size = sizeof options;
+    options.positions = positions.data();
+    options.positions_dtype = ROUTECAP_DTYPE_I64;
+    routecap_span first = Rig::span(a, 0, 0, 4, ROUTECAP_SPAN_DEVICE_POSITIONS);
+    first.position_end = 4;
+    rig.land(rig.issue({first, Rig::span(b, 0, 4, 20)}, ROUTECAP_OK, nullptr, &options));
+    for (uint64_t p = 0; p < 4; p++) rig.expect(a, p, routed_rows(rig.shape(), 1, 3 - p, 4 - p));
+    rig.expect(b, 0, routed_rows(rig.shape(), 2, 0, 20));
+}
+
+// What became of a step is known as long as any older one is in flight, and a step that landed stays landed.
+TEST(Steps, landed_steps_stay_landed_behind_one_in_flight) {
+    Rig rig({.slots = 1, .held = true});
+    const routecap_request r = rig.open();
+    const routecap_step slow = rig.step({{r, {1, 0, 1}}});
+    routecap_step first = 0;
+    for (int i = 0; i < 1100; i++) {
+        rig.run({{1, 1, 1}});
+        const routecap_step t = rig.issue({Rig::span(r, 1, 0, 1)}, ROUTECAP_LOST);
+        if (i == 0) first = t;
+    }
+    EXPECT_STATUS(ROUTECAP_PENDING, routecap_step_poll(rig.capturer(), slow));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_poll(rig.capturer(), first));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_finalize(rig.capturer(), first, 0, nullptr));
+    rig.open_gate();
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_poll(rig.capturer(), slow));
+}

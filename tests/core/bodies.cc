@@ -6,9 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/begin.h"
-#include "kernels/record.h"
-#include "kernels/snapshot.h"
+#include "kernels/list.h"
 
 using namespace routecap;
 using namespace routecap::kernels;
@@ -40,14 +38,12 @@ struct Fixture {
         for (uint32_t l = 0; l < layers_; l++)
             layers.push_back({sink.data() + static_cast<size_t>(l) * rows * k, k, dtype_of<T>(), experts});
         slot = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
-        control.slot = 0;
+        control.named = {0, 1};
     }
     void begin(uint32_t n) {
-        with_columns(k, [&]<uint32_t K>() {
-            const Begin<K> kernel{layers.data(), layer_count, k, n, &control, &slot, layout};
-            run(kernel);
-            kernel.once();
-        });
+        const Begin kernel{layers.data(), layer_count, k, n, &control, &slot, layout};
+        run(kernel);
+        kernel.once();
     }
     void snapshot() {
         if (id_bytes == 1)
@@ -58,7 +54,7 @@ struct Fixture {
     template <class Id>
     void snapshot() {
         with_columns(k, [&]<uint32_t K>() {
-            const Snapshot<Id, K> kernel{layers.data(), layer_count, k, rows, &control, &slot, layout};
+            const Snapshot<Id, K> kernel{layers.data(), layer_count, k, &control, &slot, layout};
             run(kernel);
             kernel.after();
         });
@@ -153,12 +149,12 @@ TYPED_TEST(Bodies, record_reads_every_source) {
                     s = static_cast<S>(dtype == ROUTECAP_DTYPE_ID16_BF16 ? id << 16 | 0x3c00 : id);
                 }
                 Record<0> kernel{};
-                kernel.ids = source.data();
-                kernel.dtype = dtype;
-                kernel.row_stride = stride;
-                kernel.column_stride = column_stride;
-                kernel.rows = rows;
-                kernel.first_row = 3;
+                kernel.source.ids = source.data();
+                kernel.source.dtype = dtype;
+                kernel.source.row_stride = stride;
+                kernel.source.column_stride = column_stride;
+                kernel.source.rows = rows;
+                kernel.source.first_row = 3;
                 kernel.k = k;
                 kernel.sink = f.layers[0];
                 kernel.control = &f.control;
@@ -191,10 +187,10 @@ TYPED_TEST(Bodies, record_never_wraps) {
     f.begin(16);
     const int64_t source[] = {65541, 4294967301, -4294967291, INT64_MAX, INT64_MIN, 299, 300, -1, 0};
     Record<1> kernel{};
-    kernel.ids = source;
-    kernel.dtype = ROUTECAP_DTYPE_I64;
-    kernel.row_stride = kernel.column_stride = 1;
-    kernel.rows = 9;
+    kernel.source.ids = source;
+    kernel.source.dtype = ROUTECAP_DTYPE_I64;
+    kernel.source.row_stride = kernel.source.column_stride = 1;
+    kernel.source.rows = 9;
     kernel.k = 1;
     kernel.sink = f.layers[0];
     kernel.control = &f.control;
@@ -203,7 +199,7 @@ TYPED_TEST(Bodies, record_never_wraps) {
     for (uint32_t r = 0; r < 9; r++) EXPECT_EQ(f.cell(0, r)[0], plain[r]) << r;
     for (int32_t offset : {INT32_MIN, INT32_MAX, -5}) {
         f.begin(16);
-        kernel.offset = offset;
+        kernel.source.offset = offset;
         run(kernel);
         for (uint32_t r = 0; r < 9; r++) {
             const __int128 sum = static_cast<__int128>(source[r]) + offset;
@@ -213,10 +209,10 @@ TYPED_TEST(Bodies, record_never_wraps) {
     const int32_t table[] = {7, -3, 299, 300, INT32_MAX, INT32_MIN};
     const int64_t physical[] = {0, 1, 2, 3, 4, 5, 6, -1, 2};
     f.begin(16);
-    kernel.ids = physical;
-    kernel.table = table;
-    kernel.table_size = 6;
-    kernel.offset = 0;
+    kernel.source.ids = physical;
+    kernel.source.table = table;
+    kernel.source.table_size = 6;
+    kernel.source.offset = 0;
     run(kernel);
     const int64_t mapped[] = {7, -1, 299, -1, -1, -1, -1, -1, 299};
     for (uint32_t r = 0; r < 9; r++) EXPECT_EQ(f.cell(0, r)[0], mapped[r]) << r;

@@ -31,25 +31,28 @@ uint64_t Capturer::length(const Request &r) const {
     uint64_t end = r.placed;
     for (const Entry &e : log_) {
         for (const Span &s : e.spans)
-            if (s.request.get() == &r && s.device && !s.speculative) end = std::max(end, std::min(s.bound_end, s.cut));
+            if (s.request.get() == &r && s.device && !s.speculative) end = std::max(end, s.bound_end);
         if (e.request.get() == &r) end = std::min(std::max(end, e.raises_to), e.cuts_to);
     }
     return std::max(end, r.length);
 }
 
-uint64_t Capturer::landed_end(const RequestPtr &r, uint64_t first) const {
+uint64_t Capturer::landed_end(const RequestPtr &r, uint64_t first, bool take) const {
     uint64_t in_flight = UINT64_MAX;
     const auto not_landed = [&](uint64_t from, uint64_t to) {
         if (std::max(from, first) < to) in_flight = std::min(in_flight, std::max(from, first));
     };
-    for (const Entry &e : log_)
+    for (const Entry &e : log_) {
         for (const Span &s : e.spans)
             if (s.request == r && !s.speculative) not_landed(s.bound_first, std::min(s.bound_end, s.cut));
+        if (e.request == r) not_landed(e.cuts_to, UINT64_MAX);
+    }
+    if (take && r->lending > 0) not_landed(0, r->lending_end);
     if (r->pending > 0) not_landed(r->changing_first, r->changing_end);
     return in_flight;
 }
 
-bool Capturer::ready(const RequestPtr &r, uint64_t first, uint64_t end) const { return landed_end(r, first) >= end; }
+bool Capturer::ready(const RequestPtr &r, uint64_t first, uint64_t end, bool take) const { return landed_end(r, first, take) >= end; }
 
 uint64_t Capturer::steps_in_flight() const {
     return static_cast<uint64_t>(std::count_if(log_.begin(), log_.end(), [](const Entry &e) { return !e.spans.empty(); }));
@@ -64,6 +67,7 @@ uint64_t Capturer::issue(std::vector<Span> spans, uint64_t tag, bool lost, uint6
         Request &r = *s.request;
         const uint64_t n = s.positions.size();
         counters.rows_issued += n;
+        if (s.speculative || s.device) r.flagged_end = std::max(r.flagged_end, s.bound_end);
         if (s.speculative) {
             s.draft_index = 0;
             for (const Draft &d : r.drafts)
@@ -157,10 +161,12 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t step, const std::vector<u
 void Capturer::cut_in_flight(const RequestPtr &r, uint64_t end) {
     for (Entry &e : log_)
         for (Span &s : e.spans)
-            if (s.request == r) s.cut = std::min(s.cut, end);
+            if (s.request == r) s.cut = std::min(s.cut, r->lending > 0 && e.step <= r->lending_step ? std::max(end, r->lending_end) : end);
 }
 
 void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
+    if (rows >= std::max(length(*r), r->flagged_end)) return;
+    r->flagged_end = rows;
     cut_in_flight(r, rows);
     for (Draft &d : r->drafts) d.cut = std::min(d.cut, rows);
     r->length = std::min(r->length, rows);
@@ -181,13 +187,23 @@ RequestPtr Capturer::fork(const RequestPtr &r, uint64_t rows) {
     auto child = std::make_shared<Request>();
     child->policy = r->policy;
     child->length = rows;
+    r->lending_end = r->lending > 0 ? std::max(r->lending_end, rows) : rows;
+    r->lending++;
+    for (const Entry &e : log_)
+        for (const Span &s : e.spans)
+            if (s.request == r) r->lending_step = e.step;
     Entry entry;
-    entry.apply = [r, child, rows] { child->content = Rows(r->content.begin(), r->content.lower_bound(rows)); };
+    entry.apply = [r, child, rows] {
+        child->content = Rows(r->content.begin(), r->content.lower_bound(rows));
+        r->lending--;
+    };
     operate(child, 0, rows, std::move(entry));
     return child;
 }
 
 void Capturer::attach(const RequestPtr &r, const std::shared_ptr<Routing> &routing, uint64_t rows) {
+    const uint64_t first = routing->ready ? routing->first : 0;
+    if (rows <= first) return;
     r->length = std::max(r->length, rows);
     Entry entry;
     entry.apply = [r, routing, rows] {
@@ -202,7 +218,7 @@ void Capturer::attach(const RequestPtr &r, const std::shared_ptr<Routing> &routi
                 if (!mine.cells[l]) mine.cells[l] = row.cells[l];
         }
     };
-    operate(r, std::min(routing->ready ? routing->first : 0, rows), rows, std::move(entry));
+    operate(r, first, rows, std::move(entry));
 }
 
 std::shared_ptr<Routing> Capturer::finish(const RequestPtr &r, uint64_t rows) {

@@ -52,7 +52,11 @@ struct Entry {
 struct Draft {
     uint64_t step, first_index, rows, position, end, cut = UINT64_MAX;
     bool device, filed;
-    uint64_t end_of(uint64_t index) const { return std::min(cut, device ? end : position + (index - first_index) + 1); }
+    // One past the row's highest position; 0 if it was cut.
+    uint64_t end_of(uint64_t index) const {
+        if (device) return position < cut ? std::min(cut, end) : 0;
+        return position + (index - first_index) < cut ? position + (index - first_index) + 1 : 0;
+    }
 };
 
 struct LandedDraft {
@@ -65,12 +69,14 @@ struct LandedDraft {
 struct Request {
     int32_t policy = ROUTECAP_POLICY_KEEP;
     Rows content;
-    uint64_t length = 0, placed = 0;
+    uint64_t length = 0, placed = 0, flagged_end = 0;
     std::vector<Draft> drafts;
     std::vector<LandedDraft> landed_drafts;
     uint64_t changing_first = 0, changing_end = 0;  // by operations that are not applied
     int pending = 0;                                // operations with such rows, since the last was applied
     bool device = false;
+    int lending = 0;  // forks that are not applied
+    uint64_t lending_end = 0, lending_step = 0;
 };
 using RequestPtr = std::shared_ptr<Request>;
 
@@ -87,8 +93,8 @@ public:
     // Calls f(entry) for the steps and operations in flight.
     uint64_t length(const Request &r) const;
     // Whether rows [first, end) may be read now.
-    bool ready(const RequestPtr &r, uint64_t first, uint64_t end) const;
-    uint64_t landed_end(const RequestPtr &r, uint64_t first) const;
+    bool ready(const RequestPtr &r, uint64_t first, uint64_t end, bool take) const;
+    uint64_t landed_end(const RequestPtr &r, uint64_t first, bool take) const;
 
     uint64_t steps_in_flight() const;
     bool slot_free() const { return steps_in_flight() < slots_; }

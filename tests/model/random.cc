@@ -185,6 +185,7 @@ private:
         }
         if (chance(4)) {  // it was a warm-up
             EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig_.capturer(), nullptr));
+            if (snapshots) dropped_ = conflicts_ = 0;
             if (!named_) named_ = model_.slot_free();
             return;
         }
@@ -214,6 +215,7 @@ private:
         for (const model::Span &s : spans)
             if (s.speculative) drafted.emplace_back(s.request, step);
         EXPECT_EQ(model_.issue(std::move(spans), tag_, lost, skipped, taken ? dropped_ : 0, taken ? conflicts_ : 0), step);
+        if (taken) dropped_ = conflicts_ = 0;
         for (auto &d : drafted) drafts_.push_back(d);
         EXPECT_STATUS(files ? ROUTECAP_PENDING : lost ? ROUTECAP_LOST : ROUTECAP_OK, routecap_step_poll(rig_.capturer(), step));
         if (files || !named_) named_ = model_.slot_free();
@@ -286,10 +288,10 @@ private:
             expected = ROUTECAP_ERR_OUT_OF_RANGE;
         } else {
             if (rows == ROUTECAP_ALL) rows = length - first;
-            if (rows == ROUTECAP_LANDED) rows = std::min(length, model_.landed_end(r, first)) - first;
+            if (rows == ROUTECAP_LANDED) rows = std::min(length, model_.landed_end(r, first, mode == ROUTECAP_EXTRACT_TAKE)) - first;
             if (rows > length - first) {
                 expected = ROUTECAP_ERR_OUT_OF_RANGE;
-            } else if (!model_.ready(r, first, first + rows)) {
+            } else if (!model_.ready(r, first, first + rows, mode == ROUTECAP_EXTRACT_TAKE)) {
                 expected = ROUTECAP_ERR_NOT_READY;
             } else {
                 content = model_.read(*r, first, rows);
@@ -440,7 +442,7 @@ private:
     std::vector<std::pair<RequestPtr, uint64_t>> drafts_;
     std::vector<Held> routings_;
     uint64_t tag_ = 1;
-    uint64_t dropped_ = 0, conflicts_ = 0;  // since the last begin
+    uint64_t dropped_ = 0, conflicts_ = 0;  // since the last begin or snapshot
     bool named_ = true;  // whether a slot is named for the next forward
 };
 

@@ -1,0 +1,46 @@
+// The list of kernels: one per element body, and of those that know the number of columns one for each k of common models.
+#pragma once
+
+#include "begin.h"
+#include "record.h"
+#include "snapshot.h"
+
+// F(k) for each k that has kernels of its own; 0 stands for all others.
+#define ROUTECAP_COLUMNS(F) F(0) F(1) F(2) F(4) F(6) F(8) F(10) F(16) F(22)
+
+// F(name, body) for each kernel.
+#define ROUTECAP_KERNELS(F)                                                                                                                 \
+    F(routecap_begin, Begin)                                                                                                                \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_record_, Record)                                                                                    \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot8_, Snapshot8)                                                                              \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot16_, Snapshot16)
+#define ROUTECAP_COLUMN_KERNELS(F, name, Body)                                                                                              \
+    F(name##0, Body<0>)                                                                                                                     \
+    F(name##1, Body<1>)                                                                                                                     \
+    F(name##2, Body<2>)                                                                                                                     \
+    F(name##4, Body<4>)                                                                                                                     \
+    F(name##6, Body<6>)                                                                                                                     \
+    F(name##8, Body<8>)                                                                                                                     \
+    F(name##10, Body<10>)                                                                                                                   \
+    F(name##16, Body<16>)                                                                                                                   \
+    F(name##22, Body<22>)
+
+namespace routecap::kernels {
+
+template <uint32_t K>
+using Snapshot8 = Snapshot<uint8_t, K>;
+template <uint32_t K>
+using Snapshot16 = Snapshot<uint16_t, K>;
+
+// Calls f.operator()<K>() with K = k for a k that has kernels of its own, otherwise with 0.
+template <class F>
+inline void with_columns(uint32_t k, F f) {
+    switch (k) {
+#define ROUTECAP_CASE(K) case K: return f.template operator()<K>();
+        ROUTECAP_COLUMNS(ROUTECAP_CASE)
+#undef ROUTECAP_CASE
+        default: return f.template operator()<0>();
+    }
+}
+
+}  // namespace routecap::kernels

@@ -1,0 +1,174 @@
+// Memory that runs out, one allocation after another: whatever fails, the call says so or rows are missing; nothing is wrong, leaks, or ends the
+// process.
+#include <rig.h>
+
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+thread_local uint64_t fail_at = 0;  // the allocation of this thread that fails: 1 is the next; 0: none
+thread_local bool failed = false;
+
+void *allocate(size_t bytes, size_t alignment) {
+    if (fail_at > 0 && --fail_at == 0) {
+        failed = true;
+        return nullptr;
+    }
+    return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+void *allocate_or_throw(size_t bytes, size_t alignment) {
+    void *memory = allocate(bytes, alignment);
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory;
+}
+
+}  // namespace
+
+void *operator new(size_t n) { return allocate_or_throw(n, 16); }
+void *operator new[](size_t n) { return allocate_or_throw(n, 16); }
+void *operator new(size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<size_t>(a)); }
+void *operator new[](size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<size_t>(a)); }
+void *operator new(size_t n, const std::nothrow_t &) noexcept { return allocate(n, 16); }
+void *operator new[](size_t n, const std::nothrow_t &) noexcept { return allocate(n, 16); }
+void *operator new(size_t n, std::align_val_t a, const std::nothrow_t &) noexcept { return allocate(n, static_cast<size_t>(a)); }
+void *operator new[](size_t n, std::align_val_t a, const std::nothrow_t &) noexcept { return allocate(n, static_cast<size_t>(a)); }
+void operator delete(void *p) noexcept { std::free(p); }
+void operator delete[](void *p) noexcept { std::free(p); }
+void operator delete(void *p, size_t) noexcept { std::free(p); }
+void operator delete[](void *p, size_t) noexcept { std::free(p); }
+void operator delete(void *p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void *p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void *p, size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void *p, size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace {
+
+using namespace rig;
+
+// Runs `call` with its n-th allocation failing. False if it needed fewer.
+template <class Call>
+bool with_failure(uint64_t n, Call call) {
+    failed = false;
+    fail_at = n;
+    call();
+    fail_at = 0;
+    return failed;
+}
+
+// The rows of a routing are those of `seed` or missing.
+void expect_right_or_missing(const routecap_routing *routing, const Shape &shape, uint64_t seed) {
+    const Rows rows = contents(routing, shape);
+    const uint64_t first = view_of(routing).first;
+    for (size_t r = 0; r < rows.size(); r++)
+        for (uint32_t l = 0; l < shape.layers; l++) {
+            if (rows[r][l]) {
+                ASSERT_EQ(*rows[r][l], routed(shape, seed, first + r, l));
+            }
+        }
+}
+
+void expect_sum(const routecap_stats &s) {
+    EXPECT_EQ(s.rows_issued, s.rows_in_flight + s.rows_provisional + s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late +
+                                 s.rows_rejected + s.rows_unplaced + s.rows_refused);
+}
+
+// Filing is one thing after another here, on this thread, so that every allocation in it can be made to fail.
+const Options kOptions{.shape = {.layers = 3, .k = 2, .experts = 300, .rows = 600}, .slots = 8, .held = true};
+
+}  // namespace
+
+TEST(Allocation, filing_refuses_rows_and_goes_on) {
+    bool more = true;
+    for (uint64_t n = 1; more; n++) {
+        SCOPED_TRACE(n);
+        Rig rig(kOptions);
+        const routecap_request a = rig.open(), b = rig.open(), c = rig.open();
+        const routecap_step drafts = rig.step({{a, {1, 0, 300}}, {b, {2, 5, 10}}}, 0);
+        static_cast<void>(drafts);
+        const routecap_step t = rig.step({{a, {1, 300, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, t, nullptr, 3));
+        routecap_request child = 0;
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), a, 280, &child));
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), a, 290));
+        const routecap_step u = rig.step({{child, {1, 270, 40}}, {c, {3, 0, 7}}}, 0);
+        const RoutingPtr finished(rig.finish(a, ROUTECAP_ALL));
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), b, finished.get(), 5));
+        rig.close(c);
+
+        more = with_failure(n, [&] { routecap_capturer_progress(rig.capturer()); });
+        rig.open_gate();
+        EXPECT_STATUS(ROUTECAP_OK, routecap_step_poll(rig.capturer(), u));
+        ASSERT_GE(routecap_routing_poll(finished.get()), 0);
+        ASSERT_NE(routecap_routing_poll(finished.get()), ROUTECAP_PENDING);
+        expect_right_or_missing(finished.get(), rig.shape(), 1);
+        for (const auto &[request, seed] : {std::pair(child, 1), std::pair(b, 0)}) {
+            routecap_routing *routing = nullptr;
+            ASSERT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ALL, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0) << routecap_last_error();
+            const RoutingPtr owner(routing);
+            if (seed != 0) expect_right_or_missing(routing, rig.shape(), static_cast<uint64_t>(seed));
+        }
+        const routecap_stats s = rig.stats();
+        EXPECT_EQ(s.rows_in_flight, 0u);
+        expect_sum(s);
+        rig.close(child);
+        rig.close(b);
+        EXPECT_NE(rig.stats().bytes_in_use, 0u);  // the routing's
+    }
+}
+
+TEST(Allocation, nothing_stays_in_use) {
+    bool more = true;
+    for (uint64_t n = 1; more; n++) {
+        SCOPED_TRACE(n);
+        Rig rig(kOptions);
+        const routecap_request a = rig.open();
+        rig.step({{a, {1, 0, 300}}}, 0);
+        const routecap_step t = rig.step({{a, {1, 300, 300}}}, ROUTECAP_SPAN_SPECULATIVE);
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, t, nullptr, 200));
+        more = with_failure(n, [&] { routecap_capturer_progress(rig.capturer()); });
+        rig.close(a);
+        EXPECT_EQ(rig.bytes_in_use(), 0u);
+        expect_sum(rig.stats());
+    }
+}
+
+// A call that fails for memory changes nothing: the same call, made again, gives what it would have given.
+TEST(Allocation, calls_change_nothing_when_they_fail) {
+    bool more = true;
+    for (uint64_t n = 1; more; n++) {
+        SCOPED_TRACE(n);
+        more = false;
+        Rig rig(kOptions);
+        routecap_request a = 0;
+        const auto again = [&](auto call) {
+            int32_t status = 0;
+            if (with_failure(n, [&] { status = call(); })) {
+                more = true;
+                if (status == ROUTECAP_ERR_NO_MEMORY) status = call();
+            }
+            return status;
+        };
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_open(rig.capturer(), nullptr, &a, 1); }));
+        rig.step({{a, {1, 0, 600}}}, 0);
+        rig.open_gate();
+        routecap_request child = 0;
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_fork(rig.capturer(), a, 500, &child); }));
+        rig.open_gate();
+        routecap_routing *taken = nullptr, *copied = nullptr, *slice = nullptr, *merged = nullptr;
+        EXPECT_STATUS(ROUTECAP_OK, again([&] {
+                          return routecap_request_extract(rig.capturer(), child, 100, 300, ROUTECAP_EXTRACT_TAKE, ROUTECAP_STRICT, &taken);
+                      }));
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_extract(rig.capturer(), a, 0, 600, ROUTECAP_EXTRACT_COPY, 0, &copied); }));
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_routing_slice(copied, 10, 20, &slice); }));
+        const routecap_routing *both[] = {taken, copied};
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_routing_merge(both, 2, &merged); }));
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_truncate(rig.capturer(), a, 10); }));
+        rig.open_gate();
+        const RoutingPtr owners[] = {RoutingPtr(taken), RoutingPtr(copied), RoutingPtr(slice), RoutingPtr(merged)};
+        expect_routing(taken, rig.shape(), 100, routed_rows(rig.shape(), 1, 100, 400));
+        expect_routing(merged, rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 600));
+        expect_routing(slice, rig.shape(), 10, routed_rows(rig.shape(), 1, 10, 30));
+        rig.expect(a, 0, routed_rows(rig.shape(), 1, 0, 10));
+    }
+}
