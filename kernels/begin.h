@@ -30,6 +30,7 @@ struct Begin {
         const Named named = control->named;
         control->begun = named;
         control->armed = rows;
+        control->finished = 0;
         control->conflicts = 0;
         control->dropped = 0;
         if (named.slot != kNoSlot) *layout.header(slots[named.slot]) = {named.epoch, 0, 0, 0};

@@ -31,6 +31,7 @@ struct SlotContents {
     uint64_t dropped;
 };
 
+// An owner's backend starts with slot 0 named.
 class Backend {
 public:
     virtual ~Backend() = default;
@@ -56,6 +57,18 @@ public:
     virtual void stop() = 0;  // no more calls of it
     virtual bool landed(int32_t slot) = 0;
     virtual SlotContents contents(int32_t slot) = 0;
+};
+
+// Whether a backend can be used, and one line about it in static storage.
+struct BackendInfo {
+    bool available;
+    int32_t devices;
+    const char *detail;
+};
+
+// What a backend allocates on a device, and as page-locked host memory.
+struct DeviceMemory {
+    uint64_t device_bytes, pinned_bytes;
 };
 
 // What a slot holds of the step that was named with this epoch.

@@ -27,8 +27,12 @@ routecap_memory memory_of(const Config &config) {
     const kernels::SlotLayout layout(config.rows, shape.validity_bytes, shape.ids_bytes);
     const uint64_t sink = config.external_sink ? 0 : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
     const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
-    m.host_bytes = sink + slots + sizeof(Capturer) + 256 * 1024;
+    const bool host = config.backend == ROUTECAP_BACKEND_HOST;
+    m.host_bytes = (host ? sink + slots : 0) + sizeof(Capturer) + 256 * 1024;
     if (config.role == ROUTECAP_ROLE_OWNER) m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows);
+    const DeviceMemory device = device_memory_of(config);
+    m.device_bytes = device.device_bytes;
+    m.pinned_bytes = device.pinned_bytes;
     m.page_rows = shape.page_rows;
     m.row_bytes = shape.row_bytes();
     m.page_bytes = PagePool::page_bytes(shape, shape.page_rows);
@@ -54,7 +58,6 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
     if (c->owner()) {
         c->capture_.emplace(config, *c->backend_);
         c->capture_->steps.name(0);
-        c->backend_->name_slot(0, nullptr);
         if (int32_t s = c->capture_->filing.start(config.manual_progress); s < 0) return s;
     }
     capturer = std::move(c);

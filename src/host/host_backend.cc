@@ -38,6 +38,7 @@ public:
             *layout_.header(slots_.back()) = {};  // of no epoch
         }
         epochs_.resize(config.slots);
+        name_slot(0, nullptr);
     }
 
     const kernels::SlotLayout &layout() const override { return layout_; }

@@ -11,7 +11,7 @@ const Shape kShape{.layers = 58, .k = 8, .experts = 256, .rows = 512};
 routecap_memory memory_of(const Shape &shape) {
     routecap_config config;
     EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
-    config.backend = ROUTECAP_BACKEND_HOST;
+    config.backend = backend();
     config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
     routecap_memory memory{};
     memory.struct_size = sizeof memory;

@@ -39,13 +39,20 @@ TEST(Lifecycle, forked_child) {
         stats.struct_size = sizeof stats;
         routecap_routing *none = nullptr;
         bool ok = routecap_capturer_stats(rig.capturer(), &stats) == ROUTECAP_ERR_FORKED;
-        ok &= routecap_step_begin(rig.capturer(), 1, nullptr) == ROUTECAP_ERR_FORKED;
+        ok &= routecap_step_begin(rig.capturer(), 1, rig.stream()) == ROUTECAP_ERR_FORKED;
         ok &= routecap_request_extract(rig.capturer(), r, 0, 4, 0, 0, &none) == ROUTECAP_ERR_FORKED;
         ok &= routecap_routing_poll(routing) == ROUTECAP_ERR_FORKED;
         ok &= routecap_routing_retain(routing) == ROUTECAP_ERR_FORKED;
         routecap_routing_free(routing);
         routecap_capturer_destroy(rig.capturer());
-        {
+        if (on_cuda()) {  // the driver works in the parent only
+            routecap_config config;
+            routecap_capturer *own = nullptr;
+            ok &= routecap_config_init(&config, sizeof config) == ROUTECAP_OK;
+            config.backend = ROUTECAP_BACKEND_CUDA;
+            config.layers = 1, config.k = 1, config.experts = 4, config.rows = 4;
+            ok &= routecap_capturer_create(&config, &own) == ROUTECAP_ERR_FORKED;
+        } else {
 #ifdef __SANITIZE_THREAD__  // which does not support threads started after a fork
             Rig own({.held = true});
 #else

@@ -147,7 +147,7 @@ TEST(Steps, discarded_forwards) {
     Rig rig;
     const routecap_request r = rig.open();
     for (int i = 0; i < 5; i++) rig.run({{9, 0, 32}});
-    EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), nullptr));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream()));
     rig.land(rig.issue({Rig::span(r, 0, 0, 2)}));  // there is no forward to take
     rig.run({{9, 0, 32}});
     rig.land(rig.step({{r, {1, 2, 4}}}));
@@ -296,6 +296,7 @@ TEST(Interplay, rows_cut_by_truncate_are_not_read_again_after_a_lost_step) {
     const routecap_request r = rig.open(), other = rig.open();
     rig.step({{r, {1, 0, 20}}});
     rig.open_gate();
+    rig.name_slot_again();
     rig.step({{other, {3, 0, 1}}});  // takes the only slot
     ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 10));
     rig.run({{1, 10, 10}});

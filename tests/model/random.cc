@@ -176,7 +176,7 @@ private:
                 source.ids = again.data();
                 source.rows = 2;
                 source.row_index = index.data();
-                EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig_.capturer(), l, &source, nullptr));
+                EXPECT_STATUS(ROUTECAP_OK, rig_.record(l, source));
                 for (int32_t k : index) (static_cast<uint32_t>(k) < begun ? conflicts_ : dropped_)++;
             }
         }
@@ -184,7 +184,7 @@ private:
             EXPECT_STATUS(ROUTECAP_OK, rig_.snapshot());
         }
         if (chance(4)) {  // it was a warm-up
-            EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig_.capturer(), nullptr));
+            EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig_.capturer(), rig_.stream()));
             if (snapshots) dropped_ = conflicts_ = 0;
             if (!named_) named_ = model_.slot_free();
             return;

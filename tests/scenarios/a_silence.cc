@@ -43,14 +43,16 @@ TEST(Scenario, F01_bound_layers_of_every_width) {
                 sink.struct_size = sizeof sink;
                 EXPECT_STATUS(ROUTECAP_OK, routecap_sink_layer(rig.capturer(), layer, &sink));
                 EXPECT_EQ(sink.dtype, dtype);
-                for (uint32_t row = 0; row < 16; row++)
-                    for (uint32_t c = 0; c < 8; c++) {
-                        const int64_t id = routed(rig.shape(), 2, row, layer)[c];
-                        const int64_t at = row * sink.row_stride + c;
-                        if (dtype == ROUTECAP_DTYPE_I16) static_cast<int16_t *>(sink.ids)[at] = static_cast<int16_t>(id);
-                        if (dtype == ROUTECAP_DTYPE_I32) static_cast<int32_t *>(sink.ids)[at] = static_cast<int32_t>(id);
-                        if (dtype == ROUTECAP_DTYPE_I64) static_cast<int64_t *>(sink.ids)[at] = id;
-                    }
+                EXPECT_EQ(sink.row_stride, 8);
+                const auto write = [&]<class T>(T) {
+                    std::vector<T> ids;
+                    for (uint32_t row = 0; row < 16; row++)
+                        for (int64_t id : routed(rig.shape(), 2, row, layer)) ids.push_back(static_cast<T>(id));
+                    rig.device().write(sink.ids, ids.data(), ids.size() * sizeof(T));
+                };
+                if (dtype == ROUTECAP_DTYPE_I16) write(int16_t{});
+                if (dtype == ROUTECAP_DTYPE_I32) write(int32_t{});
+                if (dtype == ROUTECAP_DTYPE_I64) write(int64_t{});
             }
             EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
         });

@@ -9,7 +9,7 @@ namespace {
 Rows one_layer(Rig &rig, const routecap_source &source, uint32_t rows) {
     const routecap_request r = rig.open();
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(rows));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig.capturer(), 0, &source, nullptr));
+    EXPECT_STATUS(ROUTECAP_OK, rig.record(0, source));
     EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     rig.land(rig.issue({Rig::span(r, 0, 0, rows)}));
     routecap_routing *routing = nullptr;

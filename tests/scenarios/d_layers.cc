@@ -30,7 +30,7 @@ TEST(Scenario, F17_conflict_found_on_the_device) {
     source.ids = ids.data();
     source.rows = 3;
     source.row_index = index.data();
-    EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig.capturer(), 0, &source, nullptr));
+    EXPECT_STATUS(ROUTECAP_OK, rig.record(0, source));
     EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     const routecap_step step = rig.issue({Rig::span(r, 0, 0, 10)});
     uint64_t conflicting = 0;
@@ -67,11 +67,10 @@ TEST(Scenario, F18_dense_first_model) {
 TEST(Scenario, F19_no_process_wide_state) {
     auto a = std::make_unique<Rig>(Options{.shape = {.layers = 48}});
     Rig b({.shape = {.layers = 16}});
-    std::vector<int32_t> memory(32 * 2);
     routecap_sink sink{};
     sink.struct_size = sizeof sink;
     sink.dtype = ROUTECAP_DTYPE_I32;
-    sink.ids = memory.data();
+    sink.ids = b.device().allocate(32 * 2 * 4);
     sink.rows = 32;
     sink.k = 2;
     EXPECT_STATUS(ROUTECAP_OK, routecap_sink_bind(b.capturer(), 0, 1, &sink));

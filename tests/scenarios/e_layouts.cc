@@ -37,7 +37,7 @@ TEST(Scenario, F21_base_and_live_count_from_the_device) {
         source.row_base = &device_base;
         source.live_rows = &device_live;
         EXPECT_STATUS(ROUTECAP_OK, rig.begin(12));
-        EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig.capturer(), 0, &source, nullptr));
+        EXPECT_STATUS(ROUTECAP_OK, rig.record(0, source));
         EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
         rig.land(rig.issue({Rig::span(r, 0, 0, 12)}));
         Rows expected = missing_rows(rig.shape(), 12);
@@ -55,18 +55,22 @@ TEST(Scenario, F21_base_and_live_count_from_the_device) {
 TEST(Scenario, F22_batch_larger_than_the_sink) {
     constexpr uint32_t kRows = 8192, kGuard = 64;
     Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = kRows}, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
-    std::vector<std::vector<int16_t>> memory(2, std::vector<int16_t>(kRows * 2 + 2 * kGuard, 0x5a5a));
+    constexpr size_t kElements = kRows * 2 + 2 * kGuard;
+    int16_t *memory[2];
     for (uint32_t l = 0; l < 2; l++) {
         routecap_sink sink{};
         sink.struct_size = sizeof sink;
         sink.dtype = ROUTECAP_DTYPE_I16;
-        sink.ids = memory[l].data() + kGuard;
+        memory[l] = static_cast<int16_t *>(rig.device().allocate(kElements * 2, 0x5a));
+        sink.ids = memory[l] + kGuard;
         sink.rows = kRows;
         sink.k = 2;
         ASSERT_STATUS(ROUTECAP_OK, routecap_sink_bind(rig.capturer(), l, 1, &sink));
     }
     const auto guards_intact = [&] {
-        return std::all_of(memory.begin(), memory.end(), [](const auto &m) {
+        return std::all_of(std::begin(memory), std::end(memory), [&](const int16_t *on_device) {
+            std::vector<int16_t> m(kElements);
+            rig.device().read(m.data(), on_device, m.size() * 2);
             return std::all_of(m.begin(), m.begin() + kGuard, [](int16_t v) { return v == 0x5a5a; }) &&
                    std::all_of(m.end() - kGuard, m.end(), [](int16_t v) { return v == 0x5a5a; });
         });
@@ -84,7 +88,7 @@ TEST(Scenario, F22_batch_larger_than_the_sink) {
     source.ids = ids.data();
     source.rows = 10;
     source.row_index = index.data();
-    EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig.capturer(), 1, &source, nullptr));  // what is outside is dropped
+    EXPECT_STATUS(ROUTECAP_OK, rig.record(1, source));  // what is outside is dropped
     EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     rig.issue({Rig::span(r, 0, 8191, 2)}, ROUTECAP_ERR_CAPACITY);
     rig.expect_length(r, 0);

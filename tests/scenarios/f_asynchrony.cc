@@ -40,6 +40,7 @@ TEST(Scenario, F25_no_call_waits_for_landing) {
 
     rig.open_gate();
     rig.land(lost, ROUTECAP_LOST);
+    rig.name_slot_again();
     rig.land(rig.step({{r, {1, 20, 5}}}));  // a slot is free again, and no further step is lost
     rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 15) + missing_rows(rig.shape(), 5) + routed_rows(rig.shape(), 1, 20, 25));
     const routecap_stats stats = rig.stats();
@@ -74,32 +75,33 @@ TEST(Scenario, F26_addresses_never_change) {
         return sink;
     };
     const routecap_sink first = address(0);
-    std::vector<int16_t> other(16);
+    auto *other = static_cast<int16_t *>(rig.device().allocate(32 * 2));
     routecap_sink sink{};
     sink.struct_size = sizeof sink;
     sink.dtype = ROUTECAP_DTYPE_I16;
-    sink.ids = other.data();
+    sink.ids = other;
     sink.rows = 8;
     sink.k = 2;
     EXPECT_STATUS(ROUTECAP_ERR_STATE, routecap_sink_bind(rig.capturer(), 0, 1, &sink));  // it was given out
     EXPECT_STATUS(ROUTECAP_OK, routecap_sink_bind(rig.capturer(), 1, 1, &sink));
     EXPECT_STATUS(ROUTECAP_OK, routecap_sink_bind(rig.capturer(), 1, 1, &sink));  // the same again
-    EXPECT_EQ(address(1).ids, other.data());
+    EXPECT_EQ(address(1).ids, other);
 
     // What a graph captured then and one captured later write is the same memory.
     const routecap_request r = rig.open();
     for (uint64_t replay = 0; replay < 4; replay++) {
         EXPECT_STATUS(ROUTECAP_OK, rig.begin(2));
         for (uint32_t layer : {0u, 1u})
-            for (uint32_t row = 0; row < 2; row++)
-                for (uint32_t c = 0; c < 2; c++)
-                    static_cast<int16_t *>(layer == 0 ? first.ids : other.data())[row * 2 + c] =
-                        static_cast<int16_t>(routed(rig.shape(), 1, replay * 2 + row, layer)[c]);
+            for (uint32_t row = 0; row < 2; row++) {
+                const std::vector<int64_t> ids = routed(rig.shape(), 1, replay * 2 + row, layer);
+                const int16_t narrow[] = {static_cast<int16_t>(ids[0]), static_cast<int16_t>(ids[1])};
+                rig.device().write(static_cast<int16_t *>(layer == 0 ? first.ids : other) + row * 2, narrow, sizeof narrow);
+            }
         EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
         rig.land(rig.issue({Rig::span(r, replay * 2, 0, 2)}));
         EXPECT_EQ(address(0).ids, first.ids);
     }
     rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 8));
-    sink.ids = other.data() + 2;
+    sink.ids = other + 2;
     EXPECT_STATUS(ROUTECAP_ERR_STATE, routecap_sink_bind(rig.capturer(), 1, 1, &sink));
 }

@@ -12,23 +12,24 @@ TEST(Scenario, F27_memory_is_bounded) {
     for (int i = 0; i < 100000; i += 4) {
         routecap_request r[4];
         ASSERT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr, r, 4));
-        EXPECT_STATUS(ROUTECAP_OK, routecap_step_begin(rig.capturer(), 4, nullptr));
-        EXPECT_STATUS(ROUTECAP_OK, routecap_step_snapshot(rig.capturer(), nullptr));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_step_begin(rig.capturer(), 4, rig.stream()));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_step_snapshot(rig.capturer(), rig.stream()));
         std::vector<routecap_span> spans;
         for (uint32_t j = 0; j < 4; j++) spans.push_back(Rig::span(r[j], 0, j, 1));
         routecap_step step = 0;
-        const int32_t status = routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], 4, nullptr, nullptr, &step, nullptr);
+        const int32_t status = routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], 4, nullptr, nullptr, &step, rig.stream());
         ASSERT_TRUE(status == ROUTECAP_OK || status == ROUTECAP_LOST);
         ASSERT_STATUS(ROUTECAP_OK, routecap_request_close_batch(rig.capturer(), r, nullptr, 4));
     }
     EXPECT_EQ(rig.bytes_in_use(), before);
     EXPECT_LE(rig.stats().bytes_peak, kBudget);
 
+    rig.name_slot_again();
     const routecap_request far = rig.open();
     rig.land(rig.step({{far, {1, 900000, 64}}}));
     routecap_config config;
     routecap_config_init(&config, sizeof config);
-    config.backend = ROUTECAP_BACKEND_HOST;
+    config.backend = backend();
     config.layers = 58, config.k = 8, config.experts = 256, config.rows = 64;
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
@@ -45,7 +46,7 @@ TEST(Scenario, F27_exhaustion) {
     const Shape shape{.layers = 4, .k = 2, .experts = 16, .rows = 512};
     routecap_config config;
     routecap_config_init(&config, sizeof config);
-    config.backend = ROUTECAP_BACKEND_HOST;
+    config.backend = backend();
     config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
@@ -181,12 +182,14 @@ TEST(Scenario, F29_mirror) {
     routecap_sink sink{};
     sink.struct_size = sizeof sink;
     EXPECT_STATUS(ROUTECAP_OK, routecap_sink_layer(rig.capturer(), 0, &sink));
-    EXPECT_EQ(static_cast<int16_t *>(sink.ids)[0], routed(rig.shape(), 1, 0, 0)[0]);
+    int16_t id = -1;
+    rig.device().read(&id, sink.ids, sizeof id);
+    EXPECT_EQ(id, routed(rig.shape(), 1, 0, 0)[0]);
     EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, rig.begin(1000));
     EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, rig.record(9, {{1, 2}}));
     routecap_step step = 7;
     const routecap_span span = Rig::span(0, 0, 0, 4);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, &step, nullptr));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, &step, rig.stream()));
     EXPECT_EQ(step, 0u);
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_finalize(rig.capturer(), step, -1, nullptr));
     rig.extract(0, 0, 4, ROUTECAP_ERR_DISABLED);

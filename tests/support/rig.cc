@@ -46,7 +46,7 @@ Rows operator+(Rows a, const Rows &b) {
 Rig::Rig(const Options &options) : options_(options) {
     routecap_config config;
     EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
-    config.backend = ROUTECAP_BACKEND_HOST;
+    config.backend = backend();
     config.role = options.role;
     config.layers = options.shape.layers;
     config.k = options.shape.k;
@@ -62,7 +62,10 @@ Rig::Rig(const Options &options) : options_(options) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &capturer_));
 }
 
-Rig::~Rig() { routecap_capturer_destroy(capturer_); }
+Rig::~Rig() {
+    device_.synchronize();
+    routecap_capturer_destroy(capturer_);
+}
 
 routecap_request Rig::open(int32_t policy) {
     const routecap_open_options options{sizeof options, policy};
@@ -70,6 +73,24 @@ routecap_request Rig::open(int32_t policy) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(capturer_, &options, &request, 1));
     EXPECT_NE(request, 0u);
     return request;
+}
+
+int32_t Rig::record(uint32_t layer, routecap_source source) {
+    if (on_cuda() && source.rows <= 65536) {
+        const auto stride = [](int64_t given, int64_t dense) { return given != 0 ? given : dense; };
+        const int64_t columns = source.k_source != 0 ? source.k_source : shape().k;
+        const int64_t last = (source.rows > 1 ? (source.rows - 1) * stride(source.row_stride, columns) : 0) + (columns - 1) * stride(source.column_stride, 1);
+        const int64_t element = source.dtype == ROUTECAP_DTYPE_I16 ? 2 : source.dtype == ROUTECAP_DTYPE_I64 ? 8 : 4;
+        const auto upload = [this](const auto *&pointer, size_t bytes) {
+            pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(device_.upload(pointer, bytes));
+        };
+        if (source.rows > 0) upload(source.ids, static_cast<size_t>((last + 1) * element));
+        upload(source.live_rows, 4);
+        upload(source.row_base, 4);
+        upload(source.row_index, size_t{source.rows} * 4);
+        upload(source.table, size_t{source.table_size} * 4);
+    }
+    return routecap_layer_record(capturer_, layer, &source, stream());
 }
 
 int32_t Rig::record(uint32_t layer, const std::vector<std::vector<int64_t>> &ids, uint32_t first_row, int32_t dtype) {
@@ -90,7 +111,7 @@ int32_t Rig::record(uint32_t layer, const std::vector<std::vector<int64_t>> &ids
     source.rows = static_cast<uint32_t>(ids.size());
     source.k_source = columns;
     source.first_row = first_row;
-    return routecap_layer_record(capturer_, layer, &source, stream());
+    return record(layer, source);
 }
 
 void Rig::record_tokens(uint32_t layer, const std::vector<Tokens> &batch, uint32_t first_row) {
@@ -128,9 +149,22 @@ routecap_step Rig::issue(const std::vector<routecap_span> &spans, int32_t expect
                          const routecap_issue_options *options) {
     routecap_step step = 0;
     if (status != nullptr) status->assign(spans.size(), 12345);
+    if (!options_.held && options_.slots > 1 && last_ + 1 >= options_.slots) {
+        EXPECT_GE(routecap_step_finalize(capturer_, last_ + 2 - options_.slots, -1, nullptr), 0);
+    }
+    routecap_issue_options uploaded{};
+    if (options != nullptr && options->positions != nullptr) {
+        uint32_t rows = 0;
+        for (const routecap_span &s : spans)
+            if ((s.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 && s.rows <= 65536) rows = std::max(rows, s.sink_row + s.rows);
+        uploaded = *options;
+        uploaded.positions = device_.upload(options->positions, size_t{rows} * (options->positions_dtype == ROUTECAP_DTYPE_I32 ? 4 : 8));
+        options = &uploaded;
+    }
     EXPECT_STATUS(expected, routecap_step_issue(capturer_, spans.data(), sizeof(routecap_span), spans.size(), options,
                                                 status != nullptr ? status->data() : nullptr, &step, stream()));
-    EXPECT_EQ(step != 0, expected >= 0);
+    EXPECT_EQ(step != 0, expected >= 0 && options_.role == ROUTECAP_ROLE_OWNER);
+    last_ = std::max(last_, step);
     return step;
 }
 
@@ -208,7 +242,18 @@ std::vector<routecap_layer_stats> Rig::layer_stats() const {
     return s;
 }
 
+void Rig::open_gate() {
+    do {
+        EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(capturer_));
+        std::this_thread::yield();
+    } while (stats().steps_in_flight > 0);
+}
+
 uint64_t Rig::bytes_in_use() {
+    while (stats().steps_in_flight > 0) {
+        EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(capturer_));
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
     // A request that is finished is sealed after everything before it on the log that can be applied; memory is given back with it or right after.
     const routecap_request request = open();
     const RoutingPtr routing(finish(request, 0));

@@ -1,11 +1,13 @@
 // A small engine for tests: it routes by formula, drives a capturer through the public header, and knows what every read must give.
 //
-// Tests describe a forward pass as a function and hand it to forward(); ids are host vectors here. On a device backend the rig would upload them
-// and could capture the pass into a graph, so that the same tests run there.
+// Tests describe a forward pass as a function and hand it to forward(); ids are host vectors. On the CUDA backend the rig uploads them and may capture
+// the pass into a graph, so that the same tests run there (see device.h).
 #pragma once
 
 #include <gtest/gtest.h>
 #include <routecap.h>
+
+#include "device.h"
 
 #include <cstdint>
 #include <functional>
@@ -74,16 +76,19 @@ public:
 
     routecap_capturer *capturer() const { return capturer_; }
     const Shape &shape() const { return options_.shape; }
-    static routecap_stream stream() { return nullptr; }
+    Device &device() { return device_; }
+    routecap_stream stream() const { return device_.stream(); }
 
     // Requests.
     routecap_request open(int32_t policy = ROUTECAP_POLICY_KEEP);
     void close(routecap_request request) { EXPECT_STATUS(ROUTECAP_OK, routecap_request_close(capturer_, request)); }
 
     // A forward pass.
-    void forward(const std::function<void()> &pass) { pass(); }
+    void forward(const std::function<void()> &pass) { device_.forward(pass); }
     int32_t begin(uint32_t rows) { return routecap_step_begin(capturer_, rows, stream()); }
     int32_t snapshot() { return routecap_step_snapshot(capturer_, stream()); }
+    // Records from a source whose pointers are to host memory.
+    int32_t record(uint32_t layer, routecap_source source);
     // Records ids (rows x columns) into a layer.
     int32_t record(uint32_t layer, const std::vector<std::vector<int64_t>> &ids, uint32_t first_row = 0, int32_t dtype = ROUTECAP_DTYPE_I32);
     // Records the tokens of a batch, in order, from sink row first_row on, into one layer or all.
@@ -92,16 +97,23 @@ public:
     // The whole pass for a batch.
     void run(const std::vector<Tokens> &batch);
 
-    // Issue.
+    // Issue. Positions in the options are in host memory. Unless the rig is held, it waits before for the step that must have landed to lose none.
     static routecap_span span(routecap_request request, uint64_t position, uint32_t sink_row, uint32_t rows, uint32_t flags = 0);
     routecap_step issue(const std::vector<routecap_span> &spans, int32_t expected = ROUTECAP_OK, std::vector<int32_t> *status = nullptr,
                         const routecap_issue_options *options = nullptr);
     // Runs and issues one span per sequence.
     routecap_step step(const std::vector<std::pair<routecap_request, Tokens>> &batch, uint32_t flags = 0);
 
+    // After a lost step and when a slot is free again: begin names it, unless it is part of a graph.
+    void name_slot_again() {
+        if (in_graphs()) {
+            EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(capturer_, stream()));
+        }
+    }
+
     // Landing.
     void land(routecap_step step, int32_t expected = ROUTECAP_OK);
-    void open_gate() { EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(capturer_)); }
+    void open_gate();  // everything issued so far
 
     // Reading: each checks status, ids, exactly the missing cells, and that view, coverage and copies agree.
     void expect(routecap_request request, uint64_t first, const Rows &rows, int32_t mode = ROUTECAP_EXTRACT_SHARE);
@@ -111,12 +123,14 @@ public:
 
     routecap_stats stats() const;
     std::vector<routecap_layer_stats> layer_stats() const;
-    // Waits until everything appended so far was applied, then returns the bytes in use.
+    // Waits until everything issued so far has landed and was applied, then returns the bytes in use.
     uint64_t bytes_in_use();
 
 private:
     Options options_;
+    Device device_;
     routecap_capturer *capturer_ = nullptr;
+    routecap_step last_ = 0;
 };
 
 // Checks a routing against rows, by view, coverage and copies, and its reading status.

@@ -80,7 +80,7 @@ TEST(Threads, readers_while_steps_are_in_flight) {
         std::vector<std::pair<routecap_request, Tokens>> batch;
         for (uint64_t i = 0; i < requests.size(); i++) batch.push_back({requests[i], {i, p, 1}});
         last = rig.step(batch);
-        if (last > 7) rig.land(last - 6);
+        if (last > 6) rig.land(last - 6);
     }
     rig.land(last);
     threads.stop();
@@ -240,7 +240,7 @@ TEST(Threads, close_without_telling_the_engine) {
         std::vector<routecap_span> spans;
         for (uint32_t i = 0; i < handles.size(); i++) spans.push_back(Rig::span(handles[i], step, i, 1));
         rig.run({{1, 0, 8}});
-        ASSERT_GE(routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(), nullptr, nullptr, &last, nullptr), 0);
+        ASSERT_GE(routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(), nullptr, nullptr, &last, rig.stream()), 0);
         if (last > 7) rig.land(last - 6);
     }
     threads.stop();

@@ -1,0 +1,461 @@
+#include "cuda/cuda_backend.h"
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "cuda/arena.h"
+#include "cuda/context.h"
+#include "cuda/waiter.h"
+#include "process.h"
+#include "shape.h"
+#include "status.h"
+
+namespace routecap {
+namespace {
+
+using namespace cuda;
+
+constexpr uint32_t kThreads = 128;  // of a block
+
+// Returns from a function that returns a status, if a call of the driver failed.
+#define ROUTECAP_TRY(name, ...) \
+    if (const CUresult result = driver_.name(__VA_ARGS__); result != CUDA_SUCCESS) return fail(result, "cu" #name)
+
+// Where everything lies in the device memory of a capturer.
+struct Plan {
+    size_t control = 0, table, slot_pointers, sink, slots, bytes;
+    size_t sink_bytes, slot_bytes;
+    kernels::SlotLayout layout;
+
+    explicit Plan(const Config &config) : layout(config.rows, config.shape->validity_bytes, config.shape->ids_bytes) {
+        const Shape &shape = *config.shape;
+        const size_t slot_count = config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0;
+        const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
+        slot_bytes = aligned(layout.bytes());
+        sink_bytes = config.external_sink ? 0 : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
+        table = aligned(sizeof(kernels::Control));
+        slot_pointers = table + aligned(shape.layers * sizeof(kernels::SinkLayer));
+        sink = slot_pointers + aligned(slot_count * sizeof(uint8_t *));
+        slots = sink + aligned(sink_bytes);
+        bytes = slots + slot_count * slot_bytes;
+    }
+};
+
+class CudaBackend final : public Backend {
+public:
+    explicit CudaBackend(const Config &config)
+        : shape_(config.shape), config_(config), plan_(config), slot_count_(config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0), slots_(slot_count_) {}
+    int32_t create();
+    ~CudaBackend() override;
+
+    const kernels::SlotLayout &layout() const override { return plan_.layout; }
+    const Sink &sink() const override { return *sink_; }
+    int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) override;
+    routecap_sink give_out(uint32_t layer) override { return sink_->give_out(layer); }
+
+    int32_t enter(routecap_stream stream, bool &capturing) override;
+    int32_t begin(uint32_t rows, routecap_stream stream) override;
+    int32_t record(uint32_t layer, const kernels::Source &source, routecap_stream stream) override;
+    int32_t snapshot(routecap_stream stream) override;
+    void name_slot(int32_t slot, routecap_stream stream) override;
+    void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) override;
+
+    int32_t start(std::function<void()> wake) override;
+    void stop() override { waiter_.stop(); }
+    bool landed(int32_t slot) override;
+    SlotContents contents(int32_t slot) override;
+
+private:
+    struct Slot {
+        CUevent arrived = nullptr;  // after the copy
+        uint32_t epoch = 0;         // with which it was named last
+        bool failed = false;        // nothing was or will be copied
+        std::atomic<bool> landed{false};
+    };
+
+    int32_t fail(CUresult result, const char *call);
+    int32_t upload_table();
+    int32_t warm_up();
+    CUresult try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream, const char *&call);
+    void arrived(int32_t slot, CUresult result);
+    uint32_t blocks(uint64_t items) const;
+    template <class Body>
+    int32_t launch(const Body &body, uint64_t items, CUstream stream);
+    template <class Body>
+    int32_t add_leaf(const Body &body, uint64_t items, CUstream stream);
+    int32_t retain();
+    template <class F>
+    int32_t with_snapshot(F f);
+    kernels::Begin begin_body(uint32_t rows) const;
+
+    kernels::Control *control() const { return arena_->pointer<kernels::Control>(plan_.control); }
+    const kernels::SinkLayer *table() const { return arena_->pointer<kernels::SinkLayer>(plan_.table); }
+    uint8_t *const *slot_pointers() const { return arena_->pointer<uint8_t *>(plan_.slot_pointers); }
+    uint8_t *device_slot(int32_t slot) const { return arena_->pointer<uint8_t>(plan_.slots + static_cast<size_t>(slot) * plan_.slot_bytes); }
+    uint8_t *host_slot(int32_t slot) const { return staging_ + static_cast<size_t>(slot) * plan_.slot_bytes; }
+
+    const ShapePtr shape_;
+    const Config config_;
+    const Plan plan_;
+    const uint32_t slot_count_;
+    const Driver &driver_ = driver();
+    CUdevice device_ = 0;
+    CUcontext context_ = nullptr;
+    uint32_t most_blocks_ = 0;
+    Arena *arena_ = nullptr;
+    uint8_t *staging_ = nullptr;  // the slots in page-locked host memory
+    CUstream side_ = nullptr;
+    std::vector<Slot> slots_;
+    std::optional<Sink> sink_;
+    Waiter waiter_;
+    std::function<void()> wake_;
+    std::atomic<bool> lost_{false};
+
+    // The forward path's own.
+    uint32_t epoch_ = 0;
+    uint32_t rows_begun_ = 0;  // of the last begin, to choose the size of a snapshot's launch
+    CUevent named_ = nullptr;  // after the last naming of a slot, on the stream of the last step
+    CUstream last_stream_ = nullptr;
+    bool any_step_ = false;
+    // The capture that enter() found, if any; the one that retains the arena already; and the snapshot captured last.
+    struct Capture {
+        cuuint64_t id = 0;
+        CUgraph graph = nullptr;
+        bool operator==(const Capture &) const = default;
+    } capture_, retained_, leaf_capture_;
+    bool capturing_ = false;
+    CUgraphNode leaf_ = nullptr;
+};
+
+// ---- Life -----------------------------------------------------------------------------------
+
+int32_t CudaBackend::fail(CUresult result, const char *call) {
+    const int32_t status = driver_.failed(result, call);
+    if (status == ROUTECAP_ERR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);
+    return status;
+}
+
+int32_t CudaBackend::create() {
+    ROUTECAP_TRY(DeviceGet, &device_, config_.device);
+    ROUTECAP_TRY(DevicePrimaryCtxRetain, &context_, device_);
+    const Current current(context_);
+    const Uncaptured uncaptured;
+    int multiprocessors = 1;
+    ROUTECAP_TRY(DeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_);
+    most_blocks_ = static_cast<uint32_t>(multiprocessors) * 8;
+    if (const CUresult r = Arena::create(device_, context_, plan_.bytes, &arena_); r != CUDA_SUCCESS) return fail(r, "cuMemAlloc");
+    ROUTECAP_TRY(StreamCreate, &side_, CU_STREAM_NON_BLOCKING);
+    ROUTECAP_TRY(EventCreate, &named_, CU_EVENT_DISABLE_TIMING);
+    if (slot_count_ > 0) {
+        void *staging = nullptr;
+        ROUTECAP_TRY(MemHostAlloc, &staging, slot_count_ * plan_.slot_bytes, CU_MEMHOSTALLOC_PORTABLE);
+        staging_ = static_cast<uint8_t *>(staging);
+    }
+    for (Slot &slot : slots_) ROUTECAP_TRY(EventCreate, &slot.arrived, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+    sink_.emplace(shape_->layer_experts, config_.rows, shape_->k, config_.sink_dtype,
+                  config_.external_sink ? nullptr : arena_->pointer<void>(plan_.sink));
+
+    std::vector<uint8_t *> pointers;
+    for (uint32_t s = 0; s < slot_count_; s++) pointers.push_back(device_slot(static_cast<int32_t>(s)));
+    ROUTECAP_TRY(MemsetD8Async, arena_->at(0), 0, plan_.bytes, side_);
+    if (slot_count_ > 0) ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.slot_pointers), pointers.data(), pointers.size() * sizeof(uint8_t *), side_);
+    if (plan_.sink_bytes > 0) ROUTECAP_TRY(MemsetD8Async, arena_->at(plan_.sink), kernels::kPoisonByte, plan_.sink_bytes, side_);
+    const kernels::Control words{.named = {slot_count_ > 0 ? 0 : kernels::kNoSlot, ++epoch_}, .begun = {}, .armed = 0, .finished = 0, .conflicts = 0, .dropped = 0};
+    if (slot_count_ > 0) slots_[0].epoch = epoch_;
+    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
+    if (int32_t s = upload_table(); s < 0) return s;
+    return warm_up();
+}
+
+// Has every kernel that will be used loaded now and not within somebody's capture.
+int32_t CudaBackend::warm_up() {
+    if (int32_t s = launch(begin_body(0), 0, side_); s < 0) return s;
+    int32_t status = ROUTECAP_OK;
+    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+        kernels::Record<K> body{};
+        body.k = shape_->k;
+        body.control = control();
+        status = launch(body, 0, side_);
+    });
+    if (status < 0) return status;
+    if (int32_t s = with_snapshot([&](const auto &body) { return launch(body, 0, side_); }); s < 0) return s;
+    ROUTECAP_TRY(StreamSynchronize, side_);
+    return ROUTECAP_OK;
+}
+
+CudaBackend::~CudaBackend() {
+    waiter_.stop();
+    if (context_ == nullptr) return;
+    {
+        const Current current(context_);
+        const Uncaptured uncaptured;
+        if (side_ != nullptr) driver_.StreamSynchronize(side_), driver_.StreamDestroy(side_);
+        if (named_ != nullptr) driver_.EventDestroy(named_);
+        for (Slot &slot : slots_)
+            if (slot.arrived != nullptr) driver_.EventDestroy(slot.arrived);
+        if (staging_ != nullptr) driver_.MemFreeHost(staging_);
+    }
+    if (arena_ != nullptr) arena_->release();
+    Arena::collect();
+    driver_.DevicePrimaryCtxRelease(device_);
+}
+
+// ---- Sink -----------------------------------------------------------------------------------
+
+int32_t CudaBackend::upload_table() {
+    const auto layers = sink_->layers();
+    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.table), layers.data(), layers.size_bytes(), side_);
+    ROUTECAP_TRY(StreamSynchronize, side_);
+    return ROUTECAP_OK;
+}
+
+int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) {
+    if (lost_.load(std::memory_order_relaxed)) return report(ROUTECAP_ERR_DEVICE_LOST, "the device was lost before");
+    const Current current(context_);
+    const Uncaptured uncaptured;
+    if (sink.ids != nullptr) {
+        unsigned int type = 0;
+        int managed = 0, ordinal = -1;
+        CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+        void *values[] = {&type, &managed, &ordinal};
+        ROUTECAP_TRY(PointerGetAttributes, 3, attributes, values, reinterpret_cast<CUdeviceptr>(sink.ids));
+        if (type != CU_MEMORYTYPE_DEVICE || managed != 0 || ordinal != config_.device)
+            return report(ROUTECAP_ERR_ARGUMENT, "sink.ids is not plain memory of device %d", config_.device);
+    }
+    if (int32_t s = sink_->bind(first_layer, layers, sink); s < 0) return s;
+    return upload_table();
+}
+
+// ---- The forward path -----------------------------------------------------------------------
+
+int32_t CudaBackend::enter(routecap_stream stream, bool &capturing) {
+    if (lost_.load(std::memory_order_relaxed)) return report(ROUTECAP_ERR_DEVICE_LOST, "the device was lost before");
+    const Current current(context_);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    capture_ = {};
+    ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, &capture_.id, &capture_.graph, nullptr, nullptr, nullptr);
+    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return report(ROUTECAP_ERR_CAPTURING, "the capture of this stream was invalidated before");
+    capturing = capturing_ = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return ROUTECAP_OK;
+}
+
+uint32_t CudaBackend::blocks(uint64_t items) const {
+    const uint64_t wanted = (items + kThreads - 1) / kThreads;
+    return wanted < 1 ? 1 : wanted > most_blocks_ ? most_blocks_ : static_cast<uint32_t>(wanted);
+}
+
+template <class Body>
+int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream) {
+    void *parameters[] = {const_cast<Body *>(&body)};
+    ROUTECAP_TRY(LaunchKernel, reinterpret_cast<CUfunction>(driver_.kernel_of<Body>()), blocks(items), 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr);
+    return ROUTECAP_OK;
+}
+
+// Adds a kernel to the graph being captured, behind what the stream has captured, without making what follows on the stream wait for it.
+template <class Body>
+int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream) {
+    CUstreamCaptureStatus status;
+    Capture capture;
+    const CUgraphNode *dependencies = nullptr;
+    const CUgraphEdgeData *edges = nullptr;
+    size_t count = 0;
+    ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, &capture.id, &capture.graph, &dependencies, &edges, &count);
+    void *parameters[] = {const_cast<Body *>(&body)};
+    CUDA_KERNEL_NODE_PARAMS node{};
+    node.gridDimX = blocks(items);
+    node.gridDimY = node.gridDimZ = node.blockDimY = node.blockDimZ = 1;
+    node.blockDimX = kThreads;
+    node.kernelParams = parameters;
+    node.kern = driver_.kernel_of<Body>();
+    node.ctx = context_;
+    ROUTECAP_TRY(GraphAddKernelNode, &leaf_, capture.graph, dependencies, count, &node);
+    leaf_capture_ = capture;
+    return ROUTECAP_OK;
+}
+
+// What is captured now may run long after the capturer's end.
+int32_t CudaBackend::retain() {
+    if (!capturing_ || retained_ == capture_) return ROUTECAP_OK;
+    if (const CUresult r = arena_->retain_by(capture_.graph); r != CUDA_SUCCESS) return fail(r, "cuGraphRetainUserObject");
+    retained_ = capture_;
+    return ROUTECAP_OK;
+}
+
+kernels::Begin CudaBackend::begin_body(uint32_t rows) const {
+    return {table(), shape_->layers, shape_->k, rows, control(), slot_pointers(), plan_.layout};
+}
+
+int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
+    const Current current(context_);
+    if (int32_t s = retain(); s < 0) return s;
+    if (capturing_ && leaf_ != nullptr && leaf_capture_ == capture_)  // an earlier step's snapshot, which must have read the sink before
+        ROUTECAP_TRY(StreamUpdateCaptureDependencies, stream, &leaf_, nullptr, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+    leaf_ = nullptr;
+    if (!capturing_ && any_step_ && stream != last_stream_) {
+        ROUTECAP_TRY(StreamWaitEvent, stream, named_, CU_EVENT_WAIT_DEFAULT);
+        last_stream_ = stream;
+    }
+    if (int32_t s = launch(begin_body(rows), uint64_t{rows} * shape_->layers, stream); s < 0) return s;
+    sink_->seal();
+    rows_begun_ = rows;
+    return ROUTECAP_OK;
+}
+
+int32_t CudaBackend::record(uint32_t layer, const kernels::Source &source, routecap_stream stream) {
+    const Current current(context_);
+    if (int32_t s = retain(); s < 0) return s;
+    int32_t status = ROUTECAP_OK;
+    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+        status = launch(kernels::Record<K>{source, shape_->k, sink_->layers()[layer], control()}, source.rows, stream);
+    });
+    return status;
+}
+
+// Calls f(body) with the snapshot's element body for this shape.
+template <class F>
+int32_t CudaBackend::with_snapshot(F f) {
+    int32_t status = ROUTECAP_OK;
+    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+        const auto run = [&]<class Body>() { return f(Body{table(), shape_->layers, shape_->k, control(), slot_pointers(), plan_.layout}); };
+        status = shape_->id_bytes == 1 ? run.template operator()<kernels::Snapshot8<K>>() : run.template operator()<kernels::Snapshot16<K>>();
+    });
+    return status;
+}
+
+int32_t CudaBackend::snapshot(routecap_stream stream) {
+    const Current current(context_);
+    if (int32_t s = retain(); s < 0) return s;
+    const uint64_t items = uint64_t{rows_begun_} * shape_->validity_bytes;
+    return with_snapshot([&](const auto &body) { return capturing_ ? add_leaf(body, items, stream) : launch(body, items, stream); });
+}
+
+void CudaBackend::name_slot(int32_t slot, routecap_stream stream) {
+    if (lost_.load(std::memory_order_relaxed)) return;
+    const Current current(context_);
+    const kernels::Named named{slot, ++epoch_};
+    if (slot != kernels::kNoSlot) slots_[static_cast<size_t>(slot)].epoch = epoch_;
+    CUresult result = driver_.StreamWriteValue64(stream, arena_->at(plan_.control + offsetof(kernels::Control, named)),
+                                                 std::bit_cast<cuuint64_t>(named), CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (result == CUDA_SUCCESS) result = driver_.EventRecord(named_, stream);
+    // The device goes on with the old name: nothing that it copies from now on can be trusted.
+    if (result != CUDA_SUCCESS) fail(result, "cuStreamWriteValue64"), lost_.store(true, std::memory_order_relaxed);
+    last_stream_ = stream;
+    any_step_ = true;
+}
+
+CUresult CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream, const char *&call) {
+    uint8_t *device = device_slot(slot), *host = host_slot(slot);
+    const auto address = [](const void *p) { return reinterpret_cast<CUdeviceptr>(p); };
+    uint8_t *end = plan_.layout.ids(device, rows);
+    if (positions.rows > 0) {
+        uint8_t *to = plan_.layout.positions(device, rows);
+        end = to + positions.bytes();
+        call = "cuMemcpyAsync (positions)";
+        if (CUresult r = driver_.MemcpyAsync(address(to), address(positions.positions), positions.bytes(), stream); r != CUDA_SUCCESS) return r;
+        call = "cuEventRecord";
+        if (CUresult r = driver_.EventRecord(named_, stream); r != CUDA_SUCCESS) return r;
+    }
+    const uint8_t *first = plan_.layout.validity(device, rows - 1);
+    call = "cuStreamWaitEvent";
+    if (CUresult r = driver_.StreamWaitEvent(side_, named_, CU_EVENT_WAIT_DEFAULT); r != CUDA_SUCCESS) return r;
+    call = "cuMemcpyDtoHAsync";
+    if (CUresult r = driver_.MemcpyDtoHAsync(host + (first - device), address(first), static_cast<size_t>(end - first), side_); r != CUDA_SUCCESS)
+        return r;
+    call = "cuEventRecord";
+    return driver_.EventRecord(slots_[static_cast<size_t>(slot)].arrived, side_);
+}
+
+void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) {
+    Slot &s = slots_[static_cast<size_t>(slot)];
+    s.failed = true;
+    s.landed.store(false, std::memory_order_relaxed);
+    if (!lost_.load(std::memory_order_relaxed)) {
+        const Current current(context_);
+        const char *call = "";
+        const CUresult result = try_copy(slot, rows, positions, stream, call);
+        s.failed = result != CUDA_SUCCESS;
+        if (s.failed) fail(result, call), lost_.store(true, std::memory_order_relaxed);
+    }
+    s.landed.store(s.failed, std::memory_order_release);
+    if (!s.failed && wake_) waiter_.push(slot);
+}
+
+// ---- Filing ---------------------------------------------------------------------------------
+
+int32_t CudaBackend::start(std::function<void()> wake) {
+    if (!wake) return ROUTECAP_OK;
+    wake_ = std::move(wake);
+    try {
+        waiter_.start([this](int32_t slot) {
+            thread_local bool entered = false;
+            if (!std::exchange(entered, true)) {
+                CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+                driver_.ThreadExchangeStreamCaptureMode(&mode);
+                driver_.CtxPushCurrent(context_);
+            }
+            arrived(slot, driver_.EventSynchronize(slots_[static_cast<size_t>(slot)].arrived));
+            wake_();
+        });
+    } catch (const std::system_error &error) {
+        return report(ROUTECAP_ERR_THREAD, "the thread that waits for copies could not be started: %s", error.what());
+    }
+    return ROUTECAP_OK;
+}
+
+void CudaBackend::arrived(int32_t slot, CUresult result) {
+    Slot &s = slots_[static_cast<size_t>(slot)];
+    if (result != CUDA_SUCCESS) {
+        s.failed = true;
+        lost_.store(true, std::memory_order_relaxed);
+    }
+    s.landed.store(true, std::memory_order_release);
+}
+
+bool CudaBackend::landed(int32_t slot) {
+    Slot &s = slots_[static_cast<size_t>(slot)];
+    if (s.landed.load(std::memory_order_acquire)) return true;
+    if (wake_) return false;  // the waiter will say so
+    const Current current(context_);
+    const Uncaptured uncaptured;
+    const CUresult result = driver_.EventQuery(s.arrived);
+    if (result == CUDA_ERROR_NOT_READY) return false;
+    arrived(slot, result);
+    return true;
+}
+
+SlotContents CudaBackend::contents(int32_t slot) {
+    const Slot &s = slots_[static_cast<size_t>(slot)];
+    if (s.failed) return {host_slot(slot), 0, 0, 0};
+    return read_slot(plan_.layout, host_slot(slot), s.epoch);
+}
+
+}  // namespace
+
+int32_t make_cuda_backend(const Config &config, std::unique_ptr<Backend> &backend) {
+    const Driver &d = driver();
+    if (d.status < 0) return report(d.status, "%s", d.detail);
+    if (d.process != process_generation()) return report(ROUTECAP_ERR_FORKED, "the CUDA driver was loaded before fork(); it works in the parent only");
+    if (config.device < 0 || config.device >= d.devices) return report(ROUTECAP_ERR_ARGUMENT, "config.device is %d of %d", config.device, d.devices);
+    auto made = std::make_unique<CudaBackend>(config);
+    if (int32_t s = made->create(); s < 0) return s;
+    backend = std::move(made);
+    return ROUTECAP_OK;
+}
+
+BackendInfo cuda_backend_info() {
+    const Driver &d = driver();
+    return {d.status == ROUTECAP_OK, d.devices, d.detail};
+}
+
+DeviceMemory cuda_memory_of(const Config &config) {
+    const Plan plan(config);
+    return {plan.bytes, config.role == ROUTECAP_ROLE_OWNER ? config.slots * plan.slot_bytes : 0};
+}
+
+}  // namespace routecap

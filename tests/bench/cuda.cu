@@ -1,0 +1,1061 @@
+// The CUDA backend's costs on one GPU: bench_cuda [--quick] [--json FILE] [--only SUBSTRING]... [--list] [--device ORDINAL]
+//
+// The engine is imitated: a CUDA graph of layers that read memory (and multiply, in prefill) with a router behind each, then a tail (last
+// experts, head). Its routers write ids by a formula into the capturer's sink. Before anything is timed, every row of one step is compared
+// with that formula.
+//
+// A cost is a difference: runs without capture and with it alternate, and each run with it is held against the mean of its two neighbours.
+// Everything is repeated 30 times (5 with --quick). Times of the engine's thread are wall times of its calls unless called CPU time.
+#include <cuda_runtime.h>
+#include <routecap.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "measure.h"
+
+namespace {
+
+using namespace bench;
+
+int repetitions = 30;
+
+// Ends the program at once, whatever the device is doing.
+[[noreturn]] void fail(const std::string &text) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "%s\n", text.c_str());
+    std::_Exit(1);
+}
+
+// Partial success is none here: a figure of rows that were lost or skipped would be a figure of something else.
+void check(int32_t status, const char *call) {
+    if (status != ROUTECAP_OK) fail(std::string(call) + ": " + routecap_status_name(status) + ": " + routecap_last_error());
+}
+#define CHECK(call) check((call), #call)
+
+void check_cuda(cudaError_t error, const char *call) {
+    if (error != cudaSuccess) fail(std::string(call) + ": " + cudaGetErrorString(error));
+}
+#define CUDA(call) check_cuda((call), #call)
+
+template <class T, auto destroy>
+struct Owned {
+    Owned() = default;
+    Owned(const Owned &) = delete;
+    Owned &operator=(const Owned &) = delete;
+    ~Owned() {
+        if (value != nullptr) destroy(value);
+    }
+    operator T() const { return value; }
+    T value = nullptr;
+};
+
+struct Stream : Owned<cudaStream_t, cudaStreamDestroy> {
+    Stream() { CUDA(cudaStreamCreateWithFlags(&value, cudaStreamNonBlocking)); }
+};
+struct Event : Owned<cudaEvent_t, cudaEventDestroy> {
+    explicit Event(unsigned flags = cudaEventDisableTiming) { CUDA(cudaEventCreateWithFlags(&value, flags)); }
+};
+using Graph = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
+
+template <class T>
+struct DeviceArray : Owned<T *, cudaFree> {
+    explicit DeviceArray(size_t count) { CUDA(cudaMalloc(&this->value, count * sizeof(T))); }
+};
+template <class T>
+struct PinnedArray : Owned<T *, cudaFreeHost> {
+    explicit PinnedArray(size_t count) {
+        CUDA(cudaHostAlloc(&this->value, count * sizeof(T), cudaHostAllocMapped));
+        std::memset(this->value, 0, count * sizeof(T));
+    }
+};
+
+// ---- The model's work on the device ---------------------------------------------------------------------------------
+
+// What the router of a layer chooses for a sink row: k distinct ids, for experts that 5 does not divide.
+__host__ __device__ inline uint32_t expert(uint32_t row, uint32_t layer, uint32_t column, uint32_t experts) {
+    uint32_t h = row * 0x9E3779B1u + layer * 0x85EBCA77u;
+    h ^= h >> 15;
+    return (h % experts + column * 5) % experts;
+}
+
+template <class T>
+__global__ void route(T *ids, int64_t row_stride, uint32_t rows, uint32_t layer, uint32_t k, uint32_t experts) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows * k) ids[i / k * row_stride + i % k] = static_cast<T>(expert(i / k, layer, i % k, experts));
+}
+
+__global__ void read_memory(const uint4 *from, size_t words, uint4 *never) {
+    uint4 all{};
+    const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
+    for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < words; i += threads) {
+        const uint4 v = __ldcs(from + i);
+        all.x ^= v.x, all.y ^= v.y, all.z ^= v.z, all.w ^= v.w;
+    }
+    if (all.x == 0x12345678 && all.y == 0x9ABCDEF0) *never = all;
+}
+
+__global__ void multiply(uint32_t iterations, uint4 *never) {
+    float a = 0.5f + static_cast<float>(threadIdx.x), b = a + 1, c = a + 2, d = a + 3;
+    for (uint32_t i = 0; i < iterations; i++) {
+        a = fmaf(a, 0.9999f, 0.5f), b = fmaf(b, 0.9999f, 0.5f);
+        c = fmaf(c, 0.9999f, 0.5f), d = fmaf(d, 0.9999f, 0.5f);
+    }
+    if (a + b + c + d < 0) *never = uint4{1, 1, 1, 1};
+}
+
+// Tells the host, without a call of the driver, that the stream came so far.
+__global__ void stamp(volatile uint32_t *word, uint32_t value) {
+    *word = value;
+    __threadfence_system();
+}
+
+// How long a forward pass works, besides its routers, in microseconds.
+struct Work {
+    double layer_read, layer_multiply;  // in each layer
+    double tail_read;                   // in each of three kernels behind the last router
+};
+constexpr Work kDecode{55, 0, 110}, kPrefill{840, 840, 300}, kSmallPrefill{165, 165, 100}, kNoWork{0, 0, 0};
+
+// Kernels that take a given time on this GPU as it is now.
+class Workload {
+public:
+    explicit Workload(int device) : never_(1), device_(device) {
+        size_t available = 0, total = 0;
+        CUDA(cudaMemGetInfo(&available, &total));
+        words_ = std::min<size_t>(size_t{8} << 30, available / 2) / sizeof(uint4);
+        CUDA(cudaMalloc(&weights_.value, words_ * sizeof(uint4)));
+        CUDA(cudaMemset(weights_, 1, words_ * sizeof(uint4)));
+        CUDA(cudaDeviceSynchronize());
+        CUDA(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device));
+        calibrate();
+    }
+
+    // Finds out how much is read and multiplied in a microsecond.
+    void calibrate() {
+        constexpr size_t kWords = 14'000'000;
+        constexpr uint32_t kIterations = 20'000;
+        constexpr int kLaunches = 20;
+        words_per_us_ = kWords / time([&](uint32_t i) { read_words(i, kWords, stream_); }, kLaunches);
+        iterations_per_us_ = kIterations / time([&](uint32_t) { iterate(kIterations, stream_); }, kLaunches);
+    }
+
+    void layer(const Work &work, uint32_t index, cudaStream_t stream) const {
+        if (work.layer_read > 0) read_words(index, static_cast<size_t>(work.layer_read * words_per_us_), stream);
+        if (work.layer_multiply > 0) iterate(static_cast<uint32_t>(work.layer_multiply * iterations_per_us_), stream);
+    }
+    void tail(const Work &work, cudaStream_t stream) const {
+        for (uint32_t i = 0; i < 3 && work.tail_read > 0; i++) read_words(i, static_cast<size_t>(work.tail_read * words_per_us_), stream);
+    }
+
+    int device() const { return device_; }
+    int sms() const { return sms_; }
+
+private:
+    static constexpr int kWarmUp = 50;  // launches before those that are timed
+
+    template <class F>
+    double time(F launch, int launches) {
+        const Event from(cudaEventDefault), to(cudaEventDefault);
+        for (int i = -kWarmUp; i < launches; i++) {
+            if (i == 0) CUDA(cudaEventRecord(from, stream_));
+            launch(static_cast<uint32_t>(i + kWarmUp));
+        }
+        CUDA(cudaEventRecord(to, stream_));
+        CUDA(cudaEventSynchronize(to));
+        float ms = 0;
+        CUDA(cudaEventElapsedTime(&ms, from, to));
+        return static_cast<double>(ms) * 1e3 / launches;
+    }
+    // The index-th so many words: far more than a cache holds lie between two reads of one word.
+    void read_words(uint32_t index, size_t words, cudaStream_t stream) const {
+        words = std::min(words, words_ / 2);
+        read_memory<<<sms_ * 8, 256, 0, stream>>>(weights_ + index * words % (words_ - words), words, never_);
+        CUDA(cudaGetLastError());
+    }
+    void iterate(uint32_t iterations, cudaStream_t stream) const {
+        multiply<<<sms_ * 8, 256, 0, stream>>>(iterations, never_);
+        CUDA(cudaGetLastError());
+    }
+
+    Stream stream_;
+    Owned<uint4 *, cudaFree> weights_;
+    size_t words_ = 0;
+    DeviceArray<uint4> never_;
+    int device_, sms_ = 0;
+    double words_per_us_ = 0, iterations_per_us_ = 0;
+};
+
+// ---- All SMs but a few, occupied ------------------------------------------------------------------------------------
+
+// Between the blocks of one launch, in the memory of the device.
+struct Blocks {
+    uint32_t started, occupying, decided;
+};
+// Between those blocks and the host, in the host's memory.
+struct Word {
+    uint32_t occupying;  // blocks that stay, once settled
+    uint32_t settled;
+    uint32_t release;
+    uint32_t expired;
+};
+
+__device__ uint64_t now_ns() {
+    uint64_t t = 0;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+// Two blocks of 1024 threads fill an SM. All start; then those on the first SMs leave, and the others stay until they are released or the
+// limit passes.
+__global__ void __launch_bounds__(1024, 2) occupy(Blocks *blocks, volatile Word *word, uint32_t free_sms, uint64_t limit_ns) {
+    if (threadIdx.x == 0) {
+        const uint64_t start = now_ns();
+        uint32_t sm = 0;
+        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+        atomicAdd(&blocks->started, 1);
+        while (*static_cast<volatile uint32_t *>(&blocks->started) < gridDim.x && now_ns() - start < limit_ns) __nanosleep(1000);
+        const bool stay = sm >= free_sms;
+        if (stay) atomicAdd(&blocks->occupying, 1);
+        __threadfence();
+        if (atomicAdd(&blocks->decided, 1) == gridDim.x - 1) {
+            word->occupying = atomicAdd(&blocks->occupying, 0);
+            __threadfence_system();
+            word->settled = 1;
+        }
+        while (stay && word->release == 0) {
+            if (now_ns() - start >= limit_ns) {
+                word->expired = 1;
+                break;
+            }
+            __nanosleep(200'000);
+        }
+    }
+    __syncthreads();
+}
+
+class Occupier {
+public:
+    Occupier(int sms, int free_sms) : sms_(sms), free_(free_sms), blocks_(1), word_(1) {
+        int per_sm = 0;
+        CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, occupy, 1024, 0));
+        if (per_sm != 2) fail("an SM holds " + std::to_string(per_sm) + " blocks of 1024 threads, not 2");
+    }
+    ~Occupier() { *release_word() = 1; }
+
+    // From here to release nothing may synchronize with the whole device.
+    void start() {
+        CUDA(cudaDeviceSynchronize());
+        CUDA(cudaMemset(blocks_, 0, sizeof(Blocks)));
+        CUDA(cudaDeviceSynchronize());
+        *word_.value = Word{};
+        occupy<<<2 * sms_, 1024, 0, stream_>>>(blocks_, word_, static_cast<uint32_t>(free_), kLimitNs);
+        CUDA(cudaGetLastError());
+        const volatile Word *word = word_;
+        for (const double begin = wall_us(); word->settled == 0;)
+            if (wall_us() - begin > 10e6) fail("the blocks that occupy SMs did not start");
+        if (static_cast<int>(word->occupying) != 2 * (sms_ - free_))
+            fail(std::to_string(word->occupying) + " blocks occupy SMs, not " + std::to_string(2 * (sms_ - free_)));
+    }
+    void release() {
+        *release_word() = 1;
+        CUDA(cudaStreamSynchronize(stream_));
+        if (const volatile Word *word = word_; word->expired != 0) fail("the blocks that occupy SMs left before they were released");
+    }
+
+private:
+    static constexpr uint64_t kLimitNs = 120'000'000'000;
+    volatile uint32_t *release_word() { return &word_.value->release; }
+
+    int sms_, free_;
+    DeviceArray<Blocks> blocks_;
+    PinnedArray<Word> word_;
+    Stream stream_;
+};
+
+// ---- The engine -----------------------------------------------------------------------------------------------------
+
+struct Shape {
+    uint32_t layers = 58, k = 8, experts = 256;
+    int32_t dtype = ROUTECAP_DTYPE_I16;
+};
+constexpr uint32_t kSinkRows = 8192;
+constexpr int kSlots = 4, kStepsInFlight = 2;
+
+std::string name_of(const Shape &shape) {
+    return "L=" + std::to_string(shape.layers) + " K=" + std::to_string(shape.k) + " E=" + std::to_string(shape.experts) +
+           " N=" + std::to_string(kSinkRows) + (shape.dtype == ROUTECAP_DTYPE_I64 ? " I64" : " I16");
+}
+
+routecap_config config_of(const Shape &shape, int device) {
+    routecap_config config;
+    CHECK(routecap_config_init(&config, sizeof config));
+    config.backend = ROUTECAP_BACKEND_CUDA;
+    config.device = device;
+    config.layers = shape.layers;
+    config.k = shape.k;
+    config.experts = shape.experts;
+    config.rows = kSinkRows;
+    config.slots = kSlots;
+    config.sink_dtype = shape.dtype;
+    config.budget_bytes = uint64_t{4} << 30;
+    return config;
+}
+
+// The rows of a step: so many, of so many requests of equal shares, while so many are open.
+struct Batch {
+    uint32_t rows, requests, open;
+    uint32_t share() const { return rows / requests; }
+};
+constexpr Batch decode_batch(uint32_t rows) { return {rows, rows, rows}; }
+
+// How a forward is captured.
+enum class Mode {
+    kNone,        // not at all; the routers write the sink all the same
+    kEager,       // begin and snapshot outside the graph
+    kInLine,      // begin in line, snapshot captured
+    kForked,      // begin on a branch that joins before the first router, snapshot captured
+    kOwnBuffers,  // not at all; the routers write memory of the engine, 32 bits an id
+    kRecord,      // the same, and each layer is recorded from there; otherwise as kForked
+};
+
+bool captures(Mode mode) { return mode != Mode::kNone && mode != Mode::kOwnBuffers; }
+
+const char *name_of(Mode mode) {
+    switch (mode) {
+        case Mode::kEager: return "begin, snapshot outside graph";
+        case Mode::kInLine: return "begin in line, snapshot captured";
+        case Mode::kForked: return "begin forked, snapshot captured";
+        case Mode::kRecord: return "each layer recorded, all captured";
+        default: return "without capture";
+    }
+}
+
+// Wall time of calls on the engine's thread, microseconds.
+struct Calls {
+    std::vector<double> begin, snapshot, issue;
+};
+
+template <class F>
+double timed(F f, double (*clock)() = wall_us) {
+    const double start = clock();
+    f();
+    return clock() - start;
+}
+
+class Engine {
+public:
+    Engine(const Workload &workload, const Shape &shape, const Batch &batch, const Work &work)
+        : workload_(workload), shape_(shape), batch_(batch), work_(work), requests_(batch.open), spans_(batch.requests),
+          sinks_(shape.layers) {
+        const routecap_config config = config_of(shape, workload.device());
+        CHECK(routecap_capturer_create(&config, &capturer_.value));
+        for (uint32_t l = 0; l < shape.layers; l++) {
+            sinks_[l].struct_size = sizeof sinks_[l];
+            CHECK(routecap_sink_layer(capturer_, l, &sinks_[l]));
+        }
+        for (uint32_t i = 0; i < batch.requests; i++) spans_[i].sink_row = i * batch.share(), spans_[i].rows = batch.share();
+    }
+
+    // Makes the graph, and sees that what is captured with it is what the routers chose.
+    void prepare(Mode mode) {
+        build(mode);
+        if (captures(mode)) verify(mode);
+    }
+
+    // ---- Requests
+    void open() {
+        CHECK(routecap_request_open(capturer_, nullptr, requests_.data(), requests_.size()));
+        for (uint32_t i = 0; i < batch_.requests; i++) spans_[i].request = requests_[i * (batch_.open / batch_.requests)];
+    }
+    void close() { CHECK(routecap_request_close_batch(capturer_, requests_.data(), nullptr, requests_.size())); }
+    const std::vector<routecap_request> &requests() const { return requests_; }
+
+    // ---- A step, in the order of its calls
+    void forward(Mode mode, Calls *calls = nullptr) {
+        if (mode == Mode::kEager) {
+            const double used = timed([&] { CHECK(routecap_step_begin(capturer_, batch_.rows, main_)); });
+            if (calls != nullptr) calls->begin.push_back(used);
+        }
+        CUDA(cudaGraphLaunch(graphs_.at(mode == Mode::kEager ? Mode::kNone : mode), main_));
+        if (mode == Mode::kEager) {
+            const double used = timed([&] { CHECK(routecap_step_snapshot(capturer_, main_)); });
+            if (calls != nullptr) calls->snapshot.push_back(used);
+        }
+    }
+    // The spans of the step-th step since the requests were opened. Outside the timing of issue: an engine has them already.
+    void arrange(uint64_t step, uint32_t flags = 0) {
+        for (routecap_span &span : spans_) span.position = step * batch_.share(), span.flags = flags;
+    }
+    routecap_step issue() {
+        routecap_step step = 0;
+        CHECK(routecap_step_issue(capturer_, spans_.data(), sizeof spans_[0], spans_.size(), nullptr, nullptr, &step, main_));
+        return step;
+    }
+    void land(routecap_step step) {
+        const int32_t status = routecap_step_poll(capturer_, step);
+        if (status != ROUTECAP_PENDING) return check(status, "routecap_step_poll");
+        CHECK(routecap_step_finalize(capturer_, step, -1, nullptr));
+    }
+
+    // So many steps back to back, two of them in flight. Returns microseconds per step.
+    double run(Mode mode, int steps, Calls *medians = nullptr) {
+        const bool capture = captures(mode);
+        std::vector<routecap_step> tickets;
+        Calls calls;
+        if (capture) open();
+        CUDA(cudaStreamSynchronize(main_));
+        const double start = wall_us();
+        for (int i = 0; i < steps; i++) {
+            if (i >= kStepsInFlight) CUDA(cudaEventSynchronize(ends_[(i - kStepsInFlight) % kSlots]));
+            forward(mode, &calls);
+            if (capture) {
+                if (i >= kSlots - 1) land(tickets[static_cast<size_t>(i - kSlots + 1)]);
+                arrange(static_cast<uint64_t>(i));
+                calls.issue.push_back(timed([&] { tickets.push_back(issue()); }));
+            }
+            CUDA(cudaEventRecord(ends_[i % kSlots], main_));
+        }
+        CUDA(cudaEventSynchronize(ends_[(steps - 1) % kSlots]));
+        const double used = (wall_us() - start) / steps;
+        if (capture) {
+            land(tickets.back());
+            expect_all_delivered();
+            close();
+        }
+        if (medians != nullptr)
+            for (const auto member : {&Calls::begin, &Calls::snapshot, &Calls::issue})
+                if (!(calls.*member).empty()) (medians->*member).push_back(estimate(calls.*member).median);
+        return used;
+    }
+
+    routecap_capturer *capturer() const { return capturer_; }
+    cudaStream_t stream() const { return main_; }
+
+private:
+    template <class T>
+    void route_to(void *ids, int64_t row_stride, uint32_t layer) {
+        const uint32_t threads = 256, blocks = (batch_.rows * shape_.k + threads - 1) / threads;
+        route<<<blocks, threads, 0, main_>>>(static_cast<T *>(ids), row_stride, batch_.rows, layer, shape_.k, shape_.experts);
+        CUDA(cudaGetLastError());
+    }
+    void router(uint32_t layer) {
+        const routecap_sink &sink = sinks_[layer];
+        const int64_t stride = sink.row_stride != 0 ? sink.row_stride : shape_.k;
+        switch (sink.dtype) {
+            case ROUTECAP_DTYPE_I16: return route_to<int16_t>(sink.ids, stride, layer);
+            case ROUTECAP_DTYPE_I32: return route_to<int32_t>(sink.ids, stride, layer);
+            default: return route_to<int64_t>(sink.ids, stride, layer);
+        }
+    }
+    int32_t *own_buffer(uint32_t layer) const { return own_buffers_ + static_cast<size_t>(layer) * batch_.rows * shape_.k; }
+
+    void build(Mode mode) {
+        const bool own = mode == Mode::kOwnBuffers || mode == Mode::kRecord, forked = mode == Mode::kForked || mode == Mode::kRecord;
+        if (mode == Mode::kEager) return build(Mode::kNone);
+        if (graphs_.count(mode) != 0) return;
+        if (own && own_buffers_ == nullptr)
+            CUDA(cudaMalloc(&own_buffers_.value, static_cast<size_t>(shape_.layers) * batch_.rows * shape_.k * sizeof(int32_t)));
+
+        CUDA(cudaStreamBeginCapture(main_, cudaStreamCaptureModeThreadLocal));
+        if (mode == Mode::kInLine) CHECK(routecap_step_begin(capturer_, batch_.rows, main_));
+        if (forked) {
+            CUDA(cudaEventRecord(fork_, main_));
+            CUDA(cudaStreamWaitEvent(branch_, fork_, 0));
+            CHECK(routecap_step_begin(capturer_, batch_.rows, branch_));
+            CUDA(cudaEventRecord(join_, branch_));
+        }
+        for (uint32_t l = 0; l < shape_.layers; l++) {
+            workload_.layer(work_, l, main_);
+            if (forked && l == 0) CUDA(cudaStreamWaitEvent(main_, join_, 0));
+            if (own)
+                route_to<int32_t>(own_buffer(l), shape_.k, l);
+            else
+                router(l);
+            if (mode != Mode::kRecord) continue;
+            routecap_source source{};
+            source.struct_size = sizeof source;
+            source.dtype = ROUTECAP_DTYPE_I32;
+            source.ids = own_buffer(l);
+            source.rows = batch_.rows;
+            CHECK(routecap_layer_record(capturer_, l, &source, main_));
+        }
+        if (captures(mode)) CHECK(routecap_step_snapshot(capturer_, main_));
+        workload_.tail(work_, main_);
+        cudaGraph_t graph = nullptr;
+        CUDA(cudaStreamEndCapture(main_, &graph));
+        CUDA(cudaGraphInstantiate(&graphs_[mode].value, graph, 0));
+        CUDA(cudaGraphDestroy(graph));
+    }
+
+    void verify(Mode mode) {
+        open();
+        forward(mode);
+        arrange(0);
+        land(issue());
+        for (const routecap_span &span : spans_) {
+            routecap_routing *routing = nullptr;
+            CHECK(routecap_request_extract(capturer_, span.request, 0, batch_.share(), ROUTECAP_EXTRACT_SHARE, ROUTECAP_STRICT, &routing));
+            compare(routing, span.sink_row);
+            routecap_routing_free(routing);
+        }
+        close();
+    }
+    // Ends the program unless every cell is valid and holds the ids of its row, in the router's order.
+    void compare(const routecap_routing *routing, uint32_t sink_row) const {
+        routecap_view view{};
+        view.struct_size = sizeof view;
+        CHECK(routecap_routing_view(routing, &view));
+        if (view.first != 0 || view.rows != batch_.share() || view.layers != shape_.layers || view.k != shape_.k || view.complete != 1)
+            fail("correctness: rows or layers are absent");
+        uint64_t row = 0;
+        for (size_t s = 0; s < view.segment_count; s++) {
+            const auto *bytes = reinterpret_cast<const char *>(view.segments) + s * view.segment_size;
+            const auto &segment = *reinterpret_cast<const routecap_segment *>(bytes);
+            if (segment.ids == nullptr || segment.first != row) fail("correctness: rows are absent");
+            for (uint64_t r = 0; r < segment.rows; r++, row++)
+                for (uint32_t l = 0; l < view.layers; l++) compare_cell(view, segment, r, l, sink_row + static_cast<uint32_t>(row));
+        }
+        if (row != view.rows) fail("correctness: rows are absent");
+    }
+    void compare_cell(const routecap_view &view, const routecap_segment &segment, uint64_t row, uint32_t layer, uint32_t sink_row) const {
+        const auto where = [&] { return "correctness: sink row " + std::to_string(sink_row) + ", layer " + std::to_string(layer); };
+        if (segment.validity != nullptr && (segment.validity[row * view.validity_bytes + layer / 8] >> layer % 8 & 1) == 0)
+            fail(where() + " is missing");
+        for (uint32_t c = 0; c < view.k; c++) {
+            const size_t i = (row * view.layers + layer) * view.k + c;
+            const int64_t id = view.dtype == ROUTECAP_DTYPE_U8 ? int64_t{static_cast<const uint8_t *>(segment.ids)[i]}
+                                                              : int64_t{static_cast<const int16_t *>(segment.ids)[i]};
+            const int64_t right = expert(sink_row, layer, c, shape_.experts);
+            if (id == right) continue;
+            fail(where() + ", column " + std::to_string(c) + " is " + std::to_string(id) + ", not " + std::to_string(right));
+        }
+    }
+    void expect_all_delivered() const {
+        routecap_stats s{};
+        s.struct_size = sizeof s;
+        CHECK(routecap_capturer_stats(capturer_, &s));
+        const uint64_t cells = s.cells_unwritten + s.cells_out_of_range + s.cells_duplicate + s.cells_conflicting;
+        if (s.rows_delivered != s.rows_issued || cells != 0 || s.rows_dropped != 0)
+            fail("correctness: rows or cells were lost in a run that was timed");
+    }
+
+    const Workload &workload_;
+    const Shape shape_;
+    const Batch batch_;
+    const Work work_;
+    std::vector<routecap_request> requests_;
+    std::vector<routecap_span> spans_;
+    std::vector<routecap_sink> sinks_;
+    // Each goes before what it uses.
+    Stream main_, branch_;
+    Event fork_, join_, ends_[kSlots];
+    Owned<int32_t *, cudaFree> own_buffers_;
+    Owned<routecap_capturer *, routecap_capturer_destroy> capturer_;
+    std::map<Mode, Graph> graphs_;
+};
+
+// ---- What is made of samples ----------------------------------------------------------------------------------------
+
+std::string parameter(const char *name, uint64_t value) { return "\"" + std::string(name) + "\": " + std::to_string(value); }
+
+std::string parameters(const Shape &shape, uint32_t rows) {
+    return parameter("rows", rows) + ", " + parameter("layers", shape.layers) + ", " + parameter("k", shape.k) + ", " +
+           parameter("experts", shape.experts) + ", " + parameter("sink_bits", shape.dtype == ROUTECAP_DTYPE_I64 ? 64 : 16);
+}
+
+// As estimate, of another quantile than the median.
+Estimate quantile(std::vector<double> samples, double p) {
+    std::sort(samples.begin(), samples.end());
+    const auto n = static_cast<double>(samples.size());
+    const double half = 1.96 * std::sqrt(n * p * (1 - p));
+    const auto at = [&](double rank) { return samples[static_cast<size_t>(std::clamp(rank, 0.0, n - 1))]; };
+    return {at(n * p), at(std::floor(n * p - half)), at(std::ceil(n * p + half))};
+}
+
+// What one way of capturing adds to a step.
+struct Added {
+    std::vector<double> us, percent;
+    Calls calls;
+};
+
+// Runs of `steps` steps, those of each of `modes` between two of `base`.
+struct Comparison {
+    std::vector<double> base;
+    std::map<Mode, Added> added;
+};
+Comparison compare(Engine &engine, Mode base, const std::vector<Mode> &modes, int steps) {
+    Comparison c;
+    engine.prepare(base);
+    for (const Mode mode : modes) engine.prepare(mode);
+    for (const Mode mode : modes) engine.run(mode, steps);
+    double before = engine.run(base, steps);
+    for (int i = 0; i < repetitions; i++) {
+        for (const Mode mode : modes) {
+            Added &added = c.added[mode];
+            const double with = engine.run(mode, steps, &added.calls);
+            const double after = engine.run(base, steps);
+            const double without = (before + after) / 2;
+            c.base.push_back(after);
+            added.us.push_back(with - without);
+            added.percent.push_back(100 * (with - without) / without);
+            before = after;
+        }
+    }
+    return c;
+}
+
+void add_calls(Report &report, const std::string &group, const std::string &name, const std::string &p, const Calls &calls) {
+    if (!calls.begin.empty()) report.add(group, name + ": begin call", p, "us", estimate(calls.begin));
+    if (!calls.snapshot.empty()) report.add(group, name + ": snapshot call", p, "us", estimate(calls.snapshot));
+    if (!calls.issue.empty()) report.add(group, name + ": issue call", p, "us", estimate(calls.issue));
+}
+
+// ---- The groups -----------------------------------------------------------------------------------------------------
+
+void decode_step(Report &report, const Workload &workload, const Shape &shape, uint32_t rows, const std::vector<Mode> &modes, bool record) {
+    constexpr int kSteps = 60;
+    Engine engine(workload, shape, decode_batch(rows), kDecode);
+    const std::string group = "Device time added to a decode step, n=" + std::to_string(rows) + ", " + name_of(shape);
+    const std::string p = parameters(shape, rows);
+    const auto add = [&](Mode base, const std::vector<Mode> &with) {
+        const Comparison c = compare(engine, base, with, kSteps);
+        report.add(group, base == Mode::kNone ? "step without capture" : "step without capture, routers' own buffers", p, "us",
+                   estimate(c.base));
+        for (const Mode mode : with) {
+            const Added &added = c.added.at(mode);
+            const bool targeted = rows <= 256 && shape.layers == 58;
+            report.add(group, name_of(mode), p, "us", estimate(added.us),
+                       targeted && mode == Mode::kEager ? "target 9" : targeted && mode == Mode::kForked ? "target 2.5" : "");
+            report.add(group, name_of(mode), p, "%", estimate(added.percent), targeted && mode == Mode::kForked ? "target 0.07" : "");
+            add_calls(report, group, name_of(mode), p, added.calls);
+        }
+    };
+    add(Mode::kNone, modes);
+    if (record) add(Mode::kOwnBuffers, {Mode::kRecord});
+}
+
+// Calls of a step of one row per request. Drafts: one row that is accepted, while the step is in flight or once it has landed.
+// Every second step is timed in CPU time instead of wall time, which the library's own thread may lengthen.
+void engine_thread(Report &report, const Workload &workload) {
+    const struct {
+        const char *name;
+        bool draft, landed;
+    } kinds[] = {{"certain rows", false, false}, {"drafts, accepted in flight", true, false}, {"drafts, accepted when landed", true, true}};
+    for (const uint32_t n : {64u, 256u, 1024u}) {
+        Engine engine(workload, Shape{}, decode_batch(n), kDecode);
+        engine.prepare(Mode::kForked);
+        std::vector<routecap_accept_item> accepts(n);
+        std::vector<routecap_finish_item> finishes(n);
+        struct {
+            std::vector<double> issue, accept, finish, all, all_cpu;
+        } samples[std::size(kinds)];
+        for (int i = -4; i < repetitions * 4; i++) {
+            const bool cpu = i % 2 != 0;
+            const auto clock = cpu ? thread_cpu_us : wall_us;
+            for (size_t kind = 0; kind < std::size(kinds); kind++) {
+                const bool draft = kinds[kind].draft;
+                engine.open();
+                engine.arrange(0, draft ? ROUTECAP_SPAN_SPECULATIVE : 0);
+                engine.forward(Mode::kForked);
+                routecap_step step = 0;
+                const double issue = timed([&] { step = engine.issue(); }, clock);
+                for (uint32_t r = 0; r < n; r++) {
+                    const routecap_request request = engine.requests()[r];
+                    accepts[r] = {request, step, nullptr, 1, 0, 0};
+                    finishes[r] = {request, 1, nullptr, 0, 0};
+                }
+                if (kinds[kind].landed) engine.land(step);
+                double accept = 0;
+                if (draft)
+                    accept = timed(
+                        [&] { CHECK(routecap_request_accept_batch(engine.capturer(), accepts.data(), sizeof accepts[0], n)); }, clock);
+                const double finish = timed(
+                    [&] { CHECK(routecap_request_finish_batch(engine.capturer(), finishes.data(), sizeof finishes[0], n)); }, clock);
+                engine.land(step);
+                for (const auto &item : finishes) CHECK(routecap_routing_wait(item.routing, -1)), routecap_routing_free(item.routing);
+                if (i < 0) continue;
+                auto &kept = samples[kind];
+                (cpu ? kept.all_cpu : kept.all).push_back(issue + accept + finish);
+                if (cpu) continue;
+                kept.issue.push_back(issue);
+                kept.accept.push_back(accept);
+                kept.finish.push_back(finish);
+            }
+        }
+        const std::string group = "Engine's thread, " + std::to_string(n) + " requests of one row, begin and snapshot in the graph";
+        const std::string p = parameters(Shape{}, n), target = n == 64 ? "target 8" : n == 256 ? "target 12" : "target 30";
+        for (size_t kind = 0; kind < std::size(kinds); kind++) {
+            const std::string name = kinds[kind].name;
+            report.add(group, name + ": issue", p, "us", estimate(samples[kind].issue));
+            if (kinds[kind].draft) report.add(group, name + ": accept", p, "us", estimate(samples[kind].accept));
+            report.add(group, name + ": finish", p, "us", estimate(samples[kind].finish));
+            report.add(group, name + ": all", p, "us", estimate(samples[kind].all), target);
+            report.add(group, name + ": all, CPU time", p, "us", estimate(samples[kind].all_cpu), target);
+        }
+    }
+}
+
+void prefill_step(Report &report, const Workload &workload, uint32_t rows, const Work &work, int steps, const std::vector<Mode> &modes,
+                  const char *target) {
+    Engine engine(workload, Shape{}, {rows, 4, 4}, work);
+    const Comparison c = compare(engine, Mode::kNone, modes, steps);
+    const std::string group = "Device time added to a prefill step, n=" + std::to_string(rows) + ", 4 requests";
+    const std::string p = parameters(Shape{}, rows);
+    report.add(group, "step without capture", p, "us", estimate(c.base));
+    for (const Mode mode : modes) {
+        const Added &added = c.added.at(mode);
+        report.add(group, name_of(mode), p, "us", estimate(added.us));
+        report.add(group, name_of(mode), p, "%", estimate(added.percent), target);
+        add_calls(report, group, name_of(mode), p, added.calls);
+    }
+}
+
+// From the end of the forward, as the host sees it, to rows that can be read.
+void landing(Report &report, const Workload &workload) {
+    for (const uint32_t n : {256u, 8192u}) {
+        const bool decode = n == 256;
+        Engine engine(workload, Shape{}, decode ? decode_batch(n) : Batch{n, 4, 4}, kDecode);
+        engine.prepare(Mode::kForked);
+        const int steps = repetitions * 8;
+        const Event end;
+        std::vector<double> polled, waited;
+
+        // The engine's thread polls the forward's event, then the step.
+        const auto poll = [&] {
+            engine.forward(Mode::kForked);
+            CUDA(cudaEventRecord(end, engine.stream()));
+            const routecap_step step = engine.issue();
+            for (cudaError_t e = cudaErrorNotReady; e == cudaErrorNotReady;)
+                if (e = cudaEventQuery(end); e != cudaErrorNotReady) CUDA(e);
+            const double start = wall_us();
+            int32_t status = ROUTECAP_PENDING;
+            while (status == ROUTECAP_PENDING) status = routecap_step_poll(engine.capturer(), step);
+            const double used = wall_us() - start;
+            check(status, "routecap_step_poll");
+            return used;
+        };
+        // The engine's thread is busy and calls nothing; another waits in finalize. The forward's end is a word that the device writes.
+        PinnedArray<uint32_t> word(1);
+        uint32_t stamps = 0;
+        const auto wait = [&] {
+            engine.forward(Mode::kForked);
+            stamp<<<1, 1, 0, engine.stream()>>>(word, ++stamps);
+            CUDA(cudaGetLastError());
+            const routecap_step step = engine.issue();
+            double landed = 0;
+            std::thread waiter([&] {
+                CHECK(routecap_step_finalize(engine.capturer(), step, -1, nullptr));
+                landed = wall_us();
+            });
+            double start = wall_us();
+            for (const double begin = start; *static_cast<volatile uint32_t *>(word.value) != stamps; start = wall_us())
+                if (start - begin > 10e6) fail("the end of a forward did not arrive");
+            waiter.join();
+            return landed - start;
+        };
+        // Rows of a decode step follow the requests' earlier ones; those of a prefill step are of new requests.
+        const auto sample = [&](std::vector<double> &samples, auto f) {
+            engine.open();
+            for (int i = -8; i < steps; i++) {
+                engine.arrange(decode ? static_cast<uint64_t>(i + 8) : 0);
+                const double used = f();
+                if (i >= 0) samples.push_back(used);
+                if (!decode) engine.close(), engine.open();
+            }
+            engine.close();
+        };
+        sample(polled, poll);
+        sample(waited, wait);
+        const std::string group =
+            "Landing: from the end of the forward to readable rows, n=" + std::to_string(n) + ", " + std::to_string(steps) + " steps";
+        const std::string p = parameters(Shape{}, n);
+        const auto add = [&](const std::string &name, const std::vector<double> &samples, const std::string &target) {
+            const double most = *std::max_element(samples.begin(), samples.end());
+            report.add(group, name + ": median", p, "us", estimate(samples), target);
+            report.add(group, name + ": 5 %", p, "us", quantile(samples, 0.05));
+            report.add(group, name + ": 95 %", p, "us", quantile(samples, 0.95));
+            report.add(group, name + ": largest", p, "us", {most, most, most});
+        };
+        add("the engine's thread polls", polled, decode ? "target 60" : "target 800");
+        add("another thread waits", waited, "");
+    }
+}
+
+// Reading rows out, beside what memory allows.
+void extraction(Report &report, const Workload &workload) {
+    constexpr uint64_t kRows = 32768;
+    const Shape shape;
+    const size_t bytes = kRows * shape.layers * shape.k;
+    Engine engine(workload, shape, {kSinkRows, 1, 1}, kNoWork);
+    engine.prepare(Mode::kForked);
+    engine.open();
+    for (uint64_t step = 0; step < kRows / kSinkRows; step++) {
+        engine.forward(Mode::kForked);
+        engine.arrange(step);
+        engine.land(engine.issue());
+    }
+    const routecap_request r = engine.requests()[0];
+    std::vector<uint8_t> dst(bytes, 1), src(bytes, 2);
+    std::vector<double> take, share, copy, into, memory, fresh_memory, into_ratio, copy_ratio;
+    for (int i = -2; i < repetitions; i++) {
+        routecap_routing *routing = nullptr;
+        const auto sample = [&](std::vector<double> &samples, auto f) {
+            const double used = timed(f);
+            if (i >= 0) samples.push_back(used);
+            return used;
+        };
+        const auto extract = [&](int32_t mode) { CHECK(routecap_request_extract(engine.capturer(), r, 0, kRows, mode, 0, &routing)); };
+        sample(share, [&] { extract(ROUTECAP_EXTRACT_SHARE); });
+        routecap_routing_free(routing);
+        const double c = sample(copy, [&] { extract(ROUTECAP_EXTRACT_COPY); });
+        routecap_routing_free(routing);
+        const double f = sample(fresh_memory, [&] {
+            auto *block = static_cast<uint8_t *>(std::malloc(bytes));
+            std::memcpy(block, src.data(), bytes);
+            asm volatile("" : : "r"(block) : "memory");
+            std::free(block);
+        });
+        routecap_copy_options options;
+        CHECK(routecap_copy_options_init(&options, sizeof options));
+        options.dtype = ROUTECAP_DTYPE_U8;
+        options.flags = ROUTECAP_STRICT;
+        const double x = sample(into, [&] {
+            CHECK(routecap_request_extract_into(engine.capturer(), r, 0, kRows, &options, dst.data(), bytes, nullptr, 0, nullptr));
+        });
+        const double m = sample(memory, [&] {
+            std::memcpy(dst.data(), src.data(), bytes);
+            asm volatile("" : : "r"(dst.data()) : "memory");
+        });
+        if (i >= 0) into_ratio.push_back(m / x), copy_ratio.push_back(f / c);
+        sample(take, [&] { extract(ROUTECAP_EXTRACT_TAKE); });
+        CHECK(routecap_request_attach(engine.capturer(), r, routing, kRows));  // and back
+        routecap_routing_free(routing);
+        int32_t status = ROUTECAP_ERR_NOT_READY;
+        while (status == ROUTECAP_ERR_NOT_READY)
+            status = routecap_request_extract(engine.capturer(), r, 0, kRows, ROUTECAP_EXTRACT_SHARE, 0, &routing);
+        check(status, "routecap_request_extract");
+        routecap_routing_free(routing);
+    }
+    const std::string group = "Extraction of " + std::to_string(kRows) + " rows (" + std::to_string(bytes >> 10) + " KiB of ids)";
+    const std::string p = parameters(shape, kRows);
+    report.add(group, "take", p, "us", estimate(take), "target 20");
+    report.add(group, "share", p, "us", estimate(share));
+    report.add(group, "copy, a routing of one array", p, "us", estimate(copy));
+    report.add(group, "memcpy into new memory", p, "us", estimate(fresh_memory));
+    report.add(group, "copy: share of that memcpy's speed", p, "ratio", estimate(copy_ratio), "target 0.80");
+    report.add(group, "extract_into, the caller's memory", p, "us", estimate(into));
+    report.add(group, "memcpy into the same memory", p, "us", estimate(memory));
+    report.add(group, "extract_into: share of that memcpy's speed", p, "ratio", estimate(into_ratio), "target 0.80");
+}
+
+// What the machine gives without the library.
+void limits(Report &report, const Workload &workload) {
+    constexpr size_t kLarge = size_t{256} << 20;
+    routecap_memory m{};
+    m.struct_size = sizeof m;
+    const routecap_config config = config_of(Shape{}, workload.device());
+    CHECK(routecap_config_memory(&config, &m));
+    const Stream stream;
+    const Event from(cudaEventDefault), to(cudaEventDefault);
+    DeviceArray<uint8_t> device(kLarge);
+    PinnedArray<uint8_t> pinned(kLarge);
+    std::vector<uint8_t> dst(kLarge, 1), src(kLarge, 2);
+    CUDA(cudaMemset(device, 3, kLarge));
+    CUDA(cudaDeviceSynchronize());
+
+    const std::string group = "Limits of this machine";
+    const auto device_to_host = [&](const std::string &name, const std::string &p, size_t bytes, int copies) {
+        std::vector<double> us, rate;
+        for (int i = -2; i < repetitions; i++) {
+            CUDA(cudaEventRecord(from, stream));
+            for (int j = 0; j < copies; j++) CUDA(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream));
+            CUDA(cudaEventRecord(to, stream));
+            CUDA(cudaEventSynchronize(to));
+            float ms = 0;
+            CUDA(cudaEventElapsedTime(&ms, from, to));
+            const double each = static_cast<double>(ms) * 1e3 / copies;
+            if (i >= 0) us.push_back(each), rate.push_back(static_cast<double>(bytes) / each * 1e-3);
+        }
+        report.add(group, "device to pinned memory, " + name, p, "us", estimate(us));
+        report.add(group, "device to pinned memory, " + name, p, "GB/s", estimate(rate));
+    };
+    const auto host_to_host = [&](const std::string &name, const std::string &p, size_t bytes) {
+        std::vector<double> us, rate;
+        for (int i = -2; i < repetitions; i++) {
+            const double used = timed([&] {
+                std::memcpy(dst.data(), src.data(), bytes);
+                asm volatile("" : : "r"(dst.data()) : "memory");
+            });
+            if (i >= 0) us.push_back(used), rate.push_back(static_cast<double>(bytes) / used * 1e-3);
+        }
+        report.add(group, "memcpy of one thread, " + name, p, "us", estimate(us));
+        report.add(group, "memcpy of one thread, " + name, p, "GB/s", estimate(rate));
+    };
+    for (const uint32_t n : {64u, 256u, 1024u, 8192u}) {
+        const size_t bytes = n * m.row_bytes;
+        device_to_host(std::to_string(n) + " rows", parameter("rows", n) + ", " + parameter("bytes", bytes), bytes, 50);
+    }
+    device_to_host("256 MiB", parameter("bytes", kLarge), kLarge, 1);
+    for (const uint32_t n : {256u, 8192u, 32768u}) {
+        const size_t bytes = n * m.row_bytes;
+        host_to_host(std::to_string(n) + " rows", parameter("rows", n) + ", " + parameter("bytes", bytes), bytes);
+    }
+    host_to_host("256 MiB", parameter("bytes", kLarge), kLarge);
+}
+
+// The decode step where another kernel holds all SMs but eight, its work scaled to last as long.
+void few_sms(Report &report, Workload &workload) {
+    constexpr int kFree = 8, kSteps = 60;
+    constexpr uint32_t kRows = 256;
+    Occupier occupier(workload.sms(), kFree);
+    occupier.start();
+    workload.calibrate();
+    occupier.release();
+    {
+        Engine engine(workload, Shape{}, decode_batch(kRows), kDecode);
+        // What allocates or loads code does so here: it might wait for the whole device.
+        for (const Mode mode : {Mode::kNone, Mode::kForked}) engine.prepare(mode), engine.run(mode, kSlots);
+        occupier.start();
+        const Comparison c = compare(engine, Mode::kNone, {Mode::kForked}, kSteps);
+        occupier.release();
+        const Added &added = c.added.at(Mode::kForked);
+        const std::string group = "Device time added to a decode step, n=" + std::to_string(kRows) + ", " + std::to_string(kFree) + " of " +
+                                  std::to_string(workload.sms()) + " SMs free";
+        const std::string p = parameters(Shape{}, kRows) + ", " + parameter("free_sms", kFree);
+        report.add(group, "step without capture", p, "us", estimate(c.base));
+        report.add(group, name_of(Mode::kForked), p, "us", estimate(added.us));
+        report.add(group, name_of(Mode::kForked), p, "%", estimate(added.percent));
+        add_calls(report, group, name_of(Mode::kForked), p, added.calls);
+    }
+    workload.calibrate();
+}
+
+// Issue of 256 rows while 256 or 4096 requests are open.
+void scaling(Report &report, const Workload &workload) {
+    Engine few(workload, Shape{}, {256, 256, 256}, kNoWork), many(workload, Shape{}, {256, 256, 4096}, kNoWork);
+    std::vector<double> with_few, with_many, ratio;
+    for (Engine *engine : {&few, &many}) engine->prepare(Mode::kForked), engine->open();
+    const auto step = [](Engine &engine, uint64_t position) {
+        engine.forward(Mode::kForked);
+        engine.arrange(position);
+        routecap_step ticket = 0;
+        const double used = timed([&] { ticket = engine.issue(); });
+        engine.land(ticket);
+        return used;
+    };
+    for (int i = -4; i < repetitions * 4; i++) {
+        const auto position = static_cast<uint64_t>(i + 4);
+        double x = 0, y = 0;
+        if (i % 2 == 0) x = step(few, position), y = step(many, position);
+        else y = step(many, position), x = step(few, position);
+        if (i < 0) continue;
+        with_few.push_back(x);
+        with_many.push_back(y);
+        ratio.push_back(y / x);
+    }
+    for (Engine *engine : {&few, &many}) engine->close();
+    const std::string group = "Issue of 256 rows of as many requests";
+    report.add(group, "256 requests open", parameter("open", 256), "us", estimate(with_few));
+    report.add(group, "4096 requests open", parameter("open", 4096), "us", estimate(with_many));
+    report.add(group, "4096 open over 256 open", "", "ratio", estimate(ratio), "target 1.1");
+}
+
+struct Group {
+    const char *name;
+    std::function<void(Report &, Workload &)> measure;
+};
+
+std::vector<Group> groups() {
+    const std::vector<Mode> all{Mode::kEager, Mode::kInLine, Mode::kForked}, two{Mode::kEager, Mode::kForked};
+    const auto decode = [](Shape shape, uint32_t rows, std::vector<Mode> modes, bool record) {
+        return [=](Report &report, Workload &workload) { decode_step(report, workload, shape, rows, modes, record); };
+    };
+    const auto prefill = [](uint32_t rows, Work work, int steps, std::vector<Mode> modes, const char *target) {
+        return [=](Report &report, Workload &workload) { prefill_step(report, workload, rows, work, steps, modes, target); };
+    };
+    return {
+        {"decode step n=64", decode({}, 64, all, true)},
+        {"decode step n=256", decode({}, 256, all, true)},
+        {"decode step n=1024", decode({}, 1024, all, true)},
+        {"decode step I64", decode({58, 8, 256, ROUTECAP_DTYPE_I64}, 256, two, false)},
+        {"decode step K=22", decode({40, 22, 512, ROUTECAP_DTYPE_I16}, 256, two, false)},
+        {"decode step K=1", decode({24, 1, 128, ROUTECAP_DTYPE_I16}, 256, two, false)},
+        {"engine thread", engine_thread},
+        {"prefill n=8192", prefill(8192, kPrefill, 6, two, "target 0.1")},
+        {"realistic prefill n=2048", prefill(2048, kSmallPrefill, 20, {Mode::kForked}, "")},
+        {"landing", landing},
+        {"extraction", extraction},
+        {"limits", limits},
+        {"few SMs free", few_sms},
+        {"scaling", scaling},
+    };
+}
+
+// The driver's release, where the system tells it, and the CUDA version that it supports.
+std::string driver() {
+    int version = 0;
+    CUDA(cudaDriverGetVersion(&version));
+    std::string cuda = "CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10), line, word;
+    std::ifstream file("/proc/driver/nvidia/version");
+    if (std::getline(file, line))
+        for (std::istringstream words(line); words >> word;)
+            if (word.find_first_not_of("0123456789.") == std::string::npos && word.find('.') != std::string::npos)
+                return "driver " + word + ", " + cuda;
+    return "driver of " + cuda;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    std::string json;
+    std::vector<std::string> only;
+    int device = 0;
+    bool list = false;
+    for (int i = 1; i < argc; i++) {
+        const std::string option = argv[i];
+        const bool value = i + 1 < argc;
+        if (option == "--quick") repetitions = 5;
+        else if (option == "--list") list = true;
+        else if (option == "--json" && value) json = argv[++i];
+        else if (option == "--only" && value) only.push_back(argv[++i]);
+        else if (option == "--device" && value) device = std::atoi(argv[++i]);
+        else fail("options: [--quick] [--json FILE] [--only SUBSTRING]... [--list] [--device ORDINAL]");
+    }
+    std::vector<Group> chosen;
+    for (const Group &group : groups()) {
+        const auto named = [&](const std::string &part) { return std::string(group.name).find(part) != std::string::npos; };
+        if (only.empty() || std::any_of(only.begin(), only.end(), named)) chosen.push_back(group);
+    }
+    if (chosen.empty()) fail("no group has such a name; --list names them");
+    if (list) {
+        for (const Group &group : chosen) std::printf("%s\n", group.name);
+        return 0;
+    }
+
+    routecap_backend backend{};
+    backend.struct_size = sizeof backend;
+    CHECK(routecap_backend_info(ROUTECAP_BACKEND_CUDA, &backend));
+    if (backend.available == 0) fail(std::string("no CUDA backend: ") + backend.detail);
+    CUDA(cudaSetDevice(device));
+    cudaDeviceProp properties;
+    CUDA(cudaGetDeviceProperties(&properties, device));
+    Report report("routecap " + std::to_string(routecap_version()) + ", CUDA backend, " + properties.name + ", " +
+                      std::to_string(properties.multiProcessorCount) + " SMs, " + driver() + ", " + name_of(Shape{}),
+                  argc, argv);
+    Workload workload(device);
+    for (const Group &group : chosen) group.measure(report, workload);
+    if (!json.empty()) report.write_json(json);
+    return 0;
+}

@@ -1,0 +1,136 @@
+/*
+ * How tests control the fake CUDA driver: a libcuda.so.1 on host memory, for machines without a GPU.
+ *
+ * A program finds the fake as it finds the driver: dlopen("libcuda.so.1"), with its folder in LD_LIBRARY_PATH. A test asks that library for
+ * fake_cuda_control(); where dlsym does not find it, the driver is a real one. The first lines of fake_cuda.cc say how the fake differs.
+ *
+ * All functions may be called on any thread at any time, also from kernels and host functions that the fake runs. Texts that are returned
+ * stay valid until the same thread asks for another. Streams are named as in the driver API: NULL is the legacy stream of the calling
+ * thread's context.
+ *
+ * The environment gives the settings that hold after loading and after reset, for programs that know nothing of the fake:
+ * FAKE_CUDA_EXECUTION, FAKE_CUDA_ORDER, FAKE_CUDA_GRAPH_ORDER and FAKE_CUDA_ITEMS hold numbers of the enums below, FAKE_CUDA_VERSION and
+ * FAKE_CUDA_DEVICES what set_version and set_devices take. With FAKE_CUDA_ABORT=1 a violation is written to stderr and aborts.
+ */
+#ifndef ROUTECAP_FAKE_CUDA_H
+#define ROUTECAP_FAKE_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUctx_st;
+struct CUfunc_st;
+struct CUgraph_st;
+struct CUstream_st;
+
+/* Who runs what was enqueued, and when. Held work (see hold) waits under each. */
+enum fake_cuda_execution {
+    FAKE_CUDA_AT_ONCE = 0, /* the call that enqueues it, before it returns; if it waits for something, whoever completes that */
+    FAKE_CUDA_LAZY = 1,    /* the call that waits for it, and only what that needs; a query that finds it unfinished runs one operation */
+    FAKE_CUDA_THREADS = 2  /* four threads of the fake, as soon as they can: streams run at once */
+};
+
+/* Which of several streams goes on first, where more than one can. */
+enum fake_cuda_order {
+    FAKE_CUDA_OLDEST = 0, /* the one whose next operation was enqueued first */
+    FAKE_CUDA_NEWEST = 1, /* the one whose next operation was enqueued last: shows a missing wait between streams */
+    FAKE_CUDA_RANDOM = 2
+};
+
+/* In which order the nodes of a graph are laid out when it is launched. All respect its edges. */
+enum fake_cuda_graph_order {
+    FAKE_CUDA_LEAVES_LAST = 0,  /* of several ready nodes the one added last; those on which nothing depends after all others */
+    FAKE_CUDA_LEAVES_FIRST = 1, /* the same, but those on which nothing depends as soon as they are ready */
+    FAKE_CUDA_AS_ADDED = 2
+};
+
+/* In which order a kernel does its items. */
+enum fake_cuda_items {
+    FAKE_CUDA_FORWARD = 0,
+    FAKE_CUDA_BACKWARD = 1 /* and what is done once, in no order with the items, before them */
+};
+
+/* When the destructor of a user object runs, after the last reference has gone. */
+enum fake_cuda_destructors {
+    FAKE_CUDA_DESTRUCTORS_AT_ONCE = 0, /* on the thread that let it go, before its call returns */
+    FAKE_CUDA_DESTRUCTORS_LATER = 1    /* in run_destructors */
+};
+
+/* What exists now. */
+typedef struct fake_cuda_live {
+    size_t device_allocations, device_bytes;
+    size_t host_allocations, host_bytes;
+    size_t streams, events;
+    size_t graphs, execs;
+    size_t user_objects;
+    size_t primary_references; /* of all devices together: retained and not released */
+    size_t captures;
+} fake_cuda_live;
+
+typedef struct fake_cuda {
+    size_t size; /* of this table */
+
+    /* ---- Settings. reset: all of them, what is held, failures, counts, trace and violations are as after loading; what exists stays. A
+     * lost device works again; what was still to run on it is dropped. */
+    void (*reset)(void);
+    void (*set_version)(int version); /* as cuDriverGetVersion gives it; functions newer than that are not found */
+    void (*set_devices)(int count);
+    void (*set_attribute)(int attribute, int value); /* of every device, by CUdevice_attribute */
+    void (*set_execution)(int execution);
+    void (*set_order)(int order, uint64_t seed); /* the seed is that of FAKE_CUDA_RANDOM */
+    void (*set_graph_order)(int order);
+    void (*set_items)(int order);
+    void (*set_destructors)(int when);
+    void (*run_destructors)(void);
+
+    /* ---- Holding work. An operation is one enqueued call, or one node of a launched graph. */
+    void (*hold)(void);                              /* every stream: what is enqueued from now on, and what has not run yet, waits */
+    void (*hold_stream)(struct CUstream_st *stream); /* only this one */
+    void (*release)(void);                           /* every stream, those of hold_stream too */
+    void (*release_stream)(struct CUstream_st *stream);
+    size_t (*step)(size_t operations); /* runs at most so many that can run, held or not; returns how many did */
+    size_t (*step_stream)(struct CUstream_st *stream, size_t operations);
+    size_t (*pending)(void); /* operations that have not completed */
+    size_t (*pending_stream)(struct CUstream_st *stream);
+
+    /* ---- Failures. name is that of a function, as "cuMemAlloc". */
+    void (*fail)(const char *name, uint64_t nth, int result);      /* the nth call from now (1: the next) does nothing and returns result */
+    void (*fail_from)(const char *name, uint64_t nth, int result); /* likewise, and every later one */
+    void (*fail_any)(uint64_t nth, int result);                    /* the nth call of any function */
+    void (*lose_device)(void); /* work stops for good; all calls but those of fake_cuda.cc's list return CUDA_ERROR_LAUNCH_FAILED */
+
+    /* ---- Kernels of the test, which cuLaunchKernel, graphs and cuLibraryGetKernel know. run is called with a copy of the `bytes` bytes
+     * that the first kernel parameter points to; it may block. Never removed; a later one of the same name takes its place for
+     * cuLibraryGetKernel. What is returned is a CUfunction. */
+    struct CUfunc_st *(*add_kernel)(const char *name, size_t bytes, void (*run)(const void *params, void *user), void *user);
+
+    /* ---- Memory. p points into an allocation; both return 1, or 0 if it does not. */
+    int (*mark_managed)(const void *p);
+    int (*mark_device)(const void *p, int ordinal);
+
+    /* ---- What was done. Counts are of calls that were made, failed ones too; name NULL: of all functions. */
+    uint64_t (*count)(const char *name);
+    uint64_t (*count_here)(const char *name); /* those of the calling thread */
+    void (*reset_counts)(void);
+    void (*trace_start)(int all_threads); /* 0: only calls of this thread */
+    const char *(*trace)(void);           /* since then, one call a line: "cuLaunchKernel 1 routecap_begin". Streams are "legacy", "thread"
+                                           * or a number in the order in which they appear, kernels are named */
+    void (*trace_stop)(void);
+    uint64_t (*violations)(void);         /* misuse that was seen: see fake_cuda.cc */
+    const char *(*violation_text)(void);  /* one a line */
+    void (*forget_violations)(void);
+    void (*live)(fake_cuda_live *out);
+    const char *(*graph_text)(struct CUgraph_st *graph); /* one node a line, "2 routecap_record_8 <- 0 1"; also during its capture */
+} fake_cuda;
+
+const fake_cuda *fake_cuda_control(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ROUTECAP_FAKE_CUDA_H */

@@ -1,0 +1,52 @@
+// Where the rig's engine keeps its tensors and runs its work: host memory, or a CUDA device through the driver that is there.
+//
+//   ROUTECAP_TEST_BACKEND=cuda   run on the CUDA backend (default: host)
+//   ROUTECAP_TEST_GRAPH=1        capture each forward pass into a graph and replay it
+#pragma once
+
+#include <routecap.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace rig {
+
+bool on_cuda();
+bool in_graphs();
+int32_t backend();  // ROUTECAP_BACKEND_*
+
+class Device {
+public:
+    Device();
+    ~Device();
+    Device(const Device &) = delete;
+
+    routecap_stream stream() const { return stream_; }
+
+    // Data that the stream's work can read until it has run; on the host backend the data itself.
+    const void *upload(const void *data, size_t bytes);
+    // Memory of the device, all bytes `fill`, as long as this object lives.
+    void *allocate(size_t bytes, unsigned char fill = 0);
+    // In the order of the stream, and part of a pass that is captured.
+    void write(void *to, const void *from, size_t bytes);
+    // After all work of the stream.
+    void read(void *to, const void *from, size_t bytes);
+    void synchronize();
+    // Runs a pass, possibly as a graph.
+    void forward(const std::function<void()> &pass);
+
+private:
+    unsigned char *take_pool();
+
+    routecap_stream stream_ = nullptr;
+
+    std::vector<void *> allocations_;
+    std::vector<unsigned char *> pools_;  // page-locked memory for uploads: the last is filled, and begun anew once the stream has run
+    size_t used_ = 0;
+    bool capturing_ = false;
+};
+
+}  // namespace rig
