@@ -1,28 +1,44 @@
 // begin: poison the rows that this forward may write, and arm their number.
 //
-// sink (L, N, K): rows [0, rows) of every layer become poison. An item is one cell, a layer's rows one after another.
+// sink (L, N, K): rows [0, rows) of every layer become poison. An item is 16 bytes of a layer whose rows follow one another without a gap, and one
+// row of any other.
 #pragma once
 
 #include "slot.h"
 
 namespace routecap::kernels {
 
+// How many items a layer of rows * k ids of `element` bytes may need, wherever it begins.
+constexpr uint32_t begin_items(uint32_t rows, uint32_t k, uint32_t element) {
+    const uint32_t chunks = static_cast<uint32_t>((uint64_t{rows} * k * element + 15) / 16) + 1;
+    return rows == 0 ? 0 : chunks > rows ? chunks : rows;
+}
+
 struct Begin {
     const SinkLayer *layers;
     uint32_t layer_count;
     uint32_t k;
     uint32_t rows;
+    uint32_t items;  // of a layer: begin_items() of the widest ids
     Control *control;
-    uint8_t *const *slots;
+    uint8_t *slots;
     SlotLayout layout;
 
     ROUTECAP_BODY uint32_t outer() const { return layer_count; }
-    ROUTECAP_BODY uint32_t inner() const { return rows; }
+    ROUTECAP_BODY uint32_t inner() const { return items; }
 
-    ROUTECAP_BODY void item(uint32_t l, uint32_t row) const {
+    ROUTECAP_BODY void item(uint32_t l, uint32_t i) const {
         const SinkLayer &layer = layers[l];
         if (layer.ids == nullptr) return;
-        with_row(layer, row, [this](auto *ids) { fill(reinterpret_cast<unsigned char *>(ids), k * sizeof *ids); });
+        const uint32_t element = layer.dtype == ROUTECAP_DTYPE_I16 ? 2 : layer.dtype == ROUTECAP_DTYPE_I32 ? 4 : 8;
+        unsigned char *ids = static_cast<unsigned char *>(layer.ids);
+        if (layer.row_stride != static_cast<int64_t>(k)) {
+            if (i < rows) fill(ids + static_cast<int64_t>(i) * layer.row_stride * element, k * element);
+            return;
+        }
+        const uint64_t bytes = static_cast<uint64_t>(rows) * k * element, lead = reinterpret_cast<uintptr_t>(ids) % 16;
+        const uint64_t at = static_cast<uint64_t>(i) * 16, first = at > lead ? at - lead : 0, end = at + 16 - lead;
+        if (first < bytes) fill(ids + first, static_cast<uint32_t>((end < bytes ? end : bytes) - first));
     }
 
     // Once per launch, in no order with the items: the snapshot comes later on the stream.
@@ -30,14 +46,13 @@ struct Begin {
         const Named named = control->named;
         control->begun = named;
         control->armed = rows;
-        control->finished = 0;
         control->conflicts = 0;
         control->dropped = 0;
-        if (named.slot != kNoSlot) *layout.header(slots[named.slot]) = {named.epoch, 0, 0, 0};
+        if (named.slot() != kNoSlot) *layout.header(layout.slot(slots, named.slot())) = {named.epoch(), 0, 0, 0, 0, 0};
     }
 
 private:
-    // A cell is aligned to its elements, of two bytes at least, and often to more.
+    // Ids are aligned to two bytes at least, and often to more.
     ROUTECAP_BODY static void fill(unsigned char *to, uint32_t bytes) {
 #if defined(__CUDA_ARCH__)
         const auto run = [&]<class Word>(Word word) {

@@ -35,23 +35,27 @@ constexpr int32_t kInvalidId = -1;
 constexpr int32_t kNoSlot = -1;
 
 // Which slot the next snapshot fills, as the host named it in stream order. Every naming has an epoch of its own, so that work that was begun
-// under another is recognised. Written as one word of 64 bits.
-struct alignas(8) Named {
-    int32_t slot;
-    uint32_t epoch;
-    ROUTECAP_BODY bool operator==(const Named &other) const { return slot == other.slot && epoch == other.epoch; }
+// under another is recognised. One word of 32 bits, which the cheapest operation of a stream can write.
+struct Named {
+    static constexpr uint32_t kEpochs = 1u << 24;
+    uint32_t word;
+
+    Named() = default;
+    ROUTECAP_BODY constexpr Named(int32_t slot, uint32_t epoch) : word(epoch % kEpochs << 8 | (static_cast<uint32_t>(slot) & 0xff)) {}
+    ROUTECAP_BODY constexpr int32_t slot() const { return static_cast<int8_t>(word & 0xff); }
+    ROUTECAP_BODY constexpr uint32_t epoch() const { return word >> 8; }
+    ROUTECAP_BODY constexpr bool operator==(const Named &other) const { return word == other.word; }
 };
 
 // The words that begin, record and snapshot exchange, in the memory of the device. Work of one stream reads and writes them in its order.
 struct Control {
     Named named;         // written by the host; a new naming disarms what was begun
     Named begun;         // what `named` was at the last begin
-    uint32_t armed;      // rows begun and not yet snapped
-    uint32_t finished;   // blocks of the running snapshot that have done their items
+    uint32_t armed;      // rows begun
     uint64_t conflicts;  // cells recorded twice since the last snapshot or begin
     uint64_t dropped;    // rows recorded outside the rows begun since then
 
-    // Rows that may be written, and that the next snapshot takes.
+    // Rows that may be written, and that a snapshot takes.
     ROUTECAP_BODY uint32_t rows() const { return begun == named ? armed : 0; }
 };
 

@@ -3,28 +3,34 @@
 
 namespace routecap::kernels {
 
-// The rest of a kernel: what is done once, by one thread.
-__device__ inline void finish(const Begin &body) {
+// A snapshot has a thread for every cell: the eight of a byte of validity are neighbours in a warp. What a thread needs of the layers' table it reads
+// while the control words are still on their way.
+template <class Id, uint32_t K>
+__device__ inline void run(const Snapshot<Id, K> &body) {
+    const uint32_t cells = body.inner() * 8, lane = threadIdx.x % 32;
+    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    SinkLayer sink = body.layers[min(i % cells, body.layer_count - 1)];
+    const uint32_t items = body.outer() * cells;
+    uint8_t *to = items > 0 ? body.slot() : nullptr;
+    for (uint32_t first = i - lane; first < items; first += gridDim.x * blockDim.x, i = first + lane) {
+        const uint32_t row = i / cells, layer = i % cells;
+        if (i >= gridDim.x * blockDim.x) sink = body.layers[min(layer, body.layer_count - 1)];
+        const bool valid = i < items && layer < body.layer_count && body.cell(to, row, layer, sink);
+        const uint32_t all = __ballot_sync(0xffffffffu, valid);
+        if (i < items && layer % 8 == 0) body.layout.validity(to, row)[layer / 8] = static_cast<uint8_t>(all >> lane);
+    }
     if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
 }
+
 template <uint32_t K>
-__device__ inline void finish(const Record<K> &) {}
-// After all items: the block that finds itself to be the last does it.
-template <class Id, uint32_t K>
-__device__ inline void finish(const Snapshot<Id, K> &body) {
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    __threadfence();
-    if (atomicAdd(&body.control->finished, 1u) != gridDim.x - 1) return;
-    body.control->finished = 0;
-    body.after();
+__device__ inline void run(const Record<K> &body) {
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner(); i += gridDim.x * blockDim.x) body.item(0, i);
 }
 
-template <class Body>
-__device__ inline void run(const Body &body) {
+__device__ inline void run(const Begin &body) {
     const uint32_t inner = body.inner(), items = body.outer() * inner;
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < items; i += gridDim.x * blockDim.x) body.item(i / inner, i % inner);
-    finish(body);
+    if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
 }
 
 }  // namespace routecap::kernels

@@ -17,7 +17,9 @@ namespace routecap::kernels {
 
 struct alignas(64) SlotHeader {
     uint32_t epoch;      // of the naming under which all this was written
+    uint32_t snapshots;  // since the last begin of this naming
     uint32_t covered;    // rows that the snapshot holds; rows at or beyond are missing
+    uint32_t reserved;
     uint64_t conflicts;  // Control's, added up over the snapshots of this naming since its last begin
     uint64_t dropped;
 };
@@ -41,10 +43,11 @@ struct SlotLayout {
     ROUTECAP_BODY uint8_t *positions(uint8_t *slot, size_t rows_copied) const {
         return slot + (offset + sizeof(SlotHeader) + rows_copied * ids_bytes + 7) / 8 * 8;
     }
-    // Size of a slot with every row and every position.
-    constexpr size_t bytes() const {
-        return (offset + sizeof(SlotHeader) + static_cast<size_t>(rows) * ids_bytes + 7) / 8 * 8 + static_cast<size_t>(rows) * 8;
+    // Size of a slot with every row and every position: from one slot to the next.
+    ROUTECAP_BODY constexpr size_t bytes() const {
+        return ((offset + sizeof(SlotHeader) + static_cast<size_t>(rows) * ids_bytes + 7) / 8 * 8 + static_cast<size_t>(rows) * 8 + 255) / 256 * 256;
     }
+    ROUTECAP_BODY uint8_t *slot(uint8_t *slots, int32_t n) const { return slots + static_cast<size_t>(n) * bytes(); }
 };
 
 }  // namespace routecap::kernels

@@ -1,7 +1,7 @@
 // snapshot: narrow the rows begun to one byte or two per id, check every cell, and lay them out row by row in the slot that the slot word names.
 //
 // sink (L, N, K) -> slot: ids [n][L][K] of one or two bytes, one validity bit per cell. An item is one row of eight layers: one byte of
-// validity, 8 * K ids. The groups of a row follow one another, so the ids written are contiguous.
+// validity, 8 * K ids. Items of a row follow one another, so the ids written are contiguous.
 // The sink is only read. A cell is valid if its K ids are in range and distinct; otherwise its first id is the reason (ROUTECAP_MISSING_*) and
 // the others are zero.
 #pragma once
@@ -39,11 +39,11 @@ struct Snapshot {
     uint32_t layer_count;
     uint32_t k;
     Control *control;
-    uint8_t *const *slots;
+    uint8_t *slots;
     SlotLayout layout;
 
     ROUTECAP_BODY uint32_t groups() const { return layout.validity_bytes; }
-    ROUTECAP_BODY uint32_t live() const { return control->named.slot == kNoSlot ? 0 : control->rows(); }
+    ROUTECAP_BODY uint32_t live() const { return control->named.slot() == kNoSlot ? 0 : control->rows(); }
     ROUTECAP_BODY uint32_t outer() const { return live(); }
     ROUTECAP_BODY uint32_t inner() const { return groups(); }
 
@@ -64,38 +64,40 @@ struct Snapshot {
         return unwritten ? ROUTECAP_MISSING_UNWRITTEN : !in_range ? ROUTECAP_MISSING_OUT_OF_RANGE : ROUTECAP_MISSING_DUPLICATE;
     }
 
-    ROUTECAP_BODY uint8_t group(uint32_t row, uint32_t first, uint32_t end, Id *to) const {
-        uint8_t valid = 0;
-        for (uint32_t l = first; l < end; l++, to += columns<K>(k)) {
-            Ids<Id, K> out;
-            uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
-            if (layers[l].ids != nullptr)
-                with_row(layers[l], row, [&](auto *cell) { reason = narrow(cell, layers[l].experts, out); });
-            if (reason == 0)
-                valid = static_cast<uint8_t>(valid | 1u << (l - first));
-            else
-                for (uint32_t c = 0; c < columns<K>(k); c++) out[c] = c == 0 ? reason : 0;
-            store(to, out, k);
-        }
-        return valid;
+    // The slot to fill, where there are rows.
+    ROUTECAP_BODY uint8_t *slot() const { return layout.slot(slots, control->named.slot()); }
+
+    // One cell, from its layer's sink to the slot. Whether it is valid.
+    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer, const SinkLayer &sink) const {
+        Ids<Id, K> out;
+        uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
+        if (sink.ids != nullptr) with_row(sink, row, [&](auto *ids) { reason = narrow(ids, sink.experts, out); });
+        if (reason != 0)
+            for (uint32_t c = 0; c < columns<K>(k); c++) out[c] = c == 0 ? reason : 0;
+        store(reinterpret_cast<Id *>(layout.ids(to, row)) + static_cast<size_t>(layer) * columns<K>(k), out, k);
+        return reason == 0;
     }
 
+    // One byte of validity. On a device eight threads do this.
     ROUTECAP_BODY void item(uint32_t row, uint32_t g) const {
-        const uint32_t first = g * 8, end = first + 8 < layer_count ? first + 8 : layer_count;
-        uint8_t *slot = slots[control->named.slot];
-        Id *out = reinterpret_cast<Id *>(layout.ids(slot, row)) + static_cast<size_t>(first) * columns<K>(k);
-        layout.validity(slot, row)[g] = group(row, first, end, out);
+        uint8_t *to = slot();
+        uint32_t valid = 0;
+        for (uint32_t l = g * 8; l < g * 8 + 8 && l < layer_count; l++) valid |= static_cast<uint32_t>(cell(to, row, l, layers[l])) << l % 8;
+        layout.validity(to, row)[g] = static_cast<uint8_t>(valid);
     }
 
-    // Once, after all items have read the control words: the slot covers what was armed; nothing is armed any more.
-    ROUTECAP_BODY void after() const {
+    // Once per launch, in no order with the items: the slot covers what was armed, unless this is a second snapshot of one begin.
+    ROUTECAP_BODY void once() const {
         const Named named = control->named;
-        if (named.slot != kNoSlot) {
-            SlotHeader *header = layout.header(slots[named.slot]);
-            const SlotHeader before = header->epoch == named.epoch ? *header : SlotHeader{};  // a second snapshot covers nothing and forgets no count
-            *header = {named.epoch, live(), before.conflicts + control->conflicts, before.dropped + control->dropped};
+        if (named.slot() != kNoSlot) {
+            SlotHeader *header = layout.header(slot());
+            SlotHeader now = *header;
+            if (now.epoch != named.epoch()) now = {named.epoch(), 0, 0, 0, 0, 0};
+            now.covered = now.snapshots++ == 0 ? live() : 0;
+            now.conflicts += control->conflicts;
+            now.dropped += control->dropped;
+            *header = now;
         }
-        control->armed = 0;
         control->conflicts = 0;
         control->dropped = 0;
     }

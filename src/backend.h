@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include "kernels/record.h"
 #include "kernels/slot.h"
@@ -52,9 +51,7 @@ public:
     // Brings the first `rows` rows of a slot, and positions behind them, to the host.
     virtual void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) = 0;
 
-    // Filing. `wake` is called, on some thread, when a slot has landed; without it landed() finds out itself.
-    virtual int32_t start(std::function<void()> wake) = 0;
-    virtual void stop() = 0;  // no more calls of it
+    // Filing, by one thread at a time. Whether a slot's copy has arrived; asked again and again until it has.
     virtual bool landed(int32_t slot) = 0;
     virtual SlotContents contents(int32_t slot) = 0;
 };

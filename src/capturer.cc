@@ -65,9 +65,7 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
 }
 
 Capturer::~Capturer() {
-    if (!capture_) return;
-    capture_->filing.stop();
-    backend_->stop();
+    if (capture_) capture_->filing.stop();
 }
 
 // ---- The forward path -----------------------------------------------------------------------

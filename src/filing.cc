@@ -7,6 +7,9 @@
 #include <type_traits>
 
 #include "status.h"
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
 
 namespace routecap {
 
@@ -25,7 +28,6 @@ Filing::Filing(QuickMutex &mutex, ContextPtr context, Backend &backend, Steps &s
 
 int32_t Filing::start(bool manual) {
     manual_ = manual;
-    if (int32_t s = backend_.start(manual ? std::function<void()>() : [this] { wake(); }); s < 0) return s;
     if (manual) {
         context_->landing->set_progress([this] { progress(); });
         return ROUTECAP_OK;
@@ -49,15 +51,27 @@ void Filing::stop() {
     }
 }
 
+// While a step is in flight the worker looks again and again, less often the longer it takes; then it costs nothing to wake it, and no driver's lock
+// is touched to see what has landed. With nothing to do it sleeps until something is appended.
 void Filing::work() {
+    using std::chrono::nanoseconds;
+    constexpr nanoseconds kFirst{5'000}, kLongest{40'000};
+    nanoseconds pause = kFirst;
+#if defined(__linux__)
+    prctl(PR_SET_TIMERSLACK, 1000);  // of pauses, in nanoseconds; the default is longer than they are
+#endif
     for (;;) {
         const int32_t seen = signal_.load(std::memory_order_acquire);
         const bool stop = stop_.load(std::memory_order_acquire);
-        if (progress() && stop) return;
-        if (short_of_memory_)
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        else
-            signal_.wait(seen, std::memory_order_acquire);  // for what is appended, or lands
+        const uint64_t filed = counters_.steps_landed;
+        if (progress()) {
+            if (stop) return;
+            signal_.wait(seen, std::memory_order_acquire);
+            pause = kFirst;
+            continue;
+        }
+        pause = filed != counters_.steps_landed ? kFirst : std::min(pause + pause / 4, kLongest);
+        std::this_thread::sleep_for(pause);
     }
 }
 

@@ -250,7 +250,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     else
         counters.steps_landed++;
     lock.unlock();
-    if (to_file && !config_.manual_progress && backend_->landed(slot)) capture_->filing.wake();  // otherwise the backend does, when it lands
+    if (to_file) capture_->filing.wake();
     if (step != nullptr) *step = issue.ticket;
     if (issue.lost) return ROUTECAP_LOST;
     return issue.partial ? report(ROUTECAP_PARTIAL, "spans of unknown requests or beyond the budget were skipped") : ROUTECAP_OK;

@@ -1,5 +1,7 @@
 #include "sink.h"
 
+#include <algorithm>
+
 #include "status.h"
 
 namespace routecap {
@@ -36,6 +38,12 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
     }
     for (uint32_t l = first_layer; l < first_layer + layers; l++) layers_[l] = bound(l), fixed_[l] = 1;
     return ROUTECAP_OK;
+}
+
+uint32_t Sink::widest() const {
+    uint32_t bytes = 0;
+    for (const kernels::SinkLayer &layer : layers_) bytes = std::max(bytes, sink_element_bytes(layer.dtype));
+    return bytes;
 }
 
 routecap_sink Sink::give_out(uint32_t layer) {

@@ -32,6 +32,8 @@ public:
     void seal() { sealed_ = true; }
 
     std::span<const kernels::SinkLayer> layers() const { return layers_; }
+    // Bytes of an id in the layer that has the widest.
+    uint32_t widest() const;
 
 private:
     const uint32_t rows_, k_;

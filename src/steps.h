@@ -100,9 +100,8 @@ public:
     // Of a step that has a slot, whether it was not filed yet: a link to its spans is valid as long.
     bool in_flight(uint64_t ticket) const { return ticket > filed_.load(std::memory_order_acquire); }
 
-    // For steps that were issued.
+    // For steps that were issued. Who sees that one has landed finds its slot free.
     bool landed(uint64_t ticket) const {
-        if (!in_flight(ticket)) return true;
         for (size_t slot = 0; slot < steps_.size(); slot++)
             if (in_slot_[slot].load(std::memory_order_acquire) == ticket) return false;
         return true;

@@ -1,7 +1,6 @@
 #include "cuda/cuda_backend.h"
 
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -11,7 +10,6 @@
 
 #include "cuda/arena.h"
 #include "cuda/context.h"
-#include "cuda/waiter.h"
 #include "process.h"
 #include "shape.h"
 #include "status.h"
@@ -29,21 +27,20 @@ constexpr uint32_t kThreads = 128;  // of a block
 
 // Where everything lies in the device memory of a capturer.
 struct Plan {
-    size_t control = 0, table, slot_pointers, sink, slots, bytes;
-    size_t sink_bytes, slot_bytes;
+    size_t control = 0, table, sink, slots, bytes;
+    size_t sink_bytes, staging_bytes;
     kernels::SlotLayout layout;
 
     explicit Plan(const Config &config) : layout(config.rows, config.shape->validity_bytes, config.shape->ids_bytes) {
         const Shape &shape = *config.shape;
         const size_t slot_count = config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0;
         const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
-        slot_bytes = aligned(layout.bytes());
         sink_bytes = config.external_sink ? 0 : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
         table = aligned(sizeof(kernels::Control));
-        slot_pointers = table + aligned(shape.layers * sizeof(kernels::SinkLayer));
-        sink = slot_pointers + aligned(slot_count * sizeof(uint8_t *));
+        sink = table + aligned(shape.layers * sizeof(kernels::SinkLayer));
         slots = sink + aligned(sink_bytes);
-        bytes = slots + slot_count * slot_bytes;
+        bytes = slots + slot_count * layout.bytes();
+        staging_bytes = slot_count * (layout.bytes() + 8);
     }
 };
 
@@ -66,24 +63,19 @@ public:
     void name_slot(int32_t slot, routecap_stream stream) override;
     void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) override;
 
-    int32_t start(std::function<void()> wake) override;
-    void stop() override { waiter_.stop(); }
     bool landed(int32_t slot) override;
     SlotContents contents(int32_t slot) override;
 
 private:
     struct Slot {
-        CUevent arrived = nullptr;  // after the copy
-        uint32_t epoch = 0;         // with which it was named last
-        bool failed = false;        // nothing was or will be copied
-        std::atomic<bool> landed{false};
+        uint32_t epoch = 0;   // with which it was named last
+        bool failed = false;  // nothing was or will be copied
     };
 
     int32_t fail(CUresult result, const char *call);
     int32_t upload_table();
     int32_t warm_up();
     CUresult try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream, const char *&call);
-    void arrived(int32_t slot, CUresult result);
     uint32_t blocks(uint64_t items) const;
     template <class Body>
     int32_t launch(const Body &body, uint64_t items, CUstream stream);
@@ -96,9 +88,11 @@ private:
 
     kernels::Control *control() const { return arena_->pointer<kernels::Control>(plan_.control); }
     const kernels::SinkLayer *table() const { return arena_->pointer<kernels::SinkLayer>(plan_.table); }
-    uint8_t *const *slot_pointers() const { return arena_->pointer<uint8_t *>(plan_.slot_pointers); }
-    uint8_t *device_slot(int32_t slot) const { return arena_->pointer<uint8_t>(plan_.slots + static_cast<size_t>(slot) * plan_.slot_bytes); }
-    uint8_t *host_slot(int32_t slot) const { return staging_ + static_cast<size_t>(slot) * plan_.slot_bytes; }
+    uint8_t *slots() const { return arena_->pointer<uint8_t>(plan_.slots); }
+    uint8_t *device_slot(int32_t slot) const { return plan_.layout.slot(slots(), slot); }
+    // In page-locked memory behind the slots: the epoch of the step whose copy to this slot arrived last.
+    CUdeviceptr arrival(int32_t slot) const { return reinterpret_cast<CUdeviceptr>(staging_ + slot_count_ * plan_.layout.bytes()) + static_cast<size_t>(slot) * 8; }
+    uint8_t *host_slot(int32_t slot) const { return plan_.layout.slot(staging_, slot); }
 
     const ShapePtr shape_;
     const Config config_;
@@ -113,9 +107,9 @@ private:
     CUstream side_ = nullptr;
     std::vector<Slot> slots_;
     std::optional<Sink> sink_;
-    Waiter waiter_;
-    std::function<void()> wake_;
     std::atomic<bool> lost_{false};
+    uint32_t looks_ = 0;  // at slots that had not landed
+
 
     // The forward path's own.
     uint32_t epoch_ = 0;
@@ -154,19 +148,16 @@ int32_t CudaBackend::create() {
     ROUTECAP_TRY(EventCreate, &named_, CU_EVENT_DISABLE_TIMING);
     if (slot_count_ > 0) {
         void *staging = nullptr;
-        ROUTECAP_TRY(MemHostAlloc, &staging, slot_count_ * plan_.slot_bytes, CU_MEMHOSTALLOC_PORTABLE);
+        ROUTECAP_TRY(MemHostAlloc, &staging, plan_.staging_bytes, CU_MEMHOSTALLOC_PORTABLE);
         staging_ = static_cast<uint8_t *>(staging);
+        std::memset(reinterpret_cast<void *>(arrival(0)), 0, slot_count_ * 8);
     }
-    for (Slot &slot : slots_) ROUTECAP_TRY(EventCreate, &slot.arrived, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
     sink_.emplace(shape_->layer_experts, config_.rows, shape_->k, config_.sink_dtype,
                   config_.external_sink ? nullptr : arena_->pointer<void>(plan_.sink));
 
-    std::vector<uint8_t *> pointers;
-    for (uint32_t s = 0; s < slot_count_; s++) pointers.push_back(device_slot(static_cast<int32_t>(s)));
     ROUTECAP_TRY(MemsetD8Async, arena_->at(0), 0, plan_.bytes, side_);
-    if (slot_count_ > 0) ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.slot_pointers), pointers.data(), pointers.size() * sizeof(uint8_t *), side_);
     if (plan_.sink_bytes > 0) ROUTECAP_TRY(MemsetD8Async, arena_->at(plan_.sink), kernels::kPoisonByte, plan_.sink_bytes, side_);
-    const kernels::Control words{.named = {slot_count_ > 0 ? 0 : kernels::kNoSlot, ++epoch_}, .begun = {}, .armed = 0, .finished = 0, .conflicts = 0, .dropped = 0};
+    const kernels::Control words{.named = {slot_count_ > 0 ? 0 : kernels::kNoSlot, ++epoch_}, .begun = {0, 0}, .armed = 0, .conflicts = 0, .dropped = 0};
     if (slot_count_ > 0) slots_[0].epoch = epoch_;
     ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
     if (int32_t s = upload_table(); s < 0) return s;
@@ -190,15 +181,12 @@ int32_t CudaBackend::warm_up() {
 }
 
 CudaBackend::~CudaBackend() {
-    waiter_.stop();
     if (context_ == nullptr) return;
     {
         const Current current(context_);
         const Uncaptured uncaptured;
         if (side_ != nullptr) driver_.StreamSynchronize(side_), driver_.StreamDestroy(side_);
         if (named_ != nullptr) driver_.EventDestroy(named_);
-        for (Slot &slot : slots_)
-            if (slot.arrived != nullptr) driver_.EventDestroy(slot.arrived);
         if (staging_ != nullptr) driver_.MemFreeHost(staging_);
     }
     if (arena_ != nullptr) arena_->release();
@@ -288,7 +276,7 @@ int32_t CudaBackend::retain() {
 }
 
 kernels::Begin CudaBackend::begin_body(uint32_t rows) const {
-    return {table(), shape_->layers, shape_->k, rows, control(), slot_pointers(), plan_.layout};
+    return {table(), shape_->layers, shape_->k, rows, kernels::begin_items(rows, shape_->k, sink_->widest()), control(), slots(), plan_.layout};
 }
 
 int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
@@ -301,7 +289,8 @@ int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
         ROUTECAP_TRY(StreamWaitEvent, stream, named_, CU_EVENT_WAIT_DEFAULT);
         last_stream_ = stream;
     }
-    if (int32_t s = launch(begin_body(rows), uint64_t{rows} * shape_->layers, stream); s < 0) return s;
+    const kernels::Begin body = begin_body(rows);
+    if (int32_t s = launch(body, uint64_t{body.outer()} * body.inner(), stream); s < 0) return s;
     sink_->seal();
     rows_begun_ = rows;
     return ROUTECAP_OK;
@@ -322,7 +311,7 @@ template <class F>
 int32_t CudaBackend::with_snapshot(F f) {
     int32_t status = ROUTECAP_OK;
     kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-        const auto run = [&]<class Body>() { return f(Body{table(), shape_->layers, shape_->k, control(), slot_pointers(), plan_.layout}); };
+        const auto run = [&]<class Body>() { return f(Body{table(), shape_->layers, shape_->k, control(), slots(), plan_.layout}); };
         status = shape_->id_bytes == 1 ? run.template operator()<kernels::Snapshot8<K>>() : run.template operator()<kernels::Snapshot16<K>>();
     });
     return status;
@@ -331,7 +320,7 @@ int32_t CudaBackend::with_snapshot(F f) {
 int32_t CudaBackend::snapshot(routecap_stream stream) {
     const Current current(context_);
     if (int32_t s = retain(); s < 0) return s;
-    const uint64_t items = uint64_t{rows_begun_} * shape_->validity_bytes;
+    const uint64_t items = uint64_t{rows_begun_} * shape_->validity_bytes * 8;
     return with_snapshot([&](const auto &body) { return capturing_ ? add_leaf(body, items, stream) : launch(body, items, stream); });
 }
 
@@ -339,12 +328,11 @@ void CudaBackend::name_slot(int32_t slot, routecap_stream stream) {
     if (lost_.load(std::memory_order_relaxed)) return;
     const Current current(context_);
     const kernels::Named named{slot, ++epoch_};
-    if (slot != kernels::kNoSlot) slots_[static_cast<size_t>(slot)].epoch = epoch_;
-    CUresult result = driver_.StreamWriteValue64(stream, arena_->at(plan_.control + offsetof(kernels::Control, named)),
-                                                 std::bit_cast<cuuint64_t>(named), CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (slot != kernels::kNoSlot) slots_[static_cast<size_t>(slot)].epoch = named.epoch();
+    CUresult result = driver_.MemsetD32Async(arena_->at(plan_.control + offsetof(kernels::Control, named)), named.word, 1, stream);
     if (result == CUDA_SUCCESS) result = driver_.EventRecord(named_, stream);
     // The device goes on with the old name: nothing that it copies from now on can be trusted.
-    if (result != CUDA_SUCCESS) fail(result, "cuStreamWriteValue64"), lost_.store(true, std::memory_order_relaxed);
+    if (result != CUDA_SUCCESS) fail(result, "cuMemsetD32Async"), lost_.store(true, std::memory_order_relaxed);
     last_stream_ = stream;
     any_step_ = true;
 }
@@ -367,14 +355,13 @@ CUresult CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePosition
     call = "cuMemcpyDtoHAsync";
     if (CUresult r = driver_.MemcpyDtoHAsync(host + (first - device), address(first), static_cast<size_t>(end - first), side_); r != CUDA_SUCCESS)
         return r;
-    call = "cuEventRecord";
-    return driver_.EventRecord(slots_[static_cast<size_t>(slot)].arrived, side_);
+    call = "cuStreamWriteValue64";
+    return driver_.StreamWriteValue64(side_, arrival(slot), slots_[static_cast<size_t>(slot)].epoch, CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
 void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) {
     Slot &s = slots_[static_cast<size_t>(slot)];
     s.failed = true;
-    s.landed.store(false, std::memory_order_relaxed);
     if (!lost_.load(std::memory_order_relaxed)) {
         const Current current(context_);
         const char *call = "";
@@ -382,50 +369,23 @@ void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &posit
         s.failed = result != CUDA_SUCCESS;
         if (s.failed) fail(result, call), lost_.store(true, std::memory_order_relaxed);
     }
-    s.landed.store(s.failed, std::memory_order_release);
-    if (!s.failed && wake_) waiter_.push(slot);
 }
 
 // ---- Filing ---------------------------------------------------------------------------------
 
-int32_t CudaBackend::start(std::function<void()> wake) {
-    if (!wake) return ROUTECAP_OK;
-    wake_ = std::move(wake);
-    try {
-        waiter_.start([this](int32_t slot) {
-            thread_local bool entered = false;
-            if (!std::exchange(entered, true)) {
-                CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-                driver_.ThreadExchangeStreamCaptureMode(&mode);
-                driver_.CtxPushCurrent(context_);
-            }
-            arrived(slot, driver_.EventSynchronize(slots_[static_cast<size_t>(slot)].arrived));
-            wake_();
-        });
-    } catch (const std::system_error &error) {
-        return report(ROUTECAP_ERR_THREAD, "the thread that waits for copies could not be started: %s", error.what());
-    }
-    return ROUTECAP_OK;
-}
-
-void CudaBackend::arrived(int32_t slot, CUresult result) {
-    Slot &s = slots_[static_cast<size_t>(slot)];
-    if (result != CUDA_SUCCESS) {
-        s.failed = true;
-        lost_.store(true, std::memory_order_relaxed);
-    }
-    s.landed.store(true, std::memory_order_release);
-}
-
 bool CudaBackend::landed(int32_t slot) {
     Slot &s = slots_[static_cast<size_t>(slot)];
-    if (s.landed.load(std::memory_order_acquire)) return true;
-    if (wake_) return false;  // the waiter will say so
+    if (s.failed) return true;
+    const auto *arrived = reinterpret_cast<uint64_t *>(arrival(slot));
+    if (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) == s.epoch) return true;
+    if (++looks_ % 1024 != 0) return false;
+    // Now and then: will it ever?
     const Current current(context_);
     const Uncaptured uncaptured;
-    const CUresult result = driver_.EventQuery(s.arrived);
-    if (result == CUDA_ERROR_NOT_READY) return false;
-    arrived(slot, result);
+    const CUresult result = driver_.StreamQuery(side_);
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return false;
+    s.failed = true;
+    lost_.store(true, std::memory_order_relaxed);
     return true;
 }
 
@@ -455,7 +415,7 @@ BackendInfo cuda_backend_info() {
 
 DeviceMemory cuda_memory_of(const Config &config) {
     const Plan plan(config);
-    return {plan.bytes, config.role == ROUTECAP_ROLE_OWNER ? config.slots * plan.slot_bytes : 0};
+    return {plan.bytes, plan.staging_bytes};
 }
 
 }  // namespace routecap

@@ -33,12 +33,14 @@ namespace routecap::cuda {
     F(MemHostAlloc, 2020)                     \
     F(MemFreeHost, 2000)                      \
     F(MemsetD8Async, 3020)                    \
+    F(MemsetD32Async, 3020)                   \
     F(MemcpyAsync, 4000)                      \
     F(MemcpyDtoHAsync, 3020)                  \
     F(MemcpyHtoDAsync, 3020)                  \
     F(StreamCreate, 2000)                     \
     F(StreamDestroy, 4000)                    \
     F(StreamSynchronize, 2000)                \
+    F(StreamQuery, 2000)                      \
     F(StreamWaitEvent, 3020)                  \
     F(StreamWriteValue64, 11070)              \
     F(StreamGetCaptureInfo, 12030)            \
@@ -46,8 +48,6 @@ namespace routecap::cuda {
     F(EventCreate, 2000)                      \
     F(EventDestroy, 4000)                     \
     F(EventRecord, 2000)                      \
-    F(EventQuery, 2000)                       \
-    F(EventSynchronize, 2000)                 \
     F(LaunchKernel, 4000)                     \
     F(GraphAddKernelNode, 12000)              \
     F(GraphRetainUserObject, 11030)           \

@@ -33,10 +33,8 @@ public:
           sink_memory_(allocate(config.external_sink ? 0 : shape_->layers * sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
           sink_(shape_->layer_experts, rows_, shape_->k, config.sink_dtype, sink_memory_.get()) {
         if (config.role != ROUTECAP_ROLE_OWNER) return;
-        for (uint32_t s = 0; s < config.slots; s++) {
-            slots_.push_back(slot_memory_.emplace_back(allocate(layout_.bytes())).get());
-            *layout_.header(slots_.back()) = {};  // of no epoch
-        }
+        slots_ = allocate(config.slots * layout_.bytes());
+        for (uint32_t s = 0; s < config.slots; s++) *layout_.header(slot(static_cast<int32_t>(s))) = {};  // of no epoch
         epochs_.resize(config.slots);
         name_slot(0, nullptr);
     }
@@ -53,7 +51,8 @@ public:
 
     int32_t begin(uint32_t rows, routecap_stream) override {
         sink_.seal();
-        const kernels::Begin kernel{sink_.layers().data(), shape_->layers, shape_->k, rows, &control_, slots_.data(), layout_};
+        const kernels::Begin kernel{sink_.layers().data(), shape_->layers, shape_->k, rows, kernels::begin_items(rows, shape_->k, sink_.widest()),
+                                    &control_, slots_.get(), layout_};
         run(kernel);
         kernel.once();
         return ROUTECAP_OK;
@@ -73,28 +72,28 @@ public:
     }
 
     void name_slot(int32_t slot, routecap_stream) override {
-        control_.named = {slot, control_.named.epoch + 1};
-        if (slot != kernels::kNoSlot) epochs_[static_cast<size_t>(slot)] = control_.named.epoch;
+        control_.named = {slot, control_.named.epoch() + 1};
+        if (slot != kernels::kNoSlot) epochs_[static_cast<size_t>(slot)] = control_.named.epoch();
     }
 
     void copy(int32_t slot, uint32_t rows, const DevicePositions &from, routecap_stream) override {
-        if (from.rows > 0) std::memcpy(layout_.positions(slots_[static_cast<size_t>(slot)], rows), from.positions, from.bytes());
+        if (from.rows > 0) std::memcpy(layout_.positions(this->slot(slot), rows), from.positions, from.bytes());
     }
 
-    int32_t start(std::function<void()>) override { return ROUTECAP_OK; }
-    void stop() override {}
     bool landed(int32_t) override { return true; }
     SlotContents contents(int32_t slot) override {
-        return read_slot(layout_, slots_[static_cast<size_t>(slot)], epochs_[static_cast<size_t>(slot)]);
+        return read_slot(layout_, this->slot(slot), epochs_[static_cast<size_t>(slot)]);
     }
 
 private:
+    uint8_t *slot(int32_t n) const { return layout_.slot(slots_.get(), n); }
+
     template <class Id>
     void snapshot() {
         kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-            const kernels::Snapshot<Id, K> kernel{sink_.layers().data(), shape_->layers, shape_->k, &control_, slots_.data(), layout_};
+            const kernels::Snapshot<Id, K> kernel{sink_.layers().data(), shape_->layers, shape_->k, &control_, slots_.get(), layout_};
             run(kernel);
-            kernel.after();
+            kernel.once();
         });
     }
 
@@ -103,9 +102,8 @@ private:
     const kernels::SlotLayout layout_;
     const Memory sink_memory_;
     Sink sink_;
-    kernels::Control control_{.named = {kernels::kNoSlot, 0}, .begun = {kernels::kNoSlot, 0}, .armed = 0, .finished = 0, .conflicts = 0, .dropped = 0};
-    std::vector<Memory> slot_memory_;
-    std::vector<uint8_t *> slots_;
+    kernels::Control control_{.named = {kernels::kNoSlot, 0}, .begun = {kernels::kNoSlot, 0}, .armed = 0, .conflicts = 0, .dropped = 0};
+    Memory slots_;
     std::vector<uint32_t> epochs_;  // with which each slot was named last
 };
 

@@ -41,7 +41,7 @@ struct Fixture {
         control.named = {0, 1};
     }
     void begin(uint32_t n) {
-        const Begin kernel{layers.data(), layer_count, k, n, &control, &slot, layout};
+        const Begin kernel{layers.data(), layer_count, k, n, begin_items(n, k, sizeof(T)), &control, slot, layout};
         run(kernel);
         kernel.once();
     }
@@ -54,9 +54,9 @@ struct Fixture {
     template <class Id>
     void snapshot() {
         with_columns(k, [&]<uint32_t K>() {
-            const Snapshot<Id, K> kernel{layers.data(), layer_count, k, &control, &slot, layout};
+            const Snapshot<Id, K> kernel{layers.data(), layer_count, k, &control, slot, layout};
             run(kernel);
-            kernel.after();
+            kernel.once();
         });
     }
     T *cell(uint32_t layer, uint32_t row) { return sink.data() + (static_cast<size_t>(layer) * rows + row) * k; }

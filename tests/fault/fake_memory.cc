@@ -195,15 +195,25 @@ CUresult MemcpyDtoH(void *to, CUdeviceptr from, size_t bytes) {
     });
 }
 
-CUresult MemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
-    return call({"cuMemsetD8Async", kNothing, stream}, [&](State &s, Lock &) {
+CUresult set(CUdeviceptr to, uint64_t value, uint32_t width, size_t count, CUstream stream, const char *name) {
+    return call({name, kNothing, stream}, [&](State &s, Lock &) {
+        if (to % width != 0) return CUDA_ERROR_INVALID_VALUE;
         Work work;
         work.kind = Work::Kind::kSet;
         work.to = pointer(to);
-        work.bytes = bytes;
+        work.bytes = count * width;
         work.value = value;
-        return submit(s, stream, std::move(work), "cuMemsetD8Async");
+        work.width = width;
+        return submit(s, stream, std::move(work), name);
     });
+}
+
+CUresult MemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
+    return set(to, value, 1, count, stream, "cuMemsetD8Async");
+}
+
+CUresult MemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
+    return set(to, value, 4, count, stream, "cuMemsetD32Async");
 }
 
 CUresult StreamWriteValue64(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned flags) {
@@ -275,6 +285,7 @@ void add_memory_functions(std::vector<Function> &to) {
     FAKE_ADD(to, MemcpyHtoD, 3020, MemcpyHtoD);
     FAKE_ADD(to, MemcpyDtoH, 3020, MemcpyDtoH);
     FAKE_ADD(to, MemsetD8Async, 3020, MemsetD8Async);
+    FAKE_ADD(to, MemsetD32Async, 3020, MemsetD32Async);
     FAKE_ADD(to, StreamWriteValue64, 11070, StreamWriteValue64);
 }
 

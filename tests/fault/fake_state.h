@@ -59,7 +59,8 @@ struct Work {
     void *to = nullptr;
     const void *from = nullptr;  // kCopy
     size_t bytes = 0;
-    uint64_t value = 0;       // kSet: the byte; kWrite: the word
+    uint64_t value = 0;       // kSet: what every `width` bytes become; kWrite: the word
+    uint32_t width = 1;
     bool any_to = false;      // `to` may be memory that the driver does not know
     bool any_from = false;    // likewise
     CUhostFn host = nullptr;  // kHost

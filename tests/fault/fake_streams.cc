@@ -22,7 +22,7 @@ void perform(const Work &work) {
             if (work.bytes != 0) std::memmove(work.to, work.from, work.bytes);
             return;
         case Work::Kind::kSet:
-            if (work.bytes != 0) std::memset(work.to, static_cast<int>(work.value), work.bytes);
+            for (size_t b = 0; b < work.bytes; b += work.width) std::memcpy(static_cast<std::byte *>(work.to) + b, &work.value, work.width);
             return;
         case Work::Kind::kWrite: std::atomic_ref(*static_cast<uint64_t *>(work.to)).store(work.value, std::memory_order_release); return;
         case Work::Kind::kHost: work.host(work.user); return;
