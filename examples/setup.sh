@@ -26,7 +26,25 @@ need() {
         { tail -n 20 "$build/apt.log"; say "setup: could not install ${missing[*]}"; exit 1; }
 }
 
-# Builds the library and installs it under build/install.
+# nvcc, for the kernels: the one that is there, or else that of NVIDIA's packages, without the rest of a toolkit.
+install_nvcc() {
+    need python3=python3
+    command -v nvcc > /dev/null && return
+    [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] && return
+    local environment=$build/nvcc
+    export CUDA_HOME
+    if ! CUDA_HOME=$(ls -d "$environment"/lib/python3*/site-packages/nvidia/cu13 2> /dev/null) || [ ! -e "$environment/ready" ]; then
+        say "setup: fetching nvcc (about 100 MB)"
+        rm -rf "$environment"
+        python3 -m venv "$environment" 2> /dev/null || { rm -rf "$environment"; need /no/venv=python3-venv; python3 -m venv "$environment"; }
+        "$environment/bin/pip" install --quiet --disable-pip-version-check nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 \
+            nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 || exit 1
+        touch "$environment/ready"
+        CUDA_HOME=$(ls -d "$environment"/lib/python3*/site-packages/nvidia/cu13)
+    fi
+}
+
+# Builds the library and installs it under build/install; with CUDA if there is nvcc.
 install_library() {
     need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config
     cmake --preset release > "$build/configure.log" || { cat "$build/configure.log"; exit 1; }

@@ -85,6 +85,7 @@ consumers() {
 }
 installed_tree() {
     run needed "$library"
+    run bash -c "grep -q -a -m 1 routecap_snapshot8_8 '$library'"
     run bash -c "! readelf -d '$library' | grep -E 'RPATH|RUNPATH'"
     run bash -c "readelf -d '$library' | grep -q 'SONAME.*libroutecap.so.0'"
     run bash -c "readelf -d '$library' | grep -q NODELETE"
@@ -103,7 +104,9 @@ ctest_in() {
     return $status
 }
 against_installed() {
-    cmake -S tests -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror -DCMAKE_PREFIX_PATH="$prefix" &&
+    local cuda
+    mapfile -t cuda < <(sed -n -E 's/^(ROUTECAP_(NVCC|CUDA_INCLUDE):.*)/-D\1/p' build/release/CMakeCache.txt)
+    cmake -S tests -B build/tests -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror -DCMAKE_PREFIX_PATH="$prefix" "${cuda[@]}" &&
         cmake --build build/tests -j "$jobs" && ctest_in build/tests
 }
 sanitized() { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && ctest_in "build/$1"; }
@@ -141,6 +144,7 @@ valgrinded() {
 say "setup: compilers and tools"
 need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config python3=python3 /usr/include/gtest/gtest.h=libgtest-dev \
     abidiff=abigail-tools readelf=binutils
+install_nvcc
 install_library
 
 suite headers headers

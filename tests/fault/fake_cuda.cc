@@ -51,7 +51,6 @@ void run_body(const void *params, void *) {
         body.item(static_cast<uint32_t>(n / inner), static_cast<uint32_t>(n % inner));
     }
     if (!backward) once();
-    if constexpr (requires { body.after(); }) body.after();
 }
 
 // The launch bound of kernels.cu.

@@ -28,7 +28,8 @@ using namespace routecap::kernels;
     F(CtxSynchronize, 2000)             \
     F(MemcpyHtoD, 3020)                 \
     F(MemcpyDtoH, 3020)                 \
-    F(StreamQuery, 2000)                \
+    F(EventQuery, 2000)                 \
+    F(EventSynchronize, 2000)           \
     F(StreamBeginCapture, 10010)        \
     F(StreamEndCapture, 10000)          \
     F(StreamIsCapturing, 10000)         \
@@ -518,7 +519,6 @@ protected:
         layers = device<SinkLayer>(2);
         for (int l = 0; l < 2; l++) layers[l] = {sink + l * 8, 2, ROUTECAP_DTYPE_I32, 16};
         slot = device<uint8_t>(layout.bytes(), 0xcd);
-        slots = device<uint8_t *>(1, slot);
         control = device<Control>(1);
         std::memset(static_cast<void *>(control), 0, sizeof *control);
         control->named = {0, 9};
@@ -534,7 +534,7 @@ protected:
     }
     // A forward pass of two rows that writes one layer, and the ids of row 1 of it.
     void forward(CUstream on, const int32_t *source) {
-        run("routecap_begin", Begin{layers, 2, 2, 2, control, slots, layout}, on);
+        run("routecap_begin", Begin{layers, 2, 2, 2, begin_items(2, 2, 4), control, slot, layout}, on);
         Source from{};
         from.ids = source;
         from.row_stride = 2;
@@ -542,7 +542,7 @@ protected:
         from.dtype = ROUTECAP_DTYPE_I32;
         from.rows = 2;
         run("routecap_record_2", Record<2>{from, 2, layers[1], control}, on);
-        run("routecap_snapshot8_2", Snapshot8<2>{layers, 2, 2, control, slots, layout}, on);
+        run("routecap_snapshot8_2", Snapshot8<2>{layers, 2, 2, control, slot, layout}, on);
     }
     void expect_forward() {
         EXPECT_EQ(layout.header(slot)->epoch, 9u);
@@ -552,7 +552,7 @@ protected:
         EXPECT_EQ(ids[0], ROUTECAP_MISSING_UNWRITTEN);
         EXPECT_EQ(ids[2], 7);
         EXPECT_EQ(ids[3], 8);
-        EXPECT_EQ(control->rows(), 0u);
+        EXPECT_EQ(layout.header(slot)->snapshots, 1u);
     }
     int32_t *source() {
         auto *const ids = device<int32_t>(4);
@@ -564,7 +564,6 @@ protected:
     int32_t *sink = nullptr;
     SinkLayer *layers = nullptr;
     uint8_t *slot = nullptr;
-    uint8_t **slots = nullptr;
     Control *control = nullptr;
     CUlibrary library = nullptr;
 };
@@ -600,7 +599,7 @@ TEST_F(FakeKernels, RefuseWhatTheDeviceCannotLaunch) {
     IS(NOT_FOUND, cu().LibraryGetKernel(&kernel, library, "routecap_nothing"));
     OK(cu().LibraryGetKernel(&kernel, library, "routecap_begin"));
     const auto function = reinterpret_cast<CUfunction>(kernel);
-    Begin body{layers, 2, 2, 2, control, slots, layout};
+    Begin body{layers, 2, 2, 2, begin_items(2, 2, 4), control, slot, layout};
     void *params[] = {&body};
     IS(INVALID_VALUE, cu().LaunchKernel(function, 0, 1, 1, 128, 1, 1, 0, s, params, nullptr));
     IS(INVALID_VALUE, cu().LaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, s, params, nullptr));  // more than the launch bounds
