@@ -7,6 +7,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "../fault/fake_cuda.h"
+
 namespace rig {
 namespace {
 
@@ -37,6 +39,12 @@ struct Driver {
     int (*GraphLaunch)(void *, routecap_stream);
     int (*GraphExecDestroy)(void *);
     int (*GraphDestroy)(void *);
+    int (*EventCreate)(void **, unsigned);
+    int (*EventRecord)(void *, routecap_stream);
+    int (*EventDestroy)(void *);
+    int (*StreamWaitEvent)(routecap_stream, void *, unsigned);
+    int (*StreamWaitValue32)(routecap_stream, uintptr_t, uint32_t, unsigned);  // null on the fake driver
+    const fake_cuda *fake = nullptr;                                           // null on a real one
     void *context = nullptr;
 };
 
@@ -76,6 +84,14 @@ const Driver &driver() {
         find(d.GraphLaunch, "cuGraphLaunch", 10000);
         find(d.GraphExecDestroy, "cuGraphExecDestroy", 10000);
         find(d.GraphDestroy, "cuGraphDestroy", 10000);
+        find(d.EventCreate, "cuEventCreate", 2000);
+        find(d.EventRecord, "cuEventRecord", 2000);
+        find(d.EventDestroy, "cuEventDestroy", 4000);
+        find(d.StreamWaitEvent, "cuStreamWaitEvent", 3020);
+        if (const auto control = reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control")); control != nullptr)
+            d.fake = control();
+        else
+            find(d.StreamWaitValue32, "cuStreamWaitValue32", 11070);
         require(d.Init(0), "cuInit");
         require(d.DevicePrimaryCtxRetain(&d.context, 0), "cuDevicePrimaryCtxRetain");
         return d;
@@ -123,6 +139,7 @@ Device::~Device() {
     for (void *memory : allocations_) on_cuda() ? REQUIRE(MemFree, reinterpret_cast<uintptr_t>(memory)) : std::free(memory);
     if (!on_cuda()) return;
     REQUIRE(StreamDestroy, stream_);
+    for (routecap_stream stream : streams_) REQUIRE(StreamDestroy, stream);
     const std::lock_guard lock(pools_mutex);
     pools.insert(pools.end(), pools_.begin(), pools_.end());
 }
@@ -178,17 +195,55 @@ void Device::synchronize() {
 
 void Device::forward(const std::function<void()> &pass) {
     if (!in_graphs()) return pass();
-    constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+    capture(pass).replay(stream_);
+}
+
+Device::Graph Device::capture(const std::function<void()> &pass, int mode) {
     void *graph = nullptr, *replay = nullptr;
-    REQUIRE(StreamBeginCapture, stream_, kRelaxed);
+    REQUIRE(StreamBeginCapture, stream_, mode);
     capturing_ = true;
     pass();
     capturing_ = false;
     REQUIRE(StreamEndCapture, stream_, &graph);
     REQUIRE(GraphInstantiateWithFlags, &replay, graph, 0);
-    REQUIRE(GraphLaunch, replay, stream_);
-    REQUIRE(GraphExecDestroy, replay);
     REQUIRE(GraphDestroy, graph);
+    return Graph(replay);
+}
+
+Device::Graph::~Graph() {
+    if (replay_ != nullptr) REQUIRE(GraphExecDestroy, replay_);
+}
+
+void Device::Graph::replay(routecap_stream stream) const { REQUIRE(GraphLaunch, replay_, stream); }
+
+routecap_stream Device::make_stream() {
+    streams_.emplace_back();
+    REQUIRE(StreamCreate, &streams_.back(), 1);
+    return streams_.back();
+}
+
+void Device::order(routecap_stream before, routecap_stream after) {
+    void *event = nullptr;
+    REQUIRE(EventCreate, &event, 2);
+    REQUIRE(EventRecord, event, before);
+    REQUIRE(StreamWaitEvent, after, event, 0);
+    REQUIRE(EventDestroy, event);
+}
+
+void Device::close_gate() {
+    if (driver().fake != nullptr) return driver().fake->hold_stream(stream_);
+    if (gate_ == nullptr) {
+        void *gate = nullptr;
+        REQUIRE(MemHostAlloc, &gate, sizeof *gate_, 0);
+        gate_ = new (gate) uint32_t{0};
+    }
+    constexpr unsigned kAtLeast = 0;  // CU_STREAM_WAIT_VALUE_GEQ
+    REQUIRE(StreamWaitValue32, stream_, reinterpret_cast<uintptr_t>(gate_), ++closed_, kAtLeast);
+}
+
+void Device::open_gate() {
+    if (driver().fake != nullptr) return driver().fake->release_stream(stream_);
+    __atomic_store_n(gate_, closed_, __ATOMIC_RELEASE);
 }
 
 }  // namespace rig

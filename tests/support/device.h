@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace rig {
@@ -38,8 +39,31 @@ public:
     // Runs a pass, possibly as a graph.
     void forward(const std::function<void()> &pass);
 
+    // The rest is for CUDA.
+    // A pass as a graph, which may be replayed until this object goes. `mode`: 0 global, 1 of this thread, 2 relaxed.
+    class Graph {
+    public:
+        ~Graph();
+        Graph(Graph &&other) noexcept : replay_(std::exchange(other.replay_, nullptr)) {}
+        void replay(routecap_stream stream) const;
+
+    private:
+        friend class Device;
+        explicit Graph(void *replay) : replay_(replay) {}
+        void *replay_;
+    };
+    Graph capture(const std::function<void()> &pass, int mode = 2);
+    // Another stream. fork: what is enqueued on it waits for what is on this one so far; join: the other way round.
+    routecap_stream make_stream();
+    void fork(routecap_stream to) { order(stream_, to); }
+    void join(routecap_stream from) { order(from, stream_); }
+    // Nothing that is enqueued after close_gate runs until open_gate.
+    void close_gate();
+    void open_gate();
+
 private:
     unsigned char *take_pool();
+    void order(routecap_stream before, routecap_stream after);
 
     routecap_stream stream_ = nullptr;
 
@@ -47,6 +71,9 @@ private:
     std::vector<unsigned char *> pools_;  // page-locked memory for uploads: the last is filled, and begun anew once the stream has run
     size_t used_ = 0;
     bool capturing_ = false;
+    std::vector<routecap_stream> streams_;
+    uint32_t *gate_ = nullptr;  // in page-locked memory: how often it was opened
+    uint32_t closed_ = 0;
 };
 
 }  // namespace rig
