@@ -646,7 +646,7 @@ void decode_step(Report &report, const Workload &workload, const Shape &shape, u
     if (record) add(Mode::kOwnBuffers, {Mode::kRecord});
 }
 
-// Calls of a step of one row per request. Drafts: one row that is accepted, while the step is in flight or once it has landed.
+// Calls of a step of one row per request, with the step before it in flight, as in an engine's loop. Drafts: one row that is accepted, while the step is in flight or once it has landed.
 // Every second step is timed in CPU time instead of wall time, which the library's own thread may lengthen.
 void engine_thread(Report &report, const Workload &workload) {
     const struct {
@@ -667,14 +667,17 @@ void engine_thread(Report &report, const Workload &workload) {
             for (size_t kind = 0; kind < std::size(kinds); kind++) {
                 const bool draft = kinds[kind].draft;
                 engine.open();
-                engine.arrange(0, draft ? ROUTECAP_SPAN_SPECULATIVE : 0);
+                engine.arrange(0);
+                engine.forward(Mode::kForked);
+                engine.issue();
+                engine.arrange(1, draft ? ROUTECAP_SPAN_SPECULATIVE : 0);
                 engine.forward(Mode::kForked);
                 routecap_step step = 0;
                 const double issue = timed([&] { step = engine.issue(); }, clock);
                 for (uint32_t r = 0; r < n; r++) {
                     const routecap_request request = engine.requests()[r];
                     accepts[r] = {request, step, nullptr, 1, 0, 0};
-                    finishes[r] = {request, 1, nullptr, 0, 0};
+                    finishes[r] = {request, 2, nullptr, 0, 0};
                 }
                 if (kinds[kind].landed) engine.land(step);
                 double accept = 0;

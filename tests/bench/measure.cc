@@ -23,7 +23,9 @@ std::string processor() {
     return "unknown processor";
 }
 
+// Of the working directory, unless ROUTECAP_BENCH_COMMIT says what was built.
 std::string commit() {
+    if (const char *given = std::getenv("ROUTECAP_BENCH_COMMIT")) return given;
     std::string text;
     if (FILE *pipe = popen("git describe --always --dirty --abbrev=12 2>/dev/null", "r")) {
         char buffer[64];
