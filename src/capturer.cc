@@ -54,6 +54,8 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
     if (!c->disabled()) {
         if (int32_t s = make_backend(config, c->backend_); s < 0) return s;
         c->recorded_.resize(config.shape->layers);
+        for (Recorded &recorded : c->recorded_) recorded.rows.reserve(4);
+        c->checked_.resize(std::min(config.rows, 1024u));
     }
     if (c->owner()) {
         c->capture_.emplace(config, *c->backend_);

@@ -177,9 +177,14 @@ void Filing::count(const Filed &filed) {
 void Filing::file(int32_t slot) {
     Step &step = steps_.step(slot);
     const SlotContents contents = backend_.contents(slot);
-    constexpr uint32_t kAhead = 8;  // spans of as many requests, whose memory is in no cache
+    constexpr uint32_t kAhead = 6;  // spans of as many requests, whose memory is in no cache
     for (uint32_t i = 0; i < step.span_count; i++) {
-        if (i + kAhead < step.span_count) step.spans[i + kAhead].rows->prefetch();
+        if (i + 2 * kAhead < step.span_count) step.spans[i + 2 * kAhead].rows->prefetch();
+        if (i + kAhead < step.span_count) {
+            const StepSpan &ahead = step.spans[i + kAhead];
+            std::lock_guard lock(ahead.rows->mutex);
+            ahead.rows->prefetch(ahead.position);
+        }
         file(step, step.spans[i], contents);
     }
     finish_tally();

@@ -25,6 +25,16 @@ bool room(std::vector<T> &vector, size_t more = 1) noexcept {
 
 // ---- Filing ---------------------------------------------------------------------------------
 
+void RowStore::prefetch(uint64_t position) {
+    const auto entry = at_or_after(position / shape_->page_rows);
+    if (entry == entries_.end() || entry->index != position / shape_->page_rows) return;
+    const auto *page = reinterpret_cast<const uint8_t *>(entry->page.get());
+    const uint8_t *ids = page + Page::kHeader + size_t{entry->row(position)} * shape_->ids_bytes;
+    __builtin_prefetch(page);
+    for (uint32_t b = 0; b < shape_->ids_bytes && b < 1024; b += 64) __builtin_prefetch(ids + b, 1);
+    __builtin_prefetch(page + Page::kHeader + size_t{shape_->page_rows} * shape_->ids_bytes + size_t{entry->row(position)} * shape_->validity_bytes, 1);
+}
+
 Filed RowStore::file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy) {
     Filed filed;
     const uint64_t page_rows = shape_->page_rows;

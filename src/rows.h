@@ -67,13 +67,14 @@ public:
     RowStore &operator=(const RowStore &) = delete;
     ~RowStore() { clear(); }
 
-    // Starts fetching what filing will look at first.
+    // Starts fetching what filing a row will touch: first this object, without `mutex`; then the row's place in its page.
     void prefetch() const {
         __builtin_prefetch(&mutex, 1);
         __builtin_prefetch(&entries_, 1);
     }
+    void prefetch(uint64_t position);
 
-    // Everything below needs `mutex`, unless it says otherwise.
+    // Everything else needs `mutex`, unless it says otherwise.
     std::mutex mutex;
 
     // ---- Filing. Nothing here throws: without memory rows are refused.

@@ -125,6 +125,7 @@ private:
     } capture_, retained_, leaf_capture_;
     bool capturing_ = false;
     CUgraphNode leaf_ = nullptr;
+    std::vector<CUgraphNode> before_;  // add_leaf's; it keeps its memory
 };
 
 // ---- Life -----------------------------------------------------------------------------------
@@ -140,6 +141,7 @@ int32_t CudaBackend::create() {
     ROUTECAP_TRY(DevicePrimaryCtxRetain, &context_, device_);
     const Current current(context_);
     const Uncaptured uncaptured;
+    before_.reserve(64);
     int multiprocessors = 1;
     ROUTECAP_TRY(DeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_);
     most_blocks_ = static_cast<uint32_t>(multiprocessors) * 8;
@@ -245,7 +247,8 @@ int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream) {
     return ROUTECAP_OK;
 }
 
-// Adds a kernel to the graph being captured, behind what the stream has captured, without making what follows on the stream wait for it.
+// Adds a kernel to the graph being captured, behind what the stream has captured and behind the leaf before, without making what follows on the
+// stream wait for it.
 template <class Body>
 int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream) {
     CUstreamCaptureStatus status;
@@ -254,6 +257,8 @@ int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream)
     const CUgraphEdgeData *edges = nullptr;
     size_t count = 0;
     ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, &capture.id, &capture.graph, &dependencies, &edges, &count);
+    before_.assign(dependencies, dependencies + count);
+    if (leaf_ != nullptr && leaf_capture_ == capture) before_.push_back(leaf_);
     void *parameters[] = {const_cast<Body *>(&body)};
     CUDA_KERNEL_NODE_PARAMS node{};
     node.gridDimX = blocks(items);
@@ -262,7 +267,7 @@ int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream)
     node.kernelParams = parameters;
     node.kern = driver_.kernel_of<Body>();
     node.ctx = context_;
-    ROUTECAP_TRY(GraphAddKernelNode, &leaf_, capture.graph, dependencies, count, &node);
+    ROUTECAP_TRY(GraphAddKernelNode, &leaf_, capture.graph, before_.data(), before_.size(), &node);
     leaf_capture_ = capture;
     return ROUTECAP_OK;
 }
