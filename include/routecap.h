@@ -62,7 +62,11 @@
  *
  * Streams. A stream is what CUDA calls cudaStream_t or CUstream; no CUDA header is needed here. The host backend has no streams: pass
  * NULL, anything else is ROUTECAP_ERR_ARGUMENT. A call marked "capturable" may be made on a stream that is being captured into a CUDA graph, and then runs at each replay.
- * Work runs in the order of the stream; order among streams is the caller's.
+ * Work runs in the order of the stream; order among streams is the caller's, but for one thing: when a step begins on another stream than the last one was
+ * issued on, outside a capture, it waits for that issue. Streams belong to the capturer's device; 0 is the legacy default stream, 2 the per-thread one.
+ *
+ * A call that is not capturable returns ROUTECAP_ERR_CAPTURING on a stream that is being captured, and the capture goes on. Graphs keep what they write
+ * alive: they may be replayed after the capturer's end. Every call that takes a stream may return ROUTECAP_ERR_DEVICE or ROUTECAP_ERR_DEVICE_LOST.
  *
  * Device arguments are marked [device]: pointers to memory that the stream's work can read (plain host memory on the host backend). They are
  * read only when the stream reaches the call's work, and must stay valid until then (host backend: until the call returns).
@@ -348,7 +352,7 @@ ROUTECAP_API int32_t routecap_config_init(routecap_config *config, size_t struct
 ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, routecap_memory *memory);
 
 /**
- * Create a capturer: all memory but the pages is allocated here, none of it later on the forward path.
+ * Create a capturer: all memory of the device and all page-locked memory is allocated here, none of it later on the forward path.
  *
  * Create it before CUDA graphs are captured. Not capturable. Starts one worker thread unless ROUTECAP_CONFIG_MANUAL_PROGRESS is set.
  *
@@ -359,7 +363,8 @@ ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, route
  *
  * @param config    The arrays it points to are copied.
  * @param capturer  Receives the capturer, to be passed to routecap_capturer_destroy; NULL on error.
- * @return ROUTECAP_ERR_NO_BACKEND: the backend is not in this build or not usable on this machine; ROUTECAP_ERR_THREAD.
+ * @return ROUTECAP_ERR_NO_BACKEND: the backend is not in this build or not usable on this machine; ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE;
+ *         ROUTECAP_ERR_THREAD.
  */
 ROUTECAP_API int32_t routecap_capturer_create(const routecap_config *config, routecap_capturer **capturer);
 
@@ -419,6 +424,8 @@ typedef struct routecap_sink {
  * begin everything but what is bound already.
  *
  * Not capturable. One thread at a time, with the calls that take a stream.
+ *
+ * On a device the memory must be that device's own: neither managed, nor page-locked host memory, nor another device's (ROUTECAP_ERR_ARGUMENT).
  *
  * @param sink  rows >= the capturer's rows, k == the capturer's k.
  * @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too small, another k); ROUTECAP_ERR_DTYPE;
@@ -515,8 +522,9 @@ typedef struct routecap_issue_options {
 /**
  * Begin a step: forget what the sink holds and expect up to `rows` rows, sink rows 0..rows-1, from this forward pass.
  *
- * Belongs at the head of the forward pass, before the first write and before streams of micro-batches fork. Rows that are not begun are
- * missing. A begin after a forward that was never issued discards that forward.
+ * Belongs at the head of the forward pass, before the first write and before streams of micro-batches fork. It may be made on a stream of its own that is
+ * forked from the engine's and joined before the first write. Rows that are not begun are missing. A begin after a forward that was never
+ * issued discards that forward.
  *
  * Capturable. Does not block.
  *
@@ -528,7 +536,8 @@ ROUTECAP_API int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t r
  * Take a snapshot of the rows begun, so that the next forward may write the sink.
  *
  * Belongs behind the last write of the forward pass, on a stream that has joined all writers. It reads the sink and never writes it. A second
- * snapshot of one step makes its rows missing.
+ * snapshot of one step makes its rows missing. In a graph what follows on the stream does not wait for it, only the graph's end and the next begin do: put
+ * it behind the last router and it costs next to nothing; but write the sink again only after another begin.
  *
  * Capturable. Does not block. On the host backend the rows are copied before the call returns.
  */
@@ -548,9 +557,10 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
  *
  * Each forward fills one slot, which is free again once its step was filed. The slot is chosen by the issue or discard before the forward or, if
  * it is not captured, by its begin. If none was free then, the step is lost: it has a ticket and has landed, all its rows are missing,
- * and the call returns ROUTECAP_LOST. To lose none, see that step t - slots + 1 has landed before issuing step t.
+ * and the call returns ROUTECAP_LOST. To lose none, see that step t - slots + 1 has landed before issuing step t; with begins in graphs that takes two slots
+ * at least.
  *
- * Not capturable. Does not block. Takes memory from the budget; allocates none.
+ * Not capturable. Does not block. Takes memory from the budget, and from the system only to grow buffers that it keeps.
  *
  * @param spans      [count] of span_size bytes each; may be NULL if count is 0.
  * @param span_size  sizeof(routecap_span) of the caller.
