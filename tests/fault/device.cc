@@ -1,0 +1,159 @@
+// A device that fails: calls of the driver that return errors one after another, a device that is lost with steps in flight, a driver that is too
+// old. On the fake driver, which does as it is told.
+#include <dlfcn.h>
+#include <rig.h>
+
+#include "fake_cuda.h"
+
+using namespace rig;
+
+namespace {
+
+const fake_cuda &fake() {
+    static const fake_cuda *const control = [] {
+        void *library = dlopen("libcuda.so.1", RTLD_NOW);
+        return reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control"))();
+    }();
+    return *control;
+}
+
+routecap_config config_of(int32_t device = 0) {
+    routecap_config config;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+    config.backend = ROUTECAP_BACKEND_CUDA;
+    config.device = device;
+    config.layers = 4, config.k = 2, config.experts = 16, config.rows = 32;
+    return config;
+}
+
+fake_cuda_live live() {
+    fake_cuda_live now;
+    fake().live(&now);
+    return now;
+}
+
+constexpr int kInvalidValue = 1, kOutOfMemory = 2;  // CUresult
+
+}  // namespace
+
+// Run with FAKE_CUDA_VERSION below what the build needs.
+TEST(OldDriver, is_refused_and_named) {
+    routecap_backend info{};
+    info.struct_size = sizeof info;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_backend_info(ROUTECAP_BACKEND_CUDA, &info));
+    EXPECT_EQ(info.available, 0);
+    const routecap_config config = config_of();
+    routecap_capturer *capturer = nullptr;
+    EXPECT_STATUS(ROUTECAP_ERR_DRIVER_TOO_OLD, routecap_capturer_create(&config, &capturer));
+    EXPECT_EQ(capturer, nullptr);
+    EXPECT_NE(std::string(routecap_last_error()).find("12.2"), std::string::npos) << routecap_last_error();
+}
+
+// Whatever call of create fails, it says which, and leaves nothing behind.
+TEST(FailingDevice, create_fails_cleanly_at_every_call) {
+    const routecap_config config = config_of();
+    routecap_capturer *capturer = nullptr;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &capturer));
+    routecap_capturer_destroy(capturer);
+    const fake_cuda_live before = live();
+    int failures = 0;
+    for (const int error : {kInvalidValue, kOutOfMemory})
+        for (uint64_t n = 1;; n++) {
+            fake().fail_any(n, error);
+            const int32_t status = routecap_capturer_create(&config, &capturer);
+            fake().reset();
+            if (status == ROUTECAP_OK) {  // a call whose failure does not matter, or none of its calls
+                routecap_capturer_destroy(capturer);
+                if (n > 100) break;
+                continue;
+            }
+            failures++;
+            EXPECT_TRUE(status == ROUTECAP_ERR_DEVICE || status == ROUTECAP_ERR_DEVICE_LOST || status == ROUTECAP_ERR_NO_MEMORY) << n << ": " << routecap_last_error();
+            EXPECT_EQ(capturer, nullptr);
+            const fake_cuda_live now = live();
+            EXPECT_EQ(now.device_allocations, before.device_allocations) << n;
+            EXPECT_EQ(now.host_allocations, before.host_allocations) << n;
+            EXPECT_EQ(now.streams, before.streams) << n;
+            EXPECT_EQ(now.events, before.events) << n;
+        }
+    EXPECT_GT(failures, 20);
+    EXPECT_EQ(fake().violations(), 0u) << fake().violation_text();
+}
+
+// A call of the forward path that fails says so and changes nothing: made again, it works.
+TEST(FailingDevice, a_forward_goes_on_after_a_failed_launch) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    fake().fail("cuLaunchKernel", 1, kInvalidValue);
+    EXPECT_STATUS(ROUTECAP_ERR_DEVICE, rig.begin(4));
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
+    fake().fail("cuLaunchKernel", 1, kInvalidValue);
+    EXPECT_STATUS(ROUTECAP_ERR_DEVICE, rig.record(0, {{1, 2}, {1, 2}, {1, 2}, {1, 2}}));
+    rig.record_all({{1, 0, 4}});
+    fake().fail("cuLaunchKernel", 1, kInvalidValue);
+    EXPECT_STATUS(ROUTECAP_ERR_DEVICE, rig.snapshot());
+    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    rig.land(rig.issue({Rig::span(r, 0, 0, 4)}));
+    rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
+}
+
+// Where issue fails halfway the rows are missing, never those of another step, and from then on the device counts as lost.
+TEST(FailingDevice, an_issue_that_fails_halfway_loses_its_rows_only) {
+    for (const char *call : {"cuMemsetD32Async", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyDtoHAsync", "cuStreamWriteValue64"}) {
+        SCOPED_TRACE(call);
+        Rig rig;
+        const routecap_request r = rig.open();
+        rig.land(rig.step({{r, {1, 0, 4}}}));
+        rig.run({{1, 4, 4}});
+        fake().fail(call, 1, kInvalidValue);
+        const routecap_step step = rig.issue({Rig::span(r, 4, 0, 4)});
+        rig.land(step);
+        rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4));
+        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, rig.begin(4));
+        EXPECT_EQ(rig.stats().rows_in_flight, 0u);
+    }
+}
+
+// A device that is lost with steps in flight: they land, missing; what had landed can be read; nothing waits for ever.
+TEST(FailingDevice, a_lost_device_ends_nothing_but_the_capture) {
+    {
+        Rig rig;
+        const routecap_request r = rig.open(), other = rig.open();
+        rig.land(rig.step({{r, {1, 0, 4}}}));
+        fake().hold();
+        rig.run({{1, 4, 8}});
+        const routecap_step step = rig.issue({Rig::span(r, 4, 0, 4), Rig::span(other, 0, 4, 4, ROUTECAP_SPAN_SPECULATIVE)});
+        EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), other, step, nullptr, 4));
+        const RoutingPtr finished(rig.finish(other, ROUTECAP_ALL));
+        EXPECT_STATUS(ROUTECAP_PENDING, routecap_step_poll(rig.capturer(), step));
+        fake().lose_device();
+        rig.land(step);
+        EXPECT_STATUS(ROUTECAP_NOT_CAPTURED, routecap_routing_wait(finished.get(), -1));
+        rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4));
+        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, routecap_step_begin(rig.capturer(), 4, rig.stream()));
+        const routecap_span span = Rig::span(r, 8, 0, 1);
+        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, nullptr, rig.stream()));
+        const RoutingPtr rest(rig.finish(r, ROUTECAP_ALL));
+        EXPECT_STATUS(ROUTECAP_INCOMPLETE, routecap_routing_wait(rest.get(), -1));
+        fake().reset();  // for the rig's own end
+    }
+}
+
+TEST(FailingDevice, two_devices_in_one_process) {
+    fake().set_devices(2);
+    routecap_capturer *capturers[2] = {};
+    for (int32_t device : {0, 1}) {
+        const routecap_config config = config_of(device);
+        ASSERT_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &capturers[device]));
+    }
+    const routecap_config none = config_of(7);
+    routecap_capturer *capturer = nullptr;
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_capturer_create(&none, &capturer));
+    // Memory of one is not a sink of the other.
+    routecap_sink sink{};
+    sink.struct_size = sizeof sink;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_sink_layer(capturers[0], 0, &sink));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_sink_bind(capturers[1], 0, 1, &sink));
+    for (routecap_capturer *c : capturers) routecap_capturer_destroy(c);
+    EXPECT_EQ(fake().violations(), 0u) << fake().violation_text();
+}
