@@ -57,16 +57,18 @@
  * for a step, for the device or for another request.
  *
  * Ownership. Arguments are read before the call returns and belong to the caller; device arguments (below) are the exception. A capturer,
- * and each reference to a routing, belongs to the caller until destroyed or freed. Pointers found in a view belong to its routing. On error every
- * output that is a handle is set to 0 or NULL, and other outputs are left alone.
+ * and each reference to a routing, belongs to the caller until destroyed or freed. Pointers found in a view belong to its routing. On error
+ * every output that is a handle is set to 0 or NULL, and other outputs are left alone.
  *
- * Streams. A stream is what CUDA calls cudaStream_t or CUstream; no CUDA header is needed here. The host backend has no streams: pass
- * NULL, anything else is ROUTECAP_ERR_ARGUMENT. A call marked "capturable" may be made on a stream that is being captured into a CUDA graph, and then runs at each replay.
- * Work runs in the order of the stream; order among streams is the caller's, but for one thing: when a step begins on another stream than the last one was
- * issued on, outside a capture, it waits for that issue. Streams belong to the capturer's device; 0 is the legacy default stream, 2 the per-thread one.
+ * Streams. A stream is what CUDA calls cudaStream_t or CUstream; no CUDA header is needed here. The host backend has no streams: pass NULL,
+ * anything else is ROUTECAP_ERR_ARGUMENT. A call marked "capturable" may be made on a stream that is being captured into a CUDA graph, and
+ * then runs at each replay. Work runs in the order of the stream; order among streams is the caller's, but for one thing: when a step
+ * begins on another stream than the last one was issued on, outside a capture, it waits for that issue. Streams belong to the capturer's
+ * device; 0 is the legacy default stream, 2 the per-thread one.
  *
- * A call that is not capturable returns ROUTECAP_ERR_CAPTURING on a stream that is being captured, and the capture goes on. Graphs keep what they write
- * alive: they may be replayed after the capturer's end. Every call that takes a stream may return ROUTECAP_ERR_DEVICE or ROUTECAP_ERR_DEVICE_LOST.
+ * A call that is not capturable returns ROUTECAP_ERR_CAPTURING on a stream that is being captured, and the capture goes on. Graphs keep
+ * what they write alive: they may be replayed after the capturer's end. Every call that takes a stream may return ROUTECAP_ERR_DEVICE or
+ * ROUTECAP_ERR_DEVICE_LOST.
  *
  * Device arguments are marked [device]: pointers to memory that the stream's work can read (plain host memory on the host backend). They are
  * read only when the stream reaches the call's work, and must stay valid until then (host backend: until the call returns).
@@ -356,10 +358,10 @@ ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, route
  *
  * Create it before CUDA graphs are captured. Not capturable. Starts one worker thread unless ROUTECAP_CONFIG_MANUAL_PROGRESS is set.
  *
- * A disabled capturer is its own handle and nothing else; of its configuration only `role` is looked at. Every function returns at once: those that
- * give out rows (coverage, extract, finish, and their batches) with ROUTECAP_ERR_DISABLED, all others with ROUTECAP_OK, handles and counts 0.
- * A mirror works on the forward path: sink, record, begin and snapshot do what they do on its owner, so that graphs are the same on all ranks.
- * From issue on it is like a disabled capturer.
+ * A disabled capturer is its own handle and nothing else; of its configuration only `role` is looked at. Every function returns at once:
+ * those that give out rows (coverage, extract, finish, and their batches) with ROUTECAP_ERR_DISABLED, all others with ROUTECAP_OK, handles
+ * and counts 0. A mirror works on the forward path: sink, record, begin and snapshot do what they do on its owner, so that graphs are the
+ * same on all ranks. From issue on it is like a disabled capturer.
  *
  * @param config    The arrays it points to are copied.
  * @param capturer  Receives the capturer, to be passed to routecap_capturer_destroy; NULL on error.
@@ -371,8 +373,8 @@ ROUTECAP_API int32_t routecap_capturer_create(const routecap_config *config, rou
 /**
  * Destroy a capturer. NULL is allowed.
  *
- * Waits until all steps issued so far have landed; after it returns the library touches no memory of the engine. Routings stay
- * valid, and those of routecap_request_finish are ready; threads that wait for one may go on waiting meanwhile. In a forked child it does nothing.
+ * Waits until all steps issued so far have landed; after it returns the library touches no memory of the engine. Routings stay valid, and
+ * those of routecap_request_finish are ready; threads that wait for one may go on waiting meanwhile. In a forked child it does nothing.
  */
 ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
 
@@ -392,8 +394,8 @@ ROUTECAP_API int32_t routecap_capturer_layer_stats(const routecap_capturer *capt
                                                    size_t count);
 
 /**
- * File the steps that have landed, on this thread: the whole work of the worker thread that a capturer with ROUTECAP_CONFIG_MANUAL_PROGRESS does
- * not have, for processes that allow no threads, and for tests. The calls that wait make progress themselves.
+ * File the steps that have landed, on this thread: the whole work of the worker thread that a capturer with ROUTECAP_CONFIG_MANUAL_PROGRESS
+ * does not have, for processes that allow no threads, and for tests. The calls that wait make progress themselves.
  *
  * Does not wait for the device. From any thread, one at a time (others wait for it). Without that flag it does nothing.
  */
@@ -425,7 +427,8 @@ typedef struct routecap_sink {
  *
  * Not capturable. One thread at a time, with the calls that take a stream.
  *
- * On a device the memory must be that device's own: neither managed, nor page-locked host memory, nor another device's (ROUTECAP_ERR_ARGUMENT).
+ * On a device the memory must be that device's own: neither managed, nor page-locked host memory, nor another device's
+ * (ROUTECAP_ERR_ARGUMENT).
  *
  * @param sink  rows >= the capturer's rows, k == the capturer's k.
  * @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too small, another k); ROUTECAP_ERR_DTYPE;
@@ -448,10 +451,10 @@ ROUTECAP_API int32_t routecap_sink_layer(routecap_capturer *capturer, uint32_t l
  * ============================================================================================== */
 
 /*
- * Expert ids as a router leaves them: a matrix of rows x k_source elements. What it takes to make ids of this capturer from them:
- * columns at and after the capturer's k are dropped (fused shared experts); then `table`, if there is one, replaces an id by table[id], and an id
- * outside the table becomes invalid; then `offset` is added. An id that is outside the layer's range in the end makes its cell missing; nothing
- * wraps.
+ * Expert ids as a router leaves them: a matrix of rows x k_source elements. What it takes to make ids of this capturer from them: columns
+ * at and after the capturer's k are dropped (fused shared experts); then `table`, if there is one, replaces an id by table[id], and an id
+ * outside the table becomes invalid; then `offset` is added. An id that is outside the layer's range in the end makes its cell missing;
+ * nothing wraps.
  */
 typedef struct routecap_source {
     uint32_t struct_size;
@@ -475,10 +478,10 @@ typedef struct routecap_source {
  * Copy the ids that a router chose into the sink of one layer.
  *
  * Call it after top-k and before anything rewrites the ids. Rows of one layer may come in several calls (micro-batches, chunks) as long as
- * they are disjoint: of a row recorded twice one is kept, the first where the order is known. If begin and both records were made outside graph
- * capture, with nothing issued, discarded or captured since, and neither row_index nor live_rows nor row_base, the second call is refused with
- * ROUTECAP_ERR_CONFLICT; otherwise its cells are dropped, counted, and reported by routecap_step_finalize. Rows at or beyond the number
- * begun are dropped and counted; without a begin, that is all rows.
+ * they are disjoint: of a row recorded twice one is kept, the first where the order is known. If begin and both records were made outside
+ * graph capture, with nothing issued, discarded or captured since, and neither row_index nor live_rows nor row_base, the second call is
+ * refused with ROUTECAP_ERR_CONFLICT; otherwise its cells are dropped, counted, and reported by routecap_step_finalize. Rows at or beyond
+ * the number begun are dropped and counted; without a begin, that is all rows.
  *
  * Capturable. Does not block. On the host backend the ids are copied before the call returns.
  *
@@ -522,9 +525,9 @@ typedef struct routecap_issue_options {
 /**
  * Begin a step: forget what the sink holds and expect up to `rows` rows, sink rows 0..rows-1, from this forward pass.
  *
- * Belongs at the head of the forward pass, before the first write and before streams of micro-batches fork. It may be made on a stream of its own that is
- * forked from the engine's and joined before the first write. Rows that are not begun are missing. A begin after a forward that was never
- * issued discards that forward.
+ * Belongs at the head of the forward pass, before the first write and before streams of micro-batches fork. It may be made on a stream of
+ * its own that is forked from the engine's and joined before the first write. Rows that are not begun are missing. A begin after a forward
+ * that was never issued discards that forward.
  *
  * Capturable. Does not block.
  *
@@ -535,9 +538,9 @@ ROUTECAP_API int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t r
 /**
  * Take a snapshot of the rows begun, so that the next forward may write the sink.
  *
- * Belongs behind the last write of the forward pass, on a stream that has joined all writers. It reads the sink and never writes it. A second
- * snapshot of one step makes its rows missing. In a graph what follows on the stream does not wait for it, only the graph's end and the next begin do: put
- * it behind the last router and it costs next to nothing; but write the sink again only after another begin.
+ * Belongs behind the last write of the forward pass, on a stream that has joined all writers. It reads the sink and never writes it. A
+ * second snapshot of one step makes its rows missing. In a graph what follows on the stream does not wait for it, only the graph's end and
+ * the next begin do: put it behind the last router and it costs next to nothing; but write the sink again only after another begin.
  *
  * Capturable. Does not block. On the host backend the rows are copied before the call returns.
  */
@@ -551,14 +554,14 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
  * forgotten. Several spans may name one sink row (one token in several sequences). One request may have several spans: those with positions
  * known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
  *
- * A span of an unknown or closed request, or one whose pages exceed the budget, is skipped and counted; the others are not affected, and the call
- * returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing. Rows that meet a page shared with a
- * routing or another request may also be refused later, where it has to be copied.
+ * A span of an unknown or closed request, or one whose pages exceed the budget, is skipped and counted; the others are not affected, and
+ * the call returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing. Rows that meet a page
+ * shared with a routing or another request may also be refused later, where it has to be copied.
  *
- * Each forward fills one slot, which is free again once its step was filed. The slot is chosen by the issue or discard before the forward or, if
- * it is not captured, by its begin. If none was free then, the step is lost: it has a ticket and has landed, all its rows are missing,
- * and the call returns ROUTECAP_LOST. To lose none, see that step t - slots + 1 has landed before issuing step t; with begins in graphs that takes two slots
- * at least.
+ * Each forward fills one slot, which is free again once its step was filed. The slot is chosen by the issue or discard before the forward
+ * or, if it is not captured, by its begin. If none was free then, the step is lost: it has a ticket and has landed, all its rows are
+ * missing, and the call returns ROUTECAP_LOST. To lose none, see that step t - slots + 1 has landed before issuing step t; with begins in
+ * graphs that takes two slots at least.
  *
  * Not capturable. Does not block. Takes memory from the budget, and from the system only to grow buffers that it keeps.
  *
@@ -604,18 +607,17 @@ ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routeca
  * Requests
  *
  * A request's length is one past its highest position that was issued and is settled, whether or not it was captured. A span with device
- * positions counts with its upper bound until it lands, and with its highest real position from then on; if it is lost or refused, its bound stays. Reading a row at or beyond the
- * length is ROUTECAP_ERR_OUT_OF_RANGE.
+ * positions counts with its upper bound until it lands, and with its highest real position from then on; if it is lost or refused, its
+ * bound stays. Reading a row at or beyond the length is ROUTECAP_ERR_OUT_OF_RANGE.
  *
- * The first valid value of a cell is final: issuing its position again keeps it and is counted. A cell that is missing is filled by a later issue.
- * A row's tag is that of the step that delivered its first valid cell. Of two rows for one position in one step, the first in the order of spans
- * and rows is the first.
+ * The first valid value of a cell is final: issuing its position again keeps it and is counted. A cell that is missing is filled by a later
+ * issue. A row's tag is that of the step that delivered its first valid cell. Of two rows for one position in one step, the first in the
+ * order of spans and rows is the first.
  *
  * accept, truncate, fork, attach, finish and close apply to all steps issued before them, landed or not, and to none issued after.
  *
- * The batch forms make one call of many. They return ROUTECAP_OK if every item has the status ROUTECAP_OK, otherwise ROUTECAP_PARTIAL: look at the
- * status of each item.
- * ============================================================================================== */
+ * The batch forms make one call of many. They return ROUTECAP_OK if every item has the status ROUTECAP_OK, otherwise ROUTECAP_PARTIAL: look
+ * at the status of each item. ============================================================================================== */
 
 #define ROUTECAP_POLICY_KEEP 0 /* a valid cell is final */
 #define ROUTECAP_POLICY_REPLACE 1 /* a later row with a valid cell replaces the whole row, tag and missing cells included */
@@ -638,8 +640,8 @@ ROUTECAP_API int32_t routecap_request_open(routecap_capturer *capturer, const ro
 /**
  * Settle the speculative rows of one request in one step: keep some, drop the others.
  *
- * May come before the step has landed and after later steps were issued. The rows of a step are settled once. Rows that were lost, refused for
- * memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones. Kept rows are
+ * May come before the step has landed and after later steps were issued. The rows of a step are settled once. Rows that were lost, refused
+ * for memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones. Kept rows are
  * filed as ordinary rows, in their order.
  *
  * @param rows   NULL: the first `count` rows. Otherwise [count] strictly ascending indices into the request's speculative rows of
@@ -682,7 +684,8 @@ ROUTECAP_API int32_t routecap_request_truncate(routecap_capturer *capturer, rout
  * Open a request that begins with rows 0..rows-1 of another: several samples of one prompt, a beam. The pages are shared, not copied. Rows in
  * flight are included once they land; provisional rows are not.
  *
- * Until the rows of steps in flight have landed, and for a moment after, the shared rows cannot be taken from the parent (ROUTECAP_ERR_NOT_READY).
+ * Until the rows of steps in flight have landed, and for a moment after, the shared rows cannot be taken from the parent
+ * (ROUTECAP_ERR_NOT_READY).
  *
  * @param rows   At most the parent's length (ROUTECAP_ERR_OUT_OF_RANGE otherwise); ROUTECAP_ALL: its length at this moment.
  * @param child  Receives the handle. It has the parent's policy.
@@ -691,8 +694,8 @@ ROUTECAP_API int32_t routecap_request_truncate(routecap_capturer *capturer, rout
 ROUTECAP_API int32_t routecap_request_fork(routecap_capturer *capturer, routecap_request request, uint64_t rows, routecap_request *child);
 
 /**
- * Supply rows of a routing as rows of a request: the positions before `rows` that an engine took from its prefix cache and did not compute, from
- * the routing of the request that did. Whether both really have the same tokens there is the caller's knowledge.
+ * Supply rows of a routing as rows of a request: the positions before `rows` that an engine took from its prefix cache and did not compute,
+ * from the routing of the request that did. Whether both really have the same tokens there is the caller's knowledge.
  *
  * Positions are those of the routing. Cells that the request has already are kept, also with ROUTECAP_POLICY_REPLACE. Pages are shared where
  * their rows line up; where they do not, rows are copied, or refused for memory and missing. The request's length becomes at least the
@@ -715,8 +718,8 @@ ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routec
 #define ROUTECAP_MISSING_DUPLICATE 4 /* one id twice */
 
 /*
- * A block of missing cells: consecutive rows, consecutive layers, one reason. Rows with equal missing cells and reasons follow one another in one
- * run as long as possible; in a run, neighbouring layers with one reason are one block. Blocks are ordered by row, then layer.
+ * A block of missing cells: consecutive rows, consecutive layers, one reason. Rows with equal missing cells and reasons follow one another
+ * in one run as long as possible; in a run, neighbouring layers with one reason are one block. Blocks are ordered by row, then layer.
  */
 typedef struct routecap_missing {
     uint64_t first; /* position of the first row */
@@ -901,10 +904,9 @@ ROUTECAP_API int32_t routecap_request_close_batch(routecap_capturer *capturer, c
 /* ================================================================================================
  * Routings
  *
- * Immutable and self-describing; usable from all threads at once, after the request's end, the capturer's destruction and the loss of the device.
- * A routing of routecap_request_finish is pending until its last step has landed: until then all functions but wait, poll, retain and free
- * return ROUTECAP_ERR_NOT_READY.
- * ============================================================================================== */
+ * Immutable and self-describing; usable from all threads at once, after the request's end, the capturer's destruction and the loss of the
+ * device. A routing of routecap_request_finish is pending until its last step has landed: until then all functions but wait, poll, retain
+ * and free return ROUTECAP_ERR_NOT_READY. ============================================================================================== */
 
 /* Consecutive rows whose ids lie next to one another in memory. */
 typedef struct routecap_segment {
@@ -992,7 +994,8 @@ ROUTECAP_API int32_t routecap_routing_split(const routecap_routing *routing, uin
 ROUTECAP_API int32_t routecap_routing_slice(const routecap_routing *routing, uint64_t first, uint64_t rows, routecap_routing **slice);
 
 /**
- * Unite routings of one sequence that hold different rows, different layers, or both: sequence- and pipeline-parallel ranks, pieces of a stream.
+ * Unite routings of one sequence that hold different rows, different layers, or both: sequence- and pipeline-parallel ranks, pieces of a
+ * stream.
  *
  * Layers are matched by their index in the decoder (the layer map), rows by position. The result has the layers of all, and the rows from the
  * lowest to the highest position of any; what nobody has is missing. A row keeps the tag of the first routing that has any cell of it.

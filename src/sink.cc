@@ -23,7 +23,9 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
     constexpr int64_t kFar = int64_t{1} << 40;  // so that nothing below overflows
     const int64_t row_stride = sink.row_stride != 0 ? sink.row_stride : sink.k;
     const int64_t layer_stride = sink.layer_stride != 0 || row_stride > kFar ? sink.layer_stride : row_stride * sink.rows;
-    if (sink.rows < rows_ || sink.k != k_ || row_stride > kFar || layer_stride > kFar * 1024 || row_stride < k_ || (layers > 1 && layer_stride < row_stride * (int64_t{rows_} - 1) + k_))
+    const bool near = row_stride <= kFar && layer_stride <= kFar * 1024;
+    if (!near || sink.rows < rows_ || sink.k != k_ || row_stride < k_ ||
+        (layers > 1 && layer_stride < row_stride * (int64_t{rows_} - 1) + k_))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%u rows of %u, strides %lld and %lld, for a sink of %u rows of %u", sink.rows, sink.k,
                       static_cast<long long>(row_stride), static_cast<long long>(layer_stride), rows_, k_);
     const auto bound = [&](uint32_t l) {

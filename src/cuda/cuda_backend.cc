@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -47,7 +46,11 @@ struct Plan {
 class CudaBackend final : public Backend {
 public:
     explicit CudaBackend(const Config &config)
-        : shape_(config.shape), config_(config), plan_(config), slot_count_(config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0), slots_(slot_count_) {}
+        : shape_(config.shape),
+          config_(config),
+          plan_(config),
+          slot_count_(config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0),
+          slots_(slot_count_) {}
     int32_t create();
     ~CudaBackend() override;
 
@@ -91,7 +94,9 @@ private:
     uint8_t *slots() const { return arena_->pointer<uint8_t>(plan_.slots); }
     uint8_t *device_slot(int32_t slot) const { return plan_.layout.slot(slots(), slot); }
     // In page-locked memory behind the slots: the epoch of the step whose copy to this slot arrived last.
-    CUdeviceptr arrival(int32_t slot) const { return reinterpret_cast<CUdeviceptr>(staging_ + slot_count_ * plan_.layout.bytes()) + static_cast<size_t>(slot) * 8; }
+    CUdeviceptr arrival(int32_t slot) const {
+        return reinterpret_cast<CUdeviceptr>(plan_.layout.slot(staging_, static_cast<int32_t>(slot_count_)) + static_cast<size_t>(slot) * 8);
+    }
     uint8_t *host_slot(int32_t slot) const { return plan_.layout.slot(staging_, slot); }
 
     const ShapePtr shape_;
@@ -109,7 +114,6 @@ private:
     std::optional<Sink> sink_;
     std::atomic<bool> lost_{false};
     uint32_t looks_ = 0;  // at slots that had not landed
-
 
     // The forward path's own.
     uint32_t epoch_ = 0;
@@ -159,7 +163,8 @@ int32_t CudaBackend::create() {
 
     ROUTECAP_TRY(MemsetD8Async, arena_->at(0), 0, plan_.bytes, side_);
     if (plan_.sink_bytes > 0) ROUTECAP_TRY(MemsetD8Async, arena_->at(plan_.sink), kernels::kPoisonByte, plan_.sink_bytes, side_);
-    const kernels::Control words{.named = {slot_count_ > 0 ? 0 : kernels::kNoSlot, ++epoch_}, .begun = {0, 0}, .armed = 0, .conflicts = 0, .dropped = 0};
+    kernels::Control words{};
+    words.named = {slot_count_ > 0 ? 0 : kernels::kNoSlot, ++epoch_};
     if (slot_count_ > 0) slots_[0].epoch = epoch_;
     ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
     if (int32_t s = upload_table(); s < 0) return s;
@@ -243,7 +248,8 @@ uint32_t CudaBackend::blocks(uint64_t items) const {
 template <class Body>
 int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream) {
     void *parameters[] = {const_cast<Body *>(&body)};
-    ROUTECAP_TRY(LaunchKernel, reinterpret_cast<CUfunction>(driver_.kernel_of<Body>()), blocks(items), 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr);
+    const auto function = reinterpret_cast<CUfunction>(driver_.kernel_of<Body>());
+    ROUTECAP_TRY(LaunchKernel, function, blocks(items), 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr);
     return ROUTECAP_OK;
 }
 
