@@ -363,7 +363,8 @@ class Model:
     def capture(self, pool=None, mode="global", before=None, after=None):
         self.warm_up()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode=mode):
+        own = torch.cuda.Stream() if torch.cuda.current_device() != 0 else None  # torch keeps one capture stream, of the first device used
+        with torch.cuda.graph(self.graph, pool=pool, stream=own, capture_error_mode=mode):
             if before is not None:
                 before()
             self.forward()
@@ -878,6 +879,35 @@ class TorchProcess(unittest.TestCase):
                 capturer.issue(sequences, model.reference(), handle_of(torch.cuda.current_stream()))
             self.compare_and_finish(capturer, sequences)
             capturer.check_stats()
+
+    # ---- 8: several devices
+
+    def test_8_two_devices(self):
+        """Two devices in one process, their steps in turn, eager and from graphs; each also while the other is torch's current device."""
+        if torch.cuda.device_count() < 2:
+            print("needs two devices", end=" ... ")
+            return
+        parts = []
+        for device in (0, 1):
+            with torch.cuda.device(device):
+                capturer = Capturer(SMALL, device)
+                self.capturers.append(capturer)
+                model = Model(capturer, 40)
+                model.warm_up()
+                parts.append((device, capturer, capturer.open(2), capturer.open(2), model, model.capture()))
+        for _ in range(8):
+            for device, capturer, eager, captured, model, graph in parts:
+                with torch.cuda.device(device):
+                    self.eager_step(capturer, eager, 33, torch.cuda.current_stream())
+                    model.feed()
+                    graph.replay()
+                    stream, reference = handle_of(torch.cuda.current_stream()), model.reference()
+                with torch.cuda.device(1 - device):
+                    capturer.issue(captured, reference, stream)
+        for device, capturer, eager, captured, _, _ in parts:
+            with torch.cuda.device(device):
+                self.compare_and_finish(capturer, eager + captured)
+                capturer.check_stats()
 
 
 def main():
