@@ -284,9 +284,9 @@ void memory(Report &report) {
         engine.fill(rows);
         const auto used = static_cast<double>(engine.stats().bytes_in_use), net = static_cast<double>(rows * m.row_bytes);
         report.add(group, std::to_string(rows) + " rows, over ids and validity, a page apart", parameter("rows", rows), "ratio",
-                   {std::max(0.0, used - static_cast<double>(m.page_bytes)) / net, 0, 0}, "target 1.02");
+                   estimate({std::max(0.0, used - static_cast<double>(m.page_bytes)) / net}), "target 1.02");
     }
-    report.add(group, "before its first row", "", "bytes", {static_cast<double>(m.request_bytes), 0, 0}, "outside the budget");
+    report.add(group, "before its first row", "", "bytes", estimate({static_cast<double>(m.request_bytes)}), "outside the budget");
 }
 
 }  // namespace
