@@ -65,7 +65,7 @@ abi() {
 
 # needed LIBRARY: what it depends on must be the system's.
 needed() {
-    ! readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libstdc\+\+\.so\.6|libgcc_s\.so\.1|libm\.so\.6|libc\.so\.6|libpthread\.so\.0|ld-linux.*)$'
+    ! readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libstdc\+\+\.so\.6|libgcc_s\.so\.1|libm\.so\.6|libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux.*)$'
 }
 # consumers PREFIX: programs built against an installed tree, in the three ways there are.
 consumers() {
