@@ -54,7 +54,8 @@
  * skipped; of two concurrent calls that end a request, one finds it gone.
  *
  * Waiting. Only routecap_step_finalize, routecap_routing_wait and routecap_capturer_destroy wait for work in flight. Nothing else waits
- * for a step, for the device or for another request.
+ * for a step, for the device or for another request. Reading a request waits for what the worker thread has in hand: a change of that request
+ * which no step in flight holds up.
  *
  * Ownership. Arguments are read before the call returns and belong to the caller; device arguments (below) are the exception. A capturer,
  * and each reference to a routing, belongs to the caller until destroyed or freed. Pointers found in a view belong to its routing. On error
@@ -395,7 +396,8 @@ ROUTECAP_API int32_t routecap_capturer_layer_stats(const routecap_capturer *capt
 
 /**
  * File the steps that have landed, on this thread: the whole work of the worker thread that a capturer with ROUTECAP_CONFIG_MANUAL_PROGRESS
- * does not have, for processes that allow no threads, and for tests. The calls that wait make progress themselves.
+ * does not have, for processes that allow no threads, and for tests. The calls that wait make progress themselves; reading does not, and
+ * finds changes of a request only after it.
  *
  * Does not wait for the device. From any thread, one at a time (others wait for it). Without that flag it does nothing.
  */
@@ -614,7 +616,8 @@ ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routeca
  * issue. A row's tag is that of the step that delivered its first valid cell. Of two rows for one position in one step, the first in the
  * order of spans and rows is the first.
  *
- * accept, truncate, fork, attach, finish and close apply to all steps issued before them, landed or not, and to none issued after.
+ * accept, truncate, fork, attach, finish and close apply to all steps issued before them, landed or not, and to none issued after. The rows
+ * that they change can be read once those of these steps that concern the request have landed.
  *
  * The batch forms make one call of many. They return ROUTECAP_OK if every item has the status ROUTECAP_OK, otherwise ROUTECAP_PARTIAL: look
  * at the status of each item. ============================================================================================== */
@@ -684,8 +687,7 @@ ROUTECAP_API int32_t routecap_request_truncate(routecap_capturer *capturer, rout
  * Open a request that begins with rows 0..rows-1 of another: several samples of one prompt, a beam. The pages are shared, not copied. Rows in
  * flight are included once they land; provisional rows are not.
  *
- * Until the rows of steps in flight have landed, and for a moment after, the shared rows cannot be taken from the parent
- * (ROUTECAP_ERR_NOT_READY).
+ * Until the rows of steps in flight have landed, the shared rows cannot be taken from the parent (ROUTECAP_ERR_NOT_READY).
  *
  * @param rows   At most the parent's length (ROUTECAP_ERR_OUT_OF_RANGE otherwise); ROUTECAP_ALL: its length at this moment.
  * @param child  Receives the handle. It has the parent's policy.
@@ -747,8 +749,6 @@ typedef struct routecap_coverage {
 /**
  * Say which cells of a range of rows are there and which are missing.
  *
- * Does not wait.
- *
  * @param first         Position of the first row.
  * @param rows          How many; ROUTECAP_ALL; ROUTECAP_LANDED.
  * @param coverage      Filled.
@@ -771,7 +771,7 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer, rout
  * Read rows of a request into a routing, at any time of its life.
  *
  * share and take cost a few nanoseconds per page; copy costs one pass over the rows. Their memory counts in the budget until
- * the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page. Does not wait.
+ * the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page.
  *
  * @param first    Position of the first row, at most the length.
  * @param rows     How many; ROUTECAP_ALL; ROUTECAP_LANDED; 0 gives a routing without rows.

@@ -81,6 +81,7 @@ public:
     int32_t start(bool manual);
     // Files everything that was issued, then stops. No call may follow.
     void stop();
+    bool manual() const { return manual_; }
 
     // With the mutex held. Room is made first, so that append cannot fail.
     void make_room(size_t entries = 1) {

@@ -19,13 +19,18 @@ int32_t refuse_reading() { return report(ROUTECAP_ERR_DISABLED, "this capturer i
 int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, bool take, bool strict, Range &range,
                        std::vector<Segment> &segments) {
     std::shared_ptr<Captured> captured;
+    uint64_t operations = 0;  // to wait for
     {
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
         captured = request->captured;
+        if (!capture_->filing.manual() && request->behind(capture_->steps)) operations = request->operations;
     }
     RowStore &store = captured->rows;
+    // What was handed over before and waits for no step is applied in the worker's next round; only without memory does that take longer.
+    constexpr int64_t kPatience = 100'000'000;
+    if (operations > 0) capture_->landing.wait(kPatience, [&] { return store.applied.load(std::memory_order_acquire) >= operations; });
     // With this lock held nothing is filed into the request, so what is found in flight below is what is not in the store.
     std::lock_guard store_lock(store.mutex);
     std::unique_lock lock(capture_->mutex);

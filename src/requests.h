@@ -54,8 +54,10 @@ struct alignas(64) Request {
     uint64_t flagged_end = 0;      // one past the highest position that a draft, or a row with a device position, was issued for
     uint64_t inherited_after = 0;  // see after()
 
-    // Operations handed over, and the rows that the last ones of them change: readable when RowStore::applied has come so far.
+    // Operations handed over, the step that must be filed before the last of them, and the rows that the last ones change: readable when
+    // RowStore::applied has come so far.
     uint64_t operations = 0;
+    uint64_t operated_after = 0;
     uint64_t changing_first = 0, changing_end = 0, changing_until = 0;
 
     // Truncates that may not be applied yet, in order: until then the rows that they cut are in the RowStore still.
@@ -75,6 +77,7 @@ struct alignas(64) Request {
     // Counts an operation that adds or changes rows [first, end) once it is applied.
     void operate(uint64_t first, uint64_t end) {
         operations++;
+        operated_after = after();
         if (first >= end) return;
         const bool idle = applied() >= changing_until;
         changing_first = idle ? first : std::min(changing_first, first);
@@ -86,6 +89,8 @@ struct alignas(64) Request {
     }
 
     uint64_t applied() const { return rows->applied.load(std::memory_order_acquire); }
+    // Operations that no step in flight holds up.
+    bool behind(const Steps &steps) const { return applied() < operations && !steps.in_flight(operated_after); }
     bool lending() const { return applied() < lending_until; }
 
     // The first row of which the RowStore may still have what was cut.

@@ -362,6 +362,30 @@ TEST(Interplay, drafts_that_were_cut_do_not_raise_the_length) {
     rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 5) + missing_rows(rig.shape(), 3) + routed_rows(rig.shape(), 1, 8, 9));
 }
 
+// A change that no step holds up takes effect at once: who reads after it need not try again.
+TEST(Interplay, what_was_changed_can_be_read_at_once) {
+    Rig rig;
+    for (uint64_t i = 0; i < 50; i++) {
+        const routecap_request r = rig.open();
+        rig.step({{r, {1, 0, 10}}});
+        const routecap_step t = rig.step({{r, {1, 10, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
+        rig.land(t);
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, t, nullptr, 3));
+        rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 13));
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 8));
+        rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 8));
+        routecap_request child = 0;
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, 6, &child));
+        rig.expect(child, 0, routed_rows(rig.shape(), 1, 0, 6));
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, 6, &child));
+        const RoutingPtr taken(rig.extract(r, 0, 8, ROUTECAP_OK, ROUTECAP_EXTRACT_TAKE));
+        expect_routing(taken.get(), rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 8));
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, taken.get(), 5));
+        rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 5));
+        rig.close(r);
+    }
+}
+
 // Positions are read as far as a span with device positions goes, and no further.
 TEST(Interplay, positions_are_read_no_further_than_needed) {
     Rig rig;

@@ -252,10 +252,6 @@ void extraction(Report &report) {
             routecap_routing_free(routing);
             engine.begin(1);
             engine.land(engine.issue({Engine::span(fresh, static_cast<uint64_t>(i + 2), 0, 1)}));
-            for (int32_t status = ROUTECAP_ERR_NOT_READY; status == ROUTECAP_ERR_NOT_READY;) {
-                status = routecap_request_extract(engine.capturer, r, 0, rows, ROUTECAP_EXTRACT_SHARE, 0, &routing);
-                if (status >= 0) routecap_routing_free(routing);
-            }
         }
         const std::string group = "Extraction of " + std::to_string(rows) + " rows (" + std::to_string(bytes >> 10) + " KiB of ids)", p = parameter("rows", rows);
         report.add(group, "take", p, "us", estimate(take), rows == 32768 ? "target 20" : "");
