@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "extraction.h"
 #include "measure.h"
 
 namespace {
@@ -797,10 +798,9 @@ void landing(Report &report, const Workload &workload) {
 }
 
 // Reading rows out, beside what memory allows.
-void extraction(Report &report, const Workload &workload) {
+void extraction_of_32768(Report &report, const Workload &workload) {
     constexpr uint64_t kRows = 32768;
     const Shape shape;
-    const size_t bytes = kRows * shape.layers * shape.k;
     Engine engine(workload, shape, {kSinkRows, 1, 1}, kNoWork);
     engine.prepare(Mode::kForked);
     engine.open();
@@ -809,58 +809,7 @@ void extraction(Report &report, const Workload &workload) {
         engine.arrange(step);
         engine.land(engine.issue());
     }
-    const routecap_request r = engine.requests()[0];
-    std::vector<uint8_t> dst(bytes, 1), src(bytes, 2);
-    std::vector<double> take, share, copy, into, memory, fresh_memory, into_ratio, copy_ratio;
-    for (int i = -2; i < repetitions; i++) {
-        routecap_routing *routing = nullptr;
-        const auto sample = [&](std::vector<double> &samples, auto f) {
-            const double used = timed(f);
-            if (i >= 0) samples.push_back(used);
-            return used;
-        };
-        const auto extract = [&](int32_t mode) { CHECK(routecap_request_extract(engine.capturer(), r, 0, kRows, mode, 0, &routing)); };
-        sample(share, [&] { extract(ROUTECAP_EXTRACT_SHARE); });
-        routecap_routing_free(routing);
-        const double c = sample(copy, [&] { extract(ROUTECAP_EXTRACT_COPY); });
-        routecap_routing_free(routing);
-        const double f = sample(fresh_memory, [&] {
-            auto *block = static_cast<uint8_t *>(std::malloc(bytes));
-            std::memcpy(block, src.data(), bytes);
-            asm volatile("" : : "r"(block) : "memory");
-            std::free(block);
-        });
-        routecap_copy_options options;
-        CHECK(routecap_copy_options_init(&options, sizeof options));
-        options.dtype = ROUTECAP_DTYPE_U8;
-        options.flags = ROUTECAP_STRICT;
-        const double x = sample(into, [&] {
-            CHECK(routecap_request_extract_into(engine.capturer(), r, 0, kRows, &options, dst.data(), bytes, nullptr, 0, nullptr));
-        });
-        const double m = sample(memory, [&] {
-            std::memcpy(dst.data(), src.data(), bytes);
-            asm volatile("" : : "r"(dst.data()) : "memory");
-        });
-        if (i >= 0) into_ratio.push_back(m / x), copy_ratio.push_back(f / c);
-        sample(take, [&] { extract(ROUTECAP_EXTRACT_TAKE); });
-        CHECK(routecap_request_attach(engine.capturer(), r, routing, kRows));  // and back
-        routecap_routing_free(routing);
-        int32_t status = ROUTECAP_ERR_NOT_READY;
-        while (status == ROUTECAP_ERR_NOT_READY)
-            status = routecap_request_extract(engine.capturer(), r, 0, kRows, ROUTECAP_EXTRACT_SHARE, 0, &routing);
-        check(status, "routecap_request_extract");
-        routecap_routing_free(routing);
-    }
-    const std::string group = "Extraction of " + std::to_string(kRows) + " rows (" + std::to_string(bytes >> 10) + " KiB of ids)";
-    const std::string p = parameters(shape, kRows);
-    report.add(group, "take", p, "us", estimate(take), "target 20");
-    report.add(group, "share", p, "us", estimate(share));
-    report.add(group, "copy, a routing of one array", p, "us", estimate(copy));
-    report.add(group, "memcpy into new memory", p, "us", estimate(fresh_memory));
-    report.add(group, "copy: share of that memcpy's speed", p, "ratio", estimate(copy_ratio), "target 0.80");
-    report.add(group, "extract_into, the caller's memory", p, "us", estimate(into));
-    report.add(group, "memcpy into the same memory", p, "us", estimate(memory));
-    report.add(group, "extract_into: share of that memcpy's speed", p, "ratio", estimate(into_ratio), "target 0.80");
+    extraction(report, engine.capturer(), engine.requests()[0], kRows, size_t{shape.layers} * shape.k, repetitions, parameters(shape, kRows), true);
 }
 
 // What the machine gives without the library.
@@ -999,7 +948,7 @@ std::vector<Group> groups() {
         {"prefill n=8192", prefill(8192, kPrefill, 6, two, "target 0.1")},
         {"realistic prefill n=2048", prefill(2048, kSmallPrefill, 20, {Mode::kForked}, "")},
         {"landing", landing},
-        {"extraction", extraction},
+        {"extraction", extraction_of_32768},
         {"limits", limits},
         {"few SMs free", few_sms},
         {"scaling", scaling},

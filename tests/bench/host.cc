@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "extraction.h"
 #include "measure.h"
 
 namespace {
@@ -208,60 +209,11 @@ void landing(Report &report) {
     }
 }
 
-// Reading rows out, beside what memory allows.
-void extraction(Report &report) {
+void extractions(Report &report) {
     for (uint64_t rows : {uint64_t{1024}, uint64_t{4096}, uint64_t{32768}, uint64_t{131072}}) {
         Engine engine(8192);
-        const routecap_request r = engine.fill(rows), fresh = engine.open();
-        const size_t bytes = rows * kRowBytes;
-        std::vector<uint8_t> dst(bytes, 1), src(bytes, 2);
-        std::vector<double> take, share, copy, into, memory, fresh_memory, into_ratio, copy_ratio;
-        for (int i = -2; i < repetitions; i++) {
-            routecap_routing *routing = nullptr;
-            const auto timed = [&](std::vector<double> &samples, auto f) {
-                const double start = wall_us();
-                f();
-                const double used = wall_us() - start;
-                if (i >= 0) samples.push_back(used);
-                return used;
-            };
-            timed(share, [&] { CHECK(routecap_request_extract(engine.capturer, r, 0, rows, ROUTECAP_EXTRACT_SHARE, 0, &routing)); });
-            routecap_routing_free(routing);
-            const double c = timed(copy, [&] { CHECK(routecap_request_extract(engine.capturer, r, 0, rows, ROUTECAP_EXTRACT_COPY, 0, &routing)); });
-            routecap_routing_free(routing);
-            const double f = timed(fresh_memory, [&] {
-                auto *block = static_cast<uint8_t *>(std::malloc(bytes));
-                std::memcpy(block, src.data(), bytes);
-                asm volatile("" : : "r"(block) : "memory");
-                std::free(block);
-            });
-            routecap_copy_options options;
-            CHECK(routecap_copy_options_init(&options, sizeof options));
-            options.dtype = ROUTECAP_DTYPE_U8;
-            options.flags = ROUTECAP_STRICT;
-            const double x = timed(into, [&] {
-                CHECK(routecap_request_extract_into(engine.capturer, r, 0, rows, &options, dst.data(), bytes, nullptr, 0, nullptr));
-            });
-            const double m = timed(memory, [&] {
-                std::memcpy(dst.data(), src.data(), bytes);
-                asm volatile("" : : "r"(dst.data()) : "memory");
-            });
-            if (i >= 0) into_ratio.push_back(m / x), copy_ratio.push_back(f / c);
-            timed(take, [&] { CHECK(routecap_request_extract(engine.capturer, r, 0, rows, ROUTECAP_EXTRACT_TAKE, 0, &routing)); });
-            CHECK(routecap_request_attach(engine.capturer, r, routing, rows));  // and back
-            routecap_routing_free(routing);
-            engine.begin(1);
-            engine.land(engine.issue({Engine::span(fresh, static_cast<uint64_t>(i + 2), 0, 1)}));
-        }
-        const std::string group = "Extraction of " + std::to_string(rows) + " rows (" + std::to_string(bytes >> 10) + " KiB of ids)", p = parameter("rows", rows);
-        report.add(group, "take", p, "us", estimate(take), rows == 32768 ? "target 20" : "");
-        report.add(group, "share", p, "us", estimate(share));
-        report.add(group, "copy, a routing of one array", p, "us", estimate(copy));
-        report.add(group, "memcpy into new memory", p, "us", estimate(fresh_memory));
-        report.add(group, "copy: share of that memcpy's speed", p, "ratio", estimate(copy_ratio), rows == 32768 ? "target 0.80" : "");
-        report.add(group, "extract_into, the caller's memory", p, "us", estimate(into));
-        report.add(group, "memcpy into the same memory", p, "us", estimate(memory));
-        report.add(group, "extract_into: share of that memcpy's speed", p, "ratio", estimate(into_ratio), rows == 32768 ? "target 0.80" : "");
+        const routecap_request r = engine.fill(rows);
+        extraction(report, engine.capturer, r, rows, kRowBytes, repetitions, parameter("rows", rows), rows == 32768);
     }
 }
 
@@ -297,7 +249,7 @@ int main(int argc, char **argv) {
     step_cost(report);
     issue_among_others(report);
     landing(report);
-    extraction(report);
+    extractions(report);
     memory(report);
     if (!json.empty()) report.write_json(json);
     return 0;
