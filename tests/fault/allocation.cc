@@ -3,44 +3,21 @@
 #include <rig.h>
 
 #include <cstdlib>
-#include <new>
 
 namespace {
 
 thread_local uint64_t fail_at = 0;  // the allocation of this thread that fails: 1 is the next; 0: none
 thread_local bool failed = false;
 
-void *allocate(size_t bytes, size_t alignment) {
-    if (fail_at > 0 && --fail_at == 0) {
-        failed = true;
-        return nullptr;
-    }
-    return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-}
-void *allocate_or_throw(size_t bytes, size_t alignment) {
-    void *memory = allocate(bytes, alignment);
-    if (memory == nullptr) throw std::bad_alloc();
-    return memory;
+bool may_allocate() {
+    if (fail_at == 0 || --fail_at > 0) return true;
+    failed = true;
+    return false;
 }
 
 }  // namespace
 
-void *operator new(size_t n) { return allocate_or_throw(n, 16); }
-void *operator new[](size_t n) { return allocate_or_throw(n, 16); }
-void *operator new(size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<size_t>(a)); }
-void *operator new[](size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<size_t>(a)); }
-void *operator new(size_t n, const std::nothrow_t &) noexcept { return allocate(n, 16); }
-void *operator new[](size_t n, const std::nothrow_t &) noexcept { return allocate(n, 16); }
-void *operator new(size_t n, std::align_val_t a, const std::nothrow_t &) noexcept { return allocate(n, static_cast<size_t>(a)); }
-void *operator new[](size_t n, std::align_val_t a, const std::nothrow_t &) noexcept { return allocate(n, static_cast<size_t>(a)); }
-void operator delete(void *p) noexcept { std::free(p); }
-void operator delete[](void *p) noexcept { std::free(p); }
-void operator delete(void *p, size_t) noexcept { std::free(p); }
-void operator delete[](void *p, size_t) noexcept { std::free(p); }
-void operator delete(void *p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void *p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void *p, size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void *p, size_t, std::align_val_t) noexcept { std::free(p); }
+#include <replace_new.h>
 
 namespace {
 

@@ -57,17 +57,10 @@ _Unwind_Reason_Code look_at_frame(_Unwind_Context *context, void *in_driver) {
 }
 
 #if HOT_PATH_COUNTS
-void *allocate(size_t bytes, size_t alignment) {
+bool may_allocate() {
     count(&Counted::allocations);
-    return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    return true;
 }
-void *allocate_or_throw(size_t bytes, size_t alignment) {
-    void *memory = allocate(bytes, alignment);
-    if (memory == nullptr) throw std::bad_alloc();
-    return memory;
-}
-
-[[gnu::noinline]] void give_back(void *memory) { std::free(memory); }  // or gcc takes what it inlined for a mistake
 
 using LockFunction = int (*)(pthread_mutex_t *);
 int real(std::atomic<LockFunction> &function, const char *name, pthread_mutex_t *mutex) {
@@ -83,22 +76,7 @@ std::atomic<LockFunction> real_lock{nullptr}, real_trylock{nullptr};
 }  // namespace
 
 #if HOT_PATH_COUNTS
-void *operator new(size_t n) { return allocate_or_throw(n, 16); }
-void *operator new[](size_t n) { return allocate_or_throw(n, 16); }
-void *operator new(size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<size_t>(a)); }
-void *operator new[](size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<size_t>(a)); }
-void *operator new(size_t n, const std::nothrow_t &) noexcept { return allocate(n, 16); }
-void *operator new[](size_t n, const std::nothrow_t &) noexcept { return allocate(n, 16); }
-void *operator new(size_t n, std::align_val_t a, const std::nothrow_t &) noexcept { return allocate(n, static_cast<size_t>(a)); }
-void *operator new[](size_t n, std::align_val_t a, const std::nothrow_t &) noexcept { return allocate(n, static_cast<size_t>(a)); }
-void operator delete(void *p) noexcept { give_back(p); }
-void operator delete[](void *p) noexcept { give_back(p); }
-void operator delete(void *p, size_t) noexcept { give_back(p); }
-void operator delete[](void *p, size_t) noexcept { give_back(p); }
-void operator delete(void *p, std::align_val_t) noexcept { give_back(p); }
-void operator delete[](void *p, std::align_val_t) noexcept { give_back(p); }
-void operator delete(void *p, size_t, std::align_val_t) noexcept { give_back(p); }
-void operator delete[](void *p, size_t, std::align_val_t) noexcept { give_back(p); }
+#include <replace_new.h>
 
 // Every mutex of the process is taken through these two. Only those that were got are counted: who finds one taken may look again.
 extern "C" int pthread_mutex_lock(pthread_mutex_t *mutex) noexcept { return real(real_lock, "pthread_mutex_lock", mutex); }
