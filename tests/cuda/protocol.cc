@@ -56,6 +56,12 @@ public:
         return rig.device().capture([&] { forward(rows, live, snapshot); });
     }
 
+    // A forward pass of these tokens.
+    void replay(const Device::Graph &graph, const std::vector<Tokens> &batch) {
+        feed(batch);
+        graph.replay(rig.stream());
+    }
+
     Rig rig;
 
 private:
@@ -73,11 +79,9 @@ TEST(Protocol, replays_that_are_not_issued_leave_nothing) {
     const routecap_request r = e.rig.open();
     for (uint64_t position = 0; position < 40; position += 8) {
         for (uint64_t warm_up = 0; warm_up < position / 8; warm_up++) {
-            e.feed({{99, warm_up, 8}});
-            graph.replay(e.rig.stream());
+            e.replay(graph, {{99, warm_up, 8}});
         }
-        e.feed({{1, position, 8}});
-        graph.replay(e.rig.stream());
+        e.replay(graph, {{1, position, 8}});
         e.rig.issue({Rig::span(r, position, 0, 8)});
     }
     e.rig.land(5);
@@ -108,10 +112,8 @@ TEST(Protocol, rows_beyond_a_smaller_replay_are_missing_not_those_of_a_larger) {
     Engine e;
     const auto large = e.graph(24), small = e.graph(3);
     const routecap_request r = e.rig.open();
-    e.feed({{7, 0, 24}});
-    large.replay(e.rig.stream());
-    e.feed({{1, 0, 3}});
-    small.replay(e.rig.stream());
+    e.replay(large, {{7, 0, 24}});
+    e.replay(small, {{1, 0, 3}});
     e.rig.land(e.rig.issue({Rig::span(r, 0, 0, 24)}));
     e.rig.expect(r, 0, rows_of(e, 1, 0, 3) + missing_rows(e.rig.shape(), 21));
 }
@@ -124,8 +126,7 @@ TEST(Protocol, begin_captured_and_snapshot_made_by_issue) {
     options.struct_size = sizeof options;
     options.snapshot = ROUTECAP_SNAPSHOT_MAKE;
     for (uint64_t position = 0; position < 18; position += 6) {
-        e.feed({{1, position, 6}});
-        graph.replay(e.rig.stream());
+        e.replay(graph, {{1, position, 6}});
         e.rig.land(e.rig.issue({Rig::span(r, position, 0, 6)}, ROUTECAP_OK, nullptr, &options));
     }
     e.rig.expect(r, 0, rows_of(e, 1, 0, 18));
@@ -139,11 +140,9 @@ TEST(Protocol, a_second_snapshot_makes_the_rows_missing) {
     });
     const auto good = e.graph(4);
     const routecap_request r = e.rig.open();
-    e.feed({{1, 0, 4}});
-    graph.replay(e.rig.stream());
+    e.replay(graph, {{1, 0, 4}});
     e.rig.issue({Rig::span(r, 0, 0, 4)});
-    e.feed({{1, 4, 4}});
-    good.replay(e.rig.stream());
+    e.replay(good, {{1, 4, 4}});
     e.rig.land(e.rig.issue({Rig::span(r, 4, 0, 4)}));
     e.rig.expect(r, 0, missing_rows(e.rig.shape(), 4) + rows_of(e, 1, 4, 8));
 }
@@ -159,8 +158,7 @@ TEST(Protocol, a_replay_without_begin_is_missing) {
     uint64_t position = 0;
     Rows expected;
     for (bool begun : {true, false, true, false, false, true}) {
-        e.feed({{1, position, 4}});
-        (begun ? whole : headless).replay(e.rig.stream());
+        e.replay(begun ? whole : headless, {{1, position, 4}});
         e.rig.issue({Rig::span(r, position, 0, 4)});
         expected = expected + (begun ? rows_of(e, 1, position, position + 4) : missing_rows(e.rig.shape(), 4));
         position += 4;
@@ -173,12 +171,10 @@ TEST(Protocol, discard_after_a_replay) {
     Engine e;
     const auto graph = e.graph(4);
     const routecap_request r = e.rig.open();
-    e.feed({{9, 0, 4}});
-    graph.replay(e.rig.stream());
+    e.replay(graph, {{9, 0, 4}});
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(e.rig.capturer(), e.rig.stream()));
     e.rig.land(e.rig.issue({Rig::span(r, 0, 0, 4)}));
-    e.feed({{1, 4, 4}});
-    graph.replay(e.rig.stream());
+    e.replay(graph, {{1, 4, 4}});
     e.rig.land(e.rig.issue({Rig::span(r, 4, 0, 4)}));
     e.rig.expect(r, 0, missing_rows(e.rig.shape(), 4) + rows_of(e, 1, 4, 8));
 }
@@ -189,16 +185,14 @@ TEST(Protocol, live_counts_that_change_between_replays) {
     const routecap_request r = e.rig.open();
     uint64_t position = 0;
     for (uint32_t rows : {16u, 1u, 7u, 0u, 12u}) {
-        e.feed({{1, position, rows}});
-        graph.replay(e.rig.stream());
+        e.replay(graph, {{1, position, rows}});
         std::vector<routecap_span> spans;
         if (rows > 0) spans.push_back(Rig::span(r, position, 0, rows));
         e.rig.issue(spans);
         position += rows;
     }
     const routecap_request padding = e.rig.open();
-    e.feed({{1, 0, 5}});
-    graph.replay(e.rig.stream());
+    e.replay(graph, {{1, 0, 5}});
     e.rig.land(e.rig.issue({Rig::span(padding, 0, 0, 16)}));
     e.rig.expect(r, 0, rows_of(e, 1, 0, position));
     e.rig.expect(padding, 0, rows_of(e, 1, 0, 5) + missing_rows(e.rig.shape(), 11));
@@ -243,8 +237,7 @@ TEST(Protocol, two_forwards_in_one_graph) {
     });
     const routecap_request r = e.rig.open();
     for (uint64_t position = 0; position < 16; position += 8) {
-        e.feed({{1, position, 8}});
-        graph.replay(e.rig.stream());
+        e.replay(graph, {{1, position, 8}});
         e.rig.issue({Rig::span(r, position, 0, 8)});
     }
     e.rig.land(2);
@@ -309,8 +302,7 @@ TEST(Protocol, captures_of_every_mode_beside_readers) {
                 mode);
             e.rig.land(step);
             position += 16;
-            e.feed({{1, position, 16}});
-            graph.replay(e.rig.stream());
+            e.replay(graph, {{1, position, 16}});
             e.rig.land(e.rig.issue({Rig::span(r, position, 0, 16)}));
             position += 16;
         }
@@ -393,8 +385,7 @@ TEST(Protocol, as_many_steps_in_flight_as_slots) {
     Rows expected;
     for (uint64_t i = 0; i < 12; i++) {
         const bool lost = i % 4 == 3;
-        e.feed({{1, i * 2, 2}});
-        graph.replay(e.rig.stream());
+        e.replay(graph, {{1, i * 2, 2}});
         e.rig.issue({Rig::span(r, i * 2, 0, 2)}, lost ? ROUTECAP_LOST : ROUTECAP_OK);
         expected = expected + (lost ? missing_rows(e.rig.shape(), 2) : rows_of(e, 1, i * 2, i * 2 + 2));
         if (lost) {
