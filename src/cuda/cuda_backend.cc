@@ -78,7 +78,8 @@ private:
     int32_t fail(CUresult result, const char *call);
     int32_t upload_table();
     int32_t warm_up();
-    CUresult try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream, const char *&call);
+    int32_t try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream);
+    int32_t alive() const;
     uint32_t blocks(uint64_t items) const;
     template <class Body>
     int32_t launch(const Body &body, uint64_t items, CUstream stream);
@@ -138,6 +139,10 @@ int32_t CudaBackend::fail(CUresult result, const char *call) {
     const int32_t status = driver_.failed(result, call);
     if (status == ROUTECAP_ERR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);
     return status;
+}
+
+int32_t CudaBackend::alive() const {
+    return lost_.load(std::memory_order_relaxed) ? report(ROUTECAP_ERR_DEVICE_LOST, "the device was lost before") : ROUTECAP_OK;
 }
 
 int32_t CudaBackend::create() {
@@ -211,7 +216,7 @@ int32_t CudaBackend::upload_table() {
 }
 
 int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) {
-    if (lost_.load(std::memory_order_relaxed)) return report(ROUTECAP_ERR_DEVICE_LOST, "the device was lost before");
+    if (int32_t s = alive(); s < 0) return s;
     const Current current(context_);
     const Uncaptured uncaptured;
     if (sink.ids != nullptr) {
@@ -230,7 +235,7 @@ int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_
 // ---- The forward path -----------------------------------------------------------------------
 
 int32_t CudaBackend::enter(routecap_stream stream, bool &capturing) {
-    if (lost_.load(std::memory_order_relaxed)) return report(ROUTECAP_ERR_DEVICE_LOST, "the device was lost before");
+    if (int32_t s = alive(); s < 0) return s;
     const Current current(context_);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     capture_ = {};
@@ -258,13 +263,12 @@ int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream) {
 template <class Body>
 int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream) {
     CUstreamCaptureStatus status;
-    Capture capture;
     const CUgraphNode *dependencies = nullptr;
     const CUgraphEdgeData *edges = nullptr;
     size_t count = 0;
-    ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, &capture.id, &capture.graph, &dependencies, &edges, &count);
+    ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, nullptr, nullptr, &dependencies, &edges, &count);
     before_.assign(dependencies, dependencies + count);
-    if (leaf_ != nullptr && leaf_capture_ == capture) before_.push_back(leaf_);
+    if (leaf_ != nullptr && leaf_capture_ == capture_) before_.push_back(leaf_);
     void *parameters[] = {const_cast<Body *>(&body)};
     CUDA_KERNEL_NODE_PARAMS node{};
     node.gridDimX = blocks(items);
@@ -273,8 +277,8 @@ int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream)
     node.kernelParams = parameters;
     node.kern = driver_.kernel_of<Body>();
     node.ctx = context_;
-    ROUTECAP_TRY(GraphAddKernelNode, &leaf_, capture.graph, before_.data(), before_.size(), &node);
-    leaf_capture_ = capture;
+    ROUTECAP_TRY(GraphAddKernelNode, &leaf_, capture_.graph, before_.data(), before_.size(), &node);
+    leaf_capture_ = capture_;
     return ROUTECAP_OK;
 }
 
@@ -348,38 +352,30 @@ void CudaBackend::name_slot(int32_t slot, routecap_stream stream) {
     any_step_ = true;
 }
 
-CUresult CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream, const char *&call) {
+int32_t CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream) {
     uint8_t *device = device_slot(slot), *host = host_slot(slot);
     const auto address = [](const void *p) { return reinterpret_cast<CUdeviceptr>(p); };
     uint8_t *end = plan_.layout.ids(device, rows);
     if (positions.rows > 0) {
         uint8_t *to = plan_.layout.positions(device, rows);
         end = to + positions.bytes();
-        call = "cuMemcpyAsync (positions)";
-        if (CUresult r = driver_.MemcpyAsync(address(to), address(positions.positions), positions.bytes(), stream); r != CUDA_SUCCESS) return r;
-        call = "cuEventRecord";
-        if (CUresult r = driver_.EventRecord(named_, stream); r != CUDA_SUCCESS) return r;
+        ROUTECAP_TRY(MemcpyAsync, address(to), address(positions.positions), positions.bytes(), stream);
+        ROUTECAP_TRY(EventRecord, named_, stream);
     }
     const uint8_t *first = plan_.layout.validity(device, rows - 1);
-    call = "cuStreamWaitEvent";
-    if (CUresult r = driver_.StreamWaitEvent(side_, named_, CU_EVENT_WAIT_DEFAULT); r != CUDA_SUCCESS) return r;
-    call = "cuMemcpyDtoHAsync";
-    if (CUresult r = driver_.MemcpyDtoHAsync(host + (first - device), address(first), static_cast<size_t>(end - first), side_); r != CUDA_SUCCESS)
-        return r;
-    call = "cuStreamWriteValue64";
-    return driver_.StreamWriteValue64(side_, arrival(slot), slots_[static_cast<size_t>(slot)].epoch, CU_STREAM_WRITE_VALUE_DEFAULT);
+    ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
+    ROUTECAP_TRY(MemcpyDtoHAsync, host + (first - device), address(first), static_cast<size_t>(end - first), side_);
+    ROUTECAP_TRY(StreamWriteValue64, side_, arrival(slot), slots_[static_cast<size_t>(slot)].epoch, CU_STREAM_WRITE_VALUE_DEFAULT);
+    return ROUTECAP_OK;
 }
 
 void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) {
     Slot &s = slots_[static_cast<size_t>(slot)];
     s.failed = true;
-    if (!lost_.load(std::memory_order_relaxed)) {
-        const Current current(context_);
-        const char *call = "";
-        const CUresult result = try_copy(slot, rows, positions, stream, call);
-        s.failed = result != CUDA_SUCCESS;
-        if (s.failed) fail(result, call), lost_.store(true, std::memory_order_relaxed);
-    }
+    if (lost_.load(std::memory_order_relaxed)) return;
+    const Current current(context_);
+    s.failed = try_copy(slot, rows, positions, stream) < 0;
+    if (s.failed) lost_.store(true, std::memory_order_relaxed);
 }
 
 // ---- Filing ---------------------------------------------------------------------------------
