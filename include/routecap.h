@@ -53,9 +53,9 @@
  * once. Each call takes effect at one instant between its start and its return: a span whose request ends concurrently is either filed or
  * skipped; of two concurrent calls that end a request, one finds it gone.
  *
- * Waiting. Only routecap_step_finalize, routecap_routing_wait and routecap_capturer_destroy wait for work in flight. Nothing else waits
- * for a step, for the device or for another request. Reading a request waits for what the worker thread has in hand: a change of that request
- * which no step in flight holds up.
+ * Waiting. Only routecap_step_finalize, routecap_routing_wait, routecap_capturer_probe and routecap_capturer_destroy wait for work in
+ * flight. Nothing else waits for a step, for the device or for another request. Reading a request waits for what the worker thread has in
+ * hand: a change of that request which no step in flight holds up.
  *
  * Ownership. Arguments are read before the call returns and belong to the caller; device arguments (below) are the exception. A capturer,
  * and each reference to a routing, belongs to the caller until destroyed or freed. Pointers found in a view belong to its routing. On error
@@ -160,6 +160,7 @@ ROUTECAP_API uint32_t routecap_version(void);
 #define ROUTECAP_ERR_CONFLICT (-204)   /* recorded twice in one step, or different ids where equal ones are required */
 #define ROUTECAP_ERR_FORKED (-205)     /* called in a child process that was forked after the object was made */
 #define ROUTECAP_ERR_CAPTURING (-206)  /* this call cannot be part of a CUDA graph, and the stream is being captured; the capture goes on */
+#define ROUTECAP_ERR_RECOMPUTED (-207) /* strict reading, and cells were recomputed from logits */
 
 /* A resource is exhausted. */
 #define ROUTECAP_ERR_NO_MEMORY (-300) /* the budget, or the system's memory */
@@ -212,6 +213,8 @@ typedef struct CUstream_st *routecap_stream;
 #define ROUTECAP_MAX_LAYERS 1024
 #define ROUTECAP_MAX_K 32
 #define ROUTECAP_MAX_EXPERTS 32768
+#define ROUTECAP_MAX_ROUTED_EXPERTS 1024       /* of a layer that is routed from logits */
+#define ROUTECAP_MAX_GROUPS 32                 /* of its experts */
 #define ROUTECAP_MAX_ROWS 1048576              /* sink rows, that is, tokens of one forward pass */
 #define ROUTECAP_MAX_SLOTS 64                  /* steps in flight */
 #define ROUTECAP_MAX_POSITION 1099511627776ULL /* positions are below 2^40 */
@@ -225,6 +228,11 @@ typedef struct CUstream_st *routecap_stream;
 #define ROUTECAP_DTYPE_I64 6
 #define ROUTECAP_DTYPE_ID16_BF16 7 /* 32 bits: id in the upper 16, bfloat16 weight in the lower 16; as a source only */
 
+/* Element types of logits and biases: values of dtype fields. */
+#define ROUTECAP_DTYPE_F32 16
+#define ROUTECAP_DTYPE_F16 17
+#define ROUTECAP_DTYPE_BF16 18
+
 /* Where the sink is. */
 #define ROUTECAP_BACKEND_HOST 1
 #define ROUTECAP_BACKEND_CUDA 2
@@ -237,6 +245,10 @@ typedef struct CUstream_st *routecap_stream;
 /* What the ids number. */
 #define ROUTECAP_ID_SPACE_LOGICAL 0 /* ids as the router chose them */
 #define ROUTECAP_ID_SPACE_PHYSICAL 1 /* ids of replicas, after load balancing, where nothing else can be had */
+
+/* How the ids of a layer were had. */
+#define ROUTECAP_PROVENANCE_CAPTURED 0 /* written or recorded where the router left them */
+#define ROUTECAP_PROVENANCE_RECOMPUTED 1 /* chosen again from the router's logits, by routecap_layer_route */
 
 /* ================================================================================================
  * Configuration and capturer
@@ -265,6 +277,7 @@ typedef struct routecap_config {
     uint64_t budget_bytes; /* upper limit of the memory for captured rows, routings included; default 1 GiB; at least one page (routecap_memory) */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly ascending; default 0..layers-1 */
     const uint32_t *layer_experts; /* [layers] experts of each layer where they differ; default `experts` for all */
+    const int32_t *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_*; default CAPTURED for all. RECOMPUTED: the layer may be routed */
 } routecap_config;
 
 /* Memory that a capturer of some configuration needs. */
@@ -473,11 +486,26 @@ typedef struct routecap_source {
     int32_t offset;           /* added to each id */
     const int32_t *table;     /* [device] [table_size] the id of each source id: a placement's physical-to-logical table; NULL: none */
     uint32_t table_size;
-    uint32_t reserved;        /* 0 */
+    uint32_t flags;           /* 0 or ROUTECAP_SOURCE_OVERLAP */
 } routecap_source;
+
+/*
+ * Flag of routecap_source: launch the copy with programmatic dependent launch (compute capability 9.0 or newer; elsewhere without effect), so
+ * that a router and a consumer which are launched so overlap as if the copy were not between them. Both must wait for what comes before
+ * them, as they have to anyway.
+ */
+#define ROUTECAP_SOURCE_OVERLAP 1u
 
 /**
  * Copy the ids that a router chose into the sink of one layer.
+ *
+ * Ways to bring ids into the sink, the cheapest first:
+ * - The router writes them there (routecap_sink_layer, routecap_sink_bind): nothing is launched. Not if anything rewrites them in place before
+ *   the snapshot: load balancing, masks of zero experts, shared experts appended to the same rows.
+ * - One call for many layers behind the last router (routecap_layers_record), if the ids of all of them still exist there.
+ * - One call per layer on a stream of its own, forked behind the router and joined before the snapshot.
+ * - One call per layer in line, with ROUTECAP_SOURCE_OVERLAP if the router and the consumer of its ids use programmatic dependent launch.
+ * README.md has what each costs.
  *
  * Call it after top-k and before anything rewrites the ids. Rows of one layer may come in several calls (micro-batches, chunks) as long as
  * they are disjoint: of a row recorded twice one is kept, the first where the order is known. If begin and both records were made outside
@@ -492,6 +520,169 @@ typedef struct routecap_source {
  *         ROUTECAP_ERR_STATE (the layer has no sink).
  */
 ROUTECAP_API int32_t routecap_layer_record(routecap_capturer *capturer, uint32_t layer, const routecap_source *source, routecap_stream stream);
+
+/* The ids of one layer among several. */
+typedef struct routecap_layer_source {
+    uint32_t layer;
+    uint32_t reserved;    /* 0 */
+    const void *ids;      /* [device] as in routecap_source */
+    const int32_t *table; /* [device] as in routecap_source; NULL for every layer if source.table_size is 0 */
+} routecap_layer_source;
+
+/**
+ * Copy the ids of several layers in one launch (of at most 64 layers each), where all of them are still there at the end of a forward pass.
+ *
+ * Inside a CUDA graph the ids of a layer may lie in memory that later layers use again: keep them in memory of their own.
+ *
+ * Otherwise as routecap_layer_record, once for each layer; if one of them is refused, nothing is recorded.
+ *
+ * @param source      What the layers have in common; `ids` and `table` are NULL.
+ * @param layers      [count] of layer_size bytes each, each layer once.
+ * @param layer_size  sizeof(routecap_layer_source) of the caller.
+ */
+ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer, const routecap_source *source, const routecap_layer_source *layers,
+                                            size_t layer_size, size_t count, routecap_stream stream);
+
+/* ---- From logits --------------------------------------------------------------------------- */
+
+/*
+ * Kernels that route internally may expose no ids. Their logits still say which experts win, if the same arithmetic is done again: ties and
+ * near ties may fall differently, so the ids of such a layer carry the provenance RECOMPUTED, which views and coverage show and strict
+ * reading refuses unless told otherwise. Capture where you can.
+ */
+
+/* The score of an expert, from its logit x; everything is computed in float32. */
+#define ROUTECAP_SCORE_LOGIT 0         /* x */
+#define ROUTECAP_SCORE_SOFTMAX 1       /* exp(x - max) / sum of these */
+#define ROUTECAP_SCORE_SIGMOID 2       /* 1 / (1 + exp(-x)) */
+#define ROUTECAP_SCORE_SQRT_SOFTPLUS 3 /* sqrt(log(1 + exp(x))); sqrt(x) above 20 */
+
+/* The score of a group of experts, from their keys. */
+#define ROUTECAP_GROUP_MAX 0           /* the largest */
+#define ROUTECAP_GROUP_TOP2 1          /* sum of the two largest, which may be equal */
+#define ROUTECAP_GROUP_TOP2_DISTINCT 2 /* sum of the two largest different ones; of one, if all are equal */
+
+/* Flags of routecap_router. */
+#define ROUTECAP_ROUTER_RANK_LOGITS 1u  /* the key is x + bias, not score + bias */
+#define ROUTECAP_ROUTER_RENORMALIZE 2u  /* weights are divided by their sum, and `floor` is added to that */
+#define ROUTECAP_ROUTER_FLOOR_MAX 4u    /* the sum is at least `floor`, which is not added */
+#define ROUTECAP_ROUTER_SIGMOID_TANH 8u /* sigmoid as 0.5 * tanh(0.5 * x) + 0.5 */
+#define ROUTECAP_ROUTER_GROUPS_ZERO 16u /* experts of groups that are not kept have the key 0, not minus infinity */
+
+/* Methods in use, for routecap_router_init. */
+#define ROUTECAP_METHOD_SOFTMAX 1             /* rank probabilities; weights are probabilities: OLMoE, Qwen2 */
+#define ROUTECAP_METHOD_SOFTMAX_RENORMALIZE 2 /* rank probabilities; weights sum to 1: Mixtral, Qwen3 */
+#define ROUTECAP_METHOD_TOPK_SOFTMAX 3        /* rank logits; softmax over the chosen: gpt-oss */
+#define ROUTECAP_METHOD_TOPK 4                /* rank logits; weights are logits */
+#define ROUTECAP_METHOD_TOPK_SIGMOID 5        /* rank logits; weights are their sigmoid: Llama 4 with k = 1 */
+#define ROUTECAP_METHOD_SIGMOID 6             /* rank sigmoid + bias; weights are sigmoids */
+#define ROUTECAP_METHOD_SIGMOID_RENORMALIZE 7 /* likewise, sum 1: MiniMax M2 (with bias) */
+#define ROUTECAP_METHOD_DEEPSEEK_V2 8         /* softmax, groups by their maximum; set groups, groups_kept, scale */
+#define ROUTECAP_METHOD_DEEPSEEK_V3 9         /* sigmoid + bias, groups by their top two, sum 1: also GLM, Kimi, Nemotron; set groups, groups_kept,
+                                                 bias, scale */
+#define ROUTECAP_METHOD_DEEPSEEK_V4 10        /* sqrt-softplus + bias, sum 1; set bias, scale; or hash_table in layers that have one */
+#define ROUTECAP_METHOD_ERNIE 11              /* rank softmax + bias; weights are probabilities, sum 1; set bias, floor */
+
+/*
+ * How a router chooses k of its experts. The key of an expert is its score plus its bias. With groups, only experts of the groups_kept groups
+ * with the largest group scores remain. The k largest keys win; of equal ones the lower id (of equal groups the lower group). Ids are in
+ * order of falling keys, a column each. A NaN counts as minus infinity for score and key; if the largest logit is infinite, softmax counts
+ * logits equal to it as 1 and others as 0.
+ */
+typedef struct routecap_router {
+    uint32_t struct_size;
+    int32_t score;             /* ROUTECAP_SCORE_* */
+    int32_t group_score;       /* ROUTECAP_GROUP_* */
+    uint32_t flags;            /* ROUTECAP_ROUTER_* */
+    uint32_t groups;           /* of equal size, up to ROUTECAP_MAX_GROUPS; 0 or 1: no groups */
+    uint32_t groups_kept;      /* 1..groups, with k experts at least; not looked at without groups */
+    float scale;               /* weights are multiplied by it; 0 means 1 */
+    float floor;               /* see ROUTECAP_ROUTER_RENORMALIZE */
+    const void *bias;          /* [device] [experts]; ranks experts and does not weigh them; NULL: none */
+    int32_t bias_dtype;        /* F32, F16 or BF16, where bias is set */
+    uint32_t hash_tokens;      /* rows of hash_table */
+    const int32_t *hash_table; /* [device] [hash_tokens, k] ids by token: no key is looked at, logits serve for weights only; NULL: none */
+} routecap_router;
+
+/**
+ * Fill a router with a method in use; what that method takes from the model remains to be set.
+ *
+ * @param router       Filled.
+ * @param struct_size  sizeof(routecap_router) of the caller.
+ * @param method       ROUTECAP_METHOD_*.
+ */
+ROUTECAP_API int32_t routecap_router_init(routecap_router *router, size_t struct_size, int32_t method);
+
+/* The logits of one layer: a matrix of rows x experts elements. */
+typedef struct routecap_logits {
+    uint32_t struct_size;
+    int32_t dtype;            /* F32, F16 or BF16 */
+    const void *logits;       /* [device] element of row 0, column 0; may be NULL with a hash_table if weights is NULL */
+    int64_t row_stride;       /* elements from one row to the next; 0 means experts */
+    int64_t column_stride;    /* elements from one column to the next; 0 means 1 */
+    uint32_t rows;            /* these five as in routecap_source */
+    uint32_t first_row;
+    const int32_t *live_rows; /* [device] */
+    const int32_t *row_base;  /* [device] */
+    const int32_t *row_index; /* [device] [rows] */
+    const void *tokens;       /* [device] [rows] input token of each row, where the router has a hash_table */
+    int32_t tokens_dtype;     /* I32 or I64, where tokens is set */
+    uint32_t experts;         /* columns, k..ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's experts */
+    float *weights;           /* [device] [rows, weights_stride] receives the weight of each column, for live rows; NULL: none */
+    int64_t weights_stride;   /* elements from one row to the next; 0 means k */
+} routecap_logits;
+
+/**
+ * Choose experts from logits, into the sink of one layer.
+ *
+ * Rows go where routecap_layer_record would put them, and are kept or dropped by the same rules.
+ *
+ * Capturable. Does not block. On the host backend the work is done before the call returns.
+ *
+ * @param layer  One whose provenance is RECOMPUTED (ROUTECAP_ERR_STATE otherwise).
+ * @return As routecap_layer_record; ROUTECAP_ERR_DTYPE (logits, bias or tokens).
+ */
+ROUTECAP_API int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap_router *router,
+                                          const routecap_logits *logits, routecap_stream stream);
+
+/* ---- Probing ------------------------------------------------------------------------------- */
+
+/* What is odd about the ids of a layer. One forward of many different tokens shows none of it in a layer that is captured well. */
+#define ROUTECAP_PROBE_SILENT 1u       /* no row was written: the tap does not fire */
+#define ROUTECAP_PROBE_INCOMPLETE 2u   /* some rows were not written, or not all of their columns */
+#define ROUTECAP_PROBE_OUT_OF_RANGE 4u /* ids outside the layer's range: shared experts, local ids or another dtype */
+#define ROUTECAP_PROBE_DUPLICATE 8u    /* one id twice in a row */
+#define ROUTECAP_PROBE_SEQUENCE 16u    /* several rows, all of them 0, 1, ... k-1: what a router makes of no logits */
+#define ROUTECAP_PROBE_CONSTANT 32u    /* several rows, all with the same ids */
+#define ROUTECAP_PROBE_REPEATED 64u    /* several rows, the same in each as in the layer before: one buffer for two layers */
+
+/* What a layer's sink holds. Each row is in exactly one of the first three counts. */
+typedef struct routecap_layer_probe {
+    uint32_t found;             /* ROUTECAP_PROBE_* */
+    uint32_t rows_unwritten;    /* no column was written */
+    uint32_t rows_incomplete;   /* some were */
+    uint32_t rows_written;      /* all were */
+    uint32_t rows_out_of_range; /* of those that were written at least in part */
+    uint32_t rows_duplicate;    /* of those that were written, with ids in range */
+    int32_t lowest;             /* id of those in range; -1 if there is none */
+    int32_t highest;
+} routecap_layer_probe;
+
+/**
+ * Look at what the last forward pass wrote: for one warm-up at start, of many different tokens, to learn which layers are captured and which
+ * only seem to be.
+ *
+ * Call it between a begin with its forward and what issues or discards that; it changes nothing. Waits until the stream has run. Not
+ * capturable.
+ *
+ * @param rows        The rows to look at, from row 0 on: those of the forward that were not padding. At most those begun.
+ * @param layers      [count], filled for layers 0..count-1.
+ * @param layer_size  sizeof(routecap_layer_probe) of the caller.
+ * @param count       At most the capturer's layers (ROUTECAP_ERR_UNKNOWN_LAYER otherwise).
+ * @return ROUTECAP_OK; ROUTECAP_PARTIAL (something was found: see each layer); ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_STATE (nothing was begun).
+ */
+ROUTECAP_API int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows, routecap_layer_probe *layers, size_t layer_size,
+                                             size_t count, routecap_stream stream);
 
 /* ================================================================================================
  * Steps
@@ -705,7 +896,8 @@ ROUTECAP_API int32_t routecap_request_fork(routecap_capturer *capturer, routecap
  *
  * @param routing  Retained as long as needed. May be pending if it comes from a request of the same capturer.
  * @param rows     One past the last position to attach; at most the end of the routing; ROUTECAP_ALL: its end.
- * @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond the routing);
+ * @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also a layer that is recomputed in the routing and captured here);
+ *         ROUTECAP_ERR_OUT_OF_RANGE (rows beyond the routing);
  *         ROUTECAP_ERR_NOT_READY (pending, of another capturer).
  */
 ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routecap_request request, const routecap_routing *routing,
@@ -744,6 +936,7 @@ typedef struct routecap_coverage {
     uint64_t rows_empty;    /* no cell valid */
     uint64_t cells_missing;
     uint64_t blocks;        /* how many blocks of missing cells there are */
+    uint64_t cells_recomputed; /* valid, of layers whose provenance is RECOMPUTED */
 } routecap_coverage;
 
 /**
@@ -764,8 +957,9 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer, rout
 #define ROUTECAP_EXTRACT_TAKE 1 /* the rows leave the request, where they are missing from then on */
 #define ROUTECAP_EXTRACT_COPY 2 /* the request keeps the rows; the routing is one array (one segment) of its own */
 
-/* Flag of reading calls: missing cells make the call fail with ROUTECAP_ERR_INCOMPLETE. */
-#define ROUTECAP_STRICT 1u
+/* Flags of reading calls. */
+#define ROUTECAP_STRICT 1u /* missing cells make the call fail with ROUTECAP_ERR_INCOMPLETE, recomputed ones with ROUTECAP_ERR_RECOMPUTED */
+#define ROUTECAP_ALLOW_RECOMPUTED 2u /* but recomputed ones do not */
 
 /**
  * Read rows of a request into a routing, at any time of its life.
@@ -776,11 +970,11 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer, rout
  * @param first    Position of the first row, at most the length.
  * @param rows     How many; ROUTECAP_ALL; ROUTECAP_LANDED; 0 gives a routing without rows.
  * @param mode     ROUTECAP_EXTRACT_*.
- * @param flags    0 or ROUTECAP_STRICT.
+ * @param flags    0 or ROUTECAP_STRICT, with or without ROUTECAP_ALLOW_RECOMPUTED.
  * @param routing  Receives the routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the valid cells are delivered); ROUTECAP_NOT_CAPTURED (a routing of missing rows);
  *         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_INCOMPLETE (strict);
- *         ROUTECAP_ERR_DISABLED.
+ *         ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_DISABLED.
  */
 ROUTECAP_API int32_t routecap_request_extract(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows, int32_t mode,
                                               uint32_t flags, routecap_routing **routing);
@@ -814,7 +1008,7 @@ typedef struct routecap_copy_options {
     uint32_t struct_size;
     int32_t dtype;         /* U8, I16, U16, I32, U32 or I64. Required */
     int32_t order;         /* ROUTECAP_ORDER_*: of the dense layout and of the mask */
-    uint32_t flags;        /* 0 or ROUTECAP_STRICT */
+    uint32_t flags;        /* as of routecap_request_extract */
     uint32_t first_layer;  /* layers to copy: the first */
     uint32_t layers;       /* and how many; 0 means all from first_layer on */
     int64_t row_stride;    /* elements from one row to the next; 0 means dense */
@@ -935,6 +1129,7 @@ typedef struct routecap_view {
     const routecap_segment *segments; /* [segment_count] together exactly the rows, in order */
     size_t segment_size;              /* bytes from one segment to the next */
     size_t segment_count;
+    const int32_t *layer_provenance;  /* [layers] ROUTECAP_PROVENANCE_* */
 } routecap_view;
 
 /**
@@ -998,7 +1193,8 @@ ROUTECAP_API int32_t routecap_routing_slice(const routecap_routing *routing, uin
  * stream.
  *
  * Layers are matched by their index in the decoder (the layer map), rows by position. The result has the layers of all, and the rows from the
- * lowest to the highest position of any; what nobody has is missing. A row keeps the tag of the first routing that has any cell of it.
+ * lowest to the highest position of any; what nobody has is missing. A row keeps the tag of the first routing that has any cell of it. A layer
+ * that is recomputed in one of them is recomputed in the result.
  *
  * @param routings  [count], count >= 1. They stay the caller's.
  * @param merged    Receives the routing; NULL on error. Its memory counts in the budget that the first one's does, also after its capturer's end.
@@ -1011,8 +1207,8 @@ ROUTECAP_API int32_t routecap_routing_merge(const routecap_routing *const *routi
 /**
  * Copy a routing to the caller's memory. Parameters, rules and errors as routecap_request_extract_into; slice first to copy fewer rows.
  *
- * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE (strict); ROUTECAP_ERR_NOT_READY;
- *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE (strict); ROUTECAP_ERR_RECOMPUTED (strict);
+ *         ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
  */
 ROUTECAP_API int32_t routecap_routing_copy_to(const routecap_routing *routing, const routecap_copy_options *options, void *dst,
                                               size_t dst_bytes, uint8_t *mask, size_t mask_bytes, uint64_t *needed);
@@ -1049,6 +1245,10 @@ typedef struct routecap_api {
     int32_t (*sink_bind)(routecap_capturer *, uint32_t, uint32_t, const routecap_sink *);
     int32_t (*sink_layer)(routecap_capturer *, uint32_t, routecap_sink *);
     int32_t (*layer_record)(routecap_capturer *, uint32_t, const routecap_source *, routecap_stream);
+    int32_t (*layers_record)(routecap_capturer *, const routecap_source *, const routecap_layer_source *, size_t, size_t, routecap_stream);
+    int32_t (*router_init)(routecap_router *, size_t, int32_t);
+    int32_t (*layer_route)(routecap_capturer *, uint32_t, const routecap_router *, const routecap_logits *, routecap_stream);
+    int32_t (*capturer_probe)(routecap_capturer *, uint32_t, routecap_layer_probe *, size_t, size_t, routecap_stream);
     int32_t (*step_begin)(routecap_capturer *, uint32_t, routecap_stream);
     int32_t (*step_snapshot)(routecap_capturer *, routecap_stream);
     int32_t (*step_issue)(routecap_capturer *, const routecap_span *, size_t, size_t, const routecap_issue_options *, int32_t *,

@@ -1,5 +1,6 @@
 // The device's form of every kernel in list.h: a grid-stride loop over the items of an element body.
 #include "list.h"
+#include "route_warp.h"
 
 namespace routecap::kernels {
 
@@ -22,9 +23,16 @@ __device__ inline void run(const Snapshot<Id, K> &body) {
     if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
 }
 
-template <uint32_t K>
-__device__ inline void run(const Record<K> &body) {
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner(); i += gridDim.x * blockDim.x) body.item(0, i);
+// Launched as a dependent of the router, record lets the consumer start at once and reads nothing before the router has finished. Who waits for this
+// kernel to finish then waits for the router too.
+template <uint32_t K, uint32_t L>
+__device__ inline void run(const Record<K, L> &body) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+    const uint32_t inner = body.inner(), items = body.outer() * inner;
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < items; i += gridDim.x * blockDim.x) body.item(L == 1 ? 0 : i / inner, L == 1 ? i : i % inner);
 }
 
 __device__ inline void run(const Begin &body) {

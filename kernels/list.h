@@ -3,17 +3,28 @@
 
 #include "begin.h"
 #include "record.h"
+#include "route.h"
 #include "snapshot.h"
 
 // F(k) for each k that has kernels of its own; 0 stands for all others.
 #define ROUTECAP_COLUMNS(F) F(0) F(1) F(2) F(4) F(6) F(8) F(10) F(16) F(22)
 
+// How many layers one launch can record, and F(v) for each number of experts a lane may have to route.
+#define ROUTECAP_RECORD_LAYERS 64
+#define ROUTECAP_LANE_EXPERTS(F) F(2) F(4) F(8) F(16) F(32)
+
 // F(name, body) for each kernel.
 #define ROUTECAP_KERNELS(F)                                                                                                                 \
     F(routecap_begin, Begin)                                                                                                                \
-    ROUTECAP_COLUMN_KERNELS(F, routecap_record_, Record)                                                                                    \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_record_, RecordOne)                                                                                 \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_records_, RecordMany)                                                                               \
     ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot8_, Snapshot8)                                                                              \
-    ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot16_, Snapshot16)
+    ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot16_, Snapshot16)                                                                            \
+    F(routecap_route_2, Route<2>)                                                                                                           \
+    F(routecap_route_4, Route<4>)                                                                                                           \
+    F(routecap_route_8, Route<8>)                                                                                                           \
+    F(routecap_route_16, Route<16>)                                                                                                         \
+    F(routecap_route_32, Route<32>)
 #define ROUTECAP_COLUMN_KERNELS(F, name, Body)                                                                                              \
     F(name##0, Body<0>)                                                                                                                     \
     F(name##1, Body<1>)                                                                                                                     \
@@ -28,6 +39,10 @@
 namespace routecap::kernels {
 
 template <uint32_t K>
+using RecordOne = Record<K, 1>;
+template <uint32_t K>
+using RecordMany = Record<K, ROUTECAP_RECORD_LAYERS>;
+template <uint32_t K>
 using Snapshot8 = Snapshot<uint8_t, K>;
 template <uint32_t K>
 using Snapshot16 = Snapshot<uint16_t, K>;
@@ -41,6 +56,14 @@ inline void with_columns(uint32_t k, F f) {
 #undef ROUTECAP_CASE
         default: return f.template operator()<0>();
     }
+}
+
+// Calls f.operator()<V>() for the kernel that routes so many experts.
+template <class F>
+inline void with_lane_experts(uint32_t experts, F f) {
+#define ROUTECAP_CASE(V) if (experts <= V * 32) return f.template operator()<V>();
+    ROUTECAP_LANE_EXPERTS(ROUTECAP_CASE)
+#undef ROUTECAP_CASE
 }
 
 }  // namespace routecap::kernels

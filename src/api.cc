@@ -108,11 +108,7 @@ int32_t routecap_backend_info(int32_t backend, routecap_backend *info) {
 // ---- Configuration and capturer -------------------------------------------------------------
 
 int32_t routecap_config_init(routecap_config *config, size_t struct_size) {
-    if (config == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "config is NULL");
-    if (struct_size < sizeof *config || struct_size > UINT32_MAX) return report(ROUTECAP_ERR_STRUCT_SIZE, "struct_size is %zu", struct_size);
-    write_bytes(config, struct_size, routecap_config{});
-    config->struct_size = static_cast<uint32_t>(struct_size);
-    return ROUTECAP_OK;
+    return init_struct(config, struct_size, routecap_config{}, "config");
 }
 
 int32_t routecap_config_memory(const routecap_config *config, routecap_memory *memory) {
@@ -167,6 +163,27 @@ int32_t routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routeca
 
 int32_t routecap_layer_record(routecap_capturer *capturer, uint32_t layer, const routecap_source *source, routecap_stream stream) {
     return with(capturer, [&](Capturer &c) { return c.record(layer, source, stream); });
+}
+
+int32_t routecap_layers_record(routecap_capturer *capturer, const routecap_source *source, const routecap_layer_source *layers, size_t layer_size,
+                               size_t count, routecap_stream stream) {
+    return with(capturer, [&](Capturer &c) { return c.record_layers(source, layers, layer_size, count, stream); });
+}
+
+int32_t routecap_router_init(routecap_router *router, size_t struct_size, int32_t method) {
+    routecap_router filled;
+    if (int32_t s = init_router(filled, method); s < 0) return s;
+    return init_struct(router, struct_size, filled, "router");
+}
+
+int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap_router *router, const routecap_logits *logits,
+                             routecap_stream stream) {
+    return with(capturer, [&](Capturer &c) { return c.route(layer, router, logits, stream); });
+}
+
+int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count,
+                                routecap_stream stream) {
+    return with(capturer, [&](Capturer &c) { return c.probe(rows, layers, layer_size, count, stream); });
 }
 
 int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t rows, routecap_stream stream) {
@@ -267,13 +284,9 @@ int32_t routecap_request_close_batch(routecap_capturer *capturer, const routecap
 // ---- Copying and routings -------------------------------------------------------------------
 
 int32_t routecap_copy_options_init(routecap_copy_options *options, size_t struct_size) {
-    if (options == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "options is NULL");
-    if (struct_size < sizeof *options || struct_size > UINT32_MAX) return report(ROUTECAP_ERR_STRUCT_SIZE, "struct_size is %zu", struct_size);
     routecap_copy_options defaults{};
     defaults.fill = -1;
-    write_bytes(options, struct_size, defaults);
-    options->struct_size = static_cast<uint32_t>(struct_size);
-    return ROUTECAP_OK;
+    return init_struct(options, struct_size, defaults, "options");
 }
 
 int32_t routecap_routing_wait(const routecap_routing *routing, int64_t timeout_ns) {
@@ -362,6 +375,10 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         ROUTECAP_ENTRY(sink_bind),
         ROUTECAP_ENTRY(sink_layer),
         ROUTECAP_ENTRY(layer_record),
+        ROUTECAP_ENTRY(layers_record),
+        ROUTECAP_ENTRY(router_init),
+        ROUTECAP_ENTRY(layer_route),
+        ROUTECAP_ENTRY(capturer_probe),
         ROUTECAP_ENTRY(step_begin),
         ROUTECAP_ENTRY(step_snapshot),
         ROUTECAP_ENTRY(step_issue),
@@ -395,7 +412,7 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         ROUTECAP_ENTRY(routing_free),
 #undef ROUTECAP_ENTRY
     };
-    static_assert(sizeof(routecap_api) == 16 + 45 * sizeof(void *), "an entry was added: add it to the table above");
+    static_assert(sizeof(routecap_api) == 16 + 49 * sizeof(void *), "an entry was added: add it to the table above");
     const bool stands_in = major == ROUTECAP_VERSION_MAJOR && (major == 0 ? minor == ROUTECAP_VERSION_MINOR : minor <= ROUTECAP_VERSION_MINOR);
     return stands_in ? &api : nullptr;
 }

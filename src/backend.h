@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/record.h"
+#include "kernels/route.h"
 #include "kernels/slot.h"
 #include "routecap.h"
 #include "sink.h"
@@ -30,6 +32,13 @@ struct SlotContents {
     uint64_t dropped;
 };
 
+// What record is given of one layer: its ids and, if there are tables, its table.
+struct RecordedLayer {
+    uint32_t layer;
+    const void *ids;
+    const int32_t *table;
+};
+
 // An owner's backend starts with slot 0 named.
 class Backend {
 public:
@@ -42,7 +51,8 @@ public:
     // The forward path, in stream order. Before each call below, enter() says whether the stream can be used, and whether it is being captured.
     virtual int32_t enter(routecap_stream stream, bool &capturing) = 0;
     virtual int32_t begin(uint32_t rows, routecap_stream stream) = 0;
-    virtual int32_t record(uint32_t layer, const kernels::Source &source, routecap_stream stream) = 0;
+    virtual int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) = 0;
+    virtual int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) = 0;
     virtual int32_t snapshot(routecap_stream stream) = 0;
 
     // Not while capturing. What fails here shows as missing rows, and as the status of the next call.
@@ -50,6 +60,10 @@ public:
     virtual void name_slot(int32_t slot, routecap_stream stream) = 0;
     // Brings the first `rows` rows of a slot, and positions behind them, to the host.
     virtual void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) = 0;
+
+    // For probes, on the forward path. Waits for the stream and says how many rows are begun; then the first `rows` rows of a layer, dense.
+    virtual int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) = 0;
+    virtual int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) = 0;
 
     // Filing, by one thread at a time. Whether a slot's copy has arrived; asked again and again until it has.
     virtual bool landed(int32_t slot) = 0;

@@ -55,6 +55,8 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
         if (int32_t s = make_backend(config, c->backend_); s < 0) return s;
         c->recorded_.resize(config.shape->layers);
         for (Recorded &recorded : c->recorded_) recorded.rows.reserve(4);
+        c->listed_.reserve(config.shape->layers);
+        c->seen_.reserve(config.shape->layers);
         c->checked_.resize(std::min(config.rows, 1024u));
     }
     if (c->owner()) {
@@ -107,70 +109,6 @@ int32_t Capturer::begin(uint32_t rows, routecap_stream stream) {
     begins_++;
     begun_ = !capturing;
     return ROUTECAP_OK;
-}
-
-int32_t Capturer::record(uint32_t layer, const routecap_source *source, routecap_stream stream) {
-    if (disabled()) return ROUTECAP_OK;
-    routecap_source s;
-    if (int32_t status = read_struct(s, source, "source"); status < 0) return status;
-    bool capturing = false;
-    if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
-    const Shape &shape = *config_.shape;
-    if (layer >= shape.layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, shape.layers);
-    if (s.dtype != ROUTECAP_DTYPE_I16 && s.dtype != ROUTECAP_DTYPE_I32 && s.dtype != ROUTECAP_DTYPE_U32 && s.dtype != ROUTECAP_DTYPE_I64 &&
-        s.dtype != ROUTECAP_DTYPE_ID16_BF16)
-        return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a source's", s.dtype);
-    const uint32_t k_source = s.k_source != 0 ? s.k_source : shape.k;
-    if (k_source < shape.k) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the source has %u columns, a row %u", k_source, shape.k);
-    if (s.rows == 0) return ROUTECAP_OK;
-    if (s.ids == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "source.ids is NULL");
-    if ((s.table == nullptr) != (s.table_size == 0))
-        return report(ROUTECAP_ERR_ARGUMENT, "source.table is %s with table_size %u", s.table == nullptr ? "NULL" : "set", s.table_size);
-    if (s.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "source.reserved is %u", s.reserved);
-    if (s.rows > config_.rows || (s.row_index == nullptr && s.first_row > config_.rows - s.rows))
-        return report(ROUTECAP_ERR_CAPACITY, "rows [%u,%llu) of a sink of %u", s.first_row,
-                      static_cast<unsigned long long>(s.first_row) + s.rows, config_.rows);
-    if (backend_->sink().layers()[layer].ids == nullptr) return report(ROUTECAP_ERR_STATE, "layer %u has no sink yet", layer);
-
-    const bool known = begun_ && !capturing && s.row_index == nullptr && s.live_rows == nullptr && s.row_base == nullptr;
-    if (known && record_conflicts(layer, s.first_row, s.first_row + s.rows))
-        return report(ROUTECAP_ERR_CONFLICT, "rows [%u,%u) of layer %u were recorded in this step already, at least in part", s.first_row,
-                      s.first_row + s.rows, layer);
-    const kernels::Source checked{.ids = s.ids,
-                                  .row_stride = s.row_stride != 0 ? s.row_stride : k_source,
-                                  .column_stride = s.column_stride != 0 ? s.column_stride : 1,
-                                  .dtype = s.dtype,
-                                  .rows = s.rows,
-                                  .live_rows = s.live_rows,
-                                  .row_base = s.row_base,
-                                  .row_index = s.row_index,
-                                  .first_row = s.first_row,
-                                  .offset = s.offset,
-                                  .table = s.table,
-                                  .table_size = s.table_size};
-    if (int32_t status = backend_->record(layer, checked, stream); status < 0) return status;
-    if (known) note_recorded(layer, s.first_row, s.first_row + s.rows);
-    return ROUTECAP_OK;
-}
-
-bool Capturer::record_conflicts(uint32_t layer, uint32_t first, uint32_t end) const {
-    const Recorded &recorded = recorded_[layer];
-    if (recorded.begin != begins_) return false;
-    for (const auto &[f, e] : recorded.rows)
-        if (std::max(first, f) < std::min(end, e)) return true;
-    return false;
-}
-
-void Capturer::note_recorded(uint32_t layer, uint32_t first, uint32_t end) {
-    Recorded &recorded = recorded_[layer];
-    if (recorded.begin != begins_) {
-        recorded.begin = begins_;
-        recorded.rows.clear();
-    }
-    if (!recorded.rows.empty() && recorded.rows.back().second == first)
-        recorded.rows.back().second = end;
-    else
-        recorded.rows.emplace_back(first, end);
 }
 
 int32_t Capturer::snapshot(routecap_stream stream) {

@@ -9,6 +9,7 @@
 #include "backends.h"
 #include "config.h"
 #include "counters.h"
+#include "coverage.h"
 #include "filing.h"
 #include "landing.h"
 #include "mutex.h"
@@ -22,6 +23,9 @@ namespace routecap {
 
 // What a capturer of this configuration allocates.
 routecap_memory memory_of(const Config &config);
+
+// Fills a router with a ROUTECAP_METHOD_*.
+int32_t init_router(routecap_router &router, int32_t method);
 
 // Every function returns a status and is described in routecap.h; arguments come as they are, and structs may be of any version.
 class Capturer {
@@ -40,12 +44,18 @@ public:
     // The forward path (capturer.cc, issue.cc): one thread at a time.
     int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink *sink);
     int32_t sink_layer(uint32_t layer, routecap_sink *sink);
-    int32_t record(uint32_t layer, const routecap_source *source, routecap_stream stream);
     int32_t begin(uint32_t rows, routecap_stream stream);
     int32_t snapshot(routecap_stream stream);
     int32_t discard(routecap_stream stream);
     int32_t issue(const routecap_span *spans, size_t span_size, size_t count, const routecap_issue_options *options, int32_t *status,
                   routecap_step *step, routecap_stream stream);
+
+    // And its taps (taps.cc).
+    int32_t record(uint32_t layer, const routecap_source *source, routecap_stream stream);
+    int32_t record_layers(const routecap_source *source, const routecap_layer_source *layers, size_t layer_size, size_t count,
+                          routecap_stream stream);
+    int32_t route(uint32_t layer, const routecap_router *router, const routecap_logits *logits, routecap_stream stream);
+    int32_t probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count, routecap_stream stream);
 
     // Any thread.
     int32_t poll(routecap_step step) const;
@@ -97,8 +107,15 @@ private:
 
     explicit Capturer(const Config &config) : config_(config) {}
     int32_t enter_outside_capture(routecap_stream stream);
-    bool record_conflicts(uint32_t layer, uint32_t first, uint32_t end) const;
-    void note_recorded(uint32_t layer, uint32_t first, uint32_t end);
+
+    // taps.cc
+    int32_t check_placement(const kernels::Placement &to) const;
+    int32_t check_layer(uint32_t layer, const kernels::Placement &to, bool capturing) const;
+    bool known(const kernels::Placement &to, bool capturing) const;
+    void note_recorded(uint32_t layer, const kernels::Placement &to, bool capturing);
+    int32_t check_source(const routecap_source &s, kernels::Source &source) const;
+    int32_t record(const routecap_source &source, std::span<const RecordedLayer> layers, routecap_stream stream);
+    int32_t check_router(const routecap_router &r, uint32_t experts, kernels::Router &router) const;
 
     // issue.cc; with the mutex held.
     struct Issue;
@@ -122,7 +139,8 @@ private:
     struct Range {
         uint64_t first, rows, length;
     };
-    int32_t read(routecap_request request, uint64_t first, uint64_t rows, bool take, bool strict, Range &range, std::vector<Segment> &segments);
+    int32_t read(routecap_request request, uint64_t first, uint64_t rows, bool take, Strictness strictness, Range &range,
+                 std::vector<Segment> &segments);
     int32_t read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, Routing **routing);
     void forget_pages(Request &request, uint64_t first, uint64_t end, RowStore &store) noexcept;
 
@@ -134,6 +152,8 @@ private:
     uint64_t begins_ = 0;
     bool begun_ = false;
     std::vector<Recorded> recorded_;  // per layer
+    std::vector<RecordedLayer> listed_;  // record_layers' own; it keeps its memory
+    std::vector<bool> seen_;             // likewise
 
     // What check_spans found, for issue_span: the request of each span, and the span before it of the same request.
     struct Checked {

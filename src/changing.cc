@@ -175,6 +175,8 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
     if (!owner()) return ROUTECAP_OK;
     if (routing == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "routing is NULL");
     if (!routing->shape().same_rows(*config_.shape)) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the routing is of another model or layer map");
+    if (!config_.shape->can_hold(routing->shape()))
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "a layer of the routing is recomputed, and captured here");
     const bool pending = !routing->ready();
     if (pending && routing->landing() != &capture_->landing)
         return report(ROUTECAP_ERR_NOT_READY, "the routing belongs to another capturer and has not landed");

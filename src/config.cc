@@ -23,16 +23,20 @@ int32_t read_shape(const routecap_config &c, ShapePtr &shape) {
     if (int32_t s = between("k", c.k, 1, ROUTECAP_MAX_K); s < 0) return s;
     std::vector<int32_t> map(c.layers);
     std::vector<uint32_t> experts(c.layers, c.experts);
+    std::vector<int32_t> provenance(c.layers, ROUTECAP_PROVENANCE_CAPTURED);
     for (uint32_t l = 0; l < c.layers; l++) {
         map[l] = c.layer_map != nullptr ? c.layer_map[l] : static_cast<int32_t>(l);
         if (map[l] < 0 || (l > 0 && map[l] <= map[l - 1]))
             return report(ROUTECAP_ERR_ARGUMENT, "config.layer_map[%u] is %d; it must ascend strictly from 0 or more", l, map[l]);
         if (c.layer_experts != nullptr) experts[l] = c.layer_experts[l];
         if (int32_t s = between(c.layer_experts != nullptr ? "layer_experts" : "experts", experts[l], c.k, ROUTECAP_MAX_EXPERTS); s < 0) return s;
+        if (c.layer_provenance != nullptr) provenance[l] = c.layer_provenance[l];
+        if (provenance[l] != ROUTECAP_PROVENANCE_CAPTURED && provenance[l] != ROUTECAP_PROVENANCE_RECOMPUTED)
+            return report(ROUTECAP_ERR_ARGUMENT, "config.layer_provenance[%u] is %d", l, provenance[l]);
     }
     if (c.id_space != ROUTECAP_ID_SPACE_LOGICAL && c.id_space != ROUTECAP_ID_SPACE_PHYSICAL)
         return report(ROUTECAP_ERR_ARGUMENT, "config.id_space is %d", c.id_space);
-    shape = std::make_shared<const Shape>(c.k, c.id_space, std::move(map), std::move(experts));
+    shape = std::make_shared<const Shape>(c.k, c.id_space, std::move(map), std::move(experts), std::move(provenance));
     return ROUTECAP_OK;
 }
 

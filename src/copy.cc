@@ -92,7 +92,8 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
         return report(ROUTECAP_ERR_DTYPE, "dtype %d is not one ids can be copied to", o.dtype);
     if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
         return report(ROUTECAP_ERR_ARGUMENT, "options.order is %d", o.order);
-    if ((o.flags & ~ROUTECAP_STRICT) != 0) return report(ROUTECAP_ERR_ARGUMENT, "options.flags is %u", o.flags);
+    Strictness strictness{};
+    if (int32_t s = read_flags(o.flags, strictness); s < 0) return s;
     if (o.first_layer >= shape.layers || o.layers > shape.layers - o.first_layer)
         return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layers [%u,%u) of %u", o.first_layer, o.first_layer + o.layers, shape.layers);
     if (shape.experts - 1 > limit.largest_id)
@@ -100,8 +101,7 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
 
     const uint32_t layers = o.layers != 0 ? o.layers : shape.layers - o.first_layer;
     const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
-    const bool strict = (o.flags & ROUTECAP_STRICT) != 0;
-    if (!strict) {
+    if (!strictness.complete) {
         if (o.fill < limit.fill_min || o.fill > limit.fill_max)
             return report(ROUTECAP_ERR_DTYPE, "fill %lld does not fit dtype %d", static_cast<long long>(o.fill), o.dtype);
         const uint64_t written = static_cast<uint64_t>(o.fill) & (UINT64_MAX >> (64 - 8 * limit.size));
@@ -127,7 +127,7 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "mask has %zu bytes and needs %llu", mask_bytes,
                       static_cast<unsigned long long>(saturate(r, l, 0)));
     plan = {.dtype = o.dtype,
-            .strict = strict,
+            .strictness = strictness,
             .first_layer = o.first_layer,
             .layers = layers,
             .row_stride = static_cast<int64_t>(row_stride),
@@ -154,8 +154,11 @@ static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
 
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask) {
     const int32_t status = status_of_layers(routing, plan);
-    if (plan.strict && status != ROUTECAP_OK) return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing and the copy is strict; coverage names them");
+    if (plan.strictness.complete && status != ROUTECAP_OK)
+        return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing and the copy is strict; coverage names them");
     const Shape &shape = routing.shape();
+    if (int32_t s = check_provenance(shape, plan.first_layer, plan.first_layer + plan.layers, routing.end() - routing.first(), plan.strictness); s < 0)
+        return s;
     with_dtype(plan.dtype, [&]<class T>(T) {
         const uint64_t rows = routing.end() - routing.first();
         if (shape.id_bytes == 1)

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "coverage.h"
 #include "routecap.h"
 #include "routing.h"
 
@@ -12,7 +13,7 @@ namespace routecap {
 // A checked request to copy `rows` rows.
 struct CopyPlan {
     int32_t dtype;
-    bool strict;
+    Strictness strictness;
     uint32_t first_layer, layers;
     int64_t row_stride, layer_stride;            // elements
     int64_t mask_row_stride, mask_layer_stride;  // bytes
@@ -24,7 +25,7 @@ struct CopyPlan {
 int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options *options, const void *dst, size_t dst_bytes,
                   const uint8_t *mask, size_t mask_bytes, uint64_t *needed, CopyPlan &plan);
 
-// Copies; nothing is written if the plan is strict and a cell is missing.
+// Copies; nothing is written if the plan is strict and a cell is missing or recomputed.
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask);
 
 }  // namespace routecap

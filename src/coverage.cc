@@ -64,7 +64,8 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
     coverage.layers = shape.layers;
     coverage.first = first;
     coverage.rows = rows;
-    coverage.rows_complete = coverage.rows_partial = coverage.rows_empty = coverage.cells_missing = coverage.blocks = 0;
+    coverage.rows_complete = coverage.rows_partial = coverage.rows_empty = coverage.cells_missing = coverage.blocks =
+        coverage.cells_recomputed = 0;
     const auto out = [&](uint64_t block_first, uint64_t block_rows, const Run &run) {
         coverage.cells_missing += block_rows * run.layers;
         if (coverage.blocks < capacity)
@@ -86,10 +87,12 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
         absent_until(segment.first);
         if (segment.complete) {
             coverage.rows_complete += segment.rows;
+            coverage.cells_recomputed += segment.rows * shape.recomputed_layers;
             blocks.add(position, segment.rows, none);
         } else {
             for (uint64_t r = 0; r < segment.rows; r++) {
                 missing_of_row(shape, segment, r, runs);
+                coverage.cells_recomputed += shape.count_recomputed(segment.validity(r));
                 (runs.empty() ? coverage.rows_complete : shape.row_empty(segment.validity(r)) ? coverage.rows_empty : coverage.rows_partial)++;
                 blocks.add(segment.first + r, 1, runs);
             }
@@ -103,6 +106,20 @@ int32_t report_missing(const routecap_coverage &coverage) {
     if (coverage.cells_missing == 0) return ROUTECAP_OK;
     return report(ROUTECAP_INCOMPLETE, "%llu cells are missing, in %llu blocks", static_cast<unsigned long long>(coverage.cells_missing),
                   static_cast<unsigned long long>(coverage.blocks));
+}
+
+int32_t read_flags(uint32_t flags, Strictness &strictness) {
+    if ((flags & ~(ROUTECAP_STRICT | ROUTECAP_ALLOW_RECOMPUTED)) != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
+    strictness.complete = (flags & ROUTECAP_STRICT) != 0;
+    strictness.captured = strictness.complete && (flags & ROUTECAP_ALLOW_RECOMPUTED) == 0;
+    return ROUTECAP_OK;
+}
+
+int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_layer, uint64_t rows, Strictness strictness) {
+    for (uint32_t l = first_layer; l < end_layer && rows > 0 && strictness.captured; l++)
+        if (shape.is_recomputed(l))
+            return report(ROUTECAP_ERR_RECOMPUTED, "layer %u is recomputed from logits and the reading is strict", l);
+    return ROUTECAP_OK;
 }
 
 int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments) noexcept {

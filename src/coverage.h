@@ -18,6 +18,15 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
 // The status of a coverage, with its line of text.
 int32_t report_missing(const routecap_coverage &coverage);
 
+// The flags of a reading call, or the error that they are.
+struct Strictness {
+    bool complete;  // no cell may be missing
+    bool captured;  // none may be recomputed
+};
+int32_t read_flags(uint32_t flags, Strictness &strictness);
+// Refuses rows that are read so and of which some layers in [first_layer, end_layer) were recomputed.
+int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_layer, uint64_t rows, Strictness strictness);
+
 // The status of reading these rows, with its line of text.
 int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments) noexcept;
 

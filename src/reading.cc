@@ -14,9 +14,8 @@ int32_t refuse_reading() { return report(ROUTECAP_ERR_DISABLED, "this capturer i
 
 }  // namespace
 
-// Finds the rows of a range, after checking that they exist and have landed, and with `strict` that no cell is missing. With `take` they leave the
-// request.
-int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, bool take, bool strict, Range &range,
+// Finds the rows of a range, after checking that they exist, have landed and are as strict reading wants them. With `take` they leave the request.
+int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, bool take, Strictness strictness, Range &range,
                        std::vector<Segment> &segments) {
     std::shared_ptr<Captured> captured;
     uint64_t operations = 0;  // to wait for
@@ -58,12 +57,13 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
     const uint64_t end = first + rows;
     if (in_flight < end) return report(ROUTECAP_ERR_NOT_READY, "row %llu is in flight", ull(in_flight));
     range = {first, rows, length};
-    if (!take || strict) {
+    if (!take || strictness.complete) {
         lock.unlock();
         segments = store.share(first, end);
-        if (strict && reading_status(*config_.shape, first, rows, segments) != ROUTECAP_OK)
+        if (strictness.complete && reading_status(*config_.shape, first, rows, segments) != ROUTECAP_OK)
             return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing in rows [%llu,%llu) and the reading is strict; coverage names them", ull(first),
                           ull(end));
+        if (int32_t status = check_provenance(*config_.shape, 0, config_.shape->layers, rows, strictness); status < 0) return status;
         if (!take) return ROUTECAP_OK;
         segments = {};
         lock.lock();
@@ -101,7 +101,7 @@ int32_t Capturer::coverage(routecap_request request, uint64_t first, uint64_t ro
     if (int32_t s = check_array(missing, capacity, missing_size, sizeof(routecap_missing), "missing"); s < 0) return s;
     Range range{};
     std::vector<Segment> segments;
-    if (int32_t s = read(request, first, rows, false, false, range, segments); s < 0) return s;
+    if (int32_t s = read(request, first, rows, false, {}, range, segments); s < 0) return s;
     routecap_coverage c{};
     c.length = range.length;
     cover(*config_.shape, range.first, range.rows, segments, c, missing, missing_size, capacity);
@@ -112,11 +112,12 @@ int32_t Capturer::coverage(routecap_request request, uint64_t first, uint64_t ro
 int32_t Capturer::read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, Routing **routing) {
     if (mode != ROUTECAP_EXTRACT_SHARE && mode != ROUTECAP_EXTRACT_TAKE && mode != ROUTECAP_EXTRACT_COPY)
         return report(ROUTECAP_ERR_ARGUMENT, "mode is %d", mode);
-    if ((flags & ~ROUTECAP_STRICT) != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
+    Strictness strictness{};
+    if (int32_t s = read_flags(flags, strictness); s < 0) return s;
     Range range{};
     std::vector<Segment> segments;
     std::unique_ptr<Routing, RoutingRelease> result(new Routing(capture_->context));  // first, so that rows taken have a place
-    if (int32_t s = read(request, first, rows, mode == ROUTECAP_EXTRACT_TAKE, (flags & ROUTECAP_STRICT) != 0, range, segments); s < 0) return s;
+    if (int32_t s = read(request, first, rows, mode == ROUTECAP_EXTRACT_TAKE, strictness, range, segments); s < 0) return s;
     result->fill(range.first, range.rows, std::move(segments));
     if (mode == ROUTECAP_EXTRACT_COPY) {
         result.reset(result->copy());
@@ -151,7 +152,7 @@ int32_t Capturer::extract_into(routecap_request request, uint64_t first, uint64_
     if (!owner()) return refuse_reading();
     Range range{};
     std::vector<Segment> segments;
-    if (int32_t s = read(request, first, rows, false, false, range, segments); s < 0) return s;
+    if (int32_t s = read(request, first, rows, false, {}, range, segments); s < 0) return s;
     CopyPlan plan;
     if (int32_t s = plan_copy(*config_.shape, range.rows, options, dst, dst_bytes, mask, mask_bytes, needed, plan); s < 0) return s;
     const RoutingPtr routing(new Routing(capture_->context, range.first, range.rows, std::move(segments)));

@@ -67,6 +67,7 @@ void Routing::view(routecap_view *view) const {
     v.rows = rows_;
     v.layer_map = shape().layer_map.data();
     v.layer_experts = shape().layer_experts.data();
+    v.layer_provenance = shape().layer_provenance.data();
     v.segments = view_.data();
     v.segment_size = sizeof(routecap_segment);
     v.segment_count = view_.size();
@@ -134,20 +135,27 @@ Routing *Routing::copy() const {
 
 namespace {
 
-// The layers of all, by decoder index, each with its experts. Null if they contradict one another.
+// The layers of all, by decoder index, each with its experts; one that is recomputed anywhere is recomputed. Null if they contradict one another.
 ShapePtr united_shape(std::span<const Routing *const> routings) {
+    struct Layer {
+        uint32_t experts;
+        int32_t provenance;
+    };
     const Shape &a = routings.front()->shape();
-    std::map<int32_t, uint32_t> experts;
+    std::map<int32_t, Layer> layers;
     for (const Routing *routing : routings) {
         const Shape &s = routing->shape();
         if (s.k != a.k || s.id_space != a.id_space) return nullptr;
-        for (uint32_t l = 0; l < s.layers; l++)
-            if (!experts.emplace(s.layer_map[l], s.layer_experts[l]).second && experts[s.layer_map[l]] != s.layer_experts[l]) return nullptr;
+        for (uint32_t l = 0; l < s.layers; l++) {
+            Layer &layer = layers.emplace(s.layer_map[l], Layer{s.layer_experts[l], s.layer_provenance[l]}).first->second;
+            if (layer.experts != s.layer_experts[l]) return nullptr;
+            if (s.is_recomputed(l)) layer.provenance = ROUTECAP_PROVENANCE_RECOMPUTED;
+        }
     }
-    std::vector<int32_t> map;
-    std::vector<uint32_t> layer_experts;
-    for (const auto &[index, e] : experts) map.push_back(index), layer_experts.push_back(e);
-    return std::make_shared<const Shape>(a.k, a.id_space, std::move(map), std::move(layer_experts));
+    std::vector<int32_t> map, provenance;
+    std::vector<uint32_t> experts;
+    for (const auto &[index, layer] : layers) map.push_back(index), experts.push_back(layer.experts), provenance.push_back(layer.provenance);
+    return std::make_shared<const Shape>(a.k, a.id_space, std::move(map), std::move(experts), std::move(provenance));
 }
 
 // A row of one shape as a row of another that has its layers and maybe more.

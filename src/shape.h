@@ -19,6 +19,7 @@ struct Shape {
     int32_t id_space;
     std::vector<int32_t> layer_map;
     std::vector<uint32_t> layer_experts;
+    std::vector<int32_t> layer_provenance;
 
     // Derived.
     uint32_t experts;         // the most of any layer
@@ -29,9 +30,16 @@ struct Shape {
     uint32_t page_shift;      // log2 of page_rows
     uint32_t page_rows;       // a power of two
     std::vector<uint8_t> full;  // the validity of a row without a missing cell
+    uint32_t recomputed_layers;
+    std::vector<uint8_t> recomputed;  // these layers, as in a row's validity
 
-    Shape(uint32_t k_, int32_t id_space_, std::vector<int32_t> map, std::vector<uint32_t> layer_experts_)
-        : layers(static_cast<uint32_t>(map.size())), k(k_), id_space(id_space_), layer_map(std::move(map)), layer_experts(std::move(layer_experts_)) {
+    Shape(uint32_t k_, int32_t id_space_, std::vector<int32_t> map, std::vector<uint32_t> layer_experts_, std::vector<int32_t> layer_provenance_)
+        : layers(static_cast<uint32_t>(map.size())),
+          k(k_),
+          id_space(id_space_),
+          layer_map(std::move(map)),
+          layer_experts(std::move(layer_experts_)),
+          layer_provenance(std::move(layer_provenance_)) {
         experts = 0;
         for (uint32_t e : layer_experts) experts = e > experts ? e : experts;
         id_bytes = experts <= 256 ? 1 : 2;
@@ -43,6 +51,22 @@ struct Shape {
         page_rows = 1u << page_shift;
         full.assign(validity_bytes, 0xff);
         if (layers % 8 != 0) full.back() = static_cast<uint8_t>((1u << layers % 8) - 1);
+        recomputed_layers = 0;
+        recomputed.assign(validity_bytes, 0);
+        for (uint32_t l = 0; l < layers; l++) {
+            if (!is_recomputed(l)) continue;
+            recomputed_layers++;
+            recomputed[l / 8] = static_cast<uint8_t>(recomputed[l / 8] | 1u << l % 8);
+        }
+    }
+
+    bool is_recomputed(uint32_t layer) const { return layer_provenance[layer] == ROUTECAP_PROVENANCE_RECOMPUTED; }
+    // Valid cells of a row in layers that are recomputed.
+    uint32_t count_recomputed(const uint8_t *validity) const {
+        uint32_t n = 0;
+        for (uint32_t b = 0; b < validity_bytes && recomputed_layers > 0; b++)
+            n += static_cast<uint32_t>(__builtin_popcount(static_cast<uint32_t>(validity[b] & recomputed[b])));
+        return n;
     }
 
     size_t row_bytes() const { return static_cast<size_t>(ids_bytes) + validity_bytes; }
@@ -71,9 +95,15 @@ struct Shape {
     }
     static bool valid(const uint8_t *validity, uint32_t layer) { return (validity[layer / 8] >> layer % 8 & 1) != 0; }
 
-    // Rows of one shape lie the same way in memory, and an id means the same in both.
+    // Rows of both lie the same way in memory, and an id means the same in both.
     bool same_rows(const Shape &other) const {
         return k == other.k && id_space == other.id_space && layer_map == other.layer_map && layer_experts == other.layer_experts;
+    }
+    // Whether rows of another shape with the same rows can become ours without passing for more than they are.
+    bool can_hold(const Shape &other) const {
+        for (uint32_t b = 0; b < validity_bytes; b++)
+            if ((other.recomputed[b] & ~recomputed[b]) != 0) return false;
+        return true;
     }
 };
 

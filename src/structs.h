@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "routecap.h"
 #include "status.h"
@@ -41,6 +42,16 @@ void write_bytes(void *theirs, size_t size, const T &ours) {
     if (size > sizeof(T)) std::memset(static_cast<unsigned char *>(theirs) + sizeof(T), 0, size - sizeof(T));
 }
 
+// Fills a struct that the caller says the size of.
+template <class T>
+int32_t init_struct(T *theirs, size_t size, const T &ours, const char *name) {
+    if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    if (size < sizeof(T) || size > UINT32_MAX) return report(ROUTECAP_ERR_STRUCT_SIZE, "struct_size is %zu", size);
+    write_bytes(theirs, size, ours);
+    theirs->struct_size = static_cast<uint32_t>(size);
+    return ROUTECAP_OK;
+}
+
 template <class T>
 int32_t check_output(const T *theirs, const char *name, size_t oldest = sizeof(T)) {
     if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
@@ -67,7 +78,8 @@ inline int32_t check_array(const void *array, size_t count, size_t element, size
 // Element i of such an array.
 template <class T>
 T &at(T *array, size_t element, size_t i) {
-    return *reinterpret_cast<T *>(reinterpret_cast<char *>(array) + i * element);
+    using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+    return *reinterpret_cast<T *>(reinterpret_cast<Byte *>(array) + i * element);
 }
 
 }  // namespace routecap

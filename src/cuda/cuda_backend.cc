@@ -1,5 +1,6 @@
 #include "cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -61,7 +62,10 @@ public:
 
     int32_t enter(routecap_stream stream, bool &capturing) override;
     int32_t begin(uint32_t rows, routecap_stream stream) override;
-    int32_t record(uint32_t layer, const kernels::Source &source, routecap_stream stream) override;
+    int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) override;
+    int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) override;
+    int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
+    int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
     void name_slot(int32_t slot, routecap_stream stream) override;
     void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) override;
@@ -82,7 +86,9 @@ private:
     int32_t alive() const;
     uint32_t blocks(uint64_t items) const;
     template <class Body>
-    int32_t launch(const Body &body, uint64_t items, CUstream stream);
+    int32_t launch(const Body &body, uint64_t items, CUstream stream, bool overlap = false);
+    template <uint32_t K, uint32_t L>
+    int32_t record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, CUstream stream);
     template <class Body>
     int32_t add_leaf(const Body &body, uint64_t items, CUstream stream);
     int32_t retain();
@@ -108,6 +114,7 @@ private:
     CUdevice device_ = 0;
     CUcontext context_ = nullptr;
     uint32_t most_blocks_ = 0;
+    bool overlaps_ = false;  // the device has programmatic dependent launch
     Arena *arena_ = nullptr;
     uint8_t *staging_ = nullptr;  // the slots in page-locked host memory
     CUstream side_ = nullptr;
@@ -154,6 +161,9 @@ int32_t CudaBackend::create() {
     int multiprocessors = 1;
     ROUTECAP_TRY(DeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_);
     most_blocks_ = static_cast<uint32_t>(multiprocessors) * 8;
+    int capability = 0;
+    ROUTECAP_TRY(DeviceGetAttribute, &capability, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
+    overlaps_ = capability >= 9;
     if (const CUresult r = Arena::create(device_, context_, plan_.bytes, &arena_); r != CUDA_SUCCESS) return fail(r, "cuMemAlloc");
     ROUTECAP_TRY(StreamCreate, &side_, CU_STREAM_NON_BLOCKING);
     ROUTECAP_TRY(EventCreate, &named_, CU_EVENT_DISABLE_TIMING);
@@ -180,12 +190,21 @@ int32_t CudaBackend::create() {
 int32_t CudaBackend::warm_up() {
     if (int32_t s = launch(begin_body(0), 0, side_); s < 0) return s;
     int32_t status = ROUTECAP_OK;
-    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-        kernels::Record<K> body{};
+    const auto empty = [&](auto body) {
+        if (status < 0) return;
         body.k = shape_->k;
         body.control = control();
         status = launch(body, 0, side_);
+    };
+    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+        empty(kernels::RecordOne<K>{});
+        empty(kernels::RecordMany<K>{});
     });
+    if (shape_->recomputed_layers > 0) {
+#define ROUTECAP_EMPTY(V) empty(kernels::Route<V>{});
+        ROUTECAP_LANE_EXPERTS(ROUTECAP_EMPTY)
+#undef ROUTECAP_EMPTY
+    }
     if (status < 0) return status;
     if (int32_t s = with_snapshot([&](const auto &body) { return launch(body, 0, side_); }); s < 0) return s;
     ROUTECAP_TRY(StreamSynchronize, side_);
@@ -251,10 +270,27 @@ uint32_t CudaBackend::blocks(uint64_t items) const {
 }
 
 template <class Body>
-int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream) {
+int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream, bool overlap) {
     void *parameters[] = {const_cast<Body *>(&body)};
     const auto function = reinterpret_cast<CUfunction>(driver_.kernel_of<Body>());
-    ROUTECAP_TRY(LaunchKernel, function, blocks(items), 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr);
+    if (!overlap) {
+        ROUTECAP_TRY(LaunchKernel, function, blocks(items), 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr);
+        return ROUTECAP_OK;
+    }
+    CUlaunchAttribute dependent{};
+    dependent.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    dependent.value.programmaticStreamSerializationAllowed = 1;
+    const CUlaunchConfig config{.gridDimX = blocks(items),
+                                .gridDimY = 1,
+                                .gridDimZ = 1,
+                                .blockDimX = kThreads,
+                                .blockDimY = 1,
+                                .blockDimZ = 1,
+                                .sharedMemBytes = 0,
+                                .hStream = stream,
+                                .attrs = &dependent,
+                                .numAttrs = 1};
+    ROUTECAP_TRY(LaunchKernelEx, &config, function, parameters, nullptr);
     return ROUTECAP_OK;
 }
 
@@ -311,12 +347,37 @@ int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
     return ROUTECAP_OK;
 }
 
-int32_t CudaBackend::record(uint32_t layer, const kernels::Source &source, routecap_stream stream) {
+template <uint32_t K, uint32_t L>
+int32_t CudaBackend::record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, CUstream stream) {
+    kernels::Record<K, L> body{source, shape_->k, static_cast<uint32_t>(layers.size()), control(), {}};
+    for (size_t i = 0; i < layers.size(); i++) body.layers[i] = {layers[i].ids, layers[i].table, sink_->layers()[layers[i].layer]};
+    return launch(body, uint64_t{layers.size()} * source.to.rows, stream, overlap);
+}
+
+int32_t CudaBackend::record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) {
+    const Current current(context_);
+    if (int32_t s = retain(); s < 0) return s;
+    overlap = overlap && overlaps_;
+    int32_t status = ROUTECAP_OK;
+    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+        if (layers.size() == 1) {
+            status = record_layers<K, 1>(source, layers, overlap, stream);
+            return;
+        }
+        for (size_t l = 0; l < layers.size() && status == ROUTECAP_OK; l += ROUTECAP_RECORD_LAYERS)
+            status = record_layers<K, ROUTECAP_RECORD_LAYERS>(source, layers.subspan(l, std::min<size_t>(ROUTECAP_RECORD_LAYERS, layers.size() - l)),
+                                                              overlap, stream);
+    });
+    return status;
+}
+
+int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) {
     const Current current(context_);
     if (int32_t s = retain(); s < 0) return s;
     int32_t status = ROUTECAP_OK;
-    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-        status = launch(kernels::Record<K>{source, shape_->k, sink_->layers()[layer], control()}, source.rows, stream);
+    kernels::with_lane_experts(logits.experts, [&]<uint32_t V>() {
+        const kernels::Route<V> body{router, logits, shape_->k, sink_->layers()[layer], control()};
+        status = launch(body, uint64_t{logits.from.rows} * 32, stream);
     });
     return status;
 }
@@ -376,6 +437,33 @@ void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &posit
     const Current current(context_);
     s.failed = try_copy(slot, rows, positions, stream) < 0;
     if (s.failed) lost_.store(true, std::memory_order_relaxed);
+}
+
+// ---- Probing --------------------------------------------------------------------------------
+
+int32_t CudaBackend::wait_for(routecap_stream stream, uint32_t &rows_begun) {
+    const Current current(context_);
+    const Uncaptured uncaptured;
+    kernels::Control words;
+    ROUTECAP_TRY(StreamSynchronize, stream);
+    ROUTECAP_TRY(MemcpyDtoHAsync, &words, arena_->at(plan_.control), sizeof words, side_);
+    ROUTECAP_TRY(StreamSynchronize, side_);
+    rows_begun = words.rows();
+    return ROUTECAP_OK;
+}
+
+int32_t CudaBackend::read_layer(uint32_t layer, uint32_t rows, void *ids) {
+    const Current current(context_);
+    const Uncaptured uncaptured;
+    const kernels::SinkLayer &from = sink_->layers()[layer];
+    const size_t element = sink_element_bytes(from.dtype);
+    const size_t bytes = shape_->k * element, pitch = static_cast<size_t>(from.row_stride) * element;
+    const auto address = reinterpret_cast<CUdeviceptr>(from.ids);
+    const uint32_t copies = pitch == bytes ? 1 : rows;
+    for (uint32_t r = 0; r < copies; r++)
+        ROUTECAP_TRY(MemcpyDtoHAsync, static_cast<uint8_t *>(ids) + r * bytes, address + r * pitch, bytes * (rows / copies), side_);
+    ROUTECAP_TRY(StreamSynchronize, side_);
+    return ROUTECAP_OK;
 }
 
 // ---- Filing ---------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ namespace routecap::cuda {
     F(EventDestroy, 4000)                     \
     F(EventRecord, 2000)                      \
     F(LaunchKernel, 4000)                     \
+    F(LaunchKernelEx, 11060)                  \
     F(GraphAddKernelNode, 12000)              \
     F(GraphRetainUserObject, 11030)           \
     F(UserObjectCreate, 11030)                \

@@ -58,8 +58,28 @@ public:
         return ROUTECAP_OK;
     }
 
-    int32_t record(uint32_t layer, const kernels::Source &source, routecap_stream) override {
-        kernels::with_columns(shape_->k, [&]<uint32_t K>() { run(kernels::Record<K>{source, shape_->k, sink_.layers()[layer], &control_}); });
+    int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool, routecap_stream) override {
+        kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+            for (const RecordedLayer &l : layers) run(kernels::RecordOne<K>{source, shape_->k, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}});
+        });
+        return ROUTECAP_OK;
+    }
+
+    int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream) override {
+        run(kernels::Route<1>{router, logits, shape_->k, sink_.layers()[layer], &control_});
+        return ROUTECAP_OK;
+    }
+
+    int32_t wait_for(routecap_stream, uint32_t &rows_begun) override {
+        rows_begun = control_.rows();
+        return ROUTECAP_OK;
+    }
+    int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override {
+        const kernels::SinkLayer &from = sink_.layers()[layer];
+        const size_t element = sink_element_bytes(from.dtype), bytes = shape_->k * element;
+        for (uint32_t r = 0; r < rows; r++)
+            std::memcpy(static_cast<uint8_t *>(ids) + r * bytes,
+                        static_cast<const uint8_t *>(from.ids) + static_cast<int64_t>(r) * from.row_stride * static_cast<int64_t>(element), bytes);
         return ROUTECAP_OK;
     }
 

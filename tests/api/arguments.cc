@@ -161,7 +161,7 @@ TEST(Arguments, null_and_forms) {
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_coverage(c, r, 0, 0, &coverage, nullptr, sizeof(routecap_missing), 1));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_extract(c, r, 0, 0, 0, 0, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_extract(c, r, 0, 0, 3, 0, &routing));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_extract(c, r, 0, 0, 0, 2, &routing));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_extract(c, r, 0, 0, 0, 4, &routing));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_extract_batch(c, nullptr, sizeof(routecap_extract_item), 1));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_finish(c, r, 0, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_OUT_OF_RANGE, routecap_request_finish(c, r, ROUTECAP_MAX_POSITION + 1, &routing));
@@ -256,7 +256,7 @@ TEST(Arguments, sources) {
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([](auto &s) { s.ids = nullptr; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([](auto &s) { s.table_size = 4; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([&](auto &s) { s.table = ids; }));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([](auto &s) { s.reserved = 1; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([](auto &s) { s.flags = 2; }));
     EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, record([](auto &s) { s.first_row = 8; }));
     EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, record([](auto &s) { s.first_row = UINT32_MAX; }));
     EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, record([](auto &s) { s.rows = 9; }));

@@ -225,7 +225,7 @@ TEST(Copy, arguments) {
     EXPECT_STATUS(ROUTECAP_OK, copy([](auto &) {}));
     for (int32_t dtype : {0, -1, ROUTECAP_DTYPE_ID16_BF16, 99}) EXPECT_STATUS(ROUTECAP_ERR_DTYPE, copy([&](auto &o) { o.dtype = dtype; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, copy([](auto &o) { o.order = 2; }));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, copy([](auto &o) { o.flags = 2; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, copy([](auto &o) { o.flags = 4; }));
     EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, copy([](auto &o) { o.first_layer = 3; }));
     EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, copy([](auto &o) { o.first_layer = 2, o.layers = 2; }));
     EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, copy([](auto &o) { o.layers = UINT32_MAX; }));

@@ -148,15 +148,15 @@ TYPED_TEST(Bodies, record_reads_every_source) {
                     const auto id = static_cast<int64_t>(random() % 1000) - 100;
                     s = static_cast<S>(dtype == ROUTECAP_DTYPE_ID16_BF16 ? id << 16 | 0x3c00 : id);
                 }
-                Record<0> kernel{};
-                kernel.source.ids = source.data();
+                RecordOne<0> kernel{};
+                kernel.layers[0].ids = source.data();
                 kernel.source.dtype = dtype;
                 kernel.source.row_stride = stride;
                 kernel.source.column_stride = column_stride;
-                kernel.source.rows = rows;
-                kernel.source.first_row = 3;
+                kernel.source.to.rows = rows;
+                kernel.source.to.first_row = 3;
                 kernel.k = k;
-                kernel.sink = f.layers[0];
+                kernel.layers[0].sink = f.layers[0];
                 kernel.control = &f.control;
                 run(kernel);
                 for (uint32_t r = 0; r < 7; r++)
@@ -186,13 +186,13 @@ TYPED_TEST(Bodies, record_never_wraps) {
     Fixture<TypeParam> f(1, 1, 300, 16);
     f.begin(16);
     const int64_t source[] = {65541, 4294967301, -4294967291, INT64_MAX, INT64_MIN, 299, 300, -1, 0};
-    Record<1> kernel{};
-    kernel.source.ids = source;
+    RecordOne<1> kernel{};
+    kernel.layers[0].ids = source;
     kernel.source.dtype = ROUTECAP_DTYPE_I64;
     kernel.source.row_stride = kernel.source.column_stride = 1;
-    kernel.source.rows = 9;
+    kernel.source.to.rows = 9;
     kernel.k = 1;
-    kernel.sink = f.layers[0];
+    kernel.layers[0].sink = f.layers[0];
     kernel.control = &f.control;
     run(kernel);
     const int64_t plain[] = {-1, -1, -1, -1, -1, 299, -1, -1, 0};
@@ -209,8 +209,8 @@ TYPED_TEST(Bodies, record_never_wraps) {
     const int32_t table[] = {7, -3, 299, 300, INT32_MAX, INT32_MIN};
     const int64_t physical[] = {0, 1, 2, 3, 4, 5, 6, -1, 2};
     f.begin(16);
-    kernel.source.ids = physical;
-    kernel.source.table = table;
+    kernel.layers[0].ids = physical;
+    kernel.layers[0].table = table;
     kernel.source.table_size = 6;
     kernel.source.offset = 0;
     run(kernel);

@@ -205,19 +205,32 @@ const char *name_of(const void *handle) {
     return kernel == nullptr ? "?" : kernel->name.c_str();
 }
 
-CUresult LaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
-                      CUstream handle, void **parameters, void **extra) {
-    return call({"cuLaunchKernel", kNothing, handle, name_of(function)}, [&](State &s, Lock &) {
+CUresult launch(const char *name, CUfunction function, const Dimensions &grid, const Dimensions &block, CUstream handle, void **parameters,
+                void **extra) {
+    return call({name, kNothing, handle, name_of(function)}, [&](State &s, Lock &) {
         Stream *stream;
         if (const CUresult r = s.find_stream(handle, stream); r != CUDA_SUCCESS) return r;
         Work work;
-        const Dimensions grid{gx, gy, gz}, block{bx, by, bz};
         const Kernel *const kernel = s.find_kernel(function);
         if (kernel != nullptr && !can_launch(*kernel, grid, block) && stream->capture != nullptr)
-            s.invalidate(*stream->capture, "cuLaunchKernel with a grid or block that cannot be");
+            s.invalidate(*stream->capture, "a launch with a grid or block that cannot be");
         if (const CUresult r = kernel_work(s, function, grid, block, parameters, extra, work); r != CUDA_SUCCESS) return r;
-        return s.submit(*stream, std::move(work), "cuLaunchKernel");
+        return s.submit(*stream, std::move(work), name);
     });
+}
+
+CUresult LaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
+                      CUstream handle, void **parameters, void **extra) {
+    return launch("cuLaunchKernel", function, {gx, gy, gz}, {bx, by, bz}, handle, parameters, extra);
+}
+
+// The one attribute it knows lets a kernel start before the one before it has finished; here none does.
+CUresult LaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {
+    if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;
+    return launch("cuLaunchKernelEx", function, {config->gridDimX, config->gridDimY, config->gridDimZ},
+                  {config->blockDimX, config->blockDimY, config->blockDimZ}, config->hStream, parameters, extra);
 }
 
 // ---- Graphs ------------------------------------------------------------------------------------
@@ -567,6 +580,7 @@ void add_graph_functions(std::vector<Function> &to) {
     FAKE_ADD(to, StreamUpdateCaptureDependencies, 12030, StreamUpdateCaptureDependencies);
     FAKE_ADD(to, ThreadExchangeStreamCaptureMode, 10010, ThreadExchangeStreamCaptureMode);
     FAKE_ADD(to, LaunchKernel, 4000, LaunchKernel);
+    FAKE_ADD(to, LaunchKernelEx, 11060, LaunchKernelEx);
     FAKE_ADD(to, GraphCreate, 10000, GraphCreate);
     FAKE_ADD(to, GraphAddKernelNode, 12000, GraphAddKernelNode);
     FAKE_ADD(to, GraphGetNodes, 10000, GraphGetNodes);

@@ -535,13 +535,15 @@ protected:
     // A forward pass of two rows that writes one layer, and the ids of row 1 of it.
     void forward(CUstream on, const int32_t *source) {
         run("routecap_begin", Begin{layers, 2, 2, 2, begin_items(2, 2, 4), control, slot, layout}, on);
-        Source from{};
-        from.ids = source;
-        from.row_stride = 2;
-        from.column_stride = 1;
-        from.dtype = ROUTECAP_DTYPE_I32;
-        from.rows = 2;
-        run("routecap_record_2", Record<2>{from, 2, layers[1], control}, on);
+        RecordOne<2> record{};
+        record.source.row_stride = 2;
+        record.source.column_stride = 1;
+        record.source.dtype = ROUTECAP_DTYPE_I32;
+        record.source.to.rows = 2;
+        record.k = 2;
+        record.control = control;
+        record.layers[0] = {source, nullptr, layers[1]};
+        run("routecap_record_2", record, on);
         run("routecap_snapshot8_2", Snapshot8<2>{layers, 2, 2, control, slot, layout}, on);
     }
     void expect_forward() {

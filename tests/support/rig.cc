@@ -59,6 +59,7 @@ Rig::Rig(const Options &options) : options_(options) {
     config.max_requests = options.max_requests;
     if (!options.layer_map.empty()) config.layer_map = options.layer_map.data();
     if (!options.layer_experts.empty()) config.layer_experts = options.layer_experts.data();
+    if (!options.layer_provenance.empty()) config.layer_provenance = options.layer_provenance.data();
     EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &capturer_));
 }
 

@@ -58,6 +58,7 @@ struct Options {
     uint32_t max_requests = 0;
     std::vector<int32_t> layer_map;
     std::vector<uint32_t> layer_experts;
+    std::vector<int32_t> layer_provenance;
     bool held = false;  // steps land when the test lets them: land() or open_gate()
 };
 

@@ -1,0 +1,240 @@
+// route: choose the experts of one layer from its router's logits, into the sink.
+//
+// logits (rows, experts) with strides, of 16 or 32 bits -> sink row of the layer (k), and the weights if they are wanted. An item is one row.
+// On the host a row is done by the functions below one expert after another; on a device by a warp (kernels.cu), with the same functions for what
+// decides: scores, keys, groups and the order of experts.
+#pragma once
+
+#include <math.h>
+
+#include "placement.h"
+
+namespace routecap::kernels {
+
+// A checked routecap_router.
+struct Router {
+    int32_t score;
+    int32_t group_score;
+    uint32_t flags;
+    uint32_t groups;  // 1: none
+    uint32_t groups_kept;
+    float scale;
+    float floor;
+    const void *bias;  // or nullptr
+    int32_t bias_dtype;
+    uint32_t hash_tokens;
+    const int32_t *hash_table;  // or nullptr
+};
+
+// A checked routecap_logits.
+struct Logits {
+    const void *logits;
+    int64_t row_stride;
+    int64_t column_stride;
+    int32_t dtype;
+    uint32_t experts;
+    Placement from;
+    const void *tokens;
+    int32_t tokens_dtype;
+    float *weights;  // or nullptr
+    int64_t weights_stride;
+};
+
+ROUTECAP_BODY float float_of_bits(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+    return __uint_as_float(bits);
+#else
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+#endif
+}
+ROUTECAP_BODY uint32_t bits_of_float(float f) {
+#if defined(__CUDA_ARCH__)
+    return __float_as_uint(f);
+#else
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+#endif
+}
+
+ROUTECAP_BODY float float_of_half(uint16_t half) {
+#if defined(__CUDA_ARCH__)
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(half));
+    return f;
+#else
+    const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 0x3ff;
+    if (exponent == 31) return float_of_bits(sign | 0x7f800000 | fraction << 13);
+    if (exponent != 0) return float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
+    const float subnormal = static_cast<float>(fraction) * 0x1p-24f;
+    return sign != 0 ? -subnormal : subnormal;
+#endif
+}
+
+// Element `at` of an array of floating-point numbers.
+ROUTECAP_BODY float element(const void *array, int32_t dtype, int64_t at) {
+    if (dtype == ROUTECAP_DTYPE_F32) return static_cast<const float *>(array)[at];
+    const uint16_t bits = static_cast<const uint16_t *>(array)[at];
+    return dtype == ROUTECAP_DTYPE_BF16 ? float_of_bits(static_cast<uint32_t>(bits) << 16) : float_of_half(bits);
+}
+
+// A key as an integer of the same order. Above kNotAKey, which is no key's.
+constexpr uint32_t kNotAKey = 0;
+ROUTECAP_BODY uint32_t ordered(float key) {
+    if (key != key) key = -INFINITY;
+    const uint32_t bits = bits_of_float(key + 0.0f);  // one zero
+    return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+ROUTECAP_BODY float key_of(uint32_t order) { return float_of_bits(order >> 31 != 0 ? order & 0x7fffffffu : ~order); }
+
+// V: how many experts a lane of a warp has, at least experts / 32.
+template <uint32_t V>
+struct Route {
+    Router router;
+    Logits logits;
+    uint32_t k;
+    SinkLayer sink;
+    Control *control;
+
+    ROUTECAP_BODY uint32_t outer() const { return 1; }
+    ROUTECAP_BODY uint32_t inner() const { return logits.from.rows; }
+
+    // The logit of an expert; what is not a number is minus infinity.
+    ROUTECAP_BODY float logit(uint32_t row, uint32_t expert, bool &number) const {
+        const float x = element(logits.logits, logits.dtype,
+                                static_cast<int64_t>(row) * logits.row_stride + static_cast<int64_t>(expert) * logits.column_stride);
+        number = x == x;
+        return number ? x : -INFINITY;
+    }
+
+    // e to the power of x - largest: of softmax's sum.
+    ROUTECAP_BODY static float exponential(float x, float largest) { return isinf(largest) ? (x == largest ? 1.0f : 0.0f) : expf(x - largest); }
+
+    // A score from a logit; softmax's with the largest logit and the sum of exponentials.
+    ROUTECAP_BODY float score(float x, float largest, float sum) const {
+        switch (router.score) {
+            case ROUTECAP_SCORE_SOFTMAX: return exponential(x, largest) / sum;
+            case ROUTECAP_SCORE_SIGMOID:
+                return (router.flags & ROUTECAP_ROUTER_SIGMOID_TANH) != 0 ? 0.5f * tanhf(0.5f * x) + 0.5f : 1.0f / (1.0f + expf(-x));
+            case ROUTECAP_SCORE_SQRT_SOFTPLUS: return sqrtf(x > 20.0f ? x : log1pf(expf(x)));
+            default: return x;
+        }
+    }
+    ROUTECAP_BODY bool ranks_logits() const {
+        return (router.flags & ROUTECAP_ROUTER_RANK_LOGITS) != 0 || router.score == ROUTECAP_SCORE_LOGIT;
+    }
+    ROUTECAP_BODY bool needs_sum_to_rank() const { return router.score == ROUTECAP_SCORE_SOFTMAX && !ranks_logits(); }
+
+    ROUTECAP_BODY uint32_t key(float x, bool number, uint32_t expert, float largest, float sum) const {
+        float key = ranks_logits() ? x : score(x, largest, sum);
+        if (router.bias != nullptr) key += element(router.bias, router.bias_dtype, expert);
+        return ordered(number ? key : -INFINITY);
+    }
+
+    ROUTECAP_BODY uint32_t group_size() const { return logits.experts / router.groups; }
+    // The score of a group of keys, order(e) for e in [0, group_size()).
+    template <class Order>
+    ROUTECAP_BODY uint32_t group(Order order) const {
+        uint32_t first = kNotAKey, second = kNotAKey;
+        for (uint32_t e = 0; e < group_size(); e++) {
+            const uint32_t o = order(e);
+            if (o > first) {
+                second = first;
+                first = o;
+            } else if (o > second && (o < first || router.group_score != ROUTECAP_GROUP_TOP2_DISTINCT)) {
+                second = o;
+            }
+        }
+        if (router.group_score == ROUTECAP_GROUP_MAX || second == kNotAKey) return first;
+        return ordered(key_of(first) + key_of(second));
+    }
+    // The key of an expert whose group is not kept.
+    ROUTECAP_BODY uint32_t dropped_key() const { return (router.flags & ROUTECAP_ROUTER_GROUPS_ZERO) != 0 ? ordered(0.0f) : kNotAKey; }
+
+    // The row of the hash table that holds a row's ids, or nullptr.
+    ROUTECAP_BODY const int32_t *hashed(uint32_t row) const {
+        const int64_t token = logits.tokens_dtype == ROUTECAP_DTYPE_I32 ? static_cast<const int32_t *>(logits.tokens)[row]
+                                                                        : static_cast<const int64_t *>(logits.tokens)[row];
+        return token < 0 || token >= static_cast<int64_t>(router.hash_tokens) ? nullptr : router.hash_table + token * k;
+    }
+    ROUTECAP_BODY int32_t checked(int64_t id) const { return id < 0 || id >= static_cast<int64_t>(logits.experts) ? kInvalidId : static_cast<int32_t>(id); }
+
+    // The weight of a score, given the sum of the chosen.
+    ROUTECAP_BODY float weight(float score, float sum) const {
+        if ((router.flags & ROUTECAP_ROUTER_RENORMALIZE) != 0)
+            score /= (router.flags & ROUTECAP_ROUTER_FLOOR_MAX) != 0 ? fmaxf(sum, router.floor) : sum + router.floor;
+        return score * router.scale;
+    }
+    // What the weight of an id begins with. Softmax's sum cancels where weights are divided by theirs, but for the floor.
+    ROUTECAP_BODY float chosen_score(uint32_t row, int32_t id, float largest, float sum) const {
+        if (id < 0) return 0.0f;
+        bool number;
+        const float x = logit(row, static_cast<uint32_t>(id), number);
+        return score(x, largest, sum);
+    }
+    ROUTECAP_BODY bool needs_sum() const { return router.score == ROUTECAP_SCORE_SOFTMAX && (needs_sum_to_rank() || logits.weights != nullptr); }
+
+#if !defined(__CUDA_ARCH__)
+    void item(uint32_t, uint32_t i) const {
+        if (!logits.from.live(i)) return;
+        const int64_t row = logits.from.row(i, control);
+        if (row < 0 && logits.weights == nullptr) return;
+        int32_t ids[ROUTECAP_MAX_K];
+        float largest = -INFINITY, sum = 0.0f;
+        bool number;
+        if (needs_sum()) {
+            for (uint32_t e = 0; e < logits.experts; e++) largest = fmaxf(largest, logit(i, e, number));
+            for (uint32_t e = 0; e < logits.experts; e++) sum += exponential(logit(i, e, number), largest);
+        }
+        if (router.hash_table != nullptr) {
+            const int32_t *from = hashed(i);
+            for (uint32_t c = 0; c < k; c++) ids[c] = from == nullptr ? kInvalidId : checked(from[c]);
+        } else {
+            choose(i, largest, sum, ids);
+        }
+        if (logits.weights != nullptr) {
+            float scores[ROUTECAP_MAX_K], total = 0.0f;
+            for (uint32_t c = 0; c < k; c++) total += scores[c] = chosen_score(i, ids[c], largest, sum);
+            for (uint32_t c = 0; c < k; c++) logits.weights[static_cast<int64_t>(i) * logits.weights_stride + c] = weight(scores[c], total);
+        }
+        if (row < 0) return;
+        with_row(sink, row, [&](auto *cell) {
+            using T = std::remove_reference_t<decltype(*cell)>;
+            if (all_poison<T, 0>(cell, k))
+                for (uint32_t c = 0; c < k; c++) cell[c] = static_cast<T>(ids[c]);
+            else
+                count(&control->conflicts, 1);
+        });
+    }
+
+private:
+    void choose(uint32_t row, float largest, float sum, int32_t *ids) const {
+        uint32_t keys[ROUTECAP_MAX_ROUTED_EXPERTS];
+        for (uint32_t e = 0; e < logits.experts; e++) {
+            bool number;
+            const float x = logit(row, e, number);
+            keys[e] = key(x, number, e, largest, sum);
+        }
+        if (router.groups > 1) {
+            uint32_t groups[ROUTECAP_MAX_GROUPS];
+            for (uint32_t g = 0; g < router.groups; g++) groups[g] = group([&](uint32_t e) { return keys[g * group_size() + e]; });
+            for (uint32_t g = 0; g < router.groups; g++) {
+                uint32_t better = 0;
+                for (uint32_t h = 0; h < router.groups; h++) better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
+                for (uint32_t e = 0; better >= router.groups_kept && e < group_size(); e++) keys[g * group_size() + e] = dropped_key();
+            }
+        }
+        for (uint32_t c = 0; c < k; c++) {
+            uint32_t best = 0;
+            for (uint32_t e = 1; e < logits.experts; e++)
+                if (keys[e] > keys[best]) best = e;
+            keys[best] = kNotAKey;
+            ids[c] = static_cast<int32_t>(best);
+        }
+    }
+#endif
+};
+
+}  // namespace routecap::kernels

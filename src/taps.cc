@@ -1,0 +1,261 @@
+// The forward path's taps: where ids come into the sink by a call, and the probe that looks at what came. Arguments are checked here; the work is the
+// backend's.
+#include <cmath>
+
+#include "capturer.h"
+#include "probe.h"
+#include "status.h"
+#include "structs.h"
+
+namespace routecap {
+namespace {
+
+unsigned long long ull(uint64_t n) { return n; }
+
+bool is_float(int32_t dtype) { return dtype == ROUTECAP_DTYPE_F32 || dtype == ROUTECAP_DTYPE_F16 || dtype == ROUTECAP_DTYPE_BF16; }
+
+}  // namespace
+
+// ---- Where rows go --------------------------------------------------------------------------
+
+int32_t Capturer::check_placement(const kernels::Placement &to) const {
+    if (to.rows > config_.rows || (to.row_index == nullptr && to.first_row > config_.rows - to.rows))
+        return report(ROUTECAP_ERR_CAPACITY, "rows [%u,%llu) of a sink of %u", to.first_row, ull(to.first_row) + to.rows, config_.rows);
+    return ROUTECAP_OK;
+}
+
+// A layer that can be written, in rows that were not written before as far as the host knows.
+int32_t Capturer::check_layer(uint32_t layer, const kernels::Placement &to, bool capturing) const {
+    if (layer >= config_.shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, config_.shape->layers);
+    if (backend_->sink().layers()[layer].ids == nullptr) return report(ROUTECAP_ERR_STATE, "layer %u has no sink yet", layer);
+    const Recorded &recorded = recorded_[layer];
+    if (!known(to, capturing) || recorded.begin != begins_) return ROUTECAP_OK;
+    for (const auto &[first, end] : recorded.rows)
+        if (std::max(first, to.first_row) < std::min(end, to.first_row + to.rows))
+            return report(ROUTECAP_ERR_CONFLICT, "rows [%u,%u) of layer %u were recorded in this step already, at least in part", to.first_row,
+                          to.first_row + to.rows, layer);
+    return ROUTECAP_OK;
+}
+
+// Whether the host knows which rows of which step are written.
+bool Capturer::known(const kernels::Placement &to, bool capturing) const {
+    return begun_ && !capturing && to.row_index == nullptr && to.live_rows == nullptr && to.row_base == nullptr;
+}
+
+void Capturer::note_recorded(uint32_t layer, const kernels::Placement &to, bool capturing) {
+    if (!known(to, capturing)) return;
+    Recorded &recorded = recorded_[layer];
+    if (recorded.begin != begins_) {
+        recorded.begin = begins_;
+        recorded.rows.clear();
+    }
+    if (!recorded.rows.empty() && recorded.rows.back().second == to.first_row)
+        recorded.rows.back().second = to.first_row + to.rows;
+    else
+        recorded.rows.emplace_back(to.first_row, to.first_row + to.rows);
+}
+
+// ---- Ids ------------------------------------------------------------------------------------
+
+int32_t Capturer::check_source(const routecap_source &s, kernels::Source &source) const {
+    if (s.dtype != ROUTECAP_DTYPE_I16 && s.dtype != ROUTECAP_DTYPE_I32 && s.dtype != ROUTECAP_DTYPE_U32 && s.dtype != ROUTECAP_DTYPE_I64 &&
+        s.dtype != ROUTECAP_DTYPE_ID16_BF16)
+        return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a source's", s.dtype);
+    const uint32_t k = config_.shape->k, k_source = s.k_source != 0 ? s.k_source : k;
+    if (k_source < k) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the source has %u columns, a row %u", k_source, k);
+    if ((s.flags & ~ROUTECAP_SOURCE_OVERLAP) != 0) return report(ROUTECAP_ERR_ARGUMENT, "source.flags is %u", s.flags);
+    source = {.row_stride = s.row_stride != 0 ? s.row_stride : k_source,
+              .column_stride = s.column_stride != 0 ? s.column_stride : 1,
+              .dtype = s.dtype,
+              .offset = s.offset,
+              .table_size = s.table_size,
+              .to = {s.rows, s.first_row, s.live_rows, s.row_base, s.row_index}};
+    return check_placement(source.to);
+}
+
+int32_t Capturer::record(uint32_t layer, const routecap_source *source, routecap_stream stream) {
+    if (disabled()) return ROUTECAP_OK;
+    routecap_source s;
+    if (int32_t status = read_struct(s, source, "source"); status < 0) return status;
+    const RecordedLayer one{layer, s.ids, s.table};
+    return record(s, std::span(&one, 1), stream);
+}
+
+int32_t Capturer::record_layers(const routecap_source *source, const routecap_layer_source *layers, size_t layer_size, size_t count,
+                                routecap_stream stream) {
+    if (disabled()) return ROUTECAP_OK;
+    routecap_source s;
+    if (int32_t status = read_struct(s, source, "source"); status < 0) return status;
+    if (int32_t status = check_array(layers, count, layer_size, sizeof *layers, "layers"); status < 0) return status;
+    if (s.ids != nullptr || s.table != nullptr) return report(ROUTECAP_ERR_ARGUMENT, "source.ids or source.table is set: each layer has its own");
+    if (count > config_.shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, config_.shape->layers);
+    listed_.clear();
+    seen_.assign(config_.shape->layers, false);
+    for (size_t i = 0; i < count; i++) {
+        routecap_layer_source l;
+        if (int32_t status = read_struct(l, &at(layers, layer_size, i), layer_size, "layers"); status < 0) return status;
+        if (l.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "layers[%zu].reserved is %u", i, l.reserved);
+        if (l.layer < seen_.size() && seen_[l.layer]) return report(ROUTECAP_ERR_ARGUMENT, "layer %u is there twice", l.layer);
+        if (l.layer < seen_.size()) seen_[l.layer] = true;
+        listed_.push_back({l.layer, l.ids, l.table});
+    }
+    return record(s, listed_, stream);
+}
+
+int32_t Capturer::record(const routecap_source &s, std::span<const RecordedLayer> layers, routecap_stream stream) {
+    bool capturing = false;
+    if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
+    kernels::Source source;
+    if (int32_t status = check_source(s, source); status < 0) return status;
+    for (const RecordedLayer &l : layers) {
+        if (s.rows > 0 && l.ids == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "the ids of layer %u are NULL", l.layer);
+        if ((l.table == nullptr) != (s.table_size == 0))
+            return report(ROUTECAP_ERR_ARGUMENT, "the table of layer %u is %s with table_size %u", l.layer, l.table == nullptr ? "NULL" : "set",
+                          s.table_size);
+        if (int32_t status = check_layer(l.layer, source.to, capturing); status < 0) return status;
+    }
+    if (s.rows == 0 || layers.empty()) return ROUTECAP_OK;
+    if (int32_t status = backend_->record(source, layers, (s.flags & ROUTECAP_SOURCE_OVERLAP) != 0, stream); status < 0) return status;
+    for (const RecordedLayer &l : layers) note_recorded(l.layer, source.to, capturing);
+    return ROUTECAP_OK;
+}
+
+// ---- Logits ---------------------------------------------------------------------------------
+
+int32_t init_router(routecap_router &router, int32_t method) {
+    constexpr uint32_t kRenormalize = ROUTECAP_ROUTER_RENORMALIZE, kLogits = ROUTECAP_ROUTER_RANK_LOGITS;
+    router = {};
+    router.scale = 1;
+    const auto is = [&](int32_t score, uint32_t flags, int32_t group_score = ROUTECAP_GROUP_MAX) {
+        router.score = score;
+        router.flags = flags;
+        router.group_score = group_score;
+        return ROUTECAP_OK;
+    };
+    switch (method) {
+        case ROUTECAP_METHOD_SOFTMAX: return is(ROUTECAP_SCORE_SOFTMAX, 0);
+        case ROUTECAP_METHOD_SOFTMAX_RENORMALIZE: return is(ROUTECAP_SCORE_SOFTMAX, kRenormalize);
+        case ROUTECAP_METHOD_TOPK_SOFTMAX: return is(ROUTECAP_SCORE_SOFTMAX, kLogits | kRenormalize);
+        case ROUTECAP_METHOD_TOPK: return is(ROUTECAP_SCORE_LOGIT, 0);
+        case ROUTECAP_METHOD_TOPK_SIGMOID: return is(ROUTECAP_SCORE_SIGMOID, kLogits);
+        case ROUTECAP_METHOD_SIGMOID: return is(ROUTECAP_SCORE_SIGMOID, 0);
+        case ROUTECAP_METHOD_DEEPSEEK_V2: return is(ROUTECAP_SCORE_SOFTMAX, 0);
+        case ROUTECAP_METHOD_ERNIE:
+            router.floor = 1e-12f;
+            return is(ROUTECAP_SCORE_SOFTMAX, kRenormalize | ROUTECAP_ROUTER_FLOOR_MAX);
+        case ROUTECAP_METHOD_SIGMOID_RENORMALIZE: break;
+        case ROUTECAP_METHOD_DEEPSEEK_V3: break;
+        case ROUTECAP_METHOD_DEEPSEEK_V4: break;
+        default: return report(ROUTECAP_ERR_ARGUMENT, "method %d is none", method);
+    }
+    router.floor = 1e-20f;
+    if (method == ROUTECAP_METHOD_DEEPSEEK_V4) return is(ROUTECAP_SCORE_SQRT_SOFTPLUS, kRenormalize);
+    return is(ROUTECAP_SCORE_SIGMOID, kRenormalize, ROUTECAP_GROUP_TOP2);
+}
+
+int32_t Capturer::check_router(const routecap_router &r, uint32_t experts, kernels::Router &router) const {
+    constexpr uint32_t kFlags = ROUTECAP_ROUTER_RANK_LOGITS | ROUTECAP_ROUTER_RENORMALIZE | ROUTECAP_ROUTER_FLOOR_MAX |
+                                ROUTECAP_ROUTER_SIGMOID_TANH | ROUTECAP_ROUTER_GROUPS_ZERO;
+    if (r.score < ROUTECAP_SCORE_LOGIT || r.score > ROUTECAP_SCORE_SQRT_SOFTPLUS || r.group_score < ROUTECAP_GROUP_MAX ||
+        r.group_score > ROUTECAP_GROUP_TOP2_DISTINCT || (r.flags & ~kFlags) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "router: score %d, group_score %d, flags %u", r.score, r.group_score, r.flags);
+    const uint32_t groups = r.groups > 1 ? r.groups : 1, kept = groups > 1 ? r.groups_kept : 1;
+    if (groups > ROUTECAP_MAX_GROUPS || experts % groups != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "%u groups of %u experts", groups, experts);
+    if (kept < 1 || kept > groups || experts / groups * kept < config_.shape->k)
+        return report(ROUTECAP_ERR_ARGUMENT, "%u groups of %u are kept, of %u experts each", kept, groups, experts / groups);
+    if (!std::isfinite(r.scale) || !std::isfinite(r.floor)) return report(ROUTECAP_ERR_ARGUMENT, "router.scale or router.floor is no number");
+    if (r.bias != nullptr && !is_float(r.bias_dtype)) return report(ROUTECAP_ERR_DTYPE, "router.bias_dtype is %d", r.bias_dtype);
+    if ((r.hash_table == nullptr) != (r.hash_tokens == 0))
+        return report(ROUTECAP_ERR_ARGUMENT, "router.hash_table is %s with %u tokens", r.hash_table == nullptr ? "NULL" : "set", r.hash_tokens);
+    router = {.score = r.score,
+              .group_score = r.group_score,
+              .flags = r.flags,
+              .groups = groups,
+              .groups_kept = kept,
+              .scale = r.scale != 0 ? r.scale : 1.0f,
+              .floor = r.floor,
+              .bias = r.bias,
+              .bias_dtype = r.bias_dtype,
+              .hash_tokens = r.hash_tokens,
+              .hash_table = r.hash_table};
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::route(uint32_t layer, const routecap_router *router, const routecap_logits *logits, routecap_stream stream) {
+    if (disabled()) return ROUTECAP_OK;
+    routecap_router r;
+    routecap_logits l;
+    if (int32_t status = read_struct(r, router, "router"); status < 0) return status;
+    if (int32_t status = read_struct(l, logits, "logits"); status < 0) return status;
+    bool capturing = false;
+    if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
+    const Shape &shape = *config_.shape;
+    if (layer >= shape.layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, shape.layers);
+    if (!shape.is_recomputed(layer)) return report(ROUTECAP_ERR_STATE, "layer %u is not one that config.layer_provenance calls recomputed", layer);
+    const uint32_t experts = l.experts != 0 ? l.experts : shape.layer_experts[layer];
+    if (experts < shape.k || experts > shape.layer_experts[layer] || experts > ROUTECAP_MAX_ROUTED_EXPERTS)
+        return report(ROUTECAP_ERR_ARGUMENT, "%u columns of logits, for a layer of %u experts", experts, shape.layer_experts[layer]);
+    kernels::Router checked;
+    if (int32_t status = check_router(r, experts, checked); status < 0) return status;
+    const bool hashed = r.hash_table != nullptr;
+    if (l.logits != nullptr ? !is_float(l.dtype) : l.dtype != 0 && !is_float(l.dtype))
+        return report(ROUTECAP_ERR_DTYPE, "logits.dtype is %d", l.dtype);
+    if (l.rows > 0 && l.logits == nullptr && (!hashed || l.weights != nullptr)) return report(ROUTECAP_ERR_ARGUMENT, "logits.logits is NULL");
+    if (hashed && l.rows > 0 && l.tokens == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "logits.tokens is NULL, and the router has a hash_table");
+    if (l.tokens != nullptr && l.tokens_dtype != ROUTECAP_DTYPE_I32 && l.tokens_dtype != ROUTECAP_DTYPE_I64)
+        return report(ROUTECAP_ERR_DTYPE, "logits.tokens_dtype is %d", l.tokens_dtype);
+    if (l.weights != nullptr && l.weights_stride != 0 && l.weights_stride < static_cast<int64_t>(shape.k))
+        return report(ROUTECAP_ERR_ARGUMENT, "logits.weights_stride is %lld", static_cast<long long>(l.weights_stride));
+    const kernels::Logits from{.logits = l.logits,
+                               .row_stride = l.row_stride != 0 ? l.row_stride : experts,
+                               .column_stride = l.column_stride != 0 ? l.column_stride : 1,
+                               .dtype = l.dtype,
+                               .experts = experts,
+                               .from = {l.rows, l.first_row, l.live_rows, l.row_base, l.row_index},
+                               .tokens = l.tokens,
+                               .tokens_dtype = l.tokens_dtype,
+                               .weights = l.weights,
+                               .weights_stride = l.weights_stride != 0 ? l.weights_stride : shape.k};
+    if (int32_t status = check_placement(from.from); status < 0) return status;
+    if (int32_t status = check_layer(layer, from.from, capturing); status < 0) return status;
+    if (l.rows == 0) return ROUTECAP_OK;
+    if (int32_t status = backend_->route(layer, checked, from, stream); status < 0) return status;
+    note_recorded(layer, from.from, capturing);
+    return ROUTECAP_OK;
+}
+
+// ---- The probe ------------------------------------------------------------------------------
+
+int32_t Capturer::probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count, routecap_stream stream) {
+    if (int32_t s = check_array(layers, count, layer_size, sizeof *layers, "layers"); s < 0) return s;
+    const Shape *shape = config_.shape.get();
+    if (disabled()) {
+        for (size_t l = 0; l < count; l++) write_bytes(&at(layers, layer_size, l), layer_size, routecap_layer_probe{});
+        return ROUTECAP_OK;
+    }
+    if (int32_t s = enter_outside_capture(stream); s < 0) return s;
+    if (count > shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, shape->layers);
+    uint32_t begun = 0;
+    if (int32_t s = backend_->wait_for(stream, begun); s < 0) return s;
+    if (begun == 0) return report(ROUTECAP_ERR_STATE, "nothing is begun");
+    if (rows > begun) return report(ROUTECAP_ERR_CAPACITY, "%u rows of %u begun", rows, begun);
+    Probe probe(shape->k);
+    uint32_t found = 0;
+    for (uint32_t l = 0; l < count; l++) {
+        const kernels::SinkLayer &sink = backend_->sink().layers()[l];
+        routecap_layer_probe result;
+        if (sink.ids == nullptr) {
+            result = probe.without_sink(rows);
+        } else {
+            std::vector<unsigned char> ids(size_t{rows} * shape->k * sink_element_bytes(sink.dtype));
+            if (int32_t s = backend_->read_layer(l, rows, ids.data()); s < 0) return s;
+            result = probe.layer(ids, sink.dtype, rows, sink.experts);
+        }
+        found |= result.found;
+        write_bytes(&at(layers, layer_size, l), layer_size, result);
+    }
+    return found == 0 ? ROUTECAP_OK : report(ROUTECAP_PARTIAL, "layers look odd: see `found` of each");
+}
+
+}  // namespace routecap
