@@ -4,6 +4,12 @@
 
 namespace routecap::kernels {
 
+// A thread for every item.
+template <class Body>
+__device__ inline void run(const Body &body) {
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner(); i += gridDim.x * blockDim.x) body.item(0, i);
+}
+
 // A snapshot has a thread for every cell: the eight of a byte of validity are neighbours in a warp. What a thread needs of the layers' table it reads
 // while the control words are still on their way.
 template <class Id, uint32_t K>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "begin.h"
+#include "received.h"
 #include "record.h"
 #include "route.h"
 #include "snapshot.h"
@@ -24,7 +25,9 @@
     F(routecap_route_4, Route<4>)                                                                                                           \
     F(routecap_route_8, Route<8>)                                                                                                           \
     F(routecap_route_16, Route<16>)                                                                                                         \
-    F(routecap_route_32, Route<32>)
+    F(routecap_route_32, Route<32>)                                                                                                         \
+    F(routecap_dispatch, Received)                                                                                                          \
+    F(routecap_dispatch_expanded, ReceivedExpanded)
 #define ROUTECAP_COLUMN_KERNELS(F, name, Body)                                                                                              \
     F(name##0, Body<0>)                                                                                                                     \
     F(name##1, Body<1>)                                                                                                                     \

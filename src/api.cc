@@ -4,6 +4,7 @@
 #include "capturer.h"
 #include "config.h"
 #include "copy.h"
+#include "kernels/received.h"
 #include "process.h"
 #include "routecap.h"
 #include "routing.h"
@@ -179,6 +180,20 @@ int32_t routecap_router_init(routecap_router *router, size_t struct_size, int32_
 int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap_router *router, const routecap_logits *logits,
                              routecap_stream stream) {
     return with(capturer, [&](Capturer &c) { return c.route(layer, router, logits, stream); });
+}
+
+int32_t routecap_layer_record_received(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, routecap_stream stream) {
+    return with(capturer, [&](Capturer &c) { return c.record_received(layer, received, stream); });
+}
+
+int32_t routecap_received_merge(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged) {
+    if (executed == nullptr || count == 0) return report(ROUTECAP_ERR_ARGUMENT, "nothing to merge");
+    for (size_t t = 0; t < count; t++)
+        if (executed[t] == nullptr && cells > 0) return report(ROUTECAP_ERR_ARGUMENT, "executed[%zu] is NULL", t);
+    if (merged == nullptr && cells > 0) return report(ROUTECAP_ERR_ARGUMENT, "merged is NULL");
+    if (!kernels::merge_executed(executed, count, cells, merged))
+        return report(ROUTECAP_ERR_CONFLICT, "two ranks have different ids for one column of a token");
+    return ROUTECAP_OK;
 }
 
 int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count,
@@ -379,6 +394,8 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         ROUTECAP_ENTRY(router_init),
         ROUTECAP_ENTRY(layer_route),
         ROUTECAP_ENTRY(capturer_probe),
+        ROUTECAP_ENTRY(layer_record_received),
+        ROUTECAP_ENTRY(received_merge),
         ROUTECAP_ENTRY(step_begin),
         ROUTECAP_ENTRY(step_snapshot),
         ROUTECAP_ENTRY(step_issue),
@@ -412,7 +429,7 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         ROUTECAP_ENTRY(routing_free),
 #undef ROUTECAP_ENTRY
     };
-    static_assert(sizeof(routecap_api) == 16 + 49 * sizeof(void *), "an entry was added: add it to the table above");
+    static_assert(sizeof(routecap_api) == 16 + 51 * sizeof(void *), "an entry was added: add it to the table above");
     const bool stands_in = major == ROUTECAP_VERSION_MAJOR && (major == 0 ? minor == ROUTECAP_VERSION_MINOR : minor <= ROUTECAP_VERSION_MINOR);
     return stands_in ? &api : nullptr;
 }

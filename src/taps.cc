@@ -4,6 +4,7 @@
 
 #include "capturer.h"
 #include "probe.h"
+#include "received.h"
 #include "status.h"
 #include "structs.h"
 
@@ -223,6 +224,23 @@ int32_t Capturer::route(uint32_t layer, const routecap_router *router, const rou
     if (int32_t status = backend_->route(layer, checked, from, stream); status < 0) return status;
     note_recorded(layer, from.from, capturing);
     return ROUTECAP_OK;
+}
+
+// ---- A dispatch -----------------------------------------------------------------------------
+
+int32_t Capturer::record_received(uint32_t layer, const routecap_received *received, routecap_stream stream) {
+    if (disabled()) return ROUTECAP_OK;
+    routecap_received r;
+    if (int32_t s = read_struct(r, received, "received"); s < 0) return s;
+    bool capturing = false;
+    if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
+    const Shape &shape = *config_.shape;
+    if (layer >= shape.layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, shape.layers);
+    if (r.experts == 0) r.experts = shape.layer_experts[layer];
+    if (r.k == 0) r.k = shape.k;
+    if (r.expert_alignment == 0) r.expert_alignment = 1;
+    if (int32_t s = check_received(r); s < 0) return s;
+    return with_received(r, [&](const auto &body) { return backend_->read(body, stream); });
 }
 
 // ---- The probe ------------------------------------------------------------------------------

@@ -64,6 +64,8 @@ public:
     int32_t begin(uint32_t rows, routecap_stream stream) override;
     int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) override;
     int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) override;
+    int32_t read(const kernels::Received &body, routecap_stream stream) override { return read_dispatch(body, stream); }
+    int32_t read(const kernels::ReceivedExpanded &body, routecap_stream stream) override { return read_dispatch(body, stream); }
     int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
@@ -89,6 +91,8 @@ private:
     int32_t launch(const Body &body, uint64_t items, CUstream stream, bool overlap = false);
     template <uint32_t K, uint32_t L>
     int32_t record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, CUstream stream);
+    template <class Body>
+    int32_t read_dispatch(const Body &body, CUstream stream);
     template <class Body>
     int32_t add_leaf(const Body &body, uint64_t items, CUstream stream);
     int32_t retain();
@@ -206,6 +210,8 @@ int32_t CudaBackend::warm_up() {
 #undef ROUTECAP_EMPTY
     }
     if (status < 0) return status;
+    if (int32_t s = launch(kernels::Received{}, 0, side_); s < 0) return s;
+    if (int32_t s = launch(kernels::ReceivedExpanded{}, 0, side_); s < 0) return s;
     if (int32_t s = with_snapshot([&](const auto &body) { return launch(body, 0, side_); }); s < 0) return s;
     ROUTECAP_TRY(StreamSynchronize, side_);
     return ROUTECAP_OK;
@@ -380,6 +386,15 @@ int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router, const 
         status = launch(body, uint64_t{logits.from.rows} * 32, stream);
     });
     return status;
+}
+
+// It touches memory of the caller only, so that nothing is retained.
+template <class Body>
+int32_t CudaBackend::read_dispatch(const Body &body, CUstream stream) {
+    const Current current(context_);
+    if (body.from.executed != nullptr)
+        ROUTECAP_TRY(MemsetD8Async, reinterpret_cast<CUdeviceptr>(body.from.executed), kernels::kNotExecutedByte, body.from.executed_bytes(), stream);
+    return launch(body, body.inner(), stream);
 }
 
 // Calls f(body) with the snapshot's element body for this shape.

@@ -70,6 +70,9 @@ public:
         return ROUTECAP_OK;
     }
 
+    int32_t read(const kernels::Received &body, routecap_stream) override { return read_dispatch(body); }
+    int32_t read(const kernels::ReceivedExpanded &body, routecap_stream) override { return read_dispatch(body); }
+
     int32_t wait_for(routecap_stream, uint32_t &rows_begun) override {
         rows_begun = control_.rows();
         return ROUTECAP_OK;
@@ -107,6 +110,13 @@ public:
 
 private:
     uint8_t *slot(int32_t n) const { return layout_.slot(slots_.get(), n); }
+
+    template <class Body>
+    int32_t read_dispatch(const Body &body) {
+        if (body.from.executed != nullptr) std::memset(body.from.executed, kernels::kNotExecutedByte, body.from.executed_bytes());
+        run(body);
+        return ROUTECAP_OK;
+    }
 
     template <class Id>
     void snapshot() {
