@@ -15,25 +15,28 @@ struct Placement {
 
     ROUTECAP_BODY bool live(uint32_t i) const { return live_rows == nullptr || static_cast<int64_t>(i) < *live_rows; }
 
-    // The sink row of a live row; -1 if it has none. A row outside those begun is counted.
-    ROUTECAP_BODY int64_t row(uint32_t i, Control *control) const {
-        int64_t row = static_cast<int64_t>(first_row) + static_cast<int64_t>(i);
-        if (row_base != nullptr) row += *row_base;
-        if (row_index != nullptr) {
-            row = row_index[i];
-            if (row < 0) return -1;
-        }
-        if (row >= 0 && row < static_cast<int64_t>(control->rows())) return row;
-        count(&control->dropped, 1);
-        return -1;
+    // The sink row of a live row, begun or not; -1 if it has none.
+    ROUTECAP_BODY int64_t target(uint32_t i) const {
+        if (row_index != nullptr) return row_index[i] < 0 ? kNone : row_index[i];
+        const int64_t row = static_cast<int64_t>(first_row) + static_cast<int64_t>(i) + (row_base != nullptr ? *row_base : 0);
+        return row < 0 ? kOutside : row;
     }
+    // Whether every target is a row of the sink, as the host knows.
+    ROUTECAP_BODY bool inside() const { return row_index == nullptr && row_base == nullptr; }
+
+    // Whether a target may be written. One that is not begun is counted.
+    ROUTECAP_BODY static bool begun(int64_t row, Control *control) {
+        if (row >= 0 && row < static_cast<int64_t>(control->rows())) return true;
+        if (row != kNone) count(&control->dropped, 1);
+        return false;
+    }
+
+    static constexpr int64_t kNone = -1, kOutside = -2;
 };
 
-// Whether nobody wrote a cell.
+// Whether nobody wrote a cell that held these ids.
 template <class T, uint32_t K>
-ROUTECAP_BODY bool all_poison(const T *cell, uint32_t k) {
-    Ids<T, K> ids;
-    load(ids, cell, k);
+ROUTECAP_BODY bool all_poison(const Ids<T, K> &ids, uint32_t k) {
     bool poison = true;
     for (uint32_t c = 0; c < columns<K>(k); c++) poison &= ids[c] == kPoison<T>;
     return poison;

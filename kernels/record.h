@@ -55,28 +55,34 @@ struct Record {
         for (uint32_t c = 0; c < columns<K>(k); c++)
             out[c] = static_cast<T>(id(layer, static_cast<int64_t>(from[static_cast<int64_t>(c) * source.column_stride] >> shift)));
     }
+    template <class T>
+    ROUTECAP_BODY void read(const LayerIds &layer, uint32_t row, Ids<T, K> &out) const {
+        switch (source.dtype) {
+            case ROUTECAP_DTYPE_I16: return convert<int16_t>(layer, row, out);
+            case ROUTECAP_DTYPE_I32: return convert<int32_t>(layer, row, out);
+            case ROUTECAP_DTYPE_U32: return convert<uint32_t>(layer, row, out);
+            case ROUTECAP_DTYPE_I64: return convert<int64_t>(layer, row, out);
+            default: return convert<int32_t, 16>(layer, row, out);  // id << 16 | bfloat16 weight
+        }
+    }
 
+    // On a device all that is read is on its way at once: the words of the step, the cell and the source.
     ROUTECAP_BODY void item(uint32_t l, uint32_t i) const {
         if (!source.to.live(i)) return;
-        const int64_t row = source.to.row(i, control);
-        if (row < 0) return;
         const LayerIds &layer = layers[L == 1 ? 0 : l];
+        const int64_t row = source.to.target(i);
         with_row(layer.sink, row, [&](auto *cell) {
             using T = std::remove_reference_t<decltype(*cell)>;
-            bool poison = all_poison<T, K>(cell, k);
-            if (poison) {
-                Ids<T, K> out{};
-                switch (source.dtype) {
-                    case ROUTECAP_DTYPE_I16: convert<int16_t>(layer, i, out); break;
-                    case ROUTECAP_DTYPE_I32: convert<int32_t>(layer, i, out); break;
-                    case ROUTECAP_DTYPE_U32: convert<uint32_t>(layer, i, out); break;
-                    case ROUTECAP_DTYPE_I64: convert<int64_t>(layer, i, out); break;
-                    default: convert<int32_t, 16>(layer, i, out); break;  // id << 16 | bfloat16 weight
-                }
-                poison = claim(cell, out[0]);
-                if (poison) store(cell, out, k);
-            }
-            if (!poison) count(&control->conflicts, 1);
+            const bool inside = source.to.inside();
+            Ids<T, K> was, out{};
+            if (inside) load(was, cell, k);
+            if (row >= 0) read(layer, i, out);
+            if (!source.to.begun(row, control)) return;
+            if (!inside) load(was, cell, k);
+            if (all_poison(was, k) && claim(cell, out[0]))
+                store(cell, out, k);
+            else
+                count(&control->conflicts, 1);
         });
     }
 };

@@ -101,13 +101,12 @@ struct Route {
     ROUTECAP_BODY uint32_t outer() const { return 1; }
     ROUTECAP_BODY uint32_t inner() const { return logits.from.rows; }
 
-    // The logit of an expert; what is not a number is minus infinity.
-    ROUTECAP_BODY float logit(uint32_t row, uint32_t expert, bool &number) const {
-        const float x = element(logits.logits, logits.dtype,
-                                static_cast<int64_t>(row) * logits.row_stride + static_cast<int64_t>(expert) * logits.column_stride);
-        number = x == x;
-        return number ? x : -INFINITY;
+    ROUTECAP_BODY int64_t at(uint32_t row, uint32_t expert) const {
+        return static_cast<int64_t>(row) * logits.row_stride + static_cast<int64_t>(expert) * logits.column_stride;
     }
+    // What counts of a logit: one that is not a number is minus infinity.
+    ROUTECAP_BODY static float counted(float x) { return x == x ? x : -INFINITY; }
+    ROUTECAP_BODY float logit(uint32_t row, uint32_t expert) const { return element(logits.logits, logits.dtype, at(row, expert)); }
 
     // e to the power of x - largest: of softmax's sum.
     ROUTECAP_BODY static float exponential(float x, float largest) { return isinf(largest) ? (x == largest ? 1.0f : 0.0f) : expf(x - largest); }
@@ -125,19 +124,22 @@ struct Route {
     ROUTECAP_BODY bool ranks_logits() const {
         return (router.flags & ROUTECAP_ROUTER_RANK_LOGITS) != 0 || router.score == ROUTECAP_SCORE_LOGIT;
     }
-    ROUTECAP_BODY bool needs_sum_to_rank() const { return router.score == ROUTECAP_SCORE_SOFTMAX && !ranks_logits(); }
 
-    ROUTECAP_BODY uint32_t key(float x, bool number, uint32_t expert, float largest, float sum) const {
-        float key = ranks_logits() ? x : score(x, largest, sum);
-        if (router.bias != nullptr) key += element(router.bias, router.bias_dtype, expert);
-        return ordered(number ? key : -INFINITY);
+    // The key of an expert, from its logit as it is and its bias.
+    ROUTECAP_BODY uint32_t key(float x, float bias, float largest, float sum) const {
+        const float key = (ranks_logits() ? x : score(x, largest, sum)) + bias;
+        return ordered(x == x ? key : -INFINITY);
     }
+    ROUTECAP_BODY float bias(uint32_t expert) const { return router.bias == nullptr ? 0.0f : element(router.bias, router.bias_dtype, expert); }
 
     ROUTECAP_BODY uint32_t group_size() const { return logits.experts / router.groups; }
     // The score of a group of keys, order(e) for e in [0, group_size()).
     template <class Order>
     ROUTECAP_BODY uint32_t group(Order order) const {
         uint32_t first = kNotAKey, second = kNotAKey;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 8
+#endif
         for (uint32_t e = 0; e < group_size(); e++) {
             const uint32_t o = order(e);
             if (o > first) {
@@ -169,24 +171,23 @@ struct Route {
     }
     // What the weight of an id begins with. Softmax's sum cancels where weights are divided by theirs, but for the floor.
     ROUTECAP_BODY float chosen_score(uint32_t row, int32_t id, float largest, float sum) const {
-        if (id < 0) return 0.0f;
-        bool number;
-        const float x = logit(row, static_cast<uint32_t>(id), number);
-        return score(x, largest, sum);
+        return id < 0 ? 0.0f : score(counted(logit(row, static_cast<uint32_t>(id))), largest, sum);
     }
-    ROUTECAP_BODY bool needs_sum() const { return router.score == ROUTECAP_SCORE_SOFTMAX && (needs_sum_to_rank() || logits.weights != nullptr); }
+    ROUTECAP_BODY bool needs_sum() const {
+        return router.score == ROUTECAP_SCORE_SOFTMAX && (logits.weights != nullptr || (router.hash_table == nullptr && !ranks_logits()));
+    }
 
 #if !defined(__CUDA_ARCH__)
     void item(uint32_t, uint32_t i) const {
         if (!logits.from.live(i)) return;
-        const int64_t row = logits.from.row(i, control);
-        if (row < 0 && logits.weights == nullptr) return;
+        const int64_t row = logits.from.target(i);
+        const bool begun = logits.from.begun(row, control);
+        if (!begun && logits.weights == nullptr) return;
         int32_t ids[ROUTECAP_MAX_K];
         float largest = -INFINITY, sum = 0.0f;
-        bool number;
         if (needs_sum()) {
-            for (uint32_t e = 0; e < logits.experts; e++) largest = fmaxf(largest, logit(i, e, number));
-            for (uint32_t e = 0; e < logits.experts; e++) sum += exponential(logit(i, e, number), largest);
+            for (uint32_t e = 0; e < logits.experts; e++) largest = fmaxf(largest, counted(logit(i, e)));
+            for (uint32_t e = 0; e < logits.experts; e++) sum += exponential(counted(logit(i, e)), largest);
         }
         if (router.hash_table != nullptr) {
             const int32_t *from = hashed(i);
@@ -199,10 +200,12 @@ struct Route {
             for (uint32_t c = 0; c < k; c++) total += scores[c] = chosen_score(i, ids[c], largest, sum);
             for (uint32_t c = 0; c < k; c++) logits.weights[static_cast<int64_t>(i) * logits.weights_stride + c] = weight(scores[c], total);
         }
-        if (row < 0) return;
+        if (!begun) return;
         with_row(sink, row, [&](auto *cell) {
             using T = std::remove_reference_t<decltype(*cell)>;
-            if (all_poison<T, 0>(cell, k))
+            Ids<T, 0> was;
+            load(was, cell, k);
+            if (all_poison(was, k))
                 for (uint32_t c = 0; c < k; c++) cell[c] = static_cast<T>(ids[c]);
             else
                 count(&control->conflicts, 1);
@@ -212,11 +215,7 @@ struct Route {
 private:
     void choose(uint32_t row, float largest, float sum, int32_t *ids) const {
         uint32_t keys[ROUTECAP_MAX_ROUTED_EXPERTS];
-        for (uint32_t e = 0; e < logits.experts; e++) {
-            bool number;
-            const float x = logit(row, e, number);
-            keys[e] = key(x, number, e, largest, sum);
-        }
+        for (uint32_t e = 0; e < logits.experts; e++) keys[e] = key(logit(row, e), bias(e), largest, sum);
         if (router.groups > 1) {
             uint32_t groups[ROUTECAP_MAX_GROUPS];
             for (uint32_t g = 0; g < router.groups; g++) groups[g] = group([&](uint32_t e) { return keys[g * group_size() + e]; });

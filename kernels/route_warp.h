@@ -16,16 +16,17 @@ public:
     // The whole warp does row i of the source.
     __device__ void row(uint32_t i) {
         if (!body_.logits.from.live(i)) return;
-        int64_t to = 0;
-        if (lane_ == 0) to = body_.logits.from.row(i, body_.control);  // counts
-        to = __shfl_sync(kAll, to, 0);
-        if (to < 0 && body_.logits.weights == nullptr) return;
+        const int64_t to = body_.logits.from.target(i);
+        bool begun = false;
+        if (lane_ == 0) begun = body_.logits.from.begun(to, body_.control);  // counts
         const bool hashed = body_.router.hash_table != nullptr;
         float largest = -INFINITY, sum = 0.0f;
         if (!hashed || body_.needs_sum()) load(i, largest, sum);
+        begun = __shfl_sync(kAll, begun, 0);
+        if (!begun && body_.logits.weights == nullptr) return;
         const int32_t id = hashed ? look_up(i) : choose(largest, sum);
         if (body_.logits.weights != nullptr) weigh(i, id, largest, sum);
-        if (to >= 0) write(to, id);
+        if (begun) write(to, id);
     }
 
 private:
@@ -43,20 +44,34 @@ private:
     // A place in shared memory for each expert, so that lanes which walk through groups of 32 do not wait for one another.
     __device__ static uint32_t place(uint32_t e) { return e + e / 32; }
 
-    __device__ void load(uint32_t i, float &largest, float &sum) {
-        numbers_ = 0;
+    // The lane's elements of an array, all on their way at once.
+    __device__ void read(const void *array, int32_t dtype, int64_t first, int64_t stride, float (&to)[V]) const {
+        const auto each = [&](auto element) {
 #pragma unroll
-        for (uint32_t v = 0; v < V; v++) {
-            bool number = false;
-            x_[v] = exists(v) ? body_.logit(i, expert(v), number) : -INFINITY;
-            numbers_ |= static_cast<uint32_t>(number) << v;
+            for (uint32_t v = 0; v < V; v++) to[v] = element(first + (exists(v) ? static_cast<int64_t>(expert(v)) : 0) * stride);
+        };
+        if (dtype == ROUTECAP_DTYPE_F32)
+            each([array](int64_t at) { return element(array, ROUTECAP_DTYPE_F32, at); });
+        else if (dtype == ROUTECAP_DTYPE_BF16)
+            each([array](int64_t at) { return element(array, ROUTECAP_DTYPE_BF16, at); });
+        else
+            each([array](int64_t at) { return element(array, ROUTECAP_DTYPE_F16, at); });
+    }
+
+    __device__ void load(uint32_t i, float &largest, float &sum) {
+        read(body_.logits.logits, body_.logits.dtype, body_.at(i, 0), body_.logits.column_stride, x_);
+        if (body_.router.bias != nullptr) {
+            read(body_.router.bias, body_.router.bias_dtype, 0, 1, bias_);
+        } else {
+#pragma unroll
+            for (uint32_t v = 0; v < V; v++) bias_[v] = 0.0f;
         }
         if (!body_.needs_sum()) return;
 #pragma unroll
-        for (uint32_t v = 0; v < V; v++) largest = fmaxf(largest, x_[v]);
+        for (uint32_t v = 0; v < V; v++) largest = fmaxf(largest, exists(v) ? body_.counted(x_[v]) : -INFINITY);
         largest = reduce(largest, true);
 #pragma unroll
-        for (uint32_t v = 0; v < V; v++) sum += exists(v) ? body_.exponential(x_[v], largest) : 0.0f;
+        for (uint32_t v = 0; v < V; v++) sum += exists(v) ? body_.exponential(body_.counted(x_[v]), largest) : 0.0f;
         sum = reduce(sum, false);
     }
 
@@ -65,20 +80,27 @@ private:
         return from == nullptr || lane_ >= body_.k ? kInvalidId : body_.checked(from[lane_]);
     }
 
+    // The best of of(First), ... of(First + N - 1), in pairs.
+    template <uint32_t First = 0, uint32_t N = V, class Of, class Best>
+    __device__ static uint32_t pairwise(Of of, Best best) {
+        if constexpr (N == 1)
+            return of(First);
+        else
+            return best(pairwise<First, N / 2>(of, best), pairwise<First + N / 2, N / 2>(of, best));
+    }
+
     // Lane c gets the expert of column c.
     __device__ int32_t choose(float largest, float sum) {
 #pragma unroll
-        for (uint32_t v = 0; v < V; v++)
-            key_[v] = exists(v) ? body_.key(x_[v], (numbers_ >> v & 1) != 0, expert(v), largest, sum) : kNotAKey;
+        for (uint32_t v = 0; v < V; v++) key_[v] = exists(v) ? body_.key(x_[v], bias_[v], largest, sum) : kNotAKey;
         if (body_.router.groups > 1) drop_groups();
         int32_t id = kInvalidId;
         for (uint32_t c = 0; c < body_.k; c++) {
-            uint32_t best = kNotAKey, at = 0;
-#pragma unroll
-            for (uint32_t v = 0; v < V; v++)
-                if (key_[v] > best) best = key_[v], at = v;
+            const uint32_t best = pairwise([&](uint32_t v) { return key_[v]; }, [](uint32_t a, uint32_t b) { return max(a, b); });
             const uint32_t most = __reduce_max_sync(kAll, best);
-            const uint32_t winner = __reduce_min_sync(kAll, best == most ? expert(at) : UINT32_MAX);
+            const uint32_t first = pairwise([&](uint32_t v) { return key_[v] == most ? expert(v) : UINT32_MAX; },
+                                            [](uint32_t a, uint32_t b) { return min(a, b); });
+            const uint32_t winner = __reduce_min_sync(kAll, first);
 #pragma unroll
             for (uint32_t v = 0; v < V; v++)
                 if (expert(v) == winner) key_[v] = kNotAKey;
@@ -129,9 +151,8 @@ private:
     const Route<V> &body_;
     uint32_t *shared_;
     const uint32_t lane_;
-    float x_[V];
+    float x_[V], bias_[V];
     uint32_t key_[V];
-    uint32_t numbers_ = 0;  // which of them are
 };
 
 template <uint32_t V>
