@@ -9,11 +9,12 @@ where torch or a CUDA device is missing.
 import contextlib
 import ctypes
 import gc
+import os
 import sys
 import threading
 import time
 import unittest
-from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p, sizeof
+from ctypes import POINTER, byref, c_uint8, c_uint64, c_void_p, sizeof
 
 try:
     import torch
@@ -21,101 +22,14 @@ except ImportError as error:
     print(f"torch_process: not run, no torch: {error}")
     sys.exit(77)
 
-# ---- The C API --------------------------------------------------------------------------------
-
-OK, INCOMPLETE, LOST, PENDING, NOT_CAPTURED = 0, 1, 2, 3, 5
-ERR_CAPTURING = -206
-ALL = 0xFFFFFFFFFFFFFFFF
-I16, I32, I64 = 2, 4, 6
-BACKEND_CUDA = 2
-EXTERNAL_SINK = 2
-ROW_MAJOR, LAYER_MAJOR = 0, 1
-TAKE, MAKE = 0, 1
-
-
-class Config(ctypes.Structure):
-    _fields_ = [("struct_size", c_uint32), ("backend", c_int32), ("role", c_int32), ("device", c_int32), ("layers", c_uint32),
-                ("k", c_uint32), ("experts", c_uint32), ("rows", c_uint32), ("slots", c_uint32), ("sink_dtype", c_int32),
-                ("flags", c_uint32), ("id_space", c_int32), ("max_requests", c_uint32), ("reserved", c_uint32), ("budget_bytes", c_uint64),
-                ("layer_map", POINTER(c_int32)), ("layer_experts", POINTER(c_uint32))]
-
-
-class Stats(ctypes.Structure):
-    _fields_ = [("struct_size", c_uint32), ("silent_layers", c_uint32)] + [(name, c_uint64) for name in (
-        "steps_issued", "steps_landed", "steps_lost", "rows_issued", "rows_in_flight", "rows_provisional", "rows_delivered", "rows_missing",
-        "rows_lost", "rows_late", "rows_rejected", "rows_unplaced", "rows_refused", "rows_skipped", "rows_overlapped", "rows_mismatched",
-        "rows_dropped", "cells_conflicting", "cells_unwritten", "cells_out_of_range", "cells_duplicate", "requests_open", "steps_in_flight",
-        "bytes_in_use", "bytes_peak", "bytes_budget")]
-
-
-class Sink(ctypes.Structure):
-    _fields_ = [("struct_size", c_uint32), ("dtype", c_int32), ("ids", c_void_p), ("rows", c_uint32), ("k", c_uint32),
-                ("row_stride", c_int64), ("layer_stride", c_int64)]
-
-
-class Source(ctypes.Structure):
-    _fields_ = [("struct_size", c_uint32), ("dtype", c_int32), ("ids", c_void_p), ("row_stride", c_int64), ("column_stride", c_int64),
-                ("rows", c_uint32), ("k_source", c_uint32), ("live_rows", c_void_p), ("row_base", c_void_p), ("row_index", c_void_p),
-                ("first_row", c_uint32), ("offset", c_int32), ("table", c_void_p), ("table_size", c_uint32), ("reserved", c_uint32)]
-
-
-class Span(ctypes.Structure):
-    _fields_ = [("request", c_uint64), ("position", c_uint64), ("position_end", c_uint64), ("sink_row", c_uint32), ("rows", c_uint32),
-                ("flags", c_uint32), ("reserved", c_uint32)]
-
-
-class IssueOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_uint32), ("snapshot", c_int32), ("tag", c_uint64), ("positions", c_void_p), ("positions_dtype", c_int32),
-                ("reserved", c_uint32)]
-
-
-class CopyOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_uint32), ("dtype", c_int32), ("order", c_int32), ("flags", c_uint32), ("first_layer", c_uint32),
-                ("layers", c_uint32), ("row_stride", c_int64), ("layer_stride", c_int64), ("fill", c_int64)]
-
-
-FUNCTIONS = {  # name without prefix: result, arguments
-    "version": (c_uint32, []),
-    "status_name": (c_char_p, [c_int32]),
-    "last_error": (c_char_p, []),
-    "config_init": (c_int32, [POINTER(Config), c_size_t]),
-    "capturer_create": (c_int32, [POINTER(Config), POINTER(c_void_p)]),
-    "capturer_destroy": (None, [c_void_p]),
-    "capturer_stats": (c_int32, [c_void_p, POINTER(Stats)]),
-    "sink_bind": (c_int32, [c_void_p, c_uint32, c_uint32, POINTER(Sink)]),
-    "sink_layer": (c_int32, [c_void_p, c_uint32, POINTER(Sink)]),
-    "layer_record": (c_int32, [c_void_p, c_uint32, POINTER(Source), c_void_p]),
-    "step_begin": (c_int32, [c_void_p, c_uint32, c_void_p]),
-    "step_snapshot": (c_int32, [c_void_p, c_void_p]),
-    "step_issue": (c_int32, [c_void_p, POINTER(Span), c_size_t, c_size_t, POINTER(IssueOptions), POINTER(c_int32), POINTER(c_uint64),
-                             c_void_p]),
-    "step_discard": (c_int32, [c_void_p, c_void_p]),
-    "step_poll": (c_int32, [c_void_p, c_uint64]),
-    "step_finalize": (c_int32, [c_void_p, c_uint64, c_int64, POINTER(c_uint64)]),
-    "request_open": (c_int32, [c_void_p, c_void_p, POINTER(c_uint64), c_size_t]),
-    "copy_options_init": (c_int32, [POINTER(CopyOptions), c_size_t]),
-    "request_extract_into": (c_int32, [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(CopyOptions), c_void_p, c_size_t, c_void_p, c_size_t,
-                                       POINTER(c_uint64)]),
-    "request_finish": (c_int32, [c_void_p, c_uint64, c_uint64, POINTER(c_void_p)]),
-    "request_close": (c_int32, [c_void_p, c_uint64]),
-    "routing_wait": (c_int32, [c_void_p, c_int64]),
-    "routing_copy_to": (c_int32, [c_void_p, POINTER(CopyOptions), c_void_p, c_size_t, c_void_p, c_size_t, POINTER(c_uint64)]),
-    "routing_free": (None, [c_void_p]),
-}
-
-
-class Library:
-    """Functions of the library as attributes. ctypes lets other Python threads run during a call."""
-
-    def load(self, path):
-        loaded = ctypes.CDLL(path)
-        for name, (result, arguments) in FUNCTIONS.items():
-            function = getattr(loaded, "routecap_" + name)
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name, function)
-
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "support"))
+from routecap_ctypes import (ALL, BACKEND_CUDA, CONFIG_EXTERNAL_SINK as EXTERNAL_SINK, DTYPE_I16 as I16, DTYPE_I32 as I32, DTYPE_I64 as I64,
+                             ERR_CAPTURING, INCOMPLETE, NOT_CAPTURED, OK, ORDER_LAYER_MAJOR as LAYER_MAJOR, ORDER_ROW_MAJOR as ROW_MAJOR,
+                             PENDING, SNAPSHOT_MAKE as MAKE, SNAPSHOT_TAKE as TAKE, Config, CopyOptions, IssueOptions, Library, Sink, Source,
+                             Span, Stats)
 
 lib = Library()
+expect = lib.expect  # a status that is as usual, which is not counted as a check of its own
 cuda_driver = None  # libcuda.so.1, to look at the current context
 checks_passed = 0
 WAIT_NS = 60 * 10**9
@@ -127,14 +41,6 @@ def checked(condition, message):
     if not condition:
         raise AssertionError(message() if callable(message) else message)
     checks_passed += 1
-
-
-def expect(status, expected=OK, what="call"):
-    """The status of a call, which is not counted as a check of its own where it is as usual."""
-    if status != expected:
-        name = lib.status_name(status).decode()
-        raise AssertionError(f"{what}: {name} ({status}) instead of {expected}; last error: {lib.last_error().decode()!r}")
-    return status
 
 
 def expect_status(status, expected, what):
