@@ -54,7 +54,16 @@ install_library() {
     library=$(find "$prefix" -name 'libroutecap.so.0')
 }
 
-# llama.cpp: the engine's prebuilt libraries and its headers from npm, a Python environment with gguf from PyPI, two small models made on the spot.
+# A Python environment with NumPy and gguf, which writes models for llama.cpp.
+install_python() {
+    need python3=python3
+    "$build/python/bin/python" -c 'import gguf, numpy' 2> /dev/null && return
+    say "setup: making a Python environment with gguf"
+    python3 -m venv "$build/python" 2> /dev/null || { rm -rf "$build/python"; need /no/venv=python3-venv; python3 -m venv "$build/python"; }
+    "$build/python/bin/pip" install --quiet --disable-pip-version-check gguf==0.19.0
+}
+
+# llama.cpp: the engine's prebuilt libraries and its headers from npm, two small models made on the spot.
 llama_version=3.22.1
 install_llama() {
     need npm=npm git=git python3=python3
@@ -78,11 +87,7 @@ install_llama() {
         touch "$llama/ready-$llama_version"
     fi
     llama_libraries=$llama/binaries/bins/$machine
-    if ! "$build/python/bin/python" -c 'import gguf' 2> /dev/null; then
-        say "setup: making a Python environment with gguf"
-        python3 -m venv "$build/python" 2> /dev/null || { rm -rf "$build/python"; need /no/venv=python3-venv; python3 -m venv "$build/python"; }
-        "$build/python/bin/pip" install --quiet --disable-pip-version-check gguf==0.19.0
-    fi
+    install_python
     for bindings in qwen3moe deepseek2; do
         [ "$llama/$bindings.gguf" -nt examples/llama_cpp/make_model.py ] ||
             "$build/python/bin/python" examples/llama_cpp/make_model.py "$bindings" "$llama/$bindings.gguf"

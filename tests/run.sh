@@ -111,6 +111,9 @@ against_installed() {
 }
 sanitized() { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && ctest_in "build/$1"; }
 
+# Routing from logits, against NumPy.
+routing() { install_python && "$build/python/bin/python" tests/taps/route.py "$library"; }
+
 examples() {
     install_llama && build_llama_example || return 1
     local model
@@ -153,6 +156,7 @@ suite installed-tree installed_tree
 suite tests against_installed
 suite asan-ubsan sanitized asan
 suite tsan sanitized tsan
+suite routing routing
 suite examples examples
 suite bench bench
 if [ $full = 1 ]; then
