@@ -459,6 +459,54 @@ TEST_F(HotPathDriver, special_cases_cost_one_thing_each) {
     EXPECT_COST(behind, engine.begin(stream));
 }
 
+// However many rows: a launch for each 64 layers recorded at once, one for a layer routed, and a memset with it for a table of what was executed.
+TEST_F(HotPathDriver, taps_cost_a_launch) {
+    Rig rig({.shape = {.layers = 130, .k = 2, .experts = 16, .rows = 64}, .layer_provenance = std::vector<int32_t>(130, ROUTECAP_PROVENANCE_RECOMPUTED)});
+    const routecap_stream stream = rig.stream();
+    void *memory = rig.device().allocate(1 << 16);
+    std::vector<routecap_layer_source> layers;
+    for (uint32_t l = 0; l < 130; l++) layers.push_back({l, 0, memory, nullptr});
+    const auto record = [&](size_t count, uint32_t rows, uint32_t flags) {
+        routecap_source source{};
+        source.struct_size = sizeof source;
+        source.dtype = ROUTECAP_DTYPE_I32;
+        source.rows = rows;
+        source.flags = flags;
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(64));
+        return cost(ROUTECAP_OK, [&] { return routecap_layers_record(rig.capturer(), &source, layers.data(), sizeof layers[0], count, stream); });
+    };
+    const std::string enter = ENTER ", cuCtxGetCurrent, ", many = "cuLaunchKernel 1 routecap_records_2";
+    for (uint32_t rows : {1u, 64u}) {
+        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_record_2", 0, 0}), record(1, rows, 0));
+        EXPECT_COST((Cost{enter + "cuLaunchKernelEx 1 routecap_record_2", 0, 0}), record(1, rows, ROUTECAP_SOURCE_OVERLAP));
+        EXPECT_COST((Cost{enter + many, 0, 0}), record(64, rows, 0));
+        EXPECT_COST((Cost{enter + many + ", " + many + ", " + many, 0, 0}), record(130, rows, 0));
+
+        routecap_router router;
+        EXPECT_STATUS(ROUTECAP_OK, routecap_router_init(&router, sizeof router, ROUTECAP_METHOD_SOFTMAX));
+        routecap_logits logits{};
+        logits.struct_size = sizeof logits;
+        logits.dtype = ROUTECAP_DTYPE_F32;
+        logits.logits = memory;
+        logits.rows = rows;
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(64));
+        EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_route_2", 0, 0}),
+                    cost(ROUTECAP_OK, [&] { return routecap_layer_route(rig.capturer(), 0, &router, &logits, stream); }));
+
+        routecap_received received{};
+        received.struct_size = sizeof received;
+        received.ranks = 2;
+        received.tokens_per_rank = 64;
+        received.rows = rows;
+        received.metadata = static_cast<const int32_t *>(memory);
+        received.ids = memory;
+        received.dtype = ROUTECAP_DTYPE_I32;
+        received.executed = static_cast<int32_t *>(memory) + 4096;
+        EXPECT_COST((Cost{enter + "cuMemsetD8Async 1, cuLaunchKernel 1 routecap_dispatch", 0, 0}),
+                    cost(ROUTECAP_OK, [&] { return routecap_layer_record_received(rig.capturer(), 0, &received, stream); }));
+    }
+}
+
 TEST_F(HotPathDriver, lost_steps_copy_nothing) {
     Engine engine(kFew, false, 2);
     for (uint32_t i = 0; i < kWarmUps; i++) engine.round(false);
