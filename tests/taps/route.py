@@ -411,7 +411,8 @@ class Bench:
         if case.bias is not None:
             router.bias, router.bias_dtype = self.put(case.bias), case.bias_dtype
         if r.hash_table is not None:
-            router.hash_table, router.hash_tokens = self.put(r.hash_table), len(r.hash_table)
+            around = np.concatenate([r.hash_table] * 3)  # ids that would pass for those of a token outside the table
+            router.hash_table, router.hash_tokens = self.put(around, r.hash_table.size), len(r.hash_table)
         return router
 
     def logits(self, case, weights):
