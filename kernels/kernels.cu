@@ -1,6 +1,6 @@
 // The device's form of every kernel in list.h: a grid-stride loop over the items of an element body.
 #include "list.h"
-#include "route_warp.h"
+#include "route.cuh"
 
 namespace routecap::kernels {
 

@@ -48,21 +48,19 @@ struct Record {
         return id < 0 || id >= static_cast<int64_t>(layer.sink.experts) ? kInvalidId : static_cast<int32_t>(id);
     }
 
-    // Source row `row`, of elements S >> shift.
-    template <class S, int shift = 0, class T>
-    ROUTECAP_BODY void convert(const LayerIds &layer, uint32_t row, Ids<T, K> &out) const {
+    // The numbers in a source row, of elements S >> shift.
+    template <class S, int shift = 0>
+    ROUTECAP_BODY void read(const LayerIds &layer, uint32_t row, int64_t *to) const {
         const S *from = static_cast<const S *>(layer.ids) + static_cast<int64_t>(row) * source.row_stride;
-        for (uint32_t c = 0; c < columns<K>(k); c++)
-            out[c] = static_cast<T>(id(layer, static_cast<int64_t>(from[static_cast<int64_t>(c) * source.column_stride] >> shift)));
+        for (uint32_t c = 0; c < columns<K>(k); c++) to[c] = static_cast<int64_t>(from[static_cast<int64_t>(c) * source.column_stride] >> shift);
     }
-    template <class T>
-    ROUTECAP_BODY void read(const LayerIds &layer, uint32_t row, Ids<T, K> &out) const {
+    ROUTECAP_BODY void read(const LayerIds &layer, uint32_t row, int64_t *to) const {
         switch (source.dtype) {
-            case ROUTECAP_DTYPE_I16: return convert<int16_t>(layer, row, out);
-            case ROUTECAP_DTYPE_I32: return convert<int32_t>(layer, row, out);
-            case ROUTECAP_DTYPE_U32: return convert<uint32_t>(layer, row, out);
-            case ROUTECAP_DTYPE_I64: return convert<int64_t>(layer, row, out);
-            default: return convert<int32_t, 16>(layer, row, out);  // id << 16 | bfloat16 weight
+            case ROUTECAP_DTYPE_I16: return read<int16_t>(layer, row, to);
+            case ROUTECAP_DTYPE_I32: return read<int32_t>(layer, row, to);
+            case ROUTECAP_DTYPE_U32: return read<uint32_t>(layer, row, to);
+            case ROUTECAP_DTYPE_I64: return read<int64_t>(layer, row, to);
+            default: return read<int32_t, 16>(layer, row, to);  // id << 16 | bfloat16 weight
         }
     }
 
@@ -71,14 +69,16 @@ struct Record {
         if (!source.to.live(i)) return;
         const LayerIds &layer = layers[L == 1 ? 0 : l];
         const int64_t row = source.to.target(i);
+        int64_t numbers[K != 0 ? K : ROUTECAP_MAX_K] = {};
+        if (row >= 0) read(layer, i, numbers);
         with_row(layer.sink, row, [&](auto *cell) {
             using T = std::remove_reference_t<decltype(*cell)>;
             const bool inside = source.to.inside();
-            Ids<T, K> was, out{};
+            Ids<T, K> was{}, out{};
             if (inside) load(was, cell, k);
-            if (row >= 0) read(layer, i, out);
             if (!source.to.begun(row, control)) return;
             if (!inside) load(was, cell, k);
+            for (uint32_t c = 0; c < columns<K>(k); c++) out[c] = static_cast<T>(id(layer, numbers[c]));
             if (all_poison(was, k) && claim(cell, out[0]))
                 store(cell, out, k);
             else

@@ -112,13 +112,27 @@ struct Route {
     ROUTECAP_BODY static float exponential(float x, float largest) { return isinf(largest) ? (x == largest ? 1.0f : 0.0f) : expf(x - largest); }
 
     // A score from a logit; softmax's with the largest logit and the sum of exponentials.
-    ROUTECAP_BODY float score(float x, float largest, float sum) const {
-        switch (router.score) {
+    template <int32_t score>
+    ROUTECAP_BODY static float score_of(float x, float largest, float sum) {
+        switch (score) {
             case ROUTECAP_SCORE_SOFTMAX: return exponential(x, largest) / sum;
-            case ROUTECAP_SCORE_SIGMOID:
-                return (router.flags & ROUTECAP_ROUTER_SIGMOID_TANH) != 0 ? 0.5f * tanhf(0.5f * x) + 0.5f : 1.0f / (1.0f + expf(-x));
+            case ROUTECAP_SCORE_SIGMOID: return 1.0f / (1.0f + expf(-x));
+            case kSigmoidTanh: return 0.5f * tanhf(0.5f * x) + 0.5f;
             case ROUTECAP_SCORE_SQRT_SOFTPLUS: return sqrtf(x > 20.0f ? x : log1pf(expf(x)));
             default: return x;
+        }
+    }
+    static constexpr int32_t kSigmoidTanh = -1;
+    // Calls f.operator()<score>(): the score by which experts rank, or by which they weigh. Once for many experts, for there is much code behind it.
+    template <class F>
+    ROUTECAP_BODY void with_score(bool to_rank, F f) const {
+        switch (to_rank && ranks_logits() ? ROUTECAP_SCORE_LOGIT : router.score) {
+            case ROUTECAP_SCORE_SOFTMAX: return f.template operator()<ROUTECAP_SCORE_SOFTMAX>();
+            case ROUTECAP_SCORE_SIGMOID:
+                if ((router.flags & ROUTECAP_ROUTER_SIGMOID_TANH) != 0) return f.template operator()<kSigmoidTanh>();
+                return f.template operator()<ROUTECAP_SCORE_SIGMOID>();
+            case ROUTECAP_SCORE_SQRT_SOFTPLUS: return f.template operator()<ROUTECAP_SCORE_SQRT_SOFTPLUS>();
+            default: return f.template operator()<ROUTECAP_SCORE_LOGIT>();
         }
     }
     ROUTECAP_BODY bool ranks_logits() const {
@@ -126,9 +140,9 @@ struct Route {
     }
 
     // The key of an expert, from its logit as it is and its bias.
-    ROUTECAP_BODY uint32_t key(float x, float bias, float largest, float sum) const {
-        const float key = (ranks_logits() ? x : score(x, largest, sum)) + bias;
-        return ordered(x == x ? key : -INFINITY);
+    template <int32_t score>
+    ROUTECAP_BODY static uint32_t key(float x, float bias, float largest, float sum) {
+        return ordered(x == x ? score_of<score>(x, largest, sum) + bias : -INFINITY);
     }
     ROUTECAP_BODY float bias(uint32_t expert) const { return router.bias == nullptr ? 0.0f : element(router.bias, router.bias_dtype, expert); }
 
@@ -171,7 +185,10 @@ struct Route {
     }
     // What the weight of an id begins with. Softmax's sum cancels where weights are divided by theirs, but for the floor.
     ROUTECAP_BODY float chosen_score(uint32_t row, int32_t id, float largest, float sum) const {
-        return id < 0 ? 0.0f : score(counted(logit(row, static_cast<uint32_t>(id))), largest, sum);
+        float score = 0.0f;
+        if (id >= 0)
+            with_score(false, [&]<int32_t kind>() { score = score_of<kind>(counted(logit(row, static_cast<uint32_t>(id))), largest, sum); });
+        return score;
     }
     ROUTECAP_BODY bool needs_sum() const {
         return router.score == ROUTECAP_SCORE_SOFTMAX && (logits.weights != nullptr || (router.hash_table == nullptr && !ranks_logits()));
@@ -215,7 +232,9 @@ struct Route {
 private:
     void choose(uint32_t row, float largest, float sum, int32_t *ids) const {
         uint32_t keys[ROUTECAP_MAX_ROUTED_EXPERTS];
-        for (uint32_t e = 0; e < logits.experts; e++) keys[e] = key(logit(row, e), bias(e), largest, sum);
+        with_score(true, [&]<int32_t score>() {
+            for (uint32_t e = 0; e < logits.experts; e++) keys[e] = key<score>(logit(row, e), bias(e), largest, sum);
+        });
         if (router.groups > 1) {
             uint32_t groups[ROUTECAP_MAX_GROUPS];
             for (uint32_t g = 0; g < router.groups; g++) groups[g] = group([&](uint32_t e) { return keys[g * group_size() + e]; });

@@ -91,8 +91,10 @@ private:
 
     // Lane c gets the expert of column c.
     __device__ int32_t choose(float largest, float sum) {
+        body_.with_score(true, [&]<int32_t score>() {
 #pragma unroll
-        for (uint32_t v = 0; v < V; v++) key_[v] = exists(v) ? body_.key(x_[v], bias_[v], largest, sum) : kNotAKey;
+            for (uint32_t v = 0; v < V; v++) key_[v] = exists(v) ? Route<V>::template key<score>(x_[v], bias_[v], largest, sum) : kNotAKey;
+        });
         if (body_.router.groups > 1) drop_groups();
         int32_t id = kInvalidId;
         for (uint32_t c = 0; c < body_.k; c++) {
@@ -124,9 +126,12 @@ private:
         }
         const uint32_t kept = __ballot_sync(kAll, lane_ < groups && better < body_.router.groups_kept);
         const uint32_t dropped = body_.dropped_key();
+        const float groups_per_expert = 1.0f / static_cast<float>(size);
 #pragma unroll
-        for (uint32_t v = 0; v < V; v++)
-            if (exists(v) && (kept >> expert(v) / size & 1) == 0) key_[v] = dropped;
+        for (uint32_t v = 0; v < V; v++) {
+            const auto group = static_cast<uint32_t>((static_cast<float>(expert(v)) + 0.5f) * groups_per_expert);  // expert / size: both are small
+            if (exists(v) && (kept >> group & 1) == 0) key_[v] = dropped;
+        }
     }
 
     __device__ void weigh(uint32_t i, int32_t id, float largest, float sum) const {
