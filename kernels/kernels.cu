@@ -38,12 +38,21 @@ __device__ inline void run(const Record<K, L> &body) {
     asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif
     const uint32_t inner = body.inner(), items = body.outer() * inner;
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < items; i += gridDim.x * blockDim.x) body.item(L == 1 ? 0 : i / inner, L == 1 ? i : i % inner);
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < items; i += gridDim.x * blockDim.x)
+        body.item(L == 1 ? 0 : i / inner, L == 1 ? i : i % inner);
 }
 
 __device__ inline void run(const Begin &body) {
-    const uint32_t inner = body.inner(), items = body.outer() * inner;
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < items; i += gridDim.x * blockDim.x) body.item(i / inner, i % inner);
+    const auto each = [&]<class Count>(Count items) {
+        const uint32_t inner = body.inner();
+        for (Count i = blockIdx.x * blockDim.x + threadIdx.x; i < items; i += gridDim.x * blockDim.x)
+            body.item(static_cast<uint32_t>(i / inner), static_cast<uint32_t>(i % inner));
+    };
+    const uint64_t items = uint64_t{body.outer()} * body.inner();
+    if (items < uint32_t{1} << 31)
+        each(static_cast<uint32_t>(items));
+    else
+        each(items);
     if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
 }
 

@@ -130,19 +130,4 @@ private:
     }
 };
 
-// Merges the tables of `count` ranks, each of `cells` ids, on the host. `merged` may be one of them. False, with nothing written, if two of them
-// have different ids in one cell.
-inline bool merge_executed(const int32_t *const *tables, size_t count, size_t cells, int32_t *merged) {
-    const auto id = [&](size_t cell) {
-        int32_t highest = kNotExecuted;
-        for (size_t t = 0; t < count; t++) highest = tables[t][cell] > highest ? tables[t][cell] : highest;
-        return highest;
-    };
-    for (size_t cell = 0; cell < cells; cell++)
-        for (size_t t = 0; t < count; t++)
-            if (tables[t][cell] >= 0 && tables[t][cell] != id(cell)) return false;
-    for (size_t cell = 0; cell < cells; cell++) merged[cell] = id(cell);
-    return true;
-}
-
 }  // namespace routecap::kernels

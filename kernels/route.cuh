@@ -15,10 +15,10 @@ public:
 
     // The whole warp does row i of the source.
     __device__ void row(uint32_t i) {
-        if (!body_.logits.from.live(i)) return;
-        const int64_t to = body_.logits.from.target(i);
+        if (!body_.logits.to.live(i)) return;
+        const int64_t to = body_.logits.to.target(i);
         bool begun = false;
-        if (lane_ == 0) begun = body_.logits.from.begun(to, body_.control);  // counts
+        if (lane_ == 0) begun = body_.logits.to.begun(to, body_.control);  // counts
         const bool hashed = body_.router.hash_table != nullptr;
         float largest = -INFINITY, sum = 0.0f;
         if (!hashed || body_.needs_sum()) load(i, largest, sum);
@@ -126,10 +126,10 @@ private:
         }
         const uint32_t kept = __ballot_sync(kAll, lane_ < groups && better < body_.router.groups_kept);
         const uint32_t dropped = body_.dropped_key();
-        const float groups_per_expert = 1.0f / static_cast<float>(size);
+        const float inverse_size = 1.0f / static_cast<float>(size);
 #pragma unroll
         for (uint32_t v = 0; v < V; v++) {
-            const auto group = static_cast<uint32_t>((static_cast<float>(expert(v)) + 0.5f) * groups_per_expert);  // expert / size: both are small
+            const auto group = static_cast<uint32_t>((static_cast<float>(expert(v)) + 0.5f) * inverse_size);  // expert / size: both are small
             if (exists(v) && (kept >> group & 1) == 0) key_[v] = dropped;
         }
     }

@@ -33,7 +33,7 @@ struct Logits {
     int64_t column_stride;
     int32_t dtype;
     uint32_t experts;
-    Placement from;
+    Placement to;
     const void *tokens;
     int32_t tokens_dtype;
     float *weights;  // or nullptr
@@ -99,7 +99,7 @@ struct Route {
     Control *control;
 
     ROUTECAP_BODY uint32_t outer() const { return 1; }
-    ROUTECAP_BODY uint32_t inner() const { return logits.from.rows; }
+    ROUTECAP_BODY uint32_t inner() const { return logits.to.rows; }
 
     ROUTECAP_BODY int64_t at(uint32_t row, uint32_t expert) const {
         return static_cast<int64_t>(row) * logits.row_stride + static_cast<int64_t>(expert) * logits.column_stride;
@@ -196,9 +196,9 @@ struct Route {
 
 #if !defined(__CUDA_ARCH__)
     void item(uint32_t, uint32_t i) const {
-        if (!logits.from.live(i)) return;
-        const int64_t row = logits.from.target(i);
-        const bool begun = logits.from.begun(row, control);
+        if (!logits.to.live(i)) return;
+        const int64_t row = logits.to.target(i);
+        const bool begun = logits.to.begun(row, control);
         if (!begun && logits.weights == nullptr) return;
         int32_t ids[ROUTECAP_MAX_K];
         float largest = -INFINITY, sum = 0.0f;

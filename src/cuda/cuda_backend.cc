@@ -64,8 +64,8 @@ public:
     int32_t begin(uint32_t rows, routecap_stream stream) override;
     int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) override;
     int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) override;
-    int32_t read(const kernels::Received &body, routecap_stream stream) override { return read_dispatch(body, stream); }
-    int32_t read(const kernels::ReceivedExpanded &body, routecap_stream stream) override { return read_dispatch(body, stream); }
+    int32_t read_dispatch(const kernels::Received &body, routecap_stream stream) override { return read_any_dispatch(body, stream); }
+    int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream stream) override { return read_any_dispatch(body, stream); }
     int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
@@ -92,7 +92,7 @@ private:
     template <uint32_t K, uint32_t L>
     int32_t record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, CUstream stream);
     template <class Body>
-    int32_t read_dispatch(const Body &body, CUstream stream);
+    int32_t read_any_dispatch(const Body &body, CUstream stream);
     template <class Body>
     int32_t add_leaf(const Body &body, uint64_t items, CUstream stream);
     int32_t retain();
@@ -118,7 +118,7 @@ private:
     CUdevice device_ = 0;
     CUcontext context_ = nullptr;
     uint32_t most_blocks_ = 0;
-    bool overlaps_ = false;  // the device has programmatic dependent launch
+    bool overlaps_ = false;  // the device has programmatic dependent launch, and its kernels know of it
     Arena *arena_ = nullptr;
     uint8_t *staging_ = nullptr;  // the slots in page-locked host memory
     CUstream side_ = nullptr;
@@ -167,7 +167,7 @@ int32_t CudaBackend::create() {
     most_blocks_ = static_cast<uint32_t>(multiprocessors) * 8;
     int capability = 0;
     ROUTECAP_TRY(DeviceGetAttribute, &capability, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
-    overlaps_ = capability >= 9;
+    overlaps_ = capability >= 9 && ROUTECAP_PTX_ARCH >= 90;  // or that device may run a record that does not wait
     if (const CUresult r = Arena::create(device_, context_, plan_.bytes, &arena_); r != CUDA_SUCCESS) return fail(r, "cuMemAlloc");
     ROUTECAP_TRY(StreamCreate, &side_, CU_STREAM_NON_BLOCKING);
     ROUTECAP_TRY(EventCreate, &named_, CU_EVENT_DISABLE_TIMING);
@@ -383,14 +383,14 @@ int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router, const 
     int32_t status = ROUTECAP_OK;
     kernels::with_lane_experts(logits.experts, [&]<uint32_t V>() {
         const kernels::Route<V> body{router, logits, shape_->k, sink_->layers()[layer], control()};
-        status = launch(body, uint64_t{logits.from.rows} * 32, stream);
+        status = launch(body, uint64_t{logits.to.rows} * 32, stream);
     });
     return status;
 }
 
 // It touches memory of the caller only, so that nothing is retained.
 template <class Body>
-int32_t CudaBackend::read_dispatch(const Body &body, CUstream stream) {
+int32_t CudaBackend::read_any_dispatch(const Body &body, CUstream stream) {
     const Current current(context_);
     if (body.from.executed != nullptr)
         ROUTECAP_TRY(MemsetD8Async, reinterpret_cast<CUdeviceptr>(body.from.executed), kernels::kNotExecutedByte, body.from.executed_bytes(), stream);
