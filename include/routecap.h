@@ -54,8 +54,8 @@
  * skipped; of two concurrent calls that end a request, one finds it gone.
  *
  * Waiting. Only routecap_step_finalize, routecap_routing_wait, routecap_capturer_probe and routecap_capturer_destroy wait for work in
- * flight. Nothing else waits for a step, for the device or for another request. Reading a request waits for what the worker thread has in
- * hand: a change of that request which no step in flight holds up.
+ * flight. Nothing else waits for a step or for the device. Reading a request (coverage, extract) waits for one thing: a change of that request
+ * which no step in flight holds up, until the worker thread has come round to it, for 100 ms at most (then ROUTECAP_ERR_NOT_READY).
  *
  * Ownership. Arguments are read before the call returns and belong to the caller; device arguments (below) are the exception. A capturer,
  * and each reference to a routing, belongs to the caller until destroyed or freed. Pointers found in a view belong to its routing. On error
@@ -376,8 +376,8 @@ ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, route
  *
  * A disabled capturer is its own handle and nothing else; of its configuration only `role` is looked at. Every function returns at once:
  * those that give out rows (coverage, extract, finish, and their batches) with ROUTECAP_ERR_DISABLED, all others with ROUTECAP_OK, handles
- * and counts 0. A mirror works on the forward path: sink, record, begin and snapshot do what they do on its owner, so that graphs are the
- * same on all ranks. From issue on it is like a disabled capturer.
+ * and counts 0. A mirror works on the forward path: up to the snapshot all calls do what they do on its owner, so that graphs are the same on
+ * all ranks. From issue on it is like a disabled capturer.
  *
  * @param config    The arrays it points to are copied.
  * @param capturer  Receives the capturer, to be passed to routecap_capturer_destroy; NULL on error.
@@ -493,8 +493,8 @@ typedef struct routecap_source {
 
 /*
  * Flag of routecap_source: launch the copy with programmatic dependent launch (compute capability 9.0 or newer; elsewhere without effect), so
- * that a router and a consumer which are launched so overlap as if the copy were not between them. Both must wait for what comes before
- * them, as they have to anyway.
+ * that it may start while a router that allows it is still running; it waits for the router's end before it reads. A consumer launched so may
+ * start while the copy is running, with and without this flag, and must wait for what comes before it, as it has to anyway.
  */
 #define ROUTECAP_SOURCE_OVERLAP 1u
 
@@ -536,7 +536,8 @@ typedef struct routecap_layer_source {
  *
  * Inside a CUDA graph the ids of a layer may lie in memory that later layers use again: keep them in memory of their own.
  *
- * Otherwise as routecap_layer_record, once for each layer; if one of them is refused, nothing is recorded.
+ * Otherwise as routecap_layer_record, once for each layer; if one of them is refused, nothing is recorded. A layer that is named twice is
+ * ROUTECAP_ERR_ARGUMENT.
  *
  * @param source      What the layers have in common; `ids` and `table` are NULL.
  * @param layers      [count] of layer_size bytes each, each layer once.
@@ -569,7 +570,7 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer, const r
 #define ROUTECAP_ROUTER_RENORMALIZE 2u  /* weights are divided by their sum, and `floor` is added to that */
 #define ROUTECAP_ROUTER_FLOOR_MAX 4u    /* the sum is at least `floor`, which is not added */
 #define ROUTECAP_ROUTER_SIGMOID_TANH 8u /* sigmoid as 0.5 * tanh(0.5 * x) + 0.5 */
-#define ROUTECAP_ROUTER_GROUPS_ZERO 16u /* experts of groups that are not kept have the key 0, not minus infinity */
+#define ROUTECAP_ROUTER_GROUPS_ZERO 16u /* experts of groups that are not kept have the key 0; without it they are out of the running */
 
 /* Methods in use, for routecap_router_init. */
 #define ROUTECAP_METHOD_SOFTMAX 1             /* rank probabilities; weights are probabilities: OLMoE, Qwen2 */
@@ -588,8 +589,8 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer, const r
 /*
  * How a router chooses k of its experts. The key of an expert is its score plus its bias. With groups, only experts of the groups_kept groups
  * with the largest group scores remain. The k largest keys win; of equal ones the lower id (of equal groups the lower group). Ids are in
- * order of falling keys, a column each. A NaN counts as minus infinity for score and key; if the largest logit is infinite, softmax counts
- * logits equal to it as 1 and others as 0.
+ * order of falling keys, a column each. A NaN is scored as minus infinity would be, and its key is minus infinity; if the largest logit is
+ * infinite, softmax counts logits equal to it as 1 and others as 0.
  */
 typedef struct routecap_router {
     uint32_t struct_size;
@@ -599,7 +600,7 @@ typedef struct routecap_router {
     uint32_t groups;           /* of equal size, up to ROUTECAP_MAX_GROUPS; 0 or 1: no groups */
     uint32_t groups_kept;      /* 1..groups, with k experts at least; not looked at without groups */
     float scale;               /* weights are multiplied by it; 0 means 1 */
-    float floor;               /* see ROUTECAP_ROUTER_RENORMALIZE */
+    float floor;               /* see ROUTECAP_ROUTER_RENORMALIZE; routecap_router_init sets what the method's models use */
     const void *bias;          /* [device] [experts]; ranks experts and does not weigh them; NULL: none */
     int32_t bias_dtype;        /* F32, F16 or BF16, where bias is set */
     uint32_t hash_tokens;      /* rows of hash_table */
@@ -629,9 +630,10 @@ typedef struct routecap_logits {
     const int32_t *row_index; /* [device] [rows] */
     const void *tokens;       /* [device] [rows] input token of each row, where the router has a hash_table */
     int32_t tokens_dtype;     /* I32 or I64, where tokens is set */
-    uint32_t experts;         /* columns, k..ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's experts */
-    float *weights;           /* [device] [rows, weights_stride] receives the weight of each column, for live rows; NULL: none */
-    int64_t weights_stride;   /* elements from one row to the next; 0 means k */
+    uint32_t experts;         /* columns: k or more, and no more than the layer's or ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's */
+    float *weights;           /* [device] [rows, weights_stride] receives the weight of each column, for every live row, also one that is not
+                                 begun or was recorded before; NULL: none. A disabled capturer writes none */
+    int64_t weights_stride;   /* elements from one row to the next, >= k; 0 means k */
 } routecap_logits;
 
 /**
@@ -642,7 +644,9 @@ typedef struct routecap_logits {
  * Capturable. Does not block. On the host backend the work is done before the call returns.
  *
  * @param layer  One whose provenance is RECOMPUTED (ROUTECAP_ERR_STATE otherwise).
- * @return As routecap_layer_record; ROUTECAP_ERR_DTYPE (logits, bias or tokens).
+ * @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE (logits, bias or tokens); ROUTECAP_ERR_ARGUMENT (also groups that do not divide the experts,
+ *         groups kept with fewer than k experts, more experts than there may be, a hash_table without tokens);
+ *         ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE.
  */
 ROUTECAP_API int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap_router *router,
                                           const routecap_logits *logits, routecap_stream stream);
@@ -675,13 +679,13 @@ typedef struct routecap_layer_probe {
  * only seem to be.
  *
  * Call it between a begin with its forward and what issues or discards that; it changes nothing. Waits until the stream has run. Not
- * capturable.
+ * capturable. A disabled capturer fills zeros.
  *
  * @param rows        The rows to look at, from row 0 on: those of the forward that were not padding. At most those begun.
  * @param layers      [count], filled for layers 0..count-1.
  * @param layer_size  sizeof(routecap_layer_probe) of the caller.
  * @param count       At most the capturer's layers (ROUTECAP_ERR_UNKNOWN_LAYER otherwise).
- * @return ROUTECAP_OK; ROUTECAP_PARTIAL (something was found: see each layer); ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_STATE (nothing was begun).
+ * @return ROUTECAP_OK; ROUTECAP_PARTIAL (something was found: see each layer); ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_STATE (no row is begun).
  */
 ROUTECAP_API int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows, routecap_layer_probe *layers, size_t layer_size,
                                              size_t count, routecap_stream stream);
@@ -734,7 +738,7 @@ typedef struct routecap_received {
                                    behind the last of each local expert; the next begins at the next multiple of expert_alignment. Otherwise NULL */
     uint32_t expert_alignment;  /* (handle.expert_alignment) with EXPANDED; 0 means 1. Otherwise 0 */
     uint32_t expanded_rows;     /* (recv_x.shape[0]) with EXPANDED, less than 2^31. Otherwise 0 */
-    int32_t dtype;              /* I32 or I64: of ids and global_ids */
+    int32_t dtype;              /* I32 or I64: of ids and global_ids. Required */
     uint32_t reserved;          /* 0 */
     void *global_ids;           /* [device] receives [rows, k], or with EXPANDED [expanded_rows]; NULL: not wanted. May be `ids` */
     int32_t *executed;          /* [device] receives [ranks, tokens_per_rank, k]; NULL: not wanted. Written whole, -1 included */
@@ -744,10 +748,10 @@ typedef struct routecap_received {
 /**
  * Read what an expert-parallel dispatch brought to this rank, into memory of the caller: not into the sink, where a cell is a whole row.
  *
- * global_ids, decode: the id of an expert of this rank becomes global, and all else is -1: other ranks' columns, and every row that is not live,
- * which is memory nobody initialised. Every row is written. Expanded: the expert of each row, the gaps that alignment leaves included, as
- * repeat_interleave over the aligned counts has it; -1 behind the last expert's rows. An engine that reads global_ids must not be given a
- * disabled capturer, which writes nothing.
+ * global_ids, decode: a local id becomes global, as that class does it: wherever the sum is below `experts`; and all else is -1: other ranks'
+ * columns, and every row that is not live, which is memory nobody initialised. Every row is written. Expanded: the expert of each row, the
+ * gaps that alignment leaves included, as repeat_interleave over the aligned counts has it; -1 behind the last expert's rows. An engine that
+ * reads global_ids must not be given a disabled capturer, which writes nothing.
  *
  * executed: by source token, whatever the order of the rows. What contradicts itself writes nothing and is counted in `ignored`: a source token
  * outside ranks * tokens_per_rank, an id that is no expert of this rank, an expanded row that is outside expanded_rows or no expert's, and a

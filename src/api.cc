@@ -4,9 +4,10 @@
 #include "capturer.h"
 #include "config.h"
 #include "copy.h"
-#include "kernels/received.h"
 #include "process.h"
+#include "received.h"
 #include "routecap.h"
+#include "router.h"
 #include "routing.h"
 #include "status.h"
 #include "structs.h"
@@ -187,13 +188,7 @@ int32_t routecap_layer_record_received(routecap_capturer *capturer, uint32_t lay
 }
 
 int32_t routecap_received_merge(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged) {
-    if (executed == nullptr || count == 0) return report(ROUTECAP_ERR_ARGUMENT, "nothing to merge");
-    for (size_t t = 0; t < count; t++)
-        if (executed[t] == nullptr && cells > 0) return report(ROUTECAP_ERR_ARGUMENT, "executed[%zu] is NULL", t);
-    if (merged == nullptr && cells > 0) return report(ROUTECAP_ERR_ARGUMENT, "merged is NULL");
-    if (!kernels::merge_executed(executed, count, cells, merged))
-        return report(ROUTECAP_ERR_CONFLICT, "two ranks have different ids for one column of a token");
-    return ROUTECAP_OK;
+    return merge_received(executed, count, cells, merged);
 }
 
 int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count,

@@ -55,8 +55,8 @@ public:
     virtual int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) = 0;
     virtual int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) = 0;
     // Fills the table of what was executed, if it is wanted, and reads a dispatch into it.
-    virtual int32_t read(const kernels::Received &body, routecap_stream stream) = 0;
-    virtual int32_t read(const kernels::ReceivedExpanded &body, routecap_stream stream) = 0;
+    virtual int32_t read_dispatch(const kernels::Received &body, routecap_stream stream) = 0;
+    virtual int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream stream) = 0;
     virtual int32_t snapshot(routecap_stream stream) = 0;
 
     // Not while capturing. What fails here shows as missing rows, and as the status of the next call.

@@ -24,9 +24,6 @@ namespace routecap {
 // What a capturer of this configuration allocates.
 routecap_memory memory_of(const Config &config);
 
-// Fills a router with a ROUTECAP_METHOD_*.
-int32_t init_router(routecap_router &router, int32_t method);
-
 // Every function returns a status and is described in routecap.h; arguments come as they are, and structs may be of any version.
 class Capturer {
 public:
@@ -113,10 +110,10 @@ private:
     int32_t check_placement(const kernels::Placement &to) const;
     int32_t check_layer(uint32_t layer, const kernels::Placement &to, bool capturing) const;
     bool known(const kernels::Placement &to, bool capturing) const;
-    void note_recorded(uint32_t layer, const kernels::Placement &to, bool capturing);
+    void make_room(uint32_t layer);
+    void note_recorded(uint32_t layer, const kernels::Placement &to, bool capturing) noexcept;
     int32_t check_source(const routecap_source &s, kernels::Source &source) const;
     int32_t record(const routecap_source &source, std::span<const RecordedLayer> layers, routecap_stream stream);
-    int32_t check_router(const routecap_router &r, uint32_t experts, kernels::Router &router) const;
 
     // issue.cc; with the mutex held.
     struct Issue;

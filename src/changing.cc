@@ -6,12 +6,6 @@
 #include "structs.h"
 
 namespace routecap {
-namespace {
-
-unsigned long long ull(uint64_t n) { return n; }
-
-}  // namespace
-
 int32_t Capturer::find(routecap_request handle, Request **request) {
     *request = capture_->requests.find(handle);
     return *request != nullptr ? ROUTECAP_OK : report(ROUTECAP_ERR_UNKNOWN_REQUEST, "request %016llx is not open here", ull(handle));

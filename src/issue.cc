@@ -11,8 +11,6 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-unsigned long long ull(uint64_t n) { return n; }
-
 }  // namespace
 
 // One call, and what its spans add up to.

@@ -8,8 +8,6 @@
 namespace routecap {
 namespace {
 
-unsigned long long ull(uint64_t n) { return n; }
-
 int32_t refuse_reading() { return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror: it has no rows"); }
 
 }  // namespace

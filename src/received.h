@@ -1,10 +1,33 @@
 // Checks what one expert-parallel dispatch brought, and makes the element body that reads it.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
 #include "kernels/received.h"
 #include "routecap.h"
 
 namespace routecap {
+
+// Unites the tables of `count` ranks, each of `cells` ids, on the host. `merged` may be one of them. False, with nothing written, if two of them have
+// different ids in one cell.
+inline bool merge_executed(const int32_t *const *tables, size_t count, size_t cells, int32_t *merged) {
+    const auto highest = [&](size_t cell) {
+        int32_t id = kernels::kNotExecuted;
+        for (size_t t = 0; t < count; t++) id = std::max(id, tables[t][cell]);
+        return id;
+    };
+    for (size_t cell = 0; cell < cells; cell++) {
+        const int32_t id = highest(cell);
+        for (size_t t = 0; t < count; t++)
+            if (tables[t][cell] >= 0 && tables[t][cell] != id) return false;
+    }
+    for (size_t cell = 0; cell < cells; cell++) merged[cell] = highest(cell);
+    return true;
+}
+// The same with its arguments checked, as routecap_received_merge.
+int32_t merge_received(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged);
 
 // `r` has its defaults in it already.
 int32_t check_received(const routecap_received &r);

@@ -8,6 +8,9 @@ namespace routecap {
 // Keeps one line of text for routecap_last_error and returns `status`, so that a refusal is one statement.
 [[gnu::format(printf, 2, 3)]] int32_t report(int32_t status, const char *format, ...) noexcept;
 
+// A number as %llu takes it.
+constexpr unsigned long long ull(uint64_t n) { return n; }
+
 const char *last_error() noexcept;
 const char *status_name(int32_t status) noexcept;
 

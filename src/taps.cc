@@ -1,21 +1,13 @@
 // The forward path's taps: where ids come into the sink by a call, and the probe that looks at what came. Arguments are checked here; the work is the
 // backend's.
-#include <cmath>
-
 #include "capturer.h"
 #include "probe.h"
 #include "received.h"
+#include "router.h"
 #include "status.h"
 #include "structs.h"
 
 namespace routecap {
-namespace {
-
-unsigned long long ull(uint64_t n) { return n; }
-
-bool is_float(int32_t dtype) { return dtype == ROUTECAP_DTYPE_F32 || dtype == ROUTECAP_DTYPE_F16 || dtype == ROUTECAP_DTYPE_BF16; }
-
-}  // namespace
 
 // ---- Where rows go --------------------------------------------------------------------------
 
@@ -43,7 +35,13 @@ bool Capturer::known(const kernels::Placement &to, bool capturing) const {
     return begun_ && !capturing && to.row_index == nullptr && to.live_rows == nullptr && to.row_base == nullptr;
 }
 
-void Capturer::note_recorded(uint32_t layer, const kernels::Placement &to, bool capturing) {
+// Before the launch, so that nothing fails after it.
+void Capturer::make_room(uint32_t layer) {
+    auto &rows = recorded_[layer].rows;
+    if (rows.size() == rows.capacity()) rows.reserve(2 * rows.size() + 4);
+}
+
+void Capturer::note_recorded(uint32_t layer, const kernels::Placement &to, bool capturing) noexcept {
     if (!known(to, capturing)) return;
     Recorded &recorded = recorded_[layer];
     if (recorded.begin != begins_) {
@@ -116,72 +114,13 @@ int32_t Capturer::record(const routecap_source &s, std::span<const RecordedLayer
         if (int32_t status = check_layer(l.layer, source.to, capturing); status < 0) return status;
     }
     if (s.rows == 0 || layers.empty()) return ROUTECAP_OK;
+    for (const RecordedLayer &l : layers) make_room(l.layer);
     if (int32_t status = backend_->record(source, layers, (s.flags & ROUTECAP_SOURCE_OVERLAP) != 0, stream); status < 0) return status;
     for (const RecordedLayer &l : layers) note_recorded(l.layer, source.to, capturing);
     return ROUTECAP_OK;
 }
 
 // ---- Logits ---------------------------------------------------------------------------------
-
-int32_t init_router(routecap_router &router, int32_t method) {
-    constexpr uint32_t kRenormalize = ROUTECAP_ROUTER_RENORMALIZE, kLogits = ROUTECAP_ROUTER_RANK_LOGITS;
-    router = {};
-    router.scale = 1;
-    const auto is = [&](int32_t score, uint32_t flags, int32_t group_score = ROUTECAP_GROUP_MAX) {
-        router.score = score;
-        router.flags = flags;
-        router.group_score = group_score;
-        return ROUTECAP_OK;
-    };
-    switch (method) {
-        case ROUTECAP_METHOD_SOFTMAX: return is(ROUTECAP_SCORE_SOFTMAX, 0);
-        case ROUTECAP_METHOD_SOFTMAX_RENORMALIZE: return is(ROUTECAP_SCORE_SOFTMAX, kRenormalize);
-        case ROUTECAP_METHOD_TOPK_SOFTMAX: return is(ROUTECAP_SCORE_SOFTMAX, kLogits | kRenormalize);
-        case ROUTECAP_METHOD_TOPK: return is(ROUTECAP_SCORE_LOGIT, 0);
-        case ROUTECAP_METHOD_TOPK_SIGMOID: return is(ROUTECAP_SCORE_SIGMOID, kLogits);
-        case ROUTECAP_METHOD_SIGMOID: return is(ROUTECAP_SCORE_SIGMOID, 0);
-        case ROUTECAP_METHOD_DEEPSEEK_V2: return is(ROUTECAP_SCORE_SOFTMAX, 0);
-        case ROUTECAP_METHOD_ERNIE:
-            router.floor = 1e-12f;
-            return is(ROUTECAP_SCORE_SOFTMAX, kRenormalize | ROUTECAP_ROUTER_FLOOR_MAX);
-        case ROUTECAP_METHOD_SIGMOID_RENORMALIZE: break;
-        case ROUTECAP_METHOD_DEEPSEEK_V3: break;
-        case ROUTECAP_METHOD_DEEPSEEK_V4: break;
-        default: return report(ROUTECAP_ERR_ARGUMENT, "method %d is none", method);
-    }
-    router.floor = 1e-20f;
-    if (method == ROUTECAP_METHOD_DEEPSEEK_V4) return is(ROUTECAP_SCORE_SQRT_SOFTPLUS, kRenormalize);
-    return is(ROUTECAP_SCORE_SIGMOID, kRenormalize, ROUTECAP_GROUP_TOP2);
-}
-
-int32_t Capturer::check_router(const routecap_router &r, uint32_t experts, kernels::Router &router) const {
-    constexpr uint32_t kFlags = ROUTECAP_ROUTER_RANK_LOGITS | ROUTECAP_ROUTER_RENORMALIZE | ROUTECAP_ROUTER_FLOOR_MAX |
-                                ROUTECAP_ROUTER_SIGMOID_TANH | ROUTECAP_ROUTER_GROUPS_ZERO;
-    if (r.score < ROUTECAP_SCORE_LOGIT || r.score > ROUTECAP_SCORE_SQRT_SOFTPLUS || r.group_score < ROUTECAP_GROUP_MAX ||
-        r.group_score > ROUTECAP_GROUP_TOP2_DISTINCT || (r.flags & ~kFlags) != 0)
-        return report(ROUTECAP_ERR_ARGUMENT, "router: score %d, group_score %d, flags %u", r.score, r.group_score, r.flags);
-    const uint32_t groups = r.groups > 1 ? r.groups : 1, kept = groups > 1 ? r.groups_kept : 1;
-    if (groups > ROUTECAP_MAX_GROUPS || experts % groups != 0)
-        return report(ROUTECAP_ERR_ARGUMENT, "%u groups of %u experts", groups, experts);
-    if (kept < 1 || kept > groups || experts / groups * kept < config_.shape->k)
-        return report(ROUTECAP_ERR_ARGUMENT, "%u groups of %u are kept, of %u experts each", kept, groups, experts / groups);
-    if (!std::isfinite(r.scale) || !std::isfinite(r.floor)) return report(ROUTECAP_ERR_ARGUMENT, "router.scale or router.floor is no number");
-    if (r.bias != nullptr && !is_float(r.bias_dtype)) return report(ROUTECAP_ERR_DTYPE, "router.bias_dtype is %d", r.bias_dtype);
-    if ((r.hash_table == nullptr) != (r.hash_tokens == 0))
-        return report(ROUTECAP_ERR_ARGUMENT, "router.hash_table is %s with %u tokens", r.hash_table == nullptr ? "NULL" : "set", r.hash_tokens);
-    router = {.score = r.score,
-              .group_score = r.group_score,
-              .flags = r.flags,
-              .groups = groups,
-              .groups_kept = kept,
-              .scale = r.scale != 0 ? r.scale : 1.0f,
-              .floor = r.floor,
-              .bias = r.bias,
-              .bias_dtype = r.bias_dtype,
-              .hash_tokens = r.hash_tokens,
-              .hash_table = r.hash_table};
-    return ROUTECAP_OK;
-}
 
 int32_t Capturer::route(uint32_t layer, const routecap_router *router, const routecap_logits *logits, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
@@ -198,7 +137,7 @@ int32_t Capturer::route(uint32_t layer, const routecap_router *router, const rou
     if (experts < shape.k || experts > shape.layer_experts[layer] || experts > ROUTECAP_MAX_ROUTED_EXPERTS)
         return report(ROUTECAP_ERR_ARGUMENT, "%u columns of logits, for a layer of %u experts", experts, shape.layer_experts[layer]);
     kernels::Router checked;
-    if (int32_t status = check_router(r, experts, checked); status < 0) return status;
+    if (int32_t status = check_router(r, shape.k, experts, checked); status < 0) return status;
     const bool hashed = r.hash_table != nullptr;
     if (l.logits != nullptr ? !is_float(l.dtype) : l.dtype != 0 && !is_float(l.dtype))
         return report(ROUTECAP_ERR_DTYPE, "logits.dtype is %d", l.dtype);
@@ -213,16 +152,17 @@ int32_t Capturer::route(uint32_t layer, const routecap_router *router, const rou
                                .column_stride = l.column_stride != 0 ? l.column_stride : 1,
                                .dtype = l.dtype,
                                .experts = experts,
-                               .from = {l.rows, l.first_row, l.live_rows, l.row_base, l.row_index},
+                               .to = {l.rows, l.first_row, l.live_rows, l.row_base, l.row_index},
                                .tokens = l.tokens,
                                .tokens_dtype = l.tokens_dtype,
                                .weights = l.weights,
                                .weights_stride = l.weights_stride != 0 ? l.weights_stride : shape.k};
-    if (int32_t status = check_placement(from.from); status < 0) return status;
-    if (int32_t status = check_layer(layer, from.from, capturing); status < 0) return status;
+    if (int32_t status = check_placement(from.to); status < 0) return status;
+    if (int32_t status = check_layer(layer, from.to, capturing); status < 0) return status;
     if (l.rows == 0) return ROUTECAP_OK;
+    make_room(layer);
     if (int32_t status = backend_->route(layer, checked, from, stream); status < 0) return status;
-    note_recorded(layer, from.from, capturing);
+    note_recorded(layer, from.to, capturing);
     return ROUTECAP_OK;
 }
 
@@ -240,7 +180,7 @@ int32_t Capturer::record_received(uint32_t layer, const routecap_received *recei
     if (r.k == 0) r.k = shape.k;
     if (r.expert_alignment == 0) r.expert_alignment = 1;
     if (int32_t s = check_received(r); s < 0) return s;
-    return with_received(r, [&](const auto &body) { return backend_->read(body, stream); });
+    return with_received(r, [&](const auto &body) { return backend_->read_dispatch(body, stream); });
 }
 
 // ---- The probe ------------------------------------------------------------------------------
@@ -256,23 +196,23 @@ int32_t Capturer::probe(uint32_t rows, routecap_layer_probe *layers, size_t laye
     if (count > shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, shape->layers);
     uint32_t begun = 0;
     if (int32_t s = backend_->wait_for(stream, begun); s < 0) return s;
-    if (begun == 0) return report(ROUTECAP_ERR_STATE, "nothing is begun");
+    if (begun == 0) return report(ROUTECAP_ERR_STATE, "no row is begun");
     if (rows > begun) return report(ROUTECAP_ERR_CAPACITY, "%u rows of %u begun", rows, begun);
     Probe probe(shape->k);
+    std::vector<routecap_layer_probe> results(count);
+    std::vector<unsigned char> ids(size_t{rows} * shape->k * backend_->sink().widest());
     uint32_t found = 0;
     for (uint32_t l = 0; l < count; l++) {
         const kernels::SinkLayer &sink = backend_->sink().layers()[l];
-        routecap_layer_probe result;
         if (sink.ids == nullptr) {
-            result = probe.without_sink(rows);
+            results[l] = probe.without_sink(rows);
         } else {
-            std::vector<unsigned char> ids(size_t{rows} * shape->k * sink_element_bytes(sink.dtype));
             if (int32_t s = backend_->read_layer(l, rows, ids.data()); s < 0) return s;
-            result = probe.layer(ids, sink.dtype, rows, sink.experts);
+            results[l] = probe.layer(std::span(ids).first(size_t{rows} * shape->k * sink_element_bytes(sink.dtype)), sink.dtype, rows, sink.experts);
         }
-        found |= result.found;
-        write_bytes(&at(layers, layer_size, l), layer_size, result);
+        found |= results[l].found;
     }
+    for (size_t l = 0; l < count; l++) write_bytes(&at(layers, layer_size, l), layer_size, results[l]);
     return found == 0 ? ROUTECAP_OK : report(ROUTECAP_PARTIAL, "layers look odd: see `found` of each");
 }
 

@@ -60,7 +60,8 @@ public:
 
     int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool, routecap_stream) override {
         kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-            for (const RecordedLayer &l : layers) run(kernels::RecordOne<K>{source, shape_->k, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}});
+            for (const RecordedLayer &l : layers)
+                run(kernels::RecordOne<K>{source, shape_->k, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}});
         });
         return ROUTECAP_OK;
     }
@@ -70,8 +71,8 @@ public:
         return ROUTECAP_OK;
     }
 
-    int32_t read(const kernels::Received &body, routecap_stream) override { return read_dispatch(body); }
-    int32_t read(const kernels::ReceivedExpanded &body, routecap_stream) override { return read_dispatch(body); }
+    int32_t read_dispatch(const kernels::Received &body, routecap_stream) override { return read_any_dispatch(body); }
+    int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream) override { return read_any_dispatch(body); }
 
     int32_t wait_for(routecap_stream, uint32_t &rows_begun) override {
         rows_begun = control_.rows();
@@ -112,7 +113,7 @@ private:
     uint8_t *slot(int32_t n) const { return layout_.slot(slots_.get(), n); }
 
     template <class Body>
-    int32_t read_dispatch(const Body &body) {
+    int32_t read_any_dispatch(const Body &body) {
         if (body.from.executed != nullptr) std::memset(body.from.executed, kernels::kNotExecutedByte, body.from.executed_bytes());
         run(body);
         return ROUTECAP_OK;

@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/received.h"
+#include "received.h"
 
 using namespace routecap::kernels;
 
@@ -242,7 +242,7 @@ void expect_restored(const Shape &shape, const Rows &rows, uint32_t m, std::vect
     std::vector<const int32_t *> pointers;
     for (const auto &table : tables) pointers.push_back(table.data());
     std::vector<int32_t> merged(tables[0].size(), 77), reduced = tables[0];
-    ASSERT_TRUE(merge_executed(pointers.data(), pointers.size(), merged.size(), merged.data()));
+    ASSERT_TRUE(routecap::merge_executed(pointers.data(), pointers.size(), merged.size(), merged.data()));
     for (const auto &table : tables)
         for (size_t i = 0; i < table.size(); i++) reduced[i] = std::max(reduced[i], table[i]);
     ASSERT_EQ(merged, reduced);
@@ -547,13 +547,13 @@ TYPED_TEST(Reading, no_number_is_so_wild_that_it_writes_elsewhere) {
 TEST(Merge, different_ids_in_one_cell_are_a_conflict_and_nothing_is_written) {
     std::vector<int32_t> a{-1, 4, -1, 7}, b{2, -1, -1, 8}, c{-1, 4, -1, -1}, merged{9, 9, 9, 9};
     const int32_t *conflicting[] = {a.data(), b.data(), c.data()}, *agreeing[] = {a.data(), c.data()};
-    EXPECT_FALSE(merge_executed(conflicting, 3, 4, merged.data()));
+    EXPECT_FALSE(routecap::merge_executed(conflicting, 3, 4, merged.data()));
     EXPECT_EQ(merged, (std::vector<int32_t>{9, 9, 9, 9}));
     b[3] = 7;
-    EXPECT_TRUE(merge_executed(conflicting, 3, 4, merged.data()));
+    EXPECT_TRUE(routecap::merge_executed(conflicting, 3, 4, merged.data()));
     EXPECT_EQ(merged, (std::vector<int32_t>{2, 4, -1, 7}));
-    EXPECT_TRUE(merge_executed(agreeing, 2, 4, a.data()));  // into one of them
+    EXPECT_TRUE(routecap::merge_executed(agreeing, 2, 4, a.data()));  // into one of them
     EXPECT_EQ(a, (std::vector<int32_t>{-1, 4, -1, 7}));
-    EXPECT_TRUE(merge_executed(conflicting, 0, 4, merged.data()));
+    EXPECT_TRUE(routecap::merge_executed(conflicting, 0, 4, merged.data()));
     EXPECT_EQ(merged, (std::vector<int32_t>(4, -1)));
 }

@@ -23,7 +23,7 @@ ERR_INTERNAL = -500
 
 ALL, LANDED = 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFE
 MAX_LAYERS, MAX_K, MAX_EXPERTS, MAX_ROUTED_EXPERTS, MAX_GROUPS, MAX_ROWS, MAX_SLOTS = 1024, 32, 32768, 1024, 32, 1048576, 64
-MAX_POSITION = 1 << 40
+MAX_POSITION, MAX_RECEIVED = 1 << 40, 67108864
 
 DTYPE_U8, DTYPE_I16, DTYPE_U16, DTYPE_I32, DTYPE_U32, DTYPE_I64, DTYPE_ID16_BF16 = range(1, 8)
 DTYPE_F32, DTYPE_F16, DTYPE_BF16 = range(16, 19)
@@ -41,6 +41,7 @@ ROUTER_RANK_LOGITS, ROUTER_RENORMALIZE, ROUTER_FLOOR_MAX, ROUTER_SIGMOID_TANH, R
  METHOD_SIGMOID_RENORMALIZE, METHOD_DEEPSEEK_V2, METHOD_DEEPSEEK_V3, METHOD_DEEPSEEK_V4, METHOD_ERNIE) = range(1, 12)
 (PROBE_SILENT, PROBE_INCOMPLETE, PROBE_OUT_OF_RANGE, PROBE_DUPLICATE, PROBE_SEQUENCE, PROBE_CONSTANT,
  PROBE_REPEATED) = 1, 2, 4, 8, 16, 32, 64
+RECEIVED_EXPANDED, RECEIVED_GLOBAL = 1, 2
 
 SPAN_SPECULATIVE, SPAN_DEVICE_POSITIONS = 1, 2
 SNAPSHOT_TAKE, SNAPSHOT_MAKE = range(2)
@@ -113,6 +114,13 @@ class LayerProbe(ctypes.Structure):
                                               "rows_duplicate")] + [("lowest", c_int32), ("highest", c_int32)]
 
 
+class Received(ctypes.Structure):
+    _fields_ = [(name, c_uint32) for name in ("struct_size", "flags", "ranks", "rank", "experts", "k", "tokens_per_rank", "rows")] + [
+        (name, c_void_p) for name in ("live_rows", "metadata", "ids", "expert_ends")] + [
+        ("expert_alignment", c_uint32), ("expanded_rows", c_uint32), ("dtype", c_int32), ("reserved", c_uint32)] + [
+        (name, c_void_p) for name in ("global_ids", "executed", "ignored")]
+
+
 class Span(ctypes.Structure):
     _fields_ = [("request", c_uint64), ("position", c_uint64), ("position_end", c_uint64), ("sink_row", c_uint32), ("rows", c_uint32),
                 ("flags", c_uint32), ("reserved", c_uint32)]
@@ -170,7 +178,7 @@ class View(ctypes.Structure):
 
 # ---- Functions --------------------------------------------------------------------------------
 
-CAPTURER = ROUTING = STREAM = DEVICE = c_void_p
+CAPTURER = ROUTING = STREAM = c_void_p
 FUNCTIONS = {  # name without prefix: result, arguments
     "version": (c_uint32, []),
     "status_name": (c_char_p, [c_int32]),
@@ -189,6 +197,8 @@ FUNCTIONS = {  # name without prefix: result, arguments
     "layers_record": (c_int32, [CAPTURER, POINTER(Source), POINTER(LayerSource), c_size_t, c_size_t, STREAM]),
     "router_init": (c_int32, [POINTER(Router), c_size_t, c_int32]),
     "layer_route": (c_int32, [CAPTURER, c_uint32, POINTER(Router), POINTER(Logits), STREAM]),
+    "layer_record_received": (c_int32, [CAPTURER, c_uint32, POINTER(Received), STREAM]),
+    "received_merge": (c_int32, [POINTER(POINTER(c_int32)), c_size_t, c_size_t, POINTER(c_int32)]),
     "capturer_probe": (c_int32, [CAPTURER, c_uint32, POINTER(LayerProbe), c_size_t, c_size_t, STREAM]),
     "step_begin": (c_int32, [CAPTURER, c_uint32, STREAM]),
     "step_snapshot": (c_int32, [CAPTURER, STREAM]),
