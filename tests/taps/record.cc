@@ -326,3 +326,34 @@ TEST(Record, replicas_are_mapped_by_the_table_of_their_step) {
     rig.land(6);
     rig.expect(r, 0, expected);
 }
+
+// Load balancing that rewrites the router's ids in place: what was recorded before is what the router chose. A sink that is the router's own output gets
+// physical ids instead, which the probe names where they are beyond the experts.
+TEST(Record, ids_are_taken_before_they_are_rewritten) {
+    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 8, .rows = 8}, .sink_dtype = ROUTECAP_DTYPE_I32});
+    const routecap_request r = rig.open();
+    const std::vector<int32_t> logical = {0, 1, 2, 3, 4, 5, 6, 7}, physical = {8, 9, 2, 11, 4, 13, 6, 15};
+    auto *ids = static_cast<int32_t *>(rig.device().allocate(sizeof(int32_t) * 8));
+    routecap_sink sink{};
+    sink.struct_size = sizeof sink;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_sink_layer(rig.capturer(), 1, &sink));
+    rig.forward([&] {
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
+        for (void *output : {static_cast<void *>(ids), sink.ids}) rig.device().write(output, logical.data(), sizeof(int32_t) * 8);
+        routecap_source source{};
+        source.struct_size = sizeof source;
+        source.dtype = ROUTECAP_DTYPE_I32;
+        source.ids = ids;
+        source.rows = 4;
+        EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig.capturer(), 0, &source, rig.stream()));
+        for (void *output : {static_cast<void *>(ids), sink.ids}) rig.device().write(output, physical.data(), sizeof(int32_t) * 8);
+        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    });
+    routecap_layer_probe layers[2];
+    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_capturer_probe(rig.capturer(), 4, layers, sizeof layers[0], 2, rig.stream()));
+    EXPECT_EQ(layers[0].found, 0u);
+    EXPECT_EQ(layers[1].found, ROUTECAP_PROBE_OUT_OF_RANGE);
+    rig.land(rig.issue({Rig::span(r, 0, 0, 4)}));
+    using Ids = std::vector<int64_t>;
+    rig.expect(r, 0, {{Ids{0, 1}, std::nullopt}, {Ids{2, 3}, std::nullopt}, {Ids{4, 5}, std::nullopt}, {Ids{6, 7}, std::nullopt}});
+}
