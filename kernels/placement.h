@@ -15,7 +15,7 @@ struct Placement {
 
     ROUTECAP_BODY bool live(uint32_t i) const { return live_rows == nullptr || static_cast<int64_t>(i) < *live_rows; }
 
-    // The sink row of a live row, begun or not; -1 if it has none.
+    // The sink row of a live row, begun or not; kNone if it is to have none, kOutside if it would be below the first.
     ROUTECAP_BODY int64_t target(uint32_t i) const {
         if (row_index != nullptr) return row_index[i] < 0 ? kNone : row_index[i];
         const int64_t row = static_cast<int64_t>(first_row) + static_cast<int64_t>(i) + (row_base != nullptr ? *row_base : 0);

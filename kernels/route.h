@@ -40,23 +40,13 @@ struct Logits {
     int64_t weights_stride;
 };
 
-ROUTECAP_BODY float float_of_bits(uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-    return __uint_as_float(bits);
-#else
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-#endif
-}
-ROUTECAP_BODY uint32_t bits_of_float(float f) {
-#if defined(__CUDA_ARCH__)
-    return __float_as_uint(f);
-#else
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-#endif
+// The same bits as another type.
+template <class To, class From>
+ROUTECAP_BODY To bits_as(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
 }
 
 ROUTECAP_BODY float float_of_half(uint16_t half) {
@@ -66,8 +56,8 @@ ROUTECAP_BODY float float_of_half(uint16_t half) {
     return f;
 #else
     const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 0x3ff;
-    if (exponent == 31) return float_of_bits(sign | 0x7f800000 | fraction << 13);
-    if (exponent != 0) return float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
+    if (exponent == 31) return bits_as<float>(sign | 0x7f800000 | fraction << 13);
+    if (exponent != 0) return bits_as<float>(sign | (exponent + 112) << 23 | fraction << 13);
     const float subnormal = static_cast<float>(fraction) * 0x1p-24f;
     return sign != 0 ? -subnormal : subnormal;
 #endif
@@ -77,17 +67,17 @@ ROUTECAP_BODY float float_of_half(uint16_t half) {
 ROUTECAP_BODY float element(const void *array, int32_t dtype, int64_t at) {
     if (dtype == ROUTECAP_DTYPE_F32) return static_cast<const float *>(array)[at];
     const uint16_t bits = static_cast<const uint16_t *>(array)[at];
-    return dtype == ROUTECAP_DTYPE_BF16 ? float_of_bits(static_cast<uint32_t>(bits) << 16) : float_of_half(bits);
+    return dtype == ROUTECAP_DTYPE_BF16 ? bits_as<float>(static_cast<uint32_t>(bits) << 16) : float_of_half(bits);
 }
 
 // A key as an integer of the same order. Above kNotAKey, which is no key's.
 constexpr uint32_t kNotAKey = 0;
 ROUTECAP_BODY uint32_t ordered(float key) {
     if (key != key) key = -INFINITY;
-    const uint32_t bits = bits_of_float(key + 0.0f);  // one zero
+    const uint32_t bits = bits_as<uint32_t>(key + 0.0f);  // one zero
     return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
-ROUTECAP_BODY float key_of(uint32_t order) { return float_of_bits(order >> 31 != 0 ? order & 0x7fffffffu : ~order); }
+ROUTECAP_BODY float key_of(uint32_t order) { return bits_as<float>(order >> 31 != 0 ? order & 0x7fffffffu : ~order); }
 
 // V: how many experts a lane of a warp has, at least experts / 32.
 template <uint32_t V>
