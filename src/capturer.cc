@@ -81,13 +81,17 @@ int32_t Capturer::bind(uint32_t first_layer, uint32_t layers, const routecap_sin
     return backend_->bind(first_layer, layers, s);
 }
 
+int32_t Capturer::check_exists(uint32_t layer) const {
+    return layer < config_.shape->layers ? ROUTECAP_OK : report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, config_.shape->layers);
+}
+
 int32_t Capturer::sink_layer(uint32_t layer, routecap_sink *sink) {
     if (int32_t s = check_output(sink, "sink"); s < 0) return s;
     if (disabled()) {
         write_struct(sink, routecap_sink{});
         return ROUTECAP_OK;
     }
-    if (layer >= config_.shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, config_.shape->layers);
+    if (int32_t s = check_exists(layer); s < 0) return s;
     write_struct(sink, backend_->give_out(layer));
     return ROUTECAP_OK;
 }

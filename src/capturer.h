@@ -105,6 +105,7 @@ private:
 
     explicit Capturer(const Config &config) : config_(config) {}
     int32_t enter_outside_capture(routecap_stream stream);
+    int32_t check_exists(uint32_t layer) const;
 
     // taps.cc
     int32_t check_placement(const kernels::Placement &to) const;

@@ -19,7 +19,7 @@ int32_t Capturer::check_placement(const kernels::Placement &to) const {
 
 // A layer that can be written, in rows that were not written before as far as the host knows.
 int32_t Capturer::check_layer(uint32_t layer, const kernels::Placement &to, bool capturing) const {
-    if (layer >= config_.shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, config_.shape->layers);
+    if (int32_t s = check_exists(layer); s < 0) return s;
     if (backend_->sink().layers()[layer].ids == nullptr) return report(ROUTECAP_ERR_STATE, "layer %u has no sink yet", layer);
     const Recorded &recorded = recorded_[layer];
     if (!known(to, capturing) || recorded.begin != begins_) return ROUTECAP_OK;
@@ -131,7 +131,7 @@ int32_t Capturer::route(uint32_t layer, const routecap_router *router, const rou
     bool capturing = false;
     if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
     const Shape &shape = *config_.shape;
-    if (layer >= shape.layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, shape.layers);
+    if (int32_t status = check_exists(layer); status < 0) return status;
     if (!shape.is_recomputed(layer)) return report(ROUTECAP_ERR_STATE, "layer %u is not one that config.layer_provenance calls recomputed", layer);
     const uint32_t experts = l.experts != 0 ? l.experts : shape.layer_experts[layer];
     if (experts < shape.k || experts > shape.layer_experts[layer] || experts > ROUTECAP_MAX_ROUTED_EXPERTS)
@@ -175,7 +175,7 @@ int32_t Capturer::record_received(uint32_t layer, const routecap_received *recei
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
     const Shape &shape = *config_.shape;
-    if (layer >= shape.layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, shape.layers);
+    if (int32_t status = check_exists(layer); status < 0) return status;
     if (r.experts == 0) r.experts = shape.layer_experts[layer];
     if (r.k == 0) r.k = shape.k;
     if (r.expert_alignment == 0) r.expert_alignment = 1;
