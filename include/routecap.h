@@ -152,6 +152,7 @@ ROUTECAP_API uint32_t routecap_version(void);
 #define ROUTECAP_ERR_DTYPE (-108)            /* unknown dtype, or ids of this model or the fill do not fit into it */
 #define ROUTECAP_ERR_SHAPE_MISMATCH (-109)   /* layers, k, experts or id space differ */
 #define ROUTECAP_ERR_BUFFER_TOO_SMALL (-110) /* nothing was written; the needed size is returned */
+#define ROUTECAP_ERR_FORMAT (-111)           /* not a serialised routing, damaged, or of a version that this library does not read */
 
 /* The call does not fit the state. */
 #define ROUTECAP_ERR_STATE (-200)      /* wrong order of calls */
@@ -1321,6 +1322,162 @@ ROUTECAP_API int32_t routecap_routing_retain(routecap_routing *routing);
 ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
 
 /* ================================================================================================
+ * Routings from and to other memory: the serialised form, and arrays of any origin
+ *
+ * The serialised form, version 1. All numbers are little endian; what is reserved, and padding, is 0. Files of it end in ".routecap".
+ *
+ *      offset  size  header
+ *           0     8  the bytes "ROUTECAP"
+ *           8     4  version: 1
+ *          12     4  reserved
+ *          16     8  bytes: of everything
+ *          24     8  first: position of the first row
+ *          32     8  rows; first + rows is at most ROUTECAP_MAX_POSITION
+ *          40     8  runs
+ *          48     4  layers
+ *          52     4  k
+ *          56     4  dtype of the ids: ROUTECAP_DTYPE_U8 if no layer has more than 256 experts, otherwise ROUTECAP_DTYPE_I16
+ *          60     4  id_space
+ *          64        layer table [layers] of 12 bytes: 4 index in the decoder, strictly ascending; 4 experts; 4 provenance; padded to a multiple of 8
+ *                    run table [runs] of 24 bytes: 8 rows, not 0; 8 tag; 4 flags; 4 reserved. Their rows add up to `rows`. Padded to a multiple of
+ *                    64, where the first plane begins
+ *
+ * A run is a number of consecutive rows of one kind. Its flags: 1 PRESENT, the rows are in the ids plane, otherwise all their cells are missing
+ * (ABSENT) and no other flag is set; 2 VALIDITY, they are in the validity plane, otherwise all their cells are valid; 4 TAGS, each has its own tag
+ * in the tags plane, and the run's is 0, otherwise the run's tag is that of all of them.
+ *
+ * Three planes follow, each of the rows of all runs that have its flag, in order, without gaps. The second and third begin at the next multiple
+ * of 64, as the first does:
+ *
+ *      ids       [PRESENT rows, layers, k] of 1 or 2 bytes. In a cell that is not valid: ROUTECAP_MISSING_*, then zeros (a reader takes anything
+ *                else for UNWRITTEN)
+ *      tags      [TAGS rows] of 8 bytes
+ *      validity  [VALIDITY rows, (layers + 7) / 8] bytes: bit l % 8 of byte l / 8 is set if layer l is valid; bits beyond the layers are 0
+ *
+ * So a routing without missing rows is one array, and a range of rows is one range of each plane: what was taken from a stream or comes from two
+ * machines can be put together on the headers alone, and an array in a file or in shared memory is used in place. routecap writes runs as
+ * long as possible, VALIDITY only for runs with a missing cell in each row, and one form for equal routings; it reads any.
+ * ============================================================================================== */
+
+/* Called once when memory that was lent is no longer used: on any thread, perhaps before the call that lent it returns. It must not call routecap,
+   nor wait for a thread that does. */
+typedef void (*routecap_release)(void *context);
+
+/* Flag of routecap_routing_deserialize and routecap_routing_import. */
+#define ROUTECAP_TRUSTED 1u /* the ids are known to be right: they are not looked at. Everything else is checked all the same */
+
+/**
+ * Write a routing in the serialised form. Equal routings give equal bytes.
+ *
+ * @param dst        NULL with dst_bytes 0 to ask for the size.
+ * @param dst_bytes  Size of dst.
+ * @param needed     Receives the bytes that it takes; may be NULL. Set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
+ * @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
+ */
+ROUTECAP_API int32_t routecap_routing_serialize(const routecap_routing *routing, void *dst, size_t dst_bytes, uint64_t *needed);
+
+/**
+ * Make a routing of bytes in the serialised form, from wherever they come: nothing in them is trusted. Needs no capturer.
+ *
+ * The memory that it takes is bounded by `bytes` and counts in no budget. Ids are checked as those of a step are: a cell that claims to be valid
+ * and is not k distinct experts of its layer is an error.
+ *
+ * @param data     [bytes]. With `release`, lent: the routing, and all that shares rows with it, refers to it in place, and it must not change
+ *                 until it is released. If it does not begin at a multiple of 8 it is copied all the same, and released at once.
+ * @param bytes    Exactly those of one routing.
+ * @param flags    0 or ROUTECAP_TRUSTED.
+ * @param release  NULL: data is copied, and the caller's again when the call returns. Not called if the call fails.
+ * @param context  Passed to release.
+ * @param routing  Receives the routing, to be freed with routecap_routing_free; NULL on error.
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text says what is wrong).
+ */
+ROUTECAP_API int32_t routecap_routing_deserialize(const void *data, size_t bytes, uint32_t flags, routecap_release release, void *context,
+                                                  routecap_routing **routing);
+
+/**
+ * Make a routing of arrays of any origin: the inverse of routecap_routing_view. For rows that another process, file format or engine has.
+ *
+ * The rows and cells of the view are checked as those of routecap_routing_deserialize. Of cells that are not valid only the first id is looked
+ * at: it is their reason if it is one of ROUTECAP_MISSING_*, which is otherwise UNWRITTEN.
+ *
+ * @param view     `experts` and `complete` are not looked at; `validity_bytes` may be 0; layer_map, layer_experts and layer_provenance may be
+ *                 NULL: 0..layers-1, `experts` (which is then needed) and CAPTURED. Segments need not hold rows that are missing, but are in
+ *                 order, with a segment_size of sizeof(routecap_segment) of the caller.
+ * @param release  NULL: all arrays are copied. Otherwise those that segments point to are lent; tables and segments themselves are copied.
+ * @return As routecap_routing_deserialize, but ROUTECAP_ERR_ARGUMENT (limits, order or segments), ROUTECAP_ERR_DTYPE or
+ *         ROUTECAP_ERR_FORMAT (an id of a valid cell out of range or twice).
+ */
+ROUTECAP_API int32_t routecap_routing_import(const routecap_view *view, uint32_t flags, routecap_release release, void *context,
+                                             routecap_routing **routing);
+
+/* What the first 64 bytes of the serialised form say. */
+typedef struct routecap_serialized {
+    uint32_t struct_size;
+    uint32_t version;
+    uint64_t bytes;        /* of everything */
+    uint64_t header_bytes; /* of the header with its tables: as much as routecap_serialized_splice reads */
+    uint64_t first;
+    uint64_t rows;
+    uint32_t layers;
+    uint32_t k;
+    int32_t dtype;
+    int32_t id_space;
+} routecap_serialized;
+
+#define ROUTECAP_SERIALIZED_MIN 64 /* bytes of the fixed part of the header */
+
+/**
+ * Read the fixed part of a serialised routing's header: what it is, and how much is still to come from a stream.
+ *
+ * @param data   The first bytes of it.
+ * @param bytes  ROUTECAP_SERIALIZED_MIN or more (ROUTECAP_ERR_BUFFER_TOO_SMALL otherwise).
+ * @param info   Filled.
+ * @return ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ */
+ROUTECAP_API int32_t routecap_serialized_info(const void *data, size_t bytes, routecap_serialized *info);
+
+/* Where bytes of a spliced routing come from. */
+#define ROUTECAP_PIECE_HEADER 0 /* the new header */
+#define ROUTECAP_PIECE_HEAD 1   /* the first of the two */
+#define ROUTECAP_PIECE_TAIL 2   /* the second */
+#define ROUTECAP_PIECE_ZERO 3   /* bytes of 0: padding */
+
+typedef struct routecap_piece {
+    uint64_t offset; /* in its source; 0 for ZERO */
+    uint64_t bytes;
+    int32_t source;  /* ROUTECAP_PIECE_* */
+    uint32_t reserved;
+} routecap_piece;
+
+#define ROUTECAP_MAX_PIECES 16
+
+/* A serialised routing as a list of pieces: written one after another (writev) they are it. */
+typedef struct routecap_splice {
+    uint32_t struct_size;
+    uint32_t pieces;                           /* how many */
+    uint64_t bytes;                            /* of everything */
+    uint64_t header_bytes;                     /* of the new header */
+    routecap_piece piece[ROUTECAP_MAX_PIECES];
+} routecap_splice;
+
+/**
+ * Splice two serialised routings of one sequence: the rows of `head` before position `row`, and the rows of `tail` from it on. Prefill and decode
+ * on different machines, the turns of a conversation, the parts of a stream; no id is read, and none needs to be there.
+ *
+ * The result begins with head's first row or at `row`, whichever comes first, and ends with tail's last row or at `row`; rows between that neither
+ * has are missing. A layer that is recomputed in one is recomputed in the result.
+ *
+ * @param head, tail    At least their headers, header_bytes as routecap_serialized_info gives them.
+ * @param header        Receives the new header; NULL with capacity 0 to ask for the size.
+ * @param capacity      Size of header: splice->header_bytes, at most the sum of both headers' and 128.
+ * @param splice        Filled, on ROUTECAP_ERR_BUFFER_TOO_SMALL with header_bytes only.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, the layers or their experts differ);
+ *         ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ */
+ROUTECAP_API int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes, uint64_t row,
+                                                void *header, size_t capacity, routecap_splice *splice);
+
+/* ================================================================================================
  * The function table, for programs that dlopen the library: one dlsym instead of one per function
  * ============================================================================================== */
 
@@ -1382,6 +1539,11 @@ typedef struct routecap_api {
     int32_t (*routing_copy_to)(const routecap_routing *, const routecap_copy_options *, void *, size_t, uint8_t *, size_t, uint64_t *);
     int32_t (*routing_retain)(routecap_routing *);
     void (*routing_free)(routecap_routing *);
+    int32_t (*routing_serialize)(const routecap_routing *, void *, size_t, uint64_t *);
+    int32_t (*routing_deserialize)(const void *, size_t, uint32_t, routecap_release, void *, routecap_routing **);
+    int32_t (*routing_import)(const routecap_view *, uint32_t, routecap_release, void *, routecap_routing **);
+    int32_t (*serialized_info)(const void *, size_t, routecap_serialized *);
+    int32_t (*serialized_splice)(const void *, size_t, const void *, size_t, uint64_t, void *, size_t, routecap_splice *);
 } routecap_api;
 
 /**

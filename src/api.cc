@@ -4,11 +4,13 @@
 #include "capturer.h"
 #include "config.h"
 #include "copy.h"
+#include "import.h"
 #include "process.h"
 #include "received.h"
 #include "routecap.h"
 #include "router.h"
 #include "routing.h"
+#include "serialized.h"
 #include "status.h"
 #include "structs.h"
 
@@ -363,6 +365,34 @@ void routecap_routing_free(routecap_routing *routing) {
     unwrap(routing)->release();
 }
 
+// ---- Serialised form and import -------------------------------------------------------------
+
+int32_t routecap_routing_serialize(const routecap_routing *routing, void *dst, size_t dst_bytes, uint64_t *needed) {
+    return with_rows(routing, [&](const Routing &r) { return serialize(r, dst, dst_bytes, needed); });
+}
+
+int32_t routecap_routing_deserialize(const void *data, size_t bytes, uint32_t flags, routecap_release release, void *context,
+                                     routecap_routing **routing) {
+    if (int32_t s = clear(routing, "routing"); s < 0) return s;
+    return guard([&] { return deserialize(data, bytes, flags, release, context, unwrap(routing)); });
+}
+
+int32_t routecap_routing_import(const routecap_view *view, uint32_t flags, routecap_release release, void *context, routecap_routing **routing) {
+    if (int32_t s = clear(routing, "routing"); s < 0) return s;
+    return guard([&] { return import_view(view, flags, release, context, unwrap(routing)); });
+}
+
+int32_t routecap_serialized_info(const void *data, size_t bytes, routecap_serialized *info) {
+    if (int32_t s = check_output(info, "info"); s < 0) return s;
+    return guard([&] { return serialized_info(data, bytes, info); });
+}
+
+int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes, uint64_t row, void *header,
+                                   size_t capacity, routecap_splice *splice_) {
+    if (int32_t s = check_output(splice_, "splice"); s < 0) return s;
+    return guard([&] { return splice(head, head_bytes, tail, tail_bytes, row, header, capacity, splice_); });
+}
+
 // ---- The function table ---------------------------------------------------------------------
 
 const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
@@ -422,9 +452,14 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         ROUTECAP_ENTRY(routing_copy_to),
         ROUTECAP_ENTRY(routing_retain),
         ROUTECAP_ENTRY(routing_free),
+        ROUTECAP_ENTRY(routing_serialize),
+        ROUTECAP_ENTRY(routing_deserialize),
+        ROUTECAP_ENTRY(routing_import),
+        ROUTECAP_ENTRY(serialized_info),
+        ROUTECAP_ENTRY(serialized_splice),
 #undef ROUTECAP_ENTRY
     };
-    static_assert(sizeof(routecap_api) == 16 + 51 * sizeof(void *), "an entry was added: add it to the table above");
+    static_assert(sizeof(routecap_api) == 16 + 56 * sizeof(void *), "an entry was added: add it to the table above");
     const bool stands_in = major == ROUTECAP_VERSION_MAJOR && (major == 0 ? minor == ROUTECAP_VERSION_MINOR : minor <= ROUTECAP_VERSION_MINOR);
     return stands_in ? &api : nullptr;
 }

@@ -1,7 +1,5 @@
 #include "config.h"
 
-#include <utility>
-
 #include "pages.h"
 #include "sink.h"
 #include "status.h"
@@ -12,33 +10,7 @@ namespace {
 
 constexpr uint32_t kFlags = ROUTECAP_CONFIG_COMPARE | ROUTECAP_CONFIG_EXTERNAL_SINK | ROUTECAP_CONFIG_MANUAL_PROGRESS;
 
-int32_t between(const char *name, uint64_t value, uint64_t low, uint64_t high) {
-    if (value >= low && value <= high) return ROUTECAP_OK;
-    return report(ROUTECAP_ERR_ARGUMENT, "config.%s is %llu, not in [%llu,%llu]", name, static_cast<unsigned long long>(value),
-                  static_cast<unsigned long long>(low), static_cast<unsigned long long>(high));
-}
-
-int32_t read_shape(const routecap_config &c, ShapePtr &shape) {
-    if (int32_t s = between("layers", c.layers, 1, ROUTECAP_MAX_LAYERS); s < 0) return s;
-    if (int32_t s = between("k", c.k, 1, ROUTECAP_MAX_K); s < 0) return s;
-    std::vector<int32_t> map(c.layers);
-    std::vector<uint32_t> experts(c.layers, c.experts);
-    std::vector<int32_t> provenance(c.layers, ROUTECAP_PROVENANCE_CAPTURED);
-    for (uint32_t l = 0; l < c.layers; l++) {
-        map[l] = c.layer_map != nullptr ? c.layer_map[l] : static_cast<int32_t>(l);
-        if (map[l] < 0 || (l > 0 && map[l] <= map[l - 1]))
-            return report(ROUTECAP_ERR_ARGUMENT, "config.layer_map[%u] is %d; it must ascend strictly from 0 or more", l, map[l]);
-        if (c.layer_experts != nullptr) experts[l] = c.layer_experts[l];
-        if (int32_t s = between(c.layer_experts != nullptr ? "layer_experts" : "experts", experts[l], c.k, ROUTECAP_MAX_EXPERTS); s < 0) return s;
-        if (c.layer_provenance != nullptr) provenance[l] = c.layer_provenance[l];
-        if (provenance[l] != ROUTECAP_PROVENANCE_CAPTURED && provenance[l] != ROUTECAP_PROVENANCE_RECOMPUTED)
-            return report(ROUTECAP_ERR_ARGUMENT, "config.layer_provenance[%u] is %d", l, provenance[l]);
-    }
-    if (c.id_space != ROUTECAP_ID_SPACE_LOGICAL && c.id_space != ROUTECAP_ID_SPACE_PHYSICAL)
-        return report(ROUTECAP_ERR_ARGUMENT, "config.id_space is %d", c.id_space);
-    shape = std::make_shared<const Shape>(c.k, c.id_space, std::move(map), std::move(experts), std::move(provenance));
-    return ROUTECAP_OK;
-}
+int32_t between(const char *name, uint64_t value, uint64_t low, uint64_t high) { return check_between("config", name, value, low, high); }
 
 }  // namespace
 
@@ -52,7 +24,8 @@ int32_t read_config(const routecap_config *config, Config &out) {
         return report(ROUTECAP_ERR_ARGUMENT, "config.backend is %d, which is no backend", c.backend);
     if ((c.flags & ~kFlags) != 0 || c.reserved != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u and config.reserved %u", c.flags, c.reserved);
-    if (int32_t s = read_shape(c, out.shape); s < 0) return s;
+    const ShapeSource shape{c.layers, c.k, c.experts, c.id_space, c.layer_map, c.layer_experts, c.layer_provenance};
+    if (int32_t s = make_shape(shape, "config", out.shape); s < 0) return s;
     if (int32_t s = between("rows", c.rows, 1, ROUTECAP_MAX_ROWS); s < 0) return s;
     out.backend = c.backend;
     out.device = c.device;

@@ -23,7 +23,7 @@ void missing_of_row(const Shape &shape, const Segment &segment, uint64_t row, st
     const uint8_t *ids = segment.ids(row);
     for (uint32_t l = 0; l < shape.layers; l++) {
         if (Shape::valid(validity, l)) continue;
-        const int32_t reason = ids[static_cast<size_t>(l) * shape.cell_bytes];
+        const int32_t reason = shape.reason(ids, l);
         if (!runs.empty() && runs.back().first_layer + runs.back().layers == l && runs.back().reason == reason)
             runs.back().layers++;
         else

@@ -21,6 +21,8 @@ std::shared_ptr<PagePool> PagePool::create(ShapePtr shape, uint64_t budget_bytes
     return pool;
 }
 
+std::shared_ptr<PagePool> PagePool::unlimited(ShapePtr shape) { return std::shared_ptr<PagePool>(new PagePool(std::move(shape), UINT64_MAX)); }
+
 PagePool::PagePool(ShapePtr shape, uint64_t budget_bytes)
     : shape_(std::move(shape)), page_bytes_(page_bytes(*shape_, shape_->page_rows)), budget_(budget_bytes) {}
 
@@ -64,19 +66,43 @@ PageRef PagePool::make(const Shape &shape, uint32_t rows) {
         unreserve(bytes);
         return PageRef();
     }
+    uint8_t *ids = static_cast<uint8_t *>(memory) + Page::kHeader;
     Page *page = new (memory) Page{.rows = rows,
                                    .ids_bytes = shape.ids_bytes,
                                    .validity_bytes = shape.validity_bytes,
+                                   .ids_plane = ids,
+                                   .validity_plane = ids + size_t{rows} * shape.ids_bytes,
                                    .pool = shared_from_this(),
-                                   .bytes = bytes};
+                                   .bytes = bytes,
+                                   .lender = nullptr};
     std::memset(page->validity(0), 0, static_cast<size_t>(rows) * shape.validity_bytes);
+    return PageRef(page);
+}
+
+// A lent page is read only, whatever the pointers in it could do.
+PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags, uint64_t tag,
+                         std::shared_ptr<const void> lender) {
+    const size_t bytes = Page::kHeader + (validity != nullptr ? 0 : size_t{rows} * shape_->validity_bytes);
+    auto *memory = static_cast<uint8_t *>(::operator new(bytes, kAlignment));
+    reserve(bytes);
+    Page *page = new (memory) Page{.rows = rows,
+                                   .ids_bytes = shape_->ids_bytes,
+                                   .validity_bytes = shape_->validity_bytes,
+                                   .tag = tag,
+                                   .tags = const_cast<uint64_t *>(tags),
+                                   .ids_plane = const_cast<uint8_t *>(ids),
+                                   .validity_plane = validity != nullptr ? const_cast<uint8_t *>(validity) : memory + Page::kHeader,
+                                   .pool = shared_from_this(),
+                                   .bytes = bytes,
+                                   .lender = std::move(lender)};
+    for (uint32_t r = 0; validity == nullptr && r < rows; r++) std::memcpy(page->validity(r), shape_->full.data(), shape_->validity_bytes);
     return PageRef(page);
 }
 
 void PagePool::free(Page *page) {
     const std::shared_ptr<PagePool> pool = std::move(page->pool);
     const size_t bytes = page->bytes;
-    if (const uint64_t *tags = page->tags.load(std::memory_order_relaxed); tags != nullptr) {
+    if (const uint64_t *tags = page->tags.load(std::memory_order_relaxed); tags != nullptr && page->lender == nullptr) {
         delete[] tags;
         pool->unreserve(static_cast<size_t>(page->rows) * sizeof *tags);
     }
@@ -89,7 +115,7 @@ void PagePool::give_memory(void *memory, size_t bytes) {
     if (bytes == page_bytes_) {
         std::lock_guard lock(mutex_);
         const size_t idle_bytes = (idle_.size() + 1) * page_bytes_;
-        if (idle_bytes <= kIdleBytes && used() + idle_bytes <= budget_) {
+        if (idle_.size() < idle_.capacity() && used() + idle_bytes <= budget_) {
             idle_.push_back(memory);
             return;
         }

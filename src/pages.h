@@ -15,7 +15,7 @@ namespace routecap {
 
 class PagePool;
 
-// A block of rows: ids in C order, then validity. Its owner writes rows that nobody else can see; rows that were lent to a routing or to
+// A block of rows: ids in C order, and validity. Its owner writes rows that nobody else can see; rows that were lent to a routing or to
 // another request do not change while they are. Holders pass pages on without touching them: they are rarely in a cache.
 struct Page {
     std::atomic<uint32_t> references{1};
@@ -24,13 +24,14 @@ struct Page {
     uint32_t validity_bytes;                // of one row
     std::atomic<uint64_t> tag{0};           // of every row, unless there are tags
     std::atomic<uint64_t *> tags{nullptr};  // [rows], once two rows had different tags
-    std::shared_ptr<PagePool> pool;         // whose budget it counts in
-    size_t bytes;                           // in that budget, tags apart
+    uint8_t *ids_plane;                     // behind this header, as validity_plane is behind the ids, or foreign
+    uint8_t *validity_plane;
+    std::shared_ptr<PagePool> pool;      // whose budget it counts in
+    size_t bytes;                        // in that budget, tags apart
+    std::shared_ptr<const void> lender;  // keeps foreign planes and tags alive; nobody writes such a page
 
-    uint8_t *ids(size_t row) { return reinterpret_cast<uint8_t *>(this) + kHeader + row * ids_bytes; }
-    uint8_t *validity(size_t row) {
-        return reinterpret_cast<uint8_t *>(this) + kHeader + static_cast<size_t>(rows) * ids_bytes + row * validity_bytes;
-    }
+    uint8_t *ids(size_t row) const { return ids_plane + row * ids_bytes; }
+    uint8_t *validity(size_t row) const { return validity_plane + row * validity_bytes; }
     uint64_t tag_of(size_t row) const {
         const uint64_t *each = tags.load(std::memory_order_acquire);
         return each != nullptr ? each[row] : tag.load(std::memory_order_relaxed);
@@ -69,6 +70,8 @@ private:
 class PagePool : public std::enable_shared_from_this<PagePool> {
 public:
     static std::shared_ptr<PagePool> create(ShapePtr shape, uint64_t budget_bytes);
+    // For rows that belong to no capturer: without limit.
+    static std::shared_ptr<PagePool> unlimited(ShapePtr shape);
     PagePool(const PagePool &) = delete;
     PagePool &operator=(const PagePool &) = delete;
     ~PagePool();
@@ -82,6 +85,8 @@ public:
 
     // Makes a page out of page_bytes(shape, rows) reserved bytes, its validity all zero. Null without memory; the reservation then is undone.
     PageRef make(const Shape &shape, uint32_t rows);
+    // Makes one around planes of a lender; without a validity plane every cell is valid. Throws without memory.
+    PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags, uint64_t tag, std::shared_ptr<const void> lender);
 
     uint64_t used() const { return used_.load(std::memory_order_relaxed); }
     uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }

@@ -93,6 +93,12 @@ struct Shape {
             ids[static_cast<size_t>(l) * cell_bytes] = ROUTECAP_MISSING_ABSENT;
         }
     }
+    // Rows of other origin may have anything there.
+    int32_t reason(const uint8_t *ids, uint32_t layer) const {
+        const uint8_t *cell = ids + static_cast<size_t>(layer) * cell_bytes;
+        const int32_t reason = id_bytes == 1 ? cell[0] : cell[0] | cell[1] << 8;
+        return reason >= ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_DUPLICATE ? reason : ROUTECAP_MISSING_UNWRITTEN;
+    }
     static bool valid(const uint8_t *validity, uint32_t layer) { return (validity[layer / 8] >> layer % 8 & 1) != 0; }
 
     // Rows of both lie the same way in memory, and an id means the same in both.
@@ -108,5 +114,18 @@ struct Shape {
 };
 
 using ShapePtr = std::shared_ptr<const Shape>;
+
+// What a shape is made of, as callers give it: arrays of `layers` elements, or NULL for 0..layers-1, `experts` and CAPTURED.
+struct ShapeSource {
+    uint32_t layers, k, experts;
+    int32_t id_space;
+    const int32_t *layer_map;
+    const uint32_t *layer_experts;
+    const int32_t *layer_provenance;
+};
+// Checks it; `what` names it in the error's text.
+int32_t make_shape(const ShapeSource &source, const char *what, ShapePtr &shape);
+// One number of it, or of what comes with it.
+int32_t check_between(const char *what, const char *name, uint64_t value, uint64_t low, uint64_t high);
 
 }  // namespace routecap

@@ -1,0 +1,531 @@
+// The serialised form and routings of other memory: nothing lost, nothing trusted, nothing copied that need not be.
+#include <rig.h>
+
+#include <cstring>
+#include <random>
+
+using namespace rig;
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+Bytes serialized(const routecap_routing *routing) {
+    uint64_t needed = 0;
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, nullptr, 0, &needed));
+    Bytes bytes(needed, 0xee);
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, bytes.data(), needed - 1, nullptr));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, bytes.data(), needed, nullptr));
+    return bytes;
+}
+
+RoutingPtr deserialized(const Bytes &bytes, uint32_t flags = 0) {
+    routecap_routing *routing = nullptr;
+    EXPECT_GE(routecap_routing_deserialize(bytes.data(), bytes.size(), flags, nullptr, nullptr, &routing), 0) << routecap_last_error();
+    return RoutingPtr(routing);
+}
+
+int32_t refusal(const void *data, size_t bytes, uint32_t flags = 0) {
+    routecap_routing *routing = nullptr;
+    const int32_t status = routecap_routing_deserialize(data, bytes, flags, nullptr, nullptr, &routing);
+    EXPECT_EQ(routing != nullptr, status >= 0);
+    EXPECT_TRUE(status >= 0 || *routecap_last_error() != 0);
+    routecap_routing_free(routing);
+    return status;
+}
+
+void count(void *counter) { ++*static_cast<int *>(counter); }
+
+// A routing with everything in it: whole rows, cells that are missing for every reason, rows that are not there, tags of one row and of many.
+struct Captured {
+    Shape shape;
+    Rig rig;
+    routecap_request request;
+
+    explicit Captured(const Shape &s, int32_t recomputed = 0)
+        : shape(s), rig({.shape = s, .layer_provenance = std::vector<int32_t>(s.layers, recomputed)}), request(rig.open()) {}
+
+    // Steps of a few rows each; `dense`: without anything missing.
+    RoutingPtr routing(uint64_t rows, unsigned seed, bool dense = false, bool one_tag = false) {
+        std::mt19937 random(seed);
+        const auto one_in = [&](unsigned n) { return !dense && random() % n == 0; };
+        uint64_t position = dense ? 0 : random() % 5;
+        while (position < rows) {
+            const auto n = static_cast<uint32_t>(std::min<uint64_t>(1 + random() % shape.rows, rows - position));
+            EXPECT_STATUS(ROUTECAP_OK, rig.begin(n));
+            for (uint32_t l = 0; l < shape.layers; l++) {
+                if (one_in(12)) continue;
+                std::vector<std::vector<int64_t>> ids;
+                for (uint32_t r = 0; r < n; r++) {
+                    ids.push_back(routed(shape, seed, position + r, l));
+                    if (one_in(40)) ids.back()[0] = shape.experts;
+                    if (one_in(40)) ids.back()[0] = ids.back()[1];
+                }
+                EXPECT_STATUS(ROUTECAP_OK, rig.record(l, ids));
+            }
+            EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+            const routecap_issue_options options{.struct_size = sizeof options, .tag = one_tag ? 7 : random() % 3};
+            rig.land(rig.issue({Rig::span(request, position, 0, n)}, ROUTECAP_OK, nullptr, &options));
+            position += n + (one_in(4) ? random() % 9 : 0);
+        }
+        routecap_routing *routing = nullptr;
+        EXPECT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ALL, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0);
+        return RoutingPtr(routing);
+    }
+};
+
+// By position: the ids and validity of every cell, and the tag of every row with a valid one.
+std::vector<std::pair<Row, uint64_t>> everything(const routecap_routing *routing, const Shape &shape) {
+    const Rows rows = contents(routing, shape);
+    const routecap_view view = view_of(routing);
+    std::vector<std::pair<Row, uint64_t>> all;
+    for (size_t s = 0; s < view.segment_count; s++) {
+        const routecap_segment &segment = view.segments[s];
+        for (uint64_t r = 0; r < segment.rows; r++) {
+            const Row &row = rows[segment.first - view.first + r];
+            const bool any = std::any_of(row.begin(), row.end(), [](const Cell &cell) { return cell.has_value(); });
+            all.emplace_back(row, !any ? 0 : segment.tags != nullptr ? segment.tags[r] : segment.tag);
+        }
+    }
+    return all;
+}
+
+std::vector<std::array<uint64_t, 5>> missing(const routecap_routing *routing) {
+    routecap_coverage coverage{.struct_size = sizeof coverage};
+    EXPECT_GE(routecap_routing_coverage(routing, &coverage, nullptr, 0, 0), 0);
+    std::vector<routecap_missing> blocks(coverage.blocks);
+    EXPECT_GE(routecap_routing_coverage(routing, &coverage, blocks.data(), sizeof(routecap_missing), blocks.size()), 0);
+    std::vector<std::array<uint64_t, 5>> all;
+    for (const routecap_missing &m : blocks) all.push_back({m.first, m.rows, m.first_layer, m.layers, static_cast<uint64_t>(m.reason)});
+    return all;
+}
+
+void expect_same(const routecap_routing *a, const routecap_routing *b, const Shape &shape) {
+    EXPECT_EQ(everything(a, shape), everything(b, shape));
+    EXPECT_EQ(missing(a), missing(b));
+    EXPECT_EQ(view_of(a).first, view_of(b).first);
+    EXPECT_EQ((Status{routecap_routing_poll(a)}), (Status{routecap_routing_poll(b)}));
+}
+
+// The bytes that a splice describes.
+Bytes spliced(const Bytes &head, const Bytes &tail, uint64_t row, int32_t expected = ROUTECAP_OK) {
+    const auto header_bytes = [](const Bytes &bytes) {
+        routecap_serialized info{.struct_size = sizeof info};
+        EXPECT_STATUS(ROUTECAP_OK, routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN, &info));
+        return info.header_bytes;
+    };
+    // The headers alone, in memory of just that size.
+    const Bytes head_only(head.begin(), head.begin() + static_cast<ptrdiff_t>(header_bytes(head)));
+    const Bytes tail_only(tail.begin(), tail.begin() + static_cast<ptrdiff_t>(header_bytes(tail)));
+    routecap_splice splice{.struct_size = sizeof splice};
+    int32_t status = routecap_serialized_splice(head_only.data(), head_only.size(), tail_only.data(), tail_only.size(), row, nullptr, 0, &splice);
+    if (status != ROUTECAP_ERR_BUFFER_TOO_SMALL) {
+        EXPECT_STATUS(expected, status);
+        return {};
+    }
+    EXPECT_LE(splice.header_bytes, head_only.size() + tail_only.size() + 128);
+    Bytes header(splice.header_bytes), bytes;
+    status = routecap_serialized_splice(head_only.data(), head_only.size(), tail_only.data(), tail_only.size(), row, header.data(), header.size(), &splice);
+    EXPECT_STATUS(expected, status);
+    const Bytes *sources[] = {&header, &head, &tail};
+    for (uint32_t p = 0; p < splice.pieces; p++) {
+        const routecap_piece &piece = splice.piece[p];
+        if (piece.source == ROUTECAP_PIECE_ZERO) {
+            bytes.insert(bytes.end(), piece.bytes, 0);
+        } else {
+            const auto from = sources[piece.source]->begin() + static_cast<ptrdiff_t>(piece.offset);
+            EXPECT_LE(piece.offset + piece.bytes, sources[piece.source]->size());
+            bytes.insert(bytes.end(), from, from + static_cast<ptrdiff_t>(piece.bytes));
+        }
+    }
+    EXPECT_EQ(bytes.size(), splice.bytes);
+    return bytes;
+}
+
+RoutingPtr slice(const routecap_routing *routing, uint64_t first, uint64_t rows) {
+    routecap_routing *part = nullptr;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_slice(routing, first, rows, &part));
+    return RoutingPtr(part);
+}
+
+const Shape kShapes[] = {{.layers = 4, .k = 2, .experts = 16, .rows = 32},
+                         {.layers = 11, .k = 8, .experts = 256, .rows = 32},
+                         {.layers = 3, .k = 3, .experts = 300, .rows = 8},
+                         {.layers = 1, .k = 1, .experts = 2, .rows = 64},
+                         {.layers = 9, .k = 4, .experts = 1000, .rows = 16}};
+
+}  // namespace
+
+TEST(Serialized, comes_back_as_it_was_and_gives_the_same_bytes_again) {
+    for (const Shape &shape : kShapes) {
+        for (unsigned seed = 1; seed <= 6; seed++) {
+            Captured captured(shape);
+            const RoutingPtr routing = captured.routing(400, seed, seed == 1, seed % 2 != 0);
+            const Bytes bytes = serialized(routing.get());
+            const RoutingPtr copied = deserialized(bytes), trusted = deserialized(bytes, ROUTECAP_TRUSTED);
+            expect_same(routing.get(), copied.get(), shape);
+            expect_same(routing.get(), trusted.get(), shape);
+            EXPECT_EQ(serialized(copied.get()), bytes);
+            // Of a slice, a copy and a merge alike.
+            const RoutingPtr part = slice(routing.get(), 17, 211);
+            expect_same(part.get(), deserialized(serialized(part.get())).get(), shape);
+            EXPECT_EQ(serialized(part.get()), serialized(slice(copied.get(), 17, 211).get()));
+            routecap_routing *one = nullptr;
+            EXPECT_GE(routecap_request_extract(captured.rig.capturer(), captured.request, 0, ROUTECAP_ALL, ROUTECAP_EXTRACT_COPY, 0, &one), 0);
+            EXPECT_EQ(serialized(RoutingPtr(one).get()), bytes);
+        }
+    }
+}
+
+TEST(Serialized, a_routing_without_missing_cells_is_one_array) {
+    const Shape shape = kShapes[1];
+    Captured captured(shape);
+    const RoutingPtr routing = captured.routing(1000, 1, true, true);
+    EXPECT_GT(view_of(routing.get()).segment_count, 1u);
+    const Bytes bytes = serialized(routing.get());
+    const RoutingPtr back = deserialized(bytes);
+    const routecap_view view = view_of(back.get());
+    ASSERT_EQ(view.segment_count, 1u);
+    EXPECT_EQ(view.segments[0].rows, 1000u);
+    EXPECT_EQ(view.segments[0].tag, 7u);
+    EXPECT_EQ(view.complete, 1);
+    EXPECT_LT(bytes.size(), 1000 * 11 * 8 + 512);
+}
+
+// Written by hand from the header's table: two layers of k = 2, one whole row, one row of which layer 1 is missing, one row that is not there.
+TEST(Serialized, is_what_the_header_says_to_the_byte) {
+    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16}, .layer_map = {1, 3}, .layer_experts = {16, 9}, .layer_provenance = {0, 1}});
+    const routecap_request r = rig.open();
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(2));
+    EXPECT_STATUS(ROUTECAP_OK, rig.record(0, {{3, 15}, {0, 1}}));
+    EXPECT_STATUS(ROUTECAP_OK, rig.record(1, {{8, 7}, {9, 7}}));
+    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    const routecap_issue_options options{.struct_size = sizeof options, .tag = 0x1122};
+    rig.land(rig.issue({Rig::span(r, 5, 0, 2)}, ROUTECAP_OK, nullptr, &options));
+    const RoutingPtr routing(rig.finish(r, 8));
+    EXPECT_STATUS(ROUTECAP_INCOMPLETE, routecap_routing_wait(routing.get(), -1));
+    Bytes expected;
+    const auto put = [&](uint64_t value, int bytes) {
+        for (int b = 0; b < bytes; b++) expected.push_back(static_cast<uint8_t>(value >> 8 * b));
+    };
+    const auto pad = [&] { expected.resize((expected.size() + 63) / 64 * 64, 0); };
+    for (char c : std::string("ROUTECAP")) put(static_cast<uint8_t>(c), 1);
+    put(1, 4), put(0, 4), put(257, 8), put(0, 8), put(8, 8), put(4, 8), put(2, 4), put(2, 4), put(ROUTECAP_DTYPE_U8, 4), put(0, 4);
+    put(1, 4), put(16, 4), put(0, 4), put(3, 4), put(9, 4), put(1, 4);
+    put(5, 8), put(0, 8), put(0, 8);
+    put(1, 8), put(0x1122, 8), put(1, 8);
+    put(1, 8), put(0x1122, 8), put(3, 8);
+    put(1, 8), put(0, 8), put(0, 8);
+    pad();
+    EXPECT_EQ(expected.size(), 192u);
+    put(3, 1), put(15, 1), put(8, 1), put(7, 1);
+    put(0, 1), put(1, 1), put(ROUTECAP_MISSING_OUT_OF_RANGE, 1), put(0, 1);
+    pad();  // and no tags, so the validity plane begins here too
+    put(1, 1);
+    EXPECT_EQ(serialized(routing.get()), expected);
+}
+
+TEST(Serialized, lent_memory_is_used_in_place_until_nobody_does) {
+    const Shape shape = kShapes[1];
+    Captured captured(shape);
+    const RoutingPtr routing = captured.routing(100, 3, true);
+    const Bytes bytes = serialized(routing.get());
+    int released = 0;
+    routecap_routing *raw = nullptr;
+    ASSERT_GE(routecap_routing_deserialize(bytes.data(), bytes.size(), 0, count, &released, &raw), 0);
+    RoutingPtr lent(raw);
+    for (size_t s = 0; s < view_of(raw).segment_count; s++) {
+        const auto *ids = static_cast<const uint8_t *>(view_of(raw).segments[s].ids);
+        EXPECT_TRUE(ids == nullptr || (ids > bytes.data() && ids < bytes.data() + bytes.size()));
+    }
+    RoutingPtr part = slice(raw, 10, 20);
+    Rig other({.shape = shape});
+    const routecap_request r = other.open();
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(other.capturer(), r, raw, 50));
+    lent.reset();
+    EXPECT_EQ(released, 0);
+    part.reset();
+    RoutingPtr attached(other.finish(r, 50));
+    EXPECT_GE(routecap_routing_wait(attached.get(), -1), 0);
+    expect_same(attached.get(), slice(routing.get(), 0, 50).get(), shape);
+    EXPECT_EQ(released, 0);
+    attached.reset();
+    EXPECT_EQ(released, 1);
+
+    // Memory that is not aligned is copied and given back at once; that of a call that fails is not given back at all.
+    Bytes shifted(bytes.size() + 1);
+    std::memcpy(shifted.data() + 1, bytes.data(), bytes.size());
+    ASSERT_GE(routecap_routing_deserialize(shifted.data() + 1, bytes.size(), 0, count, &released, &raw), 0);
+    EXPECT_EQ(released, 2);
+    std::fill(shifted.begin(), shifted.end(), uint8_t{0});
+    expect_same(routing.get(), RoutingPtr(raw).get(), shape);
+    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_routing_deserialize(bytes.data(), bytes.size() - 1, 0, count, &released, &raw));
+    EXPECT_EQ(raw, nullptr);
+    EXPECT_EQ(released, 2);
+}
+
+// Positions that were supplied from lent memory are filled up and recorded again: the lender's bytes stay what they are.
+TEST(Serialized, nobody_writes_into_lent_memory) {
+    const Shape shape = kShapes[0];
+    Captured captured(shape);
+    const RoutingPtr routing = captured.routing(60, 5);
+    const Bytes bytes = serialized(routing.get());
+    Bytes lent = bytes;
+    int released = 0;
+    routecap_routing *raw = nullptr;
+    ASSERT_GE(routecap_routing_deserialize(lent.data(), lent.size(), 0, count, &released, &raw), 0);
+    {
+        Rig other({.shape = shape});
+        const routecap_request r = other.open();
+        EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(other.capturer(), r, raw, ROUTECAP_ALL));
+        other.step({{r, {9, 0, 32}}});
+        other.step({{r, {9, 32, 32}}});
+        const RoutingPtr filled(other.finish(r, 64));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(filled.get(), -1));
+    }
+    RoutingPtr(raw).reset();
+    EXPECT_EQ(released, 1);
+    EXPECT_EQ(lent, bytes);
+}
+
+TEST(Serialized, a_truncated_or_extended_form_is_refused) {
+    Captured captured(kShapes[2]);
+    const Bytes bytes = serialized(captured.routing(30, 2).get());
+    for (size_t n = 0; n < bytes.size(); n++) {
+        const Bytes cut(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(n));  // of its own, so that reading beyond it is seen
+        EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(n == 0 ? bytes.data() : cut.data(), n));
+    }
+    Bytes longer = bytes;
+    longer.push_back(0);
+    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(longer.data(), longer.size()));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, refusal(nullptr, 100));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, refusal(bytes.data(), bytes.size(), 2));
+}
+
+// Whatever the bytes are, there is a status, and what is accepted holds what a routing promises.
+TEST(Serialized, damaged_bytes_are_refused_or_are_another_valid_routing) {
+    for (const Shape &shape : {kShapes[0], kShapes[2]}) {
+        Captured captured(shape);
+        const Bytes bytes = serialized(captured.routing(40, 4).get());
+        std::mt19937 random(1);
+        int refused = 0, accepted = 0;
+        const auto look = [&](const Bytes &damaged) {
+            routecap_routing *routing = nullptr;
+            const int32_t status = routecap_routing_deserialize(damaged.data(), damaged.size(), random() % 2, nullptr, nullptr, &routing);
+            if (status < 0) {
+                EXPECT_STATUS(ROUTECAP_ERR_FORMAT, status);
+                refused++;
+                return;
+            }
+            accepted++;
+            const RoutingPtr keep(routing);
+            const routecap_view view = view_of(routing);
+            uint64_t position = view.first;
+            for (size_t s = 0; s < view.segment_count; s++) {
+                EXPECT_EQ(view.segments[s].first, position);
+                position += view.segments[s].rows;
+                const auto *ids = static_cast<const uint8_t *>(view.segments[s].ids);
+                unsigned sum = 0;  // every byte can be read
+                for (size_t b = 0; ids != nullptr && b < view.segments[s].rows * view.layers * view.k * (view.dtype == ROUTECAP_DTYPE_U8 ? 1 : 2); b++)
+                    sum += ids[b];
+                EXPECT_LE(sum, UINT32_MAX);
+            }
+            EXPECT_EQ(position, view.first + view.rows);
+            for (const auto &block : missing(routing)) EXPECT_TRUE(block[4] >= ROUTECAP_MISSING_ABSENT && block[4] <= ROUTECAP_MISSING_DUPLICATE);
+        };
+        for (size_t at = 0; at < bytes.size(); at++)
+            for (uint8_t value : {uint8_t{0}, uint8_t{1}, uint8_t{0x7f}, uint8_t{0xff}}) {
+                Bytes damaged = bytes;
+                damaged[at] = value;
+                look(damaged);
+            }
+        for (int i = 0; i < 3000; i++) {
+            Bytes damaged = bytes;
+            for (unsigned n = 1 + random() % 4; n > 0; n--) damaged[random() % damaged.size()] ^= static_cast<uint8_t>(1u << random() % 8);
+            look(damaged);
+        }
+        EXPECT_GT(refused, 1000);
+        EXPECT_GT(accepted, 100);
+    }
+}
+
+TEST(Serialized, ids_that_cannot_be_are_refused_unless_they_are_trusted) {
+    Captured captured(kShapes[0]);
+    const RoutingPtr routing = captured.routing(8, 1, true, true);
+    const Bytes bytes = serialized(routing.get());
+    for (const uint8_t id : {uint8_t{16}, uint8_t{255}, bytes[193]}) {  // out of range twice, and the id beside it
+        Bytes damaged = bytes;
+        damaged[192] = id;
+        EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(damaged.data(), damaged.size()));
+        EXPECT_STATUS(ROUTECAP_OK, refusal(damaged.data(), damaged.size(), ROUTECAP_TRUSTED));
+    }
+}
+
+TEST(Serialized, a_few_bytes_cannot_ask_for_much_memory) {
+    Captured captured(kShapes[0]);
+    Bytes bytes = serialized(captured.routing(1, 1, true).get());
+    bytes.resize(128);  // no rows present: one run that is absent
+    const uint64_t rows = uint64_t{1} << 40, size = 128, flags = 0;
+    std::memcpy(bytes.data() + 16, &size, 8);
+    std::memcpy(bytes.data() + 32, &rows, 8);
+    std::memcpy(bytes.data() + 112, &rows, 8);
+    std::memset(bytes.data() + 120, 0, 8);
+    Bytes with_table(bytes.begin(), bytes.begin() + 112);
+    with_table.resize(136);
+    std::memcpy(with_table.data() + 112, &rows, 8);
+    std::memcpy(with_table.data() + 128, &flags, 8);
+    with_table.resize(192);
+    const uint64_t whole = with_table.size();
+    std::memcpy(with_table.data() + 16, &whole, 8);
+    const RoutingPtr routing = deserialized(with_table);
+    ASSERT_NE(routing, nullptr);
+    EXPECT_EQ(view_of(routing.get()).rows, rows);
+    EXPECT_EQ(view_of(routing.get()).segment_count, 1u);
+    EXPECT_EQ(serialized(routing.get()), with_table);
+    // The same number of rows that are said to be present.
+    with_table[128] = 1;
+    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(with_table.data(), with_table.size()));
+}
+
+TEST(Serialized, its_first_bytes_say_what_is_to_come) {
+    const Shape shape = kShapes[2];
+    Captured captured(shape);
+    const RoutingPtr routing = captured.routing(30, 2);
+    const Bytes bytes = serialized(routing.get());
+    routecap_serialized info{.struct_size = sizeof info};
+    EXPECT_STATUS(ROUTECAP_OK, routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN, &info));
+    EXPECT_EQ(info.version, 1u);
+    EXPECT_EQ(info.bytes, bytes.size());
+    EXPECT_EQ(info.first, 0u);
+    EXPECT_EQ(info.rows, 30u);
+    EXPECT_EQ(info.layers, shape.layers);
+    EXPECT_EQ(info.k, shape.k);
+    EXPECT_EQ(info.dtype, ROUTECAP_DTYPE_I16);
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN - 1, &info));
+    Bytes other = bytes;
+    other[0] = 'r';
+    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_serialized_info(other.data(), other.size(), &info));
+    other = bytes;
+    other[8] = 2;  // a version to come
+    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_serialized_info(other.data(), other.size(), &info));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_serialized_info(nullptr, 64, &info));
+}
+
+// ---- Splicing -------------------------------------------------------------------------------
+
+TEST(Splice, is_the_rows_of_one_before_and_of_the_other_from_a_row_on) {
+    for (const Shape &shape : kShapes) {
+        for (unsigned seed = 1; seed <= 3; seed++) {
+            Captured one(shape), two(shape);
+            const RoutingPtr a = one.routing(90, seed, seed == 1), b = two.routing(120, 10 + seed, seed == 1);
+            const RoutingPtr head = slice(a.get(), 3, 80), tail = slice(b.get(), 40, 75);
+            const Bytes head_bytes = serialized(head.get()), tail_bytes = serialized(tail.get());
+            for (uint64_t row = 0; row <= 130; row++) {
+                const Bytes bytes = spliced(head_bytes, tail_bytes, row);
+                const RoutingPtr routing = deserialized(bytes);
+                ASSERT_NE(routing, nullptr);
+                const routecap_view view = view_of(routing.get());
+                ASSERT_EQ(view.first, std::min<uint64_t>(3, row));
+                ASSERT_EQ(view.first + view.rows, std::max<uint64_t>(115, row));
+                const auto rows = everything(routing.get(), shape), from_head = everything(head.get(), shape), from_tail = everything(tail.get(), shape);
+                for (uint64_t p = view.first; p < view.first + view.rows; p++) {
+                    const auto &found = rows[p - view.first];
+                    if (p < row && p >= 3 && p < 83)
+                        ASSERT_EQ(found, from_head[p - 3]) << "row " << p << " of a splice at " << row;
+                    else if (p >= row && p >= 40)
+                        ASSERT_EQ(found, from_tail[p - 40]) << "row " << p << " of a splice at " << row;
+                    else
+                        ASSERT_EQ(found.first, Row(shape.layers)) << "row " << p << " of a splice at " << row;
+                }
+            }
+        }
+    }
+}
+
+TEST(Splice, parts_of_one_routing_put_together_are_the_routing) {
+    const Shape shape = kShapes[1];
+    Captured captured(shape);
+    const RoutingPtr routing = captured.routing(200, 1, true, true);
+    const Bytes whole = serialized(routing.get());
+    for (uint64_t cut : {0, 1, 50, 199, 200})
+        EXPECT_EQ(spliced(serialized(slice(routing.get(), 0, cut).get()), serialized(slice(routing.get(), cut, 200 - cut).get()), cut), whole);
+    EXPECT_EQ(spliced(whole, whole, 77), whole);
+}
+
+TEST(Splice, what_does_not_fit_together_is_refused_and_provenance_is_united) {
+    Captured one(kShapes[0]), recomputed(kShapes[0], ROUTECAP_PROVENANCE_RECOMPUTED), other(kShapes[3]);
+    const RoutingPtr nothing(recomputed.rig.finish(recomputed.request, 20));
+    EXPECT_STATUS(ROUTECAP_NOT_CAPTURED, routecap_routing_wait(nothing.get(), -1));
+    const Bytes a = serialized(one.routing(20, 1, true).get()), b = serialized(nothing.get());
+    spliced(a, serialized(other.routing(20, 1).get()), 5, ROUTECAP_ERR_SHAPE_MISMATCH);
+    const RoutingPtr united = deserialized(spliced(a, b, 10));
+    EXPECT_EQ(view_of(united.get()).layer_provenance[0], ROUTECAP_PROVENANCE_RECOMPUTED);
+    spliced(a, b, uint64_t{ROUTECAP_MAX_POSITION} + 1, ROUTECAP_ERR_ARGUMENT);
+    routecap_splice splice{.struct_size = sizeof splice};
+    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_serialized_splice(a.data(), 100, b.data(), b.size(), 5, nullptr, 0, &splice));
+    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_serialized_splice(a.data(), a.size(), b.data(), 10, 5, nullptr, 0, &splice));
+}
+
+// ---- Import ---------------------------------------------------------------------------------
+
+TEST(Import, a_view_makes_an_equal_routing) {
+    for (const Shape &shape : kShapes) {
+        Captured captured(shape);
+        const RoutingPtr routing = captured.routing(300, 2);
+        const routecap_view view = view_of(routing.get());
+        for (const bool lent : {false, true}) {
+            int released = 0;
+            routecap_routing *raw = nullptr;
+            ASSERT_STATUS(routecap_routing_poll(routing.get()), routecap_routing_import(&view, 0, lent ? count : nullptr, &released, &raw));
+            RoutingPtr imported(raw);
+            expect_same(routing.get(), raw, shape);
+            EXPECT_EQ(serialized(raw), serialized(routing.get()));
+            imported.reset();
+            EXPECT_EQ(released, lent ? 1 : 0);
+        }
+    }
+}
+
+TEST(Import, plain_arrays_need_no_tables) {
+    const uint16_t ids[3][2][2] = {{{299, 0}, {1, 2}}, {{5, 6}, {7, 8}}, {{9, 10}, {11, 12}}};
+    const uint8_t validity[3] = {3, 1, 3};
+    const routecap_segment segments[] = {{.first = 12, .rows = 3, .ids = ids, .validity = validity, .tags = nullptr, .tag = 4}};
+    routecap_view view{};
+    view.struct_size = sizeof view, view.dtype = ROUTECAP_DTYPE_I16, view.layers = 2, view.k = 2, view.experts = 300;
+    view.first = 10, view.rows = 6, view.segments = segments, view.segment_size = sizeof *segments, view.segment_count = 1;
+    const auto import = [&](const routecap_view &v) {
+        routecap_routing *routing = nullptr;
+        const int32_t status = routecap_routing_import(&v, 0, nullptr, nullptr, &routing);
+        EXPECT_EQ(routing != nullptr, status >= 0);
+        routecap_routing_free(routing);
+        return status;
+    };
+    routecap_routing *raw = nullptr;
+    ASSERT_STATUS(ROUTECAP_INCOMPLETE, routecap_routing_import(&view, 0, nullptr, nullptr, &raw));
+    const RoutingPtr routing(raw);
+    expect_routing(raw, {.layers = 2, .k = 2, .experts = 300}, 10,
+                   {Row(2), Row(2), {{{299, 0}}, {{1, 2}}}, {{{5, 6}}, std::nullopt}, {{{9, 10}}, {{11, 12}}}, Row(2)});
+    EXPECT_EQ(missing(raw).at(1), (std::array<uint64_t, 5>{13, 1, 1, 1, ROUTECAP_MISSING_UNWRITTEN}));  // 7 is no reason
+
+    const auto refused = [&](int32_t expected, const std::function<void(routecap_view &, routecap_segment &)> &change) {
+        routecap_segment segment = segments[0];
+        routecap_view v = view;
+        v.segments = &segment;
+        change(v, segment);
+        EXPECT_STATUS(expected, import(v));
+    };
+    refused(ROUTECAP_ERR_DTYPE, [](auto &v, auto &) { v.dtype = ROUTECAP_DTYPE_U8; });
+    refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.layers = 0; });
+    refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.k = 33; });
+    refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.id_space = 2; });
+    refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.validity_bytes = 2; });
+    refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.rows = ROUTECAP_MAX_POSITION; });
+    refused(ROUTECAP_ERR_ARGUMENT, [](auto &, auto &s) { s.first = 9; });
+    refused(ROUTECAP_ERR_ARGUMENT, [](auto &, auto &s) { s.rows = 5; });
+    refused(ROUTECAP_ERR_ARGUMENT, [](auto &, auto &s) { s.ids = nullptr; });
+    refused(ROUTECAP_ERR_ARGUMENT, [](auto &, auto &s) { s.ids = static_cast<const uint8_t *>(s.ids) + 1; });
+    refused(ROUTECAP_ERR_STRUCT_SIZE, [](auto &v, auto &) { v.segment_size = 8; });
+    refused(ROUTECAP_ERR_FORMAT, [](auto &v, auto &) { v.experts = 299; });
+    static const uint8_t beyond[3] = {3, 7, 3};
+    refused(ROUTECAP_ERR_FORMAT, [](auto &, auto &s) { s.validity = beyond; });
+}
