@@ -26,22 +26,28 @@ need() {
         { tail -n 20 "$build/apt.log"; say "setup: could not install ${missing[*]}"; exit 1; }
 }
 
+# python_environment FOLDER PACKAGE...: a Python environment with these packages, made once.
+python_environment() {
+    local folder=$1
+    shift
+    [ "$(cat "$folder/packages" 2> /dev/null)" = "$*" ] && return
+    need python3=python3
+    say "setup: making a Python environment with $*"
+    rm -rf "$folder"
+    python3 -m venv "$folder" 2> /dev/null || { rm -rf "$folder"; need /no/venv=python3-venv; python3 -m venv "$folder"; }
+    "$folder/bin/pip" install --quiet --disable-pip-version-check "$@" || exit 1
+    printf '%s' "$*" > "$folder/packages"
+}
+
 # nvcc, for the kernels: the one that is there, or else that of NVIDIA's packages, without the rest of a toolkit.
 install_nvcc() {
     need python3=python3
     command -v nvcc > /dev/null && return
     [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] && return
-    local environment=$build/nvcc
+    python_environment "$build/nvcc" nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96 \
+        nvidia-cuda-cccl==13.0.85
     export CUDA_HOME
-    if ! CUDA_HOME=$(ls -d "$environment"/lib/python3*/site-packages/nvidia/cu13 2> /dev/null) || [ ! -e "$environment/ready" ]; then
-        say "setup: fetching nvcc (about 100 MB)"
-        rm -rf "$environment"
-        python3 -m venv "$environment" 2> /dev/null || { rm -rf "$environment"; need /no/venv=python3-venv; python3 -m venv "$environment"; }
-        "$environment/bin/pip" install --quiet --disable-pip-version-check nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 \
-            nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 || exit 1
-        touch "$environment/ready"
-        CUDA_HOME=$(ls -d "$environment"/lib/python3*/site-packages/nvidia/cu13)
-    fi
+    CUDA_HOME=$(ls -d "$build"/nvcc/lib/python3*/site-packages/nvidia/cu13)
 }
 
 # Builds the library and installs it under build/install; with CUDA if there is nvcc.
@@ -54,13 +60,21 @@ install_library() {
     library=$(find "$prefix" -name 'libroutecap.so.0')
 }
 
-# A Python environment with NumPy and gguf, which writes models for llama.cpp.
-install_python() {
-    need python3=python3
-    "$build/python/bin/python" -c 'import gguf, numpy' 2> /dev/null && return
-    say "setup: making a Python environment with gguf"
-    python3 -m venv "$build/python" 2> /dev/null || { rm -rf "$build/python"; need /no/venv=python3-venv; python3 -m venv "$build/python"; }
-    "$build/python/bin/pip" install --quiet --disable-pip-version-check gguf==0.19.0
+# NumPy, and gguf, which writes models for llama.cpp.
+install_python() { python_environment "$build/python" gguf==0.19.0; }
+
+# PyTorch for the CPU, out of the wheel for CUDA (540 MB) and without the libraries that one needs on a GPU.
+install_torch() {
+    local environment=$build/torch
+    torch_python=$environment/bin/python
+    [ -e "$environment/ready" ] && return
+    need cc=gcc readelf=binutils
+    python_environment "$environment" numpy pytest filelock typing-extensions sympy networkx jinja2 fsspec setuptools
+    say "setup: fetching PyTorch (540 MB)"
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps torch==2.15.0 nvidia-cuda-runtime==13.2.86 || exit 1
+    "$torch_python" examples/torch_on_cpu.py
+    "$torch_python" -c 'import torch; torch.ones(2).sum()'
+    touch "$environment/ready"
 }
 
 # llama.cpp: the engine's prebuilt libraries and its headers from npm, two small models made on the spot.
