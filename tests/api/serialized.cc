@@ -59,7 +59,7 @@ struct Captured {
                 for (uint32_t r = 0; r < n; r++) {
                     ids.push_back(routed(shape, seed, position + r, l));
                     if (one_in(40)) ids.back()[0] = shape.experts;
-                    if (one_in(40)) ids.back()[0] = ids.back()[1];
+                    if (one_in(40)) ids.back()[0] = ids.back().back();
                 }
                 EXPECT_STATUS(ROUTECAP_OK, rig.record(l, ids));
             }
