@@ -20,8 +20,10 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
                 const std::string &parameters, bool targets) {
     const size_t bytes = rows * row_bytes;
     std::vector<uint8_t> dst(bytes, 1), src(bytes, 2);
-    std::vector<double> take, share, copy, into, memory, fresh_memory, into_ratio, copy_ratio;
+    std::vector<double> take, share, copy, into, memory, fresh_memory, into_ratio, copy_ratio, serialize, copied, lent, trusted;
     routecap_routing *routing = nullptr;
+    std::vector<uint8_t> serialized;
+    uint64_t serialized_bytes = 0;
     const auto extract = [&](int32_t mode) { check(routecap_request_extract(capturer, request, 0, rows, mode, 0, &routing)); };
     for (int i = -2; i < repetitions; i++) {
         const auto sample = [&](std::vector<double> &samples, auto f) {
@@ -32,6 +34,21 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
             return used;
         };
         sample(share, [&] { extract(ROUTECAP_EXTRACT_SHARE); });
+        if (serialized.empty()) {
+            routecap_routing_serialize(routing, nullptr, 0, &serialized_bytes);
+            serialized.resize(serialized_bytes);
+        }
+        sample(serialize, [&] { check(routecap_routing_serialize(routing, serialized.data(), serialized.size(), nullptr)); });
+        routecap_routing_free(routing);
+        const auto deserialize = [&](uint32_t flags, routecap_release release) {
+            check(routecap_routing_deserialize(serialized.data(), serialized.size(), flags, release, nullptr, &routing));
+        };
+        const auto keep = [](void *) {};
+        sample(copied, [&] { deserialize(0, nullptr); });
+        routecap_routing_free(routing);
+        sample(lent, [&] { deserialize(0, keep); });
+        routecap_routing_free(routing);
+        sample(trusted, [&] { deserialize(ROUTECAP_TRUSTED, keep); });
         routecap_routing_free(routing);
         const double c = sample(copy, [&] { extract(ROUTECAP_EXTRACT_COPY); });
         routecap_routing_free(routing);
@@ -71,6 +88,10 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
     add("extract_into, the caller's memory", "us", into);
     add("memcpy into the same memory", "us", memory);
     add("extract_into: share of that memcpy's speed", "ratio", into_ratio, "target 0.80");
+    add("serialize", "us", serialize);
+    add("deserialize, ids checked, a copy", "us", copied);
+    add("deserialize, ids checked, in place", "us", lent);
+    add("deserialize, trusted, in place", "us", trusted);
 }
 
 }  // namespace bench
