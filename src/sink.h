@@ -28,8 +28,9 @@ public:
     int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink);
     // Describes a layer and fixes its address, if it has one.
     routecap_sink give_out(uint32_t layer);
-    // From now on nothing can be bound.
+    // From now on nothing can be bound but what is bound already.
     void seal() { sealed_ = true; }
+    bool sealed() const { return sealed_; }
 
     std::span<const kernels::SinkLayer> layers() const { return layers_; }
     // Bytes of an id in the layer that has the widest.

@@ -254,7 +254,7 @@ int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_
             return report(ROUTECAP_ERR_ARGUMENT, "sink.ids is not plain memory of device %d", config_.device);
     }
     if (int32_t s = sink_->bind(first_layer, layers, sink); s < 0) return s;
-    return upload_table();
+    return sink_->sealed() ? ROUTECAP_OK : upload_table();  // which waits for the side stream, and so for steps in flight
 }
 
 // ---- The forward path -----------------------------------------------------------------------
