@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "landing.h"
 #include "pages.h"
@@ -10,6 +11,8 @@
 namespace routecap {
 
 struct Context {
+    Context(ShapePtr s, std::shared_ptr<PagePool> p, std::shared_ptr<Landing> l) : shape(std::move(s)), pool(std::move(p)), landing(std::move(l)) {}
+
     const ShapePtr shape;
     const std::shared_ptr<PagePool> pool;
     const std::shared_ptr<Landing> landing;

@@ -114,6 +114,20 @@ sanitized() { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && c
 # Routing from logits, against NumPy.
 routing() { install_python && "$build/python/bin/python" tests/taps/route.py "$library"; }
 
+# The packages, each against the installed library; on CUDA with the driver that needs no device, which the suite "tests" has built.
+export ROUTECAP_FAKE_CUDA=$build/tests/fake
+python_package() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash bindings/python/test.sh "$prefix"; }
+rust_package() { bash bindings/rust/test.sh "$prefix"; }
+go_package() { bash bindings/go/test.sh "$prefix"; }
+
+# What a binding lacks is found, and so is a function that is added to the header alone.
+every_binding() {
+    run bash tests/bindings.sh include/routecap.h
+    sed 's/^ROUTECAP_API int32_t routecap_step_discard(/ROUTECAP_API int32_t routecap_step_added(routecap_capturer *capturer);\n&/' include/routecap.h > "$build/added.h"
+    run bash -c "! bash tests/bindings.sh '$build/added.h'"
+    closing
+}
+
 examples() {
     install_llama && build_llama_example || return 1
     local model
@@ -157,6 +171,10 @@ suite tests against_installed
 suite asan-ubsan sanitized asan
 suite tsan sanitized tsan
 suite routing routing
+suite python python_package
+suite rust rust_package
+suite go go_package
+suite every-binding every_binding
 suite examples examples
 suite bench bench
 if [ $full = 1 ]; then
