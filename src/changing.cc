@@ -72,7 +72,7 @@ int32_t Capturer::accept_one(const routecap_accept_item &item) {
         if (d.step != item.step) continue;
         uint64_t end = 0;
         if (item.rows == nullptr) {
-            if (item.count > d.first_index) end = d.end_of(std::min(item.count, d.first_index + d.rows) - 1);
+            end = d.end_of_first(std::clamp(item.count, d.first_index, d.first_index + d.rows) - d.first_index);
         } else {
             for (; listed < item.count && item.rows[listed] < d.first_index + d.rows; listed++) end = std::max(end, d.end_of(item.rows[listed]));
         }

@@ -33,6 +33,11 @@ struct DraftSpan {
         const uint64_t at = position + (index - first_index);
         return at < cut ? at + 1 : 0;
     }
+    // The same for the first `count` of its rows.
+    uint64_t end_of_first(uint64_t count) const {
+        if (count == 0 || position >= cut) return 0;
+        return std::min(cut, device_positions ? position_end : position + count);
+    }
 };
 
 struct alignas(64) Request {
