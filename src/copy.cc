@@ -55,14 +55,22 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first, std::s
                 if (mask != nullptr) mask[static_cast<int64_t>(r) * plan.mask_row_stride + l * plan.mask_layer_stride] = 0;
             }
     };
-    const bool dense = std::is_same_v<Id, std::make_unsigned_t<T>> && plan.layers == shape.layers && plan.layer_stride == k &&
-                       plan.row_stride == static_cast<int64_t>(shape.layers) * k;
+    // Whole rows, one after another, are one run of ids.
+    const bool dense = plan.layers == shape.layers && plan.layer_stride == k && plan.row_stride == static_cast<int64_t>(shape.layers) * k &&
+                       (mask == nullptr || plan.mask_layer_stride == 1);
+    const auto copy_ids = [](const Id *ids, size_t n, T *out) {
+        if constexpr (std::is_same_v<Id, std::make_unsigned_t<T>>)
+            std::memcpy(out, ids, n * sizeof(T));
+        else
+            for (size_t i = 0; i < n; i++) out[i] = static_cast<T>(ids[i]);
+    };
     uint64_t row = 0;
     for (const Segment &segment : segments) {
         absent_rows(row, segment.first - first);
         row = segment.first - first;
-        if (dense && mask == nullptr && segment.complete) {
-            std::memcpy(dst + row * shape.layers * k, segment.ids(), segment.rows * shape.ids_bytes);
+        if (dense && segment.complete) {
+            copy_ids(reinterpret_cast<const Id *>(segment.ids()), segment.rows * shape.layers * k, dst + row * shape.layers * k);
+            if (mask != nullptr) std::memset(mask + row * shape.layers, 1, segment.rows * shape.layers);
             row += segment.rows;
             continue;
         }
@@ -70,11 +78,16 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first, std::s
             const uint8_t *validity = segment.validity(r);
             const Id *ids = reinterpret_cast<const Id *>(segment.ids(r)) + static_cast<size_t>(plan.first_layer) * k;
             T *out_row = dst + static_cast<int64_t>(row) * plan.row_stride;
+            for (uint32_t l = 0; l < plan.layers && mask != nullptr; l++)
+                mask[static_cast<int64_t>(row) * plan.mask_row_stride + l * plan.mask_layer_stride] = Shape::valid(validity, plan.first_layer + l);
+            if (plan.layer_stride == k && shape.row_full(validity)) {
+                copy_ids(ids, size_t{plan.layers} * k, out_row);
+                continue;
+            }
             for (uint32_t l = 0; l < plan.layers; l++, ids += k) {
-                T *out = out_row + static_cast<int64_t>(l) * plan.layer_stride;
                 const bool valid = Shape::valid(validity, plan.first_layer + l);
+                T *out = out_row + static_cast<int64_t>(l) * plan.layer_stride;
                 for (uint32_t c = 0; c < k; c++) out[c] = valid ? static_cast<T>(ids[c]) : static_cast<T>(plan.fill);
-                if (mask != nullptr) mask[static_cast<int64_t>(row) * plan.mask_row_stride + l * plan.mask_layer_stride] = valid;
             }
         }
     }
