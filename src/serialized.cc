@@ -204,7 +204,11 @@ int32_t read_fixed(const void *data, size_t bytes, Header &header) {
     if (header.version != kVersion)
         return report(ROUTECAP_ERR_FORMAT, "version %u of the serialised form; this library reads %u", header.version, kVersion);
     if (header.reserved != 0) return report(ROUTECAP_ERR_FORMAT, "a reserved field is %u", header.reserved);
-    if (header.layers == 0 || header.layers > ROUTECAP_MAX_LAYERS) return report(ROUTECAP_ERR_FORMAT, "%u layers", header.layers);
+    if (header.layers == 0 || header.layers > ROUTECAP_MAX_LAYERS || header.k == 0 || header.k > ROUTECAP_MAX_K)
+        return report(ROUTECAP_ERR_FORMAT, "%u layers, %u experts per token", header.layers, header.k);
+    if ((header.dtype != ROUTECAP_DTYPE_U8 && header.dtype != ROUTECAP_DTYPE_I16) ||
+        (header.id_space != ROUTECAP_ID_SPACE_LOGICAL && header.id_space != ROUTECAP_ID_SPACE_PHYSICAL))
+        return report(ROUTECAP_ERR_FORMAT, "dtype %d, id space %d", header.dtype, header.id_space);
     if (header.first > ROUTECAP_MAX_POSITION || header.rows > ROUTECAP_MAX_POSITION - header.first)
         return report(ROUTECAP_ERR_FORMAT, "rows [%llu,+%llu) are beyond the highest position", ull(header.first), ull(header.rows));
     if (header.runs > header.rows) return report(ROUTECAP_ERR_FORMAT, "%llu runs of %llu rows", ull(header.runs), ull(header.rows));
