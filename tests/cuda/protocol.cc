@@ -3,12 +3,36 @@
 #include <rig.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <set>
 #include <thread>
+#include <utility>
 
 using namespace rig;
 
 namespace {
+
+routecap_source source_of(const void *ids, uint32_t rows, uint32_t first_row = 0, const int32_t *live_rows = nullptr) {
+    routecap_source source{};
+    source.struct_size = sizeof source;
+    source.dtype = ROUTECAP_DTYPE_I32;
+    source.ids = ids;
+    source.rows = rows;
+    source.first_row = first_row;
+    source.live_rows = live_rows;
+    return source;
+}
+
+// For a capturer that ends before its device does.
+routecap_config config_of(const Shape &shape) {
+    routecap_config config;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+    config.backend = ROUTECAP_BACKEND_CUDA;
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
+    return config;
+}
 
 // An engine's static buffers: what a graph records from, filled anew before each replay.
 class Engine {
@@ -33,15 +57,10 @@ public:
         rig.device().write(live_, &rows, 4);
     }
     void record(uint32_t layer, uint32_t rows, routecap_stream stream, uint32_t first = 0, bool live = false) {
-        routecap_source source{};
-        source.struct_size = sizeof source;
-        source.dtype = ROUTECAP_DTYPE_I32;
-        source.ids = ids_[layer] + size_t{first} * rig.shape().k;
-        source.rows = rows;
-        source.first_row = first;
-        source.live_rows = live ? live_ : nullptr;
+        const routecap_source source = source_of(ids(layer) + size_t{first} * rig.shape().k, rows, first, live ? live_ : nullptr);
         EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig.capturer(), layer, &source, stream));
     }
+    const int32_t *ids(uint32_t layer) const { return ids_[layer]; }
     void record_all(uint32_t rows, bool live = false) {
         for (uint32_t l = 0; l < rig.shape().layers; l++) record(l, rows, rig.stream(), 0, live);
     }
@@ -315,20 +334,13 @@ TEST(Protocol, captures_of_every_mode_beside_readers) {
 TEST(Protocol, graphs_outlive_the_capturer) {
     for (int i = 0; i < 3; i++) {
         Device device;
-        routecap_config config;
-        ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
-        config.backend = ROUTECAP_BACKEND_CUDA;
-        config.layers = 3, config.k = 4, config.experts = 64, config.rows = 64;
+        const routecap_config config = config_of({.layers = 3, .k = 4, .experts = 64, .rows = 64});
         routecap_capturer *capturer = nullptr;
         ASSERT_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &capturer));
         auto *ids = static_cast<int32_t *>(device.allocate(64 * 4 * 4, 1));
         const auto graph = device.capture([&] {
             EXPECT_STATUS(ROUTECAP_OK, routecap_step_begin(capturer, 64, device.stream()));
-            routecap_source source{};
-            source.struct_size = sizeof source;
-            source.dtype = ROUTECAP_DTYPE_I32;
-            source.ids = ids;
-            source.rows = 64;
+            const routecap_source source = source_of(ids, 64);
             for (uint32_t l = 0; l < 3; l++) EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(capturer, l, &source, device.stream()));
             EXPECT_STATUS(ROUTECAP_OK, routecap_step_snapshot(capturer, device.stream()));
         });
@@ -339,43 +351,290 @@ TEST(Protocol, graphs_outlive_the_capturer) {
     }
 }
 
-// With everything on the device held back, every call returns but those that are documented to wait, and those time out.
-TEST(Protocol, no_call_waits_for_the_device) {
-    Engine e({.shape = {.rows = 16}, .slots = 4});
-    const routecap_request a = e.rig.open(), b = e.rig.open();
+// ---- Waiting for the device ----------------------------------------------------------------
+
+namespace {
+
+// The library's functions, and which of them were called through this.
+class Functions {
+public:
+    template <class Function>
+    Function get(size_t offset, Function routecap_api::*function) {
+        called_.insert(offset);
+        return table_->*function;
+    }
+    // Each that the header has.
+    void expect_all_called() const {
+        for (size_t offset = offsetof(routecap_api, version); offset < sizeof(routecap_api); offset += sizeof(void (*)()))
+            EXPECT_TRUE(called_.contains(offset)) << "entry " << (offset - offsetof(routecap_api, version)) / sizeof(void (*)())
+                                                  << " of the function table has no place in this test";
+    }
+
+private:
+    const routecap_api *const table_ = routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR);
+    std::set<size_t> called_;
+};
+#define GET(name) functions.get(offsetof(routecap_api, name), &routecap_api::name)
+#define EXPECT_CALL(expected, name, ...) EXPECT_STATUS(expected, GET(name)(__VA_ARGS__))
+
+// A call on a thread of its own.
+class Waiting {
+public:
+    explicit Waiting(std::function<void()> call)
+        : thread_([this, call = std::move(call)] {
+              started_ = true;
+              call();
+              returned_ = true;
+          }) {}
+    ~Waiting() { thread_.join(); }
+    Waiting(const Waiting &) = delete;
+
+    // Long enough for a call that does not wait to return.
+    void expect_waiting() const {
+        while (!started_) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        EXPECT_FALSE(returned_);
+    }
+
+private:
+    std::atomic<bool> started_{false}, returned_{false};
+    std::thread thread_;  // the last, which uses the others
+};
+
+constexpr int64_t kShortly = 5'000'000;  // nanoseconds
+
+// Those that look at no request and no routing.
+void call_the_others(Functions &functions) {
+    EXPECT_EQ(GET(version)(), routecap_version());
+    EXPECT_STREQ(GET(status_name)(ROUTECAP_OK), "ROUTECAP_OK");
+    EXPECT_NE(GET(last_error)(), nullptr);
+    routecap_backend info{};
+    info.struct_size = sizeof info;
+    EXPECT_CALL(ROUTECAP_OK, backend_info, ROUTECAP_BACKEND_CUDA, &info);
+    routecap_config config;
+    EXPECT_CALL(ROUTECAP_OK, config_init, &config, sizeof config);
+    config = config_of({});
+    routecap_memory memory{};
+    memory.struct_size = sizeof memory;
+    EXPECT_CALL(ROUTECAP_OK, config_memory, &config, &memory);
+    const int32_t table[] = {3, -1};
+    const int32_t *const tables[] = {table};
+    int32_t merged[2];
+    EXPECT_CALL(ROUTECAP_OK, received_merge, tables, 1, 2, merged);
+}
+
+// What has landed before can be read, whatever is in flight.
+void read_landed(Functions &functions, Engine &e, routecap_request request, routecap_request in_flight) {
+    routecap_capturer *const capturer = e.rig.capturer();
+    const Rows rows = rows_of(e, 1, 0, 16);
+    routecap_coverage coverage{};
+    coverage.struct_size = sizeof coverage;
+    EXPECT_CALL(ROUTECAP_OK, request_coverage, capturer, request, 0, 16, &coverage, nullptr, 0, 0);
+    EXPECT_EQ(coverage.rows_complete, 16u);
+    EXPECT_CALL(ROUTECAP_ERR_NOT_READY, request_coverage, capturer, in_flight, 0, ROUTECAP_ALL, &coverage, nullptr, 0, 0);
+    routecap_routing *extracted = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, request_extract, capturer, request, 0, 16, ROUTECAP_EXTRACT_COPY, 0, &extracted);
+    routecap_extract_item items[] = {{request, 0, 16, ROUTECAP_EXTRACT_SHARE, 0, nullptr, 0, 0},
+                                     {in_flight, 0, ROUTECAP_ALL, ROUTECAP_EXTRACT_SHARE, 0, nullptr, 0, 0}};
+    EXPECT_CALL(ROUTECAP_PARTIAL, request_extract_batch, capturer, items, sizeof items[0], 2);
+    EXPECT_STATUS(ROUTECAP_OK, items[0].status);
+    EXPECT_STATUS(ROUTECAP_ERR_NOT_READY, items[1].status);
+    for (const routecap_routing *routing : {extracted, items[0].routing}) expect_routing(routing, e.rig.shape(), 0, rows);
+
+    routecap_copy_options options;
+    EXPECT_CALL(ROUTECAP_OK, copy_options_init, &options, sizeof options);
+    options.dtype = ROUTECAP_DTYPE_I32;
+    uint64_t bytes = 0;
+    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, request_extract_into, capturer, request, 0, 16, &options, nullptr, 0, nullptr, 0, &bytes);
+    std::vector<unsigned char> memory(bytes);
+    EXPECT_CALL(ROUTECAP_OK, request_extract_into, capturer, request, 0, 16, &options, memory.data(), bytes, nullptr, 0, nullptr);
+    std::vector<unsigned char> same(bytes);
+    EXPECT_CALL(ROUTECAP_OK, routing_copy_to, extracted, &options, same.data(), bytes, nullptr, 0, nullptr);
+    EXPECT_EQ(memory, same);
+
+    routecap_view view{};
+    view.struct_size = sizeof view;
+    EXPECT_CALL(ROUTECAP_OK, routing_poll, extracted);
+    EXPECT_CALL(ROUTECAP_OK, routing_view, extracted, &view);
+    EXPECT_CALL(ROUTECAP_OK, routing_coverage, extracted, &coverage, nullptr, 0, 0);
+    routecap_routing *parts[2] = {}, *slice = nullptr, *merged = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, routing_split, extracted, 8, ROUTECAP_ALL, &parts[0], &parts[1]);
+    EXPECT_CALL(ROUTECAP_OK, routing_slice, extracted, 4, 4, &slice);
+    EXPECT_CALL(ROUTECAP_OK, routing_merge, parts, 2, &merged);
+    EXPECT_CALL(ROUTECAP_OK, routing_retain, merged);
+
+    uint64_t needed = 0;
+    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, routing_serialize, merged, nullptr, 0, &needed);
+    std::vector<unsigned char> serialized(needed);
+    EXPECT_CALL(ROUTECAP_OK, routing_serialize, merged, serialized.data(), needed, nullptr);
+    routecap_serialized header{};
+    header.struct_size = sizeof header;
+    EXPECT_CALL(ROUTECAP_OK, serialized_info, serialized.data(), needed, &header);
+    std::vector<unsigned char> spliced(2 * header.header_bytes + 128);
+    routecap_splice splice{};
+    splice.struct_size = sizeof splice;
+    EXPECT_CALL(ROUTECAP_OK, serialized_splice, serialized.data(), needed, serialized.data(), needed, 8, spliced.data(), spliced.size(), &splice);
+    routecap_routing *deserialized = nullptr, *imported = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, routing_deserialize, serialized.data(), needed, 0, nullptr, nullptr, &deserialized);
+    EXPECT_CALL(ROUTECAP_OK, routing_import, &view, 0, nullptr, nullptr, &imported);
+    for (const routecap_routing *routing : {merged, deserialized, imported}) expect_routing(routing, e.rig.shape(), 0, rows);
+    for (routecap_routing *routing : {extracted, items[0].routing, parts[0], parts[1], slice, merged, merged, deserialized, imported})
+        GET(routing_free)(routing);
+}
+
+// With everything on the device held back, every function of the library returns but the four that are documented to wait, and those do not.
+void expect_only_four_to_wait(bool held) {
+    Functions functions;
+    Engine e({.shape = {.rows = 16}, .layer_provenance = {0, 0, 0, ROUTECAP_PROVENANCE_RECOMPUTED}, .held = held});
+    Device &device = e.rig.device();
+    routecap_capturer *const capturer = e.rig.capturer();
+    const routecap_stream stream = e.rig.stream();
+    const uint32_t last_layer = e.rig.shape().layers - 1;
+
+    // Made before: the driver may wait where it gives out memory.
+    routecap_config config = config_of(e.rig.shape());
+    config.flags = held ? ROUTECAP_CONFIG_MANUAL_PROGRESS : 0;
+    routecap_capturer *other = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, capturer_create, &config, &other);
+    void *memory = device.allocate(4096);
+    const routecap_request landed = e.rig.open();
     e.feed({{1, 0, 16}});
     e.forward(16);
-    e.rig.land(e.rig.issue({Rig::span(a, 0, 0, 16)}));
-    e.rig.device().synchronize();
+    e.rig.land(e.rig.issue({Rig::span(landed, 0, 0, 16)}));
+    device.synchronize();
+    device.close_gate();
+    call_the_others(functions);
 
-    e.feed({{1, 16, 16}});
-    e.rig.device().close_gate();
-    e.forward(16);
-    const routecap_step step = e.rig.issue({Rig::span(a, 16, 0, 8), Rig::span(b, 0, 8, 8, ROUTECAP_SPAN_SPECULATIVE)});
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(e.rig.capturer(), b, step, nullptr, 4));
+    // Two rows of each of eight requests; the first two of drafts.
+    std::array<routecap_request, 8> r;
+    EXPECT_CALL(ROUTECAP_OK, request_open, capturer, nullptr, r.data(), r.size());
+    EXPECT_CALL(ROUTECAP_OK, step_begin, capturer, 16, stream);
+    const routecap_source source = source_of(e.ids(0), 16), many = source_of(nullptr, 16);
+    EXPECT_CALL(ROUTECAP_OK, layer_record, capturer, 0, &source, stream);
+    std::vector<routecap_layer_source> layers;
+    for (uint32_t l = 1; l <= last_layer; l++) layers.push_back({l, 0, e.ids(l), nullptr});
+    EXPECT_CALL(ROUTECAP_OK, layers_record, capturer, &many, layers.data(), sizeof layers[0], layers.size(), stream);
+    EXPECT_CALL(ROUTECAP_OK, step_snapshot, capturer, stream);
+    std::vector<routecap_span> spans;
+    for (uint32_t i = 0; i < r.size(); i++) spans.push_back(Rig::span(r[i], 0, 2 * i, 2, i < 2 ? ROUTECAP_SPAN_SPECULATIVE : 0));
+    routecap_step step = 0;
+    EXPECT_CALL(ROUTECAP_OK, step_issue, capturer, spans.data(), sizeof spans[0], spans.size(), nullptr, nullptr, &step, stream);
+    EXPECT_CALL(ROUTECAP_PENDING, step_poll, capturer, step);
+
+    // What changes requests, while their rows are in flight.
+    EXPECT_CALL(ROUTECAP_OK, request_accept, capturer, r[0], step, nullptr, 1);
+    routecap_accept_item accepted{r[1], step, nullptr, 2, 0, 0};
+    EXPECT_CALL(ROUTECAP_OK, request_accept_batch, capturer, &accepted, sizeof accepted, 1);
+    EXPECT_CALL(ROUTECAP_OK, request_truncate, capturer, r[2], 1);
     routecap_request child = 0;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(e.rig.capturer(), a, ROUTECAP_ALL, &child));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(e.rig.capturer(), a, 20));
-    e.rig.expect(a, 0, rows_of(e, 1, 0, 16));  // what has landed before can be read
-    e.rig.extract(a, 0, 20, ROUTECAP_ERR_NOT_READY);
-    const RoutingPtr finished(e.rig.finish(b, ROUTECAP_ALL));
-    EXPECT_STATUS(ROUTECAP_PENDING, routecap_routing_poll(finished.get()));
-    EXPECT_STATUS(ROUTECAP_PENDING, routecap_step_poll(e.rig.capturer(), step));
-    EXPECT_EQ(e.rig.stats().steps_in_flight, 1u);
-    EXPECT_STATUS(ROUTECAP_PENDING, routecap_step_finalize(e.rig.capturer(), step, 5'000'000, nullptr));
-    EXPECT_STATUS(ROUTECAP_PENDING, routecap_routing_wait(finished.get(), 5'000'000));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(e.rig.capturer(), e.rig.stream()));
-    e.rig.device().open_gate();
+    EXPECT_CALL(ROUTECAP_OK, request_fork, capturer, r[3], ROUTECAP_ALL, &child);
+    const RoutingPtr prefix(e.rig.extract(landed, 0, 2, ROUTECAP_OK));
+    EXPECT_CALL(ROUTECAP_OK, request_attach, capturer, r[4], prefix.get(), ROUTECAP_ALL);
+    routecap_routing *finished = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, request_finish, capturer, r[5], ROUTECAP_ALL, &finished);
+    routecap_finish_item finish{r[6], ROUTECAP_ALL, nullptr, 0, 0};
+    EXPECT_CALL(ROUTECAP_OK, request_finish_batch, capturer, &finish, sizeof finish, 1);
+    const RoutingPtr pending(finished), pending_too(finish.routing);
+    EXPECT_CALL(ROUTECAP_OK, request_close, capturer, r[7]);
+    const routecap_request empty = e.rig.open();
+    EXPECT_CALL(ROUTECAP_OK, request_close_batch, capturer, &empty, nullptr, 1);
 
+    EXPECT_CALL(ROUTECAP_PENDING, routing_poll, pending.get());
+    routecap_view view{};
+    view.struct_size = sizeof view;
+    EXPECT_CALL(ROUTECAP_ERR_NOT_READY, routing_view, pending.get(), &view);
+    read_landed(functions, e, landed, r[3]);
+    routecap_stats stats{};
+    stats.struct_size = sizeof stats;
+    EXPECT_CALL(ROUTECAP_OK, capturer_stats, capturer, &stats);
+    EXPECT_EQ(stats.steps_in_flight, 1u);
+    routecap_layer_stats layer_stats;
+    EXPECT_CALL(ROUTECAP_OK, capturer_layer_stats, capturer, &layer_stats, sizeof layer_stats, 1);
+    EXPECT_CALL(ROUTECAP_OK, capturer_progress, capturer);
+    routecap_sink sink{};
+    sink.struct_size = sizeof sink;
+    EXPECT_CALL(ROUTECAP_OK, sink_layer, capturer, 0, &sink);
+    EXPECT_CALL(ROUTECAP_OK, sink_bind, capturer, 0, 1, &sink);  // what is bound already
+
+    // Another forward, which is forgotten.
+    EXPECT_CALL(ROUTECAP_OK, step_begin, capturer, 16, stream);
+    routecap_router router;
+    EXPECT_CALL(ROUTECAP_OK, router_init, &router, sizeof router, ROUTECAP_METHOD_SOFTMAX);
+    routecap_logits logits{};
+    logits.struct_size = sizeof logits;
+    logits.dtype = ROUTECAP_DTYPE_F32;
+    logits.logits = memory;
+    logits.rows = 16;
+    EXPECT_CALL(ROUTECAP_OK, layer_route, capturer, last_layer, &router, &logits, stream);
+    routecap_received received{};
+    received.struct_size = sizeof received;
+    received.ranks = 1;
+    received.tokens_per_rank = 16;
+    received.dtype = ROUTECAP_DTYPE_I32;
+    received.executed = static_cast<int32_t *>(memory);
+    EXPECT_CALL(ROUTECAP_OK, layer_record_received, capturer, 0, &received, stream);
+    EXPECT_CALL(ROUTECAP_OK, step_discard, capturer, stream);
+
+    // The four wait: as long as they are told to, or until the gate opens.
+    EXPECT_CALL(ROUTECAP_PENDING, step_finalize, capturer, step, kShortly, nullptr);
+    EXPECT_CALL(ROUTECAP_PENDING, routing_wait, pending.get(), kShortly);
+    EXPECT_CALL(ROUTECAP_OK, step_begin, capturer, 16, stream);
+    {
+        const auto probe = GET(capturer_probe);
+        const Waiting probing([&] {
+            routecap_layer_probe found;
+            EXPECT_STATUS(ROUTECAP_PARTIAL, probe(capturer, 16, &found, sizeof found, 1, stream));
+            EXPECT_EQ(found.found, ROUTECAP_PROBE_SILENT);
+        });
+        const Waiting finalizing([&] { EXPECT_STATUS(ROUTECAP_OK, routecap_step_finalize(capturer, step, -1, nullptr)); });
+        const Waiting waiting([&] { EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(pending.get(), -1)); });
+        for (const Waiting *w : {&probing, &finalizing, &waiting}) w->expect_waiting();
+        device.open_gate();
+    }
+    const auto expect_rows = [&](routecap_request request, uint64_t first, uint64_t end) { e.rig.expect(request, 0, rows_of(e, 1, first, end)); };
     e.rig.land(step);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(finished.get(), -1));
-    Rows expected = rows_of(e, 1, 24, 28);
-    expect_routing(finished.get(), e.rig.shape(), 0, expected);
-    e.rig.expect(a, 0, rows_of(e, 1, 0, 20));
-    const RoutingPtr of_child(e.rig.finish(child, ROUTECAP_ALL));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(of_child.get(), -1));
-    expect_routing(of_child.get(), e.rig.shape(), 0, rows_of(e, 1, 0, 24));
+    expect_rows(r[0], 0, 1);
+    expect_rows(r[1], 2, 4);
+    expect_rows(r[2], 4, 5);
+    expect_rows(r[3], 6, 8);
+    expect_rows(child, 6, 8);
+    expect_rows(r[4], 8, 10);
+    expect_routing(pending.get(), e.rig.shape(), 0, rows_of(e, 1, 10, 12));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(pending_too.get(), -1));
+    expect_routing(pending_too.get(), e.rig.shape(), 0, rows_of(e, 1, 12, 14));
+
+    // The end of a capturer with a step in flight.
+    routecap_request request = 0;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(other, nullptr, &request, 1));
+    device.close_gate();
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_begin(other, 16, stream));
+    for (uint32_t l = 0; l <= last_layer; l++) {
+        const routecap_source ids = source_of(e.ids(l), 16);
+        EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(other, l, &ids, stream));
+    }
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_snapshot(other, stream));
+    const routecap_span span = Rig::span(request, 0, 0, 16);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(other, &span, sizeof span, 1, nullptr, nullptr, nullptr, stream));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_finish(other, request, ROUTECAP_ALL, &finished));
+    const RoutingPtr outliving(finished);
+    {
+        const auto destroy = GET(capturer_destroy);
+        const Waiting waiting([&] { EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(outliving.get(), -1)); });
+        const Waiting destroying([&] {
+            destroy(other);
+            EXPECT_STATUS(ROUTECAP_OK, routecap_routing_poll(outliving.get()));
+        });
+        for (const Waiting *w : {&waiting, &destroying}) w->expect_waiting();
+        device.open_gate();
+    }
+    expect_routing(outliving.get(), e.rig.shape(), 0, rows_of(e, 1, 0, 16));
+    functions.expect_all_called();
 }
+
+}  // namespace
+
+TEST(Protocol, only_finalize_wait_probe_and_destroy_wait_for_the_device) { expect_only_four_to_wait(false); }
+TEST(Protocol, only_they_wait_without_a_worker_thread) { expect_only_four_to_wait(true); }
 
 // As many steps in flight as there are slots; the next is lost, visibly, and the one after a landed step is not.
 TEST(Protocol, as_many_steps_in_flight_as_slots) {
