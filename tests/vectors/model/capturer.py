@@ -1,0 +1,529 @@
+"""A capturer as simple as it can be: dictionaries of rows, and a log of what was called and has not landed.
+
+It has manual progress and the host backend: everything that is in flight lands, in the order of the calls, when progress is made.
+"""
+
+import math
+import weakref
+
+from . import routing as r
+from .routing import Routing, Row, check, judge, same_ids, unite
+
+COMPARE, EXTERNAL_SINK = 1, 2  # ROUTECAP_CONFIG_*
+SPECULATIVE, DEVICE_POSITIONS = 1, 2  # ROUTECAP_SPAN_*
+REPLACE = 1
+SHARE, TAKE, COPY = 0, 1, 2
+SOURCE_DTYPES = (r.I16, r.I32, r.U32, r.I64, r.ID16_BF16)
+REASON_COUNTERS = {r.UNWRITTEN: "unwritten", r.OUT_OF_RANGE: "out_of_range", r.DUPLICATE: "duplicate"}
+ROW_COUNTERS = "issued in_flight provisional delivered missing lost late rejected unplaced refused skipped overlapped mismatched dropped".split()
+
+
+class Page:
+    """Memory for the first rows of a request or routing. The vectors stay within one page of each."""
+
+
+class Filed:
+    """One row of a span: where it goes, and what its step holds for it once it has landed."""
+
+    def __init__(self, position, bounds, row):
+        self.position, self.bounds, self.row = position, bounds, row  # position None: unknown to the host until the row has landed
+        self.cut_at = math.inf  # rows from there on were cut after the row was issued
+        self.nowhere = False  # landed, and counted as unplaced or late
+        self.lost = False  # in a lost step, or refused for memory
+
+    def end(self):
+        """One past the highest position that it may have; 0 if it was cut."""
+        if self.nowhere:
+            return 0
+        if self.position is not None:
+            return self.position + 1 if self.position < self.cut_at else 0
+        return min(self.bounds[1], self.cut_at) if self.bounds[0] < self.cut_at else 0
+
+
+class Span:
+    def __init__(self, request, rows, speculative, device):
+        self.request, self.rows, self.speculative, self.device = request, rows, speculative, device
+
+    def range(self):
+        """The positions that it may fill, or None."""
+        first = min(row.bounds[0] for row in self.rows)
+        end = max(row.end() for row in self.rows)
+        return (first, end) if first < end else None
+
+
+class Step:
+    def __init__(self, ticket, tag, spans, dropped, conflicts):
+        self.ticket, self.tag, self.spans, self.dropped, self.conflicts = ticket, tag, spans, dropped, conflicts
+
+
+class Change:
+    """accept, truncate, fork, attach, finish or close, which apply after the steps issued before them."""
+
+    def __init__(self, request, apply, changed=None):
+        self.request, self.apply, self.changed = request, apply, changed  # changed: range of rows that cannot be read until then
+
+
+class Request:
+    def __init__(self, policy=0):
+        self.policy = policy
+        self.content = {}  # position -> Row
+        self.drafts = {}  # ticket -> rows issued there as speculative
+        self.lengths = []  # what determines the length, in the order of the calls: see length()
+        self.lending = []  # (Change of a fork, its rows)
+        self.page = None
+
+    def length(self):
+        n = 0
+        for kind, what in self.lengths:
+            if kind == "cut":
+                n = min(n, what)
+            else:
+                n = max([n] + [row.end() if kind == "device" else row.position + 1 for row in what])
+        return n
+
+    def reach(self, end):
+        """The length is at least end."""
+        if end > 0:
+            self.lengths.append(("host", [Filed(end - 1, (0, end), None)]))
+
+
+class Capturer:
+    def __init__(self, config, layers):
+        self.config, self.layers = config, layers
+        self.k, self.rows, self.slots = config["k"], config["rows"], config.get("slots", 0) or 4
+        self.flags = config.get("flags", 0)
+        self.mirror = config.get("role", 0) == 1
+        self.written = [{} for _ in layers]  # what the sink holds: row -> columns, None where it was not written
+        self.known = [[] for _ in layers]  # ranges of rows whose recording the host knows of
+        self.begun = None
+        self.snapshot = None  # rows taken
+        self.dropped = self.conflicts = 0
+        self.slot = True  # one was free for the forward that comes next
+        self.log = []
+        self.steps = {}  # ticket -> "PENDING", "OK" or "LOST"
+        self.step_conflicts = {}
+        self.open = set()
+        self.pages = weakref.WeakSet()
+        self.counters = dict.fromkeys(ROW_COUNTERS, 0)
+        self.cells_conflicting = 0
+        self.layer_stats = [dict.fromkeys(("rows_written", "unwritten", "out_of_range", "duplicate", "silent_steps"), 0) for _ in layers]
+        self.silent_layers = 0
+
+    # ---- The sink
+
+    def begin(self, rows):
+        check(rows <= self.rows, "ERR_CAPACITY")
+        self.forget_forward()
+        self.begun = rows
+        self.slot = self.in_flight() < self.slots
+
+    def forget_forward(self):
+        self.begun = self.snapshot = None
+        self.written = [{} for _ in self.layers]
+        self.known = [[] for _ in self.layers]
+        self.dropped = self.conflicts = 0
+
+    def discard(self):
+        self.forget_forward()
+        self.slot = self.in_flight() < self.slots
+
+    def write(self, layer, first_row, ids):
+        """What a router does."""
+        for i in range(len(ids) // self.k):
+            self.written[layer][first_row + i] = list(ids[i * self.k : (i + 1) * self.k])
+
+    def places(self, layer, placement):
+        """The sink row of each source row that holds ids (None: it goes nowhere), after the checks that do not read device memory."""
+        check(layer < len(self.layers), "ERR_UNKNOWN_LAYER")
+        rows, index = placement["rows"], placement.get("row_index")
+        first = placement.get("first_row", 0)
+        check(index is not None or first + rows <= self.rows, "ERR_CAPACITY")
+        live = placement.get("live_rows")
+        base = placement.get("row_base")
+        if index is None and live is None and base is None and self.begun is not None:
+            check(not any(a < first + rows and first < b for a, b in self.known[layer]), "ERR_CONFLICT")
+        live = rows if live is None else min(max(live, 0), rows)
+        where = [first + (base or 0) + i if index is None else index[i] for i in range(live)]
+        return [row if row >= 0 else None for row in where]
+
+    def put(self, layer, placement, places, cells):
+        """Write cells (k ids each) where nothing is written yet."""
+        if all(placement.get(name) is None for name in ("row_index", "live_rows", "row_base")):
+            self.known[layer].append((places[0], places[-1] + 1) if places else (0, 0))
+        for place, cell in zip(places, cells):
+            if place is None:
+                continue
+            if self.begun is None or place >= self.begun:
+                self.dropped += 1
+            elif place in self.written[layer]:
+                self.conflicts += 1
+            else:
+                self.written[layer][place] = cell
+
+    def ids_of(self, source):
+        """Of each source row k ids, as a source says."""
+        check(source["dtype"] in SOURCE_DTYPES, "ERR_DTYPE")
+        columns = source.get("k_source", 0) or self.k
+        check(columns >= self.k, "ERR_SHAPE_MISMATCH")
+        row_stride, column_stride = source.get("row_stride", 0) or columns, source.get("column_stride", 0) or 1
+        ids, start, table = source["ids"], source.get("ids_start", 0), source.get("table")
+        rows = []
+        for row in range(source["rows"]):
+            cell = []
+            for column in range(self.k):
+                at = start + row * row_stride + column * column_stride
+                i = ids[at] if 0 <= at < len(ids) else -1  # only rows that do not hold ids may lie outside
+                if source["dtype"] == r.ID16_BF16:
+                    i >>= 16
+                if table is not None:
+                    i = table[i] if 0 <= i < len(table) else None
+                cell.append(-1 if i is None else i + source.get("offset", 0))
+            rows.append(cell)
+        return rows
+
+    def record(self, sources):
+        """sources: (layer, source). All or none."""
+        planned = []
+        for layer, source in sources:
+            check(layer < len(self.layers), "ERR_UNKNOWN_LAYER")
+            cells = self.ids_of(source)
+            planned.append((layer, source, self.places(layer, source), cells))
+        for layer, source, places, cells in planned:
+            self.put(layer, source, places, cells)
+
+    def take_snapshot(self):
+        if self.begun is None:
+            return
+        if self.snapshot is not None:
+            self.snapshot = []  # a second one: its rows are missing
+            return
+        self.snapshot = []
+        for row in range(self.begun):
+            unwritten = [None] * self.k
+            self.snapshot.append([judge(written.get(row, unwritten), layer.experts) for written, layer in zip(self.written, self.layers)])
+
+    def probe(self, rows, count):
+        check(self.begun is not None, "ERR_STATE")
+        check(rows <= self.begun, "ERR_CAPACITY")
+        check(count <= len(self.layers), "ERR_UNKNOWN_LAYER")
+        found, before = [], None
+        for written, layer in list(zip(self.written, self.layers))[:count]:
+            cells = [written.get(row, [None] * self.k) for row in range(rows)]
+            present = [cell for cell in cells if any(i is not None for i in cell)]
+            whole = [cell for cell in cells if all(i is not None for i in cell)]
+            ids = [i for cell in present for i in cell if i is not None]
+            inside = [i for i in ids if 0 <= i < layer.experts]
+            odd = [cell for cell in present if any(i is not None and not 0 <= i < layer.experts for i in cell)]
+            twice = [cell for cell in whole if cell not in odd and len(set(cell)) < self.k]
+            several = rows > 1 and len(whole) == rows
+            flags = 1 if not present else 2 if len(whole) < rows else 0
+            flags |= 4 * bool(odd) | 8 * bool(twice) | 16 * (several and all(cell == list(range(self.k)) for cell in cells))
+            flags |= 32 * (several and all(cell == cells[0] for cell in cells)) | 64 * (several and cells == before)
+            found.append({"found": flags, "rows_unwritten": rows - len(present), "rows_incomplete": len(present) - len(whole),
+                          "rows_written": len(whole), "rows_out_of_range": len(odd), "rows_duplicate": len(twice),
+                          "lowest": min(inside, default=-1), "highest": max(inside, default=-1)})  # fmt: skip
+            before = cells
+        return found
+
+    # ---- Steps
+
+    def in_flight(self):
+        return sum(isinstance(entry, Step) for entry in self.log)
+
+    def issue(self, spans, options):
+        """spans: (Request or None, struct). Returns status, the spans' statuses and the ticket."""
+        make, tag, positions = options.get("snapshot", 0), options.get("tag", 0), options.get("positions")
+        if make:
+            self.take_snapshot()
+        taken = self.snapshot or []
+        ticket = len(self.steps) + 1
+        lost = not self.slot
+        statuses, filed = [], []
+        for request, span in spans:
+            if request is None:
+                statuses.append("ERR_UNKNOWN_REQUEST")
+                self.counters["skipped"] += span["rows"]
+                continue
+            device = bool(span.get("flags", 0) & DEVICE_POSITIONS)
+            rows = []
+            for i in range(span["rows"]):
+                at = span.get("sink_row", 0) + i
+                cells = taken[at] if at < len(taken) else None
+                bounds = (span.get("position", 0), span["position_end"]) if device else (span.get("position", 0) + i, span.get("position", 0) + i + 1)
+                row = Filed(None if device else bounds[0], bounds, None if cells is None else Row(tuple(cells), tag))
+                row.real = positions[at] if device else bounds[0]
+                row.lost = lost
+                rows.append(row)
+            self.counters["issued"] += len(rows)
+            speculative = bool(span.get("flags", 0) & SPECULATIVE)
+            if not lost and request.page is None and not self.new_page(request):
+                statuses.append("ERR_NO_MEMORY")
+                self.counters["refused"] += len(rows)
+                for row in rows:
+                    row.lost = True
+            else:
+                statuses.append("OK")
+                self.counters["lost" if lost else "in_flight"] += len(rows)
+                if not lost:
+                    filed.append(Span(request, rows, speculative, device))
+            if speculative:
+                request.drafts.setdefault(ticket, []).extend(rows)
+            else:
+                request.lengths.append(("device" if device else "host", rows))
+        if lost or not filed:
+            self.steps[ticket] = "LOST" if lost else "OK"
+        else:
+            self.steps[ticket] = "PENDING"
+            self.log.append(Step(ticket, tag, filed, self.dropped, self.conflicts))
+        self.discard()
+        return "LOST" if lost else "OK" if set(statuses) <= {"OK"} else "PARTIAL", statuses, ticket
+
+    def new_page(self, holder):
+        pages = self.config.get("budget_pages")
+        if pages is not None and len(self.pages) >= pages:
+            return False
+        holder.page = Page()
+        self.pages.add(holder.page)
+        return True
+
+    def progress(self):
+        log, self.log = self.log, []
+        while log:
+            entry = log.pop(0)
+            if isinstance(entry, Step):
+                self.land(entry)
+            else:
+                entry.apply()
+
+    def land(self, step):
+        self.steps[step.ticket] = "OK"
+        self.step_conflicts[step.ticket] = step.conflicts
+        self.cells_conflicting += step.conflicts
+        self.counters["dropped"] += step.dropped
+        written, valid, counted = [False] * len(self.layers), [False] * len(self.layers), 0
+        for span in step.spans:
+            for row in span.rows:
+                self.counters["in_flight"] -= 1
+                row.position = row.real
+                if not row.bounds[0] <= row.position < row.bounds[1]:
+                    self.counters["unplaced"] += 1
+                    row.nowhere = True
+                    continue
+                if row.position >= row.cut_at:
+                    self.counters["late"] += 1
+                    row.nowhere = True
+                    continue
+                self.count_cells(row.row, written, valid)
+                counted += 1
+                if span.speculative:
+                    self.counters["provisional"] += 1
+                else:
+                    self.file(span.request, row)
+        if counted == 0:
+            return
+        for stats, was_written in zip(self.layer_stats, written):
+            stats["silent_steps"] += not was_written
+        self.silent_layers = valid.count(False)
+
+    def count_cells(self, row, written, valid):
+        for layer, stats in enumerate(self.layer_stats):
+            cell = row.cells[layer] if row is not None else r.UNWRITTEN
+            written[layer] |= cell != r.UNWRITTEN
+            if isinstance(cell, tuple):
+                stats["rows_written"] += 1
+                valid[layer] = True
+            else:
+                stats[REASON_COUNTERS[cell]] += 1
+
+    def file(self, request, filed):
+        row, mine = filed.row, request.content.get(filed.position)
+        if row is None or not row.any():
+            self.counters["missing"] += 1
+        else:
+            self.counters["delivered"] += 1
+            both = [(a, b) for a, b in zip(row.cells, mine.cells if mine else ()) if isinstance(a, tuple) and isinstance(b, tuple)]
+            self.counters["overlapped"] += bool(both)
+            self.counters["mismatched"] += bool(self.flags & COMPARE) and any(not same_ids(a, b) for a, b in both)
+            if request.policy == REPLACE:
+                mine = None
+        if row is not None:
+            request.content[filed.position] = unite(mine, row)
+
+    def poll(self, step):
+        check(step in self.steps, "ERR_UNKNOWN_STEP")
+        return self.steps[step]
+
+    # ---- Requests
+
+    def change(self, request, apply, changed=None):
+        self.log.append(Change(request, apply, changed if changed and changed[0] < changed[1] else None))
+        return self.log[-1]
+
+    def open_one(self, policy):
+        request = Request(policy)
+        self.open.add(request)
+        return request
+
+    def spans_in_flight(self, request):
+        return [span for entry in self.log if isinstance(entry, Step) for span in entry.spans if span.request is request]
+
+    def accept(self, request, step, rows, count):
+        check(step in request.drafts, "ERR_UNKNOWN_STEP")
+        drafts = request.drafts[step]
+        kept = list(range(count)) if rows is None else rows
+        check(all(a < b for a, b in zip(kept, kept[1:])))
+        check(len(kept) <= len(drafts) and all(i < len(drafts) for i in kept), "ERR_OUT_OF_RANGE")
+        del request.drafts[step]
+        chosen = [drafts[i] for i in kept]
+        request.lengths.append(("device", chosen))
+
+        def apply():
+            for i, row in enumerate(drafts):
+                if row.lost or row.nowhere:
+                    continue
+                self.counters["provisional"] -= 1
+                if i in kept and row.position < row.cut_at:
+                    self.file(request, row)
+                else:
+                    self.counters["rejected"] += 1
+
+        filed = [row for row in chosen if not row.lost and row.end()]
+        self.change(request, apply, (min(row.bounds[0] for row in filed), max(row.end() for row in filed)) if filed else None)
+
+    def cut(self, request, end):
+        for span in self.spans_in_flight(request):
+            for row in span.rows:
+                row.cut_at = min(row.cut_at, end)
+        for rows in request.drafts.values():
+            for row in rows:
+                row.cut_at = min(row.cut_at, end)
+
+    def truncate(self, request, rows):
+        self.cut(request, rows)
+        request.lengths.append(("cut", rows))
+
+        def apply():
+            request.content = {position: row for position, row in request.content.items() if position < rows}
+
+        self.change(request, apply)
+
+    def fork(self, request, rows):
+        length = request.length()
+        rows = length if rows == r.ALL else rows
+        check(rows <= length, "ERR_OUT_OF_RANGE")
+        child = self.open_one(request.policy)
+        child.reach(rows)
+        child.page = request.page
+
+        def apply():
+            child.content = {position: row for position, row in request.content.items() if position < rows}
+            request.lending.remove((change, rows))
+
+        change = self.change(child, apply, (0, rows))
+        request.lending.append((change, rows))
+        return child
+
+    def attach(self, request, routing, rows):
+        check(routing.k == self.k and routing.id_space == self.config.get("id_space", 0), "ERR_SHAPE_MISMATCH")
+        check([(a.index, a.experts) for a in routing.layers] == [(a.index, a.experts) for a in self.layers], "ERR_SHAPE_MISMATCH")
+        check(all(theirs.provenance <= mine.provenance for theirs, mine in zip(routing.layers, self.layers)), "ERR_SHAPE_MISMATCH")
+        check(routing.ready or routing.owner is self, "ERR_NOT_READY")
+        rows = routing.end if rows == r.ALL else rows
+        check(rows <= routing.end, "ERR_OUT_OF_RANGE")
+        if rows <= routing.first:
+            return
+        request.reach(rows)
+
+        def apply():
+            for position, row in enumerate(routing.rows[: rows - routing.first], routing.first):
+                if row is not None:
+                    request.content[position] = unite(request.content.get(position), row)
+
+        self.change(request, apply, (routing.first, rows))
+
+    def finish(self, request, rows):
+        check(rows == r.ALL or rows <= r.MAX_POSITION, "ERR_OUT_OF_RANGE")
+        whole = request.length() if rows == r.ALL else rows
+        if rows != r.ALL:
+            for span in self.spans_in_flight(request):
+                for row in span.rows:
+                    row.cut_at = min(row.cut_at, rows)
+        routing = Routing(self.layers, self.k, self.config.get("id_space", 0), 0, [None] * whole, ready=False, owner=self)
+        routing.page = request.page
+
+        def apply():
+            end = request.length() if rows == r.ALL else rows
+            routing.rows = [request.content.get(position) for position in range(end)]
+            routing.ready = True
+            self.reject_drafts(request)
+
+        self.change(request, apply)
+        self.end(request)
+        return routing
+
+    def close(self, request):
+        self.cut(request, 0)
+        self.change(request, lambda: self.reject_drafts(request))
+        self.end(request)
+
+    def end(self, request):
+        self.open.remove(request)
+        request.page = None
+
+    def reject_drafts(self, request):
+        for rows in request.drafts.values():
+            for row in rows:
+                if not row.lost and not row.nowhere:
+                    self.counters["provisional"] -= 1
+                    self.counters["rejected"] += 1
+        request.drafts.clear()
+
+    # ---- Reading
+
+    def in_flight_from(self, request, first, take):
+        """The first row from `first` on that cannot be read, or infinity."""
+        ranges = [span.range() for span in self.spans_in_flight(request) if not span.speculative]
+        ranges += [entry.changed for entry in self.log if isinstance(entry, Change) and entry.request is request]
+        if take:
+            ranges += [(0, rows) for _, rows in request.lending]
+        return min((max(low, first) for low, end in filter(None, ranges) if first < end), default=math.inf)
+
+    def read(self, request, first, rows, take=False):
+        """The rows as a routing."""
+        length = request.length()
+        check(first <= length, "ERR_OUT_OF_RANGE")
+        limit = self.in_flight_from(request, first, take)
+        if rows == r.LANDED:
+            rows = min(limit, length) - first
+        elif rows == r.ALL:
+            rows = length - first
+        check(first + rows <= length, "ERR_OUT_OF_RANGE")
+        check(rows == 0 or limit >= first + rows, "ERR_NOT_READY")
+        routing = Routing(self.layers, self.k, self.config.get("id_space", 0), first)
+        routing.rows = [request.content.get(position) for position in range(first, first + rows)]
+        return routing
+
+    def extract(self, request, first, rows, mode, flags):
+        check(mode in (SHARE, TAKE, COPY))
+        check(flags & ~(r.STRICT | r.ALLOW_RECOMPUTED) == 0)
+        routing = self.read(request, first, rows, take=mode == TAKE)
+        routing.read_strictly(flags)
+        routing.one_segment = mode == COPY and bool(routing.rows)
+        if mode == COPY and any(row is not None for row in routing.rows):
+            check(self.new_page(routing), "ERR_NO_MEMORY")
+        else:
+            routing.page = request.page
+        if mode == TAKE:
+            for position in range(first, routing.end):
+                request.content.pop(position, None)
+        return routing
+
+    def stats(self):
+        counts = {f"rows_{name}": n for name, n in self.counters.items()}
+        cells = {f"cells_{name}": sum(stats[name] for stats in self.layer_stats) for name in REASON_COUNTERS.values()}
+        states = list(self.steps.values())
+        return {
+            "silent_layers": self.silent_layers, "steps_issued": len(states), "steps_landed": sum(s != "PENDING" for s in states),
+            "steps_lost": states.count("LOST"), **counts, "cells_conflicting": self.cells_conflicting, **cells,
+            "requests_open": len(self.open), "steps_in_flight": self.in_flight(),
+        }  # fmt: skip

@@ -1,0 +1,77 @@
+"""Memory has an end, and nobody else suffers."""
+
+from script import Topic
+
+topic = Topic("budget")
+
+
+@topic.vector("a request whose page exceeds the budget is refused, and nobody else suffers")
+def _(v):
+    c = v.capturer(budget_pages=2)
+    a, b, d = v.open(c, 3)
+    v.step(c, (a, 1, 0, 2), (b, 2, 0, 2), (d, 3, 0, 3), expect="PARTIAL")
+    v.land(c)
+    v.step(c, (a, 1, 2, 2), (d, 3, 3, 1), expect="PARTIAL")
+    v.land(c)
+    v.expect_rows(c, a)
+    v.expect_rows(c, b)
+    v.expect_rows(c, d, rows=4, expect="NOT_CAPTURED")
+    v.extract(c, d, rows=5, expect="ERR_OUT_OF_RANGE")
+    v.capturer_stats(capturer=c)
+
+
+@topic.vector("memory that was given back can be used again")
+def _(v):
+    c = v.capturer(budget_pages=1)
+    a = v.open(c)
+    v.step(c, (a, 1, 0, 2))
+    v.land(c)
+    b = v.open(c)
+    v.step(c, (b, 2, 0, 2), expect="PARTIAL")
+    v.land(c)
+    v.request_close(capturer=c, request=a)
+    v.land(c)
+    v.step(c, (b, 2, 0, 3))
+    v.land(c)
+    v.expect_rows(c, b)
+
+
+@topic.vector("a routing keeps memory of the budget until it is freed")
+def _(v):
+    c = v.capturer(budget_pages=1)
+    a = v.open(c)
+    v.step(c, (a, 1, 0, 4))
+    v.land(c)
+    x = v.extract(c, a)
+    v.request_close(capturer=c, request=a)
+    v.land(c)
+    b = v.open(c)
+    v.step(c, (b, 2, 0, 2), expect="PARTIAL")
+    v.land(c)
+    v.routing_free(routing=x)
+    v.land(c)
+    v.step(c, (b, 2, 0, 2))
+    v.land(c)
+    v.expect_rows(c, b)
+
+
+@topic.vector("a copy takes memory of the budget, and is refused without it")
+def _(v):
+    c = v.capturer(budget_pages=1)
+    a = v.open(c)
+    v.step(c, (a, 1, 0, 4))
+    v.land(c)
+    v.extract(c, a, mode=2, expect="ERR_NO_MEMORY")
+    v.expect_rows(c, a)
+
+
+@topic.vector("forks share their parent's memory")
+def _(v):
+    c = v.capturer(budget_pages=1)
+    a = v.open(c)
+    v.step(c, (a, 1, 0, 4))
+    v.land(c)
+    for rows in (4, 2):
+        child = v.request_fork(capturer=c, request=a, rows=rows)["child"]
+        v.land(c)
+        v.expect_rows(c, child)
