@@ -320,9 +320,9 @@ typedef struct routecap_stats {
     uint64_t rows_mismatched;    /* of those, with another set of ids in a cell valid in both; needs ROUTECAP_CONFIG_COMPARE */
     uint64_t rows_dropped;       /* recorded rows outside the rows begun, of steps that landed */
     uint64_t cells_conflicting;  /* recorded again within one step, of steps that landed; the first was kept */
-    uint64_t cells_unwritten;    /* missing cells of landed rows: not, or not completely, written in their step */
-    uint64_t cells_out_of_range; /* missing cells of landed rows: an id outside the layer's range */
-    uint64_t cells_duplicate;    /* missing cells of landed rows: one id twice */
+    uint64_t cells_unwritten;    /* missing cells of landed rows, but for late and unplaced ones: not, or not completely, written in their step */
+    uint64_t cells_out_of_range; /* likewise: an id outside the layer's range */
+    uint64_t cells_duplicate;    /* likewise: one id twice */
     /* Now. */
     uint64_t requests_open;
     uint64_t steps_in_flight;
@@ -331,7 +331,7 @@ typedef struct routecap_stats {
     uint64_t bytes_budget;
 } routecap_stats;
 
-/* The same for one layer. */
+/* The same for one layer. Late and unplaced rows are not looked at. */
 typedef struct routecap_layer_stats {
     uint64_t rows_written; /* valid cells that landed */
     uint64_t unwritten;
@@ -1109,8 +1109,8 @@ typedef struct routecap_copy_options {
     uint32_t flags;        /* as of routecap_request_extract */
     uint32_t first_layer;  /* layers to copy: the first */
     uint32_t layers;       /* and how many; 0 means all from first_layer on */
-    int64_t row_stride;    /* elements from one row to the next; 0 means dense */
-    int64_t layer_stride;  /* elements from one layer to the next; 0 means dense */
+    int64_t row_stride;    /* elements from one row to the next; 0 means that of the dense layout */
+    int64_t layer_stride;  /* elements from one layer to the next; likewise */
     int64_t fill;          /* for the ids of missing cells, in two's complement; -1 by routecap_copy_options_init */
 } routecap_copy_options;
 
@@ -1367,7 +1367,7 @@ typedef void (*routecap_release)(void *context);
 #define ROUTECAP_TRUSTED 1u /* the ids are known to be right: they are not looked at. Everything else is checked all the same */
 
 /**
- * Write a routing in the serialised form. Equal routings give equal bytes.
+ * Write a routing in the serialised form. Routings with equal cells, reasons and tags give equal bytes.
  *
  * @param dst        NULL with dst_bytes 0 to ask for the size.
  * @param dst_bytes  Size of dst.

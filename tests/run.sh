@@ -159,8 +159,8 @@ valgrinded() {
 # ----
 
 say "setup: compilers and tools"
-need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config python3=python3 /usr/include/gtest/gtest.h=libgtest-dev \
-    abidiff=abigail-tools readelf=binutils
+need cmake=cmake ninja=ninja-build c++=g++ cc=gcc pkg-config=pkg-config python3=python3 abidiff=abigail-tools readelf=binutils \
+    /usr/include/gtest/gtest.h=libgtest-dev /usr/include/nlohmann/json.hpp=nlohmann-json3-dev
 install_nvcc
 install_library
 

@@ -18,8 +18,10 @@ from machine import commit, processor
 
 def run(command):
     """The operations of one run: name -> nanoseconds."""
-    out = subprocess.run(shlex.split(command), check=True, capture_output=True, text=True).stdout
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    done = subprocess.run(shlex.split(command), stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{command}: ended with {done.returncode}")
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {line["name"]: line["ns"] for line in lines}
 
 

@@ -33,6 +33,8 @@ from ctypes import byref, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_
 
 import torch
 
+from machine import commit, processor
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "support"))
 import routecap_ctypes as rc
 
@@ -60,26 +62,6 @@ def estimate(samples):
         return samples[int(min(max(rank, 0), n - 1))]
 
     return at(n / 2), at(math.floor(n / 2 - half)), at(math.ceil(n / 2 + half))
-
-
-def processor():
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.split(": ", 1)[1].strip()
-    return "unknown processor"
-
-
-def commit():
-    """Of the working directory, unless ROUTECAP_BENCH_COMMIT says what was built."""
-    given = os.environ.get("ROUTECAP_BENCH_COMMIT")
-    if given:
-        return given
-    try:
-        found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=False)
-    except OSError:
-        return "unknown"
-    return found.stdout.strip() or "unknown"
 
 
 def command():

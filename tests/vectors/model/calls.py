@@ -11,7 +11,8 @@ MAX_ROWS, MAX_SLOTS = 1048576, 64
 READING = ("request_coverage", "request_extract", "request_extract_batch", "request_extract_into", "request_finish", "request_finish_batch")
 FORWARD = ("sink_bind", "sink_layer", "sink_write", "layer_record", "layers_record", "layer_route", "layer_record_received", "capturer_probe",
            "step_begin", "step_snapshot")  # fmt: skip
-SINK_SIZES = {r.I16: 2, r.I32: 4, r.I64: 8}
+SINK_DTYPES = (r.I16, r.I32, r.I64)
+POSITIVE = ("OK", "INCOMPLETE", "LOST", "PENDING", "PARTIAL", "NOT_CAPTURED")
 
 
 class World:
@@ -73,7 +74,7 @@ class World:
         return None, {"available": int((major, minor) == (self.header["VERSION_MAJOR"], self.header["VERSION_MINOR"]))}  # before 1.0
 
     def status_name(self, status):
-        names = {number: "ROUTECAP_" + name for name, number in self.header.items() if name == "OK" or name in STATUSES or name.startswith("ERR_")}
+        names = {number: "ROUTECAP_" + name for name, number in self.header.items() if name in POSITIVE or name.startswith("ERR_")}
         return None, {"name": names.get(status, "ROUTECAP_STATUS_UNKNOWN")}
 
     def backend_info(self, backend):
@@ -93,7 +94,7 @@ class World:
         check(get("backend") in (HOST, CUDA))
         check(get("role") in (0, 1, 2) and get("id_space") in (0, 1) and get("flags") & ~7 == 0 and get("reserved") == 0)
         check(1 <= get("layers") <= r.MAX_LAYERS and 1 <= get("k") <= r.MAX_K and 1 <= get("rows") <= MAX_ROWS and get("slots") <= MAX_SLOTS)
-        check(get("sink_dtype") in (0, *SINK_SIZES))
+        check(get("sink_dtype") in (0, *SINK_DTYPES))
         experts = config.get("layer_experts") or [get("experts")] * get("layers")
         check(all(get("k") <= e <= r.MAX_EXPERTS for e in experts))
         order = config.get("layer_map") or list(range(get("layers")))
@@ -111,11 +112,7 @@ class World:
         if config.get("role") == DISABLED:
             return "OK", {"capturer": self.name("c", c.Capturer({"k": 0, "rows": 0} | config, []))}
         layers = self.shape(config)
-        capturer = c.Capturer(config | ({"budget_pages": budget_pages} if budget_pages else {}), layers)
-        # What is bound, (memory, start, strides...) by layer; "library" for the library's own; fixed: the address was given out.
-        capturer.bound = [None if capturer.flags & c.EXTERNAL_SINK else "library" for _ in layers]
-        capturer.fixed = [False] * len(layers)
-        return "OK", {"capturer": self.name("c", capturer)}
+        return "OK", {"capturer": self.name("c", c.Capturer(config, layers, budget_pages))}
 
     def capturer_destroy(self, capturer):
         if capturer is not None:
@@ -139,7 +136,7 @@ class World:
     def sink_bind(self, capturer, first_layer, layers, sink):
         capturer = self.named[capturer]
         check(layers > 0 and first_layer + layers <= len(capturer.layers), "ERR_UNKNOWN_LAYER")
-        check(sink["dtype"] in SINK_SIZES, "ERR_DTYPE")
+        check(sink["dtype"] in SINK_DTYPES, "ERR_DTYPE")
         check(sink["ids"] is not None)
         row_stride = sink.get("row_stride", 0) or sink["k"]
         layer_stride = sink.get("layer_stride", 0) or sink["rows"] * row_stride
@@ -162,7 +159,7 @@ class World:
         if bound is None:
             return "OK", {"sink": {"ids": None}}
         capturer.fixed[layer] = True
-        if bound == "library":
+        if bound is c.LIBRARY:
             own = {"dtype": capturer.config.get("sink_dtype", 0) or r.I16, "ids": True, "rows": capturer.rows, "k": capturer.k}
             return "OK", {"sink": own}
         ids = {"memory": bound["ids"]["memory"], "start": bound["ids"]["start"]}
@@ -429,6 +426,3 @@ class World:
     def serialized_splice(self, head, tail, row, capacity=None):
         routing = serialized.splice(head, tail, row)
         return "OK", self.made(routing=routing)
-
-
-STATUSES = ("INCOMPLETE", "LOST", "PENDING", "PARTIAL", "NOT_CAPTURED")

@@ -11,6 +11,8 @@ from .routing import Routing, Row, check, judge, same_ids, unite
 
 COMPARE, EXTERNAL_SINK = 1, 2  # ROUTECAP_CONFIG_*
 SPECULATIVE, DEVICE_POSITIONS = 1, 2  # ROUTECAP_SPAN_*
+SILENT, INCOMPLETE, OUT_OF_RANGE, DUPLICATE, SEQUENCE, CONSTANT, REPEATED = 1, 2, 4, 8, 16, 32, 64  # ROUTECAP_PROBE_*
+LIBRARY = "library"  # in place of memory that was bound: the library's own
 REPLACE = 1
 SHARE, TAKE, COPY = 0, 1, 2
 SOURCE_DTYPES = (r.I16, r.I32, r.U32, r.I64, r.ID16_BF16)
@@ -25,11 +27,12 @@ class Page:
 class Filed:
     """One row of a span: where it goes, and what its step holds for it once it has landed."""
 
-    def __init__(self, position, bounds, row):
-        self.position, self.bounds, self.row = position, bounds, row  # position None: unknown to the host until the row has landed
+    def __init__(self, real, bounds, row, known=True, lost=False):
+        self.real, self.bounds, self.row = real, bounds, row
+        self.position = real if known else None  # None: unknown to the host until the row has landed
         self.cut_at = math.inf  # rows from there on were cut after the row was issued
         self.nowhere = False  # landed, and counted as unplaced or late
-        self.lost = False  # in a lost step, or refused for memory
+        self.lost = lost  # in a lost step, or refused for memory
 
     def end(self):
         """One past the highest position that it may have; 0 if it was cut."""
@@ -41,8 +44,8 @@ class Filed:
 
 
 class Span:
-    def __init__(self, request, rows, speculative, device):
-        self.request, self.rows, self.speculative, self.device = request, rows, speculative, device
+    def __init__(self, request, rows, speculative):
+        self.request, self.rows, self.speculative = request, rows, speculative
 
     def range(self):
         """The positions that it may fill, or None."""
@@ -52,8 +55,8 @@ class Span:
 
 
 class Step:
-    def __init__(self, ticket, tag, spans, dropped, conflicts):
-        self.ticket, self.tag, self.spans, self.dropped, self.conflicts = ticket, tag, spans, dropped, conflicts
+    def __init__(self, ticket, spans, dropped, conflicts):
+        self.ticket, self.spans, self.dropped, self.conflicts = ticket, spans, dropped, conflicts
 
 
 class Change:
@@ -88,11 +91,13 @@ class Request:
 
 
 class Capturer:
-    def __init__(self, config, layers):
-        self.config, self.layers = config, layers
+    def __init__(self, config, layers, budget_pages=None):
+        self.config, self.layers, self.budget_pages = config, layers, budget_pages
         self.k, self.rows, self.slots = config["k"], config["rows"], config.get("slots", 0) or 4
         self.flags = config.get("flags", 0)
         self.mirror = config.get("role", 0) == 1
+        self.bound = [None if self.flags & EXTERNAL_SINK else LIBRARY for _ in layers]  # where each layer is written
+        self.fixed = [False] * len(layers)  # the address was given out, or bound
         self.written = [{} for _ in layers]  # what the sink holds: row -> columns, None where it was not written
         self.known = [[] for _ in layers]  # ranges of rows whose recording the host knows of
         self.begun = None
@@ -216,12 +221,27 @@ class Capturer:
             odd = [cell for cell in present if any(i is not None and not 0 <= i < layer.experts for i in cell)]
             twice = [cell for cell in whole if cell not in odd and len(set(cell)) < self.k]
             several = rows > 1 and len(whole) == rows
-            flags = 1 if not present else 2 if len(whole) < rows else 0
-            flags |= 4 * bool(odd) | 8 * bool(twice) | 16 * (several and all(cell == list(range(self.k)) for cell in cells))
-            flags |= 32 * (several and all(cell == cells[0] for cell in cells)) | 64 * (several and cells == before)
-            found.append({"found": flags, "rows_unwritten": rows - len(present), "rows_incomplete": len(present) - len(whole),
-                          "rows_written": len(whole), "rows_out_of_range": len(odd), "rows_duplicate": len(twice),
-                          "lowest": min(inside, default=-1), "highest": max(inside, default=-1)})  # fmt: skip
+            signs = {
+                SILENT: not present,
+                INCOMPLETE: present and len(whole) < rows,
+                OUT_OF_RANGE: odd,
+                DUPLICATE: twice,
+                SEQUENCE: several and all(cell == list(range(self.k)) for cell in cells),
+                CONSTANT: several and all(cell == cells[0] for cell in cells),
+                REPEATED: several and cells == before,
+            }
+            found.append(
+                {
+                    "found": sum(flag for flag, is_found in signs.items() if is_found),
+                    "rows_unwritten": rows - len(present),
+                    "rows_incomplete": len(present) - len(whole),
+                    "rows_written": len(whole),
+                    "rows_out_of_range": len(odd),
+                    "rows_duplicate": len(twice),
+                    "lowest": min(inside, default=-1),
+                    "highest": max(inside, default=-1),
+                }
+            )
             before = cells
         return found
 
@@ -230,12 +250,23 @@ class Capturer:
     def in_flight(self):
         return sum(isinstance(entry, Step) for entry in self.log)
 
+    def rows_of(self, span, options, lost):
+        """The rows of a span of the forward that is being issued."""
+        taken, rows = self.snapshot or [], []
+        first, device = span.get("position", 0), bool(span.get("flags", 0) & DEVICE_POSITIONS)
+        for i in range(span["rows"]):
+            at = span.get("sink_row", 0) + i
+            row = Row(tuple(taken[at]), options.get("tag", 0)) if at < len(taken) else None
+            if device:
+                rows.append(Filed(options["positions"][at], (first, span["position_end"]), row, known=False, lost=lost))
+            else:
+                rows.append(Filed(first + i, (first + i, first + i + 1), row, lost=lost))
+        return rows
+
     def issue(self, spans, options):
         """spans: (Request or None, struct). Returns status, the spans' statuses and the ticket."""
-        make, tag, positions = options.get("snapshot", 0), options.get("tag", 0), options.get("positions")
-        if make:
+        if options.get("snapshot", 0):
             self.take_snapshot()
-        taken = self.snapshot or []
         ticket = len(self.steps) + 1
         lost = not self.slot
         statuses, filed = [], []
@@ -244,16 +275,7 @@ class Capturer:
                 statuses.append("ERR_UNKNOWN_REQUEST")
                 self.counters["skipped"] += span["rows"]
                 continue
-            device = bool(span.get("flags", 0) & DEVICE_POSITIONS)
-            rows = []
-            for i in range(span["rows"]):
-                at = span.get("sink_row", 0) + i
-                cells = taken[at] if at < len(taken) else None
-                bounds = (span.get("position", 0), span["position_end"]) if device else (span.get("position", 0) + i, span.get("position", 0) + i + 1)
-                row = Filed(None if device else bounds[0], bounds, None if cells is None else Row(tuple(cells), tag))
-                row.real = positions[at] if device else bounds[0]
-                row.lost = lost
-                rows.append(row)
+            rows = self.rows_of(span, options, lost)
             self.counters["issued"] += len(rows)
             speculative = bool(span.get("flags", 0) & SPECULATIVE)
             if not lost and request.page is None and not self.new_page(request):
@@ -265,22 +287,21 @@ class Capturer:
                 statuses.append("OK")
                 self.counters["lost" if lost else "in_flight"] += len(rows)
                 if not lost:
-                    filed.append(Span(request, rows, speculative, device))
+                    filed.append(Span(request, rows, speculative))
             if speculative:
                 request.drafts.setdefault(ticket, []).extend(rows)
             else:
-                request.lengths.append(("device" if device else "host", rows))
+                request.lengths.append(("device" if span.get("flags", 0) & DEVICE_POSITIONS else "host", rows))
         if lost or not filed:
             self.steps[ticket] = "LOST" if lost else "OK"
         else:
             self.steps[ticket] = "PENDING"
-            self.log.append(Step(ticket, tag, filed, self.dropped, self.conflicts))
+            self.log.append(Step(ticket, filed, self.dropped, self.conflicts))
         self.discard()
         return "LOST" if lost else "OK" if set(statuses) <= {"OK"} else "PARTIAL", statuses, ticket
 
     def new_page(self, holder):
-        pages = self.config.get("budget_pages")
-        if pages is not None and len(self.pages) >= pages:
+        if self.budget_pages is not None and len(self.pages) >= self.budget_pages:
             return False
         holder.page = Page()
         self.pages.add(holder.page)

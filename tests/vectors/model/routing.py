@@ -63,12 +63,12 @@ def judge(ids, experts):
 
 
 def unite(first, second):
-    """Of two rows of one position the first's cells, then the second's: first write wins, cell by cell."""
+    """Of two rows of one position the first's valid cells, then the second's, then the first's reasons."""
     if first is None or second is None:
         return first or second
     cells = []
     for mine, other in zip(first.cells, second.cells):
-        cells.append(other if not isinstance(mine, tuple) and isinstance(other, tuple) else mine)
+        cells.append(other if mine == ABSENT or not isinstance(mine, tuple) and isinstance(other, tuple) else mine)
     return Row(tuple(cells), first.tag if first.any() else second.tag)
 
 
@@ -86,6 +86,7 @@ class Routing:
     ready: bool = True
     owner: object = None  # the capturer of a routing of finish while it is pending
     one_segment: bool = False  # of extract's copy
+    page: object = None  # memory that it keeps
 
     @property
     def end(self):
@@ -100,7 +101,7 @@ class Routing:
         return U8 if self.most_experts <= 256 else I16
 
     def with_rows(self, first, rows):
-        return Routing(self.layers, self.k, self.id_space, first, rows)
+        return Routing(self.layers, self.k, self.id_space, first, rows, page=self.page)
 
     def status(self):
         if all(row is not None and row.complete() for row in self.rows):
@@ -262,14 +263,5 @@ def merge(routings):
                 for mine, other in zip(known.cells, widened.cells):
                     if isinstance(mine, tuple) and isinstance(other, tuple):
                         check(same_ids(mine, other), "ERR_CONFLICT")
-            rows[position - first] = unite_reasons(known, widened)
+            rows[position - first] = unite(known, widened)
     return Routing(layers, head.k, head.id_space, first, rows)
-
-
-def unite_reasons(first, second):
-    """As unite, and a cell that is absent in the first has the second's reason."""
-    united = unite(first, second)
-    if first is None:
-        return united
-    cells = tuple(other if mine == ABSENT else mine for mine, other in zip(united.cells, second.cells))
-    return Row(cells, united.tag)
