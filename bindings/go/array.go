@@ -1,0 +1,169 @@
+package routecap
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"unsafe"
+)
+
+// Element is what an array of Go may consist of. Values of 16 or 32 bits that are none of these, such as bfloat16, are named with As.
+type Element interface {
+	~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64 | ~float32
+}
+
+// Array is an array that the library reads or writes: Go's (ArrayOf), on the host backend only, or any other (DeviceArray). The zero Array is none.
+//
+// Its length is checked before the library sees it, its type by the library. Go's memory is pinned while a call runs and not used after it.
+type Array struct {
+	memory unsafe.Pointer // of Go; or nil
+	device DevicePointer
+	dtype  DType
+	size   int // of an element
+	length int
+	origin int // see From
+}
+
+// ArrayOf makes an array of a slice, for a capturer on the host backend. A slice without elements makes none.
+func ArrayOf[T Element](s []T) Array {
+	if len(s) == 0 {
+		return Array{}
+	}
+	return Array{memory: unsafe.Pointer(unsafe.SliceData(s)), dtype: typeOf[T](), size: int(unsafe.Sizeof(s[0])), length: len(s)}
+}
+
+// DeviceArray makes an array of `elements` elements from memory that is not Go's. On the CUDA backend it has to stay valid, and what is in it in
+// place, until the stream has reached the call's work.
+func DeviceArray(pointer DevicePointer, dtype DType, elements int) Array {
+	if pointer == 0 {
+		return Array{}
+	}
+	return Array{device: pointer, dtype: dtype, size: dtype.Size(), length: max(elements, 0)}
+}
+
+// As returns the array with another type of elements of the same size: uint16 as DTypeF16 or DTypeBF16, uint32 as DTypeID16BF16.
+func (a Array) As(dtype DType) Array {
+	a.dtype = dtype
+	return a
+}
+
+// From returns the array, beginning at an element: with strides below 0 elements before it are used.
+func (a Array) From(element int) Array {
+	a.origin = element
+	return a
+}
+
+// Len returns the number of elements.
+func (a Array) Len() int { return a.length }
+
+func (a Array) none() bool { return a.length == 0 && a.device == 0 }
+
+// typeOf returns the dtype of a Go type; 0 for uint64, which has none.
+func typeOf[T Element]() DType {
+	var zero T
+	signed := zero-1 < zero
+	switch size := unsafe.Sizeof(zero); {
+	case T(1)/2 != zero:
+		return DTypeF32
+	case size == 1:
+		return DTypeU8
+	case size == 2 && signed:
+		return DTypeI16
+	case size == 2:
+		return DTypeU16
+	case size == 4 && signed:
+		return DTypeI32
+	case size == 4:
+		return DTypeU32
+	case size == 8 && signed:
+		return DTypeI64
+	}
+	return 0
+}
+
+// arrays checks and passes the arrays of one call.
+type arrays struct {
+	c       *Capturer
+	pin     runtime.Pinner
+	refused Result // the first reason not to make the call
+}
+
+// callWithArrays is callAlone for calls that take arrays: f passes them and makes the call, unless one was refused.
+func (c *Capturer) callWithArrays(op string, f func(capturer unsafe.Pointer, a *arrays) Result) (Result, error) {
+	return c.callAlone(op, func(capturer unsafe.Pointer) Result {
+		a := arrays{c: c}
+		defer a.pin.Unpin()
+		return f(capturer, &a)
+	})
+}
+
+func (a *arrays) refuse(status Status, format string, values ...any) DevicePointer {
+	if a.refused.Status == OK {
+		a.refused = Result{status, fmt.Sprintf(format, values...)}
+	}
+	return 0
+}
+
+// at passes an array of which elements lowest to highest, counted from its origin, are used.
+func (a *arrays) at(name string, array Array, lowest, highest int64) DevicePointer {
+	switch {
+	case array.none() || a.c.config.Role == RoleDisabled: // disabled: the library looks at nothing
+		return 0
+	case array.memory != nil && a.c.config.Backend != BackendHost:
+		return a.refuse(ErrArgument, "%s is Go's memory, which a device does not read", name)
+	case array.dtype.Size() != array.size && !(array.dtype == 0 && array.size == 8):
+		return a.refuse(ErrDType, "%s has elements of %d bytes, which dtype %d has not", name, array.size, array.dtype)
+	case lowest <= highest && (lowest < -int64(array.origin) || highest >= int64(array.length)-int64(array.origin)):
+		return a.refuse(ErrArgument, "%s has %d elements, of which %d to %d would be used", name, array.length,
+			lowest+int64(array.origin), highest+int64(array.origin))
+	}
+	address := array.device
+	if array.memory != nil {
+		a.pin.Pin(array.memory)
+		address = DevicePointer(uintptr(array.memory))
+	}
+	return address + DevicePointer(array.origin*array.size)
+}
+
+// matrix passes an array of rows and columns.
+func (a *arrays) matrix(name string, array Array, rows, columns uint32, rowStride, columnStride int64) DevicePointer {
+	if rows == 0 || columns == 0 {
+		return a.at(name, array, 0, -1)
+	}
+	r, c := extent(rows, rowStride), extent(columns, columnStride)
+	if r == outOfReach || c == outOfReach {
+		return a.refuse(ErrArgument, "%s has %d elements and impossible strides", name, array.length)
+	}
+	return a.at(name, array, min(r, 0)+min(c, 0), max(r, 0)+max(c, 0))
+}
+
+// list passes an array of which so many elements are used and which has to be of one type; 0: any.
+func (a *arrays) list(name string, array Array, dtype DType, elements uint64) DevicePointer {
+	if dtype != 0 && !array.none() && array.dtype != dtype {
+		return a.refuse(ErrDType, "%s has dtype %d, not %d", name, array.dtype, dtype)
+	}
+	return a.at(name, array, 0, int64(min(elements, math.MaxInt64))-1)
+}
+
+const outOfReach = math.MinInt64
+
+// extent is how far the last of `count` elements is from the first.
+func extent(count uint32, stride int64) int64 {
+	steps := int64(count) - 1
+	if steps > 0 && (stride > math.MaxInt64/4/steps || stride < -(math.MaxInt64/4/steps)) {
+		return outOfReach
+	}
+	return steps * stride
+}
+
+// product multiplies numbers of elements; what is beyond all memory stays beyond it.
+func product(factors ...uint32) uint64 {
+	all := uint64(1)
+	for _, f := range factors {
+		if f != 0 && all > math.MaxUint64/uint64(f) {
+			return math.MaxUint64
+		}
+		all *= uint64(f)
+	}
+	return all
+}

@@ -1,0 +1,3 @@
+module github.com/routecap/routecap/bindings/go
+
+go 1.24

@@ -1,0 +1,192 @@
+package routecap
+
+import (
+	"cmp"
+	"unsafe"
+)
+
+// Source is the expert ids as a router leaves them: a matrix of Rows x KSource elements (routecap_source).
+//
+// What it takes to make ids of the capturer from them: columns at and after the capturer's K are dropped (fused shared experts); then
+// Table, if there is one, replaces an id by Table[id], and an id outside the table becomes invalid; then Offset is added. An id that is
+// outside the layer's range in the end makes its cell missing; nothing wraps.
+type Source struct {
+	IDs          Array  // of int16, int32, uint32, int64 or DTypeID16BF16, beginning at row 0, column 0
+	RowStride    int64  // elements from one row to the next; 0 means KSource; arbitrary if there is one row
+	ColumnStride int64  // elements from one column to the next; 0 means 1
+	Rows         uint32 // rows present, or the most of them where LiveRows is set
+	KSource      uint32 // columns present, at least the capturer's K; 0 means K
+	LiveRows     Array  // one int32: only the first so many rows hold ids; none: all
+	RowBase      Array  // one int32, added to FirstRow
+	RowIndex     Array  // [Rows] of int32: the sink row of each source row, negative for none; FirstRow is not used then. None: in order
+	FirstRow     uint32 // sink row of source row 0
+	Offset       int32  // added to each id
+	Table        Array  // of int32: the id of each source id, a placement's physical-to-logical table
+	Flags        SourceFlags
+}
+
+// pass returns the source as C has it; where ids and tables belong to layers, it has none.
+func (s *Source) pass(a *arrays) cSource {
+	return cSource{structSize: uint32(unsafe.Sizeof(cSource{})), dtype: s.IDs.dtype, ids: s.passIDs(a, s.IDs), rowStride: s.RowStride,
+		columnStride: s.ColumnStride, rows: s.Rows, kSource: s.KSource, liveRows: a.list("LiveRows", s.LiveRows, DTypeI32, 1),
+		rowBase: a.list("RowBase", s.RowBase, DTypeI32, 1), rowIndex: a.list("RowIndex", s.RowIndex, DTypeI32, uint64(s.Rows)),
+		firstRow: s.FirstRow, offset: s.Offset, table: a.list("Table", s.Table, DTypeI32, 0), tableSize: uint32(s.Table.length), flags: s.Flags}
+}
+
+func (s *Source) passIDs(a *arrays, ids Array) DevicePointer {
+	columns := cmp.Or(s.KSource, a.c.config.K)
+	return a.matrix("IDs", ids, s.Rows, columns, cmp.Or(s.RowStride, int64(columns)), cmp.Or(s.ColumnStride, 1))
+}
+
+// Record copies the ids that a router chose into the sink of one layer (routecap_layer_record). Call it after top-k and before anything
+// rewrites the ids, between Begin and Snapshot. The header says which other ways there are, and when they are cheaper.
+//
+// Rows of one layer may come in several calls as long as they are disjoint: of a row recorded twice one is kept. Rows at or beyond the number
+// begun are dropped and counted. On the host backend the ids are copied before the call returns; on the CUDA backend it may be part of a graph.
+//
+// Errors: ErrUnknownLayer; ErrDType; ErrShapeMismatch, fewer columns than K; ErrCapacity, rows outside the sink; ErrConflict; ErrState, the
+// layer has no sink; ErrArgument, an array too short.
+func (c *Capturer) Record(layer uint32, source Source, stream Stream) error {
+	_, err := c.callWithArrays("routecap_layer_record", func(p unsafe.Pointer, a *arrays) Result {
+		cc := source.pass(a)
+		if a.refused.Status != OK {
+			return a.refused
+		}
+		return routecap_layer_record(p, layer, &cc, stream)
+	})
+	return err
+}
+
+// LayerSource is the ids of one layer among several (routecap_layer_source).
+type LayerSource struct {
+	Layer uint32
+	IDs   Array // as in Source
+	Table Array // as in Source, of one length in all layers
+}
+
+// RecordLayers copies the ids of several layers in one launch, each layer once, where all of them still exist at the end of a forward pass
+// (routecap_layers_record). `common` says what they have in common; its IDs and Table are none. If one of them is refused, nothing is recorded.
+//
+// Errors: as Record; ErrArgument, a layer twice.
+func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stream) error {
+	_, err := c.callWithArrays("routecap_layers_record", func(p unsafe.Pointer, a *arrays) Result {
+		if !common.IDs.none() || !common.Table.none() {
+			return Result{ErrArgument, "IDs and Table belong to each layer"}
+		}
+		cc := common.pass(a)
+		list := make([]cLayerSource, len(layers))
+		for i, l := range layers {
+			if i > 0 && l.IDs.dtype != layers[0].IDs.dtype {
+				return Result{ErrDType, "the ids of all layers have one dtype"}
+			}
+			if l.Table.length != layers[0].Table.length {
+				return Result{ErrArgument, "the tables of all layers have one length"}
+			}
+			list[i] = cLayerSource{layer: l.Layer, ids: common.passIDs(a, l.IDs), table: a.list("Table", l.Table, DTypeI32, 0)}
+		}
+		cc.dtype = DTypeI32 // of no ids at all
+		if len(layers) > 0 {
+			cc.dtype, cc.tableSize = layers[0].IDs.dtype, uint32(layers[0].Table.length)
+		}
+		if a.refused.Status != OK {
+			return a.refused
+		}
+		return routecap_layers_record(p, &cc, unsafe.SliceData(list), unsafe.Sizeof(cLayerSource{}), uintptr(len(list)), stream)
+	})
+	return err
+}
+
+// Router is how a router chooses K of its experts (routecap_router). The key of an expert is its score plus its bias. With groups, only
+// experts of the GroupsKept groups with the largest group scores remain. The K largest keys win; of equal ones the lower id.
+type Router struct {
+	Score      Score
+	GroupScore GroupScore
+	Flags      RouterFlags
+	Groups     uint32  // of equal size, up to MaxGroups; 0 or 1: no groups
+	GroupsKept uint32  // 1..Groups, with K experts at least; not looked at without groups
+	Scale      float32 // weights are multiplied by it; 0 means 1
+	Floor      float32 // see RouterRenormalize; NewRouter sets what the method's models use
+	Bias       Array   // [experts] of float32, DTypeF16 or DTypeBF16; ranks experts and does not weigh them
+	HashTable  Array   // [tokens, K] ids by token, of int32: no key is looked at, logits serve for weights only
+}
+
+// NewRouter returns a method in use; what it takes from the model remains to be set (routecap_router_init).
+//
+// Errors: ErrArgument, no such method.
+func NewRouter(method Method) (Router, error) {
+	var r cRouter
+	_, err := routecap_router_init(&r, unsafe.Sizeof(r), int32(method)).outcome("routecap_router_init")
+	return Router{Score: r.score, GroupScore: r.groupScore, Flags: r.flags, Groups: r.groups, GroupsKept: r.groupsKept, Scale: r.scale,
+		Floor: r.floor}, err
+}
+
+// Logits is the logits of one layer, a matrix of Rows x Experts elements (routecap_logits).
+type Logits struct {
+	Logits        Array // of float32, DTypeF16 or DTypeBF16, beginning at row 0, column 0; may be none with a HashTable and no Weights
+	RowStride     int64 // elements from one row to the next; 0 means Experts
+	ColumnStride  int64 // elements from one column to the next; 0 means 1
+	Rows          uint32
+	FirstRow      uint32
+	LiveRows      Array // these three as in Source
+	RowBase       Array
+	RowIndex      Array
+	Tokens        Array  // [Rows] of int32 or int64: the input token of each row, where the router has a HashTable
+	Experts       uint32 // columns: K or more, and no more than the layer's or MaxRoutedExperts; 0 means the layer's
+	Weights       Array  // [Rows, WeightsStride] of float32: receives the weight of each column of every live row
+	WeightsStride int64  // elements from one row to the next, at least K; 0 means K
+}
+
+// Route chooses experts from logits, into the sink of one layer whose provenance is ProvenanceRecomputed (routecap_layer_route): for
+// kernels that route internally and expose no ids. Rows go where Record would put them, and are kept or dropped by the same rules.
+//
+// Errors: ErrUnknownLayer; ErrDType; ErrArgument, also groups that do not divide the experts, too few or too many experts, a HashTable
+// without Tokens, an array too short; ErrCapacity; ErrConflict; ErrState.
+func (c *Capturer) Route(layer uint32, router Router, logits Logits, stream Stream) error {
+	_, err := c.callWithArrays("routecap_layer_route", func(p unsafe.Pointer, a *arrays) Result {
+		k, experts := c.config.K, cmp.Or(logits.Experts, c.expertsOf(layer))
+		r := cRouter{structSize: uint32(unsafe.Sizeof(cRouter{})), score: router.Score, groupScore: router.GroupScore, flags: router.Flags,
+			groups: router.Groups, groupsKept: router.GroupsKept, scale: router.Scale, floor: router.Floor,
+			bias: a.list("Bias", router.Bias, 0, uint64(experts)), biasDType: router.Bias.dtype,
+			hashTokens: uint32(router.HashTable.length) / max(k, 1), hashTable: a.list("HashTable", router.HashTable, DTypeI32, 0)}
+		l := cLogits{structSize: uint32(unsafe.Sizeof(cLogits{})), dtype: logits.Logits.dtype,
+			logits: a.matrix("Logits", logits.Logits, logits.Rows, experts, cmp.Or(logits.RowStride, int64(experts)),
+				cmp.Or(logits.ColumnStride, 1)),
+			rowStride: logits.RowStride, columnStride: logits.ColumnStride, rows: logits.Rows, firstRow: logits.FirstRow,
+			liveRows: a.list("LiveRows", logits.LiveRows, DTypeI32, 1), rowBase: a.list("RowBase", logits.RowBase, DTypeI32, 1),
+			rowIndex: a.list("RowIndex", logits.RowIndex, DTypeI32, uint64(logits.Rows)),
+			tokens:   a.list("Tokens", logits.Tokens, 0, uint64(logits.Rows)), tokensDType: logits.Tokens.dtype, experts: logits.Experts,
+			weights:       a.matrix("Weights", logits.Weights, logits.Rows, k, cmp.Or(logits.WeightsStride, int64(k)), 1),
+			weightsStride: logits.WeightsStride}
+		if !logits.Weights.none() && logits.Weights.dtype != DTypeF32 {
+			a.refuse(ErrDType, "Weights has dtype %d, not %d", logits.Weights.dtype, DTypeF32)
+		}
+		if a.refused.Status != OK {
+			return a.refused
+		}
+		return routecap_layer_route(p, layer, &r, &l, stream)
+	})
+	return err
+}
+
+// Probe looks at what the last forward pass wrote (routecap_capturer_probe): for one warm-up at start, of many different tokens, to learn
+// which layers are captured and which only seem to be. It fills layers 0..len(layers)-1 from sink rows 0..rows-1, which are at most those
+// begun, without padding. Call it between a Begin with its forward and what issues or discards that; it changes nothing. It waits until the
+// stream has run.
+//
+// Result: Partial, something was found: see each layer. Errors: ErrUnknownLayer; ErrCapacity; ErrState, no row is begun; ErrCapturing.
+func (c *Capturer) Probe(rows uint32, layers []LayerProbe, stream Stream) (Result, error) {
+	return c.callAlone("routecap_capturer_probe", func(p unsafe.Pointer) Result {
+		return routecap_capturer_probe(p, rows, unsafe.SliceData(layers), unsafe.Sizeof(LayerProbe{}), uintptr(len(layers)), stream)
+	})
+}
+
+// expertsOf returns the experts of a layer, 0 if there is no such layer.
+func (c *Capturer) expertsOf(layer uint32) uint32 {
+	switch {
+	case layer >= c.config.Layers:
+		return 0
+	case c.config.LayerExperts != nil:
+		return c.config.LayerExperts[layer]
+	}
+	return c.config.Experts
+}

@@ -1,0 +1,850 @@
+package routecap
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// ---- What most tests do
+
+const (
+	testLayers = 3
+	testK      = 2
+)
+
+func newCapturer(t testing.TB, change func(*Config)) *Capturer {
+	t.Helper()
+	config := Config{Backend: BackendHost, Layers: testLayers, K: testK, Experts: 16, Rows: 64}
+	if change != nil {
+		change(&config)
+	}
+	c, err := New(config)
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustBe(t testing.TB, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("the error is %v, not %v", err, want)
+	}
+}
+
+// routed is what the routers choose for the token at a position of a request.
+func routed(position, layer, column int) int { return (position*5 + layer*3 + column*7) % 16 }
+
+// capture runs a forward pass of one request and waits until it has landed.
+func capture(t testing.TB, c *Capturer, request Request, position, rows int) {
+	t.Helper()
+	must(t, c.Begin(uint32(rows), 0))
+	for layer := range testLayers {
+		ids := make([]int64, 0, rows*testK)
+		for row := range rows {
+			for column := range testK {
+				ids = append(ids, int64(routed(position+row, layer, column)))
+			}
+		}
+		must(t, c.Record(uint32(layer), Source{IDs: ArrayOf(ids), Rows: uint32(rows)}, 0))
+	}
+	must(t, c.Snapshot(0))
+	step, _, err := c.Issue([]Span{{Request: request, Position: uint64(position), Rows: uint32(rows)}}, IssueOptions{Tag: 7}, nil, 0)
+	must(t, err)
+	_, _, err = c.Finalize(context.Background(), step)
+	must(t, err)
+}
+
+// captured is a complete routing.
+func captured(t testing.TB, c *Capturer, rows int) *Routing {
+	t.Helper()
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	capture(t, c, request, 0, rows)
+	r, err := c.Finish(request, uint64(rows))
+	must(t, err)
+	result, err := r.Wait(context.Background())
+	must(t, err)
+	if !result.Complete() {
+		t.Fatal(result)
+	}
+	return r
+}
+
+func expectRouted(t testing.TB, v View) {
+	t.Helper()
+	rows := uint64(0)
+	for position, row := range v.All() {
+		for layer := range testLayers {
+			for column := range testK {
+				if got, want := row.ID(layer, column), routed(int(position), layer, column); got != want {
+					t.Fatalf("row %d, layer %d, column %d is %d, not %d", position, layer, column, got, want)
+				}
+			}
+		}
+		if row.Tag() != 7 {
+			t.Fatalf("the tag of row %d is %d", position, row.Tag())
+		}
+		rows++
+	}
+	if rows != v.Rows {
+		t.Fatalf("the view has %d rows, not %d", rows, v.Rows)
+	}
+}
+
+// eventually collects garbage until a condition holds.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for range 500 {
+		if holds() {
+			return
+		}
+		runtime.GC()
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("never: ", what)
+}
+
+// ---- Errors
+
+func TestAnErrorHasTheTextOfItsOwnCallWhateverOtherGoroutinesDo(t *testing.T) {
+	c := newCapturer(t, nil)
+	var all sync.WaitGroup
+	for goroutine := range 64 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for i := range 1000 {
+				unknown := Request(1<<40 + goroutine<<20 + i)
+				err := c.Truncate(unknown, 0)
+				if !errors.Is(err, ErrUnknownRequest) || !strings.Contains(err.Error(), fmt.Sprintf("%016x", uint64(unknown))) {
+					t.Errorf("request %016x: %v", uint64(unknown), err)
+					return
+				}
+			}
+		}()
+	}
+	all.Wait()
+}
+
+func TestAnErrorSaysWhichCallFailedHowAndWhy(t *testing.T) {
+	c := newCapturer(t, nil)
+	err := c.CloseRequest(5)
+	var failure *Error
+	if !errors.As(err, &failure) || failure.Op != "routecap_request_close" || failure.Status != ErrUnknownRequest || failure.Text == "" {
+		t.Fatalf("%#v", err)
+	}
+	var status Status
+	if !errors.As(err, &status) || status != ErrUnknownRequest || errors.Is(err, ErrUnknownStep) || errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+	if want := "routecap_request_close: " + failure.Text + " (ROUTECAP_ERR_UNKNOWN_REQUEST)"; err.Error() != want {
+		t.Fatalf("%q, not %q", err, want)
+	}
+}
+
+func TestCallsAfterCloseFail(t *testing.T) {
+	c := newCapturer(t, nil)
+	open, closed := captured(t, c, 4), captured(t, c, 4)
+	defer open.Close()
+	must(t, closed.Close())
+	must(t, closed.Close())
+	must(t, c.Close())
+	must(t, c.Close())
+	arguments := map[reflect.Type]reflect.Value{
+		reflect.TypeFor[context.Context](): reflect.ValueOf(context.Background()),
+		reflect.TypeFor[*Routing]():        reflect.ValueOf(open),
+		reflect.TypeFor[io.Writer]():       reflect.ValueOf(io.Discard),
+	}
+	calls := 0
+	for _, object := range []any{c, closed} {
+		v := reflect.ValueOf(object)
+		for i := range v.NumMethod() {
+			name, method := v.Type().Method(i).Name, v.Method(i)
+			if name == "Close" || name == "UnmarshalBinary" { // the second makes it another routing
+				continue
+			}
+			in := make([]reflect.Value, method.Type().NumIn())
+			for j := range in {
+				in[j] = reflect.Zero(method.Type().In(j))
+				if value, ok := arguments[method.Type().In(j)]; ok {
+					in[j] = value
+				}
+			}
+			out := method.Call(in)
+			err, _ := out[len(out)-1].Interface().(error)
+			if !errors.Is(err, ErrClosed) || !errors.Is(err, ErrState) {
+				t.Errorf("%T.%s: %v", object, name, err)
+			}
+			calls++
+		}
+	}
+	if calls < 40 {
+		t.Errorf("only %d methods were called", calls)
+	}
+	_, _, err := ExtractInto[int32](c, 1, 0, All, DefaultCopyOptions(), nil, nil)
+	mustBe(t, err, ErrClosed)
+	_, _, err = CopyTo[int32](closed, DefaultCopyOptions(), nil, nil)
+	mustBe(t, err, ErrClosed)
+	_, _, err = SinkSlice[int16](c, 0)
+	mustBe(t, err, ErrClosed)
+	_, _, err = Merge(open, closed)
+	mustBe(t, err, ErrClosed)
+	mustBe(t, c.Attach(1, closed, All), ErrClosed)
+	var never Routing
+	_, err = never.View()
+	mustBe(t, err, ErrClosed)
+	must(t, never.Close())
+}
+
+func TestACapturerAndARoutingMayBeClosedWhileOthersUseThem(t *testing.T) {
+	for range 20 {
+		c := newCapturer(t, nil)
+		r := captured(t, c, 8)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Add(2)
+			go func() {
+				defer all.Done()
+				for {
+					request, err := c.Open(PolicyKeep)
+					if err == nil {
+						err = c.CloseRequest(request)
+					}
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+				}
+			}()
+			go func() {
+				defer all.Done()
+				for {
+					_, err := r.MarshalBinary()
+					if err == nil {
+						var merged *Routing
+						if merged, _, err = Merge(r, r); err == nil {
+							merged.Close()
+						}
+					}
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+				}
+			}()
+		}
+		time.Sleep(time.Millisecond)
+		r.Close()
+		c.Close()
+		all.Wait()
+	}
+}
+
+func TestASecondGoroutineInAFunctionForOneIsRefused(t *testing.T) {
+	c := newCapturer(t, nil)
+	inside, done := make(chan bool), make(chan bool)
+	go func() {
+		c.callAlone("test", func(_ unsafe.Pointer) Result {
+			inside <- true
+			<-done
+			return Result{}
+		})
+		inside <- false
+	}()
+	<-inside
+	mustBe(t, c.Begin(1, 0), ErrState)
+	mustBe(t, c.Snapshot(0), ErrState)
+	_, err := c.SinkLayer(0)
+	mustBe(t, err, ErrState)
+	_, err = c.Stats()
+	must(t, err)
+	done <- true
+	<-inside
+	must(t, c.Begin(1, 0))
+}
+
+// ---- Arguments
+
+func TestArraysThatDoNotFitAreErrors(t *testing.T) {
+	c := newCapturer(t, func(config *Config) {
+		config.LayerProvenance = []Provenance{ProvenanceCaptured, ProvenanceCaptured, ProvenanceRecomputed}
+	})
+	must(t, c.Begin(4, 0))
+	eight := ArrayOf(make([]int32, 8))
+	for what, test := range map[string]struct {
+		source Source
+		want   Status
+	}{
+		"too few ids":              {Source{IDs: eight, Rows: 5}, ErrArgument},
+		"too few for the strides":  {Source{IDs: eight, Rows: 4, RowStride: 3}, ErrArgument},
+		"before the first":         {Source{IDs: eight, Rows: 4, RowStride: -2}, ErrArgument},
+		"behind the last":          {Source{IDs: eight.From(2), Rows: 4}, ErrArgument},
+		"an overflow":              {Source{IDs: eight, Rows: 4, RowStride: 1 << 62}, ErrArgument},
+		"no ids":                   {Source{Rows: 4}, ErrDType},
+		"ids of float32":           {Source{IDs: ArrayOf(make([]float32, 8)), Rows: 4}, ErrDType},
+		"ids of uint8":             {Source{IDs: ArrayOf(make([]uint8, 8)), Rows: 4}, ErrDType},
+		"ids of a wrong size":      {Source{IDs: eight.As(DTypeI64), Rows: 4}, ErrDType},
+		"a row index too short":    {Source{IDs: eight, Rows: 4, RowIndex: ArrayOf(make([]int32, 3))}, ErrArgument},
+		"a row index of int64":     {Source{IDs: eight, Rows: 4, RowIndex: ArrayOf(make([]int64, 4))}, ErrDType},
+		"live rows of uint32":      {Source{IDs: eight, Rows: 4, LiveRows: ArrayOf([]uint32{1})}, ErrDType},
+		"a device array too short": {Source{IDs: DeviceArray(1<<20, DTypeI32, 7), Rows: 4}, ErrArgument},
+		"a layer's ids too few":    {Source{Rows: 5}, ErrArgument},
+	} {
+		err := c.Record(0, test.source, 0)
+		if test.source.IDs.none() && test.want == ErrArgument {
+			err = c.RecordLayers(test.source, []LayerSource{{Layer: 0, IDs: eight}}, 0)
+		}
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, not %v", what, err, test.want)
+		}
+	}
+	must(t, c.Record(0, Source{IDs: eight.From(6), Rows: 4, RowStride: -2, Table: ArrayOf([]int32{1}), Offset: 0}, 0)) // backwards is no error
+	must(t, c.Record(1, Source{IDs: ArrayOf(make([]uint32, 8)).As(DTypeID16BF16), Rows: 4}, 0))
+
+	router, err := NewRouter(MethodSoftmax)
+	must(t, err)
+	logits := ArrayOf(make([]float32, 4*16))
+	mustBe(t, c.Route(2, router, Logits{Logits: logits, Rows: 5}, 0), ErrArgument)
+	mustBe(t, c.Route(2, router, Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]float32, 7))}, 0), ErrArgument)
+	mustBe(t, c.Route(2, router, Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]int32, 8))}, 0), ErrDType)
+	mustBe(t, c.Route(2, Router{Bias: ArrayOf(make([]float32, 15))}, Logits{Logits: logits, Rows: 4}, 0), ErrArgument)
+	mustBe(t, c.Route(2, router, Logits{Logits: eight, Rows: 4}, 0), ErrArgument)
+	must(t, c.Route(2, router, Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]float32, 8))}, 0))
+	mustBe(t, c.RecordReceived(0, Received{Ranks: 2, TokensPerRank: 4, Rows: 8, DType: DTypeI32, IDs: eight, GlobalIDs: eight}, 0), ErrArgument)
+	mustBe(t, c.RecordReceived(0, Received{Ranks: 2, TokensPerRank: 4, Rows: 4, DType: DTypeI64, IDs: eight, GlobalIDs: eight}, 0), ErrDType)
+	mustBe(t, ReceivedMerge([][]int32{{1, 2}, {1}}, make([]int32, 2)), ErrArgument)
+	must(t, c.Snapshot(0))
+
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	spans := []Span{{Request: request, SinkRow: 1, Rows: 3, PositionEnd: 9, Flags: SpanDevicePositions}}
+	_, _, err = c.Issue(spans, IssueOptions{Positions: ArrayOf([]int32{0, 1, 2})}, nil, 0)
+	mustBe(t, err, ErrArgument)
+	_, _, err = c.Issue(spans, IssueOptions{Positions: ArrayOf([]int32{0, 1, 2, 3})}, make([]Status, 2), 0)
+	mustBe(t, err, ErrArgument)
+	_, _, err = c.Issue(spans, IssueOptions{Positions: ArrayOf([]int16{0, 1, 2, 3})}, nil, 0)
+	mustBe(t, err, ErrDType)
+	_, _, err = c.Issue(spans, IssueOptions{Positions: ArrayOf([]int32{0, 1, 2, 3})}, nil, 0)
+	must(t, err)
+	_, err = c.CloseRequests([]Request{request}, make([]Status, 2))
+	mustBe(t, err, ErrArgument)
+	_, err = New(Config{Backend: BackendHost, Layers: 2, K: 2, Experts: 16, Rows: 8, LayerMap: []int32{1}})
+	mustBe(t, err, ErrArgument)
+}
+
+func TestGoMemoryIsNotGivenToADevice(t *testing.T) {
+	c := &Capturer{config: Config{Backend: BackendCUDA, K: testK}}
+	a := arrays{c: c}
+	a.list("ids", ArrayOf(make([]int32, 1)), DTypeI32, 1)
+	_, err := a.refused.outcome("test")
+	mustBe(t, err, ErrArgument)
+}
+
+func TestTheSinkCanBeWrittenInPlace(t *testing.T) {
+	c := newCapturer(t, func(config *Config) { config.SinkDType = DTypeI32 })
+	_, _, err := SinkSlice[int16](c, 0)
+	mustBe(t, err, ErrDType)
+	_, _, err = SinkSlice[int32](c, testLayers)
+	mustBe(t, err, ErrUnknownLayer)
+	must(t, c.Begin(4, 0))
+	for layer := range testLayers {
+		ids, stride, err := SinkSlice[int32](c, uint32(layer))
+		must(t, err)
+		for row := range 4 {
+			for column := range testK {
+				ids[row*stride+column] = int32(routed(row, layer, column))
+			}
+		}
+	}
+	must(t, c.Snapshot(0))
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	step, _, err := c.Issue([]Span{{Request: request, Rows: 4}}, IssueOptions{Tag: 7}, nil, 0)
+	must(t, err)
+	_, _, err = c.Finalize(context.Background(), step)
+	must(t, err)
+	r, _, err := c.Extract(request, 0, All, ExtractCopy, Strict)
+	must(t, err)
+	defer r.Close()
+	v, err := r.View()
+	must(t, err)
+	expectRouted(t, v)
+}
+
+func TestItemsOfABatchThatAreRefusedDoNotHarmTheOthers(t *testing.T) {
+	c := newCapturer(t, nil)
+	requests := make([]Request, 3)
+	must(t, c.OpenBatch(requests, PolicyKeep))
+	must(t, c.Begin(6, 0))
+	for layer := range uint32(testLayers) {
+		must(t, c.Record(layer, Source{IDs: ArrayOf([]int16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}), Rows: 6}, 0))
+	}
+	must(t, c.Snapshot(0))
+	spans := []Span{{Request: requests[0], SinkRow: 0, Rows: 3, Flags: SpanSpeculative}, {Request: 99, SinkRow: 3, Rows: 1},
+		{Request: requests[1], SinkRow: 3, Rows: 3, Flags: SpanSpeculative}}
+	status := make([]Status, len(spans))
+	step, result, err := c.Issue(spans, IssueOptions{}, status, 0)
+	must(t, err)
+	if result.Status != Partial || result.Text == "" || status[0] != OK || status[1] != ErrUnknownRequest || status[2] != OK {
+		t.Fatal(result, status)
+	}
+	accepts := []AcceptItem{{Request: requests[0], Step: step, Count: 2}, {Request: requests[2], Step: step, Count: 1},
+		{Request: requests[1], Step: step}}
+	accepts[2].SetRows([]uint32{0, 2})
+	result, err = c.AcceptBatch(accepts)
+	must(t, err)
+	if result.Status != Partial || accepts[0].Status != OK || accepts[1].Status != ErrUnknownStep || accepts[2].Status != OK {
+		t.Fatal(result, accepts)
+	}
+	_, _, err = c.Finalize(context.Background(), step)
+	must(t, err)
+	extracts := []ExtractItem{{Request: requests[0], Rows: All}, {Request: 99, Rows: All}, {Request: requests[1], Rows: 1}}
+	routings, result, err := c.ExtractBatch(extracts)
+	must(t, err)
+	if result.Status != Partial || routings[0] == nil || routings[1] != nil || routings[2] == nil || extracts[1].Status != ErrUnknownRequest {
+		t.Fatal(result, routings, extracts)
+	}
+	finishes := []FinishItem{{Request: requests[0], Rows: 2}, {Request: requests[1], Rows: 3}, {Request: 99}}
+	finished, result, err := c.FinishBatch(finishes)
+	must(t, err)
+	if result.Status != Partial || finished[0] == nil || finished[1] == nil || finished[2] != nil {
+		t.Fatal(result, finished)
+	}
+	_, err = finished[1].Wait(context.Background())
+	must(t, err)
+	dst, mask := make([]uint8, 3*testLayers*testK), make([]uint8, 3*testLayers)
+	_, _, err = CopyTo(finished[1], DefaultCopyOptions(), dst, mask)
+	must(t, err)
+	if want := []uint8{6, 7, 6, 7, 6, 7, 255, 255, 255, 255, 255, 255, 10, 11, 10, 11, 10, 11}; !bytes.Equal(dst, want) {
+		t.Fatal(dst)
+	}
+	if want := []uint8{1, 1, 1, 0, 0, 0, 1, 1, 1}; !bytes.Equal(mask, want) {
+		t.Fatal(mask)
+	}
+	for _, r := range append(routings, finished...) {
+		if r != nil {
+			must(t, r.Close())
+		}
+	}
+	empty, _, err := c.FinishBatch(nil)
+	must(t, err)
+	if len(empty) != 0 {
+		t.Fatal(empty)
+	}
+}
+
+// ---- Waiting
+
+func TestWaitingLooksOnceAndEndsWithItsContext(t *testing.T) {
+	never := func(time.Duration) (Result, error) { return Result{Status: Pending}, nil }
+	ctx, cancel := context.WithCancel(context.Background())
+	looked := 0
+	r, err := wait(ctx, func(timeout time.Duration) (Result, error) {
+		if looked++; looked == 3 {
+			cancel()
+		}
+		return never(timeout)
+	})
+	if r.Status != Pending || err != context.Canceled || looked < 3 {
+		t.Fatal(r, err, looked)
+	}
+	looked = 0
+	r, err = wait(ctx, func(timeout time.Duration) (Result, error) { looked++; return Result{Status: Lost}, nil })
+	if r.Status != Lost || err != nil || looked != 1 {
+		t.Fatal(r, err, looked)
+	}
+	short, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	if r, err = wait(short, never); r.Status != Pending || err != context.DeadlineExceeded {
+		t.Fatal(r, err)
+	}
+}
+
+func TestARoutingIsPendingUntilItsStepsHaveLanded(t *testing.T) {
+	c := newCapturer(t, func(config *Config) { config.Flags = ConfigManualProgress })
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	must(t, c.Begin(1, 0))
+	must(t, c.Snapshot(0))
+	step, _, err := c.Issue([]Span{{Request: request, Rows: 1}}, IssueOptions{}, nil, 0)
+	must(t, err)
+	r, err := c.Finish(request, All)
+	must(t, err)
+	defer r.Close()
+	for _, poll := range []func() (Result, error){r.Poll, func() (Result, error) { return c.Poll(step) }} {
+		if result, err := poll(); err != nil || result.Status != Pending {
+			t.Fatal(result, err)
+		}
+	}
+	_, err = r.View()
+	mustBe(t, err, ErrNotReady)
+	_, err = r.MarshalBinary()
+	mustBe(t, err, ErrNotReady)
+	must(t, c.Progress())
+	if result, err := r.Poll(); err != nil || result.Status != NotCaptured || result.Text == "" {
+		t.Fatal(result, err)
+	}
+}
+
+// ---- Lifetimes
+
+// bytesInUse is what routings and requests hold of the budget.
+func bytesInUse(t testing.TB, c *Capturer) uint64 {
+	stats, err := c.Stats()
+	must(t, err)
+	return stats.BytesInUse
+}
+
+func TestRoutingsThatAreNotClosedAreCollected(t *testing.T) {
+	c := newCapturer(t, nil)
+	requests := make([]Request, 8)
+	must(t, c.OpenBatch(requests, PolicyKeep))
+	items := make([]FinishItem, len(requests))
+	for i, request := range requests {
+		capture(t, c, request, 0, 4)
+		items[i] = FinishItem{Request: request, Rows: 4}
+	}
+	routings, _, err := c.FinishBatch(items)
+	must(t, err)
+	for _, r := range routings {
+		_, err := r.Wait(context.Background())
+		must(t, err)
+	}
+	must(t, routings[3].Close()) // and the others of the batch not
+	for range 8 {
+		captured(t, c, 4)
+	}
+	if bytesInUse(t, c) == 0 {
+		t.Fatal("nothing is held")
+	}
+	runtime.GC()
+	runtime.KeepAlive(routings)
+	eventually(t, "the budget is free", func() bool { return bytesInUse(t, c) == 0 })
+}
+
+func TestACapturerThatIsNotClosedIsCollected(t *testing.T) {
+	var r *Routing
+	func() {
+		c, err := New(Config{Backend: BackendHost, Layers: testLayers, K: testK, Experts: 16, Rows: 4, Flags: ConfigManualProgress})
+		must(t, err)
+		request, err := c.Open(PolicyKeep)
+		must(t, err)
+		must(t, c.Begin(1, 0))
+		must(t, c.Snapshot(0))
+		_, _, err = c.Issue([]Span{{Request: request, Rows: 1}}, IssueOptions{}, nil, 0)
+		must(t, err)
+		r, err = c.Finish(request, 1)
+		must(t, err)
+	}()
+	defer r.Close()
+	if result, err := r.Poll(); err != nil || result.Status != Pending {
+		t.Fatal(result, err)
+	}
+	eventually(t, "the capturer's end has made its routing ready", func() bool {
+		result, err := r.Poll()
+		must(t, err)
+		return result.Status == NotCaptured
+	})
+}
+
+func TestAViewKeepsItsRoutingAndAClonedViewNeedsNone(t *testing.T) {
+	c := newCapturer(t, nil)
+	v, err := captured(t, c, 40).View()
+	must(t, err)
+	for range 5 {
+		runtime.GC()
+	}
+	expectRouted(t, v)
+	clone := v.Clone()
+	if bytesInUse(t, c) == 0 {
+		t.Fatal("the routing was collected while its view is in use")
+	}
+	runtime.KeepAlive(v.routing)
+	v = View{}
+	eventually(t, "the routing is collected after its view", func() bool { return bytesInUse(t, c) == 0 })
+	expectRouted(t, clone)
+}
+
+func TestACloneIsClosedOnItsOwn(t *testing.T) {
+	c := newCapturer(t, nil)
+	r := captured(t, c, 4)
+	clone, err := r.Clone()
+	must(t, err)
+	must(t, r.Close())
+	v, err := clone.View()
+	must(t, err)
+	expectRouted(t, v)
+	must(t, clone.Close())
+}
+
+// The resident memory of the process in KiB.
+func residentKiB(t testing.TB) int {
+	text, err := os.ReadFile("/proc/self/status")
+	must(t, err)
+	var kib int
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kib); err == nil {
+			return kib
+		}
+	}
+	t.Fatal("no VmRSS")
+	return 0
+}
+
+func TestTenThousandCyclesLeaveNoMemoryBehind(t *testing.T) {
+	cycle := func(i int) {
+		config := Config{Backend: BackendHost, Layers: testLayers, K: testK, Experts: 16, Rows: 64}
+		if i%2 == 0 {
+			config.Flags = ConfigManualProgress
+		}
+		c, err := New(config)
+		must(t, err)
+		request, err := c.Open(PolicyKeep)
+		must(t, err)
+		capture(t, c, request, 0, 16)
+		r, _, err := c.Extract(request, 0, All, ExtractMode(i%3), Strict)
+		must(t, err)
+		data, err := r.MarshalBinary()
+		must(t, err)
+		lent, _, err := DeserializeInPlace(data, 0, nil)
+		must(t, err)
+		v, err := lent.View()
+		must(t, err)
+		expectRouted(t, v)
+		if i%4 != 0 { // otherwise the backstop
+			must(t, lent.Close())
+			must(t, r.Close())
+			must(t, c.Close())
+		}
+		if i%16 == 0 {
+			runtime.GC()
+		}
+	}
+	settle := func() int {
+		for range 3 {
+			runtime.GC()
+			time.Sleep(20 * time.Millisecond)
+		}
+		return residentKiB(t)
+	}
+	const cycles, warmUp = 10000, 1000
+	for i := range warmUp {
+		cycle(i)
+	}
+	before := settle()
+	for i := range cycles {
+		cycle(i)
+	}
+	eventually(t, "all loans are over", func() bool { collectLoans(); return openLoans.Load() == 0 })
+	if after := settle(); after > before+16<<10 {
+		t.Fatalf("%d KiB are resident, %d before %d cycles", after, before, cycles)
+	}
+}
+
+// ---- The serialised form
+
+func TestLentMemoryIsReleasedOnceWhenTheLastThatSharesItGoes(t *testing.T) {
+	c := newCapturer(t, nil)
+	r := captured(t, c, 40)
+	data, err := r.MarshalBinary()
+	must(t, err)
+	must(t, r.Close())
+	released := 0
+	lent, _, err := DeserializeInPlace(data, 0, func() { released++ })
+	must(t, err)
+	slice, err := lent.Slice(10, 20)
+	must(t, err)
+	must(t, lent.Close())
+	runtime.GC()
+	v, err := slice.View()
+	must(t, err)
+	expectRouted(t, v)
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	must(t, c.Attach(request, slice, All))
+	must(t, slice.Close())
+	if released != 0 {
+		t.Fatal("released while a request shares the rows")
+	}
+	if loans.Lock(); len(loans.open) != 1 {
+		t.Fatal(len(loans.open), " loans")
+	}
+	loans.Unlock()
+	must(t, c.Close())
+	if released != 1 || openLoans.Load() != 0 {
+		t.Fatalf("released %d times, %d loans", released, openLoans.Load())
+	}
+
+	misaligned := append(make([]byte, 1, len(data)+1), data...)[1:]
+	copied, _, err := DeserializeInPlace(misaligned, Trusted, func() { released++ })
+	must(t, err)
+	if released != 2 {
+		t.Fatal("what could not be used in place was not released at once")
+	}
+	must(t, copied.Close())
+	_, _, err = DeserializeInPlace(data[:100], 0, func() { released++ })
+	mustBe(t, err, ErrFormat)
+	if released != 2 || openLoans.Load() != 0 {
+		t.Fatal("released after an error")
+	}
+}
+
+func TestAViewCanBeImportedAgain(t *testing.T) {
+	c := newCapturer(t, nil)
+	r := captured(t, c, 20)
+	defer r.Close()
+	want, err := r.MarshalBinary()
+	must(t, err)
+	v, err := r.View()
+	must(t, err)
+	released := false
+	for name, make := range map[string]func() (*Routing, Result, error){
+		"a copy":      func() (*Routing, Result, error) { return Import(v, 0) },
+		"of C memory": func() (*Routing, Result, error) { return ImportInPlace(v, 0, nil) },
+		"in place":    func() (*Routing, Result, error) { return ImportInPlace(v.Clone(), Trusted, func() { released = true }) },
+	} {
+		imported, result, err := make()
+		must(t, err)
+		runtime.GC()
+		got, err := imported.MarshalBinary()
+		must(t, err)
+		if !result.Complete() || !bytes.Equal(got, want) {
+			t.Error(name, ": ", result)
+		}
+		must(t, imported.Close())
+	}
+	if !released || openLoans.Load() != 0 {
+		t.Fatal("not released")
+	}
+	for what, change := range map[string]func(*View){
+		"too few ids":       func(v *View) { v.Segments[0].IDs8 = v.Segments[0].IDs8[1:] },
+		"too much validity": func(v *View) { v.Segments[0].Validity = make([]uint8, 21) },
+		"too few tags":      func(v *View) { v.Segments[0].Tags = make([]uint64, 19) },
+		"a short layer map": func(v *View) { v.LayerMap = v.LayerMap[1:] },
+		"impossible rows":   func(v *View) { v.Segments[0].Rows = 1 << 60 },
+	} {
+		wrong := v.Clone()
+		change(&wrong)
+		if _, _, err := Import(wrong, 0); !errors.Is(err, ErrArgument) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, _, err := ImportInPlace(wrong, 0, nil); !errors.Is(err, ErrArgument) {
+			t.Errorf("%s, in place: %v", what, err)
+		}
+	}
+	wrong := v.Clone()
+	wrong.DType = DTypeI16
+	_, _, err = Import(wrong, 0)
+	mustBe(t, err, ErrDType)
+}
+
+func TestRoutingsAreReadFromAStreamOneByOne(t *testing.T) {
+	c := newCapturer(t, nil)
+	var stream bytes.Buffer
+	for rows := 1; rows <= 5; rows++ {
+		r := captured(t, c, rows)
+		_, err := r.WriteTo(&stream)
+		must(t, err)
+		must(t, r.Close())
+	}
+	whole := stream.Bytes()
+	for rows := 1; rows <= 5; rows++ {
+		r, _, err := ReadRouting(&stream, 1<<16)
+		must(t, err)
+		v, err := r.View()
+		must(t, err)
+		if v.Rows != uint64(rows) {
+			t.Fatal(v.Rows)
+		}
+		expectRouted(t, v)
+		must(t, r.Close())
+	}
+	_, _, err := ReadRouting(&stream, 1<<16)
+	mustBe(t, err, io.EOF)
+	for _, n := range []int{1, 63, 64, 100} {
+		_, _, err = ReadRouting(bytes.NewReader(whole[:n]), 1<<16)
+		mustBe(t, err, io.ErrUnexpectedEOF)
+	}
+	_, _, err = ReadRouting(bytes.NewReader(whole), 100)
+	mustBe(t, err, ErrNoMemory)
+	_, _, err = ReadRouting(bytes.NewReader(make([]byte, 100)), 100)
+	mustBe(t, err, ErrFormat)
+	huge := bytes.Clone(whole[:SerializedMin])
+	binary.LittleEndian.PutUint64(huge[16:], 1<<50) // says so, and does not come
+	_, _, err = ReadRouting(bytes.NewReader(huge), 1<<60)
+	if err == nil {
+		t.Fatal("no error")
+	}
+}
+
+func TestUnmarshalMakesARoutingAnother(t *testing.T) {
+	c := newCapturer(t, nil)
+	r, other := captured(t, c, 4), captured(t, c, 9)
+	data, err := other.MarshalBinary()
+	must(t, err)
+	must(t, other.Close())
+	must(t, r.UnmarshalBinary(data))
+	mustBe(t, r.UnmarshalBinary(data[1:]), ErrFormat) // and it stays what it was
+	v, err := r.View()
+	must(t, err)
+	if v.Rows != 9 || bytesInUse(t, c) != 0 {
+		t.Fatal(v.Rows, " rows, ", bytesInUse(t, c), " bytes")
+	}
+	appended, err := r.AppendBinary([]byte("before"))
+	must(t, err)
+	if string(appended[:6]) != "before" || !bytes.Equal(appended[6:], data) {
+		t.Fatal("not appended")
+	}
+	must(t, r.Close())
+}
+
+func FuzzDeserialize(f *testing.F) {
+	c := newCapturer(f, nil)
+	r := captured(f, c, 5)
+	data, err := r.MarshalBinary()
+	must(f, err)
+	must(f, r.Close())
+	f.Add(data)
+	f.Add(data[:64])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, _, err := Deserialize(data, 0)
+		if err != nil {
+			mustBe(t, err, ErrFormat)
+			return
+		}
+		v, err := r.View()
+		must(t, err)
+		for _, row := range v.All() {
+			for layer := range int(v.Layers) {
+				if row.Valid(layer) && uint32(row.ID(layer, 0)) >= v.LayerExperts[layer] {
+					t.Fatal("an id that is no expert")
+				}
+			}
+		}
+		must(t, r.Close())
+	})
+}

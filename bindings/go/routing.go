@@ -1,0 +1,291 @@
+package routecap
+
+import (
+	"context"
+	"iter"
+	"runtime"
+	"slices"
+	"time"
+	"unsafe"
+)
+
+// Routing is rows that were read out: immutable, and independent of its request and its capturer. Its methods may be called from any
+// goroutine at any time. It has to be closed: its memory is C's and counts in the capturer's budget until then. After Close all methods
+// return ErrClosed.
+//
+// A routing of Finish is pending until its last step has landed; until then all methods but Wait, Poll, Clone and Close return ErrNotReady.
+type Routing struct {
+	handle
+}
+
+// newRouting takes over one reference to a routing; nil gives nil.
+func newRouting(pointer unsafe.Pointer) *Routing {
+	if pointer == nil {
+		return nil
+	}
+	r := &Routing{}
+	r.set(pointer)
+	return r
+}
+
+func (r *Routing) set(pointer unsafe.Pointer) {
+	objects := []unsafe.Pointer{pointer}
+	r.object = &objects[0]
+	r.cleanup = runtime.AddCleanup(r, freeAll, objects)
+}
+
+// newRoutings takes over the references that the items of a batch received. They share a cleanup, which costs ten times what the rest does.
+func newRoutings(n int, received func(item int) *unsafe.Pointer) []*Routing {
+	all, objects, routings := make([]Routing, n), make([]unsafe.Pointer, n), make([]*Routing, n)
+	for i := range n {
+		if pointer := received(i); *pointer != nil {
+			objects[i], *pointer = *pointer, nil
+			all[i].object = &objects[i]
+			routings[i] = &all[i]
+		}
+	}
+	if n > 0 {
+		runtime.AddCleanup(&all[0], freeAll, objects)
+	}
+	return routings
+}
+
+// freeAll frees those that were not closed.
+func freeAll(objects []unsafe.Pointer) {
+	for _, pointer := range objects {
+		routecap_routing_free(pointer)
+	}
+	collectLoans()
+}
+
+// Close frees the routing; its memory goes with the last that shares it (routecap_routing_free). Slices of its View are invalid from then
+// on. A second Close does nothing. It returns nil.
+func (r *Routing) Close() error {
+	r.close(routecap_routing_free)
+	collectLoans()
+	return nil
+}
+
+// Clone returns the same routing once more, to be closed on its own (routecap_routing_retain).
+func (r *Routing) Clone() (*Routing, error) {
+	var same unsafe.Pointer
+	_, err := r.call("routecap_routing_retain", func(p unsafe.Pointer) Result {
+		retained := routecap_routing_retain(p)
+		if retained.Status == OK {
+			same = p
+		}
+		return retained
+	})
+	return newRouting(same), err
+}
+
+// Wait waits until the routing is ready, or ctx ends (routecap_routing_wait). A goroutine that waits takes a thread; it looks at least
+// once, and notices the end of ctx within 20 ms.
+//
+// Result: OK, ready and complete; Incomplete, ready; NotCaptured, ready; Pending, with the error of ctx.
+func (r *Routing) Wait(ctx context.Context) (Result, error) {
+	return wait(ctx, func(timeout time.Duration) (Result, error) {
+		return r.call("routecap_routing_wait", func(p unsafe.Pointer) Result { return routecap_routing_wait(p, timeout.Nanoseconds()) })
+	})
+}
+
+// Poll says whether the routing is ready (routecap_routing_poll), with the results of Wait. It does not wait.
+func (r *Routing) Poll() (Result, error) {
+	return r.call("routecap_routing_poll", func(p unsafe.Pointer) Result { return routecap_routing_poll(p) })
+}
+
+// Coverage says which cells of the routing are there and which are missing (routecap_routing_coverage), as that of Capturer does.
+func (r *Routing) Coverage(missing []Missing) (Coverage, Result, error) {
+	coverage := Coverage{structSize: uint32(unsafe.Sizeof(Coverage{}))}
+	outcome, err := r.call("routecap_routing_coverage", func(p unsafe.Pointer) Result {
+		return routecap_routing_coverage(p, &coverage, unsafe.SliceData(missing), unsafe.Sizeof(Missing{}), uintptr(len(missing)))
+	})
+	return coverage, outcome, err
+}
+
+// Split divides the routing at the end of the prompt (routecap_routing_split): rows before position promptTokens go to `prompt`; of the
+// others at most generatedTokens, or All, to `generated`. Pages are shared.
+//
+// Errors: ErrNotReady.
+func (r *Routing) Split(promptTokens, generatedTokens uint64) (prompt, generated *Routing, err error) {
+	var first, second unsafe.Pointer
+	_, err = r.call("routecap_routing_split", func(p unsafe.Pointer) Result {
+		return routecap_routing_split(p, promptTokens, generatedTokens, &first, &second)
+	})
+	return newRouting(first), newRouting(second), err
+}
+
+// Slice returns a routing of `rows` rows from position `first` on, or All (routecap_routing_slice). Pages are shared; positions stay what they are.
+//
+// Errors: ErrOutOfRange; ErrNotReady.
+func (r *Routing) Slice(first, rows uint64) (*Routing, error) {
+	var slice unsafe.Pointer
+	_, err := r.call("routecap_routing_slice", func(p unsafe.Pointer) Result { return routecap_routing_slice(p, first, rows, &slice) })
+	return newRouting(slice), err
+}
+
+// Merge unites routings of one sequence that hold different rows, different layers, or both (routecap_routing_merge). Layers are matched by
+// their index in the decoder, rows by position; what nobody has is missing. A row keeps the tag of the first routing that has any cell of
+// it. At least one is needed.
+//
+// Result: OK; Incomplete; NotCaptured. Errors: ErrConflict, two have a cell with different sets of ids; ErrShapeMismatch, k, the id space
+// or the experts of one layer differ; ErrNotReady.
+func Merge(routings ...*Routing) (*Routing, Result, error) {
+	const op = "routecap_routing_merge"
+	pointers := make([]unsafe.Pointer, len(routings))
+	for i, r := range routings {
+		if !r.enter() {
+			outcome, err := closed.outcome(op)
+			return nil, outcome, err
+		}
+		defer r.leave()
+		pointers[i] = *r.object
+	}
+	var merged unsafe.Pointer
+	outcome, err := routecap_routing_merge(unsafe.SliceData(pointers), uintptr(len(pointers)), &merged).outcome(op)
+	return newRouting(merged), outcome, err
+}
+
+// ---- Views
+
+// View is a routing's contents (routecap_view). The slices of the view of a routing are its memory: they must not be written, and they are
+// valid only until the routing is closed. Keep the View itself as long as they are used: as long as it is reachable, the routing is not
+// collected. Clone copies.
+type View struct {
+	DType           DType // of the ids: U8 if no layer has more than 256 experts, otherwise I16
+	Layers          uint32
+	K               uint32
+	Experts         uint32 // the most of any layer
+	ValidityBytes   uint32 // per row
+	IDSpace         IDSpace
+	Complete        bool   // no cell is missing
+	First           uint64 // position of the first row
+	Rows            uint64
+	LayerMap        []int32      // [Layers] index of each captured layer in the decoder
+	LayerExperts    []uint32     // [Layers]
+	LayerProvenance []Provenance // [Layers]
+	Segments        []Segment    // together exactly the rows, in order
+
+	routing *Routing // what the slices belong to
+}
+
+// Segment is consecutive rows whose ids lie next to one another in memory (routecap_segment). The ids are in IDs8 or in IDs16, as the view's DType
+// says; without either, all cells of these rows are missing. Ids of a cell that is not valid have no meaning.
+type Segment struct {
+	First    uint64 // position of the first row
+	Rows     uint64
+	IDs8     []uint8  // [Rows, Layers, K], with DTypeU8
+	IDs16    []int16  // [Rows, Layers, K], with DTypeI16
+	Validity []uint8  // [Rows, ValidityBytes]: bit l % 8 of byte l / 8 is set if layer l is valid; nil: all are
+	Tags     []uint64 // [Rows] the tag of each row; nil: Tag is that of all
+	Tag      uint64
+}
+
+// View looks at the routing in place, without a copy (routecap_routing_view).
+//
+// Errors: ErrNotReady.
+func (r *Routing) View() (View, error) {
+	v := cView{structSize: uint32(unsafe.Sizeof(cView{}))}
+	if _, err := r.call("routecap_routing_view", func(p unsafe.Pointer) Result { return routecap_routing_view(p, &v) }); err != nil {
+		return View{}, err
+	}
+	layers := int(v.layers)
+	view := View{DType: v.dtype, Layers: v.layers, K: v.k, Experts: v.experts, ValidityBytes: v.validityBytes, IDSpace: v.idSpace,
+		Complete: v.complete != 0, First: v.first, Rows: v.rows, LayerMap: unsafe.Slice((*int32)(v.layerMap), layers),
+		LayerExperts: unsafe.Slice((*uint32)(v.layerExperts), layers), LayerProvenance: unsafe.Slice((*Provenance)(v.layerProvenance), layers),
+		Segments: make([]Segment, v.segmentCount), routing: r}
+	for i := range view.Segments {
+		c := (*cSegment)(unsafe.Add(v.segments, uintptr(i)*v.segmentSize))
+		rows := int(c.rows)
+		s := Segment{First: c.first, Rows: c.rows, Tag: c.tag, Tags: unsafe.Slice((*uint64)(c.tags), lengthOf(c.tags, rows)),
+			Validity: unsafe.Slice((*uint8)(c.validity), lengthOf(c.validity, rows*int(v.validityBytes)))}
+		if ids := lengthOf(c.ids, rows*layers*int(v.k)); v.dtype == DTypeU8 {
+			s.IDs8 = unsafe.Slice((*uint8)(c.ids), ids)
+		} else {
+			s.IDs16 = unsafe.Slice((*int16)(c.ids), ids)
+		}
+		view.Segments[i] = s
+	}
+	return view, nil
+}
+
+// lengthOf is the length of an array that may be absent.
+func lengthOf(array unsafe.Pointer, length int) int {
+	if array == nil {
+		return 0
+	}
+	return length
+}
+
+// Clone returns the view with copies of all slices, which do not depend on the routing.
+func (v View) Clone() View {
+	v.LayerMap, v.LayerExperts, v.LayerProvenance = slices.Clone(v.LayerMap), slices.Clone(v.LayerExperts), slices.Clone(v.LayerProvenance)
+	v.Segments = slices.Clone(v.Segments)
+	for i := range v.Segments {
+		s := &v.Segments[i]
+		s.IDs8, s.IDs16, s.Validity, s.Tags = slices.Clone(s.IDs8), slices.Clone(s.IDs16), slices.Clone(s.Validity), slices.Clone(s.Tags)
+	}
+	runtime.KeepAlive(v.routing)
+	v.routing = nil
+	return v
+}
+
+// All iterates over the rows by position.
+func (v View) All() iter.Seq2[uint64, Row] {
+	return func(yield func(uint64, Row) bool) {
+		for i := range v.Segments {
+			s := &v.Segments[i]
+			for row := range s.Rows {
+				if !yield(s.First+row, Row{view: &v, segment: s, index: int(row)}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Row is the routing of one input token: K ids in each layer. It is valid as long as its view.
+type Row struct {
+	view    *View
+	segment *Segment
+	index   int
+}
+
+// Tag returns the tag of the step that delivered the row.
+func (r Row) Tag() uint64 {
+	if r.segment.Tags != nil {
+		return r.segment.Tags[r.index]
+	}
+	return r.segment.Tag
+}
+
+// Valid reports whether the row has ids in a layer, 0..Layers-1.
+func (r Row) Valid(layer int) bool {
+	s := r.segment
+	if s.IDs8 == nil && s.IDs16 == nil {
+		return false
+	}
+	return s.Validity == nil || s.Validity[r.index*int(r.view.ValidityBytes)+layer/8]>>(layer%8)&1 != 0
+}
+
+// ID returns one of the K ids in a layer, -1 if the cell is missing.
+func (r Row) ID(layer, column int) int {
+	if !r.Valid(layer) {
+		return -1
+	}
+	at := (r.index*int(r.view.Layers)+layer)*int(r.view.K) + column
+	if r.segment.IDs8 != nil {
+		return int(r.segment.IDs8[at])
+	}
+	return int(r.segment.IDs16[at])
+}
+
+// AppendIDs appends the K ids in a layer, or nothing if the cell is missing.
+func (r Row) AppendIDs(ids []int, layer int) []int {
+	if r.Valid(layer) {
+		for column := range int(r.view.K) {
+			ids = append(ids, r.ID(layer, column))
+		}
+	}
+	return ids
+}

@@ -1,0 +1,53 @@
+package routecap
+
+import "errors"
+
+// Status is what a function of the library returned: OK, or a positive value for partial success with all outputs delivered, or a negative one for
+// an error, after which nothing has changed. The negative ones are errors to compare with:
+//
+//	if errors.Is(err, routecap.ErrUnknownRequest) { ... }
+type Status int32
+
+// String returns the C name, "ROUTECAP_ERR_CAPACITY" for instance, or "ROUTECAP_STATUS_UNKNOWN" (routecap_status_name).
+func (s Status) String() string { return routecap_status_name(int32(s)) }
+
+// Error returns what String does.
+func (s Status) Error() string { return s.String() }
+
+// Error is a failed call.
+type Error struct {
+	Op     string // the function of the library, "routecap_step_issue" for instance
+	Status Status // negative
+	Text   string // what was wrong, in one line: routecap_last_error of this very call, or what this package has refused itself
+}
+
+func (e *Error) Error() string { return e.Op + ": " + e.Text + " (" + e.Status.String() + ")" }
+
+// Unwrap returns the status.
+func (e *Error) Unwrap() error { return e.Status }
+
+// Is reports whether the target is ErrClosed and the call was made after Close.
+func (e *Error) Is(target error) bool { return target == ErrClosed && e.Text == closed.Text }
+
+// ErrClosed is what calls after Close fail with, which have the status ErrState.
+var ErrClosed = errors.New("routecap: " + closed.Text)
+
+// closed is the outcome of those calls.
+var closed = Result{ErrState, "closed"}
+
+// Result is the outcome of a call that can succeed in part: its status, and for Incomplete, NotCaptured and Partial one line that says more.
+type Result struct {
+	Status Status
+	Text   string
+}
+
+// Complete reports whether the status is OK: nothing is missing, lost, pending or refused.
+func (r Result) Complete() bool { return r.Status == OK }
+
+// outcome tells success, in full or in part, from an error.
+func (r Result) outcome(op string) (Result, error) {
+	if r.Status < 0 {
+		return r, &Error{op, r.Status, r.Text}
+	}
+	return r, nil
+}

@@ -1,0 +1,118 @@
+package routecap
+
+import (
+	"context"
+	"time"
+	"unsafe"
+)
+
+// Begin begins a step: forget what the sink holds and expect up to `rows` rows from this forward pass (routecap_step_begin). It belongs at
+// the head of the forward pass; rows that are not begun are missing. A Begin after a forward that was never issued discards that forward.
+// On the CUDA backend it may be part of a graph.
+//
+// Errors: ErrCapacity, more than the capturer's Rows.
+func (c *Capturer) Begin(rows uint32, stream Stream) error {
+	_, err := c.callAlone("routecap_step_begin", func(p unsafe.Pointer) Result { return routecap_step_begin(p, rows, stream) })
+	return err
+}
+
+// Snapshot takes a snapshot of the rows begun, so that the next forward may write the sink (routecap_step_snapshot). It belongs behind the
+// last write of the forward pass, on a stream that has joined all writers. On the CUDA backend it may be part of a graph.
+func (c *Capturer) Snapshot(stream Stream) error {
+	_, err := c.callAlone("routecap_step_snapshot", func(p unsafe.Pointer) Result { return routecap_step_snapshot(p, stream) })
+	return err
+}
+
+// IssueOptions of Issue (routecap_issue_options).
+type IssueOptions struct {
+	Snapshot  Snapshot // SnapshotTake, the forward made it, or SnapshotMake, issue makes it
+	Tag       uint64   // kept with every row of the step: a weight version, for instance
+	Positions Array    // of int32 or int64: the position of each sink row, up to the last that a span with SpanDevicePositions names
+}
+
+// Issue hands the last forward pass to the library: it says which of its rows belong to which request (routecap_step_issue). They are filed in the
+// background, in order of issue; the ticket refers to the step from now on. The spans are read in place and may be used again.
+//
+// A span of an unknown request, or one whose pages exceed the budget, is skipped and counted; the others are not affected. `status` is nil
+// or receives for each span OK, ErrUnknownRequest or ErrNoMemory. With no spans at all the step has landed at once.
+//
+// Result: Partial, spans were skipped; Lost, no slot was free when the forward ran, and all its rows are missing. Errors, with the step
+// neither issued nor discarded: ErrArgument, a span without rows, unknown flags, positions beyond MaxPosition, empty bounds, no positions
+// where a span needs them, or a status of another length; ErrCapacity, rows outside the sink; ErrOverlap; ErrDType; ErrCapturing.
+func (c *Capturer) Issue(spans []Span, options IssueOptions, status []Status, stream Stream) (Step, Result, error) {
+	var step Step
+	r, err := c.callWithArrays("routecap_step_issue", func(p unsafe.Pointer, a *arrays) Result {
+		if status != nil && len(status) != len(spans) {
+			return Result{ErrArgument, "there is not one status for each span"}
+		}
+		cc := cIssueOptions{structSize: uint32(unsafe.Sizeof(cIssueOptions{})), snapshot: options.Snapshot, tag: options.Tag}
+		if !options.Positions.none() {
+			named := uint64(0)
+			for i := range spans {
+				if spans[i].Flags&SpanDevicePositions != 0 {
+					named = max(named, uint64(spans[i].SinkRow)+uint64(spans[i].Rows))
+				}
+			}
+			cc.positions, cc.positionsDType = a.list("Positions", options.Positions, 0, named), options.Positions.dtype
+			if a.refused.Status != OK {
+				return a.refused
+			}
+		}
+		return routecap_step_issue(p, unsafe.SliceData(spans), unsafe.Sizeof(Span{}), uintptr(len(spans)), &cc, unsafe.SliceData(status), &step,
+			stream)
+	})
+	return step, r, err
+}
+
+// Discard forgets the last forward pass: for warm-up, profiling and dummy runs that will not be issued (routecap_step_discard). The next
+// Begin does the same.
+//
+// Errors: ErrCapturing.
+func (c *Capturer) Discard(stream Stream) error {
+	_, err := c.callAlone("routecap_step_discard", func(p unsafe.Pointer) Result { return routecap_step_discard(p, stream) })
+	return err
+}
+
+// Poll says whether a step has landed, that is, whether its rows can be read (routecap_step_poll). It does not wait.
+//
+// Result: OK; Lost, landed and lost (known for the last 1024 steps); Pending. Errors: ErrUnknownStep, never issued.
+func (c *Capturer) Poll(step Step) (Result, error) {
+	return c.call("routecap_step_poll", func(p unsafe.Pointer) Result { return routecap_step_poll(p, step) })
+}
+
+// Finalize waits until a step has landed, or ctx ends (routecap_step_finalize), and says how many cells of the step were recorded twice
+// (known for the last 1024 steps). A goroutine that waits takes a thread; it looks at least once, and notices the end of ctx within 20 ms.
+//
+// Result: OK; Lost; Pending, with the error of ctx. Errors: ErrUnknownStep, never issued; the error of ctx.
+func (c *Capturer) Finalize(ctx context.Context, step Step) (conflicting uint64, r Result, err error) {
+	r, err = wait(ctx, func(timeout time.Duration) (Result, error) {
+		return c.call("routecap_step_finalize", func(p unsafe.Pointer) Result {
+			return routecap_step_finalize(p, step, timeout.Nanoseconds(), &conflicting)
+		})
+	})
+	return conflicting, r, err
+}
+
+// How long C may wait before somebody looks whether the context has ended or the object is to be closed.
+const patience = 20 * time.Millisecond
+
+// wait calls f, which waits for a time, until it no longer says Pending or the context ends.
+func wait(ctx context.Context, f func(timeout time.Duration) (Result, error)) (Result, error) {
+	for {
+		timeout := patience
+		if deadline, ok := ctx.Deadline(); ok {
+			timeout = max(0, min(timeout, time.Until(deadline)))
+		}
+		if ctx.Err() != nil {
+			timeout = 0
+		}
+		r, err := f(timeout)
+		if err != nil || r.Status != Pending {
+			return r, err
+		}
+		if timeout == 0 {
+			<-ctx.Done() // at its deadline, if not before
+			return r, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package routecap
+
+// Request names a request of one capturer; other capturers do not know it. 0 is none. A request that was closed or finished is an error from then
+// on, never another one.
+type Request uint64
+
+// Step is the ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 is none.
+type Step uint64
+
+// Stream is what CUDA calls cudaStream_t and CUstream, as a number: 0 is the legacy default stream, 2 the per-thread one (for which the goroutine
+// has to be locked to its thread). On the host backend it is 0.
+type Stream uintptr
+
+// DevicePointer is the address of memory that is not Go's: of the device, or on the host backend of memory from C. Such memory has to stay valid
+// until the work of the stream that reads it has run; on the host backend, until the call returns. 0 is none.
+type DevicePointer uintptr
+
+// Backend says where the sink is: BackendHost or BackendCUDA.
+type Backend int32
+
+// Role says what a rank does: RoleOwner, RoleMirror or RoleDisabled.
+type Role int32
+
+// IDSpace says what ids number: IDSpaceLogical or IDSpacePhysical.
+type IDSpace int32
+
+// Provenance says how the ids of a layer were had: ProvenanceCaptured or ProvenanceRecomputed.
+type Provenance int32
+
+// DType is an element type.
+type DType int32
+
+// Size returns the bytes of an element, 0 for an unknown type.
+func (t DType) Size() int {
+	switch t {
+	case DTypeU8:
+		return 1
+	case DTypeI16, DTypeU16, DTypeF16, DTypeBF16:
+		return 2
+	case DTypeI32, DTypeU32, DTypeF32, DTypeID16BF16:
+		return 4
+	case DTypeI64:
+		return 8
+	}
+	return 0
+}
+
+// ConfigFlags of a Config: ConfigCompare, ConfigExternalSink, ConfigManualProgress.
+type ConfigFlags uint32
+
+// SourceFlags of a Source: SourceOverlap.
+type SourceFlags uint32
+
+// Score is how a router scores an expert, from its logit.
+type Score int32
+
+// GroupScore is how a router scores a group of experts, from their keys.
+type GroupScore int32
+
+// RouterFlags of a Router.
+type RouterFlags uint32
+
+// Method is a way of routing in use, for NewRouter.
+type Method int32
+
+// ProbeFlags say what is odd about the ids of a layer.
+type ProbeFlags uint32
+
+// ReceivedFlags of a Received.
+type ReceivedFlags uint32
+
+// SpanFlags of a Span: SpanSpeculative, SpanDevicePositions.
+type SpanFlags uint32
+
+// Snapshot says who makes the snapshot: the forward pass, SnapshotTake, or the issue, SnapshotMake.
+type Snapshot int32
+
+// Policy says which of two rows for one position is kept: PolicyKeep, the first, or PolicyReplace, the last.
+type Policy int32
+
+// Reason says why a cell is missing.
+type Reason int32
+
+// ExtractMode says what reading does to the rows of a request: ExtractShare, ExtractTake or ExtractCopy.
+type ExtractMode int32
+
+// ReadFlags of reading calls: 0, or Strict, with or without AllowRecomputed.
+type ReadFlags uint32
+
+// Order says in which order copies are laid out: OrderRowMajor or OrderLayerMajor.
+type Order int32
+
+// ImportFlags of Deserialize and Import: 0 or Trusted.
+type ImportFlags uint32
+
+// PieceSource says where bytes of a spliced routing come from.
+type PieceSource int32

@@ -1,0 +1,826 @@
+package routecap
+
+import (
+	"encoding/hex"
+	"syscall"
+	"unsafe"
+)
+
+// How the replayer of vectors_test.go makes each call.
+
+var calls map[string]func(r *replay, in, out *said) // filled by init: they call what looks into it
+
+func init() {
+	calls = map[string]func(r *replay, in, out *said){
+		"version": func(r *replay, in, out *said) {
+			major, minor, patch := Version()
+			r.equal("version", out.int("version"), int64(major*10000+minor*100+patch))
+		},
+		"get_api": func(r *replay, in, out *said) {
+			major, minor := in.uint32("major"), in.uint32("minor")
+			r.equal("available", out.uint("available") != 0, routecap_get_api(major, minor) != nil)
+			if major == HeaderVersionMajor && minor == HeaderVersionMinor {
+				r.equal("Compatible", true, Compatible())
+			}
+		},
+		"status_name": func(r *replay, in, out *said) { r.equal("name", out.text("name"), Status(in.int("status")).String()) },
+		"backend_info": func(r *replay, in, out *said) {
+			info, err := Backend(in.int("backend")).Info()
+			if r.done(err) {
+				expected := out.object("info")
+				r.equal("available", expected.uint("available") != 0, info.Available)
+				r.equal("devices", expected.int("devices"), int64(info.Devices))
+				r.equal("reserved", uint64(0), expected.uint("reserved"))
+				r.equal("whether there is a detail", true, info.Detail != "")
+			}
+		},
+		"config_init": func(r *replay, in, out *said) {
+			config, expected := DefaultConfig(), out.object("config")
+			expected.same(&config)
+			r.equal("reserved", uint64(0), expected.uint("reserved"))
+			r.done(nil)
+		},
+		"config_memory": func(r *replay, in, out *said) {
+			config, err := r.config(in.object("config"))
+			var memory Memory
+			if err == nil {
+				memory, err = config.Memory()
+			}
+			if r.done(err) {
+				out.object("memory").same(&memory)
+			}
+		},
+		"capturer_create": func(r *replay, in, out *said) {
+			config, err := r.config(in.object("config"))
+			if in.has("budget_pages") {
+				memory, err := config.Memory()
+				if err != nil {
+					r.fatal(err)
+				}
+				config.BudgetBytes = in.uint("budget_pages") * memory.PageBytes
+			}
+			var c *Capturer
+			if err == nil {
+				c, err = New(config)
+			}
+			delivered := r.done(err)
+			r.equal("whether there is a capturer", delivered, c != nil)
+			if delivered {
+				r.capturers[out.text("capturer")] = c
+			}
+		},
+		"capturer_destroy": func(r *replay, in, out *said) {
+			if c := in.capturer(); c != nil {
+				c.Close()
+				delete(r.capturers, in.text("capturer"))
+			}
+		},
+		"capturer_stats": func(r *replay, in, out *said) {
+			stats, err := in.capturer().Stats()
+			if r.done(err) {
+				out.object("stats").same(&stats)
+			}
+		},
+		"capturer_layer_stats": func(r *replay, in, out *said) {
+			stats := make([]LayerStats, in.uint("count"))
+			if r.done(in.capturer().LayerStats(stats)) && out.has("stats") {
+				r.equal("layers", len(out.list("stats")), len(stats))
+				for i, expected := range out.list("stats") {
+					r.said(expected).same(&stats[i])
+				}
+			}
+		},
+		"capturer_progress": func(r *replay, in, out *said) { r.done(in.capturer().Progress()) },
+
+		"sink_bind":  replaySinkBind,
+		"sink_layer": replaySinkLayer,
+		"sink_write": func(r *replay, in, out *said) {
+			sink, err := in.capturer().SinkLayer(in.uint32("layer"))
+			if err != nil {
+				r.fatal(err)
+			}
+			switch sink.DType {
+			case DTypeI16:
+				writeSink[int16](r, in)
+			case DTypeI32:
+				writeSink[int32](r, in)
+			case DTypeI64:
+				writeSink[int64](r, in)
+			}
+		},
+		"layer_record": func(r *replay, in, out *said) {
+			r.done(in.capturer().Record(in.uint32("layer"), source(in.object("source")), Stream(in.uint("stream"))))
+		},
+		"layers_record": func(r *replay, in, out *said) {
+			common := in.object("source")
+			dtype := DType(common.int("dtype"))
+			var layers []LayerSource
+			for _, item := range in.list("layers") {
+				l := r.said(item)
+				layers = append(layers, LayerSource{Layer: l.uint32("layer"), IDs: array(l.list("ids"), dtype), Table: l.int32s("table")})
+			}
+			r.done(in.capturer().RecordLayers(source(common), layers, Stream(in.uint("stream"))))
+		},
+		"router_init": func(r *replay, in, out *said) {
+			router, err := NewRouter(Method(in.int("method")))
+			if r.done(err) {
+				expected := out.object("router")
+				expected.same(&router)
+				r.equal("bias_dtype", expected.int("bias_dtype"), int64(router.Bias.dtype))
+				r.equal("hash_tokens", expected.int("hash_tokens"), int64(router.HashTable.Len()))
+			}
+		},
+		"layer_route":           replayRoute,
+		"layer_record_received": replayReceived,
+		"received_merge": func(r *replay, in, out *said) {
+			var tables [][]int32
+			for _, table := range in.list("executed") {
+				tables = append(tables, numbers[int32](table.([]any)))
+			}
+			cells := 0
+			if len(tables) > 0 {
+				cells = len(tables[0])
+			}
+			merged := buffer[int32](cells)
+			wrote(r, r.done(ReceivedMerge(tables, merged)), out, "merged", merged, 0)
+		},
+		"capturer_probe": func(r *replay, in, out *said) {
+			layers := make([]LayerProbe, in.uint("count"))
+			if r.returned(in.capturer().Probe(in.uint32("rows"), layers, Stream(in.uint("stream")))) && out.has("layers") {
+				r.equal("layers", len(out.list("layers")), len(layers))
+				for i, expected := range out.list("layers") {
+					r.said(expected).same(&layers[i])
+				}
+			}
+		},
+
+		"step_begin": func(r *replay, in, out *said) {
+			r.done(in.capturer().Begin(in.uint32("rows"), Stream(in.uint("stream"))))
+		},
+		"step_snapshot": func(r *replay, in, out *said) { r.done(in.capturer().Snapshot(Stream(in.uint("stream")))) },
+		"step_discard":  func(r *replay, in, out *said) { r.done(in.capturer().Discard(Stream(in.uint("stream")))) },
+		"step_issue":    replayIssue,
+		"step_poll":     func(r *replay, in, out *said) { r.returned(in.capturer().Poll(Step(in.uint("step")))) },
+		"step_finalize": func(r *replay, in, out *said) {
+			ctx, cancel := waiting(in)
+			defer cancel()
+			conflicting, result, err := in.capturer().Finalize(ctx, Step(in.uint("step")))
+			r.returned(result, err)
+			if out.has("conflicting") {
+				r.equal("conflicting", out.uint("conflicting"), conflicting)
+			}
+		},
+
+		"request_open": func(r *replay, in, out *said) {
+			var options cOpenOptions
+			in.object("options").fill(&options)
+			handles := buffer[uint64](int(in.uint("count")))
+			requests := unsafe.Slice((*Request)(unsafe.SliceData(handles)), len(handles))
+			if r.done(in.capturer().OpenBatch(requests, options.policy)) {
+				for i, name := range out.list("requests") {
+					r.bindRequest(name, requests[i])
+				}
+				return
+			}
+			for _, handle := range requests {
+				r.equal("a handle", Request(0), handle)
+			}
+		},
+		"request_accept": func(r *replay, in, out *said) {
+			c, request, step := in.capturer(), in.request(), Step(in.uint("step"))
+			if in.has("rows") {
+				r.done(c.AcceptRows(request, step, numbers[uint32](in.list("rows"))))
+			} else {
+				r.done(c.Accept(request, step, in.uint("count")))
+			}
+		},
+		"request_accept_batch": func(r *replay, in, out *said) {
+			var items []AcceptItem
+			for _, item := range in.list("items") {
+				s := r.said(item)
+				var one AcceptItem
+				s.fill(&one)
+				if s.has("rows") {
+					one.SetRows(numbers[uint32](s.list("rows")))
+				}
+				items = append(items, one)
+			}
+			if r.returned(in.capturer().AcceptBatch(items)) {
+				status := make([]Status, len(items))
+				for i := range items {
+					status[i] = items[i].Status
+				}
+				r.statuses(out, status)
+			}
+		},
+		"request_truncate": func(r *replay, in, out *said) { r.done(in.capturer().Truncate(in.request(), in.uint("rows"))) },
+		"request_fork": func(r *replay, in, out *said) {
+			child, err := in.capturer().Fork(in.request(), in.uint("rows"))
+			if r.done(err) {
+				r.bindRequest(out.value("child"), child)
+			} else {
+				r.equal("the child", Request(0), child)
+			}
+		},
+		"request_attach": func(r *replay, in, out *said) {
+			r.done(in.capturer().Attach(in.request(), in.routing("routing"), in.uint("rows")))
+		},
+		"request_coverage": func(r *replay, in, out *said) {
+			missing := make([]Missing, in.uint("capacity"))
+			coverage, result, err := in.capturer().Coverage(in.request(), in.uint("first"), in.uint("rows"), missing)
+			r.covered(r.returned(result, err), out, coverage, missing)
+		},
+		"request_extract": func(r *replay, in, out *said) {
+			routing, result, err := in.capturer().Extract(in.request(), in.uint("first"), in.uint("rows"), ExtractMode(in.int("mode")),
+				ReadFlags(in.uint("flags")))
+			r.made(r.returned(result, err), out.value("routing"), routing)
+		},
+		"request_extract_batch": func(r *replay, in, out *said) {
+			items := make([]ExtractItem, len(in.list("items")))
+			for i, item := range in.list("items") {
+				r.said(item).fill(&items[i])
+			}
+			routings, result, err := in.capturer().ExtractBatch(items)
+			status := make([]Status, len(items))
+			for i := range items {
+				status[i] = items[i].Status
+			}
+			r.madeBatch(r.returned(result, err), out, routings, status)
+		},
+		"request_extract_into": func(r *replay, in, out *said) {
+			first, rows := in.uint("first"), in.uint("rows")
+			r.copying(in, out, copies{in.capturer(), in.request(), first, rows, nil})
+		},
+		"request_finish": func(r *replay, in, out *said) {
+			routing, err := in.capturer().Finish(in.request(), in.uint("rows"))
+			r.made(r.done(err), out.value("routing"), routing)
+		},
+		"request_finish_batch": func(r *replay, in, out *said) {
+			items := make([]FinishItem, len(in.list("items")))
+			for i, item := range in.list("items") {
+				r.said(item).fill(&items[i])
+			}
+			routings, result, err := in.capturer().FinishBatch(items)
+			status := make([]Status, len(items))
+			for i := range items {
+				status[i] = items[i].Status
+			}
+			r.madeBatch(r.returned(result, err), out, routings, status)
+		},
+		"request_close": func(r *replay, in, out *said) { r.done(in.capturer().CloseRequest(in.request())) },
+		"request_close_batch": func(r *replay, in, out *said) {
+			var requests []Request
+			for _, name := range in.list("requests") {
+				requests = append(requests, r.request(name))
+			}
+			var status []Status
+			if out.has("status") {
+				status = make([]Status, len(requests))
+			}
+			if r.returned(in.capturer().CloseRequests(requests, status)) {
+				r.statuses(out, status)
+			}
+		},
+
+		"copy_options_init": func(r *replay, in, out *said) {
+			options := DefaultCopyOptions()
+			out.object("options").same(&options)
+			r.done(nil)
+		},
+		"routing_wait": func(r *replay, in, out *said) {
+			ctx, cancel := waiting(in)
+			defer cancel()
+			r.returned(in.routing("routing").Wait(ctx))
+		},
+		"routing_poll": func(r *replay, in, out *said) { r.returned(in.routing("routing").Poll()) },
+		"routing_retain": func(r *replay, in, out *said) {
+			same, err := in.routing("routing").Clone()
+			r.made(r.done(err), out.value("routing"), same)
+		},
+		"routing_free": func(r *replay, in, out *said) {
+			if routing := in.routing("routing"); routing != nil {
+				routing.Close()
+				delete(r.routings, in.text("routing"))
+			}
+		},
+		"routing_view": replayView,
+		"routing_coverage": func(r *replay, in, out *said) {
+			missing := make([]Missing, in.uint("capacity"))
+			coverage, result, err := in.routing("routing").Coverage(missing)
+			r.covered(r.returned(result, err), out, coverage, missing)
+		},
+		"routing_split": func(r *replay, in, out *said) {
+			prompt, generated, err := in.routing("routing").Split(in.uint("prompt_tokens"), in.uint("generated_tokens"))
+			delivered := r.done(err)
+			r.made(delivered, out.value("prompt"), prompt)
+			r.made(delivered, out.value("generated"), generated)
+		},
+		"routing_slice": func(r *replay, in, out *said) {
+			slice, err := in.routing("routing").Slice(in.uint("first"), in.uint("rows"))
+			r.made(r.done(err), out.value("slice"), slice)
+		},
+		"routing_merge": func(r *replay, in, out *said) {
+			var routings []*Routing
+			for _, name := range in.list("routings") {
+				routings = append(routings, named(r, r.routings, name))
+			}
+			merged, result, err := Merge(routings...)
+			r.made(r.returned(result, err), out.value("merged"), merged)
+		},
+		"routing_copy_to": func(r *replay, in, out *said) { r.copying(in, out, copies{routing: in.routing("routing")}) },
+
+		"routing_serialize":   replaySerialize,
+		"routing_deserialize": replayDeserialize,
+		"routing_import":      replayImport,
+		"serialized_info": func(r *replay, in, out *said) {
+			info, err := SerializedInfo(in.bytes("data"))
+			if r.done(err) {
+				out.object("info").same(&info)
+			}
+		},
+		"serialized_splice": replaySplice,
+	}
+}
+
+// config is the configuration of a vector, or the error of one that only the raw layer can have.
+func (r *replay) config(s *said) (config Config, err error) {
+	s.fill(&config)
+	if reserved := s.uint32("reserved"); reserved != 0 {
+		memory := Memory{structSize: uint32(unsafe.Sizeof(Memory{}))}
+		_, err = config.pass(func(c *cConfig) Result {
+			c.reserved = reserved
+			return routecap_config_memory(c, &memory)
+		}).outcome("raw")
+	}
+	return config, err
+}
+
+func (r *replay) covered(delivered bool, out *said, coverage Coverage, missing []Missing) {
+	r.t.Helper()
+	if !delivered || !out.has("coverage") {
+		return
+	}
+	out.object("coverage").same(&coverage)
+	if !out.has("missing") {
+		return
+	}
+	blocks := out.list("missing")
+	r.equal("blocks", len(blocks), min(len(missing), int(coverage.Blocks)))
+	for i, block := range blocks {
+		r.said(block).same(&missing[i])
+	}
+}
+
+func (r *replay) madeBatch(delivered bool, out *said, routings []*Routing, status []Status) {
+	r.t.Helper()
+	if !delivered {
+		r.equal("the number of routings", 0, len(routings))
+		return
+	}
+	names := out.list("routings")
+	r.equal("the number of routings", len(names), len(routings))
+	for i, name := range names {
+		r.made(true, name, routings[i])
+	}
+	r.statuses(out, status)
+}
+
+// ---- Sinks and taps
+
+func replaySinkBind(r *replay, in, out *said) {
+	s := in.object("sink")
+	var sink Sink
+	s.fill(&sink)
+	if s.has("ids") {
+		memory := s.object("ids")
+		name, size := memory.text("memory"), max(sink.DType.Size(), 1)
+		if r.memory[name] == nil {
+			mapped, err := syscall.Mmap(-1, 0, int(memory.uint("elements"))*size, syscall.PROT_READ|syscall.PROT_WRITE,
+				syscall.MAP_ANON|syscall.MAP_PRIVATE)
+			if err != nil {
+				r.fatal(err)
+			}
+			r.memory[name] = mapped
+		}
+		memory.has("elements")
+		sink.IDs = DevicePointer(uintptr(unsafe.Pointer(&r.memory[name][0])) + uintptr(memory.uint("start"))*uintptr(size))
+	}
+	r.done(in.capturer().SinkBind(in.uint32("first_layer"), in.uint32("layers"), sink))
+}
+
+func replaySinkLayer(r *replay, in, out *said) {
+	sink, err := in.capturer().SinkLayer(in.uint32("layer"))
+	if !r.done(err) {
+		return
+	}
+	expected := out.object("sink")
+	expected.same(&sink)
+	switch ids := expected.value("ids").(type) {
+	case map[string]any:
+		memory := r.said(ids)
+		start := uintptr(unsafe.Pointer(&r.memory[memory.text("memory")][0]))
+		memory.has("elements")
+		r.equal("ids", DevicePointer(start+uintptr(memory.uint("start"))*uintptr(sink.DType.Size())), sink.IDs)
+	case bool:
+		r.equal("whether there is memory", ids, sink.IDs != 0)
+	case nil:
+		r.equal("ids", DevicePointer(0), sink.IDs)
+	}
+}
+
+func writeSink[T int16 | int32 | int64](r *replay, in *said) {
+	ids, stride, err := SinkSlice[T](in.capturer(), in.uint32("layer"))
+	if err != nil {
+		r.fatal(err)
+	}
+	first, columns := int(in.uint("first_row")), int(in.capturer().config.K)
+	for i, id := range numbers[T](in.list("ids")) {
+		ids[(first+i/columns)*stride+i%columns] = id
+	}
+}
+
+func source(s *said) Source {
+	var source Source
+	dtype := DType(s.int("dtype"))
+	s.fill(&source)
+	source.IDs = array(s.list("ids"), dtype).From(int(s.uint("ids_start")))
+	source.LiveRows, source.RowBase, source.RowIndex = s.int32s("live_rows"), s.int32s("row_base"), s.int32s("row_index")
+	source.Table = s.int32s("table")
+	return source
+}
+
+func replayRoute(r *replay, in, out *said) {
+	ofRouter, ofLogits := in.object("router"), in.object("logits")
+	var router Router
+	if ofRouter.has("method") {
+		made, err := NewRouter(Method(ofRouter.int("method")))
+		if err != nil {
+			r.fatal(err)
+		}
+		router = made
+	}
+	ofRouter.fill(&router)
+	router.Bias = array(ofRouter.list("bias"), DType(ofRouter.int("bias_dtype")))
+	router.HashTable = ofRouter.int32s("hash_table")
+	if ofRouter.has("hash_tokens") {
+		r.equal("the length of hash_table", ofRouter.uint("hash_tokens")*uint64(in.capturer().config.K), uint64(router.HashTable.Len()))
+	}
+	var logits Logits
+	ofLogits.fill(&logits)
+	logits.Logits = array(ofLogits.list("logits"), DType(ofLogits.int("dtype"))).From(int(ofLogits.uint("logits_start")))
+	logits.LiveRows, logits.RowBase, logits.RowIndex = ofLogits.int32s("live_rows"), ofLogits.int32s("row_base"), ofLogits.int32s("row_index")
+	logits.Tokens = array(ofLogits.list("tokens"), DType(ofLogits.int("tokens_dtype")))
+	var weights []float32
+	if ofLogits.has("weights") {
+		weights = buffer[float32](len(out.list("weights")))
+		if !out.has("weights") { // it fails: of any size that it may need
+			weights = buffer[float32](1 << 12)
+		}
+		logits.Weights = ArrayOf(weights)
+	}
+	delivered := r.done(in.capturer().Route(in.uint32("layer"), router, logits, Stream(in.uint("stream"))))
+	tolerance := 0.0
+	if out.has("tolerance") {
+		tolerance = float(out.value("tolerance"))
+	}
+	wrote(r, delivered, out, "weights", weights, tolerance)
+}
+
+func replayReceived(r *replay, in, out *said) {
+	s := in.object("received")
+	var received Received
+	s.fill(&received)
+	received.LiveRows, received.Metadata, received.ExpertEnds = s.int32s("live_rows"), s.int32s("metadata"), s.int32s("expert_ends")
+	switch received.DType {
+	case DTypeI64:
+		receivedOf[int64](r, in, out, s, received)
+	default:
+		receivedOf[int32](r, in, out, s, received)
+	}
+}
+
+func receivedOf[T int32 | int64](r *replay, in, out, s *said, received Received) {
+	ids := numbers[T](s.list("ids"))
+	size := func(key string) int { // of what is written; where the call fails, of any size that it may need
+		if s.has(key) && !out.has(key) {
+			return 1 << 12
+		}
+		return len(out.list(key))
+	}
+	globals, executed, ignored := buffer[T](size("global_ids")), buffer[int32](size("executed")), []uint64{0}
+	inPlace := s.text("global_ids") == "ids"
+	if inPlace {
+		globals = ids
+	}
+	received.IDs = ArrayOf(ids).As(received.DType)
+	if s.has("global_ids") {
+		received.GlobalIDs = ArrayOf(globals).As(received.DType)
+	}
+	if s.has("executed") {
+		received.Executed = ArrayOf(executed)
+	}
+	if s.has("ignored") {
+		received.Ignored = ArrayOf(ignored)
+	}
+	delivered := r.done(in.capturer().RecordReceived(in.uint32("layer"), received, Stream(in.uint("stream"))))
+	if delivered || !inPlace {
+		wrote(r, delivered, out, "global_ids", globals, 0)
+	}
+	wrote(r, delivered, out, "executed", executed, 0)
+	if out.has("ignored") {
+		r.equal("ignored", out.uint("ignored"), ignored[0])
+	}
+}
+
+// ---- Steps and reading
+
+func replayIssue(r *replay, in, out *said) {
+	spans := make([]Span, len(in.list("spans")))
+	for i, item := range in.list("spans") {
+		r.said(item).fill(&spans[i])
+	}
+	var options IssueOptions
+	if in.has("options") {
+		s := in.object("options")
+		s.fill(&options)
+		options.Positions = array(s.list("positions"), DType(s.int("positions_dtype")))
+		if reserved := s.uint32("reserved"); reserved != 0 {
+			raw := cIssueOptions{structSize: uint32(unsafe.Sizeof(cIssueOptions{})), reserved: reserved}
+			r.returned(routecap_step_issue(*in.capturer().object, unsafe.SliceData(spans), unsafe.Sizeof(Span{}), uintptr(len(spans)), &raw, nil,
+				nil, 0).outcome("raw"))
+			return
+		}
+	}
+	status := make([]Status, len(spans))
+	for i := range status {
+		status[i] = untouched
+	}
+	step, result, err := in.capturer().Issue(spans, options, status, Stream(in.uint("stream")))
+	if r.returned(result, err) {
+		r.statuses(out, status)
+		if out.has("step") {
+			r.equal("step", Step(out.uint("step")), step)
+		}
+		return
+	}
+	r.equal("step", Step(0), step)
+	for _, s := range status {
+		r.equal("a status", Status(untouched), s)
+	}
+}
+
+// copies is what request_extract_into and routing_copy_to have in common.
+type copies struct {
+	c           *Capturer
+	request     Request
+	first, rows uint64
+	routing     *Routing
+}
+
+func (r *replay) copying(in, out *said, from copies) {
+	options := DefaultCopyOptions()
+	s := in.object("options")
+	s.fill(&options)
+	bytes := in.uint("dst_bytes")
+	switch size := uint64(options.dtype.Size()); {
+	case size == 0 || bytes%size != 0 || options.dtype > DTypeI64:
+		copyRaw(r, in, out, from, options)
+	case options.dtype == DTypeU8:
+		copyTyped[uint8](r, in, out, from, options)
+	case options.dtype == DTypeI16:
+		copyTyped[int16](r, in, out, from, options)
+	case options.dtype == DTypeU16:
+		copyTyped[uint16](r, in, out, from, options)
+	case options.dtype == DTypeI32:
+		copyTyped[int32](r, in, out, from, options)
+	case options.dtype == DTypeU32:
+		copyTyped[uint32](r, in, out, from, options)
+	case options.dtype == DTypeI64:
+		copyTyped[int64](r, in, out, from, options)
+	}
+}
+
+func (r *replay) mask(in *said) []uint8 {
+	if !in.has("mask_bytes") {
+		return nil
+	}
+	return buffer[uint8](int(in.uint("mask_bytes")))
+}
+
+func copyTyped[T ID](r *replay, in, out *said, from copies, options CopyOptions) {
+	size := uint64(options.dtype.Size())
+	var dst []T
+	if in.has("dst_bytes") {
+		dst = make([]T, in.uint("dst_bytes")/size)
+		for i := range dst {
+			dst[i] = untouched
+		}
+	}
+	mask := r.mask(in)
+	var needed uint64
+	var result Result
+	var err error
+	if from.routing != nil {
+		needed, result, err = CopyTo(from.routing, options, dst, mask)
+	} else {
+		needed, result, err = ExtractInto(from.c, from.request, from.first, from.rows, options, dst, mask)
+	}
+	delivered := r.returned(result, err)
+	wide := make([]int64, len(dst)) // ID is narrower than Element
+	for i, v := range dst {
+		wide[i] = int64(v)
+	}
+	wrote(r, delivered, out, "dst", wide, 0)
+	wrote(r, delivered, out, "mask", mask, 0)
+	if out.has("needed") {
+		r.equal("needed", out.uint("needed"), needed*size)
+	}
+}
+
+func copyRaw(r *replay, in, out *said, from copies, options CopyOptions) {
+	dst, mask := buffer[uint8](int(in.uint("dst_bytes"))), r.mask(in)
+	var needed uint64
+	var outcome Result
+	p, bytes := unsafe.Pointer(unsafe.SliceData(dst)), uintptr(len(dst))
+	if from.routing != nil {
+		outcome = routecap_routing_copy_to(*from.routing.object, &options, p, bytes, unsafe.SliceData(mask), uintptr(len(mask)), &needed)
+	} else {
+		outcome = routecap_request_extract_into(*from.c.object, from.request, from.first, from.rows, &options, p, bytes, unsafe.SliceData(mask),
+			uintptr(len(mask)), &needed)
+	}
+	delivered := r.returned(outcome.outcome("raw"))
+	wrote(r, delivered, out, "dst", dst, 0)
+	wrote(r, delivered, out, "mask", mask, 0)
+	if out.has("needed") {
+		r.equal("needed", out.uint("needed"), needed)
+	}
+}
+
+// ---- Routings
+
+func replayView(r *replay, in, out *said) {
+	view, err := in.routing("routing").View()
+	if !r.done(err) || !out.has("view") {
+		return
+	}
+	expected := out.object("view")
+	expected.same(&view)
+	if expected.has("segment_count") {
+		r.equal("segment_count", expected.int("segment_count"), int64(len(view.Segments)))
+	}
+	position := view.First
+	for _, s := range view.Segments {
+		r.equal("first of a segment", position, s.First)
+		position += s.Rows
+	}
+	r.equal("rows of all segments", view.First+view.Rows, position)
+
+	var ids, valid, tags []int64
+	for _, row := range view.All() {
+		tag := int64(0)
+		for layer := range int(view.Layers) {
+			is := int64(0)
+			if row.Valid(layer) {
+				is, tag = 1, int64(row.Tag())
+			}
+			valid = append(valid, is)
+			for column := range int(view.K) {
+				ids = append(ids, int64(row.ID(layer, column)))
+			}
+		}
+		tags = append(tags, tag)
+	}
+	wrote(r, true, expected, "ids", ids, 0)
+	wrote(r, true, expected, "valid", valid, 0)
+	wrote(r, true, expected, "tags", tags, 0)
+}
+
+func replaySerialize(r *replay, in, out *said) {
+	routing := in.routing("routing")
+	var data []byte
+	if !in.has("dst_bytes") {
+		var err error
+		data, err = routing.MarshalBinary()
+		if !r.done(err) {
+			r.equal("the length", 0, len(data))
+			return
+		}
+		if out.has("needed") {
+			r.equal("needed", out.uint("needed"), uint64(len(data)))
+		}
+	} else {
+		dst := buffer[uint8](int(in.uint("dst_bytes")))
+		needed, err := routing.Serialize(dst)
+		if out.has("needed") {
+			r.equal("needed", out.uint("needed"), uint64(needed))
+		}
+		if !r.done(err) {
+			wrote(r, false, out, "dst", dst, 0)
+			return
+		}
+		data = dst[:needed]
+		wrote(r, false, out, "dst beyond the routing", dst[needed:], 0)
+	}
+	if out.has("dst") {
+		r.equal("dst", hex.EncodeToString(out.bytes("dst")), hex.EncodeToString(data))
+	}
+}
+
+// lending returns a release function for a call that lends, and what is to be called with the call's outcome.
+func (r *replay) lending() (release func(), ended func(delivered bool) bool) {
+	l := &testLoan{}
+	r.loans = append(r.loans, l)
+	return func() { l.released++ }, func(delivered bool) bool {
+		if delivered {
+			l.taken = 1
+		}
+		return delivered
+	}
+}
+
+func replayDeserialize(r *replay, in, out *said) {
+	data, flags := in.bytes("data"), ImportFlags(in.uint("flags"))
+	if in.uint("lent") == 0 {
+		routing, result, err := Deserialize(data, flags)
+		r.made(r.returned(result, err), out.value("routing"), routing)
+		return
+	}
+	release, ended := r.lending()
+	routing, result, err := DeserializeInPlace(data, flags, release)
+	r.made(ended(r.returned(result, err)), out.value("routing"), routing)
+}
+
+func replayImport(r *replay, in, out *said) {
+	s, flags := in.object("view"), ImportFlags(in.uint("flags"))
+	var view View
+	s.fill(&view)
+	for _, item := range s.list("segments") {
+		of := r.said(item)
+		var segment Segment
+		of.fill(&segment)
+		if of.has("ids") {
+			if view.DType == DTypeU8 {
+				segment.IDs8 = numbers[uint8](of.list("ids"))
+			} else {
+				segment.IDs16 = numbers[int16](of.list("ids"))
+			}
+		}
+		if of.has("validity") {
+			segment.Validity = numbers[uint8](of.list("validity"))
+		}
+		if of.has("tags") {
+			segment.Tags = numbers[uint64](of.list("tags"))
+		}
+		view.Segments = append(view.Segments, segment)
+	}
+	if in.uint("lent") == 0 {
+		routing, result, err := Import(view, flags)
+		r.made(r.returned(result, err), out.value("routing"), routing)
+		return
+	}
+	release, ended := r.lending()
+	routing, result, err := ImportInPlace(view, flags, release)
+	r.made(ended(r.returned(result, err)), out.value("routing"), routing)
+}
+
+func replaySplice(r *replay, in, out *said) {
+	head, tail, row := in.bytes("head"), in.bytes("tail"), in.uint("row")
+	if in.has("capacity") { // Splice asks for it itself
+		header := buffer[uint8](int(in.uint("capacity")))
+		splice := cSplice{structSize: uint32(unsafe.Sizeof(cSplice{}))}
+		outcome := routecap_serialized_splice(unsafe.Pointer(unsafe.SliceData(head)), uintptr(len(head)), unsafe.Pointer(unsafe.SliceData(tail)),
+			uintptr(len(tail)), row, unsafe.Pointer(unsafe.SliceData(header)), uintptr(len(header)), &splice)
+		if delivered := r.returned(outcome.outcome("raw")); !delivered {
+			wrote(r, false, out, "header", header, 0)
+			out.object("splice").same(&splice)
+			return
+		}
+		r.checked = false
+	}
+	spliced, err := Splice(head, tail, row)
+	if !r.done(err) {
+		return
+	}
+	expected := out.object("splice")
+	for key, got := range map[string]int{"pieces": len(spliced.Pieces), "bytes": int(spliced.Bytes), "header_bytes": len(spliced.Header)} {
+		if expected.has(key) {
+			r.equal(key, expected.int(key), int64(got))
+		}
+	}
+	buffers, err := spliced.Buffers(head, tail)
+	if err != nil {
+		r.fatal(err)
+	}
+	whole := []byte{}
+	for _, b := range buffers {
+		whole = append(whole, b...)
+	}
+	r.equal("the length of the pieces", int(spliced.Bytes), len(whole))
+	if out.has("routing") {
+		routing, _, err := Deserialize(whole, 0)
+		if err != nil {
+			r.fatal(err)
+		}
+		r.made(true, out.value("routing"), routing)
+	}
+}
