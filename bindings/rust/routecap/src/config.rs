@@ -1,0 +1,317 @@
+//! What a capturer is made with.
+
+use std::ffi::CStr;
+
+use crate::error::{Error, ErrorKind, Result, check};
+use crate::sys;
+use crate::{Capturer, DType, Forward};
+
+/// Where the sink is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum Backend {
+    /// Engines that compute on the CPU (`ROUTECAP_BACKEND_HOST`).
+    Host = sys::ROUTECAP_BACKEND_HOST,
+    /// NVIDIA GPUs (`ROUTECAP_BACKEND_CUDA`).
+    Cuda = sys::ROUTECAP_BACKEND_CUDA,
+}
+
+/// What this build and machine can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackendInfo {
+    /// Whether a capturer on this backend can be created; if not, `detail` says why.
+    pub available: bool,
+    /// How many devices there are; 0 on the host backend.
+    pub devices: u32,
+    /// One line.
+    pub detail: &'static str,
+}
+
+impl Backend {
+    /// Describe this backend of this build on this machine (`routecap_backend_info`).
+    pub fn info(self) -> Result<BackendInfo> {
+        let mut info = sys::routecap_backend { struct_size: size_of::<sys::routecap_backend>() as u32, ..Default::default() };
+        // SAFETY: `info` has the size that it says.
+        check(unsafe { sys::routecap_backend_info(self as i32, &mut info) })?;
+        // SAFETY: `detail` is a text in static storage.
+        let detail = unsafe { CStr::from_ptr(info.detail) }.to_str().unwrap_or_default();
+        Ok(BackendInfo { available: info.available != 0, devices: info.devices as u32, detail })
+    }
+}
+
+/// What a rank does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum Role {
+    /// Captures (`ROUTECAP_ROLE_OWNER`).
+    #[default]
+    Owner = sys::ROUTECAP_ROLE_OWNER,
+    /// Tensor-parallel replica: same calls on the forward path as the owner, rows go nowhere (`ROUTECAP_ROLE_MIRROR`).
+    Mirror = sys::ROUTECAP_ROLE_MIRROR,
+    /// Off: nothing is allocated or started, every call returns at once (`ROUTECAP_ROLE_DISABLED`).
+    Disabled = sys::ROUTECAP_ROLE_DISABLED,
+}
+
+/// What the ids number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum IdSpace {
+    /// Ids as the router chose them (`ROUTECAP_ID_SPACE_LOGICAL`).
+    #[default]
+    Logical = sys::ROUTECAP_ID_SPACE_LOGICAL,
+    /// Ids of replicas, after load balancing, where nothing else can be had (`ROUTECAP_ID_SPACE_PHYSICAL`).
+    Physical = sys::ROUTECAP_ID_SPACE_PHYSICAL,
+}
+
+impl IdSpace {
+    pub(crate) fn of(value: i32) -> IdSpace {
+        if value == sys::ROUTECAP_ID_SPACE_PHYSICAL { IdSpace::Physical } else { IdSpace::Logical }
+    }
+}
+
+/// How the ids of a layer were had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum Provenance {
+    /// Written or recorded where the router left them (`ROUTECAP_PROVENANCE_CAPTURED`).
+    #[default]
+    Captured = sys::ROUTECAP_PROVENANCE_CAPTURED,
+    /// Chosen again from the router's logits (`ROUTECAP_PROVENANCE_RECOMPUTED`).
+    Recomputed = sys::ROUTECAP_PROVENANCE_RECOMPUTED,
+}
+
+impl Provenance {
+    pub(crate) fn of(value: i32) -> Provenance {
+        if value == sys::ROUTECAP_PROVENANCE_RECOMPUTED { Provenance::Recomputed } else { Provenance::Captured }
+    }
+}
+
+/// Memory that a capturer of some configuration needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Rows in one page.
+    pub page_rows: u32,
+    /// Allocated at create: memory of the device.
+    pub device_bytes: u64,
+    /// Allocated at create: page-locked host memory.
+    pub pinned_bytes: u64,
+    /// Allocated at create: other host memory, rounded up.
+    pub host_bytes: u64,
+    /// Of one captured row: ids and validity.
+    pub row_bytes: u64,
+    /// Of one page, the unit in which requests take memory from the budget.
+    pub page_bytes: u64,
+    /// Of one open request before its first row, outside the budget.
+    pub request_bytes: u64,
+}
+
+/// The configuration of a capturer (`routecap_config`), a builder.
+///
+/// ```
+/// use routecap::Config;
+/// # fn main() -> routecap::Result<()> {
+/// let (capturer, mut forward) = Config::host().layers(48).k(8).experts(128).rows(8192).create()?;
+/// # drop((capturer, forward));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    raw: sys::routecap_config,
+    layer_map: Vec<i32>,
+    layer_experts: Vec<u32>,
+    layer_provenance: Vec<i32>,
+}
+
+// SAFETY: the pointers of `raw` are NULL until a call fills in those of the vectors.
+unsafe impl Send for Config {}
+// SAFETY: as above.
+unsafe impl Sync for Config {}
+
+impl Config {
+    fn new(backend: Backend) -> Config {
+        let mut raw = sys::routecap_config::default();
+        // SAFETY: `raw` is a configuration of the size given; with that the call cannot fail.
+        unsafe { sys::routecap_config_init(&mut raw, size_of_val(&raw)) };
+        raw.backend = backend as i32;
+        Config { raw, layer_map: Vec::new(), layer_experts: Vec::new(), layer_provenance: Vec::new() }
+    }
+
+    /// On the host backend, with the defaults (`routecap_config_init`). Layers, k, experts and rows remain to be set.
+    pub fn host() -> Config {
+        Config::new(Backend::Host)
+    }
+
+    /// On a CUDA device, by its ordinal, with the defaults. Layers, k, experts and rows remain to be set.
+    pub fn cuda(device: u32) -> Config {
+        let mut config = Config::new(Backend::Cuda);
+        config.raw.device = i32::try_from(device).unwrap_or(i32::MAX); // no machine has it: refused
+        config
+    }
+
+    /// Off: a capturer that does nothing, whatever else is set.
+    pub fn disabled() -> Config {
+        Config::host().role(Role::Disabled)
+    }
+
+    /// What this rank does. Default [`Role::Owner`].
+    pub fn role(mut self, role: Role) -> Self {
+        self.raw.role = role as i32;
+        self
+    }
+
+    /// Captured (MoE) layers, 1..=[`MAX_LAYERS`](crate::MAX_LAYERS). Required.
+    pub fn layers(mut self, layers: u32) -> Self {
+        self.raw.layers = layers;
+        self
+    }
+
+    /// Experts per token, 1..=[`MAX_K`](crate::MAX_K). Required.
+    pub fn k(mut self, k: u32) -> Self {
+        self.raw.k = k;
+        self
+    }
+
+    /// Ids are in `0..experts`, zero experts included; up to [`MAX_EXPERTS`](crate::MAX_EXPERTS). Required unless
+    /// [`layer_experts`](Self::layer_experts) is set.
+    pub fn experts(mut self, experts: u32) -> Self {
+        self.raw.experts = experts;
+        self
+    }
+
+    /// Sink rows: the most tokens of one forward pass, padding included; 1..=[`MAX_ROWS`](crate::MAX_ROWS). Required.
+    pub fn rows(mut self, rows: u32) -> Self {
+        self.raw.rows = rows;
+        self
+    }
+
+    /// Steps in flight before the next is lost, 1..=[`MAX_SLOTS`](crate::MAX_SLOTS). Default 4; see [`Forward::issue`].
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.raw.slots = slots;
+        self
+    }
+
+    /// Of the library's sink: I16 (default), I32 or I64.
+    pub fn sink_dtype(mut self, dtype: DType) -> Self {
+        self.raw.sink_dtype = dtype as i32;
+        self
+    }
+
+    fn flag(mut self, flag: u32, on: bool) -> Self {
+        self.raw.flags = if on { self.raw.flags | flag } else { self.raw.flags & !flag };
+        self
+    }
+
+    /// Compare rows that are issued again with what is kept: [`Stats::rows_mismatched`](crate::Stats::rows_mismatched)
+    /// (`ROUTECAP_CONFIG_COMPARE`).
+    pub fn compare(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_CONFIG_COMPARE, on)
+    }
+
+    /// Allocate no sink: every layer that is used gets its own by [`Forward::bind`] (`ROUTECAP_CONFIG_EXTERNAL_SINK`).
+    pub fn external_sink(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_CONFIG_EXTERNAL_SINK, on)
+    }
+
+    /// Start no thread: steps land inside [`Capturer::progress`] and the calls that wait (`ROUTECAP_CONFIG_MANUAL_PROGRESS`).
+    pub fn manual_progress(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_CONFIG_MANUAL_PROGRESS, on)
+    }
+
+    /// What the recorded ids are; travels with every routing. Default logical.
+    pub fn id_space(mut self, id_space: IdSpace) -> Self {
+        self.raw.id_space = id_space as i32;
+        self
+    }
+
+    /// Requests open at a time. Default 65536.
+    pub fn max_requests(mut self, requests: u32) -> Self {
+        self.raw.max_requests = requests;
+        self
+    }
+
+    /// Upper limit of the memory for captured rows, routings included. Default 1 GiB; at least one page ([`memory`](Self::memory)).
+    pub fn budget_bytes(mut self, bytes: u64) -> Self {
+        self.raw.budget_bytes = bytes;
+        self
+    }
+
+    /// `[layers]` index of each captured layer in the decoder, strictly ascending. Default 0, 1, 2...
+    pub fn layer_map(mut self, map: impl Into<Vec<i32>>) -> Self {
+        self.layer_map = map.into();
+        self
+    }
+
+    /// `[layers]` experts of each layer, where they differ.
+    pub fn layer_experts(mut self, experts: impl Into<Vec<u32>>) -> Self {
+        self.layer_experts = experts.into();
+        self
+    }
+
+    /// `[layers]` how the ids of each layer are had; only recomputed layers may be routed. Default all captured.
+    pub fn layer_provenance(mut self, provenance: &[Provenance]) -> Self {
+        self.layer_provenance = provenance.iter().map(|p| *p as i32).collect();
+        self
+    }
+
+    /// In C's form, which borrows the vectors.
+    fn raw(&self) -> Result<sys::routecap_config> {
+        fn table<T>(name: &str, table: &[T], layers: u32) -> Result<*const T> {
+            match table.len() {
+                0 => Ok(std::ptr::null()),
+                n if n == layers as usize => Ok(table.as_ptr()),
+                n => Err(Error::new(ErrorKind::Argument, format!("{name} has {n} entries for {layers} layers"))),
+            }
+        }
+        let layers = self.raw.layers;
+        Ok(sys::routecap_config {
+            layer_map: table("layer_map", &self.layer_map, layers)?,
+            layer_experts: table("layer_experts", &self.layer_experts, layers)?,
+            layer_provenance: table("layer_provenance", &self.layer_provenance, layers)?,
+            ..self.raw
+        })
+    }
+
+    /// Say how much memory a capturer of this configuration needs, without creating it (`routecap_config_memory`).
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    pub fn memory(&self) -> Result<Memory> {
+        let raw = self.raw()?;
+        let mut memory = sys::routecap_memory { struct_size: size_of::<sys::routecap_memory>() as u32, ..Default::default() };
+        // SAFETY: both structs have the sizes that they say; the tables of `raw` have an entry for each layer.
+        check(unsafe { sys::routecap_config_memory(&raw, &mut memory) })?;
+        Ok(Memory {
+            page_rows: memory.page_rows,
+            device_bytes: memory.device_bytes,
+            pinned_bytes: memory.pinned_bytes,
+            host_bytes: memory.host_bytes,
+            row_bytes: memory.row_bytes,
+            page_bytes: memory.page_bytes,
+            request_bytes: memory.request_bytes,
+        })
+    }
+
+    /// Create a capturer: the handle that all threads share, and the forward path, which one thread has (`routecap_capturer_create`).
+    ///
+    /// Create it before CUDA graphs are captured: all memory of the device and all page-locked memory is allocated here. Starts one worker thread
+    /// unless progress is manual.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Argument`] for a value that is missing or outside its range, or a table that is not as long as there are layers;
+    /// [`ErrorKind::NoBackend`], [`ErrorKind::DriverTooOld`], [`ErrorKind::Device`], [`ErrorKind::Thread`], [`ErrorKind::NoMemory`].
+    pub fn create(&self) -> Result<(Capturer, Forward)> {
+        let raw = self.raw()?;
+        let mut capturer = std::ptr::null_mut();
+        // SAFETY: as in `memory`; the tables are copied.
+        check(unsafe { sys::routecap_capturer_create(&raw, &mut capturer) })?;
+        let backend = if raw.backend == sys::ROUTECAP_BACKEND_CUDA { Backend::Cuda } else { Backend::Host };
+        let layer_experts = if self.layer_experts.is_empty() { vec![raw.experts; raw.layers as usize] } else { self.layer_experts.clone() };
+        // SAFETY: `capturer` was created above, for these values, and is given to nobody else.
+        let capturer = unsafe { Capturer::new(capturer, backend, raw.role == sys::ROUTECAP_ROLE_DISABLED, raw.k, layer_experts) };
+        let forward = Forward::new(capturer.clone());
+        Ok((capturer, forward))
+    }
+}

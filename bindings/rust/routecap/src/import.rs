@@ -1,0 +1,279 @@
+//! Routings of arrays of any origin.
+
+use std::ffi::c_void;
+
+use crate::error::{Error, ErrorKind, Result, check};
+use crate::memory::{AnySlice, Place};
+use crate::{IdSpace, Provenance, Routing, sys};
+
+/// Whether ids from elsewhere are looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Trust {
+    /// Nothing is trusted: a cell that claims to be valid and is not k distinct experts of its layer is an error.
+    #[default]
+    None = 0,
+    /// The ids are known to be right: they are not looked at (`ROUTECAP_TRUSTED`). Everything else is checked all the same.
+    Ids = sys::ROUTECAP_TRUSTED,
+}
+
+/// Consecutive rows of [`Arrays`] (`routecap_segment`).
+#[derive(Clone, Copy, Debug)]
+pub struct ArraySegment<'a> {
+    first: u64,
+    rows: u64,
+    ids: Option<AnySlice<'a>>,
+    validity: Option<&'a [u8]>,
+    tags: Option<&'a [u64]>,
+    tag: u64,
+}
+
+impl<'a> ArraySegment<'a> {
+    /// `rows` rows from position `first` on; all their cells are missing until they have ids.
+    pub fn new(first: u64, rows: u64) -> Self {
+        ArraySegment { first, rows, ids: None, validity: None, tags: None, tag: 0 }
+    }
+
+    /// `[rows, layers, k]` in C order: `u8` if there are at most 256 experts, otherwise `i16`.
+    pub fn ids(mut self, ids: impl Into<AnySlice<'a>>) -> Self {
+        self.ids = Some(ids.into());
+        self
+    }
+
+    /// `[rows, validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid. Default all are.
+    pub fn validity(mut self, validity: &'a [u8]) -> Self {
+        self.validity = Some(validity);
+        self
+    }
+
+    /// `[rows]` the tag of each row.
+    pub fn tags(mut self, tags: &'a [u64]) -> Self {
+        self.tags = Some(tags);
+        self
+    }
+
+    /// The tag of all rows. Default 0.
+    pub fn tag(mut self, tag: u64) -> Self {
+        self.tag = tag;
+        self
+    }
+}
+
+/// Rows that another process, file format or engine has, to be imported (`routecap_view` the other way round), a builder.
+///
+/// ```
+/// use routecap::{ArraySegment, Arrays, Routing, Trust};
+/// # fn main() -> routecap::Result<()> {
+/// let ids: [u8; 4] = [3, 1, 7, 0]; // 2 rows, 1 layer, k = 2
+/// let routing = Routing::import(&Arrays::new(1, 2, 0, 2).experts(8).segment(ArraySegment::new(0, 2).ids(&ids)), Trust::None)?;
+/// assert_eq!(routing.view()?.rows(), 2);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Arrays<'a> {
+    layers: u32,
+    k: u32,
+    first: u64,
+    rows: u64,
+    experts: u32,
+    id_space: IdSpace,
+    validity_bytes: u32,
+    layer_map: Option<&'a [i32]>,
+    layer_experts: Option<&'a [u32]>,
+    layer_provenance: Option<Vec<i32>>,
+    segments: Vec<ArraySegment<'a>>,
+}
+
+impl<'a> Arrays<'a> {
+    /// Of `rows` rows from position `first` on, with `k` experts in each of `layers` layers.
+    pub fn new(layers: u32, k: u32, first: u64, rows: u64) -> Self {
+        Arrays {
+            layers,
+            k,
+            first,
+            rows,
+            experts: 0,
+            id_space: IdSpace::Logical,
+            validity_bytes: 0,
+            layer_map: None,
+            layer_experts: None,
+            layer_provenance: None,
+            segments: Vec::new(),
+        }
+    }
+
+    /// Experts of every layer. Required unless [`layer_experts`](Self::layer_experts) is set.
+    pub fn experts(mut self, experts: u32) -> Self {
+        self.experts = experts;
+        self
+    }
+
+    /// `[layers]` experts of each layer.
+    pub fn layer_experts(mut self, experts: &'a [u32]) -> Self {
+        self.layer_experts = Some(experts);
+        self
+    }
+
+    /// `[layers]` index of each layer in the decoder. Default 0, 1, 2...
+    pub fn layer_map(mut self, map: &'a [i32]) -> Self {
+        self.layer_map = Some(map);
+        self
+    }
+
+    /// `[layers]` how the ids of each layer were had. Default captured.
+    pub fn layer_provenance(mut self, provenance: impl IntoIterator<Item = Provenance>) -> Self {
+        self.layer_provenance = Some(provenance.into_iter().map(|p| p as i32).collect());
+        self
+    }
+
+    /// What the ids number. Default logical.
+    pub fn id_space(mut self, id_space: IdSpace) -> Self {
+        self.id_space = id_space;
+        self
+    }
+
+    /// Bytes of validity in a row. Default `layers` / 8, rounded up.
+    pub fn validity_bytes(mut self, bytes: u32) -> Self {
+        self.validity_bytes = bytes;
+        self
+    }
+
+    /// The next segment. They are in order; rows that none holds are missing.
+    pub fn segment(mut self, segment: ArraySegment<'a>) -> Self {
+        self.segments.push(segment);
+        self
+    }
+
+    /// The segments in C's form, checked to be as long as they say, and their dtype.
+    fn checked(&self) -> Result<(Vec<sys::routecap_segment>, i32)> {
+        let long_enough = |name: &str, len: usize, needed: Option<u64>| match needed {
+            Some(needed) if needed == len as u64 => Ok(()),
+            _ => Err(Error::new(ErrorKind::Argument, format!("{name} has {len} elements, which is not what its rows take"))),
+        };
+        for (name, len) in [
+            ("layer_map", self.layer_map.map(<[_]>::len)),
+            ("layer_experts", self.layer_experts.map(<[_]>::len)),
+            ("layer_provenance", self.layer_provenance.as_ref().map(Vec::len)),
+        ] {
+            long_enough(name, len.unwrap_or(self.layers as usize), Some(self.layers.into()))?;
+        }
+        let validity_bytes = if self.validity_bytes == 0 { self.layers.div_ceil(8) } else { self.validity_bytes };
+        let mut dtype = None;
+        let mut segments = Vec::with_capacity(self.segments.len());
+        for segment in &self.segments {
+            if let Some(ids) = &segment.ids {
+                if ids.place != Place::Host {
+                    return Err(Error::new(ErrorKind::Argument, "ids are memory of the device: import takes slices"));
+                }
+                if *dtype.get_or_insert(ids.dtype) != ids.dtype {
+                    return Err(Error::new(ErrorKind::DType, "segments have ids of one dtype"));
+                }
+                let per_row = u64::from(self.layers) * u64::from(self.k);
+                long_enough("ids", ids.len, segment.rows.checked_mul(per_row))?;
+            }
+            if let Some(validity) = segment.validity {
+                long_enough("validity", validity.len(), segment.rows.checked_mul(validity_bytes.into()))?;
+            }
+            if let Some(tags) = segment.tags {
+                long_enough("tags", tags.len(), Some(segment.rows))?;
+            }
+            segments.push(sys::routecap_segment {
+                first: segment.first,
+                rows: segment.rows,
+                ids: segment.ids.map_or(std::ptr::null(), |ids| ids.address),
+                validity: segment.validity.map_or(std::ptr::null(), <[_]>::as_ptr),
+                tags: segment.tags.map_or(std::ptr::null(), <[_]>::as_ptr),
+                tag: segment.tag,
+            });
+        }
+        Ok((segments, dtype.map_or(0, |dtype| dtype as i32)))
+    }
+
+    /// Imports; the memory of the segments is copied, or lent until `release` is called with `context`.
+    ///
+    /// # Safety
+    ///
+    /// With `release`, the segments' memory stays until it is called.
+    unsafe fn import(&self, trust: Trust, release: sys::routecap_release, context: *mut c_void) -> Result<Routing> {
+        let (segments, dtype) = self.checked()?;
+        let default_dtype = if self.experts <= 256 { sys::ROUTECAP_DTYPE_U8 } else { sys::ROUTECAP_DTYPE_I16 };
+        let view = sys::routecap_view {
+            struct_size: size_of::<sys::routecap_view>() as u32,
+            dtype: if dtype == 0 { default_dtype } else { dtype },
+            layers: self.layers,
+            k: self.k,
+            experts: self.experts,
+            validity_bytes: self.validity_bytes,
+            id_space: self.id_space as i32,
+            complete: 0,
+            first: self.first,
+            rows: self.rows,
+            layer_map: self.layer_map.map_or(std::ptr::null(), <[_]>::as_ptr),
+            layer_experts: self.layer_experts.map_or(std::ptr::null(), <[_]>::as_ptr),
+            segments: segments.as_ptr(),
+            segment_size: size_of::<sys::routecap_segment>(),
+            segment_count: segments.len(),
+            layer_provenance: self.layer_provenance.as_ref().map_or(std::ptr::null(), Vec::as_ptr),
+        };
+        let mut routing = std::ptr::null_mut();
+        // SAFETY: every array was checked to be as long as the view says; they live until the call returns, or as the caller promises.
+        check(unsafe { sys::routecap_routing_import(&view, trust as u32, release, context, &mut routing) })?;
+        // SAFETY: the call gave out this reference.
+        Ok(unsafe { Routing::delivered(routing) })
+    }
+}
+
+/// Drops what was lent, a `Box<T>` that was made a pointer.
+///
+/// # Safety
+///
+/// `context` is that pointer, and this is called once.
+pub(crate) unsafe extern "C" fn release<T>(context: *mut c_void) {
+    // SAFETY: as the caller promises.
+    drop(unsafe { Box::from_raw(context.cast::<T>()) });
+}
+
+impl Routing {
+    /// Make a routing of arrays of any origin, which are copied (`routecap_routing_import`).
+    ///
+    /// # Errors
+    ///
+    /// [`Argument`](ErrorKind::Argument) for numbers beyond their limits, segments out of order or arrays of the wrong length;
+    /// [`DType`](ErrorKind::DType); [`Format`](ErrorKind::Format) for an id of a valid cell that is out of range or there twice.
+    pub fn import(arrays: &Arrays<'_>, trust: Trust) -> Result<Routing> {
+        // SAFETY: nothing is lent.
+        unsafe { arrays.import(trust, None, std::ptr::null_mut()) }
+    }
+
+    /// The same without a copy: `arrays` describes memory of `owner`, which the routing keeps. It is dropped on any thread when the routing, and all
+    /// that shares rows with it, is gone, and at once if the call fails; dropping it must not use routecap.
+    ///
+    /// ```
+    /// use routecap::{ArraySegment, Arrays, Routing, Trust};
+    /// # fn main() -> routecap::Result<()> {
+    /// let ids: Vec<i16> = (0..600).collect(); // 300 rows, 1 layer, k = 2
+    /// let routing = Routing::import_lent(
+    ///     ids,
+    ///     |ids| Arrays::new(1, 2, 0, 300).experts(600).segment(ArraySegment::new(0, 300).ids(ids)),
+    ///     Trust::None,
+    /// )?;
+    /// assert!(routing.view()?.is_complete());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`import`](Self::import).
+    pub fn import_lent<T: Send + 'static>(owner: T, arrays: impl for<'a> FnOnce(&'a T) -> Arrays<'a>, trust: Trust) -> Result<Routing> {
+        let owner = Box::into_raw(Box::new(owner));
+        // SAFETY: what is borrowed from the box stays where it is, unchanged, until `release` drops it.
+        let imported = unsafe { arrays(&*owner).import(trust, Some(release::<T>), owner.cast()) };
+        if imported.is_err() {
+            // SAFETY: a call that fails does not call release.
+            unsafe { release::<T>(owner.cast()) };
+        }
+        imported
+    }
+}

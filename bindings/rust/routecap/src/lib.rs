@@ -1,0 +1,147 @@
+//! routecap captures which experts every token of a mixture-of-experts model was sent to, in every layer, from any inference engine, and hands
+//! that out request by request.
+//!
+//! This crate is the safe layer over the C library, whose header is the manual; its words mean the same here:
+//!
+//! - A *capturer*, one per rank and device, is two values: the [`Capturer`], which all threads share, and the [`Forward`], whose calls take the
+//!   engine's stream and are made by one thread at a time.
+//! - A *step* is one forward pass. Its ids get into the *sink*, because routers write them there ([`Forward::sink`]) or they are recorded
+//!   ([`Forward::record`]). [`Span`]s say which of its rows belong to which *request*.
+//! - A [`Routing`] is what is read out: rows of ids, with validity beside them, because every id, zero included, is an ordinary expert. Row i is the
+//!   routing when token i was *input*, so a sequence of S tokens has S-1 rows.
+//!
+//! ```
+//! use routecap::{Config, CopyOptions, IssueOptions, Source, Span, Stream};
+//!
+//! # fn main() -> routecap::Result<()> {
+//! # let (layers, k, tokens) = (2, 2, 3);
+//! let (capturer, mut forward) = Config::host().layers(layers).k(k).experts(8).rows(64).create()?; // once, for each rank
+//!
+//! let request = capturer.open()?; // for each sequence
+//!
+//! forward.begin(tokens, Stream::HOST)?; // around each forward pass
+//! for layer in 0..layers {
+//!     let topk = [0i32, 1, 5, 4, 2, 7]; // what the router of this layer chose: [tokens, k]
+//!     forward.record(layer, &Source::new(&topk, tokens), Stream::HOST)?;
+//! }
+//! forward.snapshot(Stream::HOST)?;
+//! forward.issue(&[Span::new(request, 0, 0, tokens)], &IssueOptions::new(), Stream::HOST)?; // whose rows these were
+//!
+//! let routing = capturer.finish(request, tokens as u64)?; // when the sequence ends
+//! assert!(routing.wait()?.is_complete()); // on any thread
+//! for row in routing.view()?.iter() {
+//!     println!("token {}: {:?}", row.position(), row.ids());
+//! }
+//! let ids = routing.to_vec::<i64>(&CopyOptions::new())?.ids; // [rows, layers, k]
+//! # assert_eq!(ids.len(), 12);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Errors
+//!
+//! A call that fails changes nothing and returns an [`Error`] with a [kind](ErrorKind) and the library's line of text. What is not whole, but
+//! delivered, is no error: [`Completeness`], [`Landing`], [`Filing`].
+//!
+//! # Memory and `unsafe`
+//!
+//! On the host backend everything is safe: calls take slices, and check that they are long enough. On the CUDA backend the library reads and writes
+//! memory of the device when a stream reaches its work, which nobody can check: streams ([`Stream::from_raw`]), memory of the device
+//! ([`Slice::device`] and its like) and adopted sinks ([`Forward::bind`]) are made by `unsafe` functions that say what to keep. All calls that take
+//! them are safe.
+//!
+//! # Features
+//!
+//! - `vendored`: build the C++ library from the sources in `routecap-sys` and link it statically, instead of finding an installed one.
+//! - `ndarray`: sources from, and copies to, arrays of the crate `ndarray`.
+#![deny(missing_docs)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+#[cfg(feature = "ndarray")]
+mod array;
+mod capturer;
+mod config;
+mod copy;
+mod coverage;
+mod error;
+mod forward;
+mod import;
+mod memory;
+mod probe;
+mod range;
+mod received;
+mod request;
+mod router;
+mod routing;
+mod serialized;
+mod source;
+mod stats;
+mod step;
+mod view;
+
+#[cfg(feature = "ndarray")]
+pub use array::{CopiedArray, SegmentArray};
+pub use capturer::Capturer;
+pub use config::{Backend, BackendInfo, Config, IdSpace, Memory, Provenance, Role};
+pub use copy::{Copied, CopyOptions, Order, Strictness};
+pub use coverage::{Coverage, Missing, Reason};
+pub use error::{Completeness, Error, ErrorKind, ItemStatus, Result, last_message, status_name};
+pub use forward::{Forward, Sink};
+pub use import::{ArraySegment, Arrays, Trust};
+pub use memory::{AnySlice, AnySliceMut, BF16, DType, Element, F16, IdElement, IdWeight, Slice, SliceMut, Stream};
+pub use probe::LayerProbe;
+pub use range::{ALL, LANDED, Rows};
+pub use received::{Received, received_merge};
+pub use request::{AcceptItem, Extract, ExtractItem, FinishItem, Kept, Policy, RequestGuard, RequestId};
+pub use router::{GroupScore, Logits, Method, Router, Score};
+pub use routing::Routing;
+pub use serialized::{Piece, SerializedInfo, Splice, serialized_info, splice};
+pub use source::{LayerSource, Source};
+pub use stats::{LayerStats, Stats};
+pub use step::{Filing, Finalized, IssueOptions, Issued, Landing, Snapshot, Span, Step};
+pub use view::{Ids, Row, Segment, View};
+
+/// The README's program, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// The raw bindings, for what this layer does not reach.
+pub use routecap_sys as sys;
+
+/// Most captured layers.
+pub const MAX_LAYERS: u32 = sys::ROUTECAP_MAX_LAYERS;
+/// Most experts per token.
+pub const MAX_K: u32 = sys::ROUTECAP_MAX_K;
+/// Most experts of a layer.
+pub const MAX_EXPERTS: u32 = sys::ROUTECAP_MAX_EXPERTS;
+/// Most experts of a layer that is routed from logits.
+pub const MAX_ROUTED_EXPERTS: u32 = sys::ROUTECAP_MAX_ROUTED_EXPERTS;
+/// Most groups of its experts.
+pub const MAX_GROUPS: u32 = sys::ROUTECAP_MAX_GROUPS;
+/// Most sink rows, that is, tokens of one forward pass.
+pub const MAX_ROWS: u32 = sys::ROUTECAP_MAX_ROWS;
+/// Most source tokens of one dispatch: its ranks times its tokens per rank.
+pub const MAX_RECEIVED: u32 = sys::ROUTECAP_MAX_RECEIVED;
+/// Most steps in flight.
+pub const MAX_SLOTS: u32 = sys::ROUTECAP_MAX_SLOTS;
+/// Positions are below this.
+pub const MAX_POSITION: u64 = sys::ROUTECAP_MAX_POSITION;
+/// Most pieces of a splice.
+pub const MAX_PIECES: u32 = sys::ROUTECAP_MAX_PIECES;
+/// Bytes of the fixed part of a serialised routing's header.
+pub const SERIALIZED_MIN: usize = sys::ROUTECAP_SERIALIZED_MIN as usize;
+
+/// The version of the loaded library: major * 10000 + minor * 100 + patch (`routecap_version`). This crate was made for the one of
+/// `ROUTECAP_VERSION_MAJOR`, `ROUTECAP_VERSION_MINOR` and `ROUTECAP_VERSION_PATCH`; before 1.0 it runs with the same minor version.
+pub fn version() -> u32 {
+    // SAFETY: never fails.
+    unsafe { sys::routecap_version() }
+}
+
+/// The library's functions as one table (`routecap_get_api`), to be handed to code that was not linked with it; `None` if the loaded library cannot
+/// stand in for the version that this crate was made for.
+pub fn api() -> Option<&'static sys::routecap_api> {
+    // SAFETY: the table is in static storage, and at least as large as that version's.
+    unsafe { sys::routecap_get_api(sys::ROUTECAP_VERSION_MAJOR, sys::ROUTECAP_VERSION_MINOR).as_ref() }
+}

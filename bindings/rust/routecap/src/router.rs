@@ -1,0 +1,306 @@
+//! Routing again from logits, for kernels that expose no ids.
+
+use crate::error::{Error, ErrorKind, Result, check};
+use crate::memory::{AnySlice, Checker, Slice, SliceMut, reach};
+use crate::source::{Placement, address, address_at, placement_methods};
+use crate::sys;
+
+/// A method in use, for [`Router::new`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Method {
+    /// Rank probabilities; weights are probabilities: OLMoE, Qwen2 (`ROUTECAP_METHOD_SOFTMAX`).
+    Softmax = sys::ROUTECAP_METHOD_SOFTMAX,
+    /// Rank probabilities; weights sum to 1: Mixtral, Qwen3 (`ROUTECAP_METHOD_SOFTMAX_RENORMALIZE`).
+    SoftmaxRenormalize = sys::ROUTECAP_METHOD_SOFTMAX_RENORMALIZE,
+    /// Rank logits; softmax over the chosen: gpt-oss (`ROUTECAP_METHOD_TOPK_SOFTMAX`).
+    TopkSoftmax = sys::ROUTECAP_METHOD_TOPK_SOFTMAX,
+    /// Rank logits; weights are logits (`ROUTECAP_METHOD_TOPK`).
+    Topk = sys::ROUTECAP_METHOD_TOPK,
+    /// Rank logits; weights are their sigmoid: Llama 4 with k = 1 (`ROUTECAP_METHOD_TOPK_SIGMOID`).
+    TopkSigmoid = sys::ROUTECAP_METHOD_TOPK_SIGMOID,
+    /// Rank sigmoid + bias; weights are sigmoids (`ROUTECAP_METHOD_SIGMOID`).
+    Sigmoid = sys::ROUTECAP_METHOD_SIGMOID,
+    /// Likewise, sum 1: MiniMax M2 (with bias) (`ROUTECAP_METHOD_SIGMOID_RENORMALIZE`).
+    SigmoidRenormalize = sys::ROUTECAP_METHOD_SIGMOID_RENORMALIZE,
+    /// Softmax, groups by their maximum; set groups and scale (`ROUTECAP_METHOD_DEEPSEEK_V2`).
+    DeepSeekV2 = sys::ROUTECAP_METHOD_DEEPSEEK_V2,
+    /// Sigmoid + bias, groups by their top two, sum 1: also GLM, Kimi, Nemotron; set groups, bias and scale (`ROUTECAP_METHOD_DEEPSEEK_V3`).
+    DeepSeekV3 = sys::ROUTECAP_METHOD_DEEPSEEK_V3,
+    /// Sqrt-softplus + bias, sum 1; set bias and scale, or the hash table in layers that have one (`ROUTECAP_METHOD_DEEPSEEK_V4`).
+    DeepSeekV4 = sys::ROUTECAP_METHOD_DEEPSEEK_V4,
+    /// Rank softmax + bias; weights are probabilities, sum 1; set bias and floor (`ROUTECAP_METHOD_ERNIE`).
+    Ernie = sys::ROUTECAP_METHOD_ERNIE,
+}
+
+/// The score of an expert, from its logit x; everything is computed in float32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum Score {
+    /// x (`ROUTECAP_SCORE_LOGIT`).
+    Logit = sys::ROUTECAP_SCORE_LOGIT,
+    /// exp(x - max) / sum of these (`ROUTECAP_SCORE_SOFTMAX`).
+    Softmax = sys::ROUTECAP_SCORE_SOFTMAX,
+    /// 1 / (1 + exp(-x)) (`ROUTECAP_SCORE_SIGMOID`).
+    Sigmoid = sys::ROUTECAP_SCORE_SIGMOID,
+    /// sqrt(log(1 + exp(x))); sqrt(x) above 20 (`ROUTECAP_SCORE_SQRT_SOFTPLUS`).
+    SqrtSoftplus = sys::ROUTECAP_SCORE_SQRT_SOFTPLUS,
+}
+
+/// The score of a group of experts, from their keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum GroupScore {
+    /// The largest (`ROUTECAP_GROUP_MAX`).
+    Max = sys::ROUTECAP_GROUP_MAX,
+    /// Sum of the two largest, which may be equal (`ROUTECAP_GROUP_TOP2`).
+    Top2 = sys::ROUTECAP_GROUP_TOP2,
+    /// Sum of the two largest different ones; of one, if all are equal (`ROUTECAP_GROUP_TOP2_DISTINCT`).
+    Top2Distinct = sys::ROUTECAP_GROUP_TOP2_DISTINCT,
+}
+
+/// How a router chooses k of its experts (`routecap_router`).
+///
+/// The key of an expert is its score plus its bias. With groups, only experts of the kept groups with the largest group scores remain. The k
+/// largest keys win; of equal ones the lower id (of equal groups the lower group). Ids are in order of falling keys, a column each.
+#[derive(Clone, Copy, Debug)]
+pub struct Router<'a> {
+    raw: sys::routecap_router,
+    bias: Option<AnySlice<'a>>,
+    hash_table: Option<Slice<'a, i32>>,
+}
+
+// SAFETY: the pointers of `raw` are NULL; what a router borrows is in the slices.
+unsafe impl Send for Router<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Router<'_> {}
+
+impl<'a> Router<'a> {
+    /// A method in use (`routecap_router_init`); what it takes from the model remains to be set.
+    pub fn new(method: Method) -> Result<Self> {
+        let mut raw = sys::routecap_router::default();
+        // SAFETY: `raw` is a router of the size given.
+        check(unsafe { sys::routecap_router_init(&mut raw, size_of_val(&raw), method as i32) })?;
+        Ok(Router { raw, bias: None, hash_table: None })
+    }
+
+    /// One that is built from nothing: it ranks the scores and weighs with them, without bias, groups or normalisation, until more is set.
+    pub fn custom(score: Score) -> Self {
+        let raw = sys::routecap_router { struct_size: size_of::<sys::routecap_router>() as u32, score: score as i32, ..Default::default() };
+        Router { raw, bias: None, hash_table: None }
+    }
+
+    /// `groups` groups of equal size, up to [`MAX_GROUPS`](crate::MAX_GROUPS), of which `kept` remain, with k experts at least.
+    pub fn groups(mut self, groups: u32, kept: u32) -> Self {
+        (self.raw.groups, self.raw.groups_kept) = (groups, kept);
+        self
+    }
+
+    /// `[experts]` of `f32`, [`F16`](crate::F16) or [`BF16`](crate::BF16): ranks experts and does not weigh them.
+    pub fn bias(mut self, bias: impl Into<AnySlice<'a>>) -> Self {
+        self.bias = Some(bias.into());
+        self
+    }
+
+    /// Weights are multiplied by it.
+    pub fn scale(mut self, scale: f32) -> Self {
+        self.raw.scale = scale;
+        self
+    }
+
+    /// See [`renormalize`](Self::renormalize). The method sets what its models use.
+    pub fn floor(mut self, floor: f32) -> Self {
+        self.raw.floor = floor;
+        self
+    }
+
+    /// `[tokens, k]` ids by token: no key is looked at, logits serve for weights only.
+    pub fn hash_table(mut self, table: impl Into<Slice<'a, i32>>, tokens: u32) -> Self {
+        self.hash_table = Some(table.into());
+        self.raw.hash_tokens = tokens;
+        self
+    }
+
+    /// The score of an expert.
+    pub fn score(mut self, score: Score) -> Self {
+        self.raw.score = score as i32;
+        self
+    }
+
+    /// The score of a group.
+    pub fn group_score(mut self, score: GroupScore) -> Self {
+        self.raw.group_score = score as i32;
+        self
+    }
+
+    fn flag(mut self, flag: u32, on: bool) -> Self {
+        self.raw.flags = if on { self.raw.flags | flag } else { self.raw.flags & !flag };
+        self
+    }
+
+    /// The key is x + bias, not score + bias (`ROUTECAP_ROUTER_RANK_LOGITS`).
+    pub fn rank_logits(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_ROUTER_RANK_LOGITS, on)
+    }
+
+    /// Weights are divided by their sum, and the floor is added to that (`ROUTECAP_ROUTER_RENORMALIZE`).
+    pub fn renormalize(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_ROUTER_RENORMALIZE, on)
+    }
+
+    /// The sum is at least the floor, which is not added (`ROUTECAP_ROUTER_FLOOR_MAX`).
+    pub fn floor_max(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_ROUTER_FLOOR_MAX, on)
+    }
+
+    /// Sigmoid as 0.5 * tanh(0.5 * x) + 0.5 (`ROUTECAP_ROUTER_SIGMOID_TANH`).
+    pub fn sigmoid_tanh(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_ROUTER_SIGMOID_TANH, on)
+    }
+
+    /// Experts of groups that are not kept have the key 0; without it they are out of the running (`ROUTECAP_ROUTER_GROUPS_ZERO`).
+    pub fn groups_zero(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_ROUTER_GROUPS_ZERO, on)
+    }
+
+    /// In C's form, its memory checked against what a layer of `experts` experts will read.
+    pub(crate) fn checked(&self, checker: &Checker, k: u32, experts: u32) -> Result<sys::routecap_router> {
+        if let Some(bias) = &self.bias {
+            checker.holds("bias", bias.place, bias.len, experts.into())?;
+        }
+        if let Some(table) = self.hash_table {
+            checker.holds("hash_table", table.place, table.len, u64::from(self.raw.hash_tokens) * u64::from(k))?;
+        }
+        Ok(sys::routecap_router {
+            bias: address_at(self.bias, 0),
+            bias_dtype: self.bias.map_or(0, |bias| bias.dtype as i32),
+            hash_table: address(self.hash_table),
+            ..self.raw
+        })
+    }
+}
+
+/// The logits of one layer: a matrix of rows x experts elements of `f32`, [`F16`](crate::F16) or [`BF16`](crate::BF16) (`routecap_logits`).
+#[derive(Debug)]
+pub struct Logits<'a> {
+    logits: Option<AnySlice<'a>>,
+    start: usize,
+    row_stride: i64,
+    column_stride: i64,
+    placement: Placement<'a>,
+    tokens: Option<AnySlice<'a>>,
+    experts: u32,
+    weights: Option<SliceMut<'a, f32>>,
+    weights_stride: i64,
+}
+
+impl<'a> Logits<'a> {
+    /// `rows` rows of `logits`, dense, one after another.
+    pub fn new(logits: impl Into<AnySlice<'a>>, rows: u32) -> Self {
+        Logits { logits: Some(logits.into()), ..Logits::none(rows) }
+    }
+
+    /// No logits: for a router with a hash table, if no weights are wanted.
+    pub fn none(rows: u32) -> Self {
+        Logits {
+            logits: None,
+            start: 0,
+            row_stride: 0,
+            column_stride: 0,
+            placement: Placement { rows, ..Placement::default() },
+            tokens: None,
+            experts: 0,
+            weights: None,
+            weights_stride: 0,
+        }
+    }
+
+    placement_methods!();
+
+    /// The element that is row 0, column 0. Default 0.
+    pub fn start(mut self, element: usize) -> Self {
+        self.start = element;
+        self
+    }
+
+    /// Elements from one row to the next. Default `experts`.
+    pub fn row_stride(mut self, elements: i64) -> Self {
+        self.row_stride = elements;
+        self
+    }
+
+    /// Elements from one column to the next. Default 1.
+    pub fn column_stride(mut self, elements: i64) -> Self {
+        self.column_stride = elements;
+        self
+    }
+
+    /// `[rows]` of `i32` or `i64`: the input token of each row, where the router has a hash table.
+    pub fn tokens(mut self, tokens: impl Into<AnySlice<'a>>) -> Self {
+        self.tokens = Some(tokens.into());
+        self
+    }
+
+    /// Columns: k or more, and no more than the layer's or [`MAX_ROUTED_EXPERTS`](crate::MAX_ROUTED_EXPERTS). Default the layer's.
+    pub fn experts(mut self, experts: u32) -> Self {
+        self.experts = experts;
+        self
+    }
+
+    /// `[rows, stride]` receives the weight of each column, for every live row; `stride` 0 means k. A disabled capturer writes none.
+    pub fn weights(mut self, weights: impl Into<SliceMut<'a, f32>>, stride: i64) -> Self {
+        self.weights = Some(weights.into());
+        self.weights_stride = stride;
+        self
+    }
+
+    /// How many experts these logits are of, in a layer of `layer_experts`.
+    pub(crate) fn columns(&self, layer_experts: u32) -> u32 {
+        if self.experts == 0 { layer_experts } else { self.experts }
+    }
+
+    /// In C's form, its memory checked against what routing of `experts` experts will read and write.
+    pub(crate) fn checked(&mut self, checker: &Checker, k: u32, experts: u32) -> Result<sys::routecap_logits> {
+        let rows = self.placement.rows;
+        if let Some(logits) = &self.logits {
+            let row_stride = if self.row_stride == 0 { i64::from(experts) } else { self.row_stride };
+            let column_stride = if self.column_stride == 0 { 1 } else { self.column_stride };
+            checker.reaches(
+                "logits",
+                logits.place,
+                logits.len,
+                self.start,
+                reach(rows.into(), experts.into(), row_stride, column_stride),
+            )?;
+        }
+        if let Some(tokens) = &self.tokens {
+            checker.holds("tokens", tokens.place, tokens.len, rows.into())?;
+        }
+        if let Some(weights) = &self.weights {
+            let stride = if self.weights_stride == 0 { i64::from(k) } else { self.weights_stride };
+            if stride < 0 {
+                return Err(Error::new(ErrorKind::Argument, "the stride of weights is negative"));
+            }
+            checker.reaches("weights", weights.place, weights.len, 0, reach(rows.into(), k.into(), stride, 1))?;
+        }
+        self.placement.check(checker)?;
+        Ok(sys::routecap_logits {
+            struct_size: size_of::<sys::routecap_logits>() as u32,
+            dtype: self.logits.map_or(sys::ROUTECAP_DTYPE_F32, |logits| logits.dtype as i32),
+            logits: address_at(self.logits, self.start),
+            row_stride: self.row_stride,
+            column_stride: self.column_stride,
+            rows,
+            first_row: self.placement.first_row,
+            live_rows: address(self.placement.live_rows),
+            row_base: address(self.placement.row_base),
+            row_index: address(self.placement.row_index),
+            tokens: address_at(self.tokens, 0),
+            tokens_dtype: self.tokens.map_or(0, |tokens| tokens.dtype as i32),
+            experts: self.experts,
+            weights: self.weights.as_ref().map_or(std::ptr::null_mut(), |weights| weights.address),
+            weights_stride: self.weights_stride,
+        })
+    }
+}

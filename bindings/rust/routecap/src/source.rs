@@ -1,0 +1,266 @@
+//! Expert ids as a router leaves them, to be recorded.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{AnySlice, Checker, Place, Slice, reach};
+use crate::sys;
+
+/// Which sink rows the rows of a source or of logits are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Placement<'a> {
+    pub(crate) rows: u32,
+    pub(crate) first_row: u32,
+    pub(crate) live_rows: Option<Slice<'a, i32>>,
+    pub(crate) row_base: Option<Slice<'a, i32>>,
+    pub(crate) row_index: Option<Slice<'a, i32>>,
+}
+
+impl Placement<'_> {
+    pub(crate) fn check(&self, checker: &Checker) -> Result<()> {
+        for (name, slice, needed) in
+            [("live_rows", self.live_rows, 1), ("row_base", self.row_base, 1), ("row_index", self.row_index, u64::from(self.rows))]
+        {
+            if let Some(slice) = slice {
+                checker.holds(name, slice.place, slice.len, needed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The address of optional memory, NULL for none.
+pub(crate) fn address<T>(slice: Option<Slice<'_, T>>) -> *const T {
+    slice.map_or(std::ptr::null(), |slice| slice.address)
+}
+
+/// The address of element `start` of optional memory, NULL for none.
+pub(crate) fn address_at(slice: Option<AnySlice<'_>>, start: usize) -> *const std::ffi::c_void {
+    slice.map_or(std::ptr::null(), |slice| slice.address.wrapping_byte_add(start.wrapping_mul(slice.dtype.size())))
+}
+
+/// The methods by which sources and logits say where their rows go.
+macro_rules! placement_methods {
+    () => {
+        /// The sink row of row 0; the others follow. Default 0.
+        pub fn first_row(mut self, row: u32) -> Self {
+            self.placement.first_row = row;
+            self
+        }
+
+        /// One number: only so many rows hold anything, clamped to `0..=rows`. Default all.
+        pub fn live_rows(mut self, rows: impl Into<Slice<'a, i32>>) -> Self {
+            self.placement.live_rows = Some(rows.into());
+            self
+        }
+
+        /// One number that is added to `first_row`.
+        pub fn row_base(mut self, base: impl Into<Slice<'a, i32>>) -> Self {
+            self.placement.row_base = Some(base.into());
+            self
+        }
+
+        /// `[rows]` the sink row of each row, negative for none, instead of `first_row`.
+        pub fn row_index(mut self, index: impl Into<Slice<'a, i32>>) -> Self {
+            self.placement.row_index = Some(index.into());
+            self
+        }
+    };
+}
+pub(crate) use placement_methods;
+
+/// Expert ids as a router leaves them: a matrix of rows x `columns` elements of `i16`, `i32`, `u32`, `i64` or [`IdWeight`](crate::IdWeight)
+/// (`routecap_source`).
+///
+/// What it takes to make ids of this capturer from them: columns at and after the capturer's k are dropped (fused shared experts); then the table,
+/// if there is one, replaces an id by `table[id]`, and an id outside the table becomes invalid; then the offset is added. An id that is outside
+/// the layer's range in the end makes its cell missing; nothing wraps.
+///
+/// ```
+/// use routecap::Source;
+/// let wide = vec![0i32; 5 * 16];
+/// let topk = Source::new(&wide, 5).row_stride(16); // the first k of 16 columns, 5 rows
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    ids: Option<AnySlice<'a>>,
+    start: usize,
+    row_stride: i64,
+    column_stride: i64,
+    columns: u32,
+    pub(crate) placement: Placement<'a>,
+    offset: i32,
+    table: Option<Slice<'a, i32>>,
+    flags: u32,
+}
+
+impl<'a> Source<'a> {
+    /// Of one layer: `rows` rows of `ids`, dense, one after another.
+    pub fn new(ids: impl Into<AnySlice<'a>>, rows: u32) -> Self {
+        Source { ids: Some(ids.into()), ..Source::common(rows) }
+    }
+
+    /// What several layers have in common, for [`Forward::record_layers`](crate::Forward::record_layers): without ids and table.
+    pub fn common(rows: u32) -> Self {
+        Source {
+            ids: None,
+            start: 0,
+            row_stride: 0,
+            column_stride: 0,
+            columns: 0,
+            placement: Placement { rows, ..Placement::default() },
+            offset: 0,
+            table: None,
+            flags: 0,
+        }
+    }
+
+    placement_methods!();
+
+    /// The element that is row 0, column 0. Default 0.
+    pub fn start(mut self, element: usize) -> Self {
+        self.start = element;
+        self
+    }
+
+    /// Elements from one row to the next. Default `columns`.
+    pub fn row_stride(mut self, elements: i64) -> Self {
+        self.row_stride = elements;
+        self
+    }
+
+    /// Elements from one column to the next. Default 1.
+    pub fn column_stride(mut self, elements: i64) -> Self {
+        self.column_stride = elements;
+        self
+    }
+
+    /// Columns present, the capturer's k or more. Default k.
+    pub fn columns(mut self, columns: u32) -> Self {
+        self.columns = columns;
+        self
+    }
+
+    /// A number that is added to each id.
+    pub fn offset(mut self, offset: i32) -> Self {
+        self.offset = offset;
+        self
+    }
+
+    /// The id of each source id: a placement's physical-to-logical table.
+    pub fn table(mut self, table: impl Into<Slice<'a, i32>>) -> Self {
+        self.table = Some(table.into());
+        self
+    }
+
+    /// Launch the copy with programmatic dependent launch (`ROUTECAP_SOURCE_OVERLAP`), so that it may start while a router that allows it is still
+    /// running. Compute capability 9.0 or newer; elsewhere without effect.
+    pub fn overlap(mut self, overlap: bool) -> Self {
+        self.flags = if overlap { sys::ROUTECAP_SOURCE_OVERLAP } else { 0 };
+        self
+    }
+
+    fn check_ids(&self, checker: &Checker, k: u32, ids: &AnySlice<'_>) -> Result<()> {
+        let columns = if self.columns == 0 { k } else { self.columns };
+        let row_stride = if self.row_stride == 0 { i64::from(columns) } else { self.row_stride };
+        let column_stride = if self.column_stride == 0 { 1 } else { self.column_stride };
+        let reach = reach(self.placement.rows.into(), columns.into(), row_stride, column_stride);
+        checker.reaches("ids", ids.place, ids.len, self.start, reach)
+    }
+
+    /// In C's form, its memory checked against what a capturer of `k` experts per token will read.
+    pub(crate) fn checked(&self, checker: &Checker, k: u32) -> Result<sys::routecap_source> {
+        if let Some(ids) = &self.ids {
+            self.check_ids(checker, k, ids)?;
+        }
+        if let Some(table) = self.table {
+            checker.holds("table", table.place, table.len, 0)?;
+        }
+        self.placement.check(checker)?;
+        Ok(sys::routecap_source {
+            struct_size: size_of::<sys::routecap_source>() as u32,
+            dtype: self.ids.map_or(0, |ids| ids.dtype as i32),
+            ids: address_at(self.ids, self.start),
+            row_stride: self.row_stride,
+            column_stride: self.column_stride,
+            rows: self.placement.rows,
+            k_source: self.columns,
+            live_rows: address(self.placement.live_rows),
+            row_base: address(self.placement.row_base),
+            row_index: address(self.placement.row_index),
+            first_row: self.placement.first_row,
+            offset: self.offset,
+            table: address(self.table),
+            table_size: self.table.map_or(Ok(0), table_size)?,
+            flags: self.flags,
+        })
+    }
+
+    /// The same for several layers, which go into `raw`.
+    pub(crate) fn checked_layers(
+        &self,
+        checker: &Checker,
+        k: u32,
+        layers: &[LayerSource<'_>],
+        raw: &mut Vec<sys::routecap_layer_source>,
+    ) -> Result<sys::routecap_source> {
+        let mut source = self.checked(checker, k)?;
+        source.dtype = sys::ROUTECAP_DTYPE_I32; // of no layer
+        raw.clear();
+        for (i, layer) in layers.iter().enumerate() {
+            self.check_ids(checker, k, &layer.ids)?;
+            let size = layer.table.map_or(Ok(0), table_size)?;
+            if let Some(table) = layer.table {
+                checker.holds("table", table.place, table.len, 0)?;
+            }
+            if i == 0 {
+                source.dtype = layer.ids.dtype as i32;
+                source.table_size = size;
+            }
+            if layer.ids.dtype as i32 != source.dtype {
+                return Err(Error::new(ErrorKind::DType, "layers that are recorded together have ids of one dtype"));
+            }
+            if size != source.table_size {
+                return Err(Error::new(ErrorKind::Argument, "layers that are recorded together have tables of one size, or none"));
+            }
+            raw.push(sys::routecap_layer_source {
+                layer: layer.layer,
+                reserved: 0,
+                ids: address_at(Some(layer.ids), self.start),
+                table: address(layer.table),
+            });
+        }
+        Ok(source)
+    }
+}
+
+fn table_size(table: Slice<'_, i32>) -> Result<u32> {
+    u32::try_from(table.len).map_err(|_| Error::new(ErrorKind::Argument, format!("table has {} entries", table.len)))
+}
+
+/// The ids of one layer among several that are recorded at once (`routecap_layer_source`).
+#[derive(Clone, Copy, Debug)]
+pub struct LayerSource<'a> {
+    layer: u32,
+    ids: AnySlice<'a>,
+    table: Option<Slice<'a, i32>>,
+}
+
+impl<'a> LayerSource<'a> {
+    /// The ids of layer `layer`, laid out as the common [`Source`] says.
+    pub fn new(layer: u32, ids: impl Into<AnySlice<'a>>) -> Self {
+        LayerSource { layer, ids: ids.into(), table: None }
+    }
+
+    /// As [`Source::table`]; all layers have one, of one size, or none has.
+    pub fn table(mut self, table: impl Into<Slice<'a, i32>>) -> Self {
+        self.table = Some(table.into());
+        self
+    }
+}
+
+/// The side where a backend reads memory.
+pub(crate) fn place_of(backend: crate::Backend) -> Place {
+    match backend {
+        crate::Backend::Host => Place::Host,
+        crate::Backend::Cuda => Place::Device,
+    }
+}

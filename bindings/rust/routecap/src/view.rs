@@ -1,0 +1,341 @@
+//! A routing's contents, in place.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::sys;
+use crate::{DType, IdSpace, Provenance};
+
+/// A routing's contents, in place (`routecap_view`): segments of consecutive rows, and rows one by one.
+///
+/// ```
+/// # fn example(routing: &routecap::Routing) -> routecap::Result<()> {
+/// let view = routing.view()?;
+/// for row in view.iter() {
+///     for (layer, cell) in row.cells().enumerate() {
+///         match cell {
+///             Some(ids) => println!("token {}, layer {}: {:?}", row.position(), view.layer_map()[layer], ids),
+///             None => println!("token {}, layer {}: missing", row.position(), view.layer_map()[layer]),
+///         }
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    raw: sys::routecap_view,
+    routing: PhantomData<&'a ()>,
+}
+
+// SAFETY: a view only shows what no one changes.
+unsafe impl Send for View<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for View<'_> {}
+
+impl<'a> View<'a> {
+    /// # Safety
+    ///
+    /// `raw` was filled by the library for a routing that lives for `'a`.
+    pub(crate) unsafe fn new(raw: sys::routecap_view) -> Self {
+        View { raw, routing: PhantomData }
+    }
+
+    /// Position of the first row.
+    pub fn first(&self) -> u64 {
+        self.raw.first
+    }
+
+    /// How many rows.
+    pub fn rows(&self) -> u64 {
+        self.raw.rows
+    }
+
+    /// The positions of the rows.
+    pub fn positions(&self) -> Range<u64> {
+        self.raw.first..self.raw.first + self.raw.rows
+    }
+
+    /// Layers of each row.
+    pub fn layers(&self) -> u32 {
+        self.raw.layers
+    }
+
+    /// Experts per token.
+    pub fn k(&self) -> u32 {
+        self.raw.k
+    }
+
+    /// The most experts of any layer.
+    pub fn experts(&self) -> u32 {
+        self.raw.experts
+    }
+
+    /// Of the ids: U8 if there are at most 256 experts, otherwise I16.
+    pub fn dtype(&self) -> DType {
+        if self.raw.dtype == sys::ROUTECAP_DTYPE_U8 { DType::U8 } else { DType::I16 }
+    }
+
+    /// Bytes of validity in a row.
+    pub fn validity_bytes(&self) -> usize {
+        self.raw.validity_bytes as usize
+    }
+
+    /// What the ids number.
+    pub fn id_space(&self) -> IdSpace {
+        IdSpace::of(self.raw.id_space)
+    }
+
+    /// Whether no cell is missing.
+    pub fn is_complete(&self) -> bool {
+        self.raw.complete != 0
+    }
+
+    fn per_layer<T>(&self, table: *const T) -> &'a [T] {
+        // SAFETY: a view's tables have an entry for each layer, for 'a.
+        unsafe { slice(table, self.raw.layers as usize) }
+    }
+
+    /// `[layers]` index of each captured layer in the decoder.
+    pub fn layer_map(&self) -> &'a [i32] {
+        self.per_layer(self.raw.layer_map)
+    }
+
+    /// `[layers]` experts of each layer.
+    pub fn layer_experts(&self) -> &'a [u32] {
+        self.per_layer(self.raw.layer_experts)
+    }
+
+    /// How the ids of each layer were had.
+    pub fn layer_provenance(&self) -> impl ExactSizeIterator<Item = Provenance> + use<'a> {
+        self.per_layer(self.raw.layer_provenance).iter().map(|value| Provenance::of(*value))
+    }
+
+    /// The segments, in order: together exactly the rows.
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment<'a>> + use<'a> {
+        let view = self.raw;
+        (0..view.segment_count).map(move |i| {
+            // SAFETY: there are segment_count of them, segment_size bytes apart, for 'a.
+            let raw = unsafe { &*view.segments.byte_add(i * view.segment_size) };
+            Segment { raw, layers: view.layers, k: view.k, dtype: view.dtype, validity_bytes: view.validity_bytes as usize }
+        })
+    }
+
+    /// The rows, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Row<'a>> + use<'a> {
+        self.segments().flat_map(|segment| segment.iter())
+    }
+
+    /// The row at a position, if the routing has it.
+    pub fn row(&self, position: u64) -> Option<Row<'a>> {
+        let segment = self.segments().find(|segment| segment.positions().contains(&position))?;
+        Some(segment.row(position - segment.first()))
+    }
+}
+
+/// # Safety
+///
+/// `data` points to `len` elements that live for `'a` and do not change.
+unsafe fn slice<'a, T>(data: *const T, len: usize) -> &'a [T] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(data, len) }
+}
+
+/// Expert ids as they lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids<'a> {
+    /// Of models with up to 256 experts in any layer.
+    U8(&'a [u8]),
+    /// Of others.
+    I16(&'a [i16]),
+}
+
+impl<'a> Ids<'a> {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Ids::U8(ids) => ids.len(),
+            Ids::I16(ids) => ids.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One of them, if there are so many.
+    pub fn get(&self, index: usize) -> Option<u16> {
+        match self {
+            Ids::U8(ids) => ids.get(index).map(|id| u16::from(*id)),
+            Ids::I16(ids) => ids.get(index).map(|id| *id as u16), // below 2^15
+        }
+    }
+
+    /// Some of them.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many.
+    pub fn slice(&self, range: Range<usize>) -> Ids<'a> {
+        match self {
+            Ids::U8(ids) => Ids::U8(&ids[range]),
+            Ids::I16(ids) => Ids::I16(&ids[range]),
+        }
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = u16> + use<'a> {
+        let ids = *self;
+        (0..ids.len()).map(move |i| ids.get(i).unwrap_or_default())
+    }
+}
+
+/// Consecutive rows whose ids lie next to one another in memory (`routecap_segment`).
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    raw: &'a sys::routecap_segment,
+    layers: u32,
+    k: u32,
+    dtype: i32,
+    validity_bytes: usize,
+}
+
+// SAFETY: a segment only shows what no one changes.
+unsafe impl Send for Segment<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Segment<'_> {}
+
+impl<'a> Segment<'a> {
+    /// Position of the first row.
+    pub fn first(&self) -> u64 {
+        self.raw.first
+    }
+
+    /// How many rows.
+    pub fn rows(&self) -> u64 {
+        self.raw.rows
+    }
+
+    /// The positions of the rows.
+    pub fn positions(&self) -> Range<u64> {
+        self.raw.first..self.raw.first + self.raw.rows
+    }
+
+    /// `[rows, layers, k]`, as it is in memory: layers of a row.
+    pub fn layers(&self) -> u32 {
+        self.layers
+    }
+
+    /// Experts per token.
+    pub fn k(&self) -> u32 {
+        self.k
+    }
+
+    fn per_row(&self) -> usize {
+        self.layers as usize * self.k as usize
+    }
+
+    /// `[rows, layers, k]` in C order; `None`: all cells of these rows are missing. Those of a cell that is not valid have no meaning.
+    pub fn ids(&self) -> Option<Ids<'a>> {
+        if self.raw.ids.is_null() {
+            return None;
+        }
+        let len = self.raw.rows as usize * self.per_row();
+        // SAFETY: a segment has so many ids of its view's dtype, for 'a.
+        Some(unsafe {
+            match self.dtype {
+                sys::ROUTECAP_DTYPE_U8 => Ids::U8(slice(self.raw.ids.cast(), len)),
+                _ => Ids::I16(slice(self.raw.ids.cast(), len)),
+            }
+        })
+    }
+
+    /// `[rows, validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid; `None`: all are, if there are ids.
+    pub fn validity(&self) -> Option<&'a [u8]> {
+        // SAFETY: a segment with validity has so many bytes of it, for 'a.
+        (!self.raw.validity.is_null()).then(|| unsafe { slice(self.raw.validity, self.raw.rows as usize * self.validity_bytes) })
+    }
+
+    /// Bytes of validity in a row.
+    pub fn validity_bytes(&self) -> usize {
+        self.validity_bytes
+    }
+
+    /// The tags of rows, where they are not all [`tag`](Self::tag).
+    pub fn tags(&self) -> Option<&'a [u64]> {
+        // SAFETY: a segment with tags has one for each row, for 'a.
+        (!self.raw.tags.is_null()).then(|| unsafe { slice(self.raw.tags, self.raw.rows as usize) })
+    }
+
+    /// The tag of all rows, where there are no [`tags`](Self::tags).
+    pub fn tag(&self) -> u64 {
+        self.raw.tag
+    }
+
+    /// The `index`-th row.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many.
+    pub fn row(&self, index: u64) -> Row<'a> {
+        assert!(index < self.rows(), "row {index} of {}", self.rows());
+        Row { segment: *self, index: index as usize }
+    }
+
+    /// The rows, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Row<'a>> + use<'a> {
+        let segment = *self;
+        (0..segment.rows() as usize).map(move |index| Row { segment, index })
+    }
+}
+
+/// The ids of every layer for one input token.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    segment: Segment<'a>,
+    index: usize,
+}
+
+impl<'a> Row<'a> {
+    /// Its position in the sequence.
+    pub fn position(&self) -> u64 {
+        self.segment.first() + self.index as u64
+    }
+
+    /// The tag of the step that delivered it.
+    pub fn tag(&self) -> u64 {
+        self.segment.tags().map_or(self.segment.tag(), |tags| tags[self.index])
+    }
+
+    /// `[layers, k]`; `None`: all cells are missing. Those of a cell that is not valid have no meaning.
+    pub fn ids(&self) -> Option<Ids<'a>> {
+        let n = self.segment.per_row();
+        Some(self.segment.ids()?.slice(self.index * n..(self.index + 1) * n))
+    }
+
+    /// Whether the cell of a layer is valid; those of layers that do not exist are not.
+    pub fn is_valid(&self, layer: u32) -> bool {
+        if layer >= self.segment.layers || self.segment.raw.ids.is_null() {
+            return false;
+        }
+        let of_row = |validity: &[u8]| validity[self.index * self.segment.validity_bytes + layer as usize / 8] >> (layer % 8) & 1 != 0;
+        self.segment.validity().is_none_or(of_row)
+    }
+
+    /// The k ids of a layer's cell, in the router's order; `None` if it is missing.
+    pub fn cell(&self, layer: u32) -> Option<Ids<'a>> {
+        let k = self.segment.k as usize;
+        let at = layer as usize * k;
+        self.is_valid(layer).then(|| self.ids().map(|ids| ids.slice(at..at + k))).flatten()
+    }
+
+    /// The cells of all layers.
+    pub fn cells(&self) -> impl ExactSizeIterator<Item = Option<Ids<'a>>> + use<'a> {
+        let row = *self;
+        (0..self.segment.layers as usize).map(move |layer| row.cell(layer as u32))
+    }
+}

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Everything there is to check of the Rust crates, against a library installed under PREFIX. To be run in the project's root:
+#
+#     bash bindings/rust/test.sh PREFIX
+#
+# The CUDA tests run with the fake driver of tests/fault, in the folder that ROUTECAP_FAKE_CUDA names or where tests/run.sh builds it. Left under
+# build/rust: cuda_tests and bench_rust, the programs to carry to another machine.
+. examples/setup.sh
+set +e
+installed=$(cd "${1:?usage: bash bindings/rust/test.sh PREFIX}" && pwd) || exit 1
+work=$build/rust
+rust=$root/bindings/rust
+mkdir -p "$work"
+
+need cargo=cargo cc=gcc c++=g++ cmake=cmake pkg-config=pkg-config
+ls /usr/lib/llvm-*/lib/libclang*.so* > /dev/null 2>&1 || need /no/libclang=libclang-dev
+PKG_CONFIG_PATH=$(dirname "$(find "$installed" -name routecap.pc)")
+LD_LIBRARY_PATH=$(dirname "$(find "$installed" -name libroutecap.so.0)")
+export PKG_CONFIG_PATH LD_LIBRARY_PATH
+unset CARGO_TARGET_DIR # .cargo/config.toml has it
+cd "$rust" || exit 1
+
+passed=0 failed=0
+check() { # NAME COMMAND...: one check
+    local name=$1
+    shift
+    if "$@" > "$work/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        cat "$work/log"
+        say "failed: $name"
+    fi
+}
+# NAME COMMAND...: as many checks as its tests. A command that fails without a test that does, as one that does not compile, is one.
+count() {
+    local name=$1 status good bad
+    shift
+    "$@" > "$work/log" 2>&1
+    status=$?
+    good=$(sum_of passed) bad=$(sum_of failed)
+    [ "$good$bad" != 00 ] || status=1
+    [ "$status" = 0 ] || { cat "$work/log"; say "failed: $name"; [ "$bad" != 0 ] || bad=1; }
+    passed=$((passed + good)) failed=$((failed + bad))
+    say "$name: $good passed, $bad failed"
+}
+sum_of() { awk -v what="$1" '/^test result: / { for (i = 2; i <= NF; i++) if ($i ~ "^" what) sum += $(i - 1) } END { print sum + 0 }' "$work/log"; }
+
+# built ARGUMENTS...: the path of the one program that cargo builds of them.
+built() { cargo "$@" --no-run --message-format=json 2> "$work/log" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1; }
+
+check "the bindings are what the header gives" bash generate.sh --check
+check "rustfmt" cargo fmt --all --check
+check "clippy" cargo clippy --quiet --workspace --all-targets --features routecap/ndarray -- -D warnings
+check "documentation, without the library" env -u PKG_CONFIG_PATH DOCS_RS=1 RUSTDOCFLAGS="-D warnings" CARGO_TARGET_DIR="$work/docs" \
+    cargo doc --quiet --workspace --no-deps --features routecap/ndarray
+count "tests" cargo test --workspace --features routecap/ndarray --no-fail-fast
+check "example" cargo run --quiet --example worker_loop
+
+fake=${ROUTECAP_FAKE_CUDA:-$build/tests/fake}
+cuda=$(built test -p routecap --test cuda --features ndarray)
+if [ ! -x "$cuda" ]; then
+    cat "$work/log"
+    failed=$((failed + 1))
+elif [ -e "$fake/libcuda.so.1" ]; then
+    cp "$cuda" "$work/cuda_tests"
+    LD_LIBRARY_PATH=$fake:$LD_LIBRARY_PATH FAKE_CUDA_ABORT=1 count "CUDA tests" "$work/cuda_tests" --include-ignored
+else
+    failed=$((failed + 1))
+    say "failed: CUDA tests: there is no fake driver in $fake (set ROUTECAP_FAKE_CUDA)"
+fi
+
+bench=$(built bench -p routecap --bench bench_rust)
+check "benchmark" test -x "$bench"
+[ -x "$bench" ] && cp "$bench" "$work/bench_rust"
+
+# The packages alone, anywhere: with the sources that they contain, and no installed library. Once for each content.
+check "packages" cargo package --quiet --workspace --allow-dirty
+outside() {
+    local place crate content status
+    content=$(for crate in "$work"/target/package/routecap*.crate; do
+        tar -xzOf "$crate" --wildcards --exclude='*.cargo_vcs_info.json' '*'
+    done | sha256sum)
+    [ "$content" != "$(cat "$work/outside.ok" 2> /dev/null)" ] || return 0
+    place=$(mktemp -d) || return 1
+    for crate in "$work"/target/package/routecap*.crate; do tar -xzf "$crate" -C "$place" || return 1; done
+    mkdir -p "$place/program/src"
+    cp "$place"/routecap-0*/examples/worker_loop.rs "$place/program/src/main.rs"
+    cat > "$place/program/Cargo.toml" << EOF
+[package]
+name = "program"
+version = "0.0.0"
+edition = "2024"
+[dependencies]
+routecap = { path = "$(echo "$place"/routecap-0*)", features = ["vendored"] }
+[patch.crates-io]
+routecap-sys = { path = "$(echo "$place"/routecap-sys-*)" }
+EOF
+    (cd "$place/program" && env -u PKG_CONFIG_PATH -u LD_LIBRARY_PATH ROUTECAP_CUDA=OFF CARGO_TARGET_DIR="$work/outside" cargo run)
+    status=$?
+    rm -rf "$place"
+    [ $status = 0 ] && echo "$content" > "$work/outside.ok"
+    return $status
+}
+check "a program with the packages alone" outside
+
+say "$passed checks passed, $failed failed"
+[ "$failed" = 0 ]
