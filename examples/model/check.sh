@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Proves that the shipped files are one model, the same in PyTorch, llama.cpp and, where it is installed, transformers.
+# usage: check.sh [FOLDER [TEXT:BYTES]]   ROUTECAP_TORCH_PYTHON: a Python with PyTorch, in the place of one made under build/
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+
+folder=${1:-examples/model/weights}
+text=${2:-README.md:1000}
+work=$build/model
+mkdir -p "$work"
+need cc=gcc
+install_llama
+torch_python=${ROUTECAP_TORCH_PYTHON:-}
+[ -n "$torch_python" ] || install_torch
+
+export PYTHONDONTWRITEBYTECODE=1 GGML_BACKEND_DIR=$llama_libraries
+mapfile -t engine < <(find "$llama_libraries" -regextype posix-extended -regex '.*/lib(llama|ggml|ggml-base)(\.v[0-9.]+)?\.so')
+cc -O2 -std=gnu11 -Wall -Wextra -Werror -isystem "$llama/source/include" -isystem "$llama/source/ggml/include" \
+    examples/model/evaluate.c -o "$work/evaluate" "${engine[@]}" -Wl,-rpath,"$llama_libraries"
+"$build/python/bin/python" examples/model/to_gguf.py "$folder" "$work/float32.gguf" --float32
+"$build/python/bin/python" examples/model/to_gguf.py "$folder" "$work/q8_0.gguf"
+cmp "$work/q8_0.gguf" "$folder/model.gguf"
+for model in float32 q8_0; do
+    "$work/evaluate" "$work/$model.gguf" "${text%:*}" "${text##*:}" "$work/$model.out"
+done
+"$torch_python" examples/model/check.py "$folder" "${text%:*}" "${text##*:}" "$work/float32.out" "$work/q8_0.out"
