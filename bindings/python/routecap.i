@@ -1,0 +1,792 @@
+/*
+ * The private module routecap._routecap: the functions and constants of routecap.h, as SWIG finds them there, with the header's own text.
+ *
+ * What is here is how arguments cross, so that no call from Python, however wrong, reads or writes memory that is not its own:
+ *
+ *   status            returned as a member of Status; a negative one raises what make_error makes of it and of the library's text
+ *   data and structs  None, or an object with the buffer protocol, held for the call; its length is checked or passed on as the count. Pointers
+ *                     inside structs are integers: the package's Python code fills them in from tensors that it has checked and holds
+ *   capturer          a capsule of struct capturer, which knows how many calls are inside it
+ *   routing           a capsule of one reference, freed with the capsule: whoever is in a call holds the capsule
+ *   outputs           behind the status, as a tuple
+ *
+ * The GIL is released where a call waits, or works for long on this thread; a call of the forward path on CUDA does neither, and asking for the
+ * GIL again could cost it more than it takes.
+ */
+%module _routecap
+
+%{
+#include <routecap.h>
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- Errors ------------------------------------------------------------------------------- */
+
+static PyObject *statuses;   /* {int: Status} */
+static PyObject *make_error; /* (status, text) -> exception */
+
+static void set_error(int32_t status, const char *text) {
+    PyObject *error = PyObject_CallFunction(make_error, "is", (int)status, text);
+    if (error == NULL) return;
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+}
+
+/* The status as a Status; NULL with the exception set if it is an error. */
+static PyObject *result_of(int32_t status) {
+    if (status < 0) {
+        set_error(status, routecap_last_error());
+        return NULL;
+    }
+    PyObject *number = PyLong_FromLong(status);
+    PyObject *member = number == NULL ? NULL : PyDict_GetItemWithError(statuses, number);
+    Py_XDECREF(number);
+    if (member == NULL && !PyErr_Occurred()) PyErr_Format(PyExc_SystemError, "routecap: unknown status %d", (int)status);
+    Py_XINCREF(member);
+    return member;
+}
+
+/* The error of a buffer that is too small, with what is needed as an attribute. */
+static void set_too_small(uint64_t needed) {
+    PyObject *type, *value, *trace, *number = PyLong_FromUnsignedLongLong(needed);
+    set_error(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_last_error());
+    PyErr_Fetch(&type, &value, &trace);
+    if (number != NULL && value != NULL && PyObject_SetAttrString(value, "needed", number) < 0) PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+    Py_XDECREF(number);
+}
+
+/* result, and output behind it. Both references are taken. */
+static PyObject *with_output(PyObject *result, PyObject *output) {
+    PyObject *joined = NULL;
+    if (output != NULL && PyTuple_Check(result)) {
+        PyObject *last = PyTuple_Pack(1, output);
+        if (last != NULL) joined = PySequence_Concat(result, last);
+        Py_XDECREF(last);
+    } else if (output != NULL) {
+        joined = PyTuple_Pack(2, result, output);
+    }
+    Py_DECREF(result);
+    Py_XDECREF(output);
+    return joined;
+}
+
+/* ---- Numbers and buffers ------------------------------------------------------------------ */
+
+static int unsigned_from(PyObject *object, unsigned long long most, const char *name, unsigned long long *value) {
+    PyObject *index = PyNumber_Index(object);
+    if (index == NULL) return 0;
+    *value = PyLong_AsUnsignedLongLong(index);
+    int bad = *value == (unsigned long long)-1 && PyErr_Occurred() != NULL;
+    if (bad) PyErr_Clear();
+    Py_DECREF(index);
+    if (bad || *value > most) {
+        char text[96];
+        PyOS_snprintf(text, sizeof text, "%s must be in [0, %llu]", name, most);
+        set_error(ROUTECAP_ERR_ARGUMENT, text);
+        return 0;
+    }
+    return 1;
+}
+
+static int signed_from(PyObject *object, long long least, long long most, const char *name, long long *value) {
+    PyObject *index = PyNumber_Index(object);
+    if (index == NULL) return 0;
+    *value = PyLong_AsLongLong(index);
+    int bad = *value == -1 && PyErr_Occurred() != NULL;
+    if (bad) PyErr_Clear();
+    Py_DECREF(index);
+    if (bad || *value < least || *value > most) {
+        char text[96];
+        PyOS_snprintf(text, sizeof text, "%s must be in [%lld, %lld]", name, least, most);
+        set_error(ROUTECAP_ERR_ARGUMENT, text);
+        return 0;
+    }
+    return 1;
+}
+
+/* A buffer's memory, to be released after the call; NULL for None. */
+static int buffer_from(PyObject *object, int writable, const char *name, Py_buffer *buffer) {
+    buffer->obj = NULL, buffer->buf = NULL, buffer->len = 0;
+    if (object == Py_None) return 1;
+    if (PyObject_GetBuffer(object, buffer, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) == 0) return 1;
+    PyErr_Clear();
+    buffer->obj = NULL;
+    char text[128];
+    PyOS_snprintf(text, sizeof text, "%s must be a C-contiguous %sbuffer", name, writable ? "writable " : "");
+    set_error(ROUTECAP_ERR_ARGUMENT, text);
+    return 0;
+}
+
+static int struct_from(PyObject *object, int writable, const char *name, size_t size, Py_buffer *buffer) {
+    if (!buffer_from(object, writable, name, buffer)) return 0;
+    if (buffer->buf == NULL || (size_t)buffer->len >= size) return 1;
+    char text[128];
+    PyOS_snprintf(text, sizeof text, "%s has %zd bytes, %zu are needed", name, buffer->len, size);
+    set_error(ROUTECAP_ERR_ARGUMENT, text);
+    return 0;
+}
+
+static int array_from(PyObject *object, int writable, const char *name, size_t size, Py_buffer *buffer) {
+    if (!buffer_from(object, writable, name, buffer)) return 0;
+    if ((size_t)buffer->len % size == 0) return 1;
+    char text[128];
+    PyOS_snprintf(text, sizeof text, "%s has %zd bytes, which is no multiple of %zu", name, buffer->len, size);
+    set_error(ROUTECAP_ERR_ARGUMENT, text);
+    return 0;
+}
+
+/* ---- Lent memory -------------------------------------------------------------------------- */
+
+/*
+ * Memory of Python objects that routings refer to. The library gives it back on any thread, also one that Python does not know, and while it holds
+ * locks: so it only goes on a list here, and is dropped when this module is called next, or by a pending call.
+ */
+struct lent {
+    struct lent *next;
+    PyObject *owner;
+};
+static _Atomic(struct lent *) returned;
+static atomic_int scheduled; /* a pending call is on its way */
+static atomic_int stopped;   /* the interpreter is about to end: no pending calls any more */
+static atomic_int giving_back;
+
+static struct lent *lend(PyObject *owner) {
+    struct lent *lent = malloc(sizeof *lent);
+    if (lent == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    Py_INCREF(owner);
+    lent->owner = owner;
+    return lent;
+}
+
+static void drop_returned(void) {
+    struct lent *lent = atomic_exchange(&returned, NULL);
+    while (lent != NULL) {
+        struct lent *next = lent->next;
+        Py_DECREF(lent->owner);
+        free(lent);
+        lent = next;
+    }
+}
+
+static int drop_pending(void *unused) {
+    (void)unused;
+    atomic_store(&scheduled, 0);
+    drop_returned();
+    return 0;
+}
+
+static void give_back(void *context) {
+    struct lent *lent = context;
+    atomic_fetch_add(&giving_back, 1);
+    lent->next = atomic_load(&returned);
+    while (!atomic_compare_exchange_weak(&returned, &lent->next, lent)) {
+    }
+    if (!atomic_load(&stopped) && !atomic_exchange(&scheduled, 1) && Py_AddPendingCall(drop_pending, NULL) < 0) atomic_store(&scheduled, 0);
+    atomic_fetch_sub(&giving_back, 1);
+}
+
+/* ---- Handles ------------------------------------------------------------------------------ */
+
+static const char capturer_name[] = "routecap_capturer", routing_name[] = "routecap_routing";
+
+static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL); }
+
+/* Guarded by the GIL. */
+struct capturer {
+    routecap_capturer *capturer; /* NULL once it is destroyed, and of a disabled capturer never */
+    PyObject *kept;              /* what the library writes or gives out until then */
+    pid_t process;               /* in which `calls` is right */
+    int host;                    /* record and snapshot do their work on the calling thread */
+    int closed;
+    int calls; /* inside the library */
+    int views; /* of the sink that are alive */
+};
+
+static void destroy_capturer(struct capturer *self) {
+    routecap_capturer *capturer = self->capturer;
+    PyObject *kept = self->kept;
+    self->capturer = NULL, self->kept = NULL;
+    if (capturer == NULL) return;
+    Py_BEGIN_ALLOW_THREADS
+    routecap_capturer_destroy(capturer);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(kept);
+}
+
+static void free_capturer(PyObject *capsule) {
+    struct capturer *self = PyCapsule_GetPointer(capsule, capturer_name);
+    destroy_capturer(self);
+    free(self);
+}
+
+/* Calls under way come to their end first. Views of the sink may outlive a capturer: then its memory goes with the last of them. */
+static void close_capturer(struct capturer *self) {
+    self->closed = 1;
+    while (self->calls > 1 && self->process == getpid()) { /* the one is the call that closes */
+        Py_BEGIN_ALLOW_THREADS
+        nap();
+        Py_END_ALLOW_THREADS
+    }
+    if (self->views == 0) destroy_capturer(self);
+}
+
+static PyObject *new_capturer(routecap_capturer *capturer, const routecap_config *config) {
+    struct capturer *self = calloc(1, sizeof *self);
+    PyObject *kept = PyList_New(0);
+    PyObject *capsule = self == NULL || kept == NULL ? NULL : PyCapsule_New(self, capturer_name, free_capturer);
+    if (capsule == NULL) {
+        Py_XDECREF(kept);
+        free(self);
+        routecap_capturer_destroy(capturer);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    *self = (struct capturer){.capturer = capturer, .kept = kept, .process = getpid(), .host = config->backend == ROUTECAP_BACKEND_HOST};
+    return capsule;
+}
+
+static struct capturer *capturer_from(PyObject *object) {
+    struct capturer *self = object == Py_None ? NULL : PyCapsule_GetPointer(object, capturer_name);
+    if (self != NULL && !self->closed) return self;
+    if (!PyErr_Occurred()) set_error(ROUTECAP_ERR_STATE, "the capturer is closed");
+    return NULL;
+}
+
+static void free_routing(PyObject *capsule) {
+    routecap_routing_free(PyCapsule_GetPointer(capsule, routing_name));
+    if (atomic_load(&returned) != NULL) drop_returned();
+}
+
+/* NULL, as an output, is None. */
+static PyObject *new_routing(routecap_routing *routing) {
+    if (routing == NULL) Py_RETURN_NONE;
+    PyObject *capsule = PyCapsule_New(routing, routing_name, free_routing);
+    if (capsule == NULL) routecap_routing_free(routing);
+    return capsule;
+}
+
+static routecap_routing *routing_from(PyObject *object) {
+    if (object != Py_None) return PyCapsule_GetPointer(object, routing_name);
+    set_error(ROUTECAP_ERR_STATE, "the routing was freed");
+    return NULL;
+}
+
+/* ---- Memory: what NumPy makes arrays of ---------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    void *address;
+    Py_ssize_t bytes;
+    int writable;
+    PyObject *owner; /* the capsule whose memory it is */
+} Memory;
+static PyTypeObject *memory_type;
+
+static int memory_get_buffer(PyObject *self, Py_buffer *buffer, int flags) {
+    Memory *memory = (Memory *)self;
+    return PyBuffer_FillInfo(buffer, self, memory->address, memory->bytes, !memory->writable, flags);
+}
+
+static void memory_free(PyObject *self) {
+    Memory *memory = (Memory *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    if (PyCapsule_IsValid(memory->owner, capturer_name)) ((struct capturer *)PyCapsule_GetPointer(memory->owner, capturer_name))->views--;
+    Py_XDECREF(memory->owner);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static int make_memory_type(void) {
+    PyType_Slot slots[] = {{Py_bf_getbuffer, memory_get_buffer}, {Py_tp_dealloc, memory_free}, {0, NULL}};
+    PyType_Spec spec = {.name = "routecap._routecap.Memory", .basicsize = sizeof(Memory), .slots = slots,
+                        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION};
+    memory_type = (PyTypeObject *)PyType_FromSpec(&spec);
+    return memory_type != NULL;
+}
+
+/* ---- DLPack: the two structs of the standard ----------------------------------------------- */
+
+typedef struct {
+    void *data;
+    int32_t device_type;
+    int32_t device_id;
+    int32_t ndim;
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+    int64_t *shape;
+    int64_t *strides;
+    uint64_t byte_offset;
+} dlpack_tensor;
+
+typedef struct {
+    uint32_t major;
+    uint32_t minor;
+    void *context;
+    void (*deleter)(void *);
+    uint64_t flags;
+    dlpack_tensor tensor;
+} dlpack_versioned;
+
+typedef struct dlpack_plain {
+    dlpack_tensor tensor;
+    void *context;
+    void (*deleter)(struct dlpack_plain *);
+} dlpack_plain;
+
+/* A tensor that is given away: consumers call the deleter on any thread. */
+struct exported {
+    dlpack_plain plain;
+    int64_t dimensions[4]; /* shape, then strides */
+};
+
+static void free_exported(dlpack_plain *plain) {
+    give_back(plain->context);
+    free(plain);
+}
+
+static void free_unused(PyObject *capsule) { /* consumers rename what they take */
+    if (!PyCapsule_IsValid(capsule, "dltensor")) return;
+    free_exported(PyCapsule_GetPointer(capsule, "dltensor"));
+    drop_returned();
+}
+%}
+
+%include <stdint.i>
+%include <exception.i>
+
+/* Structs are bytes laid out by routecap._structs. */
+%rename("$ignore", %$isclass) "";
+
+/* References to routings are capsules: see new_routing and routings_free. */
+%ignore routecap_routing_retain;
+%ignore routecap_routing_free;
+
+/* ---- Scalars ------------------------------------------------------------------------------ */
+
+%define %unsigned(TYPE, MOST)
+%typemap(in) TYPE (unsigned long long value) {
+    if (!unsigned_from($input, MOST, "$1_name", &value)) SWIG_fail;
+    $1 = (TYPE)value;
+}
+%enddef
+%unsigned(uint32_t, UINT32_MAX)
+%unsigned(uint64_t, UINT64_MAX)
+%unsigned(size_t, SIZE_MAX)
+%unsigned(routecap_request, UINT64_MAX)
+%unsigned(routecap_step, UINT64_MAX)
+
+%define %signed(TYPE, LEAST, MOST)
+%typemap(in) TYPE (long long value) {
+    if (!signed_from($input, LEAST, MOST, "$1_name", &value)) SWIG_fail;
+    $1 = (TYPE)value;
+}
+%enddef
+%signed(int32_t, INT32_MIN, INT32_MAX)
+%signed(int64_t, INT64_MIN, INT64_MAX)
+
+%typemap(in) routecap_stream (unsigned long long value) {
+    if (!unsigned_from($input, UINT64_MAX, "stream", &value)) SWIG_fail;
+    $1 = (routecap_stream)(uintptr_t)value;
+}
+
+%typemap(out) int32_t {
+    $result = result_of($1);
+    if ($result == NULL) SWIG_fail;
+}
+
+/* The function table: only whether there is one. */
+%typemap(out) const routecap_api * { $result = PyBool_FromLong($1 != NULL); }
+
+/* ---- Handles ------------------------------------------------------------------------------ */
+
+%typemap(in) routecap_capturer * (struct capturer *self = NULL), const routecap_capturer * (struct capturer *self = NULL) {
+    self = capturer_from($input);
+    if (self == NULL) SWIG_fail;
+    self->calls++;
+    $1 = self->capturer;
+}
+%typemap(freearg) routecap_capturer *, const routecap_capturer * {
+    if (self$argnum != NULL) self$argnum->calls--;
+}
+
+%typemap(in, numinputs=0) routecap_capturer **capturer (routecap_capturer *made = NULL) { $1 = &made; }
+%typemap(argout) routecap_capturer **capturer {
+    $result = with_output($result, new_capturer(made$argnum, (const routecap_config *)buffer1.buf));
+    if ($result == NULL) SWIG_fail;
+}
+
+%typemap(in) routecap_routing *, const routecap_routing * {
+    $1 = routing_from($input);
+    if ($1 == NULL) SWIG_fail;
+}
+
+%define %routing_output(NAME)
+%typemap(in, numinputs=0) routecap_routing **NAME (routecap_routing *made = NULL) { $1 = &made; }
+%typemap(argout) routecap_routing **NAME {
+    $result = with_output($result, new_routing(made$argnum));
+    if ($result == NULL) SWIG_fail;
+}
+%enddef
+%routing_output(routing)
+%routing_output(prompt)
+%routing_output(generated)
+%routing_output(slice)
+%routing_output(merged)
+
+%typemap(in) (const routecap_routing *const *routings, size_t count) (const routecap_routing **array = NULL) {
+    Py_ssize_t count = PyTuple_Check($input) ? PyTuple_Size($input) : -1;
+    if (count < 0) SWIG_exception_fail(SWIG_TypeError, "routings must be a tuple");
+    array = malloc(sizeof *array * ((size_t)count + 1));
+    if (array == NULL) SWIG_exception_fail(SWIG_MemoryError, "no memory");
+    for (Py_ssize_t i = 0; i < count; i++) {
+        array[i] = routing_from(PyTuple_GetItem($input, i));
+        if (array[i] == NULL) SWIG_fail;
+    }
+    $1 = ($1_ltype)array;
+    $2 = (size_t)count;
+}
+%typemap(freearg) (const routecap_routing *const *routings, size_t count) { free(array$argnum); }
+
+/* ---- Numbers that are outputs -------------------------------------------------------------- */
+
+%define %number_output(TYPE, NAME)
+%typemap(in, numinputs=0) TYPE *NAME (TYPE number = 0) { $1 = &number; }
+%typemap(argout) TYPE *NAME {
+    $result = with_output($result, PyLong_FromUnsignedLongLong(number$argnum));
+    if ($result == NULL) SWIG_fail;
+}
+%enddef
+%number_output(uint64_t, needed)
+%number_output(uint64_t, conflicting)
+%number_output(routecap_step, step)
+%number_output(routecap_request, child)
+
+/* ---- Structs and arrays -------------------------------------------------------------------- */
+
+%define %struct_input(TYPE)
+%typemap(in) const TYPE * (Py_buffer buffer = {0}) {
+    if (!struct_from($input, 0, "$1_name", sizeof(TYPE), &buffer)) SWIG_fail;
+    $1 = ($1_ltype)buffer.buf;
+}
+%typemap(freearg) const TYPE * { if (buffer$argnum.obj != NULL) PyBuffer_Release(&buffer$argnum); }
+%enddef
+%define %struct_output(TYPE)
+%typemap(in) TYPE * (Py_buffer buffer = {0}) {
+    if (!struct_from($input, 1, "$1_name", sizeof(TYPE), &buffer)) SWIG_fail;
+    $1 = ($1_ltype)buffer.buf;
+}
+%typemap(freearg) TYPE * { if (buffer$argnum.obj != NULL) PyBuffer_Release(&buffer$argnum); }
+%enddef
+%struct_input(routecap_config)
+%struct_input(routecap_sink)
+%struct_input(routecap_source)
+%struct_input(routecap_router)
+%struct_input(routecap_logits)
+%struct_input(routecap_received)
+%struct_input(routecap_issue_options)
+%struct_input(routecap_open_options)
+%struct_input(routecap_copy_options)
+%struct_input(routecap_view)
+%struct_output(routecap_config)
+%struct_output(routecap_sink)
+%struct_output(routecap_router)
+%struct_output(routecap_copy_options)
+%struct_output(routecap_view)
+%struct_output(routecap_backend)
+%struct_output(routecap_memory)
+%struct_output(routecap_stats)
+%struct_output(routecap_coverage)
+%struct_output(routecap_serialized)
+%struct_output(routecap_splice)
+
+/* An array with the size of its elements and their number, from one buffer. */
+%define %array(TYPE, NAME, WRITABLE, SIZE, COUNT)
+%typemap(in) (TYPE *NAME, size_t SIZE, size_t COUNT) (Py_buffer buffer = {0}) {
+    if (!array_from($input, WRITABLE, "$1_name", sizeof(*$1), &buffer)) SWIG_fail;
+    $1 = ($1_ltype)buffer.buf;
+    $2 = sizeof(*$1);
+    $3 = (size_t)buffer.len / sizeof(*$1);
+}
+%typemap(freearg) (TYPE *NAME, size_t SIZE, size_t COUNT) { if (buffer$argnum.obj != NULL) PyBuffer_Release(&buffer$argnum); }
+%enddef
+%array(const routecap_span, spans, 0, span_size, count)
+%array(const routecap_layer_source, layers, 0, layer_size, count)
+%array(routecap_layer_probe, layers, 1, layer_size, count)
+%array(routecap_layer_stats, stats, 1, stat_size, count)
+%array(routecap_accept_item, items, 1, item_size, count)
+%array(routecap_extract_item, items, 1, item_size, count)
+%array(routecap_finish_item, items, 1, item_size, count)
+%array(routecap_missing, missing, 1, missing_size, capacity)
+
+/* The same without the size. */
+%define %plain_array(TYPE, NAME, WRITABLE, SIZE, COUNT)
+%typemap(in) (TYPE *NAME, size_t COUNT) (Py_buffer buffer = {0}) {
+    if (!array_from($input, WRITABLE, "$1_name", SIZE, &buffer)) SWIG_fail;
+    $1 = ($1_ltype)buffer.buf;
+    $2 = (size_t)buffer.len / SIZE;
+}
+%typemap(freearg) (TYPE *NAME, size_t COUNT) { if (buffer$argnum.obj != NULL) PyBuffer_Release(&buffer$argnum); }
+%enddef
+%plain_array(routecap_request, requests, 1, sizeof(routecap_request), count)
+%plain_array(const void, data, 0, 1, bytes)
+%plain_array(void, dst, 1, 1, dst_bytes)
+%plain_array(uint8_t, mask, 1, 1, mask_bytes)
+%plain_array(const void, head, 0, 1, head_bytes)
+%plain_array(const void, tail, 0, 1, tail_bytes)
+%plain_array(void, header, 1, 1, capacity)
+%plain_array(const int32_t *const, executed, 0, sizeof(const int32_t *), count)
+
+/* Arrays whose length the package has checked against the number that goes with them. */
+%define %checked_array(TYPE, NAME, WRITABLE)
+%typemap(in) TYPE *NAME (Py_buffer buffer = {0}) {
+    if (!buffer_from($input, WRITABLE, "$1_name", &buffer)) SWIG_fail;
+    $1 = ($1_ltype)buffer.buf;
+}
+%typemap(freearg) TYPE *NAME { if (buffer$argnum.obj != NULL) PyBuffer_Release(&buffer$argnum); }
+%enddef
+%checked_array(int32_t, status, 1)
+%checked_array(int32_t, merged, 1)
+%checked_array(const uint32_t, rows, 0)
+%checked_array(const routecap_request, requests, 0)
+
+/* The owner of memory that is lent, or None: then it is copied. */
+%typemap(in) (routecap_release release, void *context) (struct lent *lent = NULL) {
+    if (atomic_load(&returned) != NULL) drop_returned();
+    if ($input != Py_None) {
+        lent = lend($input);
+        if (lent == NULL) SWIG_fail;
+        $1 = give_back;
+        $2 = lent;
+    }
+}
+%typemap(argout) (routecap_release release, void *context) "lent$argnum = NULL;" /* from here on the library's */
+%typemap(freearg) (routecap_release release, void *context) {
+    if (lent$argnum != NULL) { /* the call failed */
+        Py_DECREF(lent$argnum->owner);
+        free(lent$argnum);
+    }
+}
+
+/* ---- The GIL ------------------------------------------------------------------------------ */
+
+%define %waits(FUNCTION)
+%exception FUNCTION %{
+    Py_BEGIN_ALLOW_THREADS
+    $action
+    Py_END_ALLOW_THREADS
+%}
+%enddef
+%waits(routecap_capturer_create)
+%waits(routecap_capturer_probe)
+%waits(routecap_capturer_progress)
+%waits(routecap_step_finalize)
+%waits(routecap_request_coverage)
+%waits(routecap_request_extract)
+%waits(routecap_request_extract_batch)
+%waits(routecap_routing_wait)
+%waits(routecap_routing_coverage)
+%waits(routecap_routing_merge)
+%waits(routecap_routing_deserialize)
+%waits(routecap_routing_import)
+%waits(routecap_received_merge)
+
+/* Likewise, into a buffer that may be too small; NUMBER is the place of `needed`. */
+%define %waits_and_measures(FUNCTION, NUMBER)
+%exception FUNCTION %{
+    Py_BEGIN_ALLOW_THREADS
+    $action
+    Py_END_ALLOW_THREADS
+    if (result == ROUTECAP_ERR_BUFFER_TOO_SMALL) {
+        set_too_small(number##NUMBER);
+        SWIG_fail;
+    }
+%}
+%enddef
+%waits_and_measures(routecap_request_extract_into, 10)
+%waits_and_measures(routecap_routing_copy_to, 7)
+%waits_and_measures(routecap_routing_serialize, 4)
+
+/* On the host backend these work on the caller's thread, for each row. */
+%define %works_on_host(FUNCTION)
+%exception FUNCTION %{
+    if (self1->host) {
+        Py_BEGIN_ALLOW_THREADS
+        $action
+        Py_END_ALLOW_THREADS
+    } else {
+        $action
+    }
+%}
+%enddef
+%works_on_host(routecap_step_begin)
+%works_on_host(routecap_step_snapshot)
+%works_on_host(routecap_layer_record)
+%works_on_host(routecap_layers_record)
+%works_on_host(routecap_layer_route)
+%works_on_host(routecap_layer_record_received)
+
+%exception routecap_capturer_destroy "(void)arg1; close_capturer(self1);"
+
+#define ROUTECAP_API
+%include "routecap.h"
+
+/* ---- Beside the header --------------------------------------------------------------------- */
+
+%exception;
+%unsigned(unsigned long long, UINT64_MAX)
+
+%inline %{
+/* The members of Status by their numbers, and what makes an exception of a status and its text. */
+void use_statuses(PyObject *members, PyObject *factory) {
+    Py_INCREF(members);
+    Py_INCREF(factory);
+    statuses = members;
+    make_error = factory;
+}
+
+/* Before the interpreter ends: lent memory that comes back later stays where it is. */
+void stop(void) {
+    atomic_store(&stopped, 1);
+    for (int i = 0; atomic_load(&giving_back) != 0 && i < 5000; i++) nap(); /* not without end: a forked child may wait for a thread that it lacks */
+}
+
+/* `object` is held until the capturer is destroyed. */
+PyObject *keep(PyObject *capturer, PyObject *object) {
+    struct capturer *self = capturer_from(capturer);
+    if (self == NULL || PyList_Append(self->kept, object) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* The memory at an address, which belongs to a routing or a capturer, as a buffer that holds its owner. */
+PyObject *memory(unsigned long long address, unsigned long long bytes, int writable, PyObject *owner) {
+    Memory *memory = PyObject_New(Memory, memory_type);
+    if (memory == NULL) return NULL;
+    if (PyCapsule_IsValid(owner, capturer_name)) ((struct capturer *)PyCapsule_GetPointer(owner, capturer_name))->views++;
+    Py_INCREF(owner);
+    memory->address = (void *)(uintptr_t)address, memory->bytes = (Py_ssize_t)bytes, memory->writable = writable, memory->owner = owner;
+    return (PyObject *)memory;
+}
+
+/* One more reference to a routing that a batch owns. */
+PyObject *routing_of(unsigned long long address) {
+    routecap_routing *routing = (routecap_routing *)(uintptr_t)address;
+    if (routecap_routing_retain(routing) < 0) return result_of(ROUTECAP_ERR_INTERNAL);
+    return new_routing(routing);
+}
+
+/* Free the references in an array of addresses, and set these to 0. */
+PyObject *routings_free(PyObject *addresses) {
+    Py_buffer buffer;
+    if (!array_from(addresses, 1, "addresses", sizeof(uint64_t), &buffer)) return NULL;
+    uint64_t *routings = buffer.buf;
+    for (size_t i = 0; i < (size_t)buffer.len / sizeof *routings; i++) {
+        routecap_routing_free((routecap_routing *)(uintptr_t)routings[i]);
+        routings[i] = 0;
+    }
+    if (buffer.obj != NULL) PyBuffer_Release(&buffer);
+    if (atomic_load(&returned) != NULL) drop_returned();
+    Py_RETURN_NONE;
+}
+
+/* Where the library is: two libraries in one process would not know each other's objects. */
+unsigned long long library_address(void) { return (unsigned long long)(uintptr_t)routecap_version; }
+
+/* A string of the library's, at an address that it gave out. */
+const char *text(unsigned long long address) { return (const char *)(uintptr_t)address; }
+
+/* The serialised form as new bytes, written once. */
+PyObject *serialize(PyObject *capsule) {
+    routecap_routing *routing = routing_from(capsule);
+    if (routing == NULL) return NULL;
+    uint64_t bytes = 0;
+    int32_t status = routecap_routing_serialize(routing, NULL, 0, &bytes);
+    if (status < 0 && status != ROUTECAP_ERR_BUFFER_TOO_SMALL) return result_of(status);
+    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+    char *memory = result == NULL ? NULL : PyBytes_AsString(result);
+    if (memory == NULL) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = routecap_routing_serialize(routing, memory, bytes, NULL);
+    Py_END_ALLOW_THREADS
+    if (status >= 0) return result;
+    Py_DECREF(result);
+    return result_of(status);
+}
+
+/* What a buffer is: address, format, bytes of an element, shape, strides in bytes, whether it may not be written. */
+PyObject *describe_buffer(PyObject *object) {
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(object, &buffer, PyBUF_STRIDES | PyBUF_FORMAT) < 0) return NULL;
+    PyObject *shape = PyTuple_New(buffer.ndim), *strides = PyTuple_New(buffer.ndim), *result = NULL;
+    for (int i = 0; i < buffer.ndim && shape != NULL && strides != NULL; i++) {
+        PyTuple_SetItem(shape, i, PyLong_FromSsize_t(buffer.shape[i]));
+        PyTuple_SetItem(strides, i, PyLong_FromSsize_t(buffer.strides[i]));
+    }
+    if (shape != NULL && strides != NULL)
+        result = Py_BuildValue("KsnOOi", (unsigned long long)(uintptr_t)buffer.buf, buffer.format, buffer.itemsize, shape, strides, buffer.readonly);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    PyBuffer_Release(&buffer);
+    return result;
+}
+
+/* What a DLPack capsule holds: address, type code, bits of an element, shape, strides in elements, whether it may not be written, device type and id.
+   The capsule is not consumed: it is held as long as the memory is needed. */
+PyObject *describe_dlpack(PyObject *capsule) {
+    const dlpack_tensor *tensor;
+    int readonly = 0;
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        const dlpack_versioned *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        if (managed->major != 1) return PyErr_Format(PyExc_BufferError, "DLPack version %u", managed->major);
+        tensor = &managed->tensor;
+        readonly = (int)(managed->flags & 1u);
+    } else {
+        tensor = PyCapsule_GetPointer(capsule, "dltensor");
+        if (tensor == NULL) return NULL;
+    }
+    if (tensor->lanes != 1) return PyErr_Format(PyExc_BufferError, "DLPack elements of %u lanes", tensor->lanes);
+    PyObject *shape = PyTuple_New(tensor->ndim), *strides = PyTuple_New(tensor->ndim), *result = NULL;
+    int64_t dense = 1;
+    for (int32_t i = tensor->ndim - 1; i >= 0 && shape != NULL && strides != NULL; i--) {
+        PyTuple_SetItem(shape, i, PyLong_FromLongLong(tensor->shape[i]));
+        PyTuple_SetItem(strides, i, PyLong_FromLongLong(tensor->strides != NULL ? tensor->strides[i] : dense));
+        dense *= tensor->shape[i];
+    }
+    if (shape != NULL && strides != NULL)
+        result = Py_BuildValue("KiiOOiii", (unsigned long long)(uintptr_t)tensor->data + tensor->byte_offset, (int)tensor->code,
+                               (int)tensor->bits, shape, strides, readonly, (int)tensor->device_type, (int)tensor->device_id);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    return result;
+}
+
+/* A DLPack capsule of memory on a CUDA device, [rows, k] signed integers of some bits; `owner` is held as long as a consumer has it. */
+PyObject *make_dlpack(unsigned long long address, int32_t device, int32_t bits, uint64_t rows, uint64_t k, uint64_t row_stride, PyObject *owner) {
+    struct lent *lent = lend(owner);
+    struct exported *exported = lent == NULL ? NULL : calloc(1, sizeof *exported);
+    if (exported == NULL) {
+        if (lent != NULL) Py_DECREF(owner);
+        free(lent);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    exported->dimensions[0] = (int64_t)rows, exported->dimensions[1] = (int64_t)k;
+    exported->dimensions[2] = (int64_t)row_stride, exported->dimensions[3] = 1;
+    exported->plain = (dlpack_plain){
+        .tensor = {.data = (void *)(uintptr_t)address, .device_type = 2, .device_id = device, .ndim = 2, .code = 0, .bits = (uint8_t)bits, .lanes = 1,
+                   .shape = exported->dimensions, .strides = exported->dimensions + 2},
+        .context = lent, .deleter = free_exported};
+    PyObject *capsule = PyCapsule_New(exported, "dltensor", free_unused);
+    if (capsule == NULL) free_exported(&exported->plain);
+    return capsule;
+}
+%}
+
+%init %{
+    if (!make_memory_type()) return -1;
+%}

@@ -1,0 +1,1245 @@
+"""The capturer, its steps and its requests."""
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from operator import index
+from typing import Any, NamedTuple, TypedDict, Union, Unpack
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from . import _structs as structs
+from ._constants import (
+    Backend,
+    ConfigFlag,
+    Dtype,
+    Extract,
+    IdSpace,
+    Method,
+    Order,
+    Policy,
+    Provenance,
+    ReceivedFlag,
+    Role,
+    RouterFlag,
+    Score,
+    GroupScore,
+    Snapshot,
+    SourceFlag,
+    Status,
+    member,
+)
+from ._docs import documented
+from ._errors import error
+from ._library import raw
+from ._routing import FILL, Coverage, Routing, Routings, copy_into, integers, provenances, read_coverage, read_flags, read_missing, rows_of, wait
+from ._tensors import (
+    HOST,
+    DeviceArray,
+    Tensor,
+    current_stream,
+    describe,
+    dtype_of,
+    expect_dense,
+    expect_device,
+    expect_dtype,
+    expect_kind,
+    expect_writable,
+    matrix,
+    numpy_dtype,
+    stream_of,
+)
+
+_IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
+_FLOATS = Dtype.F32, Dtype.F16, Dtype.BF16
+
+# ---- Configuration
+
+
+class Settings(TypedDict, total=False):
+    """Settings of a Capturer. layers, k, experts (or layer_experts) and rows are required, unless the role is "disabled"."""
+
+    layers: int
+    """Captured (MoE) layers."""
+    k: int
+    """Experts per token."""
+    experts: int
+    """Ids are in [0, experts), zero experts included."""
+    rows: int
+    """Sink rows: the most tokens of one forward pass, padding included."""
+    backend: Backend | str
+    """Where the sink is: "host", which is the default, or "cuda"."""
+    device: Any
+    """Ordinal of the CUDA device, or torch's device."""
+    role: Role | str
+    """"owner", which is the default, "mirror" (a replica: rows go nowhere) or "disabled" (nothing is allocated, every call returns at once)."""
+    slots: int
+    """Steps in flight before the next is lost; default 4."""
+    sink_dtype: Dtype | DTypeLike
+    """Of the library's sink: int16, which is the default, int32 or int64."""
+    id_space: IdSpace | str
+    """What the recorded ids are; travels with every routing."""
+    max_requests: int
+    """Open at a time; default 65536."""
+    budget_bytes: int
+    """Upper limit of the memory for captured rows, routings included; default 1 GiB."""
+    layer_map: Sequence[int] | NDArray[Any] | None
+    """[layers] index of each captured layer in the decoder, strictly ascending; default 0..layers-1."""
+    layer_experts: Sequence[int] | NDArray[Any] | None
+    """[layers] experts of each layer where they differ."""
+    layer_provenance: Sequence[Provenance | str] | NDArray[Any] | None
+    """[layers] "captured", which is the default, or "recomputed": the layer may be routed from logits."""
+    compare: bool
+    """Compare rows that are issued again with what is kept (Stats.rows_mismatched)."""
+    external_sink: bool
+    """Allocate no sink: every layer that is used gets its own by `bind`."""
+    manual_progress: bool
+    """Start no thread: steps land inside `progress` and what waits."""
+    stream: Any
+    """What stream=None means: a stream, or a function that gives one. Default: the current stream of the framework in use."""
+
+
+_SWITCHES = {"compare": ConfigFlag.COMPARE, "external_sink": ConfigFlag.EXTERNAL_SINK, "manual_progress": ConfigFlag.MANUAL_PROGRESS}
+
+
+class _Config:
+    """A routecap_config of settings, and the arrays to which it points."""
+
+    def __init__(self, settings: Settings) -> None:
+        unknown = set(settings) - set(Settings.__annotations__)
+        if unknown:
+            raise TypeError(f"unknown settings: {', '.join(sorted(unknown))}")
+        self.backend = member(Backend, settings.get("backend", Backend.HOST))
+        self.role = member(Role, settings.get("role", Role.OWNER))
+        device = settings.get("device", 0)
+        self.device: int = device if isinstance(device, int) else getattr(device, "index", None) or 0  # torch's device has its number so
+        self.layers = settings.get("layers", 0)
+        self.layer_map = integers(settings.get("layer_map"), np.int32)
+        self.layer_experts = integers(settings.get("layer_experts"), np.uint32)
+        self.layer_provenance = provenances(settings.get("layer_provenance"))
+        flags = sum(flag for name, flag in _SWITCHES.items() if settings.get(name))
+        numbers: dict[str, Any] = {}
+        for name in ("layers", "k", "experts", "rows", "slots", "max_requests", "budget_bytes"):
+            numbers[name] = settings.get(name) or 0
+            if not 0 <= index(numbers[name]) < 1 << (64 if name == "budget_bytes" else 32):
+                raise error(Status.ERR_ARGUMENT, f"{name} is {numbers[name]}")
+        for name in ("layer_map", "layer_experts", "layer_provenance"):
+            array = getattr(self, name)
+            if array is not None and len(array) != self.layers:
+                raise error(Status.ERR_ARGUMENT, f"{name} has {len(array)} elements, {self.layers} layers need one each")
+            numbers[name] = 0 if array is None or not len(array) else describe(array, name).address
+        memory = structs.config.empty()
+        raw.routecap_config_init(memory, structs.config.size)
+        defaults = dict(zip(structs.config.fields, structs.config.read(memory)))
+        numbers["slots"] = numbers["slots"] or 4
+        self.k: int
+        self.experts: int
+        self.rows: int
+        self.slots: int
+        self.k, self.experts, self.rows, self.slots = numbers["k"], numbers["experts"], numbers["rows"], numbers["slots"]
+        if self.layer_experts is not None and not self.experts:
+            self.experts = int(self.layer_experts.max(initial=0))
+        sink_dtype = settings.get("sink_dtype")
+        defaults.update(
+            numbers,
+            backend=self.backend,
+            role=self.role,
+            device=self.device,
+            flags=flags,
+            id_space=member(IdSpace, settings.get("id_space", IdSpace.LOGICAL)),
+            sink_dtype=dtype_of(sink_dtype) if sink_dtype is not None else 0,
+        )
+        self.memory = structs.config(**defaults)
+
+
+class Memory(NamedTuple):
+    """Memory that a capturer of some settings needs."""
+
+    page_rows: int
+    """Rows in one page."""
+    device_bytes: int
+    """Allocated at once, on the device."""
+    pinned_bytes: int
+    """Allocated at once: page-locked host memory."""
+    host_bytes: int
+    """Allocated at once: other host memory, rounded up."""
+    row_bytes: int
+    """Of one captured row: ids and validity."""
+    page_bytes: int
+    """Of one page, the unit in which requests take memory from the budget."""
+    request_bytes: int
+    """Of one open request before its first row, outside the budget."""
+
+
+@documented("routecap_config_memory")
+def memory(**settings: Unpack[Settings]) -> Memory:
+    """How much memory a Capturer of these settings would need."""
+    needs = structs.memory.empty()
+    raw.routecap_config_memory(_Config(settings).memory, needs)
+    return Memory._make(structs.memory.read(needs))
+
+
+class BackendInfo(NamedTuple):
+    """What this build can do on this machine."""
+
+    available: bool
+    """Whether a capturer on this backend can be created; `detail` says why not."""
+    devices: int
+    detail: str
+
+
+@documented("routecap_backend_info")
+def backends() -> dict[str, BackendInfo]:
+    """The backends by name, "host" and "cuda"."""
+    found = {}
+    for backend in Backend:
+        info = structs.backend.empty()
+        raw.routecap_backend_info(backend, info)
+        available, devices, _, detail = structs.backend.read(info)
+        found[backend.name.lower()] = BackendInfo(available == 1, devices, raw.text(detail))
+    return found
+
+
+class Stats(NamedTuple):
+    """What a capturer saw since it was created; see routecap_stats in the header. Each row issued is in exactly one of the nine counts from
+    rows_in_flight to rows_refused."""
+
+    silent_layers: int
+    """Layers without one valid cell in the last step that landed with rows."""
+    steps_issued: int
+    steps_landed: int
+    steps_lost: int
+    rows_issued: int
+    rows_in_flight: int
+    rows_provisional: int
+    rows_delivered: int
+    rows_missing: int
+    rows_lost: int
+    rows_late: int
+    rows_rejected: int
+    rows_unplaced: int
+    rows_refused: int
+    rows_skipped: int
+    rows_overlapped: int
+    rows_mismatched: int
+    rows_dropped: int
+    cells_conflicting: int
+    cells_unwritten: int
+    cells_out_of_range: int
+    cells_duplicate: int
+    requests_open: int
+    steps_in_flight: int
+    bytes_in_use: int
+    bytes_peak: int
+    bytes_budget: int
+
+
+class Router:
+    """How a router chooses experts: a method in use, and what it takes from the model (routecap_router_init).
+
+    What is not given is as the method has it. `bias` [experts] and `hash_table` [tokens, k] are tensors on the capturer's device; the router holds
+    them. Where a framework has no bfloat16, say bias_dtype="bf16" of 16-bit integers.
+    """
+
+    @documented("routecap_router_init")
+    def __init__(
+        self,
+        method: Method | str | None = None,
+        *,
+        score: Score | str | None = None,
+        group_score: GroupScore | str | None = None,
+        flags: RouterFlag | int | None = None,
+        groups: int | None = None,
+        groups_kept: int | None = None,
+        scale: float | None = None,
+        floor: float | None = None,
+        bias: Any = None,
+        bias_dtype: Dtype | str | None = None,
+        hash_table: Any = None,
+    ) -> None:
+        """A router of `method`, or of its parts."""
+        memory = structs.router.empty()
+        if method is not None:
+            raw.routecap_router_init(memory, structs.router.size, member(Method, method))
+        self._fields = dict(zip(structs.router.fields, structs.router.read(memory)))
+        given = {
+            "score": score if score is None else member(Score, score),
+            "group_score": group_score if group_score is None else member(GroupScore, group_score),
+            "flags": flags,
+            "groups": groups,
+            "groups_kept": groups_kept,
+            "scale": scale,
+            "floor": floor,
+        }
+        self._fields.update({name: value for name, value in given.items() if value is not None})
+        self.bias = bias
+        self.bias_dtype = bias_dtype
+        self.hash_table = hash_table
+
+    def _memory(self, device: int, experts: int, k: int) -> bytes:
+        fields = self._fields
+        if self.bias is not None:
+            bias = describe(self.bias, "bias")
+            expect_device(bias, device, "bias")
+            expect_dense(bias, "bias")
+            if len(bias.shape) != 1 or bias.shape[0] < experts:
+                raise error(Status.ERR_SHAPE_MISMATCH, f"bias has shape {bias.shape}, {(experts,)} is expected")
+            fields = {**fields, "bias": bias.address, "bias_dtype": expect_kind(bias, self.bias_dtype, _FLOATS, "bias")}
+        if self.hash_table is not None:
+            table = describe(self.hash_table, "hash_table")
+            expect_device(table, device, "hash_table")
+            expect_dtype(table, (Dtype.I32,), "hash_table")
+            expect_dense(table, "hash_table")
+            if len(table.shape) != 2 or table.shape[1] != k:
+                raise error(Status.ERR_SHAPE_MISMATCH, f"hash_table has shape {table.shape}, (tokens, {k}) is expected")
+            fields = {**fields, "hash_table": table.address, "hash_tokens": table.shape[0]}
+        return structs.router(**fields)
+
+
+# ---- Steps and requests
+
+
+class Step:
+    """A forward pass that was issued. int(step) is its ticket: 1, 2, 3, ... in order of issue."""
+
+    __slots__ = ("capturer", "ticket", "status")
+
+    def __init__(self, capturer: "Capturer", ticket: int, status: Status = Status.OK) -> None:
+        self.capturer = capturer
+        self.ticket = ticket
+        self.status = status
+        """Of its issue: OK, PARTIAL (spans were skipped) or LOST (no slot was free: all its rows are missing)."""
+
+    @documented("routecap_step_poll")
+    def poll(self) -> Status:
+        """Whether its rows can be read: OK, LOST or PENDING. Does not wait."""
+        status: Status = raw.routecap_step_poll(self.capturer._handle, self.ticket)
+        return status
+
+    @property
+    def landed(self) -> bool:
+        """Whether its rows can be read. Does not wait."""
+        return self.poll() != Status.PENDING
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Wait until it has landed, for `timeout` seconds at most, None for as long as it takes: OK, LOST or PENDING (routecap_step_finalize)."""
+        return self._finalize(timeout)[0]
+
+    @documented("routecap_step_finalize")
+    def conflicts(self, timeout: float | None = None) -> int:
+        """Wait as `wait` does; then how many of its cells were recorded twice. NotReadyError after the time."""
+        status, conflicting = self._finalize(timeout)
+        if status == Status.PENDING:
+            raise error(Status.ERR_NOT_READY, "the step has not landed")
+        return conflicting
+
+    def _finalize(self, timeout: float | None) -> tuple[Status, int]:
+        found: tuple[Status, int] = wait(
+            lambda ns: raw.routecap_step_finalize(self.capturer._handle, self.ticket, ns), lambda found: found[0] == Status.PENDING, timeout
+        )
+        return found
+
+    def __index__(self) -> int:
+        return self.ticket
+
+    __int__ = __index__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Step) and other.ticket == self.ticket and other.capturer is self.capturer
+
+    def __hash__(self) -> int:
+        return hash(self.ticket)
+
+    def __repr__(self) -> str:
+        return f"<routecap.Step {self.ticket}, {self.status.name}>"
+
+
+class Request:
+    """A sequence that is being captured. int(request) is its handle.
+
+    As a context manager it is closed at the end, unless it was finished.
+    """
+
+    __slots__ = ("capturer", "handle", "id")
+
+    def __init__(self, capturer: "Capturer", handle: int, id: str | None = None) -> None:
+        self.capturer = capturer
+        self.handle = handle
+        self.id = id
+        """The name under which it was opened."""
+
+    @property
+    def length(self) -> int:
+        """One past its highest position that was issued and is settled."""
+        return self.capturer.coverage(self, 0, 0).length
+
+    def accept(self, step: Union[Step, int], keep: int | Sequence[int] | NDArray[Any]) -> None:
+        """See Capturer.accept."""
+        self.capturer.accept(self, step, keep)
+
+    def truncate(self, rows: int) -> None:
+        """See Capturer.truncate."""
+        self.capturer.truncate(self, rows)
+
+    def fork(self, rows: int | None = None, *, id: str | None = None) -> "Request":
+        """See Capturer.fork."""
+        return self.capturer.fork(self, rows, id=id)
+
+    def attach(self, routing: Routing, rows: int | None = None) -> None:
+        """See Capturer.attach."""
+        self.capturer.attach(self, routing, rows)
+
+    def coverage(self, first: int = 0, rows: int | None = None) -> Coverage:
+        """See Capturer.coverage."""
+        return self.capturer.coverage(self, first, rows)
+
+    def missing(self, first: int = 0, rows: int | None = None) -> NDArray[np.void]:
+        """See Capturer.missing."""
+        return self.capturer.missing(self, first, rows)
+
+    def extract(
+        self, first: int = 0, rows: int | None = None, *, mode: Extract | str = Extract.SHARE, strict: bool = False, allow_recomputed: bool = False
+    ) -> Routing:
+        """See Capturer.extract."""
+        return self.capturer.extract(self, first, rows, mode=mode, strict=strict, allow_recomputed=allow_recomputed)
+
+    def extract_into(
+        self,
+        out: Any,
+        first: int = 0,
+        rows: int | None = None,
+        *,
+        mask: NDArray[Any] | None = None,
+        fill: int = FILL,
+        order: Order | str = Order.ROW_MAJOR,
+        first_layer: int = 0,
+        layers: int | None = None,
+        strict: bool = False,
+        allow_recomputed: bool = False,
+    ) -> Status:
+        """See Capturer.extract_into."""
+        return self.capturer.extract_into(
+            self,
+            out,
+            first,
+            rows,
+            mask=mask,
+            fill=fill,
+            order=order,
+            first_layer=first_layer,
+            layers=layers,
+            strict=strict,
+            allow_recomputed=allow_recomputed,
+        )
+
+    def finish(self, rows: int | None = None) -> Routing:
+        """See Capturer.finish."""
+        return self.capturer.finish(self, rows)
+
+    def close(self) -> None:
+        """See Capturer.close_request."""
+        self.capturer.close_request(self)
+
+    def __enter__(self) -> "Request":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        if not self.capturer.closed:
+            self.capturer.close_batch([self])  # which refuses, by a status only, what has ended
+
+    def __index__(self) -> int:
+        return self.handle
+
+    __int__ = __index__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Request) and other.handle == self.handle and other.capturer is self.capturer
+
+    def __hash__(self) -> int:
+        return hash(self.handle)
+
+    def __repr__(self) -> str:
+        return f"<routecap.Request {self.handle:#x}{'' if self.id is None else f', {self.id!r}'}>"
+
+
+RequestLike = Union[Request, int, str]
+"""A Request, its handle, or the string id under which it was opened."""
+
+
+def _one(tensor: Any, device: int, name: str, count: int = 1) -> int:
+    """The address of an int32 array of `count` elements or more; 0 for None."""
+    if tensor is None:
+        return 0
+    found = describe(tensor, name)
+    expect_device(found, device, name)
+    expect_dtype(found, (Dtype.I32,), name)
+    expect_dense(found, name)
+    if _elements(found) < count:
+        raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {found.shape}, {count} elements are needed")
+    return found.address
+
+
+def _elements(tensor: Tensor) -> int:
+    count = 1
+    for size in tensor.shape:
+        count *= size
+    return count
+
+
+class Capturer:
+    """Captures the routing of a running engine: one per rank and device. Settings are named in routecap.Settings:
+
+        with routecap.Capturer(layers=58, k=8, experts=256, rows=8192, backend="cuda", device=0) as capturer:
+            request = capturer.open("request-17")
+            capturer.begin(tokens)                              # every forward pass; these three may be part of a CUDA graph
+            for layer in range(58): capturer.record(layer, topk_ids[layer])
+            capturer.snapshot()
+            step = capturer.issue(spans)                        # which row was whose
+            routing = capturer.finish("request-17", tokens - 1) # the last token was never input
+            routing.wait(1.0)
+            routing.ids()                                       # NumPy [rows, layers, k]
+
+    Arguments called `request` take a Request, its handle or its string id. Tensors are NumPy arrays and other buffers, torch's, and all with DLPack
+    or __cuda_array_interface__, on the capturer's device. `stream` is a number or an object of torch, cupy or CUDA Python; None is the setting
+    `stream`, or else the current stream of the framework whose tensor is given, or else of torch or cupy if one of them is in use.
+
+    The methods that take a stream, `bind` and `sink` are for one thread at a time; all others for any thread at any time. An engine's tensors must
+    stay as they are until its stream has come to the work that reads them, as with any other kernel.
+    """
+
+    @documented("routecap_capturer_create")
+    def __init__(self, **settings: Unpack[Settings]) -> None:
+        """Create a capturer with all the memory that it needs on its device."""
+        self._handle: Any = None
+        config = self._config = _Config(settings)
+        self._host = config.backend == Backend.HOST
+        self._place = HOST if self._host else config.device
+        self._disabled = config.role == Role.DISABLED
+        self._stream_setting = settings.get("stream")
+        self._names: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
+        self._handle = raw.routecap_capturer_create(config.memory)[1]
+
+    def close(self) -> None:
+        """Destroy it: waits until all steps issued have landed and other threads' calls have returned. Routings stay valid, and so do arrays of the
+        sink, but whatever else is called on it or its requests from now on is an Error (routecap_capturer_destroy)."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            raw.routecap_capturer_destroy(handle)
+
+    def __enter__(self) -> "Capturer":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            self.close()
+
+    # ---- What it is
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
+
+    @property
+    def layers(self) -> int:
+        """Captured (MoE) layers."""
+        return self._config.layers
+
+    @property
+    def k(self) -> int:
+        """Experts per token."""
+        return self._config.k
+
+    @property
+    def experts(self) -> int:
+        """The most of any layer."""
+        return self._config.experts
+
+    @property
+    def rows(self) -> int:
+        """Sink rows: the most tokens of one forward pass."""
+        return self._config.rows
+
+    @property
+    def slots(self) -> int:
+        """Steps in flight before the next is lost."""
+        return self._config.slots
+
+    @property
+    def backend(self) -> Backend:
+        return self._config.backend
+
+    @property
+    def device(self) -> int:
+        """Ordinal; 0 on the host backend."""
+        return self._config.device
+
+    @property
+    def role(self) -> Role:
+        return self._config.role
+
+    @property
+    def layer_map(self) -> NDArray[np.int32]:
+        """[layers] the index of each captured layer in the decoder."""
+        given = self._config.layer_map
+        return np.arange(self.layers, dtype=np.int32) if given is None else given.copy()
+
+    @property
+    def layer_experts(self) -> NDArray[np.uint32]:
+        """[layers]"""
+        given = self._config.layer_experts
+        return np.full(self.layers, self.experts, np.uint32) if given is None else given.copy()
+
+    def __repr__(self) -> str:
+        config = self._config
+        place = "host" if self._host else f"cuda:{config.device}"
+        closed = ", closed" if self.closed else ""
+        return f"<routecap.Capturer of {config.layers} layers, k={config.k}, {config.experts} experts, {config.rows} rows, {place}{closed}>"
+
+    # ---- The forward pass
+
+    def _stream(self, stream: Any, tensor: Any = None) -> int:
+        if stream is None:
+            stream = self._stream_setting
+            if callable(stream):
+                stream = stream()
+            if stream is None:
+                return 0 if self._host or self._disabled else current_stream(tensor, self._place)
+        return stream_of(stream)
+
+    @documented("routecap_step_begin")
+    def begin(self, rows: int, *, stream: Any = None) -> None:
+        """Begin a step of up to `rows` rows, at the head of a forward pass."""
+        raw.routecap_step_begin(self._handle, rows, self._stream(stream))
+
+    @documented("routecap_step_snapshot")
+    def snapshot(self, *, stream: Any = None) -> None:
+        """Take a snapshot of the rows begun, behind the last write of the forward pass."""
+        raw.routecap_step_snapshot(self._handle, self._stream(stream))
+
+    @documented("routecap_step_discard")
+    def discard(self, *, stream: Any = None) -> None:
+        """Forget the last forward pass."""
+        raw.routecap_step_discard(self._handle, self._stream(stream))
+
+    @documented("routecap_step_issue")
+    def issue(
+        self,
+        spans: NDArray[np.void] | None,
+        *,
+        tag: int = 0,
+        positions: Any = None,
+        snapshot: Snapshot | str = Snapshot.TAKE,
+        status: NDArray[np.int32] | None = None,
+        stream: Any = None,
+    ) -> Step:
+        """Hand the last forward pass over, and say which of its rows belong to which request.
+
+        spans: an array of span_dtype (see routecap.spans), C-contiguous; None for none. positions: a tensor of int32 or int64 with the position of
+        each sink row, for spans with DEVICE_POSITIONS. status: an int32 array that receives each span's.
+        """
+        if spans is not None and spans.dtype != structs.span_dtype:
+            raise error(Status.ERR_DTYPE, "spans must be an array of routecap.span_dtype")
+        if status is not None and (status.dtype != np.int32 or len(status) != (0 if spans is None else len(spans))):
+            raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each span")
+        options = None
+        if tag or positions is not None or snapshot is not Snapshot.TAKE:
+            address, dtype = 0, 0
+            if positions is not None:
+                tensor = describe(positions, "positions")
+                expect_device(tensor, self._place, "positions")
+                expect_dense(tensor, "positions")
+                dtype = expect_dtype(tensor, (Dtype.I32, Dtype.I64), "positions")
+                address = tensor.address
+                if spans is not None and (count := _elements(tensor)) < self.rows:
+                    reading = spans[(spans["flags"] & 2) != 0]
+                    if (reading["sink_row"].astype(np.uint64) + reading["rows"]).max(initial=0) > count:
+                        raise error(Status.ERR_SHAPE_MISMATCH, f"positions has {count} elements, and spans name sink rows beyond")
+            options = structs.issue_options(snapshot=member(Snapshot, snapshot), tag=tag, positions=address, positions_dtype=dtype)
+        outcome, ticket = raw.routecap_step_issue(self._handle, spans, options, status, self._stream(stream, positions))
+        return Step(self, ticket, outcome)
+
+    def step(self, ticket: int) -> Step:
+        """The step of a ticket."""
+        return Step(self, ticket)
+
+    def _source(
+        self, name: str, ids: Any, dtype: Dtype | str | None, rows: int | None, live_rows: Any, row_base: Any, row_index: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """What record and record_layers have in common: fields of routecap_source from a tensor [rows, k_source] and its companions."""
+        tensor = describe(ids, name)
+        expect_device(tensor, self._place, name)
+        kind = expect_kind(tensor, dtype, _IDS, name)
+        present, columns, row_stride, column_stride = matrix(tensor, name, "k_source")
+        if rows is None:
+            rows = present
+        elif rows > present:
+            raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {present} rows, not {rows}")
+        fields = {"dtype": kind, "ids": tensor.address, "row_stride": row_stride, "column_stride": column_stride, "rows": rows, "k_source": columns}
+        if live_rows is not None or row_base is not None or row_index is not None:
+            fields["live_rows"] = _one(live_rows, self._place, "live_rows")
+            fields["row_base"] = _one(row_base, self._place, "row_base")
+            fields["row_index"] = _one(row_index, self._place, "row_index", rows)
+        return tensor, fields
+
+    def _table(self, table: Any, name: str = "table") -> tuple[int, int]:
+        if table is None:
+            return 0, 0
+        tensor = describe(table, name)
+        return _one(table, self._place, name), _elements(tensor)
+
+    @documented("routecap_layer_record")
+    def record(
+        self,
+        layer: int,
+        ids: Any,
+        *,
+        dtype: Dtype | str | None = None,
+        rows: int | None = None,
+        first_row: int = 0,
+        live_rows: Any = None,
+        row_base: Any = None,
+        row_index: Any = None,
+        offset: int = 0,
+        table: Any = None,
+        overlap: bool = False,
+        stream: Any = None,
+    ) -> None:
+        """Copy the ids that a router chose into the sink of one layer.
+
+        ids: a tensor [rows, k_source] of int16, int32, int64 or uint32, of any strides; for packed ones say dtype="id16_bf16". live_rows, row_base
+        (one number each), row_index [rows] and table are int32 tensors on the same device.
+        """
+        _, fields = self._source("ids", ids, dtype, rows, live_rows, row_base, row_index)
+        address, size = self._table(table)
+        source = structs.source(
+            **fields, first_row=first_row, offset=offset, table=address, table_size=size, flags=SourceFlag.OVERLAP if overlap else 0
+        )
+        raw.routecap_layer_record(self._handle, layer, source, self._stream(stream, ids))
+
+    @documented("routecap_layers_record")
+    def record_layers(
+        self,
+        ids: Any,
+        *,
+        tables: Any = None,
+        dtype: Dtype | str | None = None,
+        rows: int | None = None,
+        first_row: int = 0,
+        live_rows: Any = None,
+        row_base: Any = None,
+        row_index: Any = None,
+        offset: int = 0,
+        overlap: bool = False,
+        stream: Any = None,
+    ) -> None:
+        """Copy the ids of several layers at once, behind the last router.
+
+        ids: one tensor [layers, rows, k_source] for layers 0, 1, ..., or {layer: tensor [rows, k_source]}, all of one dtype, shape and strides.
+        tables: None, one tensor [layers, table_size], or {layer: tensor [table_size]}. All else as `record` has it.
+        """
+        given = ids if isinstance(ids, Mapping) else dict(enumerate(ids))
+        if not given:
+            return
+        per_layer = tables if tables is None or isinstance(tables, Mapping) else dict(zip(given, tables))
+        layers = np.zeros(len(given), structs.layer_source_dtype)
+        first: dict[str, Any] = {}
+        size = 0
+        held = []
+        for entry, (layer, each) in zip(layers, given.items()):
+            name = f"ids of layer {layer}"
+            tensor, fields = self._source(name, each, dtype, rows, live_rows, row_base, row_index)
+            held.append(tensor)
+            entry["layer"], entry["ids"] = layer, fields.pop("ids")
+            if per_layer is not None:
+                if layer not in per_layer:
+                    raise error(Status.ERR_ARGUMENT, f"tables has none for layer {layer}")
+                entry["table"], this_size = self._table(per_layer[layer], f"table of layer {layer}")
+                fields["table_size"] = this_size
+            if first and fields != first:
+                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} differ from those of the first layer in dtype, shape, strides or table")
+            first = fields
+        source = structs.source(**first, first_row=first_row, offset=offset, flags=SourceFlag.OVERLAP if overlap else 0)
+        raw.routecap_layers_record(self._handle, source, layers, self._stream(stream, next(iter(given.values()))))
+
+    @documented("routecap_layer_route")
+    def route(
+        self,
+        layer: int,
+        router: Router,
+        logits: Any,
+        *,
+        dtype: Dtype | str | None = None,
+        rows: int | None = None,
+        first_row: int = 0,
+        live_rows: Any = None,
+        row_base: Any = None,
+        row_index: Any = None,
+        tokens: Any = None,
+        weights: Any = None,
+        stream: Any = None,
+    ) -> None:
+        """Choose experts from logits [rows, experts] of float32, float16 or bfloat16, into the sink of one layer that is declared as recomputed.
+
+        logits: where a framework has no bfloat16, say dtype="bf16" of 16-bit integers.
+
+        tokens: [rows] of int32 or int64, for a router with a hash_table; then logits may be None if weights is, and rows is needed. weights: a
+        float32 tensor [rows, k or more] that receives the weight of each column.
+        """
+        fields: dict[str, Any] = {}
+        layer_experts = self._config.layer_experts
+        experts = self.experts if layer_experts is None or not 0 <= layer < len(layer_experts) else int(layer_experts[layer])
+        if logits is not None:
+            tensor = describe(logits, "logits")
+            expect_device(tensor, self._place, "logits")
+            present, experts, row_stride, column_stride = matrix(tensor, "logits", "experts")
+            fields = {
+                "dtype": expect_kind(tensor, dtype, _FLOATS, "logits"),
+                "logits": tensor.address,
+                "row_stride": row_stride,
+                "column_stride": column_stride,
+                "experts": experts,
+            }
+            rows = present if rows is None else rows
+            if rows > present:
+                raise error(Status.ERR_SHAPE_MISMATCH, f"logits has {present} rows, not {rows}")
+        elif rows is None:
+            raise error(Status.ERR_ARGUMENT, "rows is needed where there are no logits")
+        else:
+            fields["dtype"] = Dtype.F32
+        if tokens is not None:
+            tensor = describe(tokens, "tokens")
+            expect_device(tensor, self._place, "tokens")
+            expect_dense(tensor, "tokens")
+            if _elements(tensor) < rows:
+                raise error(Status.ERR_SHAPE_MISMATCH, f"tokens has shape {tensor.shape}, {rows} elements are needed")
+            fields["tokens"], fields["tokens_dtype"] = tensor.address, expect_dtype(tensor, (Dtype.I32, Dtype.I64), "tokens")
+        if weights is not None:
+            tensor = describe(weights, "weights")
+            expect_device(tensor, self._place, "weights")
+            expect_dtype(tensor, (Dtype.F32,), "weights")
+            expect_writable(tensor, "weights")
+            present, columns, row_stride, column_stride = matrix(tensor, "weights", "k or more")
+            if present < rows or columns < self.k or column_stride != 1 or row_stride < self.k:
+                raise error(Status.ERR_SHAPE_MISMATCH, f"weights has shape {tensor.shape} and strides {tensor.strides}, {(rows, self.k)} is needed")
+            fields["weights"], fields["weights_stride"] = tensor.address, row_stride
+        memory = structs.logits(
+            **fields,
+            rows=rows,
+            first_row=first_row,
+            live_rows=_one(live_rows, self._place, "live_rows"),
+            row_base=_one(row_base, self._place, "row_base"),
+            row_index=_one(row_index, self._place, "row_index", rows),
+        )
+        raw.routecap_layer_route(self._handle, layer, router._memory(self._place, experts, self.k), memory, self._stream(stream, logits))
+
+    @documented("routecap_layer_record_received")
+    def record_received(
+        self,
+        layer: int,
+        *,
+        ranks: int,
+        rank: int,
+        tokens_per_rank: int,
+        ids: Any = None,
+        metadata: Any = None,
+        live_rows: Any = None,
+        expert_ends: Any = None,
+        expert_alignment: int = 0,
+        expanded_rows: int = 0,
+        experts: int = 0,
+        k: int = 0,
+        rows: int | None = None,
+        expanded: bool = False,
+        already_global: bool = False,
+        dtype: Dtype | str | None = None,
+        global_ids: Any = None,
+        executed: Any = None,
+        ignored: Any = None,
+        stream: Any = None,
+    ) -> None:
+        """Experimental. Read what an expert-parallel dispatch brought to this rank, into `global_ids` and `executed`.
+
+        ids [rows, k] of int32 or int64, metadata [rows, 2 + k], live_rows, expert_ends [experts / ranks] and executed [ranks, tokens_per_rank, k] of
+        int32, global_ids [rows, k] or, expanded, [expanded_rows] of the type of ids, ignored (one number) of int64: all C-contiguous.
+        """
+        k_here = k or self.k
+        layer_experts = self._config.layer_experts
+        experts_here = experts or (self.experts if layer_experts is None or not 0 <= layer < len(layer_experts) else int(layer_experts[layer]))
+        addresses: dict[str, int] = {}
+        for name, tensor, needed, kinds, written in (
+            ("ids", ids, None, (Dtype.I32, Dtype.I64), False),
+            ("metadata", metadata, None, (Dtype.I32,), False),
+            ("live_rows", live_rows, 1, (Dtype.I32,), False),
+            ("expert_ends", expert_ends, experts_here // ranks if ranks else 0, (Dtype.I32,), False),
+            ("global_ids", global_ids, None, (Dtype.I32, Dtype.I64), True),
+            ("executed", executed, ranks * tokens_per_rank * k_here, (Dtype.I32,), True),
+            ("ignored", ignored, 1, (Dtype.I64,), True),
+        ):
+            if tensor is None:
+                continue
+            found = describe(tensor, name)
+            expect_device(found, self._place, name)
+            if not (name == "ignored" and found.itemsize == 8):  # uint64 of NumPy, int64 of torch
+                kind = expect_dtype(found, kinds, name)
+                if name in ("ids", "global_ids"):
+                    if dtype is not None and dtype_of(dtype) != kind:
+                        raise error(Status.ERR_DTYPE, f"{name} has elements of type {kind.name}, not {dtype_of(dtype).name}")
+                    dtype = kind
+            expect_dense(found, name)
+            if written:
+                expect_writable(found, name)
+            if rows is None and name in ("ids", "metadata"):
+                rows = found.shape[0] if found.shape else 0
+            if needed is None:
+                needed = {"ids": k_here, "metadata": k_here + 2, "global_ids": k_here}[name] * (rows or 0)
+                if name == "global_ids" and expanded:
+                    needed = expanded_rows
+            if _elements(found) < needed:
+                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {found.shape}, {needed} elements are needed")
+            addresses[name] = found.address
+        flags = (ReceivedFlag.EXPANDED if expanded else 0) | (ReceivedFlag.GLOBAL if already_global else 0)
+        received = structs.received(
+            flags=flags,
+            ranks=ranks,
+            rank=rank,
+            experts=experts,
+            k=k,
+            tokens_per_rank=tokens_per_rank,
+            rows=rows or 0,
+            expert_alignment=expert_alignment,
+            expanded_rows=expanded_rows,
+            dtype=Dtype.I32 if dtype is None else dtype_of(dtype),
+            **addresses,
+        )
+        raw.routecap_layer_record_received(self._handle, layer, received, self._stream(stream, metadata))
+
+    @documented("routecap_capturer_probe")
+    def probe(self, rows: int, layers: int | None = None, *, stream: Any = None) -> NDArray[np.void]:
+        """Look at what the last forward pass wrote: an array [layers] of layer_probe_dtype, whose `found` is 0 or a ProbeFlag."""
+        found = np.zeros(self.layers if layers is None else layers, structs.layer_probe_dtype)
+        raw.routecap_capturer_probe(self._handle, rows, found, self._stream(stream))
+        return found
+
+    # ---- The sink
+
+    @documented("routecap_sink_bind")
+    def bind(self, first_layer: int, tensor: Any) -> None:
+        """Adopt a tensor, [rows, k] or for several layers [layers, rows, k], of int16, int32 or int64, as their sink. It is held until the capturer
+        is closed."""
+        found = describe(tensor, "tensor")
+        expect_device(found, self._place, "tensor")
+        expect_writable(found, "tensor")
+        dtype = expect_dtype(found, (Dtype.I16, Dtype.I32, Dtype.I64), "tensor")
+        if len(found.shape) not in (2, 3):
+            raise error(Status.ERR_SHAPE_MISMATCH, f"tensor has shape {found.shape}, [rows, k] or [layers, rows, k] is expected")
+        *outer, rows, k = found.shape
+        row_stride, column_stride = found.strides[-2:]
+        if k > 1 and column_stride != 1:
+            raise error(Status.ERR_ARGUMENT, "tensor: the ids of a row must be next to one another")
+        if rows > 1 and row_stride < k or outer and outer[0] > 1 and found.strides[0] < (rows - 1) * row_stride + k:
+            raise error(Status.ERR_SHAPE_MISMATCH, f"tensor has strides {found.strides}: rows or layers overlap")
+        if found.address % found.itemsize:
+            raise error(Status.ERR_ARGUMENT, "tensor is not aligned to its elements")
+        layers = outer[0] if outer else 1
+        layer_stride = found.strides[0] if layers > 1 else 0
+        sink = structs.sink(dtype=dtype, ids=found.address, rows=rows, k=k, row_stride=row_stride if rows > 1 else 0, layer_stride=layer_stride)
+        raw.routecap_sink_bind(self._handle, first_layer, layers, sink)
+        raw.keep(self._handle, found.holder)
+
+    @documented("routecap_sink_layer")
+    def sink(self, layer: int) -> Any:
+        """Where a layer is written, [rows, k]: a NumPy array, or a DeviceArray on CUDA; None if it has no memory yet. It stays valid after
+        `close`."""
+        memory = structs.sink.empty()
+        raw.routecap_sink_layer(self._handle, layer, memory)
+        dtype, address, rows, k, row_stride, _ = structs.sink.read(memory)
+        if not address:
+            return None
+        if not self._host:
+            return DeviceArray(address, Dtype(dtype), (rows, k), row_stride, self._place, self._handle)
+        kind = numpy_dtype(dtype)
+        elements = (rows - 1) * row_stride + k
+        view: NDArray[Any] = np.ndarray(
+            (rows, k), kind, raw.memory(address, elements * kind.itemsize, 1, self._handle), strides=(row_stride * kind.itemsize, kind.itemsize)
+        )
+        return view
+
+    # ---- Requests
+
+    def _resolve(self, request: Any) -> int:
+        if type(request) is Request:
+            if request.capturer is not self:
+                raise error(Status.ERR_UNKNOWN_REQUEST, f"{request!r} belongs to another capturer")
+            return request.handle
+        if isinstance(request, str):
+            try:
+                return self._names[request]
+            except KeyError:
+                raise error(Status.ERR_UNKNOWN_REQUEST, f"no request {request!r} is open") from None
+        return index(request)
+
+    def _name(self, handle: int, id: str | None) -> Request:
+        if id is not None:
+            self._names[id] = handle
+            self._ids[handle] = id
+        return Request(self, handle, id)
+
+    def _expect_free(self, id: str | None) -> None:
+        if id is not None and id in self._names:
+            raise error(Status.ERR_ARGUMENT, f"request {id!r} is open already")
+
+    def _forget(self, handle: int) -> None:
+        id = self._ids.pop(handle, None)
+        if id is not None:
+            self._names.pop(id, None)
+
+    def _ticket(self, step: Any) -> int:
+        if type(step) is Step and step.capturer is not self:
+            raise error(Status.ERR_UNKNOWN_STEP, f"{step!r} belongs to another capturer")
+        return index(step)
+
+    @staticmethod
+    def _open_options(policy: Policy | str) -> bytes | None:
+        return None if policy is Policy.KEEP else structs.open_options(policy=member(Policy, policy))
+
+    @documented("routecap_request_open")
+    def open(self, id: str | None = None, *, policy: Policy | str = Policy.KEEP) -> Request:
+        """Open a request, if wanted under a string id, by which every method knows it until it ends."""
+        self._expect_free(id)
+        handle = bytearray(8)
+        raw.routecap_request_open(self._handle, self._open_options(policy), handle)
+        return self._name(int.from_bytes(handle, sys.byteorder), id)
+
+    def open_batch(self, requests: int | Sequence[str], *, policy: Policy | str = Policy.KEEP) -> NDArray[np.uint64]:
+        """Open many requests in one call: so many, or one for each string id. Returns their handles."""
+        ids = None if isinstance(requests, int) else requests
+        if ids is not None:
+            if len(set(ids)) != len(ids):
+                raise error(Status.ERR_ARGUMENT, "one id twice")
+            for id in ids:
+                self._expect_free(id)
+        handles = np.zeros(requests if isinstance(requests, int) else len(requests), np.uint64)
+        raw.routecap_request_open(self._handle, self._open_options(policy), handles)
+        if ids is not None:
+            for handle, id in zip(handles.tolist(), ids):
+                self._name(handle, id)
+        return handles
+
+    def request(self, request: RequestLike) -> Request:
+        """The Request of a string id or handle."""
+        if isinstance(request, Request):
+            return request
+        handle = self._resolve(request)
+        return Request(self, handle, self._ids.get(handle))
+
+    def handles(self, ids: Sequence[RequestLike]) -> NDArray[np.uint64]:
+        """The handles of requests, to be put into spans and batches."""
+        return np.fromiter((self._resolve(id) for id in ids), np.uint64, len(ids))
+
+    def __contains__(self, id: object) -> bool:
+        """Whether a string id is open."""
+        return id in self._names
+
+    @documented("routecap_request_accept")
+    def accept(self, request: RequestLike, step: Step | int, keep: int | Sequence[int] | NDArray[Any]) -> None:
+        """Settle the speculative rows of a request in one step: keep so many of them, or, as a list of indices, the accepted path of a tree."""
+        if isinstance(keep, (int, np.integer)):
+            rows, count = None, int(keep)
+        else:
+            rows = integers(keep, np.uint32)
+            count = len(rows)  # type: ignore[arg-type]
+        raw.routecap_request_accept(self._handle, self._resolve(request), self._ticket(step), rows, count)
+
+    @documented("routecap_request_accept_batch")
+    def accept_batch(self, items: NDArray[np.void], paths: NDArray[np.uint32] | None = None) -> Status:
+        """Settle the speculative rows of many requests in one call: an array of accept_dtype, whose `status` is filled. Returns OK or PARTIAL.
+
+        Each item keeps its first `count` rows; or, with `paths`, those that `count` indices name: all items' indices, one after another.
+        """
+        if items.dtype != structs.accept_dtype:
+            raise error(Status.ERR_DTYPE, "items must be an array of routecap.accept_dtype")
+        if paths is None:
+            items["rows"] = 0
+        else:
+            paths = integers(paths, np.uint32)
+            ends = np.cumsum(items["count"], dtype=np.uint64)
+            if len(ends) and int(ends[-1]) != len(paths):  # type: ignore[arg-type]
+                raise error(Status.ERR_SHAPE_MISMATCH, f"paths has {len(paths)} indices, the items keep {ends[-1]}")  # type: ignore[arg-type]
+            items["rows"] = (ends - items["count"]) * np.uint64(4) + np.uint64(describe(paths, "paths").address)
+        status: Status = raw.routecap_request_accept_batch(self._handle, items)
+        return status
+
+    @documented("routecap_request_truncate")
+    def truncate(self, request: RequestLike, rows: int) -> None:
+        """Cut a request: rows at and after position `rows` are gone."""
+        raw.routecap_request_truncate(self._handle, self._resolve(request), rows)
+
+    @documented("routecap_request_fork")
+    def fork(self, request: RequestLike, rows: int | None = None, *, id: str | None = None) -> Request:
+        """Open a request that begins with the first `rows` rows of another, all of them if None."""
+        self._expect_free(id)
+        return self._name(raw.routecap_request_fork(self._handle, self._resolve(request), rows_of(rows))[1], id)
+
+    @documented("routecap_request_attach")
+    def attach(self, request: RequestLike, routing: Routing, rows: int | None = None) -> None:
+        """Supply rows before position `rows`, all of them if None, from the routing of a request that computed them."""
+        raw.routecap_request_attach(self._handle, self._resolve(request), routing._handle, rows_of(rows))
+
+    # ---- Reading
+
+    @documented("routecap_request_coverage")
+    def coverage(self, request: RequestLike, first: int = 0, rows: int | None = None) -> Coverage:
+        """How many cells of a range of rows are there."""
+        handle = self._resolve(request)
+        return read_coverage(lambda memory, blocks: raw.routecap_request_coverage(self._handle, handle, first, rows_of(rows), memory, blocks))
+
+    def missing(self, request: RequestLike, first: int = 0, rows: int | None = None) -> NDArray[np.void]:
+        """The blocks of missing cells of a range of rows: an array of missing_dtype, whose `reason` is a Missing (routecap_request_coverage)."""
+        handle = self._resolve(request)
+        return read_missing(lambda memory, blocks: raw.routecap_request_coverage(self._handle, handle, first, rows_of(rows), memory, blocks))
+
+    @documented("routecap_request_extract")
+    def extract(
+        self,
+        request: RequestLike,
+        first: int = 0,
+        rows: int | None = None,
+        *,
+        mode: Extract | str = Extract.SHARE,
+        strict: bool = False,
+        allow_recomputed: bool = False,
+    ) -> Routing:
+        """Read `rows` rows from position `first` on into a routing; None is up to the end, routecap.LANDED up to the first row in flight."""
+        mode = mode if mode is Extract.SHARE else member(Extract, mode)
+        flags = read_flags(strict, allow_recomputed)
+        return Routing._of(raw.routecap_request_extract(self._handle, self._resolve(request), first, rows_of(rows), mode, flags)[1])
+
+    @documented("routecap_request_extract_batch")
+    def extract_batch(self, items: NDArray[np.void]) -> Routings:
+        """Read rows of many requests in one call: an array of extract_dtype, whose `status` is filled."""
+        return self._batch(raw.routecap_request_extract_batch, items, structs.extract_dtype, "extract_dtype")
+
+    def _batch(self, call: Callable[[Any, Any], Any], items: NDArray[np.void], dtype: Any, name: str) -> Routings:
+        if items.dtype != dtype:
+            raise error(Status.ERR_DTYPE, f"items must be an array of routecap.{name}")
+        return Routings(call(self._handle, items), items)
+
+    @documented("routecap_request_extract_into")
+    def extract_into(
+        self,
+        request: RequestLike,
+        out: Any,
+        first: int = 0,
+        rows: int | None = None,
+        *,
+        mask: NDArray[Any] | None = None,
+        fill: int = FILL,
+        order: Order | str = Order.ROW_MAJOR,
+        first_layer: int = 0,
+        layers: int | None = None,
+        strict: bool = False,
+        allow_recomputed: bool = False,
+    ) -> Status:
+        """Copy rows of a request into an array: as Routing.copy_to, without making a routing. `rows` is as many as `out` has, unless given."""
+        layers = self.layers - first_layer if layers is None else layers
+        if rows is None:
+            shape = describe(out, "out").shape
+            rows = shape[0 if member(Order, order) == Order.ROW_MAJOR else 1] if len(shape) == 3 else 0
+        handle = self._resolve(request)
+        status, _ = copy_into(
+            lambda options, memory, mask: raw.routecap_request_extract_into(self._handle, handle, first, rows, options, memory, mask),
+            out,
+            mask,
+            self.k,
+            fill,
+            order,
+            first_layer,
+            layers,
+            read_flags(strict, allow_recomputed),
+        )
+        return Status(status)
+
+    # ---- The end of a request
+
+    @documented("routecap_request_finish")
+    def finish(self, request: RequestLike, rows: int | None = None) -> Routing:
+        """End a request and get its routing, of exactly `rows` rows: of a sequence of S tokens S-1. None is its length. Does not wait: see
+        Routing.wait."""
+        handle = self._resolve(request)
+        routing = Routing._of(raw.routecap_request_finish(self._handle, handle, rows_of(rows))[1])
+        self._forget(handle)
+        return routing
+
+    @documented("routecap_request_finish_batch")
+    def finish_batch(self, items: NDArray[np.void]) -> Routings:
+        """End many requests in one call: an array of finish_dtype, whose `status` is filled."""
+        routings = self._batch(raw.routecap_request_finish_batch, items, structs.finish_dtype, "finish_dtype")
+        if self._ids:
+            self._forget_all(items["request"], routings.statuses)
+        return routings
+
+    @documented("routecap_request_close")
+    def close_request(self, request: RequestLike) -> None:
+        """End a request and drop its rows."""
+        handle = self._resolve(request)
+        raw.routecap_request_close(self._handle, handle)
+        self._forget(handle)
+
+    @documented("routecap_request_close_batch")
+    def close_batch(self, requests: NDArray[np.uint64] | Sequence[RequestLike], status: NDArray[np.int32] | None = None) -> Status:
+        """End many requests and drop their rows; `status`, an int32 array, receives each one's. Returns OK or PARTIAL."""
+        handles = requests if isinstance(requests, np.ndarray) else self.handles(requests)
+        if handles.dtype != np.uint64 or handles.ndim != 1:
+            raise error(Status.ERR_DTYPE, "requests must be a uint64 array of handles")
+        if status is None:
+            status = np.empty(len(handles), np.int32)
+        elif status.dtype != np.int32 or len(status) != len(handles):
+            raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each request")
+        outcome: Status = raw.routecap_request_close_batch(self._handle, handles, status, len(handles))
+        if self._ids:
+            self._forget_all(handles, status)
+        return outcome
+
+    def _forget_all(self, handles: NDArray[np.uint64], statuses: NDArray[np.int32]) -> None:
+        for handle, status in zip(handles.tolist(), statuses.tolist()):
+            if status == Status.OK:
+                self._forget(handle)
+
+    # ---- For operators
+
+    @documented("routecap_capturer_stats")
+    def stats(self) -> Stats:
+        """The counters. Does not wait."""
+        memory = structs.stats.empty()
+        raw.routecap_capturer_stats(self._handle, memory)
+        return Stats._make(structs.stats.read(memory))
+
+    @documented("routecap_capturer_layer_stats")
+    def layer_stats(self, layers: int | None = None) -> NDArray[np.void]:
+        """The counters of every layer: an array of layer_stats_dtype. Does not wait."""
+        counters = np.zeros(self.layers if layers is None else layers, structs.layer_stats_dtype)
+        raw.routecap_capturer_layer_stats(self._handle, counters)
+        return counters
+
+    @documented("routecap_capturer_progress")
+    def progress(self) -> None:
+        """File the steps that have landed, on this thread, where manual_progress is set."""
+        raw.routecap_capturer_progress(self._handle)
+
+
+@documented("routecap_received_merge")
+def received_merge(tables: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """Experimental. Merge the tables `executed` of all ranks, in host memory."""
+    arrays = [np.ascontiguousarray(table) for table in tables]
+    if not arrays or any(array.dtype != np.int32 or array.shape != arrays[0].shape for array in arrays):
+        raise error(Status.ERR_SHAPE_MISMATCH, "tables must be int32 arrays of one shape")
+    addresses = np.array([describe(array, "table").address for array in arrays], np.uint64)
+    merged = np.empty_like(arrays[0])
+    raw.routecap_received_merge(addresses, merged.size, merged)
+    return merged

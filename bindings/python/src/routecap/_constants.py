@@ -1,0 +1,266 @@
+"""The constants of routecap.h: each group is an enum, and names have lost their prefix.
+
+Where a function takes one of them, it also takes its name in lower case: "cuda", "take", "row_major".
+"""
+
+from enum import IntEnum, IntFlag
+from typing import TypeVar
+
+ALL = 0xFFFFFFFFFFFFFFFF
+"""In a count of rows: up to the end. None is the same."""
+LANDED = 0xFFFFFFFFFFFFFFFE
+"""In a count of rows: up to the first row in flight, or the end; what of a running request can be read now."""
+
+MAX_LAYERS = 1024
+MAX_K = 32
+MAX_EXPERTS = 32768
+MAX_ROUTED_EXPERTS = 1024
+MAX_GROUPS = 32
+MAX_ROWS = 1048576
+MAX_RECEIVED = 67108864
+MAX_SLOTS = 64
+MAX_POSITION = 1 << 40
+MAX_PIECES = 16
+SERIALIZED_MIN = 64
+
+
+class Status(IntEnum):
+    """What a call came to: 0 success, positive partial success with everything delivered, negative an error, raised as routecap.Error."""
+
+    OK = 0
+    INCOMPLETE = 1
+    LOST = 2
+    PENDING = 3
+    PARTIAL = 4
+    NOT_CAPTURED = 5
+    ERR_ARGUMENT = -100
+    ERR_STRUCT_SIZE = -101
+    ERR_UNKNOWN_LAYER = -102
+    ERR_UNKNOWN_REQUEST = -103
+    ERR_UNKNOWN_STEP = -104
+    ERR_OUT_OF_RANGE = -105
+    ERR_CAPACITY = -106
+    ERR_OVERLAP = -107
+    ERR_DTYPE = -108
+    ERR_SHAPE_MISMATCH = -109
+    ERR_BUFFER_TOO_SMALL = -110
+    ERR_FORMAT = -111
+    ERR_STATE = -200
+    ERR_DISABLED = -201
+    ERR_NOT_READY = -202
+    ERR_INCOMPLETE = -203
+    ERR_CONFLICT = -204
+    ERR_FORKED = -205
+    ERR_CAPTURING = -206
+    ERR_RECOMPUTED = -207
+    ERR_NO_MEMORY = -300
+    ERR_TOO_MANY_REQUESTS = -301
+    ERR_THREAD = -302
+    ERR_NO_BACKEND = -400
+    ERR_DRIVER_TOO_OLD = -401
+    ERR_DEVICE = -402
+    ERR_DEVICE_LOST = -403
+    ERR_INTERNAL = -500
+
+
+class Dtype(IntEnum):
+    """Element types of ids, and of logits and biases."""
+
+    U8 = 1
+    I16 = 2
+    U16 = 3
+    I32 = 4
+    U32 = 5
+    I64 = 6
+    ID16_BF16 = 7
+    F32 = 16
+    F16 = 17
+    BF16 = 18
+
+
+class Backend(IntEnum):
+    """Where the sink is."""
+
+    HOST = 1
+    CUDA = 2
+
+
+class Role(IntEnum):
+    """What a rank does."""
+
+    OWNER = 0
+    MIRROR = 1
+    DISABLED = 2
+
+
+class IdSpace(IntEnum):
+    """What the ids number."""
+
+    LOGICAL = 0
+    PHYSICAL = 1
+
+
+class Provenance(IntEnum):
+    """How the ids of a layer were had."""
+
+    CAPTURED = 0
+    RECOMPUTED = 1
+
+
+class ConfigFlag(IntFlag):
+    """Settings of a Capturer that are switches: `compare`, `external_sink` and `manual_progress`."""
+
+    COMPARE = 1
+    EXTERNAL_SINK = 2
+    MANUAL_PROGRESS = 4
+
+
+class SourceFlag(IntFlag):
+    """`overlap` of Capturer.record."""
+
+    OVERLAP = 1
+
+
+class Score(IntEnum):
+    """The score of an expert, from its logit."""
+
+    LOGIT = 0
+    SOFTMAX = 1
+    SIGMOID = 2
+    SQRT_SOFTPLUS = 3
+
+
+class GroupScore(IntEnum):
+    """The score of a group of experts, from their keys."""
+
+    MAX = 0
+    TOP2 = 1
+    TOP2_DISTINCT = 2
+
+
+class RouterFlag(IntFlag):
+    """Flags of a Router."""
+
+    RANK_LOGITS = 1
+    RENORMALIZE = 2
+    FLOOR_MAX = 4
+    SIGMOID_TANH = 8
+    GROUPS_ZERO = 16
+
+
+class Method(IntEnum):
+    """Ways of routing in use."""
+
+    SOFTMAX = 1
+    SOFTMAX_RENORMALIZE = 2
+    TOPK_SOFTMAX = 3
+    TOPK = 4
+    TOPK_SIGMOID = 5
+    SIGMOID = 6
+    SIGMOID_RENORMALIZE = 7
+    DEEPSEEK_V2 = 8
+    DEEPSEEK_V3 = 9
+    DEEPSEEK_V4 = 10
+    ERNIE = 11
+
+
+class ProbeFlag(IntFlag):
+    """What is odd about the ids of a layer: `found` of Capturer.probe."""
+
+    SILENT = 1
+    INCOMPLETE = 2
+    OUT_OF_RANGE = 4
+    DUPLICATE = 8
+    SEQUENCE = 16
+    CONSTANT = 32
+    REPEATED = 64
+
+
+class ReceivedFlag(IntFlag):
+    """`expanded` and `already_global` of Capturer.record_received."""
+
+    EXPANDED = 1
+    GLOBAL = 2
+
+
+class SpanFlag(IntFlag):
+    """`flags` of a span."""
+
+    SPECULATIVE = 1
+    DEVICE_POSITIONS = 2
+
+
+class Snapshot(IntEnum):
+    """Whether the forward made its snapshot, or issue makes it."""
+
+    TAKE = 0
+    MAKE = 1
+
+
+class Policy(IntEnum):
+    """What happens to a valid cell that is issued again."""
+
+    KEEP = 0
+    REPLACE = 1
+
+
+class Missing(IntEnum):
+    """Why a cell is missing: `reason` of a block of missing cells."""
+
+    ABSENT = 1
+    UNWRITTEN = 2
+    OUT_OF_RANGE = 3
+    DUPLICATE = 4
+
+
+class Extract(IntEnum):
+    """What becomes of rows that are read."""
+
+    SHARE = 0
+    TAKE = 1
+    COPY = 2
+
+
+class ReadFlag(IntFlag):
+    """`strict` and `allow_recomputed` of reading calls."""
+
+    STRICT = 1
+    ALLOW_RECOMPUTED = 2
+
+
+class Order(IntEnum):
+    """Layout of ids: [rows, layers, k] or [layers, rows, k]."""
+
+    ROW_MAJOR = 0
+    LAYER_MAJOR = 1
+
+
+class TrustFlag(IntFlag):
+    """`trusted` of Routing.deserialize and Routing.from_arrays."""
+
+    TRUSTED = 1
+
+
+class Piece(IntEnum):
+    """Where bytes of a spliced routing come from."""
+
+    HEADER = 0
+    HEAD = 1
+    TAIL = 2
+    ZERO = 3
+
+
+_Enum = TypeVar("_Enum", bound=IntEnum)
+
+
+def member(group: type[_Enum], value: _Enum | int | str) -> _Enum:
+    """A member of an enum, its number, or its name in any case."""
+    if isinstance(value, group):
+        return value
+    from ._errors import error
+
+    try:
+        return group[value.upper()] if isinstance(value, str) else group(value)
+    except (KeyError, ValueError):
+        names = ", ".join(repr(each.name.lower()) for each in group)
+        raise error(Status.ERR_ARGUMENT, f"{group.__name__} is one of {names}, not {value!r}") from None

@@ -1,0 +1,72 @@
+"""One exception class; where a built-in class says the same, what is raised is of both."""
+
+from ._constants import Status
+from ._library import raw
+
+
+class Error(RuntimeError):
+    """A call failed, and nothing changed. `status` says how, the text why."""
+
+    status: Status
+    needed: int | None = None
+    """The bytes that a buffer should have had (ERR_BUFFER_TOO_SMALL)."""
+
+    def __init__(self, status: int, text: str = "") -> None:
+        self.status = Status(status)
+        super().__init__(text or raw.routecap_status_name(status))
+
+    def __str__(self) -> str:  # KeyError would quote it
+        return RuntimeError.__str__(self)
+
+    def __reduce__(self) -> tuple[type["Error"], tuple[Status, str]]:
+        return type(self), (self.status, str(self))
+
+
+class ArgumentError(Error, ValueError):
+    """An argument is wrong: a value, a shape, a size or a format."""
+
+
+class DtypeError(Error, TypeError):
+    """Elements of a type that does not serve here."""
+
+
+class RangeError(Error, IndexError):
+    """Layers, rows or indices that do not exist."""
+
+
+class UnknownError(Error, KeyError):
+    """A request or step that is not, or no longer, known."""
+
+
+class NotReadyError(Error, TimeoutError):
+    """Rows are in flight."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """The budget, or the system's memory, is exhausted."""
+
+
+_classes: dict[Status, type[Error]] = {
+    Status.ERR_ARGUMENT: ArgumentError,
+    Status.ERR_STRUCT_SIZE: ArgumentError,
+    Status.ERR_OVERLAP: ArgumentError,
+    Status.ERR_SHAPE_MISMATCH: ArgumentError,
+    Status.ERR_BUFFER_TOO_SMALL: ArgumentError,
+    Status.ERR_FORMAT: ArgumentError,
+    Status.ERR_DTYPE: DtypeError,
+    Status.ERR_UNKNOWN_LAYER: RangeError,
+    Status.ERR_OUT_OF_RANGE: RangeError,
+    Status.ERR_CAPACITY: RangeError,
+    Status.ERR_UNKNOWN_REQUEST: UnknownError,
+    Status.ERR_UNKNOWN_STEP: UnknownError,
+    Status.ERR_NOT_READY: NotReadyError,
+    Status.ERR_NO_MEMORY: OutOfMemoryError,
+}
+
+
+def error(status: int, text: str = "") -> Error:
+    """The exception of a status. For errors of the library the text is that of routecap_last_error, read in the call that failed."""
+    return _classes.get(Status(status), Error)(status, text)
+
+
+raw.use_statuses({int(status): status for status in Status}, error)

@@ -1,0 +1,40 @@
+"""Loads the library, and the generated module over it."""
+
+import atexit
+import ctypes
+import os
+
+__all__ = ["raw", "version"]
+
+# Another library than the one that the package was installed with: the generated module finds it loaded under the same name.
+_path = os.environ.get("ROUTECAP_LIBRARY")
+try:
+    _named = ctypes.CDLL(_path) if _path else None
+except OSError as error:
+    raise ImportError(f"routecap: ROUTECAP_LIBRARY cannot be loaded: {error}") from error
+
+try:
+    from . import _routecap as raw
+except ImportError as error:
+    raise ImportError(f"routecap: the library cannot be loaded: {error}") from error
+
+_needed = raw.ROUTECAP_VERSION_MAJOR, raw.ROUTECAP_VERSION_MINOR
+if not raw.routecap_get_api(*_needed):
+    raise ImportError(
+        f"routecap: this package needs version {_needed[0]}.{_needed[1]} of the library, and found {raw.routecap_version()} "
+        "(major * 10000 + minor * 100 + patch)"
+    )
+_version = getattr(_named, "routecap_version", None)
+if _named is not None and (_version is None or ctypes.cast(_version, ctypes.c_void_p).value != raw.library_address()):
+    raise ImportError(
+        f"routecap: {_path}, which ROUTECAP_LIBRARY names, is not a library that this package can use: its name is not the one "
+        "that the package was built against"
+    )
+
+atexit.register(raw.stop)
+
+
+def version() -> tuple[int, int, int]:
+    """The version of the loaded library (routecap_version): major, minor, patch."""
+    number: int = raw.routecap_version()
+    return number // 10000, number // 100 % 100, number % 100

@@ -1,0 +1,126 @@
+"""The structs of routecap.h: arrays of them as NumPy dtypes, single ones as bytes."""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._constants import Status
+from ._errors import error
+
+# ---- Arrays
+
+
+def _dtype(fields: str) -> "np.dtype[np.void]":
+    return np.dtype([tuple(field.split(":")) for field in fields.split()], align=True)
+
+
+span_dtype = _dtype("request:u8 position:u8 position_end:u8 sink_row:u4 rows:u4 flags:u4 reserved:u4")
+accept_dtype = _dtype("request:u8 step:u8 rows:u8 count:u8 status:i4 reserved:i4")
+extract_dtype = _dtype("request:u8 first:u8 rows:u8 mode:i4 flags:u4 routing:u8 status:i4 reserved:i4")
+finish_dtype = _dtype("request:u8 rows:u8 routing:u8 status:i4 reserved:i4")
+missing_dtype = _dtype("first:u8 rows:u8 first_layer:u4 layers:u4 reason:i4 reserved:u4")
+segment_dtype = _dtype("first:u8 rows:u8 ids:u8 validity:u8 tags:u8 tag:u8")
+layer_source_dtype = _dtype("layer:u4 reserved:u4 ids:u8 table:u8")
+layer_stats_dtype = _dtype("rows_written:u8 unwritten:u8 out_of_range:u8 duplicate:u8 silent_steps:u8")
+layer_probe_dtype = _dtype(
+    "found:u4 rows_unwritten:u4 rows_incomplete:u4 rows_written:u4 rows_out_of_range:u4 rows_duplicate:u4 lowest:i4 highest:i4"
+)
+piece_dtype = _dtype("offset:u8 bytes:u8 source:i4 reserved:u4")
+
+
+def spans(
+    n: int | None = None, /, *, request: Any = 0, position: Any = 0, sink_row: Any = 0, rows: Any = 1, flags: Any = 0, position_end: Any = 0
+) -> NDArray[np.void]:
+    """An array of spans: `n` of them, or as many as the longest column has; each column is a number or an array of numbers.
+
+    request: handles (Capturer.open_batch, Capturer.handles) or Requests. Fill an array again for the next step rather than make a new one.
+    """
+    if isinstance(request, (list, tuple)):
+        request = np.fromiter((int(each) for each in request), np.uint64, len(request))
+    columns = [np.asarray(column) for column in (request, position, position_end, sink_row, rows, flags)]
+    length = n if n is not None else max((column.shape[0] for column in columns if column.ndim), default=1)
+    array = np.zeros(length, span_dtype)
+    for name, column in zip(("request", "position", "position_end", "sink_row", "rows", "flags"), columns):
+        array[name] = column
+    return array
+
+
+# ---- Single structs
+
+
+class Struct:
+    """The layout of one struct whose first field is struct_size: bytes that a call reads, or memory that it fills.
+
+    Called with values by name it gives bytes; what is not named is 0.
+    """
+
+    def __init__(self, fields: str) -> None:
+        pairs = [field.split(":") for field in fields.split()]
+        codes = "".join(code for _, code in pairs)
+        layout = struct.Struct("@I" + codes + ("0Q" if set(codes) & set("Qqn") else ""))
+        self.fields = tuple(name for name, _ in pairs)
+        self.codes = tuple(code for _, code in pairs)
+        self.size = layout.size
+        self._layout = layout
+        # One function with a keyword for each field, as a struct literal in C has: several times as quick as gathering them in a dict.
+        self._pack: Callable[..., bytes] = eval(  # of the names below only
+            f"lambda {', '.join(f'{name}=0' for name in self.fields)}: pack(size, {', '.join(self.fields)})",
+            {"pack": layout.pack, "size": layout.size},
+        )
+        self._empty = self._pack()
+
+    def __call__(self, **values: Any) -> bytes:
+        try:
+            return self._pack(**values)
+        except struct.error as reason:
+            raise error(Status.ERR_ARGUMENT, f"a number is out of range: {reason}") from None
+
+    def empty(self) -> bytearray:
+        """Memory for a call to fill."""
+        return bytearray(self._empty)
+
+    def read(self, memory: bytearray) -> tuple[Any, ...]:
+        """The values that a call filled in, in order, without struct_size."""
+        return self._layout.unpack(memory)[1:]
+
+
+config = Struct(
+    "backend:i role:i device:i layers:I k:I experts:I rows:I slots:I sink_dtype:i flags:I id_space:i max_requests:I reserved:I "
+    "budget_bytes:Q layer_map:Q layer_experts:Q layer_provenance:Q"
+)
+memory = Struct("page_rows:I device_bytes:Q pinned_bytes:Q host_bytes:Q row_bytes:Q page_bytes:Q request_bytes:Q")
+stats = Struct(
+    "silent_layers:I steps_issued:Q steps_landed:Q steps_lost:Q rows_issued:Q rows_in_flight:Q rows_provisional:Q rows_delivered:Q "
+    "rows_missing:Q rows_lost:Q rows_late:Q rows_rejected:Q rows_unplaced:Q rows_refused:Q rows_skipped:Q rows_overlapped:Q rows_mismatched:Q "
+    "rows_dropped:Q cells_conflicting:Q cells_unwritten:Q cells_out_of_range:Q cells_duplicate:Q requests_open:Q steps_in_flight:Q bytes_in_use:Q "
+    "bytes_peak:Q bytes_budget:Q"
+)
+backend = Struct("available:i devices:i reserved:i detail:Q")
+sink = Struct("dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q")
+source = Struct(
+    "dtype:i ids:Q row_stride:q column_stride:q rows:I k_source:I live_rows:Q row_base:Q row_index:Q "
+    "first_row:I offset:i table:Q table_size:I flags:I"
+)
+router = Struct("score:i group_score:i flags:I groups:I groups_kept:I scale:f floor:f bias:Q bias_dtype:i hash_tokens:I hash_table:Q")
+logits = Struct(
+    "dtype:i logits:Q row_stride:q column_stride:q rows:I first_row:I live_rows:Q row_base:Q row_index:Q tokens:Q tokens_dtype:i experts:I weights:Q "
+    "weights_stride:q"
+)
+received = Struct(
+    "flags:I ranks:I rank:I experts:I k:I tokens_per_rank:I rows:I live_rows:Q metadata:Q ids:Q expert_ends:Q expert_alignment:I expanded_rows:I "
+    "dtype:i reserved:I global_ids:Q executed:Q ignored:Q"
+)
+issue_options = Struct("snapshot:i tag:Q positions:Q positions_dtype:i reserved:I")
+open_options = Struct("policy:i")
+coverage = Struct("layers:I first:Q rows:Q length:Q rows_complete:Q rows_partial:Q rows_empty:Q cells_missing:Q blocks:Q cells_recomputed:Q")
+copy_options = Struct("dtype:i order:i flags:I first_layer:I layers:I row_stride:q layer_stride:q fill:q")
+view = Struct(
+    "dtype:i layers:I k:I experts:I validity_bytes:I id_space:i complete:i first:Q rows:Q layer_map:Q layer_experts:Q segments:Q segment_size:Q "
+    "segment_count:Q layer_provenance:Q"
+)
+serialized = Struct("version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype:i id_space:i")
+
+splice_dtype = np.dtype([("struct_size", "u4"), ("pieces", "u4"), ("bytes", "u8"), ("header_bytes", "u8"), ("piece", piece_dtype, 16)], align=True)

@@ -1,0 +1,372 @@
+"""Tensors of any framework, and the streams of theirs. No framework is imported here: what gives us a tensor has imported it already."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._constants import Dtype, Status
+from ._errors import Error, error
+from ._library import raw
+
+HOST = -1  # as a device: host memory
+
+
+class Tensor(NamedTuple):
+    """Memory that somebody else owns: `holder` keeps it."""
+
+    address: int
+    dtype: Dtype | str
+    """What it is; a name if routecap has no use for such elements."""
+    itemsize: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In elements. 0 is memory that several elements share."""
+    device: int | None
+    """Ordinal, HOST, or None: a CUDA device, its owner does not say which."""
+    readonly: bool
+    pinned: Callable[[], bool]
+    """Whether host memory is page-locked, so that a device reads it too."""
+    holder: Any
+
+
+_FORMATS = {
+    "B": Dtype.U8,
+    "h": Dtype.I16,
+    "H": Dtype.U16,
+    "i": Dtype.I32,
+    "I": Dtype.U32,
+    "l": Dtype.I64,
+    "q": Dtype.I64,
+    "e": Dtype.F16,
+    "f": Dtype.F32,
+}
+_TYPESTRS = {
+    "|u1": Dtype.U8,
+    "<i2": Dtype.I16,
+    "<u2": Dtype.U16,
+    "<i4": Dtype.I32,
+    "<u4": Dtype.U32,
+    "<i8": Dtype.I64,
+    "<f2": Dtype.F16,
+    "<f4": Dtype.F32,
+}
+_DLPACK_TYPES = {
+    (1, 8): Dtype.U8,
+    (0, 16): Dtype.I16,
+    (1, 16): Dtype.U16,
+    (0, 32): Dtype.I32,
+    (1, 32): Dtype.U32,
+    (0, 64): Dtype.I64,
+    (2, 16): Dtype.F16,
+    (2, 32): Dtype.F32,
+    (4, 16): Dtype.BF16,
+}
+_TORCH_TYPES = {
+    "torch.uint8": Dtype.U8,
+    "torch.int16": Dtype.I16,
+    "torch.uint16": Dtype.U16,
+    "torch.int32": Dtype.I32,
+    "torch.uint32": Dtype.U32,
+    "torch.int64": Dtype.I64,
+    "torch.float16": Dtype.F16,
+    "torch.bfloat16": Dtype.BF16,
+    "torch.float32": Dtype.F32,
+}
+_NUMPY_TYPES: dict[int, "np.dtype[Any]"] = {
+    Dtype.U8: np.dtype(np.uint8),
+    Dtype.I16: np.dtype(np.int16),
+    Dtype.U16: np.dtype(np.uint16),
+    Dtype.I32: np.dtype(np.int32),
+    Dtype.U32: np.dtype(np.uint32),
+    Dtype.I64: np.dtype(np.int64),
+}
+_SIZES = {
+    Dtype.U8: 1,
+    Dtype.I16: 2,
+    Dtype.U16: 2,
+    Dtype.I32: 4,
+    Dtype.U32: 4,
+    Dtype.I64: 8,
+    Dtype.ID16_BF16: 4,
+    Dtype.F32: 4,
+    Dtype.F16: 2,
+    Dtype.BF16: 2,
+}
+_KINDS = {dtype: Dtype(kind) for kind, dtype in _NUMPY_TYPES.items()}
+
+
+def numpy_dtype(dtype: int) -> "np.dtype[Any]":
+    return _NUMPY_TYPES[dtype]
+
+
+def dtype_of(value: Any) -> Dtype:
+    """A Dtype of what names a type of ids: a Dtype, its number or name, anything that NumPy takes for a dtype, or torch's."""
+    if isinstance(value, Dtype):
+        return value
+    if isinstance(value, int) and value in _SIZES:
+        return Dtype(value)
+    if isinstance(value, str) and value.upper() in Dtype.__members__:
+        return Dtype[value.upper()]
+    if str(value) in _TORCH_TYPES:
+        return _TORCH_TYPES[str(value)]
+    other: Any = value
+    try:
+        return _KINDS[np.dtype(other)]
+    except (KeyError, TypeError):
+        raise error(Status.ERR_DTYPE, f"{value!r} is no type of ids") from None
+
+
+# ---- Tensors in
+
+
+def _known(types: dict[str, Dtype], name: str) -> Dtype | str:
+    return types[name] if name in types else name
+
+
+def _no() -> bool:
+    return False
+
+
+def _in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[int, ...]:
+    if any(stride % itemsize for stride in strides):
+        raise error(Status.ERR_ARGUMENT, f"{name} has strides of {strides} bytes, which are no multiples of its elements' {itemsize}")
+    return tuple([stride // itemsize for stride in strides])
+
+
+def _from_buffer(tensor: Any, name: str) -> Tensor:
+    bfloat16 = isinstance(tensor, np.ndarray) and tensor.dtype.name == "bfloat16"  # of ml_dtypes, which the buffer protocol does not know
+    address, form, itemsize, shape, strides, readonly = raw.describe_buffer(tensor.view(np.uint16) if bfloat16 else tensor)
+    holder = tensor if isinstance(tensor, np.ndarray) else memoryview(tensor)
+    dtype = Dtype.BF16 if bfloat16 else _known(_FORMATS, form.lstrip("@=<"))
+    return Tensor(address, dtype, itemsize, shape, _in_elements(strides, itemsize, name), HOST, bool(readonly), _no, holder)
+
+
+def _from_torch(tensor: Any, name: str) -> Tensor:
+    if str(tensor.layout) != "torch.strided":
+        raise error(Status.ERR_ARGUMENT, f"{name} is a tensor of layout {tensor.layout}")
+    kind = tensor.device.type
+    if kind not in ("cpu", "cuda"):
+        raise error(Status.ERR_ARGUMENT, f"{name} is on {tensor.device}, where routecap cannot go")
+    device = HOST if kind == "cpu" else tensor.device.index
+    dtype = str(tensor.dtype)
+    return Tensor(
+        tensor.data_ptr(),
+        _known(_TORCH_TYPES, dtype),
+        tensor.element_size(),
+        tuple(tensor.shape),
+        tensor.stride(),
+        device,
+        False,
+        tensor.is_pinned,
+        tensor,
+    )
+
+
+def _from_cuda_array(tensor: Any, name: str) -> Tensor:
+    face = tensor.__cuda_array_interface__
+    if face.get("mask") is not None:
+        raise error(Status.ERR_ARGUMENT, f"{name} is a masked array")
+    address, readonly = face["data"]
+    shape, typestr = tuple(face["shape"]), face["typestr"]
+    itemsize = int(typestr[2:])
+    strides = face.get("strides")
+    if strides is None:
+        dense = [itemsize]
+        for size in reversed(shape[1:]):
+            dense.insert(0, dense[0] * size)
+        strides = tuple(dense[: len(shape)])
+    device = getattr(tensor, "device", None)  # an int (ours), or an object with one as its id (cupy)
+    device = getattr(device, "id", device)
+    return Tensor(
+        address,
+        _known(_TYPESTRS, typestr),
+        itemsize,
+        shape,
+        _in_elements(strides, itemsize, name),
+        device if isinstance(device, int) else None,
+        bool(readonly),
+        _no,
+        tensor,
+    )
+
+
+_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13  # DLPack's device types
+
+
+def _from_dlpack(tensor: Any, name: str) -> Tensor:
+    kind, _ = tensor.__dlpack_device__()
+    # Order among streams is the caller's, as with every other tensor: -1 asks the producer to wait for nothing.
+    options = {"stream": -1} if kind == _CUDA else {}
+    try:
+        capsule = tensor.__dlpack__(max_version=(1, 0), **options)
+    except TypeError:
+        capsule = tensor.__dlpack__(**options)
+    address, code, bits, shape, strides, readonly, kind, device = raw.describe_dlpack(capsule)
+    if kind not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
+        raise error(Status.ERR_ARGUMENT, f"{name} is on a device of DLPack's type {kind}, where routecap cannot go")
+    return Tensor(
+        address,
+        _DLPACK_TYPES.get((code, bits), f"DLPack type {code} of {bits} bits"),
+        bits // 8,
+        shape,
+        strides,
+        HOST if kind in (_CPU, _CUDA_HOST) else device,
+        bool(readonly),
+        lambda: kind == _CUDA_HOST,
+        capsule,
+    )
+
+
+def describe(tensor: Any, name: str) -> Tensor:
+    """What a tensor is; `name` is its argument's, for errors."""
+    try:
+        if isinstance(tensor, (np.ndarray, bytes, bytearray, memoryview)):
+            return _from_buffer(tensor, name)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(tensor, torch.Tensor):
+            return _from_torch(tensor, name)
+        if hasattr(tensor, "__cuda_array_interface__"):
+            return _from_cuda_array(tensor, name)
+        if hasattr(tensor, "__dlpack__"):
+            return _from_dlpack(tensor, name)
+        return _from_buffer(tensor, name)
+    except Error:
+        raise
+    except (TypeError, ValueError, BufferError) as reason:
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name} is a {type(tensor).__name__}, not a NumPy array, a tensor with __dlpack__ or __cuda_array_interface__: {reason}",
+        ) from reason
+
+
+# ---- What is asked of a tensor
+
+
+def expect_device(tensor: Tensor, device: int, name: str) -> None:
+    """Refuse memory that a capturer on `device` (an ordinal or HOST) cannot use."""
+    if tensor.device == device or tensor.device is None and device != HOST:
+        return
+    if tensor.device == HOST and tensor.pinned():
+        return
+    place = {HOST: "in host memory", None: "on a CUDA device"}
+    raise error(
+        Status.ERR_ARGUMENT,
+        f"{name} is {place.get(tensor.device, f'on cuda:{tensor.device}')}, the capturer's memory is {place.get(device, f'on cuda:{device}')}",
+    )
+
+
+def expect_dtype(tensor: Tensor, dtypes: tuple[Dtype, ...], name: str) -> Dtype:
+    if tensor.dtype in dtypes:
+        return Dtype(tensor.dtype)
+    found = tensor.dtype.name if isinstance(tensor.dtype, Dtype) else tensor.dtype
+    raise error(Status.ERR_DTYPE, f"{name} has elements of type {found}, not {' or '.join(dtype.name for dtype in dtypes)}")
+
+
+def expect_kind(tensor: Tensor, dtype: Any, dtypes: tuple[Dtype, ...], name: str) -> Dtype:
+    """The type of a tensor's elements: one of `dtypes`, or `dtype`, which the caller says they are."""
+    if dtype is None:
+        return expect_dtype(tensor, dtypes, name)
+    kind = dtype_of(dtype)
+    if tensor.itemsize != _SIZES[kind]:
+        raise error(Status.ERR_DTYPE, f"{name} has elements of {tensor.itemsize} bytes, which are no {kind.name}")
+    return kind
+
+
+def expect_writable(tensor: Tensor, name: str) -> None:
+    if tensor.readonly:
+        raise error(Status.ERR_ARGUMENT, f"{name} may not be written")
+
+
+def expect_dense(tensor: Tensor, name: str) -> None:
+    """Refuse arrays with gaps, or in another order than C's."""
+    dense = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.strides)):
+        if size > 1 and stride != dense:
+            raise error(Status.ERR_ARGUMENT, f"{name} must be C-contiguous")
+        dense *= size
+
+
+def matrix(tensor: Tensor, name: str, columns: str) -> tuple[int, int, int, int]:
+    """Rows, columns, and the strides of both, of a two-dimensional tensor."""
+    if len(tensor.shape) != 2:
+        raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {tensor.shape}, [rows, {columns}] is expected")
+    (rows, k), (row_stride, column_stride) = tensor.shape, tensor.strides
+    if k == 1:
+        column_stride = 1
+    if rows == 1:
+        row_stride = k
+    if rows and k and not (row_stride and column_stride):
+        raise error(Status.ERR_ARGUMENT, f"{name} is expanded: its rows or columns share memory. Make it contiguous")
+    return rows, k, row_stride, column_stride
+
+
+# ---- Streams
+
+
+def stream_of(stream: Any) -> int:
+    """The address of a stream: an int, or torch's, cupy's, numba's or CUDA Python's object."""
+    if isinstance(stream, int):
+        return stream
+    for name in ("cuda_stream", "ptr", "handle"):
+        value = getattr(stream, name, None)
+        if value is not None:
+            return int(getattr(value, "value", value))
+    protocol: Any = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        found: Any = protocol() if callable(protocol) else protocol
+        return int(found[1])
+    raise error(Status.ERR_ARGUMENT, f"stream is a {type(stream).__name__}, not a number or a CUDA stream")
+
+
+def current_stream(tensor: Any, device: int) -> int:
+    """The stream on which the framework of `tensor` works now; of None: the one that is imported, torch before cupy. Without one, the legacy
+    default."""
+    torch = sys.modules.get("torch")
+    cupy = sys.modules.get("cupy")
+    if torch is not None and (isinstance(tensor, torch.Tensor) or tensor is None and torch.cuda.is_initialized()):
+        return int(torch.cuda.current_stream(device).cuda_stream)
+    if cupy is not None and (tensor is None or isinstance(tensor, cupy.ndarray)):
+        return int(cupy.cuda.get_current_stream().ptr)
+    return 0
+
+
+# ---- Tensors out
+
+
+class DeviceArray:
+    """A matrix of ids in the memory of a CUDA device: one layer of a capturer's sink. What is made of it holds that memory."""
+
+    def __init__(self, address: int, dtype: Dtype, shape: tuple[int, int], row_stride: int, device: int, owner: Any) -> None:
+        self.shape = shape
+        self.dtype = numpy_dtype(dtype)
+        self.device = device
+        self._address = address
+        self._row_stride = row_stride
+        self._owner = raw.memory(address, 0, 0, owner)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        strides = self._row_stride * self.dtype.itemsize, self.dtype.itemsize
+        return {"shape": self.shape, "strides": strides, "typestr": self.dtype.str, "data": (self._address, False), "version": 3, "stream": None}
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None
+    ) -> Any:
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("the sink is given away in place only")
+        return raw.make_dlpack(self._address, self.device, self.dtype.itemsize * 8, *self.shape, self._row_stride, self._owner)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CUDA, self.device
+
+    def torch(self) -> Any:
+        """A torch tensor over the same memory. torch must be imported."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise error(Status.ERR_STATE, "torch is not imported")
+        return torch.from_dlpack(self)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"

@@ -1,0 +1,340 @@
+"""Finding the MoE layers of a model, and taking the ids of each where its router leaves them: whole rows, logical ids.
+
+How vLLM's layers can be tapped, best first:
+
+    router.set_capture_fn   is called with the ids before load balancing maps them to replicas
+    router._compute_routing the same ids, in versions whose routers have no such callback: it is wrapped
+    select_experts          (of the router or the layer) ids after that mapping, which a physical-to-logical table undoes
+    _routing_replay_out     a buffer that a kernel fills that routes internally, or that the layer copies its ids into
+
+A layer whose logical ids cannot be had is left alone: its cells are missing, and the log says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._caches import _RoutedExpertsDeviceCache
+from ._forward import Forward
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+_CLASSES = {"FusedMoE", "SharedFusedMoE", "MoERunner"}
+_bindings: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
+
+
+class Layer(NamedTuple):
+    """A module that routes, and which layer of the decoder it is in; None if nothing says so."""
+
+    name: str
+    module: Any
+    place: int | None
+
+
+class Binding:
+    """What was installed on a model, to be taken off again."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+        self.layers: dict[int, str] = {}  # captured layer -> how it is tapped
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of a module or router of the engine."""
+        own = vars(owner)
+        if name in own:
+            old = own[name]
+            self._undo.append(lambda: setattr(owner, name, old))
+        else:
+            self._undo.append(lambda: delattr(owner, name))
+        setattr(owner, name, value)
+
+    def add(self, undo: Callable[[], object]) -> None:
+        self._undo.append(undo)
+
+    def remove(self) -> None:
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+
+def bind(model: Any, cache: _RoutedExpertsDeviceCache, layer_map: list[int], experts: int, placed: bool) -> Binding:
+    """Tap every MoE layer of a model. What an earlier binding of the same model installed is taken off first.
+
+    Args:
+        cache: The buffer that is written, bound by its capturer.
+        layer_map: Where each captured layer is in the decoder.
+        experts: The most experts of any layer.
+        placed: Whether it is known which rows a router of a parallel layer sees (`Options.place`).
+    """
+    forward = cache.forward
+    assert forward is not None
+    previous = _bindings.pop(model, None)
+    if previous is not None:
+        previous.remove()
+    binding = Binding()
+    try:
+        _mark_static(cache.buffer)
+        for captured, layer in _assign(list(_find_layers(model)), layer_map):
+            _check_layout(layer, experts, placed)
+            binding.layers[captured] = _tap(binding, layer, captured, cache, forward)
+        _delimit(binding, model, cache, forward)
+    except BaseException:
+        binding.remove()
+        raise
+    _bindings[model] = binding
+
+    untapped = [layer_map[c] for c, tap in binding.layers.items() if not tap]
+    absent = [index for captured, index in enumerate(layer_map) if captured not in binding.layers]
+    if untapped:
+        logger.error("routed experts: the ids of decoder layers %s cannot be had; they will be missing", untapped)
+    if absent:
+        logger.warning("routed experts: the model has no MoE layers at %s of the decoder; they will be missing here", absent)
+    logger.info("routed experts: bound %d of %d layers", len(binding.layers) - len(untapped), len(layer_map))
+    return binding
+
+
+# ---- Finding them
+
+
+def _find_layers(model: Any) -> Iterator[Layer]:
+    """The modules that route, without the parts of one that share its router."""
+    named = model.named_modules() if hasattr(model, "named_modules") else (("", module) for module in model.modules())
+    found: list[str] = []
+    for name, module in named:
+        known = any(cls.__name__ in _CLASSES for cls in type(module).__mro__) or hasattr(module, "moe_layer_id")
+        if not known and not callable(getattr(getattr(module, "router", None), "select_experts", None)):
+            continue
+        if name and any(outer and name.startswith(outer + ".") for outer in found):
+            continue
+        found.append(name)
+        yield Layer(name or getattr(module, "layer_name", ""), module, _decoder_index(name, module))
+
+
+def _decoder_index(name: str, module: Any) -> int | None:
+    for text in (name, getattr(module, "layer_name", "")):
+        if numbers := re.findall(r"(?:^|\.)(\d+)(?=\.|$)", text):
+            return int(numbers[0])
+    return None
+
+
+def _assign(layers: list[Layer], layer_map: list[int]) -> list[tuple[int, Layer]]:
+    """Which captured layer each module is: by its place in the decoder; where no name tells it, by the order of `moe_layer_id`."""
+    if any(layer.place is None for layer in layers):
+        return _assign_by_id(layers, len(layer_map))
+    captured = {index: c for c, index in enumerate(layer_map)}
+    assigned: dict[int, Layer] = {}
+    for layer in layers:
+        assert layer.place is not None
+        if layer.place not in captured:
+            if layer_map and layer.place > layer_map[-1]:
+                logger.info("routed experts: %s is behind the decoder's layers (a draft model's): not captured", layer.name)
+                continue
+            raise ValueError(f"{layer.name} routes, but by the model's configuration only layers {layer_map} of the decoder do")
+        if (other := assigned.get(layer.place)) is not None:
+            raise NotImplementedError(f"{other.name} and {layer.name} route in one decoder layer: only one router for each is captured")
+        assigned[layer.place] = layer
+    return [(captured[index], layer) for index, layer in assigned.items()]
+
+
+def _assign_by_id(layers: list[Layer], count: int) -> list[tuple[int, Layer]]:
+    """`moe_layer_id` counts the layers of all models of a process: with a second model it does not begin at 0."""
+    ids = [getattr(layer.module, "moe_layer_id", order) for order, layer in enumerate(layers)]
+    first = min(ids, default=0) if max(ids, default=0) >= count else 0
+    if len(set(ids)) != len(ids) or max(ids, default=0) - first >= count:
+        raise ValueError(f"{len(layers)} modules route with the numbers {ids}, but by the model's configuration {count} layers do")
+    return [(i - first, layer) for i, layer in zip(ids, layers, strict=True)]
+
+
+def _check_layout(layer: Layer, experts: int, placed: bool) -> None:
+    """Refuse layers whose routers see other rows than the step's own, unless it is known which, and more experts than can be captured."""
+    config = getattr(layer.module, "moe_config", None)
+    layout = None
+    if getattr(config, "is_sequence_parallel", False):
+        layout = "sequence parallelism: each rank routes a part of the rows"
+    elif getattr(config, "dp_size", 1) > 1 and not getattr(getattr(layer.module, "quant_method", None), "supports_internal_mk", True):
+        layout = "data parallelism that gathers the rows of all ranks before routing"
+    if layout is not None and not placed:
+        raise NotImplementedError(f"{layer.name or 'a layer'} has {layout}. Set Options.place to say which rows are this rank's")
+    logical = getattr(layer.module, "logical_num_experts", None)
+    if isinstance(logical, int) and logical > experts:
+        raise ValueError(f"{layer.name} has {logical} experts, but by the model's configuration there are {experts}")
+
+
+# ---- Tapping one
+
+
+def _tap(binding: Binding, layer: Layer, captured: int, cache: _RoutedExpertsDeviceCache, forward: Forward) -> str:
+    """Returns how it is done, or "" if the ids cannot be had."""
+    module = layer.module
+    router = getattr(module, "router", None)
+    balanced = _is_balanced(module) or _is_balanced(router)
+    internal = getattr(getattr(module, "quant_method", None), "is_monolithic", False) is True
+    buffers = [owner for owner in (module, router) if owner is not None and hasattr(owner, "_routing_replay_out")]
+
+    if internal or (router is None and not callable(getattr(module, "select_experts", None))):
+        if balanced:
+            logger.error("routed experts: %s routes inside a kernel and to replicas of experts", layer.name)
+            return ""
+        view = cache.buffer[captured]
+        _mark_static(view)
+        for owner in buffers or [module]:
+            binding.set(owner, "_routing_replay_out", view)
+        return "buffer"
+    for owner in buffers:  # or it would be written again there, after the mapping to replicas
+        binding.set(owner, "_routing_replay_out", None)
+
+    if getattr(router, "zero_expert_type", None) is not None:
+        logger.error("routed experts: %s replaces the ids of zero experts by 0 before anybody can see them", layer.name)
+        return ""
+
+    table: Callable[[], torch.Tensor] | None = None
+
+    def record(topk_ids: torch.Tensor, *_: Any) -> None:
+        import torch
+
+        logical = table() if table is not None else None
+        if torch.compiler.is_compiling():
+            ids = topk_ids if logical is None else _look_up(logical, topk_ids)
+            torch.ops.vllm.capture_routing(cache.buffer, ids, captured, ids.shape[0])
+        else:
+            forward.record(captured, topk_ids, logical)
+
+    set_capture_fn = getattr(router, "set_capture_fn", None)
+    if callable(set_capture_fn):
+        set_capture_fn(record)
+        binding.add(lambda: set_capture_fn(None))
+        return "callback"
+    if callable(getattr(router, "_compute_routing", None)):
+        _wrap(binding, router, "_compute_routing", record)
+        return "router"
+    if balanced:
+        table = _placement(module) or _placement(router)
+        if table is None:
+            logger.error("routed experts: %s gives ids of replicas, and no table to undo that", layer.name)
+            return ""
+    owner = router if callable(getattr(router, "select_experts", None)) else module
+    _wrap(binding, owner, "select_experts", record)
+    return "selection"
+
+
+def _wrap(binding: Binding, owner: Any, name: str, record: Callable[[torch.Tensor], None]) -> None:
+    """Record the second result of a method: (weights, ids, ...)."""
+    method = getattr(owner, name)
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        record(result[1])
+        return result
+
+    binding.set(owner, name, recorded)
+
+
+def _is_balanced(owner: Any) -> bool:
+    """Whether expert-parallel load balancing maps ids to those of replicas."""
+    if getattr(owner, "enable_eplb", False):
+        return True
+    return getattr(getattr(owner, "eplb_state", None), "logical_to_physical_map", None) is not None
+
+
+def _placement(owner: Any) -> Callable[[], torch.Tensor] | None:
+    """The expert of each replica, as the layer's tables say it when called: rebalancing rewrites them in place, on the device."""
+    import torch
+
+    for state in (getattr(owner, "eplb_state", None), owner):
+        experts = getattr(state, "physical_to_logical_map", None)
+        if experts is not None:
+            return lambda: experts.to(torch.int32)
+        replicas = getattr(state, "logical_to_physical_map", None)
+        if replicas is not None:
+            return lambda: _inverted(replicas)
+    return None
+
+
+def _look_up(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    ids = ids.long()
+    inside = (ids >= 0) & (ids < len(table))
+    return table[ids.where(inside, 0)].where(inside, -1)
+
+
+def _inverted(replicas: torch.Tensor) -> torch.Tensor:
+    """From the ids of each expert's replicas, [experts, most replicas] and negative where there are fewer, to the expert of each replica."""
+    import torch
+
+    places = replicas.flatten().long()
+    count = len(places)  # there are no more replicas than entries
+    experts = torch.arange(len(replicas), dtype=torch.int32, device=replicas.device).repeat_interleave(replicas.shape[1])
+    table = torch.full((count + 1,), -1, dtype=torch.int32, device=replicas.device)
+    return table.scatter_(0, places.where(places >= 0, count), experts)[:count]
+
+
+# ---- Around them
+
+
+def _delimit(binding: Binding, model: Any, cache: _RoutedExpertsDeviceCache, forward: Forward) -> None:
+    """Begin and snapshot around the model's forward pass, inside a graph if it is captured into one."""
+    if not hasattr(model, "register_forward_pre_hook"):
+        logger.warning("routed experts: %s has no forward hooks: call begin_forward and end_forward around it", type(model).__name__)
+        return
+
+    def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        import torch
+
+        rows = _rows_of(args, kwargs)
+        if torch.compiler.is_compiling():
+            torch.ops.routecap.begin_forward(cache.buffer, cache.buffer.shape[1] if rows is None else rows)
+        else:
+            forward.begin(rows)
+
+    def after(module: Any, args: tuple[Any, ...], output: Any) -> None:
+        import torch
+
+        if torch.compiler.is_compiling():
+            torch.ops.routecap.end_forward(cache.buffer)
+        else:
+            forward.end()
+
+    binding.add(model.register_forward_pre_hook(before, with_kwargs=True).remove)
+    binding.add(model.register_forward_hook(after).remove)
+    forward.delimited = True
+
+
+def _rows_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """How many tokens a forward pass has, padding included, from the arguments of the model; None if they do not tell.
+
+    Beginning more rows than there are costs a little and is never wrong, fewer would lose some: only what is certain counts.
+    """
+    for name in ("input_ids", "positions"):
+        tensor = kwargs.get(name)
+        if tensor is not None:
+            rows: int = tensor.shape[-1] if name == "positions" else tensor.numel()
+            return rows
+    if kwargs.get("inputs_embeds") is not None:
+        rows = kwargs["inputs_embeds"].shape[:-1].numel()
+        return rows
+    if args and getattr(args[0], "ndim", 0) in (1, 2) and not args[0].is_floating_point():
+        rows = args[0].numel()
+        return rows
+    return None
+
+
+def _mark_static(tensor: torch.Tensor) -> None:
+    """Tell compilers and their graphs that the memory stays where it is and is not theirs to copy."""
+    import torch
+
+    marks = (torch.compiler, "cudagraph_mark_tensor_static", ()), (torch._C, "_set_static_address_tag", (True,))
+    for owner, name, arguments in marks:  # by release
+        if callable(mark := getattr(owner, name, None)):
+            mark(tensor, *arguments)
+            break
+    with contextlib.suppress(Exception):  # best effort: a part of torch that need not be there
+        import torch._dynamo
+
+        torch._dynamo.mark_static_address(tensor)

@@ -1,0 +1,386 @@
+"""The capturer of the surface, in its three classes."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import routecap
+
+from . import _model_config
+from ._binding import bind
+from ._caches import _RoutedExpertsDeviceCache, _RoutedExpertsHostCache
+from ._forward import Forward
+from ._options import get_options
+from ._requests import Requests, RequestState
+from ._results import PendingRoutedExperts, to_array
+from ._spans import BatchSpans, runs
+from ._stops import StopRule
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+
+class RoutedExpertsCapturer(ABC):
+    """Captures which experts each token of a model's requests was sent to."""
+
+    @staticmethod
+    def create(
+        enable: bool,
+        model_config: Any,
+        num_fused_shared_experts: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        device: Any,
+        shared_host_cache: _RoutedExpertsHostCache | None = None,
+        skip_host_cache: bool = False,
+    ) -> RoutedExpertsCapturer:
+        """A capturer for a model, or one that does nothing.
+
+        Args:
+            model_config: Has the model's Hugging Face configuration as `hf_text_config` or `hf_config`.
+            num_fused_shared_experts: Columns of shared experts that routers append; they are dropped wherever they come.
+            max_num_batched_tokens: The most tokens of one forward pass, padding included.
+            max_model_len: The most tokens of a request.
+            device: "cpu", "cuda", "cuda:1" or a torch device.
+            shared_host_cache: Where captured rows can be read too, beside those of other capturers.
+            skip_host_cache: The same work in the forward pass, and no more: for ranks whose rows are those of rank 0.
+        """
+        if not enable:
+            return _RoutedExpertsCapturerNoop()
+        return _RoutedExpertsCapturerReal(
+            model_config,
+            num_fused_shared_experts=num_fused_shared_experts,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            device=device,
+            shared_host_cache=shared_host_cache,
+            skip_host_cache=skip_host_cache,
+        )
+
+    @abstractmethod
+    def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
+        """In a forward pass: write the ids, [batch, >= k], that a router chose for its first rows. Layers count from 0 among those that route."""
+
+    @abstractmethod
+    def get_routed_experts(self, req_id: str, seqlen: int | None = None, free_slot: bool = True) -> NDArray[np.int16] | None:
+        """A copy of the rows of a request, of the first `seqlen` at most. None if it is unknown or has none. Waits for rows in flight.
+
+        Args:
+            free_slot: Forget the request then.
+        """
+
+    @abstractmethod
+    def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
+        """After a forward pass: hand its rows over. Waits for nothing.
+
+        Args:
+            positions: [rows] in host memory: the position of each row in its request.
+            num_scheduled_tokens: How many rows each request has, in their order.
+        """
+
+    @abstractmethod
+    def finalize_pending_copy(self) -> None:
+        """See that a further step can be taken in. Waits only if as many are in flight as can be (`Options.slots`)."""
+
+    @abstractmethod
+    def get_host_cache(self) -> _RoutedExpertsHostCache | None:
+        """Where rows are read by request; None if this capturer keeps none."""
+
+    @abstractmethod
+    def get_device_cache(self) -> _RoutedExpertsDeviceCache | None:
+        """Where forward passes write; None if nothing is captured."""
+
+
+    # What the functions of `routed_experts_capturer` do; a capturer of another kind need not have it.
+
+    def bind(self, model: Any) -> None:
+        """Tap the model's MoE layers, and begin and end a forward pass where the model does. Before its graphs are captured."""
+
+    def issue(self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor) -> None:
+        """After a forward pass: hand its rows over. Waits for nothing, and looks at no token.
+
+        Args:
+            req_ids: The batch, in the order of its rows.
+            num_scheduled_tokens: How many rows each request has; those that are not in it have none.
+            positions: [rows] of int32 or int64. On the capturer's device they are read in the order of the stream; on the host at once.
+        """
+
+    def extract(
+        self, req_ids: Sequence[str], requests: Mapping[str, Any], req_id_to_index: Mapping[str, int], num_tokens_no_spec: Any, max_model_len: int
+    ) -> dict[str, Any] | None:
+        """The rows of those requests of a batch that end with this step; see `extract_routed_experts_for_current_batch`."""
+        return None
+
+    def free(self, finished_req_ids: Iterable[str], preempted_req_ids: Iterable[str] | None = None) -> None:
+        """These requests are over, and these preempted; see `free_routing_buffers`."""
+
+    def routing(self, req_id: str) -> routecap.Routing | None:
+        """The rows of a request that goes on, has ended in this step, or has ended and was kept; None if it is unknown or has none.
+
+        Waits for rows in flight.
+        """
+        return None
+
+
+class _RoutedExpertsCapturerNoop(RoutedExpertsCapturer):
+    def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
+        pass
+
+    def get_routed_experts(self, req_id: str, seqlen: int | None = None, free_slot: bool = True) -> None:
+        return None
+
+    def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
+        pass
+
+    def finalize_pending_copy(self) -> None:
+        pass
+
+    def get_host_cache(self) -> None:
+        return None
+
+    def get_device_cache(self) -> None:
+        return None
+
+
+class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
+    """One model of one rank. The functions of `routed_experts_capturer` are methods here, for engines that have several.
+
+    Attributes:
+        capturer: routecap's.
+        forward: Begin and end of a forward pass, for engines whose model has no hooks.
+        layer_map: Index in the decoder of each captured layer.
+        tag: Kept with every row that is issued from now on: a version of the weights, for instance. Routings show it.
+    """
+
+    def __init__(
+        self,
+        model_config: Any,
+        max_num_batched_tokens: int,
+        num_fused_shared_experts: int,
+        max_model_len: int,
+        device: Any,
+        shared_host_cache: _RoutedExpertsHostCache | None = None,
+        skip_host_cache: bool = False,
+    ) -> None:
+        import torch
+
+        options = self.options = get_options()
+        config = hf_config_of(model_config)
+        self.layer_map = _model_config.moe_layers(config)
+        if not self.layer_map:
+            raise ValueError("the model's configuration has no layer that routes: there is nothing to capture")
+        self.num_hidden_layers = len(self.layer_map)
+        self.num_experts_per_tok = _model_config.experts_per_token(config)
+        self.num_fused_shared_experts = num_fused_shared_experts
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_model_len = max_model_len
+        experts = _model_config.experts_of_layers(config)
+        self.tag = 0
+
+        device = torch.device(device)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        self._on_gpu = device.type != "cpu"
+        self.device_cache = _RoutedExpertsDeviceCache(max_num_batched_tokens, self.num_hidden_layers, self.num_experts_per_tok, device)
+        self.capturer = routecap.Capturer(
+            backend="cuda" if self._on_gpu else "host",
+            device=device.index or 0,
+            role="mirror" if skip_host_cache else "owner",
+            layers=self.num_hidden_layers,
+            k=self.num_experts_per_tok,
+            experts=max(experts),
+            layer_experts=experts,
+            layer_map=self.layer_map,
+            rows=max_num_batched_tokens,
+            slots=options.slots,
+            budget_bytes=options.budget_bytes,
+            external_sink=True,
+        )
+        self.capturer.bind(0, self.device_cache.buffer)
+        self.forward = self.device_cache.forward = Forward(self.capturer, options.place)
+        weakref.finalize(self.forward, self.capturer.close)  # a bound model uses it after us
+
+        self.host_cache: _RoutedExpertsHostCache | None = None
+        if not skip_host_cache:
+            self.host_cache = shared_host_cache or _RoutedExpertsHostCache(self.num_hidden_layers, self.num_experts_per_tok, max_model_len)
+            self.host_cache.add_source(self)
+        self._requests = Requests(self.capturer, options.keep_ended, options.preempted == "keep")
+        self._spans = BatchSpans(max_model_len)
+        self._look_at_step = 0
+        self._found: list[str] = []
+
+    # ---- The forward pass
+
+    def bind(self, model: Any) -> None:
+        bind(model, self.device_cache, self.layer_map, int(self.capturer.layer_experts.max()), self.options.place is not None)
+
+    def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
+        self.device_cache.capture_fwd_routed_experts(layer_id, topk_ids)
+
+    # ---- Steps
+
+    def issue(self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor) -> None:
+        if self.host_cache is None:
+            return
+        try:
+            counts = self._spans.count(req_ids, num_scheduled_tokens)
+        except KeyError:
+            counts = (0,)
+        if 0 in counts:
+            req_ids = [req_id for req_id in req_ids if num_scheduled_tokens.get(req_id)]
+            counts = self._spans.count(req_ids, num_scheduled_tokens)
+        if not counts:
+            return
+        handles = self._requests.handles(req_ids)
+        if self._on_gpu and not positions.is_cuda:
+            self._issue(runs(handles, np.array(counts, np.uint32), positions.numpy(), self.max_model_len), None)
+        else:
+            self._issue(self._spans.fill(handles, counts), positions)
+
+    def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
+        if self.host_cache is None:
+            return
+        req_ids = [req_id for req_id, count in num_scheduled_tokens.items() if count]
+        if not req_ids:
+            return
+        rows = np.array([num_scheduled_tokens[req_id] for req_id in req_ids], np.uint32)
+        self._issue(runs(self._requests.handles(req_ids), rows, positions.numpy(), self.max_model_len), None)
+
+    def _issue(self, spans: NDArray[np.void], positions: torch.Tensor | None) -> None:
+        snapshot = routecap.Snapshot.TAKE if self.forward.delimited else routecap.Snapshot.MAKE
+        step = self.capturer.issue(spans, tag=self.tag, positions=positions, snapshot=snapshot)
+        self.forward.issued()
+        self._requests.last_step = step
+
+    def finalize_pending_copy(self) -> None:
+        step = self._requests.last_step
+        if step is None:
+            return
+        oldest = int(step) + 2 - self.options.slots  # has to have landed, for the step after the next one to find a slot
+        if oldest > 0:
+            self.capturer.step(oldest).wait()
+        if int(step) >= self._look_at_step:
+            self._look(int(step))
+
+    def _look(self, step: int) -> None:
+        """Say in the log what is missing: once steps have landed, and now and again if it has become more."""
+        stats = self.capturer.stats()
+        if stats.steps_landed == 0:
+            return
+        self._look_at_step = step + 1024
+        found = []
+        if silent := self.silent_layers():
+            found.append(f"layers {silent} of the decoder have written nothing")
+        if stats.rows_refused:
+            found.append(f"{stats.rows_refused} rows did not fit into the budget of {stats.bytes_budget} bytes")
+        if stats.steps_lost:
+            found.append(f"{stats.steps_lost} steps were lost, as {self.options.slots} were in flight")
+        if found and found != self._found:
+            logger.error("routed experts: missing, and reported as missing: %s", "; ".join(found))
+        self._found = found
+
+    def silent_layers(self) -> list[int]:
+        """The indices, in the decoder, of layers none of whose cells has been captured so far, where rows have."""
+        if self.capturer.stats().steps_landed == 0:
+            return []
+        return [self.layer_map[i] for i in np.flatnonzero(self.capturer.layer_stats()["rows_written"] == 0)]
+
+    # ---- Requests
+
+    def extract(
+        self, req_ids: Sequence[str], requests: Mapping[str, Any], req_id_to_index: Mapping[str, int], num_tokens_no_spec: Any, max_model_len: int
+    ) -> dict[str, Any] | None:
+        live = self._requests.live
+        ends: list[tuple[str, RequestState, int]] = []
+        for req_id in req_ids:
+            state, request = live.get(req_id), requests.get(req_id)
+            if state is None or not state.handle or request is None or not (outputs := request.output_token_ids):
+                continue
+            if (rule := state.rule) is None:
+                if request.sampling_params is None:
+                    continue
+                prompt = _prompt_tokens(request, req_id_to_index.get(req_id), num_tokens_no_spec)
+                rule = state.rule = StopRule(request.sampling_params, prompt, max_model_len)
+            end, state.seen = rule.check(outputs, state.seen)
+            if end is not None:
+                ends.append((req_id, state, rule.prompt_tokens + end - 1))  # the last token was never input
+        if not ends:
+            return None
+        self._requests.finish([(state, rows) for _, state, rows in ends])
+        return {req_id: self._result(state, rows) for req_id, state, rows in ends}
+
+    def _result(self, state: RequestState, rows: int) -> Any:
+        assert state.routing is not None
+        pending = PendingRoutedExperts(state.routing, (rows, self.num_hidden_layers, self.num_experts_per_tok), self.options.fill)
+        return pending if self.options.lazy else pending.array()
+
+    def free(self, finished_req_ids: Iterable[str], preempted_req_ids: Iterable[str] | None = None) -> None:
+        if self.host_cache is None:
+            return
+        self.host_cache.drop_arrays(finished_req_ids)
+        self._requests.end(finished_req_ids)
+        if preempted_req_ids:
+            self._requests.preempt(preempted_req_ids)
+
+    def routing(self, req_id: str) -> routecap.Routing | None:
+        state = self._requests.find(req_id)
+        routing = None if state is None else self._requests.read(state)
+        return routing if routing is not None and routing.rows else None
+
+    def get_routed_experts(self, req_id: str, seqlen: int | None = None, free_slot: bool = True) -> NDArray[np.int16] | None:
+        routing = self.routing(req_id)
+        if routing is None:
+            return None
+        if seqlen is not None and seqlen < routing.rows:
+            routing = routing.slice(0, seqlen)
+        array = to_array(routing, self.options.fill)
+        if free_slot:
+            self._requests.drop(req_id)
+        return array
+
+    # ---- Caches
+
+    def get_host_cache(self) -> _RoutedExpertsHostCache | None:
+        return self.host_cache
+
+    def get_device_cache(self) -> _RoutedExpertsDeviceCache:
+        return self.device_cache
+
+    # What the host cache reads here.
+
+    def host_rows(self, req_id: str) -> NDArray[np.int16] | None:
+        return self.get_routed_experts(req_id, free_slot=False)
+
+    def host_length(self, req_id: str) -> int:
+        routing = self.routing(req_id)
+        return 0 if routing is None else routing.rows
+
+    def host_bytes(self) -> int:
+        return self.capturer.stats().bytes_in_use
+
+    def host_free(self, req_id: str) -> None:
+        self._requests.drop(req_id)
+
+
+def hf_config_of(model_config: Any) -> Any:
+    """The Hugging Face configuration of the language model."""
+    config = getattr(model_config, "hf_text_config", None)
+    return model_config.hf_config if config is None else config
+
+
+def _prompt_tokens(request: Any, index: int | None, num_tokens_no_spec: Any) -> int:
+    known: int | None = getattr(request, "num_prompt_tokens", None)
+    if known is not None:
+        return known
+    if index is None:
+        raise ValueError("a request's prompt is neither in num_prompt_tokens nor to be told from num_tokens_no_spec")
+    return int(num_tokens_no_spec[index]) - len(request.output_token_ids)

@@ -1,0 +1,156 @@
+"""The requests of a capturer by the engine's names, from the first row to the routing that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+import routecap
+
+from ._stops import StopRule
+
+
+class RequestState:
+    """What is known of one request.
+
+    handle: routecap's, while it is open; 0 before its first row, after its end, and while it is preempted.
+    routing: its rows, once it has ended.
+    earlier: rows of its life before a preemption, which come first. None is kept unless asked for.
+    rule: when it ends; None before its first output token.
+    seen: output tokens that the rule has looked at, all of which are certain.
+    """
+
+    __slots__ = ("earlier", "handle", "routing", "rule", "seen")
+
+    def __init__(self) -> None:
+        self.handle = 0
+        self.routing: routecap.Routing | None = None
+        self.earlier: routecap.Routing | None = None
+        self.rule: StopRule | None = None
+        self.seen = 0
+
+
+class Requests:
+    """live: those that are not over, by name."""
+
+    def __init__(self, capturer: routecap.Capturer, keep_ended: int, keep_preempted: bool) -> None:
+        self._capturer = capturer
+        self._keep_ended = keep_ended
+        self._keep_preempted = keep_preempted
+        self.live: dict[str, RequestState] = {}
+        self._ended: dict[str, RequestState] = {}  # in the order in which they ended
+        self._batch: list[str] | None = None  # of the last step, as long as its handles are good
+        self._batch_handles: NDArray[np.uint64] = np.empty(0, np.uint64)
+        self.last_step: routecap.Step | None = None  # of all requests
+
+    def find(self, name: str) -> RequestState | None:
+        return self.live.get(name) or self._ended.get(name)
+
+    def handles(self, names: Sequence[str]) -> NDArray[np.uint64]:
+        """The handles of a batch; opens those that are new. A batch like the last one costs one comparison."""
+        if self._batch == names:
+            return self._batch_handles
+        for name in names:
+            if name not in self.live:
+                self.live[name] = RequestState()
+        states = list(map(self.live.__getitem__, names))
+        handles = np.fromiter(map(attrgetter("handle"), states), np.uint64, len(states))
+        if np.count_nonzero(handles) < len(handles):
+            handles[handles == 0] = self._open([state for state in states if not state.handle])
+        self._batch, self._batch_handles = list(names), handles
+        return handles
+
+    def _open(self, states: Sequence[RequestState]) -> NDArray[np.uint64]:
+        # A rejected draft's row is replaced when its position is input again; nobody says which rows were drafts.
+        handles = self._capturer.open_batch(len(states), policy="replace")
+        for state, handle in zip(states, handles.tolist(), strict=True):
+            state.handle = handle
+            if state.routing is not None:  # was thought to have ended, and goes on
+                self._capturer.attach(handle, state.routing)
+                state.routing = None
+        return handles
+
+    def finish(self, ends: Sequence[tuple[RequestState, int]]) -> None:
+        """End requests that have as many rows as said. Waits for nothing: the rows in flight arrive in their routings."""
+        items = np.zeros(len(ends), routecap.finish_dtype)
+        items["request"] = [state.handle for state, _ in ends]
+        items["rows"] = [rows for _, rows in ends]
+        routings = self._capturer.finish_batch(items)
+        for (state, rows), routing in zip(ends, routings, strict=True):
+            state.handle = 0
+            state.routing = routing if state.earlier is None else self._united(state.earlier, routing, rows)
+        self._batch = None
+
+    def read(self, state: RequestState) -> routecap.Routing | None:
+        """All rows of a request now, which goes on if it does. Waits for those in flight. None if it has none."""
+        routing = state.routing or state.earlier
+        if state.handle:
+            # A span whose positions only the device knows may be anything within its bounds until it lands.
+            if self.last_step is not None:
+                self.last_step.wait()
+            captured = self._capturer.extract(state.handle)
+            routing = captured if state.earlier is None else self._united(state.earlier, captured, None)
+        if routing is not None:
+            routing.wait()
+        return routing
+
+    def preempt(self, names: Iterable[str]) -> None:
+        """Forget the rows of these requests, or keep those under which a token was sampled. Both will be computed again."""
+        dropped, kept = [], []
+        for name in names:
+            state = self.live.get(name)
+            if state is None:
+                continue
+            if not self._keep_preempted or state.rule is None:
+                dropped.append(state)
+            elif state.handle:
+                kept.append((state, state.rule.prompt_tokens + state.seen - 1))  # what is behind may be a rejected draft's
+            elif state.routing is not None:  # was thought to have ended
+                state.earlier, state.routing = state.routing, None
+        if kept:
+            self.finish(kept)
+            for state, _ in kept:
+                state.earlier, state.routing = state.routing, None
+        self._close(dropped)
+
+    def end(self, names: Iterable[str]) -> None:
+        """These requests are over. Those that were not read yet stay readable, as many as shall be kept."""
+        forgotten = []
+        for name in names:
+            state = self.live.pop(name, None)
+            if state is None:
+                continue
+            if self._keep_ended and (state.handle or state.earlier) and state.routing is None:
+                if (older := self._ended.pop(name, None)) is not None:
+                    forgotten.append(older)
+                self._ended[name] = state
+            else:
+                forgotten.append(state)
+        while len(self._ended) > self._keep_ended:
+            forgotten.append(self._ended.pop(next(iter(self._ended))))
+        self._close(forgotten)
+
+    def drop(self, name: str) -> None:
+        """Forget a request and its rows; one that is not known is none."""
+        state = self.live.pop(name, None) or self._ended.pop(name, None)
+        if state is not None:
+            self._close([state])
+
+    def _united(self, earlier: routecap.Routing, later: routecap.Routing, rows: int | None) -> routecap.Routing:
+        """One routing of two, either of which may be pending, with the rows of the earlier one where it has any."""
+        request = self._capturer.open()
+        request.attach(earlier)
+        request.attach(later)
+        return request.finish(rows)
+
+    def _close(self, states: Sequence[RequestState]) -> None:
+        handles = [state.handle for state in states if state.handle]
+        if handles:
+            self._capturer.close_batch(np.array(handles, np.uint64))
+        for state in states:
+            state.handle = 0
+            state.routing = None
+        self._batch = None

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Builds the Python package and checks it against an installed library. Usage, in the project's root: bash bindings/python/test.sh PREFIX
+#
+# The wheel that is tested contains the library of PREFIX; another is built from the sources, without CUDA. What needs torch runs if
+# ROUTECAP_TORCH_PYTHON names an interpreter that has it, what needs CUDA on the driver without a device of tests/fault, which ROUTECAP_FAKE_CUDA (a
+# folder) names or which is found under build/. Ends with one line and exit status 0 if all passed.
+. examples/setup.sh
+set +e
+
+prefix=$(realpath "${1:?the prefix of an installed library is missing}")
+package=$root/bindings/python
+work=$build/python_package
+tools=$work/tools
+library=$(find "$prefix" -name libroutecap.so.0)
+fake=${ROUTECAP_FAKE_CUDA:-$(find "$build" -path '*/fake/libcuda.so.1' -printf '%h\n' 2> /dev/null | head -n 1)}
+export PYTHONDONTWRITEBYTECODE=1 ROUTECAP_HEADER=$root/include/routecap.h
+passed=0 failed=0 left_out=()
+mkdir -p "$work"
+
+# run NAME COMMAND...: one check.
+run() {
+    local name=$1
+    shift
+    say "-- $name"
+    if "$@" > "$work/check.log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        tail -n 60 "$work/check.log"
+        say "failed: $name"
+    fi
+}
+# tests NAME COMMAND...: pytest; each of its tests is a check.
+tests() {
+    local name=$1 closing count
+    shift
+    say "-- $name"
+    "$@" -p no:cacheprovider -q --tb=short > "$work/pytest.log" 2>&1
+    local status=$?
+    closing=$(tail -n 1 "$work/pytest.log")
+    count() { grep -oE "[0-9]+ $1" <<< "$closing" | grep -oE '[0-9]+' || echo 0; }
+    say "   $closing"
+    passed=$((passed + $(count passed)))
+    failed=$((failed + $(count failed) + $(count error)))
+    [ $status = 0 ] && [ "$(count skipped)" = 0 ] && return
+    [ "$(count failed)" != 0 ] || [ "$(count error)" != 0 ] || failed=$((failed + 1)) # it collected nothing, crashed, or left something out
+    tail -n 60 "$work/pytest.log"
+}
+
+# ---- The tools
+
+need python3=python3 cc=gcc c++=g++ node=nodejs pkg-config=pkg-config
+need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"=python3-dev
+python_environment "$tools" scikit-build-core==1.1.2 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 \
+    auditwheel==6.8.2 abi3audit==0.0.26 mypy==2.4.1 pyright==1.1.414
+python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4
+
+# wheel NAME OPTION...: builds a wheel in a build folder of its own; afterwards `wheel` is its path.
+wheel() {
+    local name=$1
+    shift
+    rm -rf "${work:?}/$name/wheel"
+    run "the wheel $name is built" env PATH="$tools/bin:$PATH" "$tools/bin/pip" wheel --disable-pip-version-check --no-deps --no-build-isolation \
+        -w "$work/$name/wheel" -C build-dir="$work/$name/cmake" "$@" "$package"
+    wheel=$(ls "$work/$name"/wheel/routecap-*-cp311-abi3-*.whl 2> /dev/null)
+    [ -n "$wheel" ] || { say "$passed checks passed, $((failed + 1)) failed"; exit 1; }
+}
+# in_empty_environment: installs $wheel where there is neither a compiler nor anything else, and runs the example there.
+in_empty_environment() {
+    rm -rf "$work/empty"
+    python3 -m venv "$work/empty" && env -i HOME="$HOME" PATH="$work/empty/bin" pip install --quiet --disable-pip-version-check "$wheel" &&
+        (cd / && env -i PATH="$work/empty/bin" python -I "$package/examples/worker_loop.py")
+}
+
+# ---- Wheels
+
+wheel sources -C cmake.define.ROUTECAP_CUDA=OFF
+run "the wheel built from the sources runs in an empty environment" in_empty_environment
+
+wheel installed -C cmake.define.ROUTECAP_LIBRARY="$library"
+run "the wheel over an installed library has none in it" bash -c "! python3 -m zipfile -l '$wheel' | grep -q libroutecap"
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") wheel pkgconfig -C cmake.define.ROUTECAP_PKGCONFIG=ON
+run "the wheel over the library that pkg-config finds works" in_empty_environment
+
+wheel bundled -C cmake.define.ROUTECAP_BUNDLE="$library"
+run "the wheel runs in an empty environment without compilers" in_empty_environment
+for file in routecap/libroutecap.so.0 licenses/LICENSE routecap/py.typed; do
+    run "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"
+done
+run "auditwheel finds system libraries only" bash -c "'$tools/bin/auditwheel' show '$wheel' | tee '$work/audit' && grep -q manylinux_ '$work/audit'"
+run "abi3audit finds the stable ABI of 3.11 only" "$tools/bin/abi3audit" --strict --assume-minimum-abi3 3.11 "$wheel"
+rm -rf "$work/unpacked" && python3 -m zipfile -e "$wheel" "$work/unpacked"
+run "nothing in the wheel needs CUDA" bash -c "! readelf -d '$work/unpacked'/routecap/*.so* | grep -E 'NEEDED.*(cuda|nvidia|torch)'"
+
+# ---- Types
+
+run "mypy --strict finds nothing in the package" env -C "$package" "$tools/bin/mypy" --cache-dir "$work/mypy" src/routecap
+run "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
+run "pyright finds nothing" env -C "$package" "$tools/bin/pyright" --pythonpath "$work/tested/bin/python"
+
+# ---- Tests
+
+"$work/tested/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
+python=$work/tested/bin/python
+tests "the wheel" "$python" -m pytest "$package"/tests/test_*.py
+tests "the installed library, named by ROUTECAP_LIBRARY" env ROUTECAP_LIBRARY="$library" "$python" -m pytest "$package"/tests/test_*.py
+if [ -n "$fake" ]; then
+    tests "the CUDA backend" env LD_LIBRARY_PATH="$fake" FAKE_CUDA_ABORT=1 "$python" -m pytest "$package/tests/cuda"
+else
+    left_out+=("the CUDA backend (no driver)")
+fi
+if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
+    tests "torch" env PYTHONPATH="$work/unpacked" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
+    tests "the drop-in module" env PYTHONPATH="$work/unpacked" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/vllm"
+else
+    tests "the drop-in module, without torch" "$python" -m pytest "$package/tests/vllm"
+    left_out+=("torch (no ROUTECAP_TORCH_PYTHON)")
+fi
+run "the benchmark runs" "$python" "$package/bench_python.py"
+
+[ ${#left_out[@]} = 0 ] || say "left out: ${left_out[*]}"
+say "$passed checks passed, $failed failed"
+[ $failed = 0 ]

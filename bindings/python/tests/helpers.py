@@ -1,0 +1,31 @@
+"""Steps whose ids are known."""
+
+from typing import Any
+
+import numpy as np
+import routecap
+from numpy.typing import NDArray
+
+LAYERS, K, EXPERTS, ROWS = 5, 4, 64, 64
+
+
+def expected_ids(seed: int, rows: int, *, layers: int = LAYERS, k: int = K, experts: int = EXPERTS) -> NDArray[np.int32]:
+    """[rows, layers, k] ids, distinct in each cell, that a model of this seed would choose."""
+    row, layer, column = np.ogrid[:rows, :layers, :k]
+    return ((seed * 7 + row * 13 + layer * 29 + column * 5) % experts).astype(np.int32)
+
+
+def forward(capturer: routecap.Capturer, ids: Any) -> None:
+    """One forward pass, whose routers choose ids [rows, layers, k]."""
+    capturer.begin(len(ids))
+    for layer in range(capturer.layers):
+        capturer.record(layer, ids[:, layer])
+    capturer.snapshot()
+
+
+def run(capturer: routecap.Capturer, request: routecap.RequestLike, ids: Any, *, position: int = 0, **options: Any) -> routecap.Step:
+    """A step of one request that has landed."""
+    forward(capturer, ids)
+    step = capturer.issue(routecap.spans(1, request=capturer.handles([request]), position=position, rows=len(ids)), **options)
+    step.wait(10)
+    return step

@@ -1,0 +1,201 @@
+"""The package against routecap.h itself: nothing in it may be missing here, or be otherwise."""
+
+import inspect
+import os
+import re
+import struct
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+import pytest
+import routecap
+from routecap import _structs as structs
+from routecap._library import raw
+
+HEADER = Path(os.environ.get("ROUTECAP_HEADER", Path(__file__).parents[3] / "include" / "routecap.h")).read_text()
+CODE = re.sub(r"/\*.*?\*/", "", HEADER, flags=re.DOTALL)
+PACKAGE = Path(routecap.__file__).parent
+
+# Where each group of the header's constants is in the package.
+GROUPS: dict[str, type[IntEnum]] = {
+    "DTYPE_": routecap.Dtype,
+    "BACKEND_": routecap.Backend,
+    "ROLE_": routecap.Role,
+    "ID_SPACE_": routecap.IdSpace,
+    "PROVENANCE_": routecap.Provenance,
+    "CONFIG_": routecap.ConfigFlag,
+    "SOURCE_": routecap.SourceFlag,
+    "SCORE_": routecap.Score,
+    "GROUP_": routecap.GroupScore,
+    "ROUTER_": routecap.RouterFlag,
+    "METHOD_": routecap.Method,
+    "PROBE_": routecap.ProbeFlag,
+    "RECEIVED_": routecap.ReceivedFlag,
+    "SPAN_": routecap.SpanFlag,
+    "SNAPSHOT_": routecap.Snapshot,
+    "POLICY_": routecap.Policy,
+    "MISSING_": routecap.Missing,
+    "EXTRACT_": routecap.Extract,
+    "ORDER_": routecap.Order,
+    "PIECE_": routecap.Piece,
+}
+ALONE: dict[str, type[IntEnum]] = {"STRICT": routecap.ReadFlag, "ALLOW_RECOMPUTED": routecap.ReadFlag, "TRUSTED": routecap.TrustFlag}
+BUILD = {"VERSION_MAJOR", "VERSION_MINOR", "VERSION_PATCH", "API", "H"}
+
+
+def constants() -> list[str]:
+    return [name for name in re.findall(r"^#define ROUTECAP_(\w+)", CODE, re.MULTILINE) if name not in BUILD]
+
+
+def functions() -> list[str]:
+    return re.findall(r"^ROUTECAP_API [^;]*?\b(routecap_\w+)\(", CODE, re.MULTILINE)
+
+
+def fields(name: str) -> list[tuple[str, str]]:
+    """The fields of a struct of the header, with the code that the struct module has for their type."""
+    body = re.search(rf"typedef struct {name} \{{(.*?)\}} {name};", CODE, re.DOTALL)
+    assert body is not None, name
+    codes = {
+        "uint32_t": "I",
+        "int32_t": "i",
+        "uint64_t": "Q",
+        "int64_t": "q",
+        "float": "f",
+        "size_t": "Q",
+        "routecap_request": "Q",
+        "routecap_step": "Q",
+    }
+    found = []
+    for line in body[1].split(";"):
+        if match := re.match(r"\s*(?:const )?(\w+) (?:const )?(\*?)(\w+)\s*$", line):
+            found.append((match[3], "Q" if match[2] else codes[match[1]]))
+    return found
+
+
+@pytest.mark.parametrize("name", constants())
+def test_a_constant_of_the_header_is_in_the_package(name: str) -> None:
+    value = getattr(raw, f"ROUTECAP_{name}")
+    if hasattr(routecap, name):
+        assert getattr(routecap, name) == value
+    elif name in ALONE:
+        assert ALONE[name][name] == value
+    elif name in routecap.Status.__members__:
+        assert routecap.Status[name] == value
+    else:
+        prefix = next(prefix for prefix in GROUPS if name.startswith(prefix))
+        assert GROUPS[prefix][name.removeprefix(prefix)] == value
+
+
+def test_the_package_has_no_constant_that_the_header_has_not() -> None:
+    here = {"ROUTECAP_" + name for name in routecap.Status.__members__}
+    here |= {f"ROUTECAP_{prefix}{name}" for prefix, group in GROUPS.items() for name in group.__members__}
+    here |= {f"ROUTECAP_{name}" for name in ALONE}
+    here |= {f"ROUTECAP_{name}" for name in dir(routecap) if name.isupper()}
+    assert here == {f"ROUTECAP_{name}" for name in constants()}
+
+
+@pytest.mark.parametrize("status", routecap.Status)
+def test_a_status_has_the_name_that_the_library_gives_it(status: routecap.Status) -> None:
+    assert raw.routecap_status_name(status) == f"ROUTECAP_{status.name}"
+
+
+@pytest.mark.parametrize("name", functions())
+def test_a_function_of_the_header_is_used_by_the_package(name: str) -> None:
+    sources = "".join(path.read_text() for path in [*PACKAGE.glob("*.py"), Path(__file__).parents[1] / "routecap.i"])
+    assert re.search(rf"\b{name}\b", sources)
+    if name not in ("routecap_routing_retain", "routecap_routing_free"):  # references: see routecap.i
+        assert callable(getattr(raw, name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config",
+        "memory",
+        "stats",
+        "backend",
+        "sink",
+        "source",
+        "router",
+        "logits",
+        "received",
+        "issue_options",
+        "open_options",
+        "coverage",
+        "copy_options",
+        "view",
+        "serialized",
+    ],
+)
+def test_a_struct_is_laid_out_as_in_the_header(name: str) -> None:
+    layout = getattr(structs, name)
+    assert [("struct_size", "I"), *zip(layout.fields, layout.codes)] == fields(f"routecap_{name}")
+    assert layout.size % 8 == 0 or "Q" not in layout.codes
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("span", "span_dtype"),
+        ("accept_item", "accept_dtype"),
+        ("extract_item", "extract_dtype"),
+        ("finish_item", "finish_dtype"),
+        ("missing", "missing_dtype"),
+        ("segment", "segment_dtype"),
+        ("layer_source", "layer_source_dtype"),
+        ("layer_stats", "layer_stats_dtype"),
+        ("layer_probe", "layer_probe_dtype"),
+        ("piece", "piece_dtype"),
+    ],
+)
+def test_an_array_dtype_is_laid_out_as_in_the_header(name: str, dtype: str) -> None:
+    found = getattr(structs, dtype)
+    expected = {"routing": "Q"} | dict(fields(f"routecap_{name}"))
+    names = [field for field, _ in fields(f"routecap_{name}")]
+    assert list(found.names) == names
+    layout = struct.Struct("@" + "".join(expected[field] for field in names) + "0Q")
+    assert found.itemsize == layout.size
+    values = tuple(range(1, len(names) + 1))
+    assert np.frombuffer(layout.pack(*values), found)[0].item() == values
+
+
+def test_every_struct_of_the_header_is_laid_out_here() -> None:
+    here = {f"routecap_{name}" for name, value in vars(structs).items() if isinstance(value, structs.Struct)}
+    arrays = {
+        "span",
+        "accept_item",
+        "extract_item",
+        "finish_item",
+        "missing",
+        "segment",
+        "layer_source",
+        "layer_stats",
+        "layer_probe",
+        "piece",
+        "splice",
+    }
+    here |= {f"routecap_{name}" for name in arrays}
+    assert here == set(re.findall(r"^typedef struct (routecap_\w+) \{", CODE, re.MULTILINE)) - {"routecap_api"}
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (routecap.Capturer.issue, ["routecap_step_issue", "ROUTECAP_PARTIAL", "Not capturable", "span_dtype"]),
+        (routecap.Capturer.record, ["routecap_layer_record", "Capturable", "ROUTECAP_ERR_CAPACITY"]),
+        (routecap.Routing.copy_to, ["routecap_routing_copy_to", "ROUTECAP_ERR_INCOMPLETE"]),
+        (routecap.merge, ["ROUTECAP_ERR_CONFLICT"]),
+    ],
+)
+def test_help_says_what_the_header_says(method: object, words: list[str]) -> None:
+    assert method.__doc__ is not None
+    for word in words:
+        assert word in method.__doc__
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    for name in routecap.__all__:
+        each = getattr(routecap, name)
+        if isinstance(each, type) or inspect.isfunction(each):
+            assert each.__doc__, name

@@ -1,0 +1,347 @@
+"""Who holds what, and what happens when owners go in an odd order, on other threads, in other processes, or never."""
+
+import ctypes
+import ctypes.util
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import routecap
+from helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, run
+from routecap._routing import wait
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory, free ones given back first."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def python(program: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """A program in a process of its own, with the helpers in its path."""
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    return subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path, **environment}, text=True, capture_output=True, timeout=60
+    )
+
+
+def test_arrays_outlive_routing_request_and_capturer() -> None:
+    capturer = routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
+    request = capturer.open()
+    run(capturer, request, expected_ids(3, 20), tag=4)
+    routing = request.finish()
+    assert routing.wait(10) == routecap.Status.OK
+    ids, table, tags = routing.ids(), routing.layer_map, routing.segments[0]
+    part = routing[5:]
+    sink = capturer.sink(0)
+    capturer.close()
+    del routing, request, capturer
+    gc.collect()
+    assert (ids == expected_ids(3, 20)).all() and table.tolist() == list(range(LAYERS)) and tags.tag == 4 and (part[0] == ids[5]).all()
+    sink[:] = 9
+    assert sink.sum() == 9 * ROWS * K
+    view = sink[3:5]
+    del sink
+    gc.collect()
+    assert (view == 9).all()
+
+
+def test_a_closed_capturer_s_requests_and_steps_are_errors() -> None:
+    with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS) as capturer:
+        request = capturer.open("a")
+        step = run(capturer, request, expected_ids(1, 4))
+    uses = (
+        step.poll,
+        step.wait,
+        request.finish,
+        request.close,
+        lambda: request.length,
+        lambda: capturer.begin(1),
+        capturer.stats,
+        lambda: capturer.open(),
+        lambda: capturer.sink(0),
+        lambda: capturer.bind(0, np.zeros((ROWS, K), np.int16)),
+    )
+    for use in uses:
+        with pytest.raises(routecap.Error, match="closed") as raised:
+            use()
+        assert raised.value.status == routecap.Status.ERR_STATE
+    with request:
+        pass
+
+
+def test_a_bound_array_is_held_until_the_capturer_is_closed() -> None:
+    class Array(np.ndarray):  # which can be referred to weakly
+        pass
+
+    capturer = routecap.Capturer(layers=1, k=K, experts=EXPERTS, rows=ROWS, external_sink=True)
+    bound = np.zeros((ROWS, K), np.int16).view(Array)
+    alive = weakref.ref(bound)
+    capturer.bind(0, bound)
+    del bound
+    gc.collect()
+    assert alive() is not None
+    capturer.close()
+    assert alive() is None
+
+
+def test_a_forgotten_capturer_is_closed_with_a_warning() -> None:
+    capturer = routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
+    request = capturer.open()
+    run(capturer, request, expected_ids(1, 4))
+    routing = request.finish()
+    cycle: list[Any] = [capturer, request]
+    cycle.append(cycle)
+    before = threads_of_this_process()
+    with pytest.warns(ResourceWarning, match="unclosed <routecap.Capturer"):
+        del capturer, request, cycle
+        gc.collect()
+    assert threads_of_this_process() == before - 1
+    assert (routing.ids() == expected_ids(1, 4)).all()
+
+
+def threads_of_this_process() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_closing_waits_for_calls_on_other_threads() -> None:
+    capturer = routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
+    stop = threading.Event()
+    outcomes: list[str] = []
+
+    def read() -> None:
+        request = capturer.open()
+        try:
+            while not stop.is_set():
+                request.coverage()
+                request.extract()
+        except routecap.Error as error:
+            outcomes.append(str(error))
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    time.sleep(0.05)
+    capturer.close()
+    for reader in readers:
+        reader.join(10)
+        assert not reader.is_alive()
+    stop.set()
+    assert outcomes == ["the capturer is closed"] * 4
+
+
+def test_a_wait_without_end_is_interrupted_by_a_signal() -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*unused: object) -> None:
+        raise Interrupted
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(Interrupted):
+            wait(lambda ns: time.sleep(ns / 1e9), lambda found: True, None)
+    finally:
+        signal.signal(signal.SIGALRM, old)
+
+
+def test_routings_are_used_by_many_threads_at_once(routing: routecap.Routing) -> None:
+    expected = expected_ids(3, 20)
+    wrong: list[Any] = []
+
+    def use(start: int) -> None:
+        for _ in range(200):
+            part = routing[start:]
+            if (
+                not (part.ids() == expected[start:]).all()
+                or not (routecap.Routing.deserialize(part.serialize()).ids(np.int64) == expected[start:]).all()
+            ):
+                wrong.append(start)
+
+    threads = [threading.Thread(target=use, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_ten_thousand_requests_leave_nothing_behind(make: Any) -> None:
+    capturer = make()
+    ids = expected_ids(1, 16)
+    layered = np.ascontiguousarray(ids.transpose(1, 0, 2))
+    spans = routecap.spans(1, rows=16)
+
+    def cycle(count: int) -> None:
+        for i in range(count):
+            request = capturer.open(f"request-{i}")
+            capturer.begin(16)
+            capturer.record_layers(layered)
+            capturer.snapshot()
+            spans["request"] = request.handle
+            capturer.issue(spans).wait(10)
+            shared = request.extract(mode="copy" if i % 2 else "share")
+            array = shared.ids()
+            back = routecap.Routing.deserialize(shared.serialize())
+            pickled: list[Any] = []
+            again = pickle.loads(pickle.dumps(back, 5, buffer_callback=pickled.append), buffers=pickled)
+            routing = request.finish()
+            if i % 3 == 0:
+                routing.free()
+            assert array[0, 0, 0] == again.ids()[0, 0, 0]
+
+    cycle(1000)
+    in_use, before = capturer.stats().bytes_in_use, resident()
+    cycle(10_000)
+    assert capturer.stats().bytes_in_use == in_use and capturer.stats().requests_open == 0
+    assert resident() - before < 4 << 20
+    assert not capturer._names and not capturer._ids
+
+
+def test_ten_thousand_capturers_leave_nothing_behind() -> None:
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            with routecap.Capturer(layers=2, k=2, experts=8, rows=4, manual_progress=True) as capturer:
+                capturer.open()
+
+    cycle(1000)
+    before, threads = resident(), threads_of_this_process()
+    cycle(10_000)
+    assert resident() - before < 4 << 20 and threads_of_this_process() == threads
+
+
+def test_memory_that_a_capturer_s_thread_gives_back_is_dropped(capturer: routecap.Capturer, routing: routecap.Routing) -> None:
+    """The last reference to attached rows goes where the worker files, which is no thread of Python's."""
+    released: list[int] = []
+
+    class Buffer(bytearray):
+        def __del__(self) -> None:
+            released.append(1)
+
+    data = Buffer(routing.serialize())
+    request = capturer.open()
+    with routecap.Routing.deserialize(data) as lent:
+        request.attach(lent)
+    del lent, data
+    request.close()
+    for _ in range(1000):
+        if released:
+            break
+        time.sleep(0.005)
+    gc.collect()
+    assert released == [1]
+
+
+def read_in_child(pipe: Any) -> None:
+    routing = pickle.loads(pipe.recv_bytes(), buffers=[pipe.recv_bytes() for _ in range(pipe.recv())])
+    pipe.send(int(routing.ids(np.int64).sum()))
+
+
+def test_routings_go_to_other_processes_out_of_band(routing: routecap.Routing) -> None:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    child = context.Process(target=read_in_child, args=(there,))
+    child.start()
+    there.close()
+    buffers: list[pickle.PickleBuffer] = []
+    here.send_bytes(pickle.dumps(routing, 5, buffer_callback=buffers.append))
+    here.send(len(buffers))
+    for buffer in buffers:
+        here.send_bytes(buffer)
+    assert here.recv() == expected_ids(3, 20).sum()
+    child.join(30)
+    assert child.exitcode == 0
+
+
+def test_what_was_made_before_a_fork_is_an_error_in_the_child(capturer: routecap.Capturer, routing: routecap.Routing) -> None:
+    request = capturer.open()
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        child = os.fork()
+    if child == 0:
+        said = []
+        try:
+            for use in (lambda: request.finish(), lambda: capturer.begin(1), lambda: routing.rows, lambda: routing.serialize()):
+                try:
+                    use()
+                    said.append("none")
+                except routecap.Error as error:
+                    said.append(error.status.name)
+            routing.free()
+            capturer.close()
+            with routecap.Capturer(layers=2, k=2, experts=8, rows=4) as own:  # what the child makes itself works
+                said.append(str(own.open().length))
+        finally:
+            os.write(writer, " ".join(said).encode())
+            os._exit(0)
+    os.close(writer)
+    _, status = os.waitpid(child, 0)
+    assert status == 0 and os.read(reader, 1000).decode() == "ERR_FORKED ERR_FORKED ERR_FORKED ERR_FORKED 0"
+    os.close(reader)
+    assert (routing.ids() == expected_ids(3, 20)).all()
+
+
+EXIT = """
+import threading
+import numpy as np, routecap
+from helpers import *
+capturer = routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
+request = capturer.open("a")
+run(capturer, request, expected_ids(1, 4))
+forward(capturer, expected_ids(1, 4))
+step = capturer.issue(routecap.spans(1, request=int(request), rows=4, position=4))
+routing, sink = request.extract(0, 4), capturer.sink(0)
+lent = routecap.Routing.deserialize(bytearray(routing.serialize()))
+request.attach(lent, 4)
+kept = [lent.ids(), routing.ids()]
+pending = request.finish()
+batch = capturer.finish_batch(np.zeros(0, routecap.finish_dtype))
+cycle = [capturer, lent]; cycle.append(cycle)
+{ending}
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "",
+        "threading.Thread(target=lambda: capturer.step(1).wait(), daemon=True).start()",
+        "del capturer, request",
+        "capturer.close()",
+        "import sys; sys.modules.pop('routecap')",
+        "threading.Thread(target=lambda: [routecap.Routing.deserialize(lent.serialize()) for _ in range(10**9)], daemon=True).start()",
+    ],
+    ids=["live", "a thread waits", "in a cycle only", "closed", "the module forgotten", "a thread at work"],
+)
+def test_a_program_ends_with_live_objects(ending: str) -> None:
+    ended = python(EXIT.replace("{ending}", ending))
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+
+
+def test_a_library_that_cannot_be_used_is_an_import_error(tmp_path: Any) -> None:
+    ended = python("import routecap", ROUTECAP_LIBRARY=str(tmp_path / "libroutecap.so.0"))
+    assert ended.returncode == 1 and "ImportError: routecap: ROUTECAP_LIBRARY cannot be loaded" in ended.stderr
+    other = ctypes.util.find_library("m")
+    ended = python("import routecap", ROUTECAP_LIBRARY=str(other))
+    assert ended.returncode == 1 and "ImportError: routecap:" in ended.stderr and "which ROUTECAP_LIBRARY names" in ended.stderr
+
+
+def test_nothing_is_imported_that_was_not_there() -> None:
+    ended = python("import sys, routecap; print([name for name in ('torch', 'cupy', 'jax', 'numba') if name in sys.modules])")
+    assert ended.stdout == "[]\n", ended.stderr

@@ -1,0 +1,356 @@
+"""Routings as arrays, as sequences, serialised, pickled."""
+
+import copy
+import gc
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import routecap
+from helpers import EXPERTS, K, LAYERS, expected_ids, run
+
+VALID = np.ones((10, LAYERS), bool)
+VALID[4:6] = False
+VALID[6:, 2] = False
+
+
+def test_a_complete_routing_in_one_segment_is_an_array_without_a_copy(routing: routecap.Routing) -> None:
+    ids = routing.ids()
+    assert ids is routing.segments[0].ids
+    assert ids.dtype == np.uint8 and ids.shape == (20, LAYERS, K) and not ids.flags.writeable and not ids.flags.owndata
+    assert (ids == expected_ids(3, 20)).all()
+    assert np.shares_memory(np.asarray(routing), ids)
+    with pytest.raises(ValueError, match="read-only"):
+        ids[0] = 0
+    with pytest.raises(ValueError):
+        ids.flags.writeable = True
+
+
+def test_a_routing_says_what_it_is(routing: routecap.Routing) -> None:
+    assert (routing.first, routing.rows, len(routing), routing.layers, routing.k, routing.experts) == (0, 20, 20, LAYERS, K, EXPERTS)
+    assert routing.complete and routing.ready and routing.status == routecap.Status.OK and routing.dtype == np.uint8
+    assert routing.id_space == routecap.IdSpace.LOGICAL
+    assert routing.layer_map.tolist() == [0, 1, 2, 3, 4] and routing.layer_experts.tolist() == [EXPERTS] * LAYERS
+    assert routing.layer_provenance.tolist() == [0] * LAYERS and not routing.layer_map.flags.writeable
+    assert routing.tags.tolist() == [7] * 20
+    assert routing.coverage() == (LAYERS, 0, 20, 20, 20, 0, 0, 0, 0, 0) and routing.coverage().complete
+    assert len(routing.missing) == 0 and routing.mask().all()
+    assert repr(routing) == "<routecap.Routing of rows 0..19, 5 layers, k=4, OK>"
+
+
+def test_missing_cells_are_filled_and_named_and_never_pass_for_ids(holey: routecap.Routing) -> None:
+    assert holey.wait() == routecap.Status.INCOMPLETE and not holey.complete
+    ids = holey.ids()
+    assert ids.dtype == np.int16
+    assert (ids == np.where(VALID[..., None], expected_ids(3, 10), -1)).all()
+    assert (holey.mask() == VALID).all() and (holey.mask(order="layer_major") == VALID.T).all()
+    values, mask = holey.masked(np.int32, fill=0)
+    assert (mask == VALID).all() and (values == np.where(VALID[..., None], expected_ids(3, 10), 0)).all()
+    assert [block.tolist() for block in holey.missing] == [(4, 2, 0, 5, routecap.Missing.ABSENT, 0), (6, 4, 2, 1, routecap.Missing.UNWRITTEN, 0)]
+    assert holey.coverage().cells_missing == 2 * LAYERS + 4
+    with pytest.raises(ValueError, match="expert"):
+        holey.ids(fill=0)
+    with pytest.raises(routecap.Error) as raised:
+        holey.ids(strict=True)
+    assert raised.value.status == routecap.Status.ERR_INCOMPLETE
+    assert (holey.ids(np.uint8)[~VALID] == 255).all()  # -1 in eight bits, and no expert here
+    with pytest.raises(routecap.DtypeError):
+        holey.ids(np.int8)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, "i32", routecap.Dtype.I64])
+def test_ids_come_in_every_type(routing: routecap.Routing, dtype: Any) -> None:
+    ids = routing.ids(dtype)
+    assert (ids == expected_ids(3, 20)).all()
+    assert ids.dtype == {"i32": np.int32, routecap.Dtype.I64: np.int64}.get(dtype, dtype)
+
+
+def test_ids_come_in_both_orders_and_of_some_layers(routing: routecap.Routing) -> None:
+    expected = expected_ids(3, 20)
+    assert (routing.ids(order="layer_major") == expected.transpose(1, 0, 2)).all()
+    assert (routing.ids(first_layer=1, layers=2) == expected[:, 1:3]).all()
+    assert (routing.ids(first_layer=4) == expected[:, 4:]).all()
+    with pytest.raises(IndexError):
+        routing.ids(first_layer=6)
+    with pytest.raises(IndexError):
+        routing.ids(first_layer=1, layers=5)
+
+
+def test_rows_are_copied_into_any_layout(routing: routecap.Routing) -> None:
+    expected = expected_ids(3, 20)
+    wide = np.full((40, LAYERS + 2, K + 3), -9, np.int64)
+    out = wide[::2, 1:-1, :K]
+    assert routing.copy_to(out) == routecap.Status.OK
+    assert (out == expected).all() and (wide[1::2] == -9).all() and (wide[:, 0] == -9).all() and (wide[..., K:] == -9).all()
+    out = np.empty((LAYERS, 20, K), np.int32)
+    mask = np.empty((LAYERS, 20), bool)
+    routing.copy_to(out, mask=mask, order="layer_major")
+    assert (out == expected.transpose(1, 0, 2)).all() and mask.all()
+    out = np.empty((20, LAYERS, K), np.int16).transpose(1, 0, 2)  # layers in the first place of rows in the first place
+    routing.copy_to(out, order=routecap.Order.LAYER_MAJOR)
+    assert (out == expected.transpose(1, 0, 2)).all()
+
+
+@pytest.mark.parametrize(
+    ("out", "kind"),
+    [
+        (np.empty((19, LAYERS, K), np.int32), ValueError),
+        (np.empty((20, LAYERS - 1, K), np.int32), ValueError),
+        (np.empty((20, LAYERS, K + 1), np.int32), ValueError),
+        (np.empty((20, LAYERS * K), np.int32), ValueError),
+        (np.empty((20, LAYERS, K), np.float32), TypeError),
+        (np.empty((20, LAYERS, K), np.int8), TypeError),
+        (np.empty((20, LAYERS, K), ">i4"), TypeError),
+        (np.empty((20, LAYERS, K, 2), np.int32)[..., 0], ValueError),
+        (np.empty((20, LAYERS, K), np.int32)[::-1], ValueError),
+        (np.empty((20, LAYERS, K), np.int32)[:, ::-1], ValueError),
+        (np.broadcast_to(np.empty((1, LAYERS, K), np.int32), (20, LAYERS, K)), ValueError),
+        (np.empty((20, LAYERS, K), np.int32).tobytes(), ValueError),
+        ([[[0]]], ValueError),
+        (None, ValueError),
+    ],
+)
+def test_an_out_that_does_not_fit_is_refused(routing: routecap.Routing, out: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as raised:
+        routing.copy_to(out)
+    assert isinstance(raised.value, routecap.Error)
+
+
+def test_a_mask_that_does_not_fit_is_refused(routing: routecap.Routing) -> None:
+    out = np.empty((20, LAYERS, K), np.int32)
+    readonly = np.empty((20, LAYERS), bool)
+    readonly.flags.writeable = False
+    for mask in (np.empty((20, LAYERS - 1), bool), np.empty((20, LAYERS), np.int32), np.empty((20, LAYERS, 2), bool)[..., 0], readonly):
+        with pytest.raises(ValueError):
+            routing.copy_to(out, mask=mask)
+
+
+def test_a_routing_is_a_sequence_of_rows(routing: routecap.Routing) -> None:
+    expected = expected_ids(3, 20)
+    assert (routing[3] == expected[3]).all() and (routing[-1] == expected[-1]).all()
+    assert (np.stack(list(routing)) == expected).all()
+    part = routing[5:9]
+    assert (part.first, part.rows) == (5, 4) and (part.ids() == expected[5:9]).all()
+    assert (part[0] == expected[5]).all() and part[1:].first == 6
+    assert len(routing[9:5]) == 0 and routing[20:].ids().shape == (0, LAYERS, K)
+    with pytest.raises(IndexError):
+        routing[20]
+    with pytest.raises(ValueError, match="step 1"):
+        routing[::2]
+    with pytest.raises(IndexError):
+        routing.slice(21)
+
+
+def test_a_routing_is_divided_and_put_together_again(routing: routecap.Routing) -> None:
+    prompt, generated = routing.split(12)
+    assert (len(prompt), len(generated), generated.first) == (12, 8, 12)
+    assert [len(part) for part in routing.split(12, 3)] == [12, 3]
+    assert routecap.merge([prompt, generated]) == routing
+    with pytest.raises(routecap.Error) as raised:
+        routecap.merge([])
+    assert raised.value.status == routecap.Status.ERR_ARGUMENT
+
+
+def test_a_merge_in_conflict_is_an_error(capturer: routecap.Capturer, routing: routecap.Routing) -> None:
+    other = capturer.open()
+    run(capturer, other, expected_ids(4, 20))
+    with pytest.raises(routecap.Error) as raised:
+        routecap.merge([routing, other.extract()])
+    assert raised.value.status == routecap.Status.ERR_CONFLICT
+
+
+# ---- Serialised
+
+
+def test_the_serialised_form_comes_back_in_place(holey: routecap.Routing) -> None:
+    holey.wait()
+    data = holey.serialize()
+    assert bytes(holey) == data and holey.serialized_bytes == len(data)
+    back = routecap.Routing.deserialize(data)
+    assert back == holey and back.status == routecap.Status.INCOMPLETE and (back.ids() == holey.ids()).all()
+    shared = back.segments[0].ids
+    assert shared is not None and np.shares_memory(shared, np.frombuffer(data, np.uint8))
+    info = routecap.serialized_info(data[:64])
+    assert (info.version, info.bytes, info.first, info.rows, info.layers, info.k, info.dtype) == (1, len(data), 0, 10, LAYERS, K, np.uint8)
+    out = bytearray(len(data) + 3)
+    assert holey.serialize_into(out) == len(data) and out[:-3] == data
+    with pytest.raises(routecap.Error) as raised:
+        holey.serialize_into(bytearray(len(data) - 1))
+    assert raised.value.status == routecap.Status.ERR_BUFFER_TOO_SMALL and raised.value.needed == len(data)
+    assert routecap.Routing.deserialize(data, copy=True) == holey and routecap.Routing.deserialize(data, trusted=True) == holey
+
+
+def test_a_lent_buffer_is_held_until_the_last_routing_and_array_of_it_have_gone(routing: routecap.Routing) -> None:
+    data = bytearray(routing.serialize())
+    back = routecap.Routing.deserialize(data)
+    part = back[3:5]
+    ids = part.ids()
+    for each in (back, part):
+        with pytest.raises(BufferError):
+            data.append(0)  # it is exported
+        each.free()
+    with pytest.raises(BufferError):
+        data.append(0)
+    assert (ids == expected_ids(3, 20)[3:5]).all()
+    del ids, part, back, each
+    gc.collect()
+    data.append(0)
+
+
+def test_bytes_that_are_no_routing_are_refused(routing: routecap.Routing) -> None:
+    data = routing.serialize()
+    for bad in (b"", data[:-1], data + b"\0", b"x" + data[1:], bytes(len(data)), data[: len(data) // 2]):
+        buffer = bytearray(bad)
+        try:
+            routecap.Routing.deserialize(buffer)
+            pytest.fail("it was taken")
+        except ValueError as error:
+            assert isinstance(error, routecap.Error) and error.status == routecap.Status.ERR_FORMAT
+        buffer.append(0)  # not held
+    with pytest.raises(routecap.Error):
+        routecap.Routing.deserialize("text")
+    with pytest.raises(TypeError):
+        routecap.Routing()
+
+
+def test_serialised_routings_are_spliced_on_their_headers(capturer: routecap.Capturer, routing: routecap.Routing) -> None:
+    prompt, generated = routing.split(12)
+    head, tail = prompt.serialize(), generated.serialize()
+    assert routecap.Routing.deserialize(routecap.splice(head, tail, 12)) == routing
+    pieces = routecap.splice_pieces(head, tail, 12)
+    assert routecap.Routing.deserialize(b"".join(pieces)) == routing
+    assert any(np.shares_memory(np.frombuffer(piece, np.uint8), np.frombuffer(head, np.uint8)) for piece in pieces)
+    middle = routecap.Routing.deserialize(routecap.splice(head, tail, 6))
+    assert len(middle) == 20 and not middle.complete and middle.mask()[:6].all() and not middle.mask()[6:12].any()
+
+
+# ---- Arrays of any origin
+
+
+def test_arrays_become_a_routing_in_place() -> None:
+    ids = expected_ids(1, 6).astype(np.uint8)
+    made = routecap.Routing.from_arrays(ids, experts=EXPERTS, first=100, tags=5)
+    assert (made.first, made.rows, made.status) == (100, 6, routecap.Status.OK) and made.tags.tolist() == [5] * 6
+    assert np.shares_memory(made.ids(), ids)
+    copied = routecap.Routing.from_arrays(ids.astype(np.int64), experts=EXPERTS, first=100, tags=np.full(6, 5))
+    assert copied == made and not np.shares_memory(routecap.Routing.from_arrays(ids, experts=EXPERTS, copy=True).ids(), ids)
+    assert routecap.Routing.from_arrays(np.zeros((0, 2, 2), np.int32), experts=8).rows == 0
+
+
+def test_arrays_with_holes_and_layers_of_their_own_become_a_routing() -> None:
+    ids = expected_ids(3, 10)
+    tags = np.arange(10, dtype=np.uint64)
+    made = routecap.Routing.from_arrays(
+        ids,
+        valid=VALID,
+        tags=tags,
+        layer_map=[3, 4, 5, 9, 11],
+        layer_experts=[64, 64, 300, 64, 64],
+        layer_provenance=["captured"] * 4 + ["recomputed"],
+        id_space="physical",
+    )
+    assert made.dtype == np.int16 and made.id_space == routecap.IdSpace.PHYSICAL and made.layer_map.tolist() == [3, 4, 5, 9, 11]
+    assert made.layer_experts.tolist() == [64, 64, 300, 64, 64] and made.layer_provenance.tolist() == [0, 0, 0, 0, 1]
+    assert (made.mask() == VALID).all() and (made.ids()[VALID] == ids[VALID]).all() and made.tags[:4].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "kind"),
+    [
+        ({"ids": np.zeros((2, 2), np.int32), "experts": 8}, ValueError),
+        ({"ids": np.zeros((2, 2, 2), np.int32)}, ValueError),
+        ({"ids": np.zeros((2, 2, 2), np.int32), "experts": 8}, ValueError),  # one id twice
+        ({"ids": np.full((2, 2, 1), 8), "experts": 8}, ValueError),
+        ({"ids": np.full((2, 2, 1), 256 + 3), "experts": 8}, ValueError),  # would wrap
+        ({"ids": np.full((2, 2, 1), -1), "experts": 8}, ValueError),
+        ({"ids": np.zeros((2, 2, 1)), "experts": 8}, TypeError),
+        ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "valid": np.ones((2, 1), bool)}, ValueError),
+        ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "tags": np.ones(3, np.uint64)}, ValueError),
+        ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "layer_map": [0]}, ValueError),
+        ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "layer_map": [1, 0]}, ValueError),
+        ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "first": 1 << 41}, ValueError),
+        ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "id_space": "imaginary"}, ValueError),
+    ],
+)
+def test_arrays_that_are_no_routing_are_refused(keywords: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as raised:
+        routecap.Routing.from_arrays(**keywords)
+    assert isinstance(raised.value, routecap.Error)
+
+
+# ---- Other frameworks, pickling, copying
+
+
+def test_a_routing_goes_to_other_frameworks_as_dlpack(routing: routecap.Routing) -> None:
+    array = np.from_dlpack(routing)
+    assert (array == expected_ids(3, 20)).all() and routing.__dlpack_device__() == (1, 0)
+    assert np.shares_memory(array, routing.ids()) != array.flags.writeable
+    with pytest.raises(BufferError):
+        routing.__dlpack__(dl_device=(2, 0))
+    with pytest.raises(BufferError):
+        routing.__dlpack__(copy=False)  # of a version that cannot say read-only
+
+
+def test_a_routing_is_pickled_out_of_band_without_copies(holey: routecap.Routing) -> None:
+    holey.wait()
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(holey, 5, buffer_callback=buffers.append)
+    assert len(buffers) == 2 + 1 and len(data) < 1000  # two segments, and the validity of one
+    first = holey.segments[0].ids
+    assert first is not None and np.shares_memory(np.frombuffer(buffers[0], np.uint8), first)
+    received = [bytearray(buffer) for buffer in buffers]
+    back = pickle.loads(data, buffers=received)
+    assert back == holey
+    there = back.segments[0].ids
+    assert there is not None and np.shares_memory(there, np.frombuffer(received[0], np.uint8))
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_routing_is_pickled_in_band_by_every_protocol(routing: routecap.Routing, holey: routecap.Routing, protocol: int) -> None:
+    holey.wait()
+    for each in (routing, routing[5:5], holey):
+        assert pickle.loads(pickle.dumps(each, protocol)) == each
+
+
+def test_copies_are_the_same_rows(routing: routecap.Routing) -> None:
+    for other in (copy.copy(routing), copy.deepcopy(routing)):
+        assert other == routing and np.shares_memory(other.ids(), routing.ids())
+        other.free()
+    assert routing.rows == 20 and routing != routing[1:] and routing != 3
+    with pytest.raises(TypeError):
+        hash(routing)
+
+
+def test_msgpack_carries_the_serialised_form(routing: routecap.Routing) -> None:
+    msgpack = pytest.importorskip("msgpack")
+    assert routecap.Routing.deserialize(msgpack.unpackb(msgpack.packb({"routing": routing.serialize()}))["routing"]) == routing
+
+
+def test_a_freed_routing_is_an_error_and_its_arrays_are_not(routing: routecap.Routing) -> None:
+    ids = routing.ids()
+    with routing:
+        pass
+    routing.free()
+    assert routing.freed and repr(routing) == "<routecap.Routing, freed>"
+    for use in (lambda: routing.rows, routing.wait, routing.ids, routing.serialize, lambda: routing.status, lambda: routecap.merge([routing])):
+        with pytest.raises(routecap.Error, match="freed") as raised:
+            use()
+        assert raised.value.status == routecap.Status.ERR_STATE
+    assert (ids == expected_ids(3, 20)).all()
+
+
+def test_a_pending_routing_says_so(make: Any) -> None:
+    capturer = make(manual_progress=True)
+    request = capturer.open()
+    capturer.begin(3)
+    capturer.snapshot()
+    capturer.issue(routecap.spans(1, request=int(request), rows=3))
+    routing = request.finish()
+    assert routing.status == routecap.Status.PENDING and not routing.ready and repr(routing) == "<routecap.Routing, pending>"
+    for use in (lambda: routing.rows, routing.ids, routing.coverage, routing.serialize, lambda: routing.split(1), lambda: routing[0]):
+        with pytest.raises(TimeoutError) as raised:
+            use()
+        assert raised.value.status == routecap.Status.ERR_NOT_READY  # type: ignore[attr-defined]
+    assert routing.wait(0) == routecap.Status.NOT_CAPTURED  # which makes progress here
+    assert routing.rows == 3 and not routing.mask().any()

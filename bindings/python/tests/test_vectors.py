@@ -1,0 +1,961 @@
+"""Every conformance vector (tests/vectors/README.md) through the package, and through its generated module only where the package has no words for
+what is wrong in a call."""
+
+import copy
+import gc
+import json
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import routecap
+from numpy.lib.stride_tricks import as_strided
+from routecap import _structs as structs
+from routecap._library import raw
+from routecap._tensors import describe
+
+FOLDER = Path(os.environ.get("ROUTECAP_VECTORS", Path(__file__).parents[3] / "tests" / "vectors"))
+FILL = 77  # whatever a call may write is filled with it before
+TYPES = {1: np.uint8, 2: np.int16, 3: np.uint16, 4: np.int32, 5: np.uint32, 6: np.int64, 7: np.uint32, 16: np.float32, 17: np.uint16, 18: np.uint16}
+WORDS = {"ALL": routecap.ALL, "LANDED": routecap.LANDED, "nan": np.nan, "inf": np.inf, "-inf": -np.inf}
+
+
+def load() -> list[Any]:
+    found = []
+    for path in sorted(FOLDER.glob("*.json")):
+        if path.name == "abi.json":  # what only C can say
+            continue
+        content = json.loads(path.read_text())
+        found += [pytest.param(vector, id=f"{content['topic']}: {vector['name']}") for vector in content["vectors"]]
+    return found
+
+
+def number(value: Any) -> Any:
+    """A number, or what stands for one."""
+    if isinstance(value, str):
+        return WORDS[value] if value in WORDS else int(value)
+    return value
+
+
+def array(values: Any, dtype: Any) -> Any:
+    return np.array([number(value) for value in values], dtype=dtype)
+
+
+def data(pieces: list[str]) -> bytes:
+    return bytes.fromhex("".join(pieces))
+
+
+def pieces_of(value: Any) -> bytes:
+    return data(value) if isinstance(value, list) else bytes.fromhex(value)
+
+
+def compare(found: Any, expected: Any, where: str) -> None:
+    """Only what is present in `expected`."""
+    if isinstance(expected, dict):
+        for name, value in expected.items():
+            compare(found[name], value, f"{where}.{name}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), f"{where} has {len(found)} elements, not {len(expected)}"
+        for i, value in enumerate(expected):
+            compare(found[i], value, f"{where}[{i}]")
+    elif isinstance(expected, str) and expected not in WORDS and not expected.lstrip("-").isdigit():
+        assert found == expected, where
+    elif expected is None:
+        assert not found, f"{where} is {found}, not none"
+    else:
+        expected = number(expected)
+        assert int(found) == expected, f"{where} is {found}, not {expected}"
+
+
+def records(values: Any) -> list[dict[str, Any]]:
+    return [dict(zip(values.dtype.names, value.tolist())) for value in values]
+
+
+def name_of(status: int) -> str:
+    return f"ROUTECAP_{routecap.Status(status).name}"
+
+
+class Memory:
+    """Buffers of sink_bind, by name."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[str, Any] = {}
+
+    def get(self, entry: dict[str, Any], dtype: Any) -> Any:
+        return self.buffers.setdefault(entry["memory"], np.zeros(entry.get("elements", 0), dtype))[entry.get("start", 0) :]
+
+
+class Lent(bytearray):
+    """Memory that can be seen to go."""
+
+
+class Replayer:
+    """Each method replays the call of its name: it takes `in` and returns the status and what the call delivered."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {}
+        self.memory = Memory()
+        self.raw = False
+        self.buffers: dict[str, Any] = {}  # that a failing call may not have changed
+        self.lent: list[weakref.ref[Lent]] = []
+
+    def run(self, vector: Any) -> None:
+        for i, call in enumerate(vector["calls"]):
+            where = f"call {i}, {call['call']}"
+            self.raw = call.get("raw", False)
+            out = call.get("out", {})
+            delivered: dict[str, Any] = {}
+            try:
+                status, delivered = getattr(self, call["call"])(call["in"], out)
+                text = raw.routecap_last_error()
+            except routecap.Error as error:
+                status, text = error.status, str(error)
+                if error.needed is not None:
+                    delivered = {"needed": error.needed}
+                delivered.update(self.buffers)
+            if "status" in call:
+                assert name_of(status) == call["status"], f"{where}: {text}"
+                if status < 0 or status in (1, 4, 5):
+                    assert text and "\n" not in text, where
+            for name, expected in out.items():
+                if name in ("capturer", "routing", "child", "prompt", "generated", "slice", "merged") and isinstance(expected, str):
+                    self.names[expected] = delivered[name]
+                elif name in ("requests", "routings"):
+                    for each, key in zip(delivered[name], expected, strict=True):
+                        if isinstance(key, str):
+                            self.names[key] = each
+                        else:
+                            assert (each is None) if key is None else int(each) == key, where
+                elif name == "weights":
+                    np.testing.assert_allclose(delivered[name], array(expected, np.float32), rtol=0, atol=out.get("tolerance", 0), err_msg=where)
+                elif name != "tolerance":
+                    compare(delivered[name], expected, f"{where}: {name}")
+            self.buffers = {}
+
+    def finish(self) -> None:
+        for kind in (routecap.Routing, routecap.Capturer):
+            for each in self.names.values():
+                if isinstance(each, kind):
+                    each.free() if isinstance(each, routecap.Routing) else each.close()
+        self.names.clear()
+        if any(lent() is not None for lent in self.lent):
+            gc.collect()
+        assert all(lent() is None for lent in self.lent), "lent memory was not given back"
+
+    def lend(self, values: Any) -> Any:
+        """The same array in memory of its own, which must have gone at the end of the vector."""
+        memory = Lent(values.tobytes())
+        self.lent.append(weakref.ref(memory))
+        return np.frombuffer(memory, values.dtype).reshape(values.shape)
+
+    def capturer(self, call: Any) -> Any:
+        return self.names[call["capturer"]]
+
+    def request(self, value: Any) -> Any:
+        return self.names[value] if isinstance(value, str) else number(value)
+
+    def handle(self, value: Any) -> int:
+        return int(self.request(value))
+
+    # ---- Library
+
+    def version(self, call: Any, out: Any) -> Any:
+        major, minor, patch = routecap.version()
+        return 0, {"version": major * 10000 + minor * 100 + patch}
+
+    def get_api(self, call: Any, out: Any) -> Any:
+        return 0, {"available": raw.routecap_get_api(call["major"], call["minor"])}
+
+    def status_name(self, call: Any, out: Any) -> Any:
+        return 0, {"name": raw.routecap_status_name(call["status"])}
+
+    def backend_info(self, call: Any, out: Any) -> Any:
+        try:
+            backend = routecap.Backend(call["backend"])
+        except ValueError:
+            info = structs.backend.empty()
+            return raw.routecap_backend_info(call["backend"], info), {}
+        found = routecap.backends()[backend.name.lower()]
+        return 0, {"info": {"available": found.available, "devices": found.devices, "reserved": 0, "detail": found.detail}}
+
+    # ---- Capturer
+
+    def config_init(self, call: Any, out: Any) -> Any:
+        memory = structs.config.empty()
+        status = raw.routecap_config_init(memory, structs.config.size)
+        return status, {"config": dict(zip(structs.config.fields, structs.config.read(memory)))}
+
+    def settings(self, config: dict[str, Any]) -> dict[str, Any] | bytes:
+        """Settings, or the struct itself where settings cannot say it."""
+        given = {name: [number(each) for each in value] if isinstance(value, list) else number(value) for name, value in config.items()}
+        flags = given.pop("flags", 0)
+        names = {1: "compare", 2: "external_sink", 4: "manual_progress"}
+        expressible = flags < 8 and not given.get("reserved") and given.get("sink_dtype", 0) in (0, *routecap.Dtype)
+        expressible = expressible and all(
+            len(given[name]) == given["layers"] for name in ("layer_map", "layer_experts", "layer_provenance") if name in given
+        )
+        if not expressible:
+            self.arrays = {name: np.array(value, np.int64).astype(np.uint32) for name, value in given.items() if isinstance(value, list)}
+            given.update({name: describe(value, name).address for name, value in self.arrays.items()})
+            return structs.config(flags=flags, **given)
+        given.pop("reserved", None)
+        given.update({name: True for flag, name in names.items() if flags & flag})
+        if not given.get("sink_dtype"):
+            given.pop("sink_dtype", None)
+        if given.get("role") != routecap.Role.DISABLED:
+            given.setdefault("backend", 0)
+        return given
+
+    def config_memory(self, call: Any, out: Any) -> Any:
+        settings = self.settings(call["config"])
+        if isinstance(settings, bytes):
+            memory = structs.memory.empty()
+            return raw.routecap_config_memory(settings, memory), {"memory": dict(zip(structs.memory.fields, structs.memory.read(memory)))}
+        return 0, {"memory": routecap.memory(**settings)._asdict()}
+
+    def capturer_create(self, call: Any, out: Any) -> Any:
+        config = dict(call["config"])
+        if "budget_pages" in call:
+            config["budget_bytes"] = routecap.memory(**self.settings(config)).page_bytes * call["budget_pages"]
+        settings = self.settings(config)
+        if isinstance(settings, bytes):
+            return raw.routecap_capturer_create(settings)[0], {}
+        return 0, {"capturer": routecap.Capturer(**settings)}
+
+    def capturer_destroy(self, call: Any, out: Any) -> Any:
+        self.capturer(call).close()
+        return 0, {}
+
+    def capturer_stats(self, call: Any, out: Any) -> Any:
+        return 0, {"stats": self.capturer(call).stats()._asdict()}
+
+    def capturer_layer_stats(self, call: Any, out: Any) -> Any:
+        return 0, {"stats": records(self.capturer(call).layer_stats(call["count"]))}
+
+    def capturer_progress(self, call: Any, out: Any) -> Any:
+        self.capturer(call).progress()
+        return 0, {}
+
+    # ---- Sink
+
+    def sink_bind(self, call: Any, out: Any) -> Any:
+        sink = {name: number(value) for name, value in call["sink"].items() if name != "ids"}
+        dtype = TYPES.get(sink["dtype"], np.int32)
+        ids = self.memory.get(call["sink"]["ids"], dtype) if call["sink"].get("ids") else None
+        rows, k, layers = sink.get("rows", 0), sink.get("k", 0), call["layers"]
+        row_stride = sink.get("row_stride") or k
+        layer_stride = sink.get("layer_stride") or rows * row_stride
+        size = np.dtype(dtype).itemsize
+        fits = ids is not None and layers >= 1 and min(rows, k, row_stride, layer_stride) > 0 and sink["dtype"] in TYPES
+        if not fits or (layers - 1) * layer_stride + (rows - 1) * row_stride + k > len(ids):
+            struct = structs.sink(**sink, ids=0 if ids is None else describe(ids, "ids").address)
+            return raw.routecap_sink_bind(self.capturer(call)._handle, call["first_layer"], layers, struct), {}
+        tensor = as_strided(ids, (layers, rows, k), (layer_stride * size, row_stride * size, size))
+        self.capturer(call).bind(call["first_layer"], tensor)
+        return 0, {}
+
+    def sink_layer(self, call: Any, out: Any) -> Any:
+        found = self.capturer(call).sink(call["layer"])
+        struct = structs.sink.empty()
+        status = raw.routecap_sink_layer(self.capturer(call)._handle, call["layer"], struct)
+        sink = dict(zip(structs.sink.fields, structs.sink.read(struct)))
+        expected = out.get("sink", {}).get("ids", None)
+        if isinstance(expected, dict):
+            dtype = TYPES[sink["dtype"]]
+            assert sink["ids"] == describe(self.memory.get(expected, dtype), "ids").address == describe(found, "sink").address
+            sink["ids"] = expected
+        else:
+            assert (found is None) == (sink["ids"] == 0)
+            sink["ids"] = None if found is None else True
+        if isinstance(out.get("sink"), dict) and "ids" in out["sink"]:
+            assert sink["ids"] == out["sink"]["ids"]
+            sink["ids"] = out["sink"]["ids"]
+            out["sink"] = {name: value for name, value in out["sink"].items() if name != "ids"}
+        return status, {"sink": sink}
+
+    def sink_write(self, call: Any, out: Any) -> Any:
+        sink = self.capturer(call).sink(call["layer"])
+        ids = array(call["ids"], sink.dtype).reshape(-1, sink.shape[1])
+        sink[call["first_row"] : call["first_row"] + len(ids)] = ids
+        return 0, {}
+
+    # ---- Taps
+
+    def source(self, source: Any) -> tuple[dict[str, Any], Any]:
+        """Keywords of record and a function that makes the tensor of a layer's elements."""
+        dtype = source["dtype"]
+        rows, k = source.get("rows", 0), source.get("k_source", 0)
+
+        def tensor(values: Any, capturer: Any) -> Any:
+            if values is None:
+                return None
+            elements = array(values, TYPES.get(dtype, np.int32))[source.get("ids_start", 0) :]
+            columns = k or capturer.k
+            row, column = source.get("row_stride") or columns, source.get("column_stride") or 1
+            size = elements.dtype.itemsize
+            if rows and (rows - 1) * row * (rows > 1) + (columns - 1) * column >= len(elements):
+                raise LookupError
+            return as_strided(elements, (rows, columns), (row * size, column * size))
+
+        keywords: dict[str, Any] = {"first_row": source.get("first_row", 0), "offset": source.get("offset", 0)}
+        for name in ("live_rows", "row_base"):
+            if name in source:
+                keywords[name] = np.array([source[name]], np.int32)
+        if "row_index" in source:
+            keywords["row_index"] = array(source["row_index"], np.int32)
+        if dtype == 7 or dtype not in TYPES:
+            keywords["dtype"] = dtype
+        if source.get("flags"):
+            keywords["overlap"] = source["flags"] == 1
+        return keywords, tensor
+
+    def raw_source(self, source: Any, capturer: Any) -> tuple[bytes, list[Any]]:
+        held = []
+
+        def pointer(values: Any, dtype: Any, start: int = 0) -> int:
+            if values is None:
+                return 0
+            held.append(array(values if isinstance(values, list) else [values], dtype))
+            return int(describe(held[-1], "array").address + start * held[-1].dtype.itemsize)
+
+        fields = {
+            name: number(value) for name, value in source.items() if name not in ("ids", "ids_start", "live_rows", "row_base", "row_index", "table")
+        }
+        fields["ids"] = pointer(source.get("ids"), TYPES.get(source["dtype"], np.int32), source.get("ids_start", 0))
+        for name in ("live_rows", "row_base", "row_index", "table"):
+            fields[name] = pointer(source.get(name), np.int32)
+        if "table" in source:
+            fields.setdefault("table_size", len(source["table"]))
+        return structs.source(**fields), held
+
+    def layer_record(self, call: Any, out: Any) -> Any:
+        capturer, source = self.capturer(call), call["source"]
+        try:
+            if source.get("flags", 0) > 1 or "ids" not in source or source.get("table_size", 0) and "table" not in source:
+                raise LookupError
+            keywords, tensor = self.source(source)
+            if "table" in source:
+                keywords["table"] = array(source["table"], np.int32)
+            capturer.record(call["layer"], tensor(source["ids"], capturer), **keywords)
+            return 0, {}
+        except LookupError as missing:
+            if isinstance(missing, routecap.Error):
+                raise
+            struct, _ = self.raw_source(source, capturer)
+            return raw.routecap_layer_record(capturer._handle, call["layer"], struct, 0), {}
+
+    def layers_record(self, call: Any, out: Any) -> Any:
+        capturer, source, layers = self.capturer(call), call["source"], call["layers"]
+        numbers = [layer["layer"] for layer in layers]
+        try:
+            if len(set(numbers)) != len(numbers) or any("ids" not in layer for layer in layers) or not layers or source.get("flags", 0) > 1:
+                raise LookupError
+            if any("table" in layer for layer in layers) != all("table" in layer for layer in layers) or "ids" in source or "table" in source:
+                raise LookupError
+            if source.get("table_size", 0) and not all(len(layer.get("table", [])) == source["table_size"] for layer in layers):
+                raise LookupError
+            keywords, tensor = self.source(source)
+            if "table" in layers[0]:
+                keywords["tables"] = {layer["layer"]: array(layer["table"], np.int32) for layer in layers}
+            capturer.record_layers({layer["layer"]: tensor(layer["ids"], capturer) for layer in layers}, **keywords)
+            return 0, {}
+        except LookupError as missing:
+            if isinstance(missing, routecap.Error):
+                raise
+            struct, held = self.raw_source(source, capturer)
+            table = np.zeros(len(layers), structs.layer_source_dtype)
+            for entry, layer in zip(table, layers):
+                entry["layer"] = layer["layer"]
+                entry["reserved"] = layer.get("reserved", 0)
+                for name, dtype in (("ids", TYPES.get(source["dtype"], np.int32)), ("table", np.int32)):
+                    if name in layer:
+                        held.append(array(layer[name], dtype))
+                        start = source.get("ids_start", 0) * held[-1].dtype.itemsize if name == "ids" else 0
+                        entry[name] = describe(held[-1], name).address + start
+            return raw.routecap_layers_record(capturer._handle, struct, table, 0), {}
+
+    def router_of(self, router: Any) -> tuple[Any, dict[str, Any]]:
+        fields = {name: number(value) for name, value in router.items() if name not in ("method", "bias", "hash_table", "bias_dtype", "hash_tokens")}
+        keywords = dict(fields)
+        if "bias" in router:
+            keywords["bias"] = array(router["bias"], TYPES.get(router.get("bias_dtype"), np.float32))
+            if router.get("bias_dtype", 0) != 16:
+                keywords["bias_dtype"] = router.get("bias_dtype", 0)
+        return router.get("method"), keywords
+
+    def router_init(self, call: Any, out: Any) -> Any:
+        memory = structs.router.empty()
+        status = raw.routecap_router_init(memory, structs.router.size, call["method"])
+        found = dict(zip(structs.router.fields, structs.router.read(memory)))
+        assert routecap.Router(call["method"])._fields == found
+        for name, expected in out.get("router", {}).items():
+            if isinstance(expected, float):
+                assert found[name] == pytest.approx(expected, rel=1e-6)
+                found[name] = expected
+        out["router"] = {name: value for name, value in out.get("router", {}).items() if not isinstance(value, float)}
+        return status, {"router": found}
+
+    def layer_route(self, call: Any, out: Any) -> Any:
+        capturer, given = self.capturer(call), call["logits"]
+        method, keywords = self.router_of(call["router"])
+        rows = given.get("rows", 0)
+        if "hash_table" in call["router"]:
+            keywords["hash_table"] = array(call["router"]["hash_table"], np.int32).reshape(-1, capturer.k)
+        weights = None
+        if given.get("weights"):
+            stride = given.get("weights_stride") or capturer.k
+            weights = np.full(rows * stride, FILL, np.float32)
+            self.buffers = {"weights": weights}
+        struct = self.raw_logits(given, capturer, weights)
+        expressible = struct is None
+        if not expressible:
+            memory, held = struct
+            router = routecap.Router(method, **keywords)
+            fields = dict(router._fields)
+            if "bias" in call["router"]:
+                fields.update(bias=describe(keywords["bias"], "bias").address, bias_dtype=call["router"]["bias_dtype"])
+            if "hash_table" in call["router"]:
+                fields.update(hash_table=describe(keywords["hash_table"], "hash_table").address, hash_tokens=len(keywords["hash_table"]))
+            if "bias_dtype" in call["router"]:
+                fields["bias_dtype"] = call["router"]["bias_dtype"]
+            status = raw.routecap_layer_route(capturer._handle, call["layer"], structs.router(**fields), memory, 0)
+            return status, {"weights": weights}
+        router = routecap.Router(method, **keywords)
+        options: dict[str, Any] = {"first_row": given.get("first_row", 0)}
+        for name in ("live_rows", "row_base"):
+            if name in given:
+                options[name] = np.array([given[name]], np.int32)
+        if "row_index" in given:
+            options["row_index"] = array(given["row_index"], np.int32)
+        if "tokens" in given:
+            options["tokens"] = array(given["tokens"], TYPES[given["tokens_dtype"]])
+        if weights is not None:
+            options["weights"] = weights.reshape(rows, -1)
+        logits = None
+        if "logits" in given:
+            elements = array(given["logits"], TYPES[given["dtype"]])[given.get("logits_start", 0) :]
+            columns = given.get("experts") or self.layer_experts(capturer, call["layer"])
+            row, column = given.get("row_stride") or columns, given.get("column_stride") or 1
+            size = elements.dtype.itemsize
+            logits = as_strided(elements, (rows, columns), (row * size, column * size))
+            if given["dtype"] != 16:
+                options["dtype"] = given["dtype"]
+        else:
+            options["rows"] = rows
+        capturer.route(call["layer"], router, logits, **options)
+        return 0, {"weights": weights}
+
+    @staticmethod
+    def layer_experts(capturer: Any, layer: int) -> int:
+        return int(capturer.layer_experts[layer]) if layer < capturer.layers else capturer.experts
+
+    def raw_logits(self, given: Any, capturer: Any, weights: Any) -> Any:
+        """The struct, if the package would not let it through."""
+        known = given.get("dtype") in (16, 17, 18) and given.get("tokens_dtype", 4) in (4, 6)
+        strided = given.get("weights_stride", capturer.k) >= capturer.k or not given.get("weights_stride")
+        enough = len(given.get("tokens", [])) >= given.get("rows", 0) or "tokens" not in given
+        if known and strided and enough and given.get("rows", 0) and not self.raw:
+            return None
+        fields = {
+            name: number(value)
+            for name, value in given.items()
+            if name not in ("logits", "logits_start", "live_rows", "row_base", "row_index", "tokens", "weights")
+        }
+        held = []
+        for name, dtype in (
+            ("logits", TYPES.get(given.get("dtype"), np.float32)),
+            ("live_rows", np.int32),
+            ("row_base", np.int32),
+            ("row_index", np.int32),
+            ("tokens", TYPES.get(given.get("tokens_dtype"), np.int32)),
+        ):
+            if name in given:
+                held.append(array(given[name] if isinstance(given[name], list) else [given[name]], dtype))
+                start = given.get("logits_start", 0) if name == "logits" else 0
+                fields[name] = describe(held[-1], name).address + start * held[-1].dtype.itemsize
+        if weights is not None:
+            fields["weights"] = describe(weights, "weights").address
+        return structs.logits(**fields), held
+
+    def capturer_probe(self, call: Any, out: Any) -> Any:
+        found = self.capturer(call).probe(call["rows"], call["count"])
+        return routecap.Status.PARTIAL if found["found"].any() else 0, {"layers": records(found)}
+
+    def layer_record_received(self, call: Any, out: Any) -> Any:
+        capturer, given = self.capturer(call), dict(call["received"])
+        flags, dtype = given.pop("flags", 0), given.get("dtype", 0)
+        ids_type = TYPES.get(dtype, np.int32)
+        k = given.get("k") or capturer.k
+        rows = given.get("rows", 0)
+        arrays: dict[str, Any] = {}
+        for name, kind in (("ids", ids_type), ("metadata", np.int32), ("expert_ends", np.int32)):
+            if isinstance(given.get(name), list):
+                arrays[name] = array(given.pop(name), kind)
+        if "live_rows" in given:
+            arrays["live_rows"] = np.array([given.pop("live_rows")], np.int32)
+        if given.get("global_ids") == "ids":
+            arrays["global_ids"] = arrays["ids"]
+        elif given.get("global_ids"):
+            arrays["global_ids"] = np.full(given.get("expanded_rows", 0) if flags & 1 else rows * k, FILL, ids_type)
+        if given.get("executed"):
+            arrays["executed"] = np.full(given.get("ranks", 0) * given.get("tokens_per_rank", 0) * k, FILL, np.int32)
+        if given.get("ignored"):
+            arrays["ignored"] = np.zeros(1, np.uint64)
+        for name in ("global_ids", "executed", "ignored"):
+            given.pop(name, None)
+        delivered = {name: arrays[name] for name in ("global_ids", "executed", "ignored") if name in arrays}
+        if "ignored" in delivered:
+            delivered["ignored"] = arrays["ignored"][0]
+        self.buffers = delivered
+        if self.raw or flags > 3 or given.get("reserved"):
+            struct = structs.received(
+                flags=flags,
+                **{name: number(value) for name, value in given.items()},
+                **{name: describe(each, name).address for name, each in arrays.items()},
+            )
+            return raw.routecap_layer_record_received(capturer._handle, call["layer"], struct, 0), delivered
+        given.pop("reserved", None)
+        given.pop("dtype", None)
+        capturer.record_received(
+            call["layer"],
+            **{"ranks": 0, "rank": 0, "tokens_per_rank": 0, **given},
+            **arrays,
+            dtype=dtype or None,
+            expanded=bool(flags & 1),
+            already_global=bool(flags & 2),
+        )
+        if "ignored" in delivered:
+            delivered["ignored"] = arrays["ignored"][0]
+        return 0, delivered
+
+    def received_merge(self, call: Any, out: Any) -> Any:
+        self.buffers = {"merged": np.full(len(call["executed"][0]), FILL)}
+        return 0, {"merged": routecap.received_merge([array(table, np.int32) for table in call["executed"]])}
+
+    # ---- Steps
+
+    def step_begin(self, call: Any, out: Any) -> Any:
+        self.capturer(call).begin(call["rows"])
+        return 0, {}
+
+    def step_snapshot(self, call: Any, out: Any) -> Any:
+        self.capturer(call).snapshot()
+        return 0, {}
+
+    def step_discard(self, call: Any, out: Any) -> Any:
+        self.capturer(call).discard()
+        return 0, {}
+
+    def step_issue(self, call: Any, out: Any) -> Any:
+        capturer = self.capturer(call)
+        spans = routecap.spans(len(call["spans"]))
+        spans["rows"] = 0
+        for entry, span in zip(spans, call["spans"]):
+            for name, value in span.items():
+                entry[name] = self.handle(value) if name == "request" else number(value)
+        options = call.get("options", {})
+        status = np.full(len(spans), FILL, np.int32)
+        keywords: dict[str, Any] = {"tag": number(options.get("tag", 0)), "snapshot": options.get("snapshot", 0), "status": status}
+        kind = options.get("positions_dtype", 0)
+        if "positions" in options and kind in (4, 6):
+            keywords["positions"] = array(options["positions"], TYPES[kind])
+        elif kind or options.get("reserved") or options.get("snapshot", 0) not in (0, 1):
+            positions = array(options.get("positions", []), TYPES.get(kind, np.int32))
+            struct = structs.issue_options(
+                snapshot=options.get("snapshot", 0),
+                tag=number(options.get("tag", 0)),
+                positions_dtype=kind,
+                reserved=options.get("reserved", 0),
+                positions=describe(positions, "positions").address if "positions" in options else 0,
+            )
+            found, ticket = raw.routecap_step_issue(capturer._handle, spans, struct, status, 0)
+            return found, {"status": [name_of(each) for each in status], "step": ticket}
+        step = capturer.issue(spans, **keywords)
+        return step.status, {"status": [name_of(each) for each in status], "step": step.ticket}
+
+    def step_poll(self, call: Any, out: Any) -> Any:
+        return self.capturer(call).step(number(call["step"])).poll(), {}
+
+    def step_finalize(self, call: Any, out: Any) -> Any:
+        step = self.capturer(call).step(number(call["step"]))
+        timeout = self.seconds(call["timeout_ns"])
+        status = step.wait(timeout)
+        return status, {"conflicting": step.conflicts(timeout)} if status != routecap.Status.PENDING else {"conflicting": 0}
+
+    @staticmethod
+    def seconds(timeout_ns: Any) -> float | None:
+        return None if number(timeout_ns) < 0 else number(timeout_ns) / 1e9
+
+    # ---- Requests
+
+    def request_open(self, call: Any, out: Any) -> Any:
+        policy = call.get("options", {}).get("policy", 0)
+        if call["count"] == 1:
+            return 0, {"requests": [self.capturer(call).open(policy=policy)]}
+        handles = self.capturer(call).open_batch(call["count"], policy=policy)
+        return 0, {"requests": [self.capturer(call).request(int(handle)) for handle in handles]}
+
+    def request_accept(self, call: Any, out: Any) -> Any:
+        keep = array(call["rows"], np.uint32) if "rows" in call else number(call["count"])
+        self.capturer(call).accept(self.request(call["request"]), number(call["step"]), keep)
+        return 0, {}
+
+    def request_accept_batch(self, call: Any, out: Any) -> Any:
+        items = np.zeros(len(call["items"]), routecap.accept_dtype)
+        for entry, item in zip(items, call["items"]):
+            entry["request"], entry["step"] = self.handle(item["request"]), number(item["step"])
+            entry["count"] = len(item["rows"]) if "rows" in item else number(item.get("count", 0))
+        paths = None
+        if any("rows" in item for item in call["items"]):  # a count is the path 0, 1, ...
+            paths = np.concatenate(
+                [
+                    array(item["rows"], np.uint32) if "rows" in item else np.arange(number(item.get("count", 0)), dtype=np.uint32)
+                    for item in call["items"]
+                ]
+            )
+        status = self.capturer(call).accept_batch(items, paths)
+        return status, {"status": [name_of(each) for each in items["status"]]}
+
+    def request_truncate(self, call: Any, out: Any) -> Any:
+        self.capturer(call).truncate(self.request(call["request"]), number(call["rows"]))
+        return 0, {}
+
+    def request_fork(self, call: Any, out: Any) -> Any:
+        return 0, {"child": self.capturer(call).fork(self.request(call["request"]), number(call["rows"]))}
+
+    def request_attach(self, call: Any, out: Any) -> Any:
+        self.capturer(call).attach(self.request(call["request"]), self.names[call["routing"]], number(call["rows"]))
+        return 0, {}
+
+    @staticmethod
+    def covered(coverage: Any, missing: Any, capacity: int) -> Any:
+        status = routecap.Status.OK if coverage.complete else routecap.Status.INCOMPLETE
+        return status, {"coverage": coverage._asdict(), "missing": records(missing[:capacity])}
+
+    def request_coverage(self, call: Any, out: Any) -> Any:
+        arguments = self.request(call["request"]), number(call["first"]), number(call["rows"])
+        capturer = self.capturer(call)
+        return self.covered(capturer.coverage(*arguments), capturer.missing(*arguments), call.get("capacity", 0))
+
+    @staticmethod
+    def flags(call: Any) -> dict[str, bool]:
+        return {"strict": bool(call.get("flags", 0) & 1), "allow_recomputed": bool(call.get("flags", 0) & 2)}
+
+    def request_extract(self, call: Any, out: Any) -> Any:
+        capturer, request = self.capturer(call), self.request(call["request"])
+        if call.get("flags", 0) > 3:
+            return raw.routecap_request_extract(capturer._handle, int(request), call["first"], number(call["rows"]), call["mode"], call["flags"])[
+                0
+            ], {}
+        routing = capturer.extract(request, number(call["first"]), number(call["rows"]), mode=call["mode"], **self.flags(call))
+        return routing.status, {"routing": routing}
+
+    def batch(self, call: Any, dtype: Any, function: Any) -> Any:
+        items = np.zeros(len(call["items"]), dtype)
+        for entry, item in zip(items, call["items"]):
+            for name, value in item.items():
+                entry[name] = self.handle(value) if name == "request" else number(value)
+        routings = function(items)
+        assert (items["status"] == routings.statuses).all() and not items["routing"].any()
+        found: list[Any] = []
+        for i in range(len(routings)):
+            try:
+                found.append(routings[i])
+            except routecap.Error as error:
+                assert error.status == routings.statuses[i]
+                found.append(None)
+        return routings.status, {"status": [name_of(each) for each in routings.statuses], "routings": found}
+
+    def request_extract_batch(self, call: Any, out: Any) -> Any:
+        return self.batch(call, routecap.extract_dtype, self.capturer(call).extract_batch)
+
+    def request_finish(self, call: Any, out: Any) -> Any:
+        return 0, {"routing": self.capturer(call).finish(self.request(call["request"]), number(call["rows"]))}
+
+    def request_finish_batch(self, call: Any, out: Any) -> Any:
+        return self.batch(call, routecap.finish_dtype, self.capturer(call).finish_batch)
+
+    def request_close(self, call: Any, out: Any) -> Any:
+        self.capturer(call).close_request(self.request(call["request"]))
+        return 0, {}
+
+    def request_close_batch(self, call: Any, out: Any) -> Any:
+        handles = np.array([self.handle(request) for request in call["requests"]], np.uint64)
+        status = np.full(len(handles), FILL, np.int32)
+        return self.capturer(call).close_batch(handles, status), {"status": [name_of(each) for each in status]}
+
+    # ---- Copies
+
+    def copy_options_init(self, call: Any, out: Any) -> Any:
+        memory = structs.copy_options.empty()
+        status = raw.routecap_copy_options_init(memory, structs.copy_options.size)
+        return status, {"options": dict(zip(structs.copy_options.fields, structs.copy_options.read(memory)))}
+
+    def copy(self, call: Any, k: int, all_layers: int, rows: int, packaged: Any, generated: Any) -> Any:
+        """Through the package into an array, if dst has the size and options are such that there is one; otherwise through the generated module."""
+        options = {name: number(value) for name, value in call["options"].items()}
+        options.setdefault("fill", -1)
+        dtype = TYPES.get(options.get("dtype", 0), np.uint8)
+        size = np.dtype(dtype).itemsize
+        dst = None
+        if "dst_bytes" in call:
+            dst = np.full(-(-call["dst_bytes"] // size), FILL, dtype)
+        mask = np.full(call["mask_bytes"], FILL, np.uint8) if "mask_bytes" in call else None
+        self.buffers = {"dst": [] if dst is None else dst, "mask": mask}
+        first, order = options.get("first_layer", 0), options.get("order", 0)
+        layers = options.get("layers") or all_layers - first
+        shape = (rows, layers) if order == 0 else (layers, rows)
+        row_stride = options.get("row_stride") or (layers * k if order == 0 else k)
+        layer_stride = options.get("layer_stride") or (k if order == 0 else rows * k)
+        needed = ((rows - 1) * row_stride + (layers - 1) * layer_stride + k) * size if rows > 0 and layers > 0 else 0
+        fits = dst is not None and call["dst_bytes"] >= needed and min(rows, layers, row_stride, layer_stride) > 0 and order in (0, 1)
+        fits = fits and options["dtype"] in (1, 2, 3, 4, 5, 6) and first + layers <= all_layers and options.get("flags", 0) < 4
+        fits = fits and (mask is None or len(mask) >= rows * layers)
+        if not fits:
+            view = None if dst is None else memoryview(dst).cast("B")[: call["dst_bytes"]]
+            status, found = generated(structs.copy_options(**options), view, mask)
+            return status, {**self.buffers, "needed": found}
+        strides = (row_stride * size, layer_stride * size) if order == 0 else (layer_stride * size, row_stride * size)
+        target = as_strided(dst, (*shape, k), (*strides, size))
+        cells = None if mask is None else mask[: rows * layers].reshape(shape)
+        status = packaged(
+            target,
+            mask=cells,
+            fill=options["fill"],
+            order=order,
+            first_layer=first,
+            layers=layers,
+            strict=bool(options.get("flags", 0) & 1),
+            allow_recomputed=bool(options.get("flags", 0) & 2),
+        )
+        return status, {**self.buffers, "needed": needed}
+
+    def request_extract_into(self, call: Any, out: Any) -> Any:
+        capturer, request = self.capturer(call), self.request(call["request"])
+        first, rows = number(call["first"]), number(call["rows"])
+        count = rows
+        if rows in (routecap.ALL, routecap.LANDED):
+            try:
+                coverage = capturer.coverage(request, first, rows)
+                count = coverage.rows
+            except routecap.Error:
+                count = 0
+        return self.copy(
+            call,
+            capturer.k,
+            capturer.layers,
+            count,
+            lambda target, **options: capturer.extract_into(request, target, first, rows, **options),
+            lambda options, dst, mask: raw.routecap_request_extract_into(capturer._handle, int(request), first, rows, options, dst, mask),
+        )
+
+    def routing_copy_to(self, call: Any, out: Any) -> Any:
+        routing = self.names[call["routing"]]
+        if not routing.ready:
+            routing.copy_to(np.zeros((0, 0, 1), np.int32))
+        return self.copy(
+            call,
+            routing.k,
+            routing.layers,
+            routing.rows,
+            routing.copy_to,
+            lambda options, dst, mask: raw.routecap_routing_copy_to(routing._handle, options, dst, mask),
+        )
+
+    # ---- Routings
+
+    def routing_wait(self, call: Any, out: Any) -> Any:
+        return self.names[call["routing"]].wait(self.seconds(call["timeout_ns"])), {}
+
+    def routing_poll(self, call: Any, out: Any) -> Any:
+        return self.names[call["routing"]].status, {}
+
+    def routing_retain(self, call: Any, out: Any) -> Any:
+        return 0, {"routing": copy.copy(self.names[call["routing"]])}
+
+    def routing_free(self, call: Any, out: Any) -> Any:
+        self.names.pop(call["routing"]).free()
+        return 0, {}
+
+    def routing_view(self, call: Any, out: Any) -> Any:
+        routing = self.names[call["routing"]]
+        row = routing.first
+        valid, tags = np.zeros((routing.rows, routing.layers), bool), np.zeros(routing.rows, np.uint64)
+        ids = np.full((routing.rows, routing.layers, routing.k), -1, np.int64)
+        for segment in routing.segments:
+            assert segment.first == row and segment.rows > 0
+            here = slice(row - routing.first, row - routing.first + segment.rows)
+            row += segment.rows
+            if segment.ids is not None:
+                bits = np.unpackbits(segment.validity, axis=1, bitorder="little")[:, : routing.layers] if segment.validity is not None else 1
+                valid[here] = bits
+                ids[here] = np.where(valid[here][..., None], segment.ids.astype(np.int64), -1)
+                tags[here] = np.where(valid[here].any(axis=1), segment.tags if segment.tags is not None else segment.tag, 0)
+        assert row == routing.first + routing.rows
+        assert (valid == routing.mask()).all() and (valid.T == routing.mask(order="layer_major")).all()
+        assert (ids == routing.ids(np.int64)).all() and (np.where(valid.any(axis=1), routing.tags, 0) == tags).all()
+        view = {
+            "dtype": {np.dtype(np.uint8): 1, np.dtype(np.int16): 2}[routing.dtype],
+            "validity_bytes": (routing.layers + 7) // 8,
+            "complete": routing.complete,
+            "ids": ids.ravel().tolist(),
+            "valid": valid.ravel().tolist(),
+            "tags": tags.tolist(),
+            "segment_count": len(routing.segments),
+            **{name: getattr(routing, name) for name in ("layers", "k", "experts", "id_space", "first", "rows")},
+            **{name: getattr(routing, name).tolist() for name in ("layer_map", "layer_experts", "layer_provenance")},
+        }
+        return 0, {"view": view}
+
+    def routing_coverage(self, call: Any, out: Any) -> Any:
+        routing = self.names[call["routing"]]
+        return self.covered(routing.coverage(), routing.missing, call.get("capacity", 0))
+
+    def routing_split(self, call: Any, out: Any) -> Any:
+        prompt, generated = self.names[call["routing"]].split(number(call["prompt_tokens"]), number(call["generated_tokens"]))
+        return 0, {"prompt": prompt, "generated": generated}
+
+    def routing_slice(self, call: Any, out: Any) -> Any:
+        return 0, {"slice": self.names[call["routing"]].slice(number(call["first"]), number(call["rows"]))}
+
+    def routing_merge(self, call: Any, out: Any) -> Any:
+        merged = routecap.merge([self.names[name] for name in call["routings"]])
+        return merged.status, {"merged": merged}
+
+    # ---- Serialised
+
+    def routing_serialize(self, call: Any, out: Any) -> Any:
+        routing = self.names[call["routing"]]
+        if "dst_bytes" in call:
+            dst = bytearray([FILL] * call["dst_bytes"])
+            written = routing.serialize_into(dst)
+            content = bytes(dst[:written])
+        else:
+            content, written = routing.serialize(), routing.serialized_bytes
+        if "dst" in out:
+            assert content == pieces_of(out.pop("dst"))
+        return 0, {"needed": written}
+
+    def routing_deserialize(self, call: Any, out: Any) -> Any:
+        content = self.lend(np.frombuffer(pieces_of(call["data"]), np.uint8))
+        if call.get("flags", 0) > 1:
+            return raw.routecap_routing_deserialize(content, call["flags"], None)[0], {}
+        routing = routecap.Routing.deserialize(content, trusted=call.get("flags", 0) == 1, copy=not call.get("lent"))
+        return routing.status, {"routing": routing}
+
+    def routing_import(self, call: Any, out: Any) -> Any:
+        view = call["view"]
+        layers, k = number(view["layers"]), number(view["k"])
+        dtype = TYPES.get(view.get("dtype", 0))
+        width = (layers + 7) // 8
+        tables = {name: [number(each) for each in view[name]] for name in ("layer_map", "layer_experts", "layer_provenance") if name in view}
+        segments = []
+        try:
+            if view.get("dtype") not in (1, 2) or view.get("validity_bytes") not in (None, 0, width) or call.get("flags", 0) > 1:
+                raise LookupError
+            if not all(len(table) == layers for table in tables.values()):
+                raise LookupError
+            for segment in view.get("segments", []):
+                rows = number(segment.get("rows", 0))
+                shapes = {"ids": (rows, layers, k), "validity": (rows, width), "tags": (rows,)}
+                kinds = {"ids": dtype, "validity": np.uint8, "tags": np.uint64}
+                arrays = {}
+                for name, shape in shapes.items():
+                    if segment.get(name) is None:
+                        arrays[name] = None
+                        continue
+                    elements = array(segment[name], kinds[name])
+                    if elements.size != np.prod(shape):
+                        raise LookupError
+                    arrays[name] = self.lend(elements.reshape(shape))
+                segments.append(
+                    routecap.Segment(
+                        number(segment.get("first", 0)), rows, arrays["ids"], arrays["validity"], arrays["tags"], number(segment.get("tag", 0))
+                    )
+                )
+        except LookupError:
+            return self.raw_import(call, view, tables)
+        routing = routecap.Routing.from_segments(
+            segments,
+            layers=layers,
+            k=k,
+            rows=number(view.get("rows", 0)),
+            first=number(view.get("first", 0)),
+            dtype=dtype,
+            experts=view.get("experts"),
+            id_space=view.get("id_space", 0),
+            trusted=call.get("flags", 0) == 1,
+            copy=not call.get("lent"),
+            **tables,
+        )
+        return routing.status, {"routing": routing}
+
+    def raw_import(self, call: Any, view: Any, tables: Any) -> Any:
+        held: list[Any] = []
+
+        def pointer(values: Any, dtype: Any) -> int:
+            if values is None:
+                return 0
+            held.append(array(values, dtype))
+            return int(describe(held[-1], "array").address)
+
+        given = view.get("segments", [])
+        segments = np.zeros(len(given), structs.segment_dtype)
+        kind = TYPES.get(view.get("dtype", 0), np.int16)
+        for entry, segment in zip(segments, given):
+            for name in ("first", "rows", "tag"):
+                entry[name] = number(segment.get(name, 0))
+            for name, dtype in (("ids", kind), ("validity", np.uint8), ("tags", np.uint64)):
+                entry[name] = pointer(segment.get(name), dtype)
+        fields = {name: number(value) for name, value in view.items() if name not in ("segments", *tables)}
+        fields.update({name: pointer(values, np.int32) for name, values in tables.items()})
+        fields.setdefault("segment_count", len(given))
+        fields.setdefault("segment_size", structs.segment_dtype.itemsize)
+        struct = structs.view(**fields, segments=describe(segments, "segments").address if given else 0)
+        return raw.routecap_routing_import(struct, call.get("flags", 0), tuple(held) if call.get("lent") else None)[0], {}
+
+    def serialized_info(self, call: Any, out: Any) -> Any:
+        info = routecap.serialized_info(pieces_of(call["data"]))._asdict()
+        info["dtype"] = {np.dtype(np.uint8): 1, np.dtype(np.int16): 2}[info["dtype"]]
+        return 0, {"info": info}
+
+    def serialized_splice(self, call: Any, out: Any) -> Any:
+        head, tail, row = pieces_of(call["head"]), pieces_of(call["tail"]), number(call["row"])
+        spliced = np.zeros(1, structs.splice_dtype)
+        spliced["struct_size"] = structs.splice_dtype.itemsize
+        delivered: dict[str, Any] = {}
+
+        def struct() -> dict[str, Any]:
+            values = {name: int(spliced[name][0]) for name in ("pieces", "bytes", "header_bytes")}
+            return {**values, "piece": records(spliced["piece"][0][: values["pieces"]])}
+
+        if "capacity" in call:
+            self.buffers = {"splice": {"header_bytes": 0}}
+            try:
+                status = raw.routecap_serialized_splice(head, tail, row, bytearray(call["capacity"]), spliced)
+            finally:
+                self.buffers = {"splice": struct()}
+            return status, {"splice": struct()}
+        content = routecap.splice(head, tail, row)
+        raw.routecap_serialized_splice(head, tail, row, bytearray(len(head) + len(tail) + 128), spliced)
+        delivered["splice"] = struct()
+        if "routing" in out:
+            assert len(content) == delivered["splice"]["bytes"]
+            delivered["routing"] = routecap.Routing.deserialize(content)
+        return 0, delivered
+
+
+@pytest.mark.parametrize("vector", load())
+def test_a_vector_gives_what_the_model_says(vector: Any) -> None:
+    replayer = Replayer()
+    try:
+        replayer.run(copy.deepcopy(vector))
+    finally:
+        replayer.finish()
+
+
+def test_there_are_vectors_to_replay() -> None:
+    assert len(load()) >= 1
