@@ -77,7 +77,7 @@ install_torch() {
     touch "$environment/ready"
 }
 
-# llama.cpp: the engine's prebuilt libraries and its headers from npm, two small models made on the spot.
+# llama.cpp: the engine's prebuilt libraries and its headers from npm, four small models made on the spot.
 llama_version=3.22.1
 install_llama() {
     need npm=npm git=git python3=python3
@@ -102,25 +102,33 @@ install_llama() {
     fi
     llama_libraries=$llama/binaries/bins/$machine
     install_python
-    for bindings in qwen3moe deepseek2; do
+    for bindings in qwen3moe deepseek2 gpt-oss qwen3; do
         [ "$llama/$bindings.gguf" -nt examples/llama_cpp/make_model.py ] ||
             "$build/python/bin/python" examples/llama_cpp/make_model.py "$bindings" "$llama/$bindings.gguf"
     done
 }
 
-# The program that captures llama.cpp. The prebuilt libraries' names carry a version in some releases and none in others.
-build_llama_example() {
-    local so names=()
+# link_llama PROGRAM SOURCE...: a C program on llama.cpp. The prebuilt libraries' names carry a version in some releases and none in others.
+link_llama() {
+    local so program=$1 names=()
+    shift
     for so in llama ggml ggml-base; do
         names+=("-l:$(cd "$llama_libraries" && ls | grep -E "^lib$so(\.v[0-9.]+)?\.so$" | head -n 1)")
     done
-    cc -O2 -std=gnu11 -Wall -Wextra -Werror -I"$prefix/include" -isystem "$llama/source/include" -isystem "$llama/source/ggml/include" \
-        examples/llama_cpp/capture.c -o "$llama/capture" -L"$llama_libraries" "${names[@]}" -ldl \
-        -Wl,-rpath,"$llama_libraries" -Wl,-rpath-link,"$llama_libraries"
+    cc -O2 -std=gnu11 -Wall -Wextra -Werror -I"$prefix/include" -isystem "$llama/source/include" -isystem "$llama/source/ggml/include" "$@" \
+        -o "$program" -L"$llama_libraries" "${names[@]}" -lm -ldl -Wl,-rpath,"$llama_libraries" -Wl,-rpath-link,"$llama_libraries"
 }
-# capture_llama MODEL ARGUMENTS...
-capture_llama() {
-    local model=$1
-    shift
-    GGML_BACKEND_DIR=$llama_libraries "$llama/capture" "$library" "$llama/$model.gguf" "$@"
+# The examples, each with the tap.
+build_llama_example() {
+    local program
+    for program in capture scenarios bench; do link_llama "$llama/$program" examples/llama_cpp/{"$program",tap,oracle,support}.c || return 1; done
 }
+# capture_llama MODEL ARGUMENTS..., scenarios_llama MODEL, bench_llama MODEL ARGUMENTS...
+on_llama() {
+    local program=$1 model=$2
+    shift 2
+    GGML_BACKEND_DIR=$llama_libraries "$llama/$program" "$library" "$llama/$model.gguf" "$@"
+}
+capture_llama() { on_llama capture "$@"; }
+scenarios_llama() { on_llama scenarios "$1" "$llama/qwen3.gguf"; }
+bench_llama() { on_llama bench "$@"; }

@@ -131,17 +131,22 @@ every_binding() {
 examples() {
     install_llama && build_llama_example || return 1
     local model
-    for model in qwen3moe deepseek2; do
+    for model in qwen3moe deepseek2 gpt-oss; do
         run capture_llama "$model" LICENSE:700 include/routecap.h:150 README.md:33
         run capture_llama "$model" LICENSE:1 README.md:1
         run capture_llama "$model" --prune LICENSE:200 README.md:50 include/routecap.h:7
+        run scenarios_llama "$model"
     done
+    run bash examples/model/check.sh  # with the torch that the suite "python" has fetched
     closing
 }
 
 bench() {
     run build/tests/bench/bench --quick --json "$build/bench.json"
     run python3 -m json.tool "$build/bench.json" "$build/bench.pretty.json"
+    install_llama && build_llama_example || return 1
+    bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
+    run python3 -m json.tool --json-lines "$build/bench_llama.jsonl" "$build/bench_llama.pretty.json"
     closing
 }
 

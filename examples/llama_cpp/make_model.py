@@ -3,9 +3,10 @@
 
 usage: make_model.py ARCHITECTURE FILE
 
-ARCHITECTURE is qwen3moe (every layer has experts) or deepseek2 (a leading dense layer, latent attention, sigmoid routing in groups with a
-selection bias, a shared expert). It has no tokenizer: token ids are bytes. The weights are random, so the routing is noise, but it is
-computed by the engine's real code.
+ARCHITECTURE is qwen3moe (every layer has experts), deepseek2 (a leading dense layer, latent attention, sigmoid routing in groups with a
+selection bias, a shared expert), gpt-oss (a sliding window in every other layer, so two kinds of memory; the last layer runs all rows) or
+qwen3 (no experts at all: there is nothing to capture). It has no tokenizer: token ids are bytes. The weights are random, so the routing is
+noise, but it is computed by the engine's real code.
 """
 import sys
 
@@ -52,14 +53,15 @@ out.add_rope_freq_base(10000.0)
 out.add_vocab_size(BYTES)
 out.add_tokenizer_model("no_vocab")
 out.add_file_type(gguf.LlamaFileType.ALL_F32)
-out.add_expert_count(EXPERTS)
-out.add_expert_used_count(USED)
-out.add_expert_feed_forward_length(EXPERT_WIDTH)
+if architecture != "qwen3":
+    out.add_expert_count(EXPERTS)
+    out.add_expert_used_count(USED)
+    out.add_expert_feed_forward_length(EXPERT_WIDTH)
 tensor("token_embd.weight", BYTES, WIDTH, scale=1.0)
 ones("output_norm.weight", WIDTH)
 tensor("output.weight", BYTES, WIDTH)
 
-if architecture == "qwen3moe":
+if architecture in ("qwen3moe", "qwen3"):
     out.add_head_count_kv(2)
     out.add_key_length(HEAD)
     out.add_value_length(HEAD)
@@ -73,7 +75,30 @@ if architecture == "qwen3moe":
         tensor(f"blk.{i}.attn_output.weight", WIDTH, HEADS * HEAD)
         ones(f"blk.{i}.attn_q_norm.weight", HEAD)
         ones(f"blk.{i}.attn_k_norm.weight", HEAD)
+        if architecture == "qwen3moe":
+            experts(i)
+        else:
+            feed_forward(i, "", DENSE_WIDTH)
+elif architecture == "gpt-oss":
+    out.add_head_count_kv(2)
+    out.add_key_length(HEAD)
+    out.add_value_length(HEAD)
+    out.add_rope_dimension_count(HEAD)
+    out.add_sliding_window(32)
+    for i in range(LAYERS):
+        ones(f"blk.{i}.attn_norm.weight", WIDTH)
+        ones(f"blk.{i}.post_attention_norm.weight", WIDTH)
+        tensor(f"blk.{i}.attn_q.weight", HEADS * HEAD, WIDTH)
+        tensor(f"blk.{i}.attn_k.weight", 2 * HEAD, WIDTH)
+        tensor(f"blk.{i}.attn_v.weight", 2 * HEAD, WIDTH)
+        tensor(f"blk.{i}.attn_output.weight", WIDTH, HEADS * HEAD)
+        tensor(f"blk.{i}.attn_output.bias", WIDTH)
+        tensor(f"blk.{i}.attn_sinks.weight", HEADS)
         experts(i)
+        tensor(f"blk.{i}.ffn_gate_inp.bias", EXPERTS)
+        tensor(f"blk.{i}.ffn_gate_exps.bias", EXPERTS, EXPERT_WIDTH)
+        tensor(f"blk.{i}.ffn_up_exps.bias", EXPERTS, EXPERT_WIDTH)
+        tensor(f"blk.{i}.ffn_down_exps.bias", EXPERTS, WIDTH)
 elif architecture == "deepseek2":
     no_rope, rope, value, q_rank, kv_rank = 16, 8, 16, 24, 32
     out.add_head_count_kv(1)

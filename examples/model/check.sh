@@ -7,15 +7,12 @@ folder=${1:-examples/model/weights}
 text=${2:-README.md:1000}
 work=$build/model
 mkdir -p "$work"
-need cc=gcc
 install_llama
 torch_python=${ROUTECAP_TORCH_PYTHON:-}
 [ -n "$torch_python" ] || install_torch
 
 export PYTHONDONTWRITEBYTECODE=1 GGML_BACKEND_DIR=$llama_libraries
-mapfile -t engine < <(find "$llama_libraries" -regextype posix-extended -regex '.*/lib(llama|ggml|ggml-base)(\.v[0-9.]+)?\.so')
-cc -O2 -std=gnu11 -Wall -Wextra -Werror -isystem "$llama/source/include" -isystem "$llama/source/ggml/include" \
-    examples/model/evaluate.c -o "$work/evaluate" "${engine[@]}" -Wl,-rpath,"$llama_libraries"
+link_llama "$work/evaluate" examples/model/evaluate.c
 "$build/python/bin/python" examples/model/to_gguf.py "$folder" "$work/float32.gguf" --float32
 "$build/python/bin/python" examples/model/to_gguf.py "$folder" "$work/q8_0.gguf"
 cmp "$work/q8_0.gguf" "$folder/model.gguf"
