@@ -118,7 +118,7 @@ private:
 
     // issue.cc; with the mutex held.
     struct Issue;
-    int32_t check_spans(const Issue &issue);
+    int32_t check_spans(Issue &issue);
     bool overlaps(const Issue &issue, const Request &request, uint32_t index) const;
     int32_t issue_span(Issue &issue, uint32_t index);
     int32_t issue_special(Issue &issue, uint32_t index);

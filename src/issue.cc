@@ -25,15 +25,46 @@ struct Capturer::Issue {
     bool lost;             // there is no slot
     Step *step = nullptr;  // the slot's
 
+    uint64_t wanted = 0;    // bytes that all spans may take from the budget
+    uint64_t reserved = 0;  // and what is reserved for spans to come: the budget is shared with other threads, so it is asked once if it can be
+
     uint64_t rows_issued = 0, rows_filed = 0, rows_skipped = 0, rows_refused = 0;
     uint32_t sink_rows = 0;  // one past the last that is filed
     uint32_t positions = 0;  // one past the last sink row whose position comes from the device
     bool partial = false;
 
     const routecap_span &span(size_t i) const { return *reinterpret_cast<const routecap_span *>(spans + i * span_size); }
+
+    // Settled rows in pages that the request has: nearly all spans.
+    bool ordinary(const routecap_span &span, const Request &request) const {
+        return span.flags == 0 && !lost &&
+               request.pages.contains(span.position >> shape.page_shift, ((span.position + span.rows - 1) >> shape.page_shift) + 1);
+    }
+
+    // Pages are promised now, so that what fits is known now. Where positions are known only within wide bounds, filing asks for them.
+    struct Memory {
+        uint64_t first_page, end_page;
+        uint64_t pages;  // of these that the request does not have
+        uint64_t bytes;  // with those of a draft
+    };
+    Memory memory(const routecap_span &span, const Request &request, const PagePool &pool) const {
+        const bool speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0, device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
+        const uint64_t end = device ? span.position_end : span.position + span.rows;
+        Memory m{span.position >> shape.page_shift, ((end - 1) >> shape.page_shift) + 1, 0, 0};
+        if (lost) return m;
+        if (device && m.end_page - m.first_page > span.rows + uint64_t{1}) m.end_page = m.first_page;
+        m.pages = request.pages.absent(m.first_page, m.end_page);
+        m.bytes = m.pages * pool.page_bytes() + (speculative ? PagePool::page_bytes(shape, span.rows) : 0);
+        return m;
+    }
+    bool reserve(uint64_t bytes, PagePool &pool) {
+        if (bytes > reserved) return pool.reserve(bytes);
+        reserved -= bytes;
+        return true;
+    }
 };
 
-int32_t Capturer::check_spans(const Issue &issue) {
+int32_t Capturer::check_spans(Issue &issue) {
     constexpr uint32_t kFlags = ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS;
     const routecap_issue_options &options = issue.options;
     if (int32_t s = check_array(issue.spans, issue.count, issue.span_size, sizeof(routecap_span), "spans"); s < 0) return s;
@@ -67,7 +98,9 @@ int32_t Capturer::check_spans(const Issue &issue) {
 
         Request *request = capture_->requests.find(span.request);
         checked_[i] = {request, kNone};
-        if (request == nullptr || span.flags != 0) continue;
+        if (request == nullptr) continue;
+        if (!issue.ordinary(span, *request)) issue.wanted += issue.memory(span, *request, capture_->pool).bytes;
+        if (span.flags != 0) continue;
         if (request->check == checks_) {
             checked_[i].previous = request->check_last;
             if (overlaps(issue, *request, i)) return report(ROUTECAP_ERR_OVERLAP, "span %u overlaps in position with another of its request", i);
@@ -92,15 +125,11 @@ bool Capturer::overlaps(const Issue &issue, const Request &request, uint32_t ind
 inline int32_t Capturer::issue_span(Issue &issue, uint32_t index) {
     const routecap_span &span = issue.span(index);
     Request *request = checked_[index].request;
-    const uint32_t shift = issue.shape.page_shift;
     if (request == nullptr) {
         issue.rows_skipped += span.rows;
         return ROUTECAP_ERR_UNKNOWN_REQUEST;
     }
-    if (span.flags != 0 || issue.lost || !request->pages.contains(span.position >> shift, ((span.position + span.rows - 1) >> shift) + 1))
-        return issue_special(issue, index);
-
-    // Nearly all spans: settled rows in pages that the request has.
+    if (!issue.ordinary(span, *request)) return issue_special(issue, index);
     const uint64_t end = span.position + span.rows;
     request->length = std::max(request->length, end);
     hand_over(issue, span, *request, {.rows = request->rows,
@@ -130,17 +159,11 @@ inline void Capturer::hand_over(Issue &issue, const routecap_span &span, Request
 int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
     const routecap_span &span = issue.span(index);
     Request &request = *checked_[index].request;
-    const Shape &shape = issue.shape;
     PagePool &pool = capture_->pool;
     const bool speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0, device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
     const uint64_t end = device ? span.position_end : span.position + span.rows;
-
-    // Pages are promised now, so that what fits is known now. Where the positions are known only within wide bounds, filing asks for them.
-    uint64_t first_page = span.position >> shape.page_shift, end_page = ((end - 1) >> shape.page_shift) + 1;
-    if (device && end_page - first_page > span.rows + uint64_t{1}) end_page = first_page;
-    const uint64_t pages = issue.lost ? 0 : request.pages.absent(first_page, end_page);
-    const uint64_t bytes = pages * pool.page_bytes() + (speculative && !issue.lost ? PagePool::page_bytes(shape, span.rows) : 0);
-    const bool filed = !issue.lost && (bytes == 0 || pool.reserve(bytes));
+    const auto [first_page, end_page, pages, bytes] = issue.memory(span, request, pool);
+    const bool filed = !issue.lost && (bytes == 0 || issue.reserve(bytes, pool));
     try {  // nothing below allocates
         if (speculative && request.drafts.size() == request.drafts.capacity()) request.drafts.reserve(2 * request.drafts.size() + 4);
         if (filed && pages > 0) request.pages.add(first_page, end_page);
@@ -216,11 +239,13 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     if (o.snapshot == ROUTECAP_SNAPSHOT_MAKE)
         if (int32_t s = backend_->snapshot(stream); s < 0) return s;
 
+    if (issue.wanted > 0 && capture_->pool.reserve(issue.wanted)) issue.reserved = issue.wanted;
     for (uint32_t i = 0; i < count; i++) {
         const int32_t s = issue_span(issue, i);
         if (status != nullptr) status[i] = s;
         issue.partial |= s != ROUTECAP_OK;
     }
+    if (issue.reserved > 0) capture_->pool.unreserve(issue.reserved);  // two spans that share a page wanted it twice
 
     const bool to_file = issue.rows_filed > 0;
     if (to_file) steps.occupy(slot);
