@@ -1,8 +1,9 @@
-"""What a call costs from Python: one JSON object per line, {"name": ..., "ns": median}. tests/bench has the same operations in C.
+"""What a call costs from Python: one JSON object per line, {"name": ..., "ns": median}. tests/bench/bindings.c has the same operations in C.
 
 Host backend, 58 layers of 256 experts, 8 each, 1024 rows. Only the calls that an operation names are timed; whatever has to land before it has.
 """
 
+import copy
 import json
 import statistics
 import time
@@ -13,14 +14,16 @@ import routecap
 
 LAYERS, K, EXPERTS, ROWS, REQUESTS = 58, 8, 256, 1024, 256
 REPETITIONS, WARM_UP = 300, 30
+MANY = 100  # of a short operation, in one repetition
 
 now = time.perf_counter_ns
 capturer = routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
-ids = np.random.default_rng(1).permuted(np.tile(np.arange(EXPERTS, dtype=np.int16), (ROWS, 1)), axis=1)[:, :K].copy()
+row, column = np.ogrid[:ROWS, :K]
+ids = ((row * 7 + column * 31) % EXPERTS).astype(np.int32)
 every_layer = dict.fromkeys(range(LAYERS), ids)
 
 
-def measure(name: str, operation: Callable[[], int]) -> None:
+def measure(name: str, operation: Callable[[], float]) -> None:
     """`operation` returns the nanoseconds of its timed part."""
     times = [operation() for _ in range(WARM_UP + REPETITIONS)][WARM_UP:]
     print(json.dumps({"name": name, "ns": statistics.median(times)}), flush=True)
@@ -38,52 +41,54 @@ long = capturer.open()
 forward(ROWS)
 step = capturer.issue(routecap.spans(1, request=long.handle, rows=ROWS))
 step.wait()
-routing = long.extract(mode="copy")
+routing = long.extract()
 out = np.empty((ROWS, LAYERS, K), np.int32)
-retained = [long.extract(mode="copy") for _ in range(WARM_UP + REPETITIONS)]  # `view` looks at each of them for the first time
 
 
-def poll() -> int:
+def poll() -> float:
     start = now()
-    step.poll()
-    return now() - start
+    for _ in range(MANY):
+        step.poll()
+    return (now() - start) / MANY
 
 
-def open_close() -> int:
+def open_close() -> float:
     start = now()
-    request = capturer.open()
-    request.close()
-    return now() - start
+    for _ in range(MANY):
+        request = capturer.open()
+        request.close()
+    return (now() - start) / MANY
 
 
-def open_close_256() -> int:
+def open_close_256() -> float:
     start = now()
     requests = capturer.open_batch(REQUESTS)
     capturer.close_batch(requests)
     return now() - start
 
 
-def extract_share() -> int:
+def extract_share() -> float:
     start = now()
     taken = long.extract()
     taken.free()
     return now() - start
 
 
-def view() -> int:
-    looked_at = retained.pop()
+def view() -> float:
+    fresh = [copy.copy(routing) for _ in range(MANY)]  # what was seen is kept, so that each looks once
     start = now()
-    looked_at.segments[0].ids
-    return now() - start
+    for each in fresh:
+        each.segments[0].ids
+    return (now() - start) / MANY
 
 
-def copy_to() -> int:
+def copy_to() -> float:
     start = now()
     routing.copy_to(out)
     return now() - start
 
 
-def serialize() -> int:
+def serialize() -> float:
     start = now()
     data = routing.serialize()
     elapsed = now() - start
@@ -94,6 +99,7 @@ def serialize() -> int:
 # ---- Steps of 256 requests
 
 spans = routecap.spans(REQUESTS, sink_row=np.arange(REQUESTS))
+spans["request"] = lasting = capturer.open_batch(REQUESTS)
 drafts = routecap.spans(REQUESTS, sink_row=np.arange(REQUESTS), flags=routecap.SpanFlag.SPECULATIVE)
 accepts = np.zeros(REQUESTS, routecap.accept_dtype)
 accepts["count"] = 1
@@ -101,27 +107,26 @@ ends = np.zeros(REQUESTS, routecap.finish_dtype)
 ends["rows"] = 1
 
 
-def issue_256() -> int:
-    requests = capturer.open_batch(REQUESTS)
-    spans["request"] = requests
+def issue_256() -> float:
     forward(REQUESTS)
     start = now()
     issued = capturer.issue(spans)
     elapsed = now() - start
     issued.wait()
-    capturer.close_batch(requests)
+    spans["position"] += 1
     return elapsed
 
 
-def issue_accept_finish_256() -> int:
+def issue_accept_finish_256() -> float:
     requests = capturer.open_batch(REQUESTS)
-    for array in (drafts, accepts, ends):
-        array["request"] = requests
     forward(REQUESTS)
+    drafts["request"] = requests
     start = now()
     issued = capturer.issue(drafts)
+    accepts["request"] = requests
     accepts["step"] = issued.ticket
     capturer.accept_batch(accepts)
+    ends["request"] = requests
     routings = capturer.finish_batch(ends)
     elapsed = now() - start
     issued.wait()

@@ -104,6 +104,14 @@ run "pyright finds nothing" env -C "$package" "$tools/bin/pyright" --pythonpath 
 python=$work/tested/bin/python
 tests "the wheel" "$python" -m pytest "$package"/tests/test_*.py
 tests "the installed library, named by ROUTECAP_LIBRARY" env ROUTECAP_LIBRARY="$library" "$python" -m pytest "$package"/tests/test_*.py
+# every_mutant_fails: of 100 vectors that are wrong in one place, the replayer takes none.
+every_mutant_fails() {
+    rm -rf "$work/mutants" && mkdir "$work/mutants" && "$python" tests/vectors/generate.py --mutate 100 "$work/mutants" || return 1
+    ROUTECAP_VECTORS=$work/mutants "$python" -m pytest -p no:cacheprovider -q --tb=no -k vector_gives "$package/tests/test_vectors.py" \
+        > "$work/mutants.log"
+    tail -n 1 "$work/mutants.log" | grep '^100 failed' && ! tail -n 1 "$work/mutants.log" | grep passed
+}
+run "the replayer fails every vector that is wrong" every_mutant_fails
 if [ -n "$fake" ]; then
     tests "the CUDA backend" env LD_LIBRARY_PATH="$fake" FAKE_CUDA_ABORT=1 "$python" -m pytest "$package/tests/cuda"
 else

@@ -17,7 +17,8 @@ VALID[6:, 2] = False
 
 def test_a_complete_routing_in_one_segment_is_an_array_without_a_copy(routing: routecap.Routing) -> None:
     ids = routing.ids()
-    assert ids is routing.segments[0].ids
+    segment = routing.segments[0].ids
+    assert segment is not None and np.shares_memory(ids, segment) and len(routing.segments) == 1 and len(routing.segments[:]) == 1
     assert ids.dtype == np.uint8 and ids.shape == (20, LAYERS, K) and not ids.flags.writeable and not ids.flags.owndata
     assert (ids == expected_ids(3, 20)).all()
     assert np.shares_memory(np.asarray(routing), ids)

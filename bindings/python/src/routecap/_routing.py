@@ -180,18 +180,16 @@ class _View:
             self._layer_provenance,
         ) = structs.view.read(memory)
         self._handle = handle
-        self._segments: tuple[Segment, ...] | None = None
+        self._segments: Any = None  # their table
         self.dtype = numpy_dtype(dtype)
 
     def _array(self, address: int, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> NDArray[Any]:
         return np.ndarray(shape, dtype, raw.memory(address, prod(shape) * dtype.itemsize, 0, self._handle))
 
-    @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segment(self, index: int) -> Segment:
         if self._segments is None:
-            table = raw.memory(self._table, self._stride * self.segment_count, 0, self._handle)
-            self._segments = tuple([self._segment(*_segment.unpack_from(table, i * self._stride)) for i in range(self.segment_count)])
-        return self._segments
+            self._segments = raw.memory(self._table, self._stride * self.segment_count, 0, self._handle)
+        return self._segment(*_segment.unpack_from(self._segments, index * self._stride))
 
     def _segment(self, first: int, rows: int, ids: int, validity: int, tags: int, tag: int) -> Segment:
         return Segment(
@@ -218,6 +216,26 @@ class _View:
 
 _segment = struct.Struct("@QQQQQQ")
 _UINT8, _INT32, _UINT32, _UINT64 = np.dtype(np.uint8), np.dtype(np.int32), np.dtype(np.uint32), np.dtype(np.uint64)
+
+
+class _Segments(Sequence[Segment]):
+    """The segments of a view, each made when it is asked for."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, view: _View) -> None:
+        self._view = view
+
+    def __len__(self) -> int:
+        return self._view.segment_count
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+    def __getitem__(self, index: Any) -> Any:
+        found = range(self._view.segment_count)[index]
+        return self._view.segment(found) if isinstance(found, int) else [self._view.segment(i) for i in found]
 
 
 _Slice = slice  # which means something else within the class
@@ -343,9 +361,9 @@ class Routing:
         return self._look().layer_provenance
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> Sequence[Segment]:
         """Its rows in place, as arrays that cannot be written (routecap_routing_view): together exactly the rows, in order."""
-        return self._look().segments
+        return _Segments(self._look())
 
     @property
     def tags(self) -> NDArray[np.uint64]:
@@ -426,7 +444,7 @@ class Routing:
         view = self._look()
         plain = first_layer == 0 and layers in (None, view.layers) and member(Order, order) == Order.ROW_MAJOR and not strict
         if plain and view.complete and view.segment_count == 1 and (dtype is None or numpy_dtype(dtype_of(dtype)) == view.dtype):
-            ids = view.segments[0].ids
+            ids = view.segment(0).ids
             assert ids is not None
             return ids
         if dtype is None:
@@ -470,7 +488,7 @@ class Routing:
         """[rows, layers] (or [layers, rows], as `order` says): True where the cell is valid."""
         view = self._look()
         mask = np.ones((view.rows, view.layers), np.bool_)
-        for segment in view.segments:
+        for segment in _Segments(view):
             cells = mask[segment.first - view.first :][: segment.rows]
             if segment.ids is None:
                 cells[:] = False
@@ -709,7 +727,7 @@ class Routing:
         def out_of_band(array: NDArray[Any] | None) -> Any:
             return None if array is None else pickle.PickleBuffer(array.data.cast("B"))  # flat: some receivers take its length for its size
 
-        segments = [(s.first, s.rows, out_of_band(s.ids), out_of_band(s.validity), out_of_band(s.tags), s.tag) for s in view.segments]
+        segments = [(s.first, s.rows, out_of_band(s.ids), out_of_band(s.validity), out_of_band(s.tags), s.tag) for s in _Segments(view)]
         tables = view.layer_map.tobytes(), view.layer_experts.tobytes(), view.layer_provenance.tobytes()
         return _rebuild, (segments, view.layers, view.k, view.rows, view.first, view.dtype.str, view.id_space, *tables)
 
