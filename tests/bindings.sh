@@ -21,7 +21,8 @@ for function in $(grep -oE '\broutecap_[a-z0-9_]+\(' "$header" | tr -d '(' | sor
     grep -qE "^ROUTECAP_API .*\b$function\(" "$header" || continue
     has "$function" "Rust's generated layer" bindings/rust/routecap-sys/src/bindings.rs
     has "$function" "Go's generated layer" bindings/go/zz_*
-    has "$function" "Python's package" "${python[@]}"
+    # In Python the interpreter counts references.
+    [ "$function" = routecap_routing_retain ] || has "$function" "Python's package" "${python[@]}"
     has "$function" "Rust's crate" "${rust[@]}"
     has "$function" "Go's package" "${go[@]}"
 done
