@@ -147,6 +147,9 @@ bench() {
     install_llama && build_llama_example || return 1
     bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
     run python3 -m json.tool --json-lines "$build/bench_llama.jsonl" "$build/bench_llama.pretty.json"
+    run env LD_LIBRARY_PATH="$(dirname "$library")" python3 tests/bench/bindings.py --runs 1 --json "$build/bindings.json" \
+        c=build/tests/bench/bench_c rust=build/rust/bench_rust go=build/go/bench_go "python=build/python_package/tested/bin/python bindings/python/bench_python.py"
+    run env PYTHONPATH=build/python_package/unpacked build/torch/bin/python tests/bench/vllm.py cpu --json "$build/vllm.json"
     closing
 }
 

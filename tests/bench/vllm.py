@@ -1,9 +1,9 @@
 """What the drop-in module for vLLM costs the engine's thread, beside figures of the module that it replaces.
 
-    python3 bench_vllm.py [cpu|cuda] [--json FILE]
+    python3 tests/bench/vllm.py [cpu|cuda] [--json FILE]
 
-58 layers, 8 of 256 experts, 8192 rows. A step is a decode batch: one row for each request. Microseconds, medians and the middle half. Its last lines
-are JSON objects, one for each figure.
+58 layers, 8 of 256 experts, 8192 rows. A step is a decode batch: one row for each request. Microseconds, medians and the middle half. It needs the
+package routecap and torch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from machine import commit, processor
 from routecap.vllm import routed_experts_capturer as module
 from routecap.vllm.routed_experts_capturer import Options
 
@@ -157,19 +158,20 @@ class Bench:
         self.measure("one of 256 requests ends" + (", lazily" if lazy else ""), prepare, run, self.land)
 
     def report(self, path: str | None) -> None:
-        machine = torch.cuda.get_device_name() if self.device != "cpu" else "host backend"
-        print(f"{machine}, torch {torch.__version__}; microseconds of the engine's thread\n")
+        device = torch.cuda.get_device_name() if self.device != "cpu" else "host backend"
+        title = f"the drop-in module for vLLM, {device}, torch {torch.__version__}: the engine's thread, L={LAYERS} K={K} E={EXPERTS}"
+        print(f"{title}\n{processor()}, {commit()}; microseconds\n")
         print(f"{'':50}{'median':>10}{'middle half':>20}{'released module, H200':>25}")
-        lines = []
+        results = []
         for name, times in self.figures.items():
-            low, median, high = np.percentile(times, [25, 50, 75])
+            low, median, high = (round(each, 1) for each in np.percentile(times, [25, 50, 75]))
             released = RELEASED.get(name)
             print(f"{name:50}{median:10.1f}{f'{low:.1f} .. {high:.1f}':>20}{f'{released[0]} .. {released[1]}' if released else '':>25}")
-            lines.append(json.dumps({"name": f"vllm: {name}", "ns": round(median * 1000), "device": self.device}))
-        print("", *lines, sep="\n")
+            results.append({"name": name, "unit": "us", "median": median, "middle_half": [low, high], "released_module": released})
         if path:
             with open(path, "w") as file:
-                print(*lines, sep="\n", file=file)
+                command = f"vllm.py {self.device} --json FILE"
+                json.dump({"title": title, "command": command, "commit": commit(), "processor": processor(), "results": results}, file, indent=1)
 
 
 def main() -> None:
