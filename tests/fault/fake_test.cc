@@ -475,6 +475,20 @@ TEST_F(Fake, SynchronousCopiesWaitForTheLegacyStream) {
     EXPECT_EQ(p[3], 6);
 }
 
+// Under FAKE_CUDA_AT_ONCE such a copy waited for work that only the end of its own call would have run.
+TEST_F(Fake, ACopyThatWaitsIsDoneUnderEveryExecution) {
+    for (int execution : {FAKE_CUDA_AT_ONCE, FAKE_CUDA_LAZY, FAKE_CUDA_THREADS}) {
+        fake->set_execution(execution);
+        CUdeviceptr p = 0;
+        OK(cu().MemAlloc(&p, 4));
+        const uint8_t sent[4] = {1, 2, 3, static_cast<uint8_t>(execution)};
+        uint8_t back[4] = {};
+        OK(cu().MemcpyHtoD(p, sent, 4));
+        OK(cu().MemcpyDtoH(back, p, 4));
+        EXPECT_EQ(0, std::memcmp(sent, back, 4));
+    }
+}
+
 // Under every execution, with events between streams, from several threads: what arrives is what was sent.
 TEST_F(Fake, ManyThreadsMayUseItAtOnce) {
     for (int execution : {FAKE_CUDA_AT_ONCE, FAKE_CUDA_LAZY, FAKE_CUDA_THREADS}) {
