@@ -319,7 +319,7 @@ std::vector<RowStore::Entry>::iterator RowStore::at_or_after(uint64_t index) {
 PageRef RowStore::new_page() {
     if (promised_pages_ > 0)
         promised_pages_--;
-    else if (!pool_->reserve(pool_->page_bytes()))
+    else if (!pool_->reserve(PagePool::page_bytes(*shape_, shape_->page_rows)))  // merged rows may be wider than the pool's own
         return PageRef();
     return pool_->make(*shape_, shape_->page_rows);
 }
@@ -363,7 +363,8 @@ bool RowStore::tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t
     Page &page = *entry.page.get();
     uint64_t *tags = page.tags.load(std::memory_order_relaxed);
     if (tags == nullptr) {
-        if (entry.first == entry.end) page.tag.store(tag, std::memory_order_relaxed);
+        const bool nobody_looks = entry.first == entry.end && entry.lent_first == entry.lent_end;
+        if (nobody_looks) page.tag.store(tag, std::memory_order_relaxed);
         if (page.tag.load(std::memory_order_relaxed) == tag) return true;
         const size_t bytes = static_cast<size_t>(page.rows) * sizeof *tags;
         if (!page.pool->reserve(bytes)) return false;

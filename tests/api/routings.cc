@@ -94,6 +94,25 @@ TEST(Merge, layers_between_layers_and_wider_ids) {
     EXPECT_EQ(view_of(merged.get()).layer_experts[1], 300u);
 }
 
+// Pages of the united shape were taken from the budget by the first routing's size and given back by their own: the budget ended below zero.
+TEST(Merge, of_other_layers_gives_back_what_it_took) {
+    const Shape half{.layers = 4, .k = 2, .experts = 16, .rows = 32};
+    Rig first({.shape = half, .layer_map = layers(0, 4)}), second({.shape = half, .layer_map = layers(4, 8)});
+    const routecap_request a = first.open(), b = second.open();
+    first.step({{a, {1, 0, 32}}});
+    second.step({{b, {2, 0, 32}}});
+    const uint64_t before = first.bytes_in_use();
+    second.bytes_in_use();
+    const RoutingPtr one(first.extract(a, 0, 32, ROUTECAP_OK)), two(second.extract(b, 0, 32, ROUTECAP_OK));
+    for (int i = 0; i < 3; i++) {
+        RoutingPtr merged;
+        EXPECT_STATUS(ROUTECAP_OK, merge({one.get(), two.get()}, merged));
+        EXPECT_GT(first.bytes_in_use(), before);
+        merged.reset();
+        EXPECT_EQ(first.bytes_in_use(), before);
+    }
+}
+
 TEST(Merge, shapes_that_do_not_fit) {
     const RoutingPtr a = routing_of({.layers = 2, .k = 2, .experts = 16}, 1, 0, 4);
     RoutingPtr merged;
@@ -138,6 +157,30 @@ TEST(Slice, ranges_and_lifetime) {
 }
 
 // ---- Copies ---------------------------------------------------------------------------------
+
+// A page whose rows were all cut from the request may still be lent: what is recorded there next must not lend it its tag.
+TEST(Slice, tags_stay_when_the_request_is_cut_and_goes_on) {
+    Rig rig({.shape = {.rows = 128}});
+    const routecap_request r = rig.open();
+    const auto record = [&](uint64_t position, uint32_t rows, uint64_t tag) {
+        rig.run({{1, position, rows}});
+        const routecap_issue_options options{.struct_size = sizeof options, .tag = tag};
+        rig.land(rig.issue({Rig::span(r, position, 0, rows)}, ROUTECAP_OK, nullptr, &options));
+    };
+    record(100, 4, 7);
+    const RoutingPtr shared(rig.extract(r, 100, 4, ROUTECAP_OK));
+    routecap_request child = 0;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, ROUTECAP_ALL, &child));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 50));
+    record(50, 3, 99);
+    const auto tag_of = [](const routecap_routing *routing) {
+        const routecap_segment &segment = view_of(routing).segments[0];
+        return segment.tags != nullptr ? segment.tags[0] : segment.tag;
+    };
+    EXPECT_EQ(tag_of(shared.get()), 7u);
+    EXPECT_EQ(tag_of(RoutingPtr(rig.extract(child, 100, 4, ROUTECAP_OK)).get()), 7u);
+    EXPECT_EQ(tag_of(RoutingPtr(rig.extract(r, 50, 3, ROUTECAP_OK)).get()), 99u);
+}
 
 TEST(Copy, every_dtype_and_stride) {
     const Shape shape{.layers = 3, .k = 2, .experts = 200, .rows = 16};
