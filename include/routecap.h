@@ -327,7 +327,7 @@ typedef struct routecap_stats {
     uint64_t requests_open;
     uint64_t steps_in_flight;
     uint64_t bytes_in_use; /* of the budget: pages of requests and routings, provisional rows, and what is promised to rows that were issued */
-    uint64_t bytes_peak;
+    uint64_t bytes_peak;   /* with what a step asked for and gave back at once: a page that two of its spans share */
     uint64_t bytes_budget;
 } routecap_stats;
 
@@ -1210,7 +1210,7 @@ typedef struct routecap_segment {
     uint64_t tag;
 } routecap_segment;
 
-/* A routing's contents, in place. The k ids of a cell that is not valid have no meaning. */
+/* A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but for the first: its reason, ROUTECAP_MISSING_*. */
 typedef struct routecap_view {
     uint32_t struct_size;
     int32_t dtype;           /* of the ids: U8 if experts <= 256, otherwise I16 */
@@ -1342,12 +1342,14 @@ ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
  *                    run table [runs] of 24 bytes: 8 rows, not 0; 8 tag; 4 flags; 4 reserved. Their rows add up to `rows`. Padded to a multiple of
  *                    64, where the first plane begins
  *
+ * The numbers are within the limits of a configuration; a reader refuses anything else, also a reserved field or padding that is not 0.
+ *
  * A run is a number of consecutive rows of one kind. Its flags: 1 PRESENT, the rows are in the ids plane, otherwise all their cells are missing
- * (ABSENT) and no other flag is set; 2 VALIDITY, they are in the validity plane, otherwise all their cells are valid; 4 TAGS, each has its own tag
- * in the tags plane, and the run's is 0, otherwise the run's tag is that of all of them.
+ * (ABSENT), no other flag is set and the tag is 0; 2 VALIDITY, they are in the validity plane, otherwise all their cells are valid; 4 TAGS, each
+ * has its own tag in the tags plane, and the run's is 0, otherwise the run's tag is that of all of them.
  *
  * Three planes follow, each of the rows of all runs that have its flag, in order, without gaps. The second and third begin at the next multiple
- * of 64, as the first does:
+ * of 64, as the first does, also behind and before planes without rows; `bytes` ends with the last byte of the third:
  *
  *      ids       [PRESENT rows, layers, k] of 1 or 2 bytes. In a cell that is not valid: ROUTECAP_MISSING_*, then zeros (a reader takes anything
  *                else for UNWRITTEN)
@@ -1355,8 +1357,9 @@ ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
  *      validity  [VALIDITY rows, (layers + 7) / 8] bytes: bit l % 8 of byte l / 8 is set if layer l is valid; bits beyond the layers are 0
  *
  * So a routing without missing rows is one array, and a range of rows is one range of each plane: what was taken from a stream or comes from two
- * machines can be put together on the headers alone, and an array in a file or in shared memory is used in place. routecap writes runs as
- * long as possible, VALIDITY only for runs with a missing cell in each row, and one form for equal routings; it reads any.
+ * machines can be put together on the headers alone, and an array in a file or in shared memory is used in place. routecap_routing_serialize
+ * writes runs as long as possible, VALIDITY only for runs with a missing cell in each row, and so one form for equal routings; a splice keeps the
+ * runs of its two parts, but for neighbours with the same flags and tag. Readers take any.
  * ============================================================================================== */
 
 /* Called once when memory that was lent is no longer used: on any thread, perhaps before the call that lent it returns. It must not call routecap,
@@ -1367,7 +1370,7 @@ typedef void (*routecap_release)(void *context);
 #define ROUTECAP_TRUSTED 1u /* the ids are known to be right: they are not looked at. Everything else is checked all the same */
 
 /**
- * Write a routing in the serialised form. Routings with equal cells, reasons and tags give equal bytes.
+ * Write a routing in the serialised form. Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal bytes.
  *
  * @param dst        NULL with dst_bytes 0 to ask for the size.
  * @param dst_bytes  Size of dst.
@@ -1379,11 +1382,12 @@ ROUTECAP_API int32_t routecap_routing_serialize(const routecap_routing *routing,
 /**
  * Make a routing of bytes in the serialised form, from wherever they come: nothing in them is trusted. Needs no capturer.
  *
- * The memory that it takes is bounded by `bytes` and counts in no budget. Ids are checked as those of a step are: a cell that claims to be valid
- * and is not k distinct experts of its layer is an error.
+ * The memory that it takes is about `bytes`, at most twenty times that (many runs of one row), and counts in no budget. Ids are checked as
+ * those of a step are: a cell that claims to be valid and is not k distinct experts of its layer is an error.
  *
  * @param data     [bytes]. With `release`, lent: the routing, and all that shares rows with it, refers to it in place, and it must not change
- *                 until it is released. If it does not begin at a multiple of 8 it is copied all the same, and released at once.
+ *                 until it is released, in this process: it is checked once. Copy memory that someone else may still write. It is never written, so
+ *                 a read-only mapping will do. If it does not begin at a multiple of 8 it is copied all the same, and released at once.
  * @param bytes    Exactly those of one routing.
  * @param flags    0 or ROUTECAP_TRUSTED.
  * @param release  NULL: data is copied, and the caller's again when the call returns. Not called if the call fails.
@@ -1427,7 +1431,8 @@ typedef struct routecap_serialized {
 #define ROUTECAP_SERIALIZED_MIN 64 /* bytes of the fixed part of the header */
 
 /**
- * Read the fixed part of a serialised routing's header: what it is, and how much is still to come from a stream.
+ * Read the fixed part of a serialised routing's header: what it is, and how much is still to come from a stream, as its sender claims: bound
+ * header_bytes and bytes before you make room for them.
  *
  * @param data   The first bytes of it.
  * @param bytes  ROUTECAP_SERIALIZED_MIN or more (ROUTECAP_ERR_BUFFER_TOO_SMALL otherwise).
@@ -1465,7 +1470,8 @@ typedef struct routecap_splice {
  * on different machines, the turns of a conversation, the parts of a stream; no id is read, and none needs to be there.
  *
  * The result begins with head's first row or at `row`, whichever comes first, and ends with tail's last row or at `row`; rows between that neither
- * has are missing. A layer that is recomputed in one is recomputed in the result.
+ * has are missing. A layer that is recomputed in one is recomputed in the result. Both headers are checked; the planes are whoever's who reads
+ * the result. Pieces of one source ascend, but head's tags and validity come after tail's ids: have both at hand.
  *
  * @param head, tail    At least their headers, header_bytes as routecap_serialized_info gives them.
  * @param header        Receives the new header; NULL with capacity 0 to ask for the size.

@@ -138,7 +138,7 @@ int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows, std::s
             any |= !shape.row_empty(segment.validity(r));
             if (missing != UINT64_MAX || shape.row_full(segment.validity(r))) continue;
             missing = segment.first + r;
-            while (Shape::valid(segment.validity(r), layer)) layer++;
+            while (layer + 1 < shape.layers && Shape::valid(segment.validity(r), layer)) layer++;
         }
     }
     if (expected != first + rows && missing == UINT64_MAX) missing = expected;

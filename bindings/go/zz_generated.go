@@ -813,7 +813,8 @@ type Stats struct {
 	RequestsOpen   uint64
 	StepsInFlight  uint64
 	// of the budget: pages of requests and routings, provisional rows, and what is promised to rows that were issued
-	BytesInUse  uint64
+	BytesInUse uint64
+	// with what a step asked for and gave back at once: a page that two of its spans share
 	BytesPeak   uint64
 	BytesBudget uint64
 }
@@ -1100,7 +1101,8 @@ type cSegment struct {
 	tag      uint64
 }
 
-// cView is routecap_view. A routing's contents, in place. The k ids of a cell that is not valid have no meaning.
+// cView is routecap_view. A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but
+// for the first: its reason, Missing*.
 type cView struct {
 	structSize      uint32
 	dtype           DType

@@ -319,6 +319,7 @@ pub struct routecap_stats {
     pub steps_in_flight: u64,
     /// of the budget: pages of requests and routings, provisional rows, and what is promised to rows that were issued
     pub bytes_in_use: u64,
+    /// with what a step asked for and gave back at once: a page that two of its spans share
     pub bytes_peak: u64,
     pub bytes_budget: u64,
 }
@@ -1642,7 +1643,7 @@ impl Default for routecap_segment {
         }
     }
 }
-/// A routing's contents, in place. The k ids of a cell that is not valid have no meaning.
+/// A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but for the first: its reason, ROUTECAP_MISSING_*.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_view {
@@ -1807,7 +1808,7 @@ unsafe extern "C" {
 ///nor wait for a thread that does.
 pub type routecap_release = ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
 unsafe extern "C" {
-    /// Write a routing in the serialised form. Routings with equal cells, reasons and tags give equal bytes.
+    /// Write a routing in the serialised form. Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal bytes.
     ///
     /// @param dst        NULL with dst_bytes 0 to ask for the size.
     /// @param dst_bytes  Size of dst.
@@ -1823,11 +1824,13 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Make a routing of bytes in the serialised form, from wherever they come: nothing in them is trusted. Needs no capturer.
     ///
-    /// The memory that it takes is bounded by `bytes` and counts in no budget. Ids are checked as those of a step are: a cell that claims to be valid
-    /// and is not k distinct experts of its layer is an error.
+    /// The memory that it takes is about `bytes`, at most twenty times that (many runs of one row), and counts in no budget. Ids are checked as
+    /// those of a step are: a cell that claims to be valid and is not k distinct experts of its layer is an error.
     ///
     /// @param data     [bytes]. With `release`, lent: the routing, and all that shares rows with it, refers to it in place, and it must not change
-    ///                 until it is released. If it does not begin at a multiple of 8 it is copied all the same, and released at once.
+    ///                 until it is released, in this process: it is checked once. Copy memory that someone else may still write. It is never
+    /// written, so
+    ///                 a read-only mapping will do. If it does not begin at a multiple of 8 it is copied all the same, and released at once.
     /// @param bytes    Exactly those of one routing.
     /// @param flags    0 or ROUTECAP_TRUSTED.
     /// @param release  NULL: data is copied, and the caller's again when the call returns. Not called if the call fails.
@@ -1896,7 +1899,8 @@ const _: () = {
     ["Offset of field: routecap_serialized::id_space"][::core::mem::offset_of!(routecap_serialized, id_space) - 52usize];
 };
 unsafe extern "C" {
-    /// Read the fixed part of a serialised routing's header: what it is, and how much is still to come from a stream.
+    /// Read the fixed part of a serialised routing's header: what it is, and how much is still to come from a stream, as its sender claims: bound
+    /// header_bytes and bytes before you make room for them.
     ///
     /// @param data   The first bytes of it.
     /// @param bytes  ROUTECAP_SERIALIZED_MIN or more (ROUTECAP_ERR_BUFFER_TOO_SMALL otherwise).
@@ -1953,7 +1957,8 @@ unsafe extern "C" {
     ///
     /// The result begins with head's first row or at `row`, whichever comes first, and ends with tail's last row or at `row`; rows between that
     /// neither
-    /// has are missing. A layer that is recomputed in one is recomputed in the result.
+    /// has are missing. A layer that is recomputed in one is recomputed in the result. Both headers are checked; the planes are whoever's who reads
+    /// the result. Pieces of one source ascend, but head's tags and validity come after tail's ids: have both at hand.
     ///
     /// @param head, tail    At least their headers, header_bytes as routecap_serialized_info gives them.
     /// @param header        Receives the new header; NULL with capacity 0 to ask for the size.
