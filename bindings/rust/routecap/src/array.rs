@@ -4,18 +4,15 @@ use ndarray::{Array2, Array3, ArrayView2, ArrayView3, ArrayViewMut3};
 
 use crate::copy::copy_into;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{AnySlice, reach};
+use crate::memory::{AnySlice, Layout, reach};
 use crate::view::{Ids, Segment};
 use crate::{Completeness, CopyOptions, Element, IdElement, Logits, Order, Routing, Source};
 
-/// A matrix as the library takes one: its memory, where row 0, column 0 is in it, and its strides.
+/// A matrix as the library takes one: its memory, and where its elements are in it.
 struct Matrix<'a> {
     elements: AnySlice<'a>,
-    start: usize,
     rows: u32,
-    columns: u32,
-    row_stride: i64,
-    column_stride: i64,
+    layout: Layout,
 }
 
 impl<'a> Matrix<'a> {
@@ -31,35 +28,40 @@ impl<'a> Matrix<'a> {
         let (row_stride, column_stride) = (stride(0)?, stride(1)?);
         let (low, high) = reach(rows.into(), columns.into(), row_stride, column_stride).unwrap_or((0, 0));
         let start = low.unsigned_abs() as usize;
-        // SAFETY: these are the elements between the lowest and the highest of the view, which borrows them for 'a; only those of the view are read.
+        // SAFETY: these are the elements from the lowest to the highest of the view, which borrows its own for 'a; the layout reaches no other, and
+        // is fixed.
         let elements = unsafe { AnySlice::host(array.as_ptr().wrapping_sub(start).cast(), T::DTYPE, (high - low) as usize) };
-        Ok(Matrix { elements, start, rows, columns, row_stride, column_stride })
+        Ok(Matrix { elements, rows, layout: Layout { start, row_stride, column_stride, columns, fixed: true, changed: false } })
     }
 }
 
 impl<'a> Source<'a> {
-    /// Of a host array `[rows, columns]` with any strides. Needs the feature `ndarray`.
+    /// Of a host array `[rows, columns]` with any strides. Its layout is the array's: a call with a source whose start, strides or columns were set
+    /// afterwards is [`Argument`](ErrorKind::Argument). Needs the feature `ndarray`.
     ///
     /// # Errors
     ///
     /// [`Argument`](ErrorKind::Argument) for an array that is broadcast.
     pub fn from_array<T: Element>(ids: ArrayView2<'a, T>) -> Result<Self> {
         let m = Matrix::of(ids)?;
-        let source = Source::new(m.elements, m.rows).start(m.start).columns(m.columns);
-        Ok(source.row_stride(m.row_stride).column_stride(m.column_stride))
+        let mut source = Source::new(m.elements, m.rows);
+        source.layout = m.layout;
+        Ok(source)
     }
 }
 
 impl<'a> Logits<'a> {
-    /// Of a host array `[rows, experts]` with any strides. Needs the feature `ndarray`.
+    /// Of a host array `[rows, experts]` with any strides. Its layout is the array's: a call with logits whose start, strides or experts were set
+    /// afterwards is [`Argument`](ErrorKind::Argument). Needs the feature `ndarray`.
     ///
     /// # Errors
     ///
     /// [`Argument`](ErrorKind::Argument) for an array that is broadcast.
     pub fn from_array<T: Element>(logits: ArrayView2<'a, T>) -> Result<Self> {
         let m = Matrix::of(logits)?;
-        let logits = Logits::new(m.elements, m.rows).start(m.start).experts(m.columns);
-        Ok(logits.row_stride(m.row_stride).column_stride(m.column_stride))
+        let mut logits = Logits::new(m.elements, m.rows);
+        logits.layout = m.layout;
+        Ok(logits)
     }
 }
 

@@ -335,6 +335,47 @@ pub(crate) fn reach(rows: u64, columns: u64, row_stride: i64, column_stride: i64
     Some((down.min(0) + across.min(0), down.max(0) + across.max(0) + 1))
 }
 
+/// Where the elements of a matrix are in its memory, counted in elements.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Layout {
+    /// The element that is row 0, column 0.
+    pub(crate) start: usize,
+    /// 0: the columns.
+    pub(crate) row_stride: i64,
+    /// 0: 1.
+    pub(crate) column_stride: i64,
+    /// 0: as many as the capturer or the layer has.
+    pub(crate) columns: u32,
+    /// It is an array's: what lies between its elements may be lent to others, exclusively.
+    pub(crate) fixed: bool,
+    /// One of the fields was set after that.
+    pub(crate) changed: bool,
+}
+
+impl Layout {
+    /// For the public methods that set one of the fields.
+    pub(crate) fn change(&mut self) -> &mut Self {
+        self.changed = self.fixed;
+        self
+    }
+
+    pub(crate) fn columns_or(&self, default: u32) -> u32 {
+        if self.columns == 0 { default } else { self.columns }
+    }
+
+    /// Whether `memory` holds `rows` rows of it; `columns` is the default.
+    pub(crate) fn check(&self, checker: &Checker, name: &str, memory: &AnySlice<'_>, rows: u32, columns: u32) -> Result<()> {
+        if self.changed {
+            return Err(Error::new(ErrorKind::Argument, format!("the layout of {name} was changed, and is that of an array")));
+        }
+        let columns = self.columns_or(columns);
+        let row_stride = if self.row_stride == 0 { i64::from(columns) } else { self.row_stride };
+        let column_stride = if self.column_stride == 0 { 1 } else { self.column_stride };
+        let reach = reach(rows.into(), columns.into(), row_stride, column_stride);
+        checker.reaches(name, memory.place, memory.len, self.start, reach)
+    }
+}
+
 /// Checks that memory is long enough, and on the side where the backend reads it.
 #[derive(Debug)]
 pub(crate) struct Checker {

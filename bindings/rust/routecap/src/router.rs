@@ -1,7 +1,7 @@
 //! Routing again from logits, for kernels that expose no ids.
 
 use crate::error::{Error, ErrorKind, Result, check};
-use crate::memory::{AnySlice, Checker, Slice, SliceMut, reach};
+use crate::memory::{AnySlice, Checker, Layout, Slice, SliceMut, reach};
 use crate::source::{Placement, address, address_at, placement_methods};
 use crate::sys;
 
@@ -185,12 +185,9 @@ impl<'a> Router<'a> {
 #[derive(Debug)]
 pub struct Logits<'a> {
     logits: Option<AnySlice<'a>>,
-    start: usize,
-    row_stride: i64,
-    column_stride: i64,
+    pub(crate) layout: Layout,
     placement: Placement<'a>,
     tokens: Option<AnySlice<'a>>,
-    experts: u32,
     weights: Option<SliceMut<'a, f32>>,
     weights_stride: i64,
 }
@@ -205,12 +202,9 @@ impl<'a> Logits<'a> {
     pub fn none(rows: u32) -> Self {
         Logits {
             logits: None,
-            start: 0,
-            row_stride: 0,
-            column_stride: 0,
+            layout: Layout::default(),
             placement: Placement { rows, ..Placement::default() },
             tokens: None,
-            experts: 0,
             weights: None,
             weights_stride: 0,
         }
@@ -220,19 +214,19 @@ impl<'a> Logits<'a> {
 
     /// The element that is row 0, column 0. Default 0.
     pub fn start(mut self, element: usize) -> Self {
-        self.start = element;
+        self.layout.change().start = element;
         self
     }
 
     /// Elements from one row to the next. Default `experts`.
     pub fn row_stride(mut self, elements: i64) -> Self {
-        self.row_stride = elements;
+        self.layout.change().row_stride = elements;
         self
     }
 
     /// Elements from one column to the next. Default 1.
     pub fn column_stride(mut self, elements: i64) -> Self {
-        self.column_stride = elements;
+        self.layout.change().column_stride = elements;
         self
     }
 
@@ -244,7 +238,7 @@ impl<'a> Logits<'a> {
 
     /// Columns: k or more, and no more than the layer's or [`MAX_ROUTED_EXPERTS`](crate::MAX_ROUTED_EXPERTS). Default the layer's.
     pub fn experts(mut self, experts: u32) -> Self {
-        self.experts = experts;
+        self.layout.change().columns = experts;
         self
     }
 
@@ -257,22 +251,14 @@ impl<'a> Logits<'a> {
 
     /// How many experts these logits are of, in a layer of `layer_experts`.
     pub(crate) fn columns(&self, layer_experts: u32) -> u32 {
-        if self.experts == 0 { layer_experts } else { self.experts }
+        self.layout.columns_or(layer_experts)
     }
 
     /// In C's form, its memory checked against what routing of `experts` experts will read and write.
     pub(crate) fn checked(&mut self, checker: &Checker, k: u32, experts: u32) -> Result<sys::routecap_logits> {
         let rows = self.placement.rows;
         if let Some(logits) = &self.logits {
-            let row_stride = if self.row_stride == 0 { i64::from(experts) } else { self.row_stride };
-            let column_stride = if self.column_stride == 0 { 1 } else { self.column_stride };
-            checker.reaches(
-                "logits",
-                logits.place,
-                logits.len,
-                self.start,
-                reach(rows.into(), experts.into(), row_stride, column_stride),
-            )?;
+            self.layout.check(checker, "logits", logits, rows, experts)?;
         }
         if let Some(tokens) = &self.tokens {
             checker.holds("tokens", tokens.place, tokens.len, rows.into())?;
@@ -288,9 +274,9 @@ impl<'a> Logits<'a> {
         Ok(sys::routecap_logits {
             struct_size: size_of::<sys::routecap_logits>() as u32,
             dtype: self.logits.map_or(sys::ROUTECAP_DTYPE_F32, |logits| logits.dtype as i32),
-            logits: address_at(self.logits, self.start),
-            row_stride: self.row_stride,
-            column_stride: self.column_stride,
+            logits: address_at(self.logits, self.layout.start),
+            row_stride: self.layout.row_stride,
+            column_stride: self.layout.column_stride,
             rows,
             first_row: self.placement.first_row,
             live_rows: address(self.placement.live_rows),
@@ -298,7 +284,7 @@ impl<'a> Logits<'a> {
             row_index: address(self.placement.row_index),
             tokens: address_at(self.tokens, 0),
             tokens_dtype: self.tokens.map_or(0, |tokens| tokens.dtype as i32),
-            experts: self.experts,
+            experts: self.layout.columns,
             weights: self.weights.as_ref().map_or(std::ptr::null_mut(), |weights| weights.address),
             weights_stride: self.weights_stride,
         })

@@ -48,7 +48,7 @@ impl Routing {
     /// [`Format`](ErrorKind::Format); the text says what is wrong.
     pub fn deserialize(bytes: &[u8], trust: Trust) -> Result<Routing> {
         // SAFETY: nothing is lent.
-        unsafe { deserialize(bytes, trust, None, std::ptr::null_mut()) }
+        unsafe { deserialize(bytes.as_ptr(), bytes.len(), trust, None, std::ptr::null_mut()) }
     }
 
     /// The same without a copy: the routing refers to the bytes in place and keeps `owner`, a `Vec<u8>`, an `Arc<[u8]>`, a mapped file. It is dropped
@@ -61,7 +61,10 @@ impl Routing {
     pub fn deserialize_lent<T: AsRef<[u8]> + Send + 'static>(owner: T, trust: Trust) -> Result<Routing> {
         let owner = Box::into_raw(Box::new(owner));
         // SAFETY: what is borrowed from the box stays where it is, unchanged, until `release` drops it.
-        let deserialized = unsafe { deserialize((*owner).as_ref(), trust, Some(release::<T>), owner.cast()) };
+        let deserialized = unsafe {
+            let bytes: &[u8] = (*owner).as_ref();
+            deserialize(bytes.as_ptr(), bytes.len(), trust, Some(release::<T>), owner.cast())
+        };
         if deserialized.is_err() {
             // SAFETY: a call that fails does not call release.
             unsafe { release::<T>(owner.cast()) };
@@ -70,13 +73,21 @@ impl Routing {
     }
 }
 
+/// Takes no slice, as a slice that is an argument must outlive the call, and `release` may be called within it.
+///
 /// # Safety
 ///
-/// With `release`, the bytes stay until it is called.
-unsafe fn deserialize(bytes: &[u8], trust: Trust, release: sys::routecap_release, context: *mut std::ffi::c_void) -> Result<Routing> {
+/// `data` is `bytes` bytes, until the call returns; with `release`, until that is called.
+unsafe fn deserialize(
+    data: *const u8,
+    bytes: usize,
+    trust: Trust,
+    release: sys::routecap_release,
+    context: *mut std::ffi::c_void,
+) -> Result<Routing> {
     let mut routing = std::ptr::null_mut();
-    // SAFETY: `bytes` live until the call returns, or as the caller promises.
-    check(unsafe { sys::routecap_routing_deserialize(bytes.as_ptr().cast(), bytes.len(), trust as u32, release, context, &mut routing) })?;
+    // SAFETY: as the caller promises.
+    check(unsafe { sys::routecap_routing_deserialize(data.cast(), bytes, trust as u32, release, context, &mut routing) })?;
     // SAFETY: the call gave out this reference.
     Ok(unsafe { Routing::delivered(routing) })
 }

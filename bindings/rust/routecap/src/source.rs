@@ -1,7 +1,7 @@
 //! Expert ids as a router leaves them, to be recorded.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{AnySlice, Checker, Place, Slice, reach};
+use crate::memory::{AnySlice, Checker, Layout, Place, Slice};
 use crate::sys;
 
 /// Which sink rows the rows of a source or of logits are.
@@ -82,10 +82,7 @@ pub(crate) use placement_methods;
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     ids: Option<AnySlice<'a>>,
-    start: usize,
-    row_stride: i64,
-    column_stride: i64,
-    columns: u32,
+    pub(crate) layout: Layout,
     pub(crate) placement: Placement<'a>,
     offset: i32,
     table: Option<Slice<'a, i32>>,
@@ -102,10 +99,7 @@ impl<'a> Source<'a> {
     pub fn common(rows: u32) -> Self {
         Source {
             ids: None,
-            start: 0,
-            row_stride: 0,
-            column_stride: 0,
-            columns: 0,
+            layout: Layout::default(),
             placement: Placement { rows, ..Placement::default() },
             offset: 0,
             table: None,
@@ -117,25 +111,25 @@ impl<'a> Source<'a> {
 
     /// The element that is row 0, column 0. Default 0.
     pub fn start(mut self, element: usize) -> Self {
-        self.start = element;
+        self.layout.change().start = element;
         self
     }
 
     /// Elements from one row to the next. Default `columns`.
     pub fn row_stride(mut self, elements: i64) -> Self {
-        self.row_stride = elements;
+        self.layout.change().row_stride = elements;
         self
     }
 
     /// Elements from one column to the next. Default 1.
     pub fn column_stride(mut self, elements: i64) -> Self {
-        self.column_stride = elements;
+        self.layout.change().column_stride = elements;
         self
     }
 
     /// Columns present, the capturer's k or more. Default k.
     pub fn columns(mut self, columns: u32) -> Self {
-        self.columns = columns;
+        self.layout.change().columns = columns;
         self
     }
 
@@ -159,11 +153,7 @@ impl<'a> Source<'a> {
     }
 
     fn check_ids(&self, checker: &Checker, k: u32, ids: &AnySlice<'_>) -> Result<()> {
-        let columns = if self.columns == 0 { k } else { self.columns };
-        let row_stride = if self.row_stride == 0 { i64::from(columns) } else { self.row_stride };
-        let column_stride = if self.column_stride == 0 { 1 } else { self.column_stride };
-        let reach = reach(self.placement.rows.into(), columns.into(), row_stride, column_stride);
-        checker.reaches("ids", ids.place, ids.len, self.start, reach)
+        self.layout.check(checker, "ids", ids, self.placement.rows, k)
     }
 
     /// In C's form, its memory checked against what a capturer of `k` experts per token will read.
@@ -178,11 +168,11 @@ impl<'a> Source<'a> {
         Ok(sys::routecap_source {
             struct_size: size_of::<sys::routecap_source>() as u32,
             dtype: self.ids.map_or(0, |ids| ids.dtype as i32),
-            ids: address_at(self.ids, self.start),
-            row_stride: self.row_stride,
-            column_stride: self.column_stride,
+            ids: address_at(self.ids, self.layout.start),
+            row_stride: self.layout.row_stride,
+            column_stride: self.layout.column_stride,
             rows: self.placement.rows,
-            k_source: self.columns,
+            k_source: self.layout.columns,
             live_rows: address(self.placement.live_rows),
             row_base: address(self.placement.row_base),
             row_index: address(self.placement.row_index),
@@ -224,7 +214,7 @@ impl<'a> Source<'a> {
             raw.push(sys::routecap_layer_source {
                 layer: layer.layer,
                 reserved: 0,
-                ids: address_at(Some(layer.ids), self.start),
+                ids: address_at(Some(layer.ids), self.layout.start),
                 table: address(layer.table),
             });
         }

@@ -5,7 +5,7 @@ mod support;
 
 use ndarray::{Array2, Array3, ArrayView2, Axis, s};
 use routecap::*;
-use support::{EXPERTS, K, LAYERS, expect_rows, routed, routed_rows, sequence};
+use support::{EXPERTS, K, LAYERS, expect_rows, refused, routed, routed_rows, sequence};
 
 const ROWS: u64 = 6;
 
@@ -61,6 +61,33 @@ fn an_array_whose_elements_are_one_is_refused() {
     let row = topk(0).row(0).to_owned();
     let broadcast = row.broadcast((5, K as usize)).unwrap();
     assert_eq!(Source::from_array(broadcast).unwrap_err().kind(), ErrorKind::Argument);
+}
+
+#[test]
+fn the_layout_of_an_array_cannot_be_changed_to_reach_what_lies_between_its_elements() {
+    let provenance = [Provenance::Captured, Provenance::Recomputed, Provenance::Captured];
+    let (_capturer, mut forward) = support::config().layer_provenance(&provenance).create().unwrap();
+    forward.begin(3, Stream::HOST).unwrap();
+    let changed = "layout of";
+
+    let mut wide = Array2::from_shape_fn((3, 4), |(row, column)| (4 * row + column) as i32);
+    let (left, mut right) = wide.view_mut().split_at(Axis(1), K as usize);
+    let source = Source::from_array(left.view()).unwrap();
+    for source in [source.row_stride(2), source.column_stride(-1), source.columns(3), source.start(1)] {
+        refused(forward.record(0, &source, Stream::HOST), ErrorKind::Argument, changed);
+    }
+    right.fill(77);
+    forward.record(0, &source.first_row(0).offset(1), Stream::HOST).unwrap();
+
+    let mut wide = Array2::<f32>::zeros((3, 2 * EXPERTS as usize));
+    let (left, mut right) = wide.view_mut().split_at(Axis(1), EXPERTS as usize);
+    let router = Router::new(Method::Topk).unwrap();
+    let logits = || Logits::from_array(left.view()).unwrap();
+    for mut logits in [logits().row_stride(32), logits().column_stride(-1), logits().experts(16), logits().start(1)] {
+        refused(forward.route(1, &router, &mut logits, Stream::HOST), ErrorKind::Argument, changed);
+    }
+    right.fill(77.0);
+    forward.route(1, &router, &mut logits().first_row(0), Stream::HOST).unwrap();
 }
 
 #[test]

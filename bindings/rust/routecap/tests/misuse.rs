@@ -5,14 +5,7 @@ mod support;
 use std::ffi::c_void;
 
 use routecap::*;
-use support::{EXPERTS, K, LAYERS, ROWS};
-
-#[track_caller]
-fn refused<T>(result: Result<T>, kind: ErrorKind, text: &str) {
-    let error = result.err().expect("an error");
-    assert_eq!(error.kind(), kind, "{error}");
-    assert!(error.message().contains(text), "{error}");
-}
+use support::{EXPERTS, K, LAYERS, ROWS, refused};
 
 fn begun() -> (Capturer, Forward) {
     let (capturer, mut forward) = support::config().create().unwrap();

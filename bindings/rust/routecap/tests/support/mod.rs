@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use routecap::{Capturer, Config, CopyOptions, Forward, IssueOptions, RequestId, Routing, Source, Span, Step, Stream};
+use routecap::{Capturer, Config, CopyOptions, ErrorKind, Forward, IssueOptions, RequestId, Result, Routing, Source, Span, Step, Stream};
 
 pub const LAYERS: u32 = 3;
 pub const K: u32 = 2;
@@ -23,6 +23,14 @@ pub fn routed_rows(seed: u64, positions: std::ops::Range<u64>) -> Vec<i32> {
 
 pub fn config() -> Config {
     Config::host().layers(LAYERS).k(K).experts(EXPERTS).rows(ROWS)
+}
+
+/// An error of this kind, with this in its text.
+#[track_caller]
+pub fn refused<T>(result: Result<T>, kind: ErrorKind, text: &str) {
+    let error = result.err().expect("an error");
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.message().contains(text), "{error}");
 }
 
 /// Tokens of one sequence in a batch.
