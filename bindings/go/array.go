@@ -47,13 +47,13 @@ func (a Array) As(dtype DType) Array {
 	return a
 }
 
-// From returns the array, beginning at an element: with strides below 0 elements before it are used.
+// From returns the array, beginning at an element, 0..Len(): with strides below 0 elements before it are used, otherwise none.
 func (a Array) From(element int) Array {
 	a.origin = element
 	return a
 }
 
-// Len returns the number of elements.
+// Len returns the number of elements, with those before From's.
 func (a Array) Len() int { return a.length }
 
 func (a Array) none() bool { return a.length == 0 && a.device == 0 }
@@ -113,6 +113,8 @@ func (a *arrays) at(name string, array Array, lowest, highest int64) DevicePoint
 		return a.refuse(ErrArgument, "%s is Go's memory, which a device does not read", name)
 	case array.dtype.Size() != array.size && !(array.dtype == 0 && array.size == 8):
 		return a.refuse(ErrDType, "%s has elements of %d bytes, which dtype %d has not", name, array.size, array.dtype)
+	case array.origin < 0 || array.origin > array.length:
+		return a.refuse(ErrArgument, "%s has %d elements and begins at %d", name, array.length, array.origin)
 	case lowest <= highest && (lowest < -int64(array.origin) || highest >= int64(array.length)-int64(array.origin)):
 		return a.refuse(ErrArgument, "%s has %d elements, of which %d to %d would be used", name, array.length,
 			lowest+int64(array.origin), highest+int64(array.origin))
@@ -143,6 +145,14 @@ func (a *arrays) list(name string, array Array, dtype DType, elements uint64) De
 		return a.refuse(ErrDType, "%s has dtype %d, not %d", name, array.dtype, dtype)
 	}
 	return a.at(name, array, 0, int64(min(elements, math.MaxInt64))-1)
+}
+
+// table passes an array of int32 that is used from its origin to its end, and says how many elements that is.
+func (a *arrays) table(name string, array Array) (address DevicePointer, elements int) {
+	if address = a.list(name, array, DTypeI32, 0); address != 0 {
+		elements = array.length - array.origin
+	}
+	return address, elements
 }
 
 const outOfReach = math.MinInt64

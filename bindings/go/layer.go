@@ -27,10 +27,11 @@ type Source struct {
 
 // pass returns the source as C has it; where ids and tables belong to layers, it has none.
 func (s *Source) pass(a *arrays) cSource {
+	table, tableSize := a.table("Table", s.Table)
 	return cSource{structSize: uint32(unsafe.Sizeof(cSource{})), dtype: s.IDs.dtype, ids: s.passIDs(a, s.IDs), rowStride: s.RowStride,
 		columnStride: s.ColumnStride, rows: s.Rows, kSource: s.KSource, liveRows: a.list("LiveRows", s.LiveRows, DTypeI32, 1),
 		rowBase: a.list("RowBase", s.RowBase, DTypeI32, 1), rowIndex: a.list("RowIndex", s.RowIndex, DTypeI32, uint64(s.Rows)),
-		firstRow: s.FirstRow, offset: s.Offset, table: a.list("Table", s.Table, DTypeI32, 0), tableSize: uint32(s.Table.length), flags: s.Flags}
+		firstRow: s.FirstRow, offset: s.Offset, table: table, tableSize: uint32(tableSize), flags: s.Flags}
 }
 
 func (s *Source) passIDs(a *arrays, ids Array) DevicePointer {
@@ -74,19 +75,19 @@ func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stre
 			return Result{ErrArgument, "IDs and Table belong to each layer"}
 		}
 		cc := common.pass(a)
+		cc.dtype = DTypeI32 // of no layers at all
 		list := make([]cLayerSource, len(layers))
 		for i, l := range layers {
-			if i > 0 && l.IDs.dtype != layers[0].IDs.dtype {
-				return Result{ErrDType, "the ids of all layers have one dtype"}
+			table, tableSize := a.table("Table", l.Table)
+			switch {
+			case i == 0:
+				cc.dtype, cc.tableSize = l.IDs.dtype, uint32(tableSize)
+			case cc.dtype != l.IDs.dtype:
+				a.refuse(ErrDType, "the ids of all layers have one dtype")
+			case cc.tableSize != uint32(tableSize):
+				a.refuse(ErrArgument, "the tables of all layers have one length")
 			}
-			if l.Table.length != layers[0].Table.length {
-				return Result{ErrArgument, "the tables of all layers have one length"}
-			}
-			list[i] = cLayerSource{layer: l.Layer, ids: common.passIDs(a, l.IDs), table: a.list("Table", l.Table, DTypeI32, 0)}
-		}
-		cc.dtype = DTypeI32 // of no ids at all
-		if len(layers) > 0 {
-			cc.dtype, cc.tableSize = layers[0].IDs.dtype, uint32(layers[0].Table.length)
+			list[i] = cLayerSource{layer: l.Layer, ids: common.passIDs(a, l.IDs), table: table}
 		}
 		if a.refused.Status != OK {
 			return a.refused
@@ -144,10 +145,11 @@ type Logits struct {
 func (c *Capturer) Route(layer uint32, router Router, logits Logits, stream Stream) error {
 	_, err := c.callWithArrays("routecap_layer_route", func(p unsafe.Pointer, a *arrays) Result {
 		k, experts := c.config.K, cmp.Or(logits.Experts, c.expertsOf(layer))
+		hashTable, hashElements := a.table("HashTable", router.HashTable)
 		r := cRouter{structSize: uint32(unsafe.Sizeof(cRouter{})), score: router.Score, groupScore: router.GroupScore, flags: router.Flags,
 			groups: router.Groups, groupsKept: router.GroupsKept, scale: router.Scale, floor: router.Floor,
 			bias: a.list("Bias", router.Bias, 0, uint64(experts)), biasDType: router.Bias.dtype,
-			hashTokens: uint32(router.HashTable.length) / max(k, 1), hashTable: a.list("HashTable", router.HashTable, DTypeI32, 0)}
+			hashTokens: uint32(hashElements / int(max(k, 1))), hashTable: hashTable}
 		l := cLogits{structSize: uint32(unsafe.Sizeof(cLogits{})), dtype: logits.Logits.dtype,
 			logits: a.matrix("Logits", logits.Logits, logits.Rows, experts, cmp.Or(logits.RowStride, int64(experts)),
 				cmp.Or(logits.ColumnStride, 1)),
@@ -185,7 +187,7 @@ func (c *Capturer) expertsOf(layer uint32) uint32 {
 	switch {
 	case layer >= c.config.Layers:
 		return 0
-	case c.config.LayerExperts != nil:
+	case int(layer) < len(c.config.LayerExperts):
 		return c.config.LayerExperts[layer]
 	}
 	return c.config.Experts

@@ -24,7 +24,7 @@ type Received struct {
 	DType           DType  // I32 or I64: of IDs and GlobalIDs. Required
 	GlobalIDs       Array  // receives [Rows, K], or with ReceivedExpanded [ExpandedRows]; none: not wanted. May be IDs
 	Executed        Array  // receives [Ranks, TokensPerRank, K] of int32; none: not wanted. Written whole, -1 included
-	Ignored         Array  // one uint64, to which is added how many columns were ignored; none: not counted
+	Ignored         Array  // one uint64 (DTypeI64 of a device), to which is added how many columns were ignored; none: not counted
 }
 
 // RecordReceived reads what an expert-parallel dispatch brought to this rank, into memory of the caller (routecap_layer_record_received,
@@ -50,7 +50,7 @@ func (c *Capturer) RecordReceived(layer uint32, received Received, stream Stream
 			globalIDs: a.list("GlobalIDs", r.GlobalIDs, r.DType, globals),
 			executed:  a.list("Executed", r.Executed, DTypeI32, product(r.Ranks, r.TokensPerRank, k)),
 			ignored:   a.list("Ignored", r.Ignored, 0, 1)}
-		if r.Ignored.size != 0 && r.Ignored.size != 8 {
+		if !r.Ignored.none() && r.Ignored.size != 8 {
 			a.refuse(ErrDType, "Ignored has elements of %d bytes, not 8", r.Ignored.size)
 		}
 		if a.refused.Status != OK {

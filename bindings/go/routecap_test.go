@@ -263,6 +263,34 @@ func TestACapturerAndARoutingMayBeClosedWhileOthersUseThem(t *testing.T) {
 	}
 }
 
+func TestAViewIsWholeEvenIfItsRoutingIsClosedMeanwhile(t *testing.T) {
+	const rows = 2000
+	v := View{DType: DTypeU8, Layers: 1, K: 1, Experts: 1, Rows: 2 * rows}
+	for i := range uint64(rows) { // every second row is missing: each of the others is a segment
+		v.Segments = append(v.Segments, Segment{First: 2 * i, Rows: 1, IDs8: make([]uint8, 1)})
+	}
+	for range 300 {
+		r, _, err := Import(v, 0)
+		must(t, err)
+		go r.Close()
+		seen, err := r.View()
+		if err != nil {
+			mustBe(t, err, ErrClosed)
+			continue
+		}
+		first := uint64(0)
+		for _, s := range seen.Segments {
+			if s.First != first || s.Rows != 1 {
+				t.Fatalf("%d rows from %d on are in the place of row %d", s.Rows, s.First, first)
+			}
+			first++
+		}
+		if first != seen.Rows {
+			t.Fatalf("%d rows of %d", first, seen.Rows)
+		}
+	}
+}
+
 func TestASecondGoroutineInAFunctionForOneIsRefused(t *testing.T) {
 	c := newCapturer(t, nil)
 	inside, done := make(chan bool), make(chan bool)
@@ -353,6 +381,63 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 	mustBe(t, err, ErrArgument)
 	_, err = New(Config{Backend: BackendHost, Layers: 2, K: 2, Experts: 16, Rows: 8, LayerMap: []int32{1}})
 	mustBe(t, err, ErrArgument)
+}
+
+func TestATableEndsWhereItsArrayEndsAlsoIfItBeginsLater(t *testing.T) {
+	c := newCapturer(t, func(config *Config) {
+		config.K = 1
+		config.LayerProvenance = []Provenance{ProvenanceCaptured, ProvenanceCaptured, ProvenanceRecomputed}
+	})
+	// Four entries; what is behind the array are experts too.
+	table := ArrayOf([]int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}[:8])
+	ids := ArrayOf([]int32{0, 3, 4, 7})
+	router, err := NewRouter(MethodSoftmax)
+	must(t, err)
+	write := func(table Array) []error {
+		router.HashTable = table
+		return []error{
+			c.Record(0, Source{IDs: ids, Rows: 4, Table: table}, 0),
+			c.RecordLayers(Source{Rows: 4}, []LayerSource{{Layer: 1, IDs: ids, Table: table}}, 0),
+			c.Route(2, router, Logits{Rows: 4, Tokens: ids}, 0),
+		}
+	}
+	must(t, c.Begin(4, 0))
+	for _, origin := range []int{-1, 9} {
+		for _, err := range write(table.From(origin)) {
+			mustBe(t, err, ErrArgument)
+		}
+	}
+	must(t, errors.Join(write(table.From(4))...))
+	must(t, c.Snapshot(0))
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	_, _, err = c.Issue([]Span{{Request: request, Rows: 4}}, IssueOptions{}, nil, 0)
+	must(t, err)
+	r, err := c.Finish(request, 4)
+	must(t, err)
+	_, err = r.Wait(context.Background())
+	must(t, err)
+	v, err := r.View()
+	must(t, err)
+	for position, row := range v.All() {
+		for layer := range testLayers {
+			if got, want := row.ID(layer, 0), []int{4, 7, -1, -1}[position]; got != want {
+				t.Errorf("row %d, layer %d is %d, not %d", position, layer, got, want)
+			}
+		}
+	}
+}
+
+func TestNoLayerExpertsAreNil(t *testing.T) {
+	c := newCapturer(t, func(config *Config) {
+		config.LayerExperts = []uint32{}
+		config.LayerProvenance = []Provenance{ProvenanceRecomputed, ProvenanceRecomputed, ProvenanceRecomputed}
+	})
+	router, err := NewRouter(MethodSoftmax)
+	must(t, err)
+	must(t, c.Begin(1, 0))
+	mustBe(t, c.Route(0, router, Logits{Logits: ArrayOf(make([]float32, 15)), Rows: 1}, 0), ErrArgument) // of 16
+	must(t, c.Route(0, router, Logits{Logits: ArrayOf(make([]float32, 16)), Rows: 1}, 0))
 }
 
 func TestGoMemoryIsNotGivenToADevice(t *testing.T) {

@@ -185,15 +185,25 @@ type Segment struct {
 //
 // Errors: ErrNotReady.
 func (r *Routing) View() (View, error) {
-	v := cView{structSize: uint32(unsafe.Sizeof(cView{}))}
-	if _, err := r.call("routecap_routing_view", func(p unsafe.Pointer) Result { return routecap_routing_view(p, &v) }); err != nil {
-		return View{}, err
-	}
+	var view View
+	_, err := r.call("routecap_routing_view", func(p unsafe.Pointer) Result {
+		v := cView{structSize: uint32(unsafe.Sizeof(cView{}))}
+		seen := routecap_routing_view(p, &v)
+		if seen.Status == OK {
+			view = v.of(r) // before a Close can free the segments
+		}
+		return seen
+	})
+	return view, err
+}
+
+// of returns the view of a routing as Go has it; the inverse of View.pass.
+func (v *cView) of(routing *Routing) View {
 	layers := int(v.layers)
 	view := View{DType: v.dtype, Layers: v.layers, K: v.k, Experts: v.experts, ValidityBytes: v.validityBytes, IDSpace: v.idSpace,
 		Complete: v.complete != 0, First: v.first, Rows: v.rows, LayerMap: unsafe.Slice((*int32)(v.layerMap), layers),
 		LayerExperts: unsafe.Slice((*uint32)(v.layerExperts), layers), LayerProvenance: unsafe.Slice((*Provenance)(v.layerProvenance), layers),
-		Segments: make([]Segment, v.segmentCount), routing: r}
+		Segments: make([]Segment, v.segmentCount), routing: routing}
 	for i := range view.Segments {
 		c := (*cSegment)(unsafe.Add(v.segments, uintptr(i)*v.segmentSize))
 		rows := int(c.rows)
@@ -206,7 +216,7 @@ func (r *Routing) View() (View, error) {
 		}
 		view.Segments[i] = s
 	}
-	return view, nil
+	return view
 }
 
 // lengthOf is the length of an array that may be absent.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"unsafe"
 )
@@ -183,6 +184,7 @@ func importView(view *View, flags ImportFlags, l *loan, lend func(call func(cont
 	r, err := lend(func(context unsafe.Pointer) Result {
 		return routecap_routing_import(&v, uint32(flags), context, &routing)
 	}).outcome(op)
+	runtime.KeepAlive(view.routing) // whose memory the arrays may be
 	return newRouting(routing), r, err
 }
 
