@@ -6,7 +6,8 @@
  *   status            returned as a member of Status; a negative one raises what make_error makes of it and of the library's text
  *   data and structs  None, or an object with the buffer protocol, held for the call; its length is checked or passed on as the count. Pointers
  *                     inside structs are integers: the package's Python code fills them in from tensors that it has checked and holds
- *   capturer          a capsule of struct capturer, which knows how many calls are inside it
+ *   capturer          a capsule of struct capturer, which knows how many calls are inside it; one that takes a stream or is of the sink is refused
+ *                     during another
  *   routing           a capsule of one reference, freed with the capsule: whoever is in a call holds the capsule
  *   outputs           behind the status, as a tuple
  *
@@ -205,8 +206,9 @@ struct capturer {
     pid_t process;               /* in which `calls` is right */
     int host;                    /* record and snapshot do their work on the calling thread */
     int closed;
-    int calls; /* inside the library */
-    int views; /* of the sink that are alive */
+    int calls;     /* inside the library */
+    int streaming; /* one of them is of those that one thread makes at a time */
+    int views;     /* of the sink that are alive */
 };
 
 static void destroy_capturer(struct capturer *self) {
@@ -256,6 +258,16 @@ static struct capturer *capturer_from(PyObject *object) {
     if (self != NULL && !self->closed) return self;
     if (!PyErr_Occurred()) set_error(ROUTECAP_ERR_STATE, "the capturer is closed");
     return NULL;
+}
+
+/* Of the calls that one thread makes at a time, those with a stream and the sink's, a second one is refused: the library does not lock them. */
+static int enter_stream(struct capturer *self) {
+    if (self->streaming && self->process == getpid()) {
+        set_error(ROUTECAP_ERR_STATE, "another thread is in a call that takes a stream, or of the sink");
+        return 0;
+    }
+    self->streaming = 1;
+    return 1;
 }
 
 static void free_routing(PyObject *capsule) {
@@ -584,7 +596,6 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %}
 %enddef
 %waits(routecap_capturer_create)
-%waits(routecap_capturer_probe)
 %waits(routecap_capturer_progress)
 %waits(routecap_step_finalize)
 %waits(routecap_request_coverage)
@@ -613,24 +624,27 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits_and_measures(routecap_routing_copy_to, 7)
 %waits_and_measures(routecap_routing_serialize, 4)
 
-/* On the host backend these work on the caller's thread, for each row. */
-%define %works_on_host(FUNCTION)
+/* Calls that one thread makes at a time; RELEASES: whether without the GIL. */
+%define %by_one_thread(FUNCTION, RELEASES)
 %exception FUNCTION %{
-    if (self1->host) {
-        Py_BEGIN_ALLOW_THREADS
-        $action
-        Py_END_ALLOW_THREADS
-    } else {
-        $action
-    }
+    if (!enter_stream(self1)) SWIG_fail;
+    PyThreadState *thread = RELEASES ? PyEval_SaveThread() : NULL;
+    $action
+    if (thread != NULL) PyEval_RestoreThread(thread);
+    self1->streaming = 0;
 %}
 %enddef
-%works_on_host(routecap_step_begin)
-%works_on_host(routecap_step_snapshot)
-%works_on_host(routecap_layer_record)
-%works_on_host(routecap_layers_record)
-%works_on_host(routecap_layer_route)
-%works_on_host(routecap_layer_record_received)
+%by_one_thread(routecap_capturer_probe, 1)
+%by_one_thread(routecap_step_begin, self1->host) /* on the host backend these work on the caller's thread, for each row */
+%by_one_thread(routecap_step_snapshot, self1->host)
+%by_one_thread(routecap_layer_record, self1->host)
+%by_one_thread(routecap_layers_record, self1->host)
+%by_one_thread(routecap_layer_route, self1->host)
+%by_one_thread(routecap_layer_record_received, self1->host)
+%by_one_thread(routecap_step_issue, 0)
+%by_one_thread(routecap_step_discard, 0)
+%by_one_thread(routecap_sink_bind, 0)
+%by_one_thread(routecap_sink_layer, 0)
 
 %exception routecap_capturer_destroy "(void)arg1; close_capturer(self1);"
 
@@ -664,21 +678,35 @@ PyObject *keep(PyObject *capturer, PyObject *object) {
     Py_RETURN_NONE;
 }
 
-/* The memory at an address, which belongs to a routing or a capturer, as a buffer that holds its owner. */
+/* The memory at an address, which belongs to its owner, as a buffer that holds this. A capturer may have been destroyed since it gave the address. */
 PyObject *memory(unsigned long long address, unsigned long long bytes, int writable, PyObject *owner) {
+    struct capturer *capturer = PyCapsule_IsValid(owner, capturer_name) ? PyCapsule_GetPointer(owner, capturer_name) : NULL;
+    if (owner == Py_None || (capturer != NULL && capturer->capturer == NULL)) {
+        set_error(ROUTECAP_ERR_STATE, owner == Py_None ? "memory without an owner" : "the capturer is closed");
+        return NULL;
+    }
     Memory *memory = PyObject_New(Memory, memory_type);
     if (memory == NULL) return NULL;
-    if (PyCapsule_IsValid(owner, capturer_name)) ((struct capturer *)PyCapsule_GetPointer(owner, capturer_name))->views++;
+    if (capturer != NULL) capturer->views++;
     Py_INCREF(owner);
     memory->address = (void *)(uintptr_t)address, memory->bytes = (Py_ssize_t)bytes, memory->writable = writable, memory->owner = owner;
     return (PyObject *)memory;
 }
 
-/* One more reference to a routing that a batch owns. */
-PyObject *routing_of(unsigned long long address) {
-    routecap_routing *routing = (routecap_routing *)(uintptr_t)address;
-    if (routecap_routing_retain(routing) < 0) return result_of(ROUTECAP_ERR_INTERNAL);
-    return new_routing(routing);
+/* One more reference to the routing at an index of an array of addresses; None where it is 0. Read and retained under one hold of the GIL, like
+   routings_free: what is read was not freed. */
+PyObject *routing_of(PyObject *addresses, size_t index) {
+    Py_buffer buffer;
+    if (!array_from(addresses, 0, "addresses", sizeof(uint64_t), &buffer)) return NULL;
+    PyObject *result = NULL;
+    if (index >= (size_t)buffer.len / sizeof(uint64_t)) {
+        PyErr_SetString(PyExc_IndexError, "no such item");
+    } else {
+        routecap_routing *routing = (routecap_routing *)(uintptr_t)((const uint64_t *)buffer.buf)[index];
+        result = routing != NULL && routecap_routing_retain(routing) < 0 ? result_of(ROUTECAP_ERR_INTERNAL) : new_routing(routing);
+    }
+    if (buffer.obj != NULL) PyBuffer_Release(&buffer);
+    return result;
 }
 
 /* Free the references in an array of addresses, and set these to 0. */

@@ -465,6 +465,15 @@ def test_wrong_spans_are_refused(capturer: routecap.Capturer) -> None:
         capturer.step(99).poll()
 
 
+def test_statuses_are_one_for_each_span_also_of_spans_in_two_dimensions(capturer: routecap.Capturer) -> None:
+    forward(capturer, expected_ids(1, 4))
+    spans = routecap.spans(4, request=capturer.open_batch(4), rows=1, sink_row=np.arange(4)).reshape(2, 2)
+    memory = np.full(4, 77, np.int32)
+    with pytest.raises(ValueError):
+        capturer.issue(spans, status=memory[:2])
+    assert (memory == 77).all()
+
+
 def test_positions_come_from_the_device(capturer: routecap.Capturer) -> None:
     request = capturer.open()
     ids = expected_ids(1, 4)
@@ -582,6 +591,30 @@ def test_drafts_are_settled_one_by_one_and_in_batches(capturer: routecap.Capture
         requests[0].accept(step, [-1])
 
 
+def test_a_batch_has_one_dimension(capturer: routecap.Capturer) -> None:
+    calls = (
+        (capturer.accept_batch, routecap.accept_dtype),
+        (capturer.extract_batch, routecap.extract_dtype),
+        (capturer.finish_batch, routecap.finish_dtype),
+        (capturer.close_batch, np.uint64),
+    )
+    for call, dtype in calls:
+        with pytest.raises(TypeError):
+            call(np.zeros((2, 2), dtype))  # type: ignore[operator]
+
+
+def test_counts_whose_sum_wraps_to_the_paths_are_refused(capturer: routecap.Capturer) -> None:
+    request = capturer.open()
+    forward(capturer, expected_ids(1, 8))
+    step = capturer.issue(routecap.spans(2, request=int(request), position=[0, 4], rows=4, sink_row=[0, 4], flags=DRAFT))
+    items = np.zeros(2, routecap.accept_dtype)
+    items["request"], items["step"], items["count"] = int(request), int(step), [2**64 - 4, 8]
+    memory = np.arange(8, dtype=np.uint32)
+    with pytest.raises(ValueError, match="paths has 4 indices"):
+        capturer.accept_batch(items, memory[4:])
+    assert (items["rows"] == 0).all()
+
+
 def test_a_prefix_is_attached_from_the_routing_that_computed_it(capturer: routecap.Capturer, routing: routecap.Routing) -> None:
     request = capturer.open()
     request.attach(routing, 8)
@@ -621,6 +654,9 @@ def test_a_batch_makes_routings_when_they_are_asked_for(capturer: routecap.Captu
     assert shared.status == routecap.Status.PARTIAL and len(shared) == 4 and reads["status"][3] == routecap.Status.ERR_UNKNOWN_REQUEST
     with pytest.raises(KeyError):
         shared[3]
+    reads["first"] = [0, 5, 0, 0]
+    with pytest.raises(IndexError):  # which is not the end of the iteration
+        list(capturer.extract_batch(reads))
     ends = np.zeros(3, routecap.finish_dtype)
     ends["request"], ends["rows"] = handles, 4
     with capturer.finish_batch(ends) as routings:

@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 import routecap
 from helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, run
+from routecap import _structs as structs
+from routecap._library import raw
 from routecap._routing import wait
 
 
@@ -141,6 +143,85 @@ def test_closing_waits_for_calls_on_other_threads() -> None:
         assert not reader.is_alive()
     stop.set()
     assert outcomes == ["the capturer is closed"] * 4
+
+
+def test_a_sink_that_is_asked_for_while_the_capturer_closes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    capturer = routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
+    read = structs.sink.read
+
+    def close_first(memory: Any) -> Any:
+        closing = threading.Thread(target=capturer.close)
+        closing.start()
+        closing.join()
+        return read(memory)
+
+    monkeypatch.setattr(structs.sink, "read", close_first)
+    with pytest.raises(routecap.Error, match="closed"):
+        capturer.sink(0)
+
+
+def test_a_routing_that_is_taken_while_its_batch_is_freed_is_an_error(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    capturer = make()
+    reads = np.zeros(2, routecap.extract_dtype)
+    reads["request"] = int(capturer.open())
+    batch = capturer.extract_batch(reads)
+    routing_of = raw.routing_of
+
+    def free_first(*arguments: Any) -> Any:
+        freeing = threading.Thread(target=batch.free)
+        freeing.start()
+        freeing.join()
+        return routing_of(*arguments)
+
+    monkeypatch.setattr(raw, "routing_of", free_first)
+    with pytest.raises(routecap.Error, match="freed"):
+        batch[1]
+
+
+def test_calls_of_the_forward_path_on_two_threads_at_once_are_refused() -> None:
+    rows, k = 1 << 16, 8
+    ids = np.tile(np.arange(k, dtype=np.int32), (rows, 1))
+    stop = threading.Event()
+
+    def record() -> None:
+        while not stop.is_set():
+            try:
+                capturer.begin(rows)
+                capturer.record(0, ids)
+            except routecap.Error:
+                pass  # the other thread was first
+
+    uses: list[Any] = [
+        lambda: capturer.sink(0),  # first: it harms nothing if it is let in
+        lambda: capturer.bind(0, bound),
+        lambda: capturer.begin(1),
+        lambda: capturer.record(0, ids[:1]),
+        lambda: capturer.record_layers(ids[None, :1]),
+        lambda: capturer.route(0, routecap.Router("softmax"), np.zeros((1, EXPERTS), np.float32)),
+        lambda: capturer.record_received(0, ranks=1, rank=0, tokens_per_rank=1, ids=ids[:1].copy(), global_ids=ids[:1].copy()),
+        lambda: capturer.snapshot(),
+        lambda: capturer.issue(None),
+        lambda: capturer.discard(),
+        lambda: capturer.probe(1),
+    ]
+    bound = np.zeros((rows, k), np.int16)
+    with routecap.Capturer(layers=1, k=k, experts=EXPERTS, rows=rows) as capturer:
+        recording = threading.Thread(target=record)
+        recording.start()
+        try:
+            for number, use in enumerate(uses):
+                assert any(is_refused(use) for _ in range(20_000)), number
+        finally:
+            stop.set()
+            recording.join()
+
+
+def is_refused(use: Any) -> bool:
+    try:
+        use()
+    except routecap.Error as error:
+        return "another thread" in str(error)
+    return False
 
 
 def test_a_wait_without_end_is_interrupted_by_a_signal() -> None:

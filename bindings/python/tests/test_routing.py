@@ -122,7 +122,8 @@ def test_a_mask_that_does_not_fit_is_refused(routing: routecap.Routing) -> None:
     out = np.empty((20, LAYERS, K), np.int32)
     readonly = np.empty((20, LAYERS), bool)
     readonly.flags.writeable = False
-    for mask in (np.empty((20, LAYERS - 1), bool), np.empty((20, LAYERS), np.int32), np.empty((20, LAYERS, 2), bool)[..., 0], readonly):
+    listed = [[False] * LAYERS] * 20  # into which nothing can be written
+    for mask in (np.empty((20, LAYERS - 1), bool), np.empty((20, LAYERS), np.int32), np.empty((20, LAYERS, 2), bool)[..., 0], readonly, listed):
         with pytest.raises(ValueError):
             routing.copy_to(out, mask=mask)
 

@@ -504,8 +504,8 @@ class Capturer:
     or __cuda_array_interface__, on the capturer's device. `stream` is a number or an object of torch, cupy or CUDA Python; None is the setting
     `stream`, or else the current stream of the framework whose tensor is given, or else of torch or cupy if one of them is in use.
 
-    The methods that take a stream, `bind` and `sink` are for one thread at a time; all others for any thread at any time. An engine's tensors must
-    stay as they are until its stream has come to the work that reads them, as with any other kernel.
+    The methods that take a stream, `bind` and `sink` are for one thread at a time, and an Error (ERR_STATE) for a second; all others for any thread
+    at any time. An engine's tensors must stay as they are until its stream has come to the work that reads them, as with any other kernel.
     """
 
     @documented("routecap_capturer_create")
@@ -645,7 +645,7 @@ class Capturer:
         """
         if spans is not None and spans.dtype != structs.span_dtype:
             raise error(Status.ERR_DTYPE, "spans must be an array of routecap.span_dtype")
-        if status is not None and (status.dtype != np.int32 or len(status) != (0 if spans is None else len(spans))):
+        if status is not None and (status.dtype != np.int32 or status.shape != ((0,) if spans is None else spans.shape)):
             raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each span")
         options = None
         if tag or positions is not None or snapshot is not Snapshot.TAKE:
@@ -957,16 +957,17 @@ class Capturer:
         """Where a layer is written, [rows, k]: a NumPy array, or a DeviceArray on CUDA; None if it has no memory yet. It stays valid after
         `close`."""
         memory = structs.sink.empty()
-        raw.routecap_sink_layer(self._handle, layer, memory)
+        handle = self._handle
+        raw.routecap_sink_layer(handle, layer, memory)
         dtype, address, rows, k, row_stride, _ = structs.sink.read(memory)
         if not address:
             return None
         if not self._host:
-            return DeviceArray(address, Dtype(dtype), (rows, k), row_stride, self._place, self._handle)
+            return DeviceArray(address, Dtype(dtype), (rows, k), row_stride, self._place, handle)
         kind = numpy_dtype(dtype)
         elements = (rows - 1) * row_stride + k
         view: NDArray[Any] = np.ndarray(
-            (rows, k), kind, raw.memory(address, elements * kind.itemsize, 1, self._handle), strides=(row_stride * kind.itemsize, kind.itemsize)
+            (rows, k), kind, raw.memory(address, elements * kind.itemsize, 1, handle), strides=(row_stride * kind.itemsize, kind.itemsize)
         )
         return view
 
@@ -1062,15 +1063,16 @@ class Capturer:
 
         Each item keeps its first `count` rows; or, with `paths`, those that `count` indices name: all items' indices, one after another.
         """
-        if items.dtype != structs.accept_dtype:
-            raise error(Status.ERR_DTYPE, "items must be an array of routecap.accept_dtype")
+        if items.dtype != structs.accept_dtype or items.ndim != 1:
+            raise error(Status.ERR_DTYPE, "items must be a one-dimensional array of routecap.accept_dtype")
         if paths is None:
             items["rows"] = 0
         else:
             paths = integers(paths, np.uint32)
+            size = paths.size  # type: ignore[union-attr]
             ends = np.cumsum(items["count"], dtype=np.uint64)
-            if len(ends) and int(ends[-1]) != len(paths):  # type: ignore[arg-type]
-                raise error(Status.ERR_SHAPE_MISMATCH, f"paths has {len(paths)} indices, the items keep {ends[-1]}")  # type: ignore[arg-type]
+            if items["count"].max(initial=0) > size or len(ends) and int(ends[-1]) != size:  # counts beyond might wrap the sum
+                raise error(Status.ERR_SHAPE_MISMATCH, f"paths has {size} indices, the items keep {sum(items['count'].tolist())}")
             items["rows"] = (ends - items["count"]) * np.uint64(4) + np.uint64(describe(paths, "paths").address)
         status: Status = raw.routecap_request_accept_batch(self._handle, items)
         return status
@@ -1126,8 +1128,8 @@ class Capturer:
         return self._batch(raw.routecap_request_extract_batch, items, structs.extract_dtype, "extract_dtype")
 
     def _batch(self, call: Callable[[Any, Any], Any], items: NDArray[np.void], dtype: Any, name: str) -> Routings:
-        if items.dtype != dtype:
-            raise error(Status.ERR_DTYPE, f"items must be an array of routecap.{name}")
+        if items.dtype != dtype or items.ndim != 1:
+            raise error(Status.ERR_DTYPE, f"items must be a one-dimensional array of routecap.{name}")
         return Routings(call(self._handle, items), items)
 
     @documented("routecap_request_extract_into")
@@ -1199,7 +1201,7 @@ class Capturer:
             raise error(Status.ERR_DTYPE, "requests must be a uint64 array of handles")
         if status is None:
             status = np.empty(len(handles), np.int32)
-        elif status.dtype != np.int32 or len(status) != len(handles):
+        elif status.dtype != np.int32 or status.shape != handles.shape:
             raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each request")
         outcome: Status = raw.routecap_request_close_batch(self._handle, handles, status, len(handles))
         if self._ids:

@@ -117,8 +117,7 @@ def copy_into(
     if layers == 1:
         layer_stride = max(layer_stride, tensor.shape[rows] * row_stride, k)
     if mask is not None:
-        mask = np.asarray(mask)
-        if mask.shape != tensor.shape[:2] or mask.dtype not in (np.dtype(np.bool_), np.dtype(np.uint8)):
+        if not isinstance(mask, np.ndarray) or mask.shape != tensor.shape[:2] or mask.dtype not in (np.dtype(np.bool_), np.dtype(np.uint8)):
             raise error(Status.ERR_SHAPE_MISMATCH, f"mask must be an array of bool or uint8 of shape {tensor.shape[:2]}")
         mask = mask.view(np.uint8)
     elements = 0
@@ -538,6 +537,10 @@ class Routing:
     def __len__(self) -> int:
         return self.rows
 
+    def __bool__(self) -> bool:
+        """True, also without rows and while it is pending: a routing is something."""
+        return True
+
     @overload
     def __getitem__(self, index: int) -> NDArray[Any]: ...
     @overload
@@ -818,11 +821,16 @@ class Routings(Sequence[Routing]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
-        address = int(self._addresses[index])
-        if address:
-            return Routing._of(raw.routing_of(address))
-        status = Status(self.statuses[index])
+        number = range(len(self))[index]
+        handle = raw.routing_of(self._addresses, number)
+        if handle is not None:
+            return Routing._of(handle)
+        status = Status(self.statuses[number])
         raise error(status) if status < 0 else error(Status.ERR_STATE, "the routing was freed")
+
+    def __iter__(self) -> Iterator[Routing]:
+        for number in range(len(self)):  # not by Sequence, for which the IndexError of a refused item is the end
+            yield self[number]
 
     def free(self) -> None:
         """Free them all now. Those that were taken out as objects stay valid."""

@@ -86,7 +86,7 @@ class Requests:
 
     def read(self, state: RequestState) -> routecap.Routing | None:
         """All rows of a request now, which goes on if it does. Waits for those in flight. None if it has none."""
-        routing = state.routing or state.earlier
+        routing = state.earlier if state.routing is None else state.routing
         if state.handle:
             # A span whose positions only the device knows may be anything within its bounds until it lands.
             if self.last_step is not None:
@@ -123,7 +123,7 @@ class Requests:
             state = self.live.pop(name, None)
             if state is None:
                 continue
-            if self._keep_ended and (state.handle or state.earlier) and state.routing is None:
+            if self._keep_ended and (state.handle or state.earlier is not None) and state.routing is None:
                 if (older := self._ended.pop(name, None)) is not None:
                     forgotten.append(older)
                 self._ended[name] = state
