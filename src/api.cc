@@ -83,7 +83,6 @@ void clear_routings(Item *items, size_t item_size, size_t count) noexcept {
 }
 
 int32_t slice(const Routing &routing, uint64_t first, uint64_t rows, Routing **slice) {
-    const auto ull = [](uint64_t n) { return static_cast<unsigned long long>(n); };
     if (first < routing.first() || first > routing.end() || (rows != ROUTECAP_ALL && rows > routing.end() - first))
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows from %llu of a routing of rows [%llu,%llu)", ull(rows), ull(first), ull(routing.first()),
                       ull(routing.end()));

@@ -285,7 +285,7 @@ void Filing::tally(const uint8_t *ids, const uint8_t *validity) {
     for (uint32_t l = 0; l < shape_->layers; l++) {
         if (validity != nullptr && Shape::valid(validity, l)) continue;
         invalid_[l]++;
-        const uint8_t reason = ids != nullptr ? ids[static_cast<size_t>(l) * shape_->cell_bytes] : uint8_t{ROUTECAP_MISSING_UNWRITTEN};
+        const int32_t reason = ids != nullptr ? shape_->reason(ids, l) : ROUTECAP_MISSING_UNWRITTEN;
         if (reason == ROUTECAP_MISSING_OUT_OF_RANGE) {
             counters_.layers[l].out_of_range++;
         } else if (reason == ROUTECAP_MISSING_DUPLICATE) {

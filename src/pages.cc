@@ -115,7 +115,7 @@ void PagePool::give_memory(void *memory, size_t bytes) {
     if (bytes == page_bytes_) {
         std::lock_guard lock(mutex_);
         const size_t idle_bytes = (idle_.size() + 1) * page_bytes_;
-        if (idle_.size() < idle_.capacity() && used() + idle_bytes <= budget_) {
+        if (idle_bytes <= kIdleBytes && idle_.size() < idle_.capacity() && used() + idle_bytes <= budget_) {
             idle_.push_back(memory);
             return;
         }
