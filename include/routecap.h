@@ -275,7 +275,7 @@ typedef struct routecap_config {
     int32_t sink_dtype;  /* of the library's sink: I16 (default), I32 or I64 */
     uint32_t flags;      /* ROUTECAP_CONFIG_* */
     int32_t id_space;    /* ROUTECAP_ID_SPACE_*: what the recorded ids are; travels with every routing */
-    uint32_t max_requests; /* open at a time; default 65536 */
+    uint32_t max_requests; /* open at a time; default 65536, at most 16777216 */
     uint32_t reserved;     /* 0 */
     uint64_t budget_bytes; /* upper limit of the memory for captured rows, routings included; default 1 GiB; at least one page (routecap_memory) */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly ascending; default 0..layers-1 */
@@ -382,8 +382,8 @@ ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, route
  *
  * @param config    The arrays it points to are copied.
  * @param capturer  Receives the capturer, to be passed to routecap_capturer_destroy; NULL on error.
- * @return ROUTECAP_ERR_NO_BACKEND: the backend is not in this build or not usable on this machine; ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE;
- *         ROUTECAP_ERR_THREAD.
+ * @return ROUTECAP_ERR_NO_BACKEND: the backend is not in this build or not usable on this machine; ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE,
+ *         ROUTECAP_ERR_DEVICE_LOST; ROUTECAP_ERR_THREAD.
  */
 ROUTECAP_API int32_t routecap_capturer_create(const routecap_config *config, routecap_capturer **capturer);
 
@@ -391,7 +391,8 @@ ROUTECAP_API int32_t routecap_capturer_create(const routecap_config *config, rou
  * Destroy a capturer. NULL is allowed.
  *
  * Waits until all steps issued so far have landed; after it returns the library touches no memory of the engine. Routings stay valid, and
- * those of routecap_request_finish are ready; threads that wait for one may go on waiting meanwhile. In a forked child it does nothing.
+ * those of routecap_request_finish are ready, even where there is no memory left to hand their rows over: those rows are missing then. Threads
+ * that wait for a routing may go on waiting meanwhile. In a forked child it does nothing.
  */
 ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
 
@@ -450,7 +451,7 @@ typedef struct routecap_sink {
  *
  * @param sink  rows >= the capturer's rows, k == the capturer's k.
  * @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too small, another k); ROUTECAP_ERR_DTYPE;
- *         ROUTECAP_ERR_STATE (the address of a layer is fixed).
+ *         ROUTECAP_ERR_STATE (the address of a layer is fixed); ROUTECAP_ERR_DEVICE, ROUTECAP_ERR_DEVICE_LOST.
  */
 ROUTECAP_API int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers, const routecap_sink *sink);
 
@@ -512,7 +513,7 @@ typedef struct routecap_source {
  *
  * Call it after top-k and before anything rewrites the ids. Rows of one layer may come in several calls (micro-batches, chunks) as long as
  * they are disjoint: of a row recorded twice one is kept, the first where the order is known. If begin and both records were made outside
- * graph capture, with nothing issued, discarded or captured since, and neither row_index nor live_rows nor row_base, the second call is
+ * graph capture, with no snapshot, issue, discard or capture since, and neither row_index nor live_rows nor row_base, the second call is
  * refused with ROUTECAP_ERR_CONFLICT; otherwise its cells are dropped, counted, and reported by routecap_step_finalize. Rows at or beyond
  * the number begun are dropped and counted; without a begin, that is all rows.
  *
@@ -906,7 +907,7 @@ ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routeca
  * order of spans and rows is the first.
  *
  * accept, truncate, fork, attach, finish and close apply to all steps issued before them, landed or not, and to none issued after. The rows
- * that they change can be read once those of these steps that concern the request have landed.
+ * that they change, and rows between these, can be read once those of these steps that concern the request have landed.
  *
  * The batch forms make one call of many. They return ROUTECAP_OK if every item has the status ROUTECAP_OK, otherwise ROUTECAP_PARTIAL: look
  * at the status of each item. ============================================================================================== */
@@ -974,7 +975,7 @@ ROUTECAP_API int32_t routecap_request_truncate(routecap_capturer *capturer, rout
 
 /**
  * Open a request that begins with rows 0..rows-1 of another: several samples of one prompt, a beam. The pages are shared, not copied. Rows in
- * flight are included once they land; provisional rows are not.
+ * flight are included once they land; provisional rows are not. Without memory for its table of pages the child's shared rows are missing.
  *
  * Until the rows of steps in flight have landed, the shared rows cannot be taken from the parent (ROUTECAP_ERR_NOT_READY).
  *
@@ -1003,7 +1004,7 @@ ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routec
 
 /* ---- Reading ------------------------------------------------------------------------------- */
 
-/* Why a cell is missing. */
+/* Why a cell is missing. Where two rows of one position lack it the first one's reason stays, unless that row has no valid cell and the other has. */
 #define ROUTECAP_MISSING_ABSENT 1 /* no row is kept: never issued, lost, refused, cut, taken, not begun or not in the snapshot */
 #define ROUTECAP_MISSING_UNWRITTEN 2 /* the layer did not write it, or not completely, in its step */
 #define ROUTECAP_MISSING_OUT_OF_RANGE 3 /* an id outside [0, experts) */
@@ -1137,7 +1138,8 @@ ROUTECAP_API int32_t routecap_copy_options_init(routecap_copy_options *options, 
  * @param needed      Receives the bytes that dst needs; may be NULL. Set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
  * @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is written);
  *         ROUTECAP_ERR_DTYPE (ids up to experts-1, or the fill, do not fit); ROUTECAP_ERR_UNKNOWN_LAYER;
- *         ROUTECAP_ERR_ARGUMENT (strides that make cells overlap; a fill that is an expert id).
+ *         ROUTECAP_ERR_ARGUMENT (strides that do not put all layers of a row before the next row, or all rows of a layer before the next layer; a
+ *         fill that is an expert id).
  */
 ROUTECAP_API int32_t routecap_request_extract_into(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows,
                                                    const routecap_copy_options *options, void *dst, size_t dst_bytes, uint8_t *mask,
@@ -1206,11 +1208,12 @@ typedef struct routecap_segment {
     uint64_t rows;
     const void *ids;         /* [rows, layers, k] in C order; NULL: all cells of these rows are missing (ABSENT) */
     const uint8_t *validity; /* [rows, validity_bytes]: bit l % 8 of byte l / 8 is set if layer l is valid; NULL: all are */
-    const uint64_t *tags;    /* [rows] the tag of each row; NULL: `tag` is that of all */
+    const uint64_t *tags;    /* [rows] the tag of each row, without meaning where all cells are ABSENT; NULL: `tag` is that of all */
     uint64_t tag;
 } routecap_segment;
 
-/* A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but for the first: its reason, ROUTECAP_MISSING_*. */
+/* A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but for the first: its reason,
+ * ROUTECAP_MISSING_*, or UNWRITTEN where it is anything else, as it may be in foreign bytes. */
 typedef struct routecap_view {
     uint32_t struct_size;
     int32_t dtype;           /* of the ids: U8 if experts <= 256, otherwise I16 */
@@ -1435,7 +1438,7 @@ typedef struct routecap_serialized {
  * header_bytes and bytes before you make room for them.
  *
  * @param data   The first bytes of it.
- * @param bytes  ROUTECAP_SERIALIZED_MIN or more (ROUTECAP_ERR_BUFFER_TOO_SMALL otherwise).
+ * @param bytes  ROUTECAP_SERIALIZED_MIN or more (ROUTECAP_ERR_BUFFER_TOO_SMALL otherwise, unless the first bytes show that it is none).
  * @param info   Filled.
  * @return ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL.
  */

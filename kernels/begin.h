@@ -15,7 +15,7 @@ constexpr uint32_t begin_items(uint32_t rows, uint32_t k, uint32_t element) {
 }
 
 struct Begin {
-    const SinkLayer *layers;
+    SinkTable layers;
     uint32_t layer_count;
     uint32_t k;
     uint32_t rows;
@@ -28,7 +28,7 @@ struct Begin {
     ROUTECAP_BODY uint32_t inner() const { return items; }
 
     ROUTECAP_BODY void item(uint32_t l, uint32_t i) const {
-        const SinkLayer &layer = layers[l];
+        const SinkLayer layer = layers[l];
         if (layer.ids == nullptr) return;
         const uint32_t element = layer.dtype == ROUTECAP_DTYPE_I16 ? 2 : layer.dtype == ROUTECAP_DTYPE_I32 ? 4 : 8;
         unsigned char *ids = static_cast<unsigned char *>(layer.ids);
@@ -56,6 +56,7 @@ private:
     ROUTECAP_BODY static void fill(unsigned char *to, uint32_t bytes) {
 #if defined(__CUDA_ARCH__)
         const auto run = [&]<class Word>(Word word) {
+#pragma unroll 1
             for (uint32_t b = 0; b < bytes; b += sizeof word) *reinterpret_cast<Word *>(to + b) = word;
         };
         constexpr uint32_t p = 0x80808080;

@@ -26,6 +26,25 @@ struct SinkLayer {
     uint32_t experts;
 };
 
+// The sinks of all layers: a table in memory or, where they are alike and equally far apart, what every one follows from. A kernel has the latter at
+// hand, while a step of an engine has long pushed a table out of the device's caches.
+struct SinkTable {
+    const SinkLayer *layers;
+    SinkLayer first{};
+    int64_t layer_bytes = 0;  // from one layer to the next; 0: they are in the table
+
+    SinkTable() = default;
+    SinkTable(const SinkLayer *table) : layers(table) {}
+    SinkTable(const SinkLayer *table, const SinkLayer &layer, int64_t bytes) : layers(table), first(layer), layer_bytes(bytes) {}
+
+    ROUTECAP_BODY SinkLayer operator[](uint32_t layer) const {
+        if (layer_bytes == 0) return layers[layer];
+        SinkLayer sink = first;
+        sink.ids = static_cast<uint8_t *>(sink.ids) + layer * layer_bytes;
+        return sink;
+    }
+};
+
 // A begun row that nobody wrote: bytes 0x80, a negative number in every dtype. An id that cannot be one is recorded as kInvalidId.
 constexpr unsigned char kPoisonByte = 0x80;
 template <class T>

@@ -10,13 +10,17 @@ __device__ inline void run(const Body &body) {
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner(); i += gridDim.x * blockDim.x) body.item(0, i);
 }
 
-// A snapshot has a thread for every cell: the eight of a byte of validity are neighbours in a warp. What a thread needs of the layers' table it reads
-// while the control words are still on their way.
+// Starts fetching what a thread will read: what the host's caches do by themselves.
+__device__ inline void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" : : "l"(p)); }
+
+// A snapshot has a thread for every cell: the eight of a byte of validity are neighbours in a warp. The ids of its first cell are fetched while the
+// control words are still on their way: when a step ends, neither is in a cache.
 template <class Id, uint32_t K>
 __device__ inline void run(const Snapshot<Id, K> &body) {
     const uint32_t cells = body.inner() * 8, lane = threadIdx.x % 32;
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     SinkLayer sink = body.layers[min(i % cells, body.layer_count - 1)];
+    if (i / cells < body.layout.rows && sink.ids != nullptr) with_row(sink, i / cells, [](auto *ids) { prefetch(ids); });
     const uint32_t items = body.outer() * cells;
     uint8_t *to = items > 0 ? body.slot() : nullptr;
     for (uint32_t first = i - lane; first < items; first += gridDim.x * blockDim.x, i = first + lane) {
@@ -42,18 +46,11 @@ __device__ inline void run(const Record<K, L> &body) {
         body.item(L == 1 ? 0 : i / inner, L == 1 ? i : i % inner);
 }
 
+// Begin is in the way of the step, and its code in no cache: it is kept short. A row of blocks for every layer.
 __device__ inline void run(const Begin &body) {
-    const auto each = [&]<class Count>(Count items) {
-        const uint32_t inner = body.inner();
-        for (Count i = blockIdx.x * blockDim.x + threadIdx.x; i < items; i += gridDim.x * blockDim.x)
-            body.item(static_cast<uint32_t>(i / inner), static_cast<uint32_t>(i % inner));
-    };
-    const uint64_t items = uint64_t{body.outer()} * body.inner();
-    if (items < uint32_t{1} << 31)
-        each(static_cast<uint32_t>(items));
-    else
-        each(items);
-    if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) body.once();
+#pragma unroll 1
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner(); i += gridDim.x * blockDim.x) body.item(blockIdx.y, i);
 }
 
 }  // namespace routecap::kernels

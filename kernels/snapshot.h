@@ -35,7 +35,7 @@ ROUTECAP_BODY bool distinct(const Id *ids, uint32_t k) {
 
 template <class Id, uint32_t K>
 struct Snapshot {
-    const SinkLayer *layers;
+    SinkTable layers;
     uint32_t layer_count;
     uint32_t k;
     Control *control;

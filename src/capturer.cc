@@ -201,7 +201,7 @@ int32_t Capturer::stats(routecap_stats *stats) const {
             out.cells_out_of_range += c.layers[l].out_of_range;
             out.cells_duplicate += c.layers[l].duplicate;
         }
-        out.requests_open = c.requests_open;
+        out.requests_open = capture_->requests.count();
         out.steps_in_flight = out.steps_issued - out.steps_landed;
         out.bytes_in_use = capture_->pool.used();
         out.bytes_peak = capture_->pool.peak();

@@ -14,9 +14,7 @@ int32_t Capturer::find(routecap_request handle, Request **request) {
 // ---- Open -----------------------------------------------------------------------------------
 
 routecap_request Capturer::open_one(RowStore::Policy policy) {
-    auto captured = std::make_shared<Captured>(capture_->context, policy, config_.compare);
-    capture_->counters.requests_open++;
-    return capture_->requests.open(std::move(captured), policy);
+    return capture_->requests.open(OpenPtr(new Captured(capture_->context, policy, config_.compare)));
 }
 
 int32_t Capturer::open(const routecap_open_options *options, routecap_request *requests, size_t count) {
@@ -31,16 +29,13 @@ int32_t Capturer::open(const routecap_open_options *options, routecap_request *r
 
     std::lock_guard lock(capture_->mutex);
     if (!capture_->requests.reserve(count))
-        return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%zu more than the %llu open, of at most %u", count, ull(capture_->counters.requests_open),
+        return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%zu more than the %llu open, of at most %u", count, ull(capture_->requests.count()),
                       config_.max_requests);
     size_t opened = 0;
     try {
         for (; opened < count; opened++) requests[opened] = open_one(policy);
     } catch (const std::bad_alloc &) {
-        for (size_t i = 0; i < opened; i++) {
-            capture_->requests.close(requests[i]);
-            capture_->counters.requests_open -= 1;
-        }
+        for (size_t i = 0; i < opened; i++) capture_->requests.close(requests[i]);
         std::fill_n(requests, count, routecap_request{0});
         throw;
     }
@@ -62,7 +57,7 @@ int32_t Capturer::accept_one(const routecap_accept_item &item) {
         if (item.rows[i] >= drafts) return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %u of %llu drafts", item.rows[i], ull(drafts));
         if (i > 0 && item.rows[i] <= item.rows[i - 1]) return report(ROUTECAP_ERR_ARGUMENT, "rows do not ascend at index %llu", ull(i));
     }
-    Settle settle{request->rows, item.step, item.rows == nullptr ? item.count : 0, nullptr};
+    Settle settle{request->rows(), item.step, item.rows == nullptr ? item.count : 0, nullptr};
     if (item.rows != nullptr && item.count > 0) settle.kept = std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
     capture_->filing.make_room();
 
@@ -128,7 +123,7 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         request->operate(0, 0);
         request->flagged_end = std::min(request->flagged_end, rows);
         request->cuts.push_back({rows, request->operations, request->newest.step});
-        capture_->filing.append(request->after(), Truncate{request->rows, rows, pages});
+        capture_->filing.append(request->after(), Truncate{request->rows(), rows, pages});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -149,7 +144,7 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         capture_->filing.make_room();
         Intervals pages = parent->pages;
         pages.remove(rows / config_.shape->page_rows, UINT64_MAX);  // a page that is shared in part will be copied when it is written
-        *child = open_one(parent->policy);
+        *child = open_one(parent->rows()->policy());
         Request &c = *capture_->requests.find(*child);
         c.length = rows;
         c.pages = std::move(pages);
@@ -159,7 +154,7 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         parent->lending_end = parent->lending() ? std::max(parent->lending_end, rows) : rows;
         parent->lending_step = parent->newest.step;
         parent->lending_until = parent->operations;
-        capture_->filing.append(parent->after(), Fork{parent->rows, c.rows, rows});
+        capture_->filing.append(parent->after(), Fork{parent->rows(), c.rows(), rows});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -189,7 +184,7 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
         if (pending) request->inherited_after = std::max(request->inherited_after, routing->after());
         request->operate(first, rows);
         routing->retain();
-        capture_->filing.append(request->after(), Attach{request->rows, RoutingPtr(routing), rows});
+        capture_->filing.append(request->after(), Attach{request->rows(), RoutingPtr(routing), rows});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -205,13 +200,11 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     const bool all = rows == ROUTECAP_ALL;
     const uint64_t length = request->length, expected = all ? request->length_now(capture_->steps) : rows, after = request->after();
     capture_->filing.make_room();
-    if (!all && rows < std::max(length, request->flagged_end)) cut_in_flight(*request, rows);
-    Captured *captured = request->captured.get();
-    captured->routing.expect(after, expected, std::move(request->captured));
-    capture_->filing.append(after, Finish{captured, all ? length : rows, all});
+    if (!all && rows < request->issued_end()) cut_in_flight(*request, rows);
+    *routing = &request->captured->routing;
+    (*routing)->expect(after, expected);
+    capture_->filing.append(after, Finish{CapturedPtr(request->captured.release()), all ? length : rows, all});
     capture_->requests.close(handle);
-    capture_->counters.requests_open -= 1;
-    *routing = &captured->routing;
     return ROUTECAP_OK;
 }
 
@@ -233,7 +226,6 @@ int32_t Capturer::close_one(routecap_request handle) {
     cut_in_flight(*request, 0);
     capture_->filing.append(request->after(), Close{std::move(request->captured)});
     capture_->requests.close(handle);
-    capture_->counters.requests_open -= 1;
     return ROUTECAP_OK;
 }
 
@@ -251,12 +243,13 @@ int32_t Capturer::close(routecap_request request) {
 
 template <class Item, class One>
 int32_t Capturer::batch(Item *items, size_t item_size, size_t count, One one) {
-    if (int32_t s = check_array(items, count, item_size, sizeof(Item), "items"); s < 0) return s;
+    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
     bool ok = true;
     {
         std::lock_guard lock(capture_->mutex);
         for (size_t i = 0; i < count; i++) {
             if (i + Requests::kAhead < count) capture_->requests.prefetch(at(items, item_size, i + Requests::kAhead).request);
+            if (i + Requests::kAhead / 2 < count) capture_->requests.prefetch_more(at(items, item_size, i + Requests::kAhead / 2).request);
             Item &item = at(items, item_size, i);
             try {
                 item.status = one(item);

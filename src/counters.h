@@ -33,7 +33,6 @@ struct Counters {
     Counter rows_skipped, rows_overlapped, rows_mismatched, rows_dropped, cells_conflicting;
     Counter rows_landed;  // rows whose cells were counted per layer
     Counter silent_layers;
-    Counter requests_open;
     std::unique_ptr<LayerCounters[]> layers;
 
     explicit Counters(uint32_t layer_count) : layers(new LayerCounters[layer_count]) {}

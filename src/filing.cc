@@ -41,11 +41,11 @@ int32_t Filing::start(bool manual) {
 }
 
 void Filing::stop() {
+    stop_.store(true, std::memory_order_release);
     if (manual_) {
         context_->landing->set_progress({});
         while (!progress()) std::this_thread::yield();
     } else if (worker_.joinable()) {
-        stop_.store(true, std::memory_order_release);
         wake();
         worker_.join();
     }
@@ -148,10 +148,14 @@ bool Filing::apply(LogEntry &entry) {
                     settled(rows.reject_drafts());
                     rows.clear();
                 } catch (const std::bad_alloc &) {
-                    return false;
+                    constexpr uint32_t kPatience = 100;  // at the capturer's end, which must not wait for memory for ever
+                    if (!stop_.load(std::memory_order_relaxed) || ++refused_at_end_ < kPatience) return false;
+                    std::lock_guard lock(rows.mutex);
+                    segments.clear();
+                    settled(rows.reject_drafts());
+                    rows.clear();
                 }
                 what.captured->routing.fill(0, end, std::move(segments));
-                what.captured->routing.release();
             } else if constexpr (std::is_same_v<What, Close>) {
                 RowStore &rows = what.captured->rows;
                 std::lock_guard lock(rows.mutex);

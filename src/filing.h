@@ -22,13 +22,21 @@
 
 namespace routecap {
 
-// The rows of a request, and the routing that they become when it is finished: made together, so that finishing allocates nothing.
+// The rows of a request, and the routing that they become when it is finished: made together, so that finishing allocates nothing. It lives as
+// long as there are references to the routing. An open request has two, which are its user's and its filer's once it is finished, so that
+// finishing counts nothing either: a locked instruction there would wait for every line that was written before.
 struct Captured {
     RowStore rows;
-    Routing routing;
+    alignas(64) Routing routing;  // the engine's thread writes it while a worker files rows
 
-    Captured(const ContextPtr &context, RowStore::Policy policy, bool compare) : rows(context, policy, compare), routing(context) {}
+    Captured(const ContextPtr &context, RowStore::Policy policy, bool compare) : rows(context, policy, compare), routing(context, this, 2) {}
 };
+template <uint32_t references>
+struct CapturedRelease {
+    void operator()(const Captured *captured) const { captured->routing.release(references); }
+};
+using CapturedPtr = std::unique_ptr<Captured, CapturedRelease<1>>;
+using OpenPtr = std::unique_ptr<Captured, CapturedRelease<2>>;  // an open request's
 
 // What can be in the log. Pointers to a RowStore are valid until the Finish or Close of its request was applied.
 struct FileStep {
@@ -56,12 +64,12 @@ struct Attach {
     uint64_t end;
 };
 struct Finish {
-    Captured *captured;  // its routing holds it; this releases one of the routing's references
+    CapturedPtr captured;
     uint64_t end;
     bool all;  // the routing ends where the rows do
 };
 struct Close {
-    std::shared_ptr<Captured> captured;
+    OpenPtr captured;
 };
 
 struct LogEntry {
@@ -126,6 +134,7 @@ private:
     // Only whoever files touches these.
     std::vector<LogEntry> pending_;
     std::vector<uint64_t> unwritten_, invalid_;  // of the step being filed, per layer
+    uint32_t refused_at_end_ = 0;                // times that memory was refused since stop
     uint64_t tallied_ = 0;                       // rows of it
     bool any_missing_ = false;
 };

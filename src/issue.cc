@@ -67,7 +67,7 @@ struct Capturer::Issue {
 int32_t Capturer::check_spans(Issue &issue) {
     constexpr uint32_t kFlags = ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS;
     const routecap_issue_options &options = issue.options;
-    if (int32_t s = check_array(issue.spans, issue.count, issue.span_size, sizeof(routecap_span), "spans"); s < 0) return s;
+    if (int32_t s = check_items(reinterpret_cast<const routecap_span *>(issue.spans), issue.count, issue.span_size, "spans"); s < 0) return s;
     if (issue.count >= kNone) return report(ROUTECAP_ERR_ARGUMENT, "%zu spans", issue.count);
     if (options.snapshot != ROUTECAP_SNAPSHOT_TAKE && options.snapshot != ROUTECAP_SNAPSHOT_MAKE)
         return report(ROUTECAP_ERR_ARGUMENT, "options.snapshot is %d", options.snapshot);
@@ -79,10 +79,6 @@ int32_t Capturer::check_spans(Issue &issue) {
     if (checked_.size() < issue.count) checked_.resize(issue.count);
     for (uint32_t i = 0; i < issue.count; i++) {
         if (i + Requests::kAhead < issue.count) capture_->requests.prefetch(issue.span(i + Requests::kAhead).request);
-        if (issue.span_size != sizeof(routecap_span)) {
-            routecap_span known;
-            if (int32_t s = read_struct(known, &issue.span(i), issue.span_size, "spans"); s < 0) return s;
-        }
         const routecap_span &span = issue.span(i);
         const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
         if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
@@ -100,6 +96,12 @@ int32_t Capturer::check_spans(Issue &issue) {
         checked_[i] = {request, kNone};
         if (request == nullptr) continue;
         if (!issue.ordinary(span, *request)) issue.wanted += issue.memory(span, *request, capture_->pool).bytes;
+        if ((span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0) {
+            request->check_drafts = request->drafts_checked == checks_ ? request->check_drafts + 1 : 1;
+            request->drafts_checked = checks_;
+            const size_t drafts = request->drafts.size() + request->check_drafts;
+            if (drafts > request->drafts.capacity()) request->drafts.reserve(2 * drafts + 2);
+        }
         if (span.flags != 0) continue;
         if (request->check == checks_) {
             checked_[i].previous = request->check_last;
@@ -132,7 +134,7 @@ inline int32_t Capturer::issue_span(Issue &issue, uint32_t index) {
     if (!issue.ordinary(span, *request)) return issue_special(issue, index);
     const uint64_t end = span.position + span.rows;
     request->length = std::max(request->length, end);
-    hand_over(issue, span, *request, {.rows = request->rows,
+    hand_over(issue, span, *request, {.rows = request->rows(),
                                       .position = span.position,
                                       .position_end = end,
                                       .cut = UINT64_MAX,
@@ -163,19 +165,15 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
     const bool speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0, device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
     const uint64_t end = device ? span.position_end : span.position + span.rows;
     const auto [first_page, end_page, pages, bytes] = issue.memory(span, request, pool);
-    const bool filed = !issue.lost && (bytes == 0 || issue.reserve(bytes, pool));
-    try {  // nothing below allocates
-        if (speculative && request.drafts.size() == request.drafts.capacity()) request.drafts.reserve(2 * request.drafts.size() + 4);
+    bool filed = !issue.lost && (bytes == 0 || issue.reserve(bytes, pool));
+    try {  // nothing else allocates
         if (filed && pages > 0) request.pages.add(first_page, end_page);
     } catch (const std::bad_alloc &) {
-        if (filed) pool.unreserve(bytes);
-        if (!speculative) request.length = std::max(request.length, end);
-        issue.rows_issued += span.rows;
-        if (!issue.lost) issue.rows_refused += span.rows;
-        return ROUTECAP_ERR_NO_MEMORY;
+        pool.unreserve(bytes);
+        filed = false;
     }
 
-    if (speculative || device) request.flagged_end = std::max(request.flagged_end, end);
+    if (speculative || device) request.changed = true, request.flagged_end = std::max(request.flagged_end, end);
     uint64_t draft_index = 0;
     if (speculative) {
         for (const DraftSpan &draft : request.drafts)
@@ -192,7 +190,7 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
     }
     request.device_positions |= device;
     if (device) issue.positions = std::max(issue.positions, span.sink_row + span.rows);
-    hand_over(issue, span, request, {.rows = request.rows,
+    hand_over(issue, span, request, {.rows = request.rows(),
                                      .position = span.position,
                                      .position_end = end,
                                      .cut = UINT64_MAX,
@@ -241,6 +239,10 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
 
     if (issue.wanted > 0 && capture_->pool.reserve(issue.wanted)) issue.reserved = issue.wanted;
     for (uint32_t i = 0; i < count; i++) {
+        if (i + Requests::kAhead < count) {
+            __builtin_prefetch(checked_[i + Requests::kAhead].request, 1);
+            if (issue.step) __builtin_prefetch(&issue.step->spans[i + Requests::kAhead], 1);
+        }
         const int32_t s = issue_span(issue, i);
         if (status != nullptr) status[i] = s;
         issue.partial |= s != ROUTECAP_OK;

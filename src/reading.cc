@@ -15,13 +15,14 @@ int32_t refuse_reading() { return report(ROUTECAP_ERR_DISABLED, "this capturer i
 // Finds the rows of a range, after checking that they exist, have landed and are as strict reading wants them. With `take` they leave the request.
 int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, bool take, Strictness strictness, Range &range,
                        std::vector<Segment> &segments) {
-    std::shared_ptr<Captured> captured;
+    CapturedPtr captured;
     uint64_t operations = 0;  // to wait for
     {
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
-        captured = request->captured;
+        request->captured->routing.retain();
+        captured.reset(request->captured.get());
         if (!capture_->filing.manual() && request->behind(capture_->steps)) operations = request->operations;
     }
     RowStore &store = captured->rows;
@@ -131,7 +132,7 @@ int32_t Capturer::extract(routecap_request request, uint64_t first, uint64_t row
 
 int32_t Capturer::extract_batch(routecap_extract_item *items, size_t item_size, size_t count) {
     if (!owner()) return refuse_reading();
-    if (int32_t s = check_array(items, count, item_size, sizeof *items, "items"); s < 0) return s;
+    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
     bool ok = true;
     for (size_t i = 0; i < count; i++) {
         routecap_extract_item &item = at(items, item_size, i);

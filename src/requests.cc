@@ -18,13 +18,12 @@ bool Requests::reserve(size_t count) {
     return true;
 }
 
-routecap_request Requests::open(std::shared_ptr<Captured> captured, RowStore::Policy policy) {
+routecap_request Requests::open(OpenPtr captured) {
     const uint32_t index = free_.back();
     free_.pop_back();
     Request &r = at(index);
     r.open = true;
-    r.policy = policy;
-    r.rows = &captured->rows;
+    count_.store(count() + 1, std::memory_order_relaxed);
     r.captured = std::move(captured);
     return static_cast<uint64_t>(r.generation) << 32 | (index + 1);
 }
@@ -32,18 +31,20 @@ routecap_request Requests::open(std::shared_ptr<Captured> captured, RowStore::Po
 void Requests::close(routecap_request handle) {
     Request &r = *find(handle);
     r.generation++;
+    count_.store(count() - 1, std::memory_order_relaxed);
     r.open = r.device_positions = false;
-    r.rows = nullptr;
     r.captured.reset();
-    r.length = r.flagged_end = 0;
-    r.pages.clear();
-    r.drafts.clear();  // keeps its memory
+    r.length = 0;
     r.newest = {};
-    r.inherited_after = 0;
+    r.pages.clear();
+    free_.push_back(static_cast<uint32_t>(handle) - 1);
+    if (!r.changed) return;
+    r.changed = false;
+    r.drafts.clear();  // keeps its memory
+    r.flagged_end = r.inherited_after = 0;
     r.operations = r.changing_first = r.changing_end = r.changing_until = 0;
     r.cuts.clear();
     r.lending_end = r.lending_step = r.lending_until = 0;
-    free_.push_back(static_cast<uint32_t>(handle) - 1);
 }
 
 }  // namespace routecap

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -41,21 +42,21 @@ struct DraftSpan {
 };
 
 struct alignas(64) Request {
-    // What issue touches, in the first cache line.
+    // All that certain rows need, in the first cache line.
     uint32_t generation = 0;
     bool open = false;
     bool device_positions = false;  // some span had them
-    RowStore::Policy policy = RowStore::Policy::keep;
-    RowStore *rows = nullptr;   // captured's
-    uint64_t length = 0;        // without spans that have device positions
-    Intervals pages;            // of the RowStore's table, in use or promised
+    bool changed = false;           // what comes after `pages` may differ from what it is in a new request
+    uint32_t check = 0;             // the last issue that looked at this request
+    uint32_t check_last = 0;        // and the last of its spans for it
+    OpenPtr captured;
+    uint64_t length = 0;            // without spans that have device positions
+    SpanLink newest;                // the newest span in flight; each links to the one before
+    Intervals pages;                // of the RowStore's table, in use or promised
 
-    SpanLink newest;               // the newest span in flight; each links to the one before
-    uint32_t check = 0;            // the last issue that looked at this request
-    uint32_t check_last = 0;       // and the last of its spans for it
-
-    std::shared_ptr<Captured> captured;
     std::vector<DraftSpan> drafts;
+    uint32_t drafts_checked = 0;   // the last issue that had drafts of this request
+    uint32_t check_drafts = 0;     // and how many
     uint64_t flagged_end = 0;      // one past the highest position that a draft, or a row with a device position, was issued for
     uint64_t inherited_after = 0;  // see after()
 
@@ -76,15 +77,20 @@ struct alignas(64) Request {
     // Children that may not have their rows yet: those before lending_end, of steps up to lending_step, until so many operations are applied.
     uint64_t lending_end = 0, lending_step = 0, lending_until = 0;
 
+    RowStore *rows() const { return &captured->rows; }
+
     // The step that must be filed before an operation on this request is applied.
-    uint64_t after() const { return std::max(newest.step, inherited_after); }
+    uint64_t after() const { return changed ? std::max(newest.step, inherited_after) : newest.step; }
+    // One past the highest position that was issued.
+    uint64_t issued_end() const { return changed ? std::max(length, flagged_end) : length; }
 
     // Counts an operation that adds or changes rows [first, end) once it is applied.
     void operate(uint64_t first, uint64_t end) {
+        changed = true;
         operations++;
         operated_after = after();
         if (first >= end) return;
-        const bool idle = applied() >= changing_until;
+        const bool idle = changing_until == 0 || applied() >= changing_until;
         changing_first = idle ? first : std::min(changing_first, first);
         changing_end = idle ? end : std::max(changing_end, end);
         changing_until = operations;
@@ -93,7 +99,7 @@ struct alignas(64) Request {
         return std::max(first, changing_first) < std::min(end, changing_end) && applied() < changing_until;
     }
 
-    uint64_t applied() const { return rows->applied.load(std::memory_order_acquire); }
+    uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
     // Operations that no step in flight holds up.
     bool behind(const Steps &steps) const { return applied() < operations && !steps.in_flight(operated_after); }
     bool lending() const { return applied() < lending_until; }
@@ -133,7 +139,7 @@ struct alignas(64) Request {
 private:
     uint64_t placed_end() const {
         const uint64_t cut = cut_not_applied();
-        return std::min(cut, rows->placed_end.load(std::memory_order_acquire));
+        return std::min(cut, rows()->placed_end.load(std::memory_order_acquire));
     }
 };
 
@@ -144,7 +150,7 @@ public:
     // Makes room for `count` more. False if there would be too many.
     bool reserve(size_t count);
     // Opens one; there must be room.
-    routecap_request open(std::shared_ptr<Captured> captured, RowStore::Policy policy);
+    routecap_request open(OpenPtr captured);
     void close(routecap_request handle);
 
     // A handle is the generation in the upper 32 bits and one plus the index in the lower. Generations start at the capturer's nonce, so that
@@ -156,13 +162,25 @@ public:
         return r.generation == handle >> 32 && r.open ? &r : nullptr;
     }
 
-    // Starts fetching what find will look at, for callers with many handles: requests lie all over memory. Call it for the handle kAhead ahead.
-    static constexpr uint32_t kAhead = 12;
+    // How many are open. Any thread may ask.
+    uint64_t count() const { return count_.load(std::memory_order_relaxed); }
+
+    // Start fetching, for callers with many handles, because requests lie all over memory: what find will look at, to be called for the handle kAhead
+    // ahead; then what a change or the end of the request will, for the one kAhead / 2 ahead.
+    static constexpr uint32_t kAhead = 16;
     void prefetch(routecap_request handle) {
         const auto index = static_cast<uint32_t>(handle) - 1;
         if (index / kChunk >= chunks_.size()) return;
-        __builtin_prefetch(&at(index));
-        __builtin_prefetch(&at(index).newest);
+        __builtin_prefetch(&at(index), 1);
+        __builtin_prefetch(&at(index).drafts, 1);
+    }
+    void prefetch_more(routecap_request handle) {
+        const Request *request = find(handle);
+        if (request == nullptr) return;
+        request->captured->routing.prefetch();
+        if (!request->changed) return;
+        __builtin_prefetch(&request->operations, 1);
+        __builtin_prefetch(request->drafts.data(), 1);
     }
 
 private:
@@ -172,6 +190,7 @@ private:
     const uint32_t max_requests_, nonce_;
     std::vector<std::unique_ptr<Request[]>> chunks_;  // addresses of requests do not change
     std::vector<uint32_t> free_;
+    std::atomic<uint64_t> count_{0};
 };
 
 }  // namespace routecap

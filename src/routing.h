@@ -14,29 +14,33 @@
 
 namespace routecap {
 
+struct Captured;
+
 class Routing {
 public:
     // Not ready: fill() gives it its rows.
     explicit Routing(ContextPtr context) : context_(std::move(context)) {}
+    // The same, and part of something that goes away with its last reference; it begins with so many.
+    Routing(ContextPtr context, Captured *whole, uint32_t references) : context_(std::move(context)), whole_(whole), references_(references) {}
     // Ready.
     Routing(ContextPtr context, uint64_t first, uint64_t rows, std::vector<Segment> segments) : Routing(std::move(context)) {
         fill(first, rows, std::move(segments));
     }
 
-    // Becomes a pending routing of a request that was finished, with two references: whoever files the request's last step, which is `after`, fills
-    // it and releases one. It begins at 0 and will have `rows` rows, or fewer where positions come from the device. `self` is what it lives in.
-    void expect(uint64_t after, uint64_t rows, std::shared_ptr<void> self) {
+    // Becomes the pending routing of a request that was finished: whoever files the request's last step, which is `after`, fills it. It begins at 0
+    // and will have `rows` rows, or fewer where positions come from the device.
+    void expect(uint64_t after, uint64_t rows) {
         after_ = after;
         expected_rows_ = rows;
-        self_ = std::move(self);
-        references_.store(2, std::memory_order_relaxed);
     }
+    // Starts fetching what expect() writes.
+    void prefetch() const { __builtin_prefetch(&after_, 1); }
     void fill(uint64_t first, uint64_t rows, std::vector<Segment> segments) noexcept;
 
     // The process it was made in.
     uint32_t process() const { return process_; }
     void retain() const { references_.fetch_add(1, std::memory_order_relaxed); }
-    void release() const;
+    void release(uint32_t references = 1) const;
 
     bool ready() const { return ready_.load(std::memory_order_acquire); }
     // Of a pending routing, before and after it is ready.
@@ -61,7 +65,7 @@ public:
 
 private:
     const ContextPtr context_;
-    mutable std::shared_ptr<void> self_;  // if it is part of something; otherwise it was made by new
+    Captured *const whole_ = nullptr;  // or it was made by new
     uint64_t after_ = 0, expected_rows_ = 0;
     const uint32_t process_ = process_generation();
     mutable std::atomic<uint32_t> references_{1};

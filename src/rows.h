@@ -67,6 +67,8 @@ public:
     RowStore &operator=(const RowStore &) = delete;
     ~RowStore() { clear(); }
 
+    Policy policy() const { return policy_; }
+
     // Starts fetching what filing a row will touch: first this object, without `mutex`; then the row's place in its page.
     void prefetch() const {
         __builtin_prefetch(&mutex, 1);

@@ -42,6 +42,21 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
     return ROUTECAP_OK;
 }
 
+void Sink::seal() {
+    if (sealed_) return;
+    sealed_ = true;
+    const auto at = [&](size_t l) { return reinterpret_cast<intptr_t>(layers_[l].ids); };
+    const kernels::SinkLayer &first = layers_[0];
+    const int64_t layer_bytes = layers_.size() > 1 ? at(1) - at(0) : 1;
+    for (size_t l = 0; l < layers_.size(); l++) {
+        const kernels::SinkLayer &layer = layers_[l];
+        if (layer.ids == nullptr || at(l) != at(0) + static_cast<int64_t>(l) * layer_bytes || layer.row_stride != first.row_stride ||
+            layer.dtype != first.dtype || layer.experts != first.experts)
+            return;
+    }
+    layer_bytes_ = layer_bytes;
+}
+
 uint32_t Sink::widest() const {
     uint32_t bytes = 0;
     for (const kernels::SinkLayer &layer : layers_) bytes = std::max(bytes, sink_element_bytes(layer.dtype));

@@ -29,10 +29,12 @@ public:
     // Describes a layer and fixes its address, if it has one.
     routecap_sink give_out(uint32_t layer);
     // From now on nothing can be bound but what is bound already.
-    void seal() { sealed_ = true; }
+    void seal();
     bool sealed() const { return sealed_; }
 
     std::span<const kernels::SinkLayer> layers() const { return layers_; }
+    // For a kernel, where `copy` is one of layers(). Until the sink is sealed it may change, and what was captured into a graph looks at the copy.
+    kernels::SinkTable table(const kernels::SinkLayer *copy) const { return {copy, layers_[0], layer_bytes_}; }
     // Bytes of an id in the layer that has the widest.
     uint32_t widest() const;
 
@@ -41,6 +43,7 @@ private:
     std::vector<kernels::SinkLayer> layers_;
     std::vector<uint8_t> fixed_;  // per layer: bound or given out
     bool sealed_ = false;
+    int64_t layer_bytes_ = 0;  // once sealed, from each layer to the next, if all are alike and equally far apart
 };
 
 }  // namespace routecap

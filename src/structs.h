@@ -75,6 +75,16 @@ inline int32_t check_array(const void *array, size_t count, size_t element, size
     return ROUTECAP_OK;
 }
 
+// The same for an array whose elements the caller fills: what of them this library does not know must be zero.
+template <class T>
+int32_t check_items(const T *array, size_t count, size_t element, const char *name) {
+    if (int32_t s = check_array(array, count, element, sizeof(T), name); s < 0) return s;
+    T known;
+    for (size_t i = 0; element > sizeof(T) && i < count; i++)
+        if (int32_t s = read_struct(known, reinterpret_cast<const char *>(array) + i * element, element, name); s < 0) return s;
+    return ROUTECAP_OK;
+}
+
 // Element i of such an array.
 template <class T>
 T &at(T *array, size_t element, size_t i) {

@@ -25,12 +25,15 @@ private:
 
 class Uncaptured {
 public:
-    Uncaptured() { driver().ThreadExchangeStreamCaptureMode(&mode_); }
-    ~Uncaptured() { driver().ThreadExchangeStreamCaptureMode(&mode_); }
+    Uncaptured() : exchanged_(driver().ThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) {}
+    ~Uncaptured() {
+        if (exchanged_) driver().ThreadExchangeStreamCaptureMode(&mode_);
+    }
     Uncaptured(const Uncaptured &) = delete;
 
 private:
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const bool exchanged_;
 };
 
 }  // namespace routecap::cuda

@@ -86,9 +86,9 @@ private:
     int32_t warm_up();
     int32_t try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream);
     int32_t alive() const;
-    uint32_t blocks(uint64_t items) const;
+    uint32_t blocks(uint64_t items, uint32_t layers) const;
     template <class Body>
-    int32_t launch(const Body &body, uint64_t items, CUstream stream, bool overlap = false);
+    int32_t launch(const Body &body, uint64_t items, CUstream stream, bool overlap = false, uint32_t layers = 1);
     template <uint32_t K, uint32_t L>
     int32_t record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, CUstream stream);
     template <class Body>
@@ -101,7 +101,7 @@ private:
     kernels::Begin begin_body(uint32_t rows) const;
 
     kernels::Control *control() const { return arena_->pointer<kernels::Control>(plan_.control); }
-    const kernels::SinkLayer *table() const { return arena_->pointer<kernels::SinkLayer>(plan_.table); }
+    kernels::SinkTable table() const { return sink_->table(arena_->pointer<const kernels::SinkLayer>(plan_.table)); }
     uint8_t *slots() const { return arena_->pointer<uint8_t>(plan_.slots); }
     uint8_t *device_slot(int32_t slot) const { return plan_.layout.slot(slots(), slot); }
     // In page-locked memory behind the slots: the epoch of the step whose copy to this slot arrived last.
@@ -192,7 +192,7 @@ int32_t CudaBackend::create() {
 
 // Has every kernel that will be used loaded now and not within somebody's capture.
 int32_t CudaBackend::warm_up() {
-    if (int32_t s = launch(begin_body(0), 0, side_); s < 0) return s;
+    if (int32_t s = launch(begin_body(0), 0, side_, false, shape_->layers); s < 0) return s;
     int32_t status = ROUTECAP_OK;
     const auto empty = [&](auto body) {
         if (status < 0) return;
@@ -253,8 +253,12 @@ int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_
         if (type != CU_MEMORYTYPE_DEVICE || managed != 0 || ordinal != config_.device)
             return report(ROUTECAP_ERR_ARGUMENT, "sink.ids is not plain memory of device %d", config_.device);
     }
+    Sink before = *sink_;
     if (int32_t s = sink_->bind(first_layer, layers, sink); s < 0) return s;
-    return sink_->sealed() ? ROUTECAP_OK : upload_table();  // which waits for the side stream, and so for steps in flight
+    if (sink_->sealed()) return ROUTECAP_OK;  // nothing has changed, and an upload would wait for steps in flight
+    const int32_t s = upload_table();
+    if (s < 0) sink_.emplace(std::move(before));
+    return s;
 }
 
 // ---- The forward path -----------------------------------------------------------------------
@@ -270,24 +274,25 @@ int32_t CudaBackend::enter(routecap_stream stream, bool &capturing) {
     return ROUTECAP_OK;
 }
 
-uint32_t CudaBackend::blocks(uint64_t items) const {
+uint32_t CudaBackend::blocks(uint64_t items, uint32_t layers) const {
     const uint64_t wanted = (items + kThreads - 1) / kThreads;
-    return wanted < 1 ? 1 : wanted > most_blocks_ ? most_blocks_ : static_cast<uint32_t>(wanted);
+    return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, 1, std::max(most_blocks_ / layers, 1u)));
 }
 
+// Blocks for so many items, or for so many of each layer.
 template <class Body>
-int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream, bool overlap) {
+int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream, bool overlap, uint32_t layers) {
     void *parameters[] = {const_cast<Body *>(&body)};
     const auto function = reinterpret_cast<CUfunction>(driver_.kernel_of<Body>());
     if (!overlap) {
-        ROUTECAP_TRY(LaunchKernel, function, blocks(items), 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr);
+        ROUTECAP_TRY(LaunchKernel, function, blocks(items, layers), layers, 1, kThreads, 1, 1, 0, stream, parameters, nullptr);
         return ROUTECAP_OK;
     }
     CUlaunchAttribute dependent{};
     dependent.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     dependent.value.programmaticStreamSerializationAllowed = 1;
-    const CUlaunchConfig config{.gridDimX = blocks(items),
-                                .gridDimY = 1,
+    const CUlaunchConfig config{.gridDimX = blocks(items, layers),
+                                .gridDimY = layers,
                                 .gridDimZ = 1,
                                 .blockDimX = kThreads,
                                 .blockDimY = 1,
@@ -313,7 +318,7 @@ int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream)
     if (leaf_ != nullptr && leaf_capture_ == capture_) before_.push_back(leaf_);
     void *parameters[] = {const_cast<Body *>(&body)};
     CUDA_KERNEL_NODE_PARAMS node{};
-    node.gridDimX = blocks(items);
+    node.gridDimX = blocks(items, 1);
     node.gridDimY = node.gridDimZ = node.blockDimY = node.blockDimZ = 1;
     node.blockDimX = kThreads;
     node.kernelParams = parameters;
@@ -346,9 +351,9 @@ int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
         ROUTECAP_TRY(StreamWaitEvent, stream, named_, CU_EVENT_WAIT_DEFAULT);
         last_stream_ = stream;
     }
-    const kernels::Begin body = begin_body(rows);
-    if (int32_t s = launch(body, uint64_t{body.outer()} * body.inner(), stream); s < 0) return s;
     sink_->seal();
+    const kernels::Begin body = begin_body(rows);
+    if (int32_t s = launch(body, body.inner(), stream, false, body.outer()); s < 0) return s;
     rows_begun_ = rows;
     return ROUTECAP_OK;
 }

@@ -4,6 +4,8 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <memory>
+#include <new>
 
 #include "process.h"
 #include "routecap.h"
@@ -31,7 +33,12 @@ namespace {
     return status;
 }
 
+// Throws std::bad_alloc where memory is short, of the host or of the device: that may be different the next time.
 int32_t load(Driver &d) {
+    const auto started = [](CUresult r) {
+        if (r == CUDA_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
+        return r == CUDA_SUCCESS;
+    };
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return refuse(d, ROUTECAP_ERR_NO_BACKEND, "there is no CUDA driver (libcuda.so.1) on this machine");
     const auto get_address = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2"));
@@ -56,8 +63,8 @@ int32_t load(Driver &d) {
         const char *name = nullptr;
         return d.GetErrorName(r, &name) == CUDA_SUCCESS ? name : "unknown error";
     };
-    if (CUresult r = d.Init(0); r != CUDA_SUCCESS) return refuse(d, ROUTECAP_ERR_NO_BACKEND, "the CUDA driver does not start: %s", name_of(r));
-    if (CUresult r = d.DeviceGetCount(&d.devices); r != CUDA_SUCCESS || d.devices == 0)
+    if (CUresult r = d.Init(0); !started(r)) return refuse(d, ROUTECAP_ERR_NO_BACKEND, "the CUDA driver does not start: %s", name_of(r));
+    if (CUresult r = d.DeviceGetCount(&d.devices); !started(r) || d.devices == 0)
         return refuse(d, ROUTECAP_ERR_NO_BACKEND, "the CUDA driver finds no device");
 
     CUlibrary kernels = nullptr;
@@ -66,7 +73,7 @@ int32_t load(Driver &d) {
     if (r == CUDA_SUCCESS) r = d.LibraryGetKernel(&d.kernel[static_cast<int>(KernelName::name)], kernels, #name);
     ROUTECAP_KERNELS(ROUTECAP_GET)
 #undef ROUTECAP_GET
-    if (r != CUDA_SUCCESS) return refuse(d, ROUTECAP_ERR_NO_BACKEND, "the kernels cannot be loaded: %s", name_of(r));
+    if (!started(r)) return refuse(d, ROUTECAP_ERR_NO_BACKEND, "the kernels cannot be loaded: %s", name_of(r));
     return refuse(d, ROUTECAP_OK, "CUDA %d.%d, %d device%s", d.version / 1000, d.version % 1000 / 10, d.devices, d.devices == 1 ? "" : "s");
 }
 
@@ -74,10 +81,10 @@ int32_t load(Driver &d) {
 
 const Driver &driver() {
     static const Driver *const loaded = [] {
-        auto *d = new Driver;
+        auto d = std::make_unique<Driver>();
         d->process = process_generation();
         d->status = load(*d);
-        return d;
+        return d.release();
     }();
     return *loaded;
 }
