@@ -7,52 +7,78 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+header=include/routecap.h code=src/api.cc map=src/routecap.map
+
 # Only the entry points are compiled: what they call does not matter to the ABI.
 gate() {
     "$compiler" -std=c++20 -g -O0 -fPIC -fvisibility=hidden -shared -Wl,--unresolved-symbols=ignore-all -Wl,-soname,libroutecap.so.0 \
-        -Wl,--version-script="$source_dir/src/routecap.map" -I"$work/include" -I"$work/src" -I"$source_dir/src" -I"$source_dir" \
-        "$work/src/api.cc" -o "$work/libroutecap.so" || exit 2
+        -Wl,--version-script="$work/$map" -I"$work/include" -I"$work/src" -I"$source_dir/src" -I"$source_dir" \
+        "$work/$code" -o "$work/libroutecap.so" ||
+        { echo "abi: this break does not compile: $1"; exit 2; }
     bash "$here/check.sh" "$work/libroutecap.so" "$work/include" cc > "$work/log" 2>&1
 }
-copy() { mkdir -p "$work/include" "$work/src" && cp "$source_dir/include/routecap.h" "$work/include" && cp "$source_dir/src/api.cc" "$work/src"; }
 
 broken=0 missed=0
-breaks() { # breaks DESCRIPTION FILE SED_SCRIPT
-    copy
-    sed -i -E "$3" "$work/$2"
-    cmp -s "$work/$2" "$source_dir/$2" && { echo "abi: could not apply: $1"; exit 2; }
+# breaks DESCRIPTION {FILE SED_SCRIPT}...: each script must change its file.
+breaks() {
+    local description=$1 file
+    shift
+    mkdir -p "$work/include" "$work/src"
+    for file in $header $code $map; do cp "$source_dir/$file" "$work/$file"; done
+    while [ $# -gt 0 ]; do
+        cp "$work/$1" "$work/before"
+        sed -i -E "$2" "$work/$1"
+        cmp -s "$work/$1" "$work/before" && { echo "abi: could not apply to $1: $description"; exit 2; }
+        shift 2
+    done
     broken=$((broken + 1))
-    if gate; then
-        echo "abi: the gate missed: $1"
-        missed=$((missed + 1))
-    fi
+    gate "$description" || return
+    echo "abi: the gate missed: $description"
+    missed=$((missed + 1))
 }
 
-copy
-gate || { cat "$work/log"; echo "abi: the gate fails on the untouched source"; exit 1; }
-breaks "two fields swapped" include/routecap.h '/^    uint32_t sink_row; /{h;d};/^    uint32_t rows;         \/\* >= 1 \*\//{G}'
-breaks "a field appended" include/routecap.h 's/^(    const uint32_t \*layer_experts; \/\* \[layers\] experts of each.*)$/\1\n    uint64_t added;/'
-breaks "a function removed" src/api.cc '/^int32_t routecap_capturer_progress\(/,/^}/d; /ROUTECAP_ENTRY\(capturer_progress\)/d; s/static_assert\(sizeof\(routecap_api\).*//'
-breaks "a status renumbered" include/routecap.h 's/^(#define ROUTECAP_ERR_CAPACITY) .*/\1 (-119)/'
-breaks "a constant changed" include/routecap.h 's/^(#define ROUTECAP_SPAN_DEVICE_POSITIONS) 2u/\1 4u/'
+breaks "nothing, but for a space in a comment" $header '1s/$/ /' > /dev/null
+[ $missed = 1 ] || { cat "$work/log"; echo "abi: the gate fails on the untouched source"; exit 1; }
+broken=0 missed=0
 
-# These change declaration and definition together.
-copy
-sed -i 's/routecap_step_begin(routecap_capturer \*capturer, uint32_t rows,/routecap_step_begin(routecap_capturer *capturer, uint64_t rows,/' "$work/include/routecap.h" "$work/src/api.cc"
-sed -i -E 's/\(\*step_begin\)\(routecap_capturer \*, uint32_t,/(*step_begin)(routecap_capturer *, uint64_t,/; ' "$work/include/routecap.h"
-sed -i 's/c.begin(rows, stream)/c.begin(static_cast<uint32_t>(rows), stream)/' "$work/src/api.cc"
-broken=$((broken + 1))
-gate && { echo "abi: the gate missed: a parameter widened"; missed=$((missed + 1)); }
-copy
-sed -i -E '/^    int32_t \(\*step_begin\)/{h;d};/^    int32_t \(\*step_snapshot\)/{G}' "$work/include/routecap.h"
-sed -i -E '/^        ROUTECAP_ENTRY\(step_begin\)/{h;d};/^        ROUTECAP_ENTRY\(step_snapshot\)/{G}' "$work/src/api.cc"
-broken=$((broken + 1))
-gate && { echo "abi: the gate missed: an entry of the table moved"; missed=$((missed + 1)); }
-copy
-sed -i 's/routecap_step_discard/routecap_step_forget/' "$work/include/routecap.h" "$work/src/api.cc"
-sed -i 's/ROUTECAP_ENTRY(step_discard)/.step_discard = routecap_step_forget/' "$work/src/api.cc"
-broken=$((broken + 1))
-gate && { echo "abi: the gate missed: a function renamed"; missed=$((missed + 1)); }
+# Structs.
+breaks "two fields swapped" $header '/^    uint32_t sink_row; /{h;d};/^    uint32_t rows;         \/\* >= 1 \*\//{G}'
+breaks "a field inserted" $header 's/^(    const uint32_t \*layer_experts; \/\* \[layers\] experts of each.*)$/\1\n    uint64_t added;/'
+breaks "a field appended" $header \
+    's/^    const int32_t \*layer_provenance; \/\* \[layers\] ROUTECAP_PROVENANCE_\*; default.*$/&\n    uint64_t added;/'
+breaks "a field renamed" $header 's/^    uint32_t max_requests;/    uint32_t most_requests;/'
+breaks "a field of another type of the same size" $header 's/^    int32_t device;     /    uint32_t device;/'
+breaks "a field that points to something else" $header 's/^    const int32_t (\*layer_map;      .* strictly)/    const uint32_t \1/'
+breaks "an array in a struct lengthened" $header \
+    's/^    routecap_piece piece\[ROUTECAP_MAX_PIECES\];/    routecap_piece piece[ROUTECAP_MAX_PIECES + 1];/'
+
+# Values.
+breaks "a status renumbered" $header 's/^(#define ROUTECAP_ERR_CAPACITY) .*/\1 (-119)/'
+breaks "a status added, and not asserted" $header 's/^#define ROUTECAP_ERR_CAPACITY .*/&\n#define ROUTECAP_ERR_ADDED (-119)/'
+breaks "a constant changed" $header 's/^(#define ROUTECAP_SPAN_DEVICE_POSITIONS) 2u/\1 4u/'
+breaks "a constant removed" $header '/^#define ROUTECAP_PIECE_ZERO /d'
+breaks "a limit changed" $header 's/^(#define ROUTECAP_MAX_SLOTS) 64/\1 32/'
+
+# Functions.
+breaks "a function removed" $code \
+    '/^int32_t routecap_capturer_progress\(/,/^}/d; /ROUTECAP_ENTRY\(capturer_progress\)/d; s/static_assert\(sizeof\(routecap_api\).*//'
+breaks "a function renamed" $header 's/routecap_step_discard/routecap_step_forget/' \
+    $code 's/routecap_step_discard/routecap_step_forget/; s/ROUTECAP_ENTRY\(step_discard\)/.step_discard = routecap_step_forget/'
+breaks "a function added" $header 's/^ROUTECAP_API uint32_t routecap_version\(void\);/&\nROUTECAP_API uint32_t routecap_added(void);/' \
+    $code 's/^uint32_t routecap_version\(void\)/uint32_t routecap_added(void) { return 1; }\n&/'
+breaks "a parameter widened" $header 's/(routecap_step_begin\(routecap_capturer \*capturer, )uint32_t rows,/\1uint64_t rows,/' \
+    $header 's/\(\*step_begin\)\(routecap_capturer \*, uint32_t,/(*step_begin)(routecap_capturer *, uint64_t,/' \
+    $code 's/(routecap_step_begin\(routecap_capturer \*capturer, )uint32_t rows,/\1uint64_t rows,/' \
+    $code 's/c\.begin\(rows, stream\)/c.begin(static_cast<uint32_t>(rows), stream)/'
+breaks "a parameter no longer const" $header 's/(routecap_routing_poll\()const routecap_routing \*/\1routecap_routing */' \
+    $header 's/(\(\*routing_poll\)\()const routecap_routing \*/\1routecap_routing */' \
+    $code 's/(routecap_routing_poll\()const routecap_routing \*/\1routecap_routing */'
+breaks "a return type widened" $header 's/uint32_t (routecap_version\(void\))/uint64_t \1/' $header 's/uint32_t \(\*version\)/uint64_t (*version)/' \
+    $code 's/uint32_t (routecap_version\(void\))/uint64_t \1/'
+breaks "an entry of the table moved" $header '/^    int32_t \(\*step_begin\)/{h;d};/^    int32_t \(\*step_snapshot\)/{G}' \
+    $code '/^        ROUTECAP_ENTRY\(step_begin\)/{h;d};/^        ROUTECAP_ENTRY\(step_snapshot\)/{G}'
+breaks "a version node renamed" $map 's/^ROUTECAP_0\.1 /ROUTECAP_0.2 /'
+breaks "a function without a version" $map 's/^    routecap_\*;/    routecap_[a-rt-z]*; routecap_serialized_*; routecap_sink_*; routecap_status_*;/'
 
 echo "abi: $((broken - missed)) of $broken deliberate breaks were caught"
 [ "$missed" = 0 ]

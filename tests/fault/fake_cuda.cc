@@ -386,6 +386,10 @@ void reset() {
         s.destructors_when = FAKE_CUDA_DESTRUCTORS_AT_ONCE;
         s.abort_on_violation = number_in_environment("FAKE_CUDA_ABORT", 0) != 0;
         s.failures.clear();
+        s.failed_calls = 0;
+        s.failed.clear();
+        s.hidden.clear();
+        s.longest_delay = number_in_environment("FAKE_CUDA_DELAY", 0);
         if (s.lost) {
             for (Stream *stream : s.working) drop_queued(*stream);
             std::erase_if(s.working, [](const Stream *stream) { return stream->queue.empty(); });
@@ -434,8 +438,16 @@ uint64_t count_of(const char *name, bool here) {
     });
 }
 
-void add_failure(const char *name, uint64_t nth, int result, bool stays) {
-    control([&](State &s, Lock &) { s.failures.push_back({name, nth, static_cast<CUresult>(result), stays}); });
+void add_failure(const char *name, uint64_t nth, int result, bool stays, bool loses_device = false) {
+    control([&](State &s, Lock &) { s.failures.push_back({name, nth, static_cast<CUresult>(result), stays, loses_device}); });
+}
+
+const char *joined(std::set<std::string, std::less<>> State::*names) {
+    return kept(control([&](State &s, Lock &) {
+        std::string text;
+        for (const std::string &name : s.*names) text += (text.empty() ? "" : " ") + name;
+        return text;
+    }));
 }
 
 bool mark(const void *p, auto change) {
@@ -568,6 +580,24 @@ const fake_cuda *control_table() {
                     return it == s.graphs.end() ? std::string("no graph\n") : s.text_of(*it->second);
                 }));
             },
+        .fail_any_from = [](uint64_t nth, int result) { add_failure("", nth, result, true); },
+        .lose_device_at = [](uint64_t nth) { add_failure("", nth, CUDA_ERROR_LAUNCH_FAILED, false, true); },
+        .exempt = [](int on) { t_exempt = on != 0; },
+        .forget_failures = [] { control([](State &s, Lock &) { s.failures.clear(); }); },
+        .failures = [] { return control([](State &s, Lock &) { return s.failed_calls; }); },
+        .failed = [] { return joined(&State::failed); },
+        .hide =
+            [](const char *name) {
+                control([&](State &s, Lock &) {
+                    if (name == nullptr)
+                        s.hidden.clear();
+                    else
+                        s.hidden.insert(name);
+                });
+            },
+        .asked = [] { return joined(&State::asked); },
+        .inside = []() -> int { return t_calling; },
+        .set_delay = [](int microseconds) { state().longest_delay = microseconds; },
     };
     return &table;
 }
@@ -607,7 +637,7 @@ CUresult State::enter(const CallInfo &info) {
         return CUDA_ERROR_NOT_PERMITTED;
     }
     CUresult injected = CUDA_SUCCESS;
-    for (auto it = failures.begin(); it != failures.end();) {
+    for (auto it = failures.begin(); it != failures.end() && !t_exempt;) {
         if (!it->name.empty() && it->name != info.name) {
             ++it;
             continue;
@@ -618,9 +648,17 @@ CUresult State::enter(const CallInfo &info) {
             continue;
         }
         injected = it->result;
+        if (it->loses_device) {
+            lost = true;
+            changed.notify_all();
+        }
         it = it->stays ? std::next(it) : failures.erase(it);
     }
-    if (injected != CUDA_SUCCESS) return injected;
+    if (injected != CUDA_SUCCESS) {
+        failed_calls++;
+        failed.insert(info.name);
+        return injected;
+    }
     if (!initialised && (info.needs & kBeforeInit) == 0) return CUDA_ERROR_NOT_INITIALIZED;
     if (lost && (info.needs & kWhenLost) == 0) return CUDA_ERROR_LAUNCH_FAILED;
     if ((info.needs & kContext) != 0) {
@@ -675,11 +713,18 @@ namespace {
 FAKE_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **out, int version, cuuint64_t, CUdriverProcAddressQueryResult *found) {
     if (symbol == nullptr || out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *out = nullptr;
+    const fake::Calling calling;
     CUdriverProcAddressQueryResult result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    const int driver_version = fake::control([](fake::State &s, fake::Lock &) { return s.version; });
+    int driver_version = 0;
+    bool hidden = false;
+    fake::control([&](fake::State &s, fake::Lock &) {
+        s.asked.insert(symbol);
+        driver_version = s.version;
+        hidden = s.hidden.contains(symbol);
+    });
     if (version > driver_version) return CUDA_ERROR_INVALID_VALUE;
     for (const fake::Function &function : fake::functions()) {
-        if (std::strcmp(function.name, symbol) != 0) continue;
+        if (hidden || std::strcmp(function.name, symbol) != 0) continue;
         const bool new_enough = function.version <= version;
         result = new_enough ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
         if (new_enough) *out = function.address;

@@ -10,7 +10,8 @@
  *
  * The environment gives the settings that hold after loading and after reset, for programs that know nothing of the fake:
  * FAKE_CUDA_EXECUTION, FAKE_CUDA_ORDER, FAKE_CUDA_GRAPH_ORDER and FAKE_CUDA_ITEMS hold numbers of the enums below, FAKE_CUDA_VERSION and
- * FAKE_CUDA_DEVICES what set_version and set_devices take. With FAKE_CUDA_ABORT=1 a violation is written to stderr and aborts.
+ * FAKE_CUDA_DEVICES what set_version and set_devices take, FAKE_CUDA_DELAY what set_delay takes. With FAKE_CUDA_ABORT=1 a violation is written
+ * to stderr and aborts.
  */
 #ifndef ROUTECAP_FAKE_CUDA_H
 #define ROUTECAP_FAKE_CUDA_H
@@ -125,6 +126,21 @@ typedef struct fake_cuda {
     void (*forget_violations)(void);
     void (*live)(fake_cuda_live *out);
     const char *(*graph_text)(struct CUgraph_st *graph); /* one node a line, "2 routecap_record_8 <- 0 1"; also during its capture */
+
+    /* ---- Failures, for loops over all of them. */
+    void (*fail_any_from)(uint64_t nth, int result); /* the nth call of any function, and every later one */
+    void (*lose_device_at)(uint64_t nth);            /* the nth call of any function is the first that finds the device lost */
+    void (*exempt)(int on);                          /* calls of this thread neither fail by these functions nor count for their nth */
+    void (*forget_failures)(void);                   /* those to come; a lost device stays lost */
+    uint64_t (*failures)(void);                      /* how many calls were made to fail, since the last reset */
+    const char *(*failed)(void);                     /* and of which functions, sorted, each once, with spaces between */
+    void (*hide)(const char *name);                  /* cuGetProcAddress does not find this one; NULL: it finds all again */
+    const char *(*asked)(void);                      /* what cuGetProcAddress was asked for since loading, likewise */
+    int (*inside)(void);                             /* 1: this thread is within a call of the driver */
+
+    /* ---- Delays. Each call, and each operation that the fake's threads run, first sleeps for a random time of less than so many microseconds, one
+     * in four of them; 0: none. */
+    void (*set_delay)(int microseconds);
 } fake_cuda;
 
 const fake_cuda *fake_cuda_control(void);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -184,6 +185,7 @@ struct Failure {
     uint64_t in;       // calls until then
     CUresult result;
     bool stays;
+    bool loses_device = false;
 };
 
 struct Counts {
@@ -211,6 +213,8 @@ struct State {
     int device_threads = 0;  // that run what was enqueued
     bool abort_on_violation = false;
     std::vector<Failure> failures;
+    std::set<std::string, std::less<>> hidden;
+    std::atomic<int> longest_delay{0};
 
     // What exists.
     bool initialised = false;
@@ -237,6 +241,8 @@ struct State {
     std::vector<CUstream> trace_streams;
     uint64_t violations = 0;
     std::string violation_text;
+    uint64_t failed_calls = 0;
+    std::set<std::string, std::less<>> failed, asked;
 
     // fake_cuda.cc
     CUresult enter(const CallInfo &info);
@@ -284,13 +290,31 @@ State &state();
 inline thread_local std::vector<Context *> t_contexts;
 inline thread_local CUstreamCaptureMode t_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 inline thread_local const char *t_inside = nullptr;
+inline thread_local bool t_exempt = false;  // from failures
+inline thread_local bool t_calling = false;
 
 inline Context *current() { return t_contexts.empty() ? nullptr : t_contexts.back(); }
+
+// For as long as this lives the thread is within a call.
+class Calling {
+public:
+    Calling() : before_(std::exchange(t_calling, true)) {}
+    ~Calling() { t_calling = before_; }
+    Calling(const Calling &) = delete;
+
+private:
+    const bool before_;
+};
+
+// Sleeps, if tests want that (fake_streams.cc).
+void delay();
 
 // Makes a call: what is common to all before and after body(lock).
 template <class Body>
 CUresult call(const CallInfo &info, Body body) {
+    const Calling calling;
     State &s = state();
+    delay();
     Lock lock(s.mutex);
     CUresult result = s.enter(info);
     if (result == CUDA_SUCCESS) result = body(s, lock);

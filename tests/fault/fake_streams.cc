@@ -1,5 +1,6 @@
 // The fake driver's streams and events, and the scheduler that runs what was enqueued.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "fake_state.h"
@@ -230,6 +231,13 @@ CUresult EventSynchronize(CUevent handle) {
 
 }  // namespace
 
+void delay() {
+    const int limit = state().longest_delay;
+    if (limit == 0) return;
+    thread_local std::minstd_rand random(static_cast<unsigned>(std::hash<std::thread::id>{}(std::this_thread::get_id())));
+    if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned>(limit)));
+}
+
 Stream *State::make_stream(Context *context, Stream::Type type, bool blocking) {
     auto stream = std::make_unique<Stream>();
     stream->context = context;
@@ -328,7 +336,11 @@ size_t State::run(Lock &lock, size_t limit, const Stream *only, bool whatever_is
         const OpPtr op = stream->queue.front();
         if (check(op->work, "when its turn came")) {
             stream->busy = true;
-            outside(lock, "a kernel or host function", [&] { perform(op->work); });
+            const bool on_its_own_thread = execution == FAKE_CUDA_THREADS;
+            outside(lock, "a kernel or host function", [&] {
+                if (on_its_own_thread) delay();
+                perform(op->work);
+            });
             stream->busy = false;
         }
         stream->queue.pop_front();

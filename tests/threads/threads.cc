@@ -1,5 +1,7 @@
 // The documented thread rules at their limits: one thread issues, all others do whatever they like meanwhile. Meant for ThreadSanitizer, and checked
 // for every id without it.
+#include "crowd.h"
+
 #include <rig.h>
 
 #include <atomic>
@@ -12,28 +14,6 @@ using namespace rig;
 namespace {
 
 const Shape kShape{.layers = 5, .k = 2, .experts = 64, .rows = 64};
-
-// Runs threads until they are told to stop.
-class Threads {
-public:
-    ~Threads() { stop(); }
-    template <class F>
-    void repeat(F f) {
-        threads_.emplace_back([this, f, seed = threads_.size()]() mutable {
-            std::mt19937_64 random(seed);
-            while (!stop_.load(std::memory_order_relaxed)) f(random);
-        });
-    }
-    void stop() {
-        stop_ = true;
-        for (auto &t : threads_) t.join();
-        threads_.clear();
-    }
-
-private:
-    std::atomic<bool> stop_{false};
-    std::vector<std::thread> threads_;
-};
 
 // Reads what has landed of a request of sequence `seed`, in a random way; every row must be there and right.
 void read_landed(const Rig &rig, routecap_request request, uint64_t seed, std::mt19937_64 &random) {

@@ -1,0 +1,270 @@
+#include "check.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace check {
+
+void (*on_failure)() = [] {};
+
+void fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    std::fputs("difference: ", stderr);
+    std::vfprintf(stderr, format, arguments);
+    std::fputs("\n", stderr);
+    va_end(arguments);
+    on_failure();
+    std::abort();
+}
+
+void trace(const char *format, ...) {
+    static const bool on = std::getenv("ROUTECAP_FUZZ_TRACE") != nullptr;
+    if (!on) return;
+    va_list arguments;
+    va_start(arguments, format);
+    std::vfprintf(stderr, format, arguments);
+    va_end(arguments);
+}
+
+void status(const char *call, int32_t expected, int32_t got) {
+    trace("%.*s: %s\n", static_cast<int>(std::strcspn(call, "(")), call, routecap_status_name(got));
+    if (got != expected) fail("%s is %s instead of %s (%s)", call, routecap_status_name(got), routecap_status_name(expected), routecap_last_error());
+    if (got < 0 || got == ROUTECAP_PARTIAL) {
+        const char *text = routecap_last_error();
+        if (*text == 0 || std::strchr(text, '\n') != nullptr) fail("%s left the text \"%s\"", call, text);
+    }
+}
+
+void number(const char *what, uint64_t expected, uint64_t got) {
+    if (got != expected) fail("%s is %" PRIu64 " instead of %" PRIu64, what, got, expected);
+}
+
+void coverage(const routecap_coverage &expected, const std::vector<routecap_missing> &blocks, const routecap_coverage &got,
+              const std::vector<routecap_missing> &first_blocks) {
+    SAME(expected.layers, got.layers);
+    SAME(expected.first, got.first);
+    SAME(expected.rows, got.rows);
+    SAME(expected.length, got.length);
+    SAME(expected.rows_complete, got.rows_complete);
+    SAME(expected.rows_partial, got.rows_partial);
+    SAME(expected.rows_empty, got.rows_empty);
+    SAME(expected.cells_missing, got.cells_missing);
+    SAME(expected.blocks, got.blocks);
+    SAME(expected.cells_recomputed, got.cells_recomputed);
+    for (size_t i = 0; i < first_blocks.size(); i++) {
+        const routecap_missing untouched{77, 77, 77, 77, 77, 77}, &block = i < blocks.size() ? blocks[i] : untouched;
+        if (std::memcmp(&block, &first_blocks[i], sizeof block) != 0)
+            fail("block %zu is rows %" PRIu64 "+%" PRIu64 " layers %u+%u reason %d instead of rows %" PRIu64 "+%" PRIu64 " layers %u+%u reason %d", i,
+                 first_blocks[i].first, first_blocks[i].rows, first_blocks[i].first_layer, first_blocks[i].layers, first_blocks[i].reason,
+                 block.first, block.rows, block.first_layer, block.layers, block.reason);
+    }
+}
+
+uint64_t rows(const routecap_routing *routing, const model::Routing &expected, const std::function<void(uint64_t, size_t)> &missed) {
+    routecap_view view{};
+    view.struct_size = sizeof view;
+    SAME_STATUS(ROUTECAP_OK, routecap_routing_view(routing, &view));
+    const model::Shape &shape = *expected.shape;
+    SAME(shape.cells(), view.layers);
+    SAME(shape.k, view.k);
+    SAME(shape.experts(), view.experts);
+    SAME(shape.dtype(), view.dtype);
+    SAME((shape.cells() + 7) / 8, view.validity_bytes);
+    SAME(shape.id_space, view.id_space);
+    SAME(expected.first, view.first);
+    SAME(expected.rows, view.rows);
+    if (!missed) SAME(expected.status() == ROUTECAP_OK, view.complete);
+    for (size_t l = 0; l < shape.cells(); l++) {
+        SAME(shape.layers[l].index, view.layer_map[l]);
+        SAME(shape.layers[l].experts, view.layer_experts[l]);
+        SAME(shape.layers[l].provenance, view.layer_provenance[l]);
+    }
+    uint64_t position = view.first, compared = 0;
+    auto row = expected.content.begin();
+    for (size_t i = 0; i < view.segment_count; i++) {
+        const auto &segment = *reinterpret_cast<const routecap_segment *>(reinterpret_cast<const char *>(view.segments) + i * view.segment_size);
+        SAME(position, segment.first);
+        for (uint64_t r = 0; r < segment.rows; r++, position++) {
+            while (row != expected.content.end() && row->first < position) ++row;
+            const model::Row *has = row != expected.content.end() && row->first == position ? row->second.get() : nullptr;
+            for (size_t l = 0; l < shape.cells(); l++) {
+                const size_t at = (r * shape.cells() + l) * shape.k;
+                const bool valid =
+                    segment.ids != nullptr && (segment.validity == nullptr || (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0);
+                const bool wanted = has != nullptr && has->valid(l);
+                if (valid != wanted) {
+                    if (wanted && missed) {
+                        missed(position, l);
+                        continue;
+                    }
+                    fail("row %" PRIu64 " layer %zu is %s", position, l, valid ? "there and should be missing" : "missing");
+                }
+                const auto id = [&](size_t c) {
+                    return shape.id_bytes() == 1 ? static_cast<const uint8_t *>(segment.ids)[at + c]
+                                                 : static_cast<const uint16_t *>(segment.ids)[at + c];
+                };
+                if (!valid) {
+                    const int reason = has != nullptr ? has->missing[l] : ROUTECAP_MISSING_ABSENT;
+                    const int says = segment.ids == nullptr                                                      ? reason
+                                     : (id(0) >= ROUTECAP_MISSING_ABSENT && id(0) <= ROUTECAP_MISSING_DUPLICATE) ? id(0)
+                                                                                                                 : ROUTECAP_MISSING_UNWRITTEN;
+                    if (!missed && segment.ids != nullptr && says != reason)
+                        fail("row %" PRIu64 " layer %zu is missing for reason %d instead of %d", position, l, says, reason);
+                    continue;
+                }
+                compared++;
+                for (size_t c = 0; c < shape.k; c++)
+                    if (id(c) != has->ids[l * shape.k + c])
+                        fail("row %" PRIu64 " layer %zu column %zu is %d instead of %d", position, l, c, id(c), has->ids[l * shape.k + c]);
+            }
+            if (!missed && has != nullptr && has->any()) {
+                const uint64_t tag = segment.tags != nullptr ? segment.tags[r] : segment.tag;
+                if (tag != has->tag) fail("row %" PRIu64 " has the tag %" PRIu64 " instead of %" PRIu64, position, tag, has->tag);
+            }
+        }
+    }
+    SAME(expected.end(), position);
+    return compared;
+}
+
+std::vector<uint8_t> serialized(const routecap_routing *routing) {
+    uint64_t needed = 0;
+    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, nullptr, 0, &needed));
+    std::vector<uint8_t> data(needed);
+    SAME_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, data.data(), data.size(), nullptr));
+    return data;
+}
+
+std::vector<uint8_t> spliced(const routecap_splice &splice, const std::vector<uint8_t> &header, const std::vector<uint8_t> &head,
+                             const std::vector<uint8_t> &tail) {
+    std::vector<uint8_t> data;
+    for (uint32_t i = 0; i < splice.pieces; i++) {
+        const routecap_piece &piece = splice.piece[i];
+        const std::vector<uint8_t> *from[] = {&header, &head, &tail};
+        for (uint64_t n = 0; n < piece.bytes; n++) data.push_back(piece.source == ROUTECAP_PIECE_ZERO ? 0 : from[piece.source]->at(piece.offset + n));
+    }
+    SAME(splice.bytes, data.size());
+    return data;
+}
+
+size_t element_bytes(int32_t dtype) {
+    switch (dtype) {
+        case ROUTECAP_DTYPE_U8: return 1;
+        case ROUTECAP_DTYPE_I16:
+        case ROUTECAP_DTYPE_U16:
+        case ROUTECAP_DTYPE_F16:
+        case ROUTECAP_DTYPE_BF16: return 2;
+        case ROUTECAP_DTYPE_I64: return 8;
+        default: return 4;
+    }
+}
+
+void routing(const routecap_routing *routing, const model::Routing &expected) {
+    if (expected.pending != nullptr) {
+        SAME_STATUS(ROUTECAP_PENDING, routecap_routing_poll(routing));
+        routecap_view view{};
+        view.struct_size = sizeof view;
+        SAME_STATUS(ROUTECAP_ERR_NOT_READY, routecap_routing_view(routing, &view));
+        return;
+    }
+    SAME_STATUS(expected.status(), routecap_routing_poll(routing));
+    rows(routing, expected);
+    std::vector<routecap_missing> blocks, got(8, {77, 77, 77, 77, 77, 77});
+    const routecap_coverage c = expected.coverage(expected.end(), blocks);
+    routecap_coverage covered{};
+    covered.struct_size = sizeof covered;
+    SAME_STATUS(c.cells_missing == 0 ? ROUTECAP_OK : ROUTECAP_INCOMPLETE,
+                routecap_routing_coverage(routing, &covered, got.data(), sizeof got[0], got.size()));
+    coverage(c, blocks, covered, got);
+    const std::vector<uint8_t> data = serialized(routing), same = expected.serialize();
+    if (data != same) {
+        size_t at = 0;
+        while (at < std::min(data.size(), same.size()) && data[at] == same[at]) at++;
+        fail("serialised in %zu bytes instead of %zu; the first difference is at %zu", data.size(), same.size(), at);
+    }
+}
+
+void copy(const Copy &copy, int32_t read, const model::Routing &whole,
+          const std::function<int32_t(const routecap_copy_options *, void *, size_t, uint8_t *, size_t, uint64_t *)> &call) {
+    constexpr uint8_t kGuard = 0x4d;
+    constexpr size_t kBorder = 32;
+    const routecap_copy_options &o = copy.options;
+    const size_t size = element_bytes(o.dtype);
+    int32_t expected = read;
+    std::vector<std::pair<uint64_t, std::pair<uint64_t, size_t>>> cells;  // place, position and layer
+    constexpr uint64_t kUnknown = 64;                                     // bytes of a buffer that a refused call will not look at
+    uint64_t needed = UINT64_MAX, mask_needed = 0;
+    model::Routing routing;
+    const auto decide = [&]() -> int32_t {
+        if (o.dtype < ROUTECAP_DTYPE_U8 || o.dtype > ROUTECAP_DTYPE_I64) return ROUTECAP_ERR_DTYPE;
+        if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR) return ROUTECAP_ERR_ARGUMENT;
+        if ((o.flags & ~(ROUTECAP_STRICT | ROUTECAP_ALLOW_RECOMPUTED)) != 0) return ROUTECAP_ERR_ARGUMENT;
+        const model::Shape &shape = *whole.shape;
+        if (o.first_layer >= shape.cells() || o.layers > shape.cells() - o.first_layer) return ROUTECAP_ERR_UNKNOWN_LAYER;
+        const int64_t most[] = {0, 255, INT16_MAX, UINT16_MAX, INT32_MAX, UINT32_MAX, INT64_MAX}, highest = most[o.dtype];
+        if (int64_t{shape.experts()} - 1 > highest) return ROUTECAP_ERR_DTYPE;
+        if ((o.flags & ROUTECAP_STRICT) == 0) {
+            const int64_t lowest = size == 8 ? INT64_MIN : -(int64_t{1} << (8 * size - 1));
+            if (o.fill < lowest || o.fill > highest) return ROUTECAP_ERR_DTYPE;
+            const uint64_t written = size == 8 ? static_cast<uint64_t>(o.fill) : static_cast<uint64_t>(o.fill) & ((uint64_t{1} << 8 * size) - 1);
+            if (!copy.mask && written < shape.experts()) return ROUTECAP_ERR_ARGUMENT;
+        }
+        const uint64_t layers = o.layers != 0 ? o.layers : shape.cells() - o.first_layer, k = shape.k;
+        routing = whole.of_layers(o.first_layer, layers);
+        const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
+        const uint64_t row_stride = o.row_stride != 0 ? static_cast<uint64_t>(o.row_stride) : row_major ? layers * k : k;
+        const uint64_t layer_stride = o.layer_stride != 0 ? static_cast<uint64_t>(o.layer_stride) : row_major ? k : routing.rows * k;
+        const auto nested = [&](uint64_t outer, uint64_t outer_stride, uint64_t inner, uint64_t inner_stride) {
+            return (inner <= 1 || inner_stride >= k) && (outer <= 1 || outer_stride >= (inner - 1) * inner_stride + k);
+        };
+        if (routing.rows > 0 && !nested(routing.rows, row_stride, layers, layer_stride) && !nested(layers, layer_stride, routing.rows, row_stride))
+            return ROUTECAP_ERR_ARGUMENT;
+        needed = 0;
+        for (uint64_t r = 0; r < routing.rows; r++)
+            for (uint64_t l = 0; l < layers; l++) {
+                const uint64_t place = r * row_stride + l * layer_stride;
+                cells.push_back({place, {routing.first + r, l}});
+                needed = std::max(needed, (place + k) * size);
+            }
+        mask_needed = routing.rows * layers;
+        if (copy.asks ? needed > 0 : needed > 0 && copy.dst_less > 0) return ROUTECAP_ERR_BUFFER_TOO_SMALL;
+        if (copy.mask && mask_needed > 0 && copy.mask_less > 0) return ROUTECAP_ERR_BUFFER_TOO_SMALL;
+        if (const int32_t strict = routing.strict(o.flags); strict < 0) return strict;
+        return routing.status();
+    };
+    if (read >= 0) expected = decide();
+
+    const auto room = [](uint64_t bytes, int64_t less) {
+        return bytes == UINT64_MAX ? kUnknown : bytes - std::min(bytes, static_cast<uint64_t>(std::max(less, int64_t{0})));
+    };
+    const size_t dst_bytes = copy.asks ? 0 : room(needed, copy.dst_less), mask_bytes = room(mask_needed, copy.mask_less);
+    std::vector<uint8_t> dst(dst_bytes + 2 * kBorder, kGuard), mask(mask_bytes + 2 * kBorder, kGuard);
+    uint64_t says = 77;
+    const int32_t got = call(&o, copy.asks ? nullptr : dst.data() + kBorder, dst_bytes, copy.mask ? mask.data() + kBorder : nullptr,
+                             copy.mask ? mask_bytes : 0, &says);
+    status("copy", expected, got);
+    if (expected >= 0 || expected == ROUTECAP_ERR_BUFFER_TOO_SMALL) number("needed", needed, says);
+
+    std::vector<uint8_t> same(dst.size(), kGuard), same_mask(mask.size(), kGuard);
+    if (expected >= 0)
+        for (const auto &[place, cell] : cells) {
+            const model::RowPtr row = routing.at(cell.first);
+            const bool valid = row != nullptr && row->valid(cell.second);
+            for (uint64_t c = 0; c < routing.shape->k; c++) {
+                const int64_t id = valid ? row->ids[cell.second * routing.shape->k + c] : o.fill;
+                std::memcpy(same.data() + kBorder + (place + c) * size, &id, size);
+            }
+            const uint64_t at = o.order == ROUTECAP_ORDER_ROW_MAJOR ? (cell.first - routing.first) * routing.shape->cells() + cell.second
+                                                                    : cell.second * routing.rows + cell.first - routing.first;
+            if (copy.mask) same_mask[kBorder + at] = valid;
+        }
+    if (dst != same) fail("a copy of %" PRIu64 " rows differs", routing.rows);
+    if (mask != same_mask) fail("the mask of %" PRIu64 " rows differs", routing.rows);
+}
+
+}  // namespace check

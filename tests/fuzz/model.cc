@@ -1,0 +1,729 @@
+#include "model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace model {
+
+// ---- Rows ----------------------------------------------------------------------------------
+
+uint32_t Shape::experts() const {
+    uint32_t most = 0;
+    for (const Layer &layer : layers) most = std::max(most, layer.experts);
+    return most;
+}
+
+bool Row::any() const {
+    return std::any_of(missing.begin(), missing.end(), [](uint8_t reason) { return reason == 0; });
+}
+bool Row::complete() const {
+    return std::all_of(missing.begin(), missing.end(), [](uint8_t reason) { return reason == 0; });
+}
+bool Row::absent() const {
+    return std::all_of(missing.begin(), missing.end(), [](uint8_t reason) { return reason == ROUTECAP_MISSING_ABSENT; });
+}
+
+bool Row::same_set(const Row &other, size_t layer) const {
+    const size_t k = ids.size() / missing.size();
+    const auto from = [&](const Row &row) {
+        const auto begin = row.ids.begin() + static_cast<ptrdiff_t>(layer * k);
+        return std::set<uint16_t>(begin, begin + static_cast<ptrdiff_t>(k));
+    };
+    return from(*this) == from(other);
+}
+
+uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts) {
+    if (std::any_of(ids, ids + k, [&](int64_t id) { return id < 0 || id >= experts; })) return ROUTECAP_MISSING_OUT_OF_RANGE;
+    return std::set<int64_t>(ids, ids + k).size() < k ? ROUTECAP_MISSING_DUPLICATE : 0;
+}
+
+std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason) {
+    auto row = std::make_shared<Row>();
+    row->ids.resize(shape.cells() * shape.k);
+    row->missing.assign(shape.cells(), reason);
+    for (size_t l = 0; l < shape.cells(); l++) row->ids[l * shape.k] = reason;
+    return row;
+}
+
+RowPtr unite(const RowPtr &first, const RowPtr &second, bool whole) {
+    if (first == nullptr || second == nullptr) return first == nullptr ? second : first;
+    if (!first->any() && second->any() && whole) return second;
+    auto row = std::make_shared<Row>(*first);
+    const size_t k = row->ids.size() / row->missing.size();
+    for (size_t l = 0; l < row->missing.size(); l++) {
+        if (row->valid(l) || (row->missing[l] != ROUTECAP_MISSING_ABSENT && !second->valid(l))) continue;
+        row->missing[l] = second->missing[l];
+        std::copy_n(second->ids.begin() + static_cast<ptrdiff_t>(l * k), k, row->ids.begin() + static_cast<ptrdiff_t>(l * k));
+    }
+    if (!first->any() && (second->any() || first->absent())) row->tag = second->tag;
+    return row;
+}
+
+// ---- Routings ------------------------------------------------------------------------------
+
+RowPtr Routing::at(uint64_t position) const {
+    const auto found = content.find(position);
+    return found == content.end() ? nullptr : found->second;
+}
+
+int32_t Routing::status() const {
+    uint64_t complete = 0;
+    bool any = false;
+    for (const auto &[position, row] : content) complete += row->complete(), any |= row->any();
+    return complete == rows ? ROUTECAP_OK : any ? ROUTECAP_INCOMPLETE : ROUTECAP_NOT_CAPTURED;
+}
+
+int32_t Routing::strict(uint32_t flags) const {
+    if ((flags & ROUTECAP_STRICT) == 0) return ROUTECAP_OK;
+    if (status() != ROUTECAP_OK) return ROUTECAP_ERR_INCOMPLETE;
+    const bool recomputed = rows > 0 && std::any_of(shape->layers.begin(), shape->layers.end(), [](const Layer &l) { return l.provenance != 0; });
+    return recomputed && (flags & ROUTECAP_ALLOW_RECOMPUTED) == 0 ? ROUTECAP_ERR_RECOMPUTED : ROUTECAP_OK;
+}
+
+routecap_coverage Routing::coverage(uint64_t length, std::vector<routecap_missing> &blocks) const {
+    routecap_coverage c{};
+    c.layers = static_cast<uint32_t>(shape->cells());
+    c.first = first, c.rows = rows, c.length = length;
+    const RowPtr none = empty_row(*shape, ROUTECAP_MISSING_ABSENT);
+    std::vector<uint8_t> before(shape->cells(), 0);
+    size_t run = 0;  // where the blocks of rows like this one begin
+    for (uint64_t p = first; p < end(); p++) {
+        const RowPtr kept = at(p);
+        const Row &row = kept != nullptr ? *kept : *none;
+        (row.complete() ? c.rows_complete : row.any() ? c.rows_partial : c.rows_empty)++;
+        for (size_t l = 0; l < shape->cells(); l++) {
+            c.cells_missing += !row.valid(l);
+            c.cells_recomputed += row.valid(l) && shape->layers[l].provenance == ROUTECAP_PROVENANCE_RECOMPUTED;
+        }
+        if (p > first && row.missing == before) {
+            for (size_t b = run; b < blocks.size(); b++) blocks[b].rows++;
+            continue;
+        }
+        run = blocks.size();
+        for (uint32_t l = 0; l < shape->cells(); l++) {
+            if (row.valid(l)) continue;
+            if (l > 0 && row.missing[l - 1] == row.missing[l])
+                blocks.back().layers++;
+            else
+                blocks.push_back({p, 1, l, 1, row.missing[l], 0});
+        }
+        before = row.missing;
+    }
+    c.blocks = blocks.size();
+    return c;
+}
+
+Routing Routing::part(uint64_t from, uint64_t count) const {
+    return {shape, from, count, Rows(content.lower_bound(from), content.lower_bound(from + count))};
+}
+
+Routing Routing::of_layers(size_t first_layer, size_t layers) const {
+    auto narrow = std::make_shared<Shape>(*shape);
+    const auto from = shape->layers.begin() + static_cast<ptrdiff_t>(first_layer);
+    narrow->layers.assign(from, from + static_cast<ptrdiff_t>(layers));
+    Routing routing{narrow, first, rows};
+    for (const auto &[position, row] : content) {
+        auto part = std::make_shared<Row>();
+        part->tag = row->tag;
+        part->ids.assign(row->ids.begin() + static_cast<ptrdiff_t>(first_layer * shape->k),
+                         row->ids.begin() + static_cast<ptrdiff_t>((first_layer + layers) * shape->k));
+        part->missing.assign(row->missing.begin() + static_cast<ptrdiff_t>(first_layer),
+                             row->missing.begin() + static_cast<ptrdiff_t>(first_layer + layers));
+        routing.content.emplace(position, part);
+    }
+    return routing;
+}
+
+// The one form that the header specifies.
+std::vector<uint8_t> Routing::serialize() const {
+    enum : uint32_t { kPresent = 1, kValidity = 2, kTags = 4 };
+    struct Run {
+        uint64_t rows, tag;
+        uint32_t flags;
+    };
+    std::vector<Run> runs;
+    std::vector<uint8_t> ids, tags, validity;
+    const auto put = [](std::vector<uint8_t> &to, uint64_t value, size_t bytes) {
+        for (size_t b = 0; b < bytes; b++) to.push_back(static_cast<uint8_t>(value >> 8 * b));
+    };
+    const auto pad = [](std::vector<uint8_t> &to, size_t unit) { to.resize((to.size() + unit - 1) / unit * unit); };
+    const auto kind = [](const RowPtr &row) -> uint32_t {
+        return row == nullptr || row->absent() ? 0 : row->complete() ? kPresent : kPresent | kValidity;
+    };
+    for (uint64_t p = first; p < end();) {
+        Run run{0, 0, kind(at(p))};
+        std::vector<uint64_t> own;
+        for (; p < end() && kind(at(p)) == run.flags; p++, run.rows++) {
+            if (run.flags == 0) continue;
+            const RowPtr row = at(p);
+            own.push_back(row->tag);
+            for (uint16_t id : row->ids) put(ids, id, shape->id_bytes());
+            if ((run.flags & kValidity) == 0) continue;
+            std::vector<uint8_t> bits((shape->cells() + 7) / 8);
+            for (size_t l = 0; l < shape->cells(); l++) bits[l / 8] = static_cast<uint8_t>(bits[l / 8] | row->valid(l) << l % 8);
+            validity.insert(validity.end(), bits.begin(), bits.end());
+        }
+        if (!own.empty() && std::count(own.begin(), own.end(), own.front()) == static_cast<ptrdiff_t>(own.size())) {
+            run.tag = own.front();
+        } else if (!own.empty()) {
+            run.flags |= kTags;
+            for (uint64_t tag : own) put(tags, tag, 8);
+        }
+        runs.push_back(run);
+    }
+    std::vector<uint8_t> data(24);
+    std::memcpy(data.data(), "ROUTECAP\1\0\0\0\0\0\0\0", 16);
+    for (uint64_t number : {first, rows, static_cast<uint64_t>(runs.size())}) put(data, number, 8);
+    for (uint64_t number : {static_cast<uint64_t>(shape->cells()), static_cast<uint64_t>(shape->k), static_cast<uint64_t>(shape->dtype()),
+                            static_cast<uint64_t>(shape->id_space)})
+        put(data, number, 4);
+    for (const Layer &layer : shape->layers)
+        for (uint32_t number : {static_cast<uint32_t>(layer.index), layer.experts, static_cast<uint32_t>(layer.provenance)}) put(data, number, 4);
+    pad(data, 8);
+    for (const Run &run : runs) put(data, run.rows, 8), put(data, run.tag, 8), put(data, run.flags, 8);
+    for (const auto *plane : {&ids, &tags, &validity}) {
+        pad(data, 64);
+        data.insert(data.end(), plane->begin(), plane->end());
+    }
+    const uint64_t bytes = data.size();
+    for (size_t b = 0; b < 8; b++) data[16 + b] = static_cast<uint8_t>(bytes >> 8 * b);
+    return data;
+}
+
+int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
+    for (const RoutingPtr &r : routings)
+        if (r->pending != nullptr) return ROUTECAP_ERR_NOT_READY;
+    const Shape &head = *routings.front()->shape;
+    std::map<int32_t, Layer> layers;
+    uint64_t first = UINT64_MAX, end = 0;
+    for (const RoutingPtr &r : routings) {
+        if (r->shape->k != head.k || r->shape->id_space != head.id_space) return ROUTECAP_ERR_SHAPE_MISMATCH;
+        for (const Layer &layer : r->shape->layers) {
+            Layer &known = layers.emplace(layer.index, layer).first->second;
+            if (known.experts != layer.experts) return ROUTECAP_ERR_SHAPE_MISMATCH;
+            known.provenance = std::max(known.provenance, layer.provenance);
+        }
+        if (r->rows > 0) first = std::min(first, r->first), end = std::max(end, r->end());
+    }
+    auto shape = std::make_shared<Shape>(Shape{{}, head.k, head.id_space});
+    std::map<int32_t, size_t> place;
+    for (const auto &[index, layer] : layers) place[index] = shape->layers.size(), shape->layers.push_back(layer);
+    if (end == 0) first = end = routings.front()->first;
+    merged = std::make_shared<Routing>(Routing{shape, first, end - first});
+    for (const RoutingPtr &r : routings)
+        for (const auto &[position, row] : r->content) {
+            auto wide = empty_row(*shape, ROUTECAP_MISSING_ABSENT);
+            wide->tag = row->tag;
+            for (size_t l = 0; l < row->missing.size(); l++) {
+                const size_t to = place[r->shape->layers[l].index];
+                wide->missing[to] = row->missing[l];
+                std::copy_n(row->ids.begin() + static_cast<ptrdiff_t>(l * head.k), head.k, wide->ids.begin() + static_cast<ptrdiff_t>(to * head.k));
+            }
+            RowPtr &known = merged->content[position];
+            for (size_t l = 0; known != nullptr && l < shape->cells(); l++)
+                if (known->valid(l) && wide->valid(l) && !known->same_set(*wide, l)) return merged = nullptr, ROUTECAP_ERR_CONFLICT;
+            known = unite(known, wide, false);
+        }
+    return merged->status();
+}
+
+RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row) {
+    auto shape = std::make_shared<Shape>(*head.shape);
+    if (shape->k != tail.shape->k || shape->id_space != tail.shape->id_space || shape->cells() != tail.shape->cells()) return nullptr;
+    for (size_t l = 0; l < shape->cells(); l++) {
+        const Layer &other = tail.shape->layers[l];
+        if (shape->layers[l].index != other.index || shape->layers[l].experts != other.experts) return nullptr;
+        shape->layers[l].provenance = std::max(shape->layers[l].provenance, other.provenance);
+    }
+    const uint64_t first = std::min(head.first, row), end = std::max(tail.end(), row);
+    Rows content(head.content.begin(), head.content.lower_bound(row));
+    content.insert(tail.content.lower_bound(row), tail.content.end());
+    return std::make_shared<Routing>(Routing{shape, first, end - first, std::move(content)});
+}
+
+// ---- The sink ------------------------------------------------------------------------------
+
+int32_t Sink::begin(uint32_t rows) {
+    if (rows > rows_) return ROUTECAP_ERR_CAPACITY;
+    begun_ = rows;
+    for (auto &layer : written_) layer.clear();
+    for (auto &layer : known_) layer.clear();
+    dropped_ = conflicts_ = 0;
+    snapshots_ = 0;
+    taken_ = {};
+    return ROUTECAP_OK;
+}
+
+int32_t Sink::check(uint32_t layer, const Placement &to) const {
+    if (to.rows > rows_ || (to.row_index == nullptr && to.first_row > rows_ - to.rows)) return ROUTECAP_ERR_CAPACITY;
+    if (layer >= shape_->cells()) return ROUTECAP_ERR_UNKNOWN_LAYER;
+    if (begun_.has_value() && to.row_index == nullptr && to.live_rows == nullptr && to.row_base == nullptr)
+        for (const auto &[first, end] : known_[layer])
+            if (std::max(first, to.first_row) < std::min(end, to.first_row + to.rows)) return ROUTECAP_ERR_CONFLICT;
+    return ROUTECAP_OK;
+}
+
+void Sink::put(uint32_t layer, const Placement &to, const std::function<std::vector<int64_t>(uint32_t row)> &cell) {
+    if (begun_.has_value() && snapshots_ == 0 && to.row_index == nullptr && to.live_rows == nullptr && to.row_base == nullptr)
+        known_[layer].emplace_back(to.first_row, to.first_row + to.rows);
+    for (uint32_t i = 0; i < to.rows && (to.live_rows == nullptr || static_cast<int64_t>(i) < *to.live_rows); i++) {
+        if (to.row_index != nullptr && to.row_index[i] < 0) continue;
+        const int64_t row = to.row_index != nullptr ? to.row_index[i] : int64_t{to.first_row} + i + (to.row_base != nullptr ? *to.row_base : 0);
+        if (!begun_.has_value() || row < 0 || row >= int64_t{*begun_})
+            dropped_++;
+        else if (!written_[layer].emplace(static_cast<uint32_t>(row), cell(i)).second)
+            conflicts_++;
+    }
+}
+
+int32_t Sink::record(const routecap_source &s, const std::vector<routecap_layer_source> &layers) {
+    const uint32_t columns = s.k_source != 0 ? s.k_source : shape_->k;
+    const int64_t row_stride = s.row_stride != 0 ? s.row_stride : columns, column_stride = s.column_stride != 0 ? s.column_stride : 1;
+    const Placement to{s.rows, s.first_row, s.live_rows, s.row_base, s.row_index};
+    if (columns < shape_->k) return ROUTECAP_ERR_SHAPE_MISMATCH;
+    for (const routecap_layer_source &layer : layers)
+        if (const int32_t status = check(layer.layer, to); status < 0) return status;
+    for (const routecap_layer_source &layer : layers) {
+        put(layer.layer, to, [&](uint32_t row) {
+            std::vector<int64_t> ids;
+            for (uint32_t c = 0; c < shape_->k; c++) {
+                const int64_t at = row * row_stride + c * column_stride;
+                int64_t id = 0;
+                switch (s.dtype) {
+                    case ROUTECAP_DTYPE_I16: id = static_cast<const int16_t *>(layer.ids)[at]; break;
+                    case ROUTECAP_DTYPE_I32: id = static_cast<const int32_t *>(layer.ids)[at]; break;
+                    case ROUTECAP_DTYPE_U32: id = static_cast<const uint32_t *>(layer.ids)[at]; break;
+                    case ROUTECAP_DTYPE_I64: id = static_cast<const int64_t *>(layer.ids)[at]; break;
+                    default: id = static_cast<const int32_t *>(layer.ids)[at] >> 16; break;
+                }
+                if (layer.table != nullptr) id = id >= 0 && id < int64_t{s.table_size} ? layer.table[id] : INT64_MAX;
+                const bool sum = !__builtin_add_overflow(id, int64_t{s.offset}, &id);
+                ids.push_back(sum && id >= 0 && id < shape_->layers[layer.layer].experts ? id : -1);  // nothing wraps
+            }
+            return ids;
+        });
+    }
+    return ROUTECAP_OK;
+}
+
+void Sink::snapshot() {
+    taken_.dropped += std::exchange(dropped_, 0);
+    taken_.conflicts += std::exchange(conflicts_, 0);
+    taken_.rows.clear();
+    for (auto &layer : known_) layer.clear();
+    if (snapshots_++ > 0) return;  // a second one: its rows are missing
+    for (uint32_t r = 0; r < begun_.value_or(0); r++) {
+        auto row = empty_row(*shape_, ROUTECAP_MISSING_UNWRITTEN);
+        for (size_t l = 0; l < shape_->cells(); l++) {
+            const auto cell = written_[l].find(r);
+            if (cell == written_[l].end()) continue;
+            row->missing[l] = judge(cell->second.data(), shape_->k, shape_->layers[l].experts);
+            row->ids[l * shape_->k] = row->missing[l];
+            for (uint32_t c = 0; row->valid(l) && c < shape_->k; c++) row->ids[l * shape_->k + c] = static_cast<uint16_t>(cell->second[c]);
+        }
+        taken_.rows.push_back(std::move(row));
+    }
+}
+
+Sink::Taken Sink::take() {
+    begun_.reset();
+    snapshots_ = 0;
+    return std::exchange(taken_, {});
+}
+
+int32_t Sink::probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) const {
+    if (layers.size() > shape_->cells()) return ROUTECAP_ERR_UNKNOWN_LAYER;
+    if (begun_.value_or(0) == 0) return ROUTECAP_ERR_STATE;
+    if (rows > *begun_) return ROUTECAP_ERR_CAPACITY;
+    const std::map<uint32_t, std::vector<int64_t>> *before = nullptr;
+    bool odd = false;
+    for (size_t l = 0; l < layers.size(); l++) {
+        routecap_layer_probe &p = layers[l];
+        p = {};
+        p.lowest = p.highest = -1;
+        std::set<std::vector<int64_t>> kinds;
+        std::vector<int64_t> sequence(shape_->k);
+        std::iota(sequence.begin(), sequence.end(), 0);
+        bool repeated = before != nullptr;
+        for (uint32_t r = 0; r < rows; r++) {
+            const auto cell = written_[l].find(r);
+            const bool written = cell != written_[l].end();
+            (written ? p.rows_written : p.rows_unwritten)++;
+            if (repeated) {
+                const auto other = before->find(r);
+                repeated = (other != before->end()) == written && (!written || other->second == cell->second);
+            }
+            if (!written) continue;
+            kinds.insert(cell->second);
+            const uint8_t reason = judge(cell->second.data(), shape_->k, shape_->layers[l].experts);
+            p.rows_out_of_range += reason == ROUTECAP_MISSING_OUT_OF_RANGE;
+            p.rows_duplicate += reason == ROUTECAP_MISSING_DUPLICATE;
+            for (int64_t id : cell->second) {
+                if (id < 0 || id >= shape_->layers[l].experts) continue;
+                p.lowest = p.lowest < 0 ? static_cast<int32_t>(id) : std::min(p.lowest, static_cast<int32_t>(id));
+                p.highest = std::max(p.highest, static_cast<int32_t>(id));
+            }
+        }
+        const bool several = p.rows_written > 1;
+        p.found = (rows > 0 && p.rows_written == 0 ? ROUTECAP_PROBE_SILENT : 0) |
+                  (p.rows_written > 0 && p.rows_unwritten > 0 ? ROUTECAP_PROBE_INCOMPLETE : 0) |
+                  (p.rows_out_of_range > 0 ? ROUTECAP_PROBE_OUT_OF_RANGE : 0) | (p.rows_duplicate > 0 ? ROUTECAP_PROBE_DUPLICATE : 0) |
+                  (several && kinds.size() == 1 ? ROUTECAP_PROBE_CONSTANT : 0) |
+                  (several && kinds.size() == 1 && *kinds.begin() == sequence ? ROUTECAP_PROBE_SEQUENCE : 0) |
+                  (several && repeated ? ROUTECAP_PROBE_REPEATED : 0);
+        odd |= p.found != 0;
+        before = &written_[l];
+    }
+    return odd ? ROUTECAP_PARTIAL : ROUTECAP_OK;
+}
+
+// ---- Steps ---------------------------------------------------------------------------------
+
+uint64_t Filed::reach() const {
+    if (!known) return std::min(end, cut);
+    return nowhere ? 0 : real + 1;
+}
+
+uint64_t Request::length() const {
+    uint64_t length = 0;
+    for (const Reach &reach : reaches) {
+        length = std::max(length, reach.at_least);
+        for (const FiledPtr &row : reach.rows) length = std::max(length, row->reach());
+        length = std::min(length, reach.cut);
+    }
+    return length;
+}
+
+// What is certain becomes one number.
+void Request::reached(Reach reach) {
+    uint64_t certain = 0;
+    size_t n = 0;
+    const auto settled = [](const FiledPtr &row) { return row->known; };
+    for (; n < reaches.size() && std::all_of(reaches[n].rows.begin(), reaches[n].rows.end(), settled); n++) {
+        certain = std::max(certain, reaches[n].at_least);
+        for (const FiledPtr &row : reaches[n].rows) certain = std::max(certain, row->reach());
+        certain = std::min(certain, reaches[n].cut);
+    }
+    if (n > 1) {
+        reaches.erase(reaches.begin() + 1, reaches.begin() + static_cast<ptrdiff_t>(n));
+        reaches.front() = {.rows = {}, .at_least = certain};
+    }
+    reaches.push_back(std::move(reach));
+}
+
+uint64_t Capturer::in_flight() const {
+    return static_cast<uint64_t>(std::count_if(log_.begin(), log_.end(), [](const Entry &entry) { return entry.step != nullptr; }));
+}
+
+int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_t> &positions, uint64_t tag, const Sink::Taken &taken, bool lost,
+                        uint64_t &ticket) {
+    ticket = ++stats.steps_issued;
+    auto step = std::make_shared<Step>(Step{ticket, {}, taken.dropped, taken.conflicts});
+    bool partial = false;
+    for (const Span &s : spans) {
+        partial |= s.request == nullptr || s.status != ROUTECAP_OK;
+        if (s.request == nullptr) {
+            stats.rows_skipped += s.span.rows;
+            continue;
+        }
+        const bool device = (s.span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0, speculative = (s.span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0;
+        std::vector<FiledPtr> rows;
+        for (uint32_t i = 0; i < s.span.rows; i++) {
+            const uint32_t sink_row = s.span.sink_row + i;
+            auto filed = std::make_shared<Filed>();
+            filed->span = s.span.position;
+            filed->real = device ? static_cast<uint64_t>(positions[sink_row]) : s.span.position + i;
+            filed->first = device ? s.span.position : filed->real;
+            filed->end = device ? s.span.position_end : filed->real + 1;
+            filed->row = sink_row < taken.rows.size() ? taken.rows[sink_row] : nullptr;
+            filed->tag = tag;
+            filed->device = device;
+            filed->known = !device;
+            filed->never = lost || s.status != ROUTECAP_OK;
+            rows.push_back(std::move(filed));
+        }
+        s.request->issued_end = std::max(s.request->issued_end, rows.back()->end);
+        stats.rows_issued += rows.size();
+        (lost ? stats.rows_lost : s.status != ROUTECAP_OK ? stats.rows_refused : stats.rows_in_flight) += rows.size();
+        if (speculative)
+            s.request->drafts[ticket].insert(s.request->drafts[ticket].end(), rows.begin(), rows.end());
+        else if (device && !rows.front()->never)
+            s.request->reached({.rows = rows});
+        else
+            s.request->reached({.rows = {}, .at_least = rows.back()->end});
+        if (!lost && s.status == ROUTECAP_OK) step->parts.push_back({s.request, std::move(rows), speculative});
+    }
+    steps_[ticket] = lost ? ROUTECAP_LOST : step->parts.empty() ? ROUTECAP_OK : ROUTECAP_PENDING;
+    if (steps_[ticket] != ROUTECAP_PENDING) stats.steps_landed++;
+    stats.steps_lost += lost;
+    if (!step->parts.empty()) log_.push_back({step, nullptr});
+    if (lost || !step->parts.empty() || !slot) choose_slot();
+    return lost ? ROUTECAP_LOST : partial ? ROUTECAP_PARTIAL : ROUTECAP_OK;
+}
+
+int32_t Capturer::poll(uint64_t ticket) const {
+    const auto found = steps_.find(ticket);
+    return found == steps_.end() ? ROUTECAP_ERR_UNKNOWN_STEP : found->second;
+}
+
+uint64_t Capturer::conflicting(uint64_t ticket) const {
+    const auto found = conflicting_.find(ticket);
+    return found == conflicting_.end() ? 0 : found->second;
+}
+
+void Capturer::land() {
+    while (!log_.empty()) {
+        std::vector<Entry> log;
+        log.swap(log_);
+        for (Entry &entry : log) entry.step != nullptr ? land(*entry.step) : entry.apply();
+    }
+}
+
+void Capturer::land(Step &step) {
+    steps_[step.ticket] = ROUTECAP_OK;
+    stats.steps_landed++;
+    if (step.conflicts > 0) conflicting_[step.ticket] = step.conflicts;
+    stats.cells_conflicting += step.conflicts;
+    stats.rows_dropped += step.dropped;
+    std::vector<bool> written(shape->cells()), valid(shape->cells());
+    uint64_t counted = 0;
+    for (const Step::Part &part : step.parts)
+        for (const FiledPtr &filed : part.rows) {
+            stats.rows_in_flight--;
+            filed->known = true;
+            filed->nowhere = filed->real < filed->first || filed->real >= filed->end || filed->real >= filed->late;
+            if (filed->nowhere) {
+                (filed->real < filed->first || filed->real >= filed->end ? stats.rows_unplaced : stats.rows_late)++;
+                continue;
+            }
+            counted++;
+            count_cells(*filed, written, valid);
+            if (part.speculative)
+                stats.rows_provisional++;
+            else
+                file(*part.request, *filed);
+        }
+    if (counted == 0) return;
+    stats.silent_layers = static_cast<uint32_t>(std::count(valid.begin(), valid.end(), false));
+    for (size_t l = 0; l < shape->cells(); l++) layer_stats[l].silent_steps += !written[l];
+}
+
+void Capturer::count_cells(const Filed &filed, std::vector<bool> &written, std::vector<bool> &valid) {
+    for (size_t l = 0; l < shape->cells(); l++) {
+        switch (filed.row != nullptr ? filed.row->missing[l] : ROUTECAP_MISSING_UNWRITTEN) {
+            case 0: layer_stats[l].rows_written++, written[l] = valid[l] = true; break;
+            case ROUTECAP_MISSING_OUT_OF_RANGE: layer_stats[l].out_of_range++, stats.cells_out_of_range++, written[l] = true; break;
+            case ROUTECAP_MISSING_DUPLICATE: layer_stats[l].duplicate++, stats.cells_duplicate++, written[l] = true; break;
+            default: layer_stats[l].unwritten++, stats.cells_unwritten++; break;
+        }
+    }
+}
+
+void Capturer::file(Request &r, const Filed &filed) {
+    if (filed.row == nullptr || !filed.row->any()) {
+        stats.rows_missing++;
+    } else {
+        stats.rows_delivered++;
+    }
+    if (filed.row == nullptr) return;
+    RowPtr &mine = r.content[filed.real];
+    bool overlap = false, mismatch = false;
+    for (size_t l = 0; mine != nullptr && l < shape->cells(); l++) {
+        if (!mine->valid(l) || !filed.row->valid(l)) continue;
+        overlap = true;
+        mismatch |= !mine->same_set(*filed.row, l);
+    }
+    stats.rows_overlapped += overlap;
+    stats.rows_mismatched += mismatch && (flags & ROUTECAP_CONFIG_COMPARE) != 0;
+    auto row = std::make_shared<Row>(*filed.row);
+    row->tag = filed.tag;
+    mine = r.policy == ROUTECAP_POLICY_REPLACE && row->any() ? row : unite(mine, row);
+}
+
+// ---- Requests ------------------------------------------------------------------------------
+
+// Appends a change that is applied after the steps before it; rows [first, end) cannot be read until then.
+void Capturer::change(const RequestPtr &r, uint64_t first, uint64_t end, std::function<void()> apply) {
+    if (first < end) {
+        r->changing_first = r->changes == 0 ? first : std::min(r->changing_first, first);
+        r->changing_end = r->changes == 0 ? end : std::max(r->changing_end, end);
+        r->changes++;
+        apply = [r, apply = std::move(apply)] { apply(), r->changes--; };
+    }
+    log_.push_back({nullptr, std::move(apply)});
+}
+
+RequestPtr Capturer::open(int32_t policy) {
+    stats.requests_open++;
+    auto r = std::make_shared<Request>();
+    r->policy = policy;
+    return r;
+}
+
+int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *rows, uint64_t count) {
+    const auto found = r->drafts.find(ticket);
+    if (found == r->drafts.end()) return ROUTECAP_ERR_UNKNOWN_STEP;
+    const std::vector<FiledPtr> drafts = found->second;
+    if (count > drafts.size()) return ROUTECAP_ERR_OUT_OF_RANGE;
+    std::set<uint64_t> kept;
+    for (uint64_t i = 0; i < count; i++) kept.insert(rows != nullptr ? rows[i] : i);
+    if (!kept.empty() && *kept.rbegin() >= drafts.size()) return ROUTECAP_ERR_OUT_OF_RANGE;
+    r->drafts.erase(found);
+    Request::Reach reach;
+    uint64_t first = UINT64_MAX, end = 0;
+    for (uint64_t i : kept) {
+        Filed &row = *drafts[i];
+        if (row.first >= row.cut) continue;
+        row.known &= !row.device;  // the host learns where it is when it is filed
+        if (row.device && !row.never)
+            reach.rows.push_back(drafts[i]);
+        else
+            reach.at_least = std::max(reach.at_least, row.reach());
+        if (!row.never) first = std::min(first, row.span), end = std::max(end, row.reach());
+    }
+    r->reached(std::move(reach));
+    std::vector<uint64_t> cuts;  // those before this call
+    for (const FiledPtr &row : drafts) cuts.push_back(row->cut);
+    change(r, first, end, [this, r, drafts, kept, cuts] {
+        for (uint64_t i = 0; i < drafts.size(); i++) {
+            if (drafts[i]->never) continue;
+            drafts[i]->known = true;
+            if (drafts[i]->nowhere) continue;
+            stats.rows_provisional--;
+            drafts[i]->nowhere = kept.count(i) == 0 || drafts[i]->real >= cuts[i];
+            if (drafts[i]->nowhere)
+                stats.rows_rejected++;
+            else
+                file(*r, *drafts[i]);
+        }
+    });
+    return ROUTECAP_OK;
+}
+
+// Cuts rows of steps in flight, but for those that a child is to have.
+void Capturer::cut(const RequestPtr &r, uint64_t end) {
+    for (const Entry &entry : log_) {
+        if (entry.step == nullptr) continue;
+        const uint64_t late = r->lending > 0 && entry.step->ticket <= r->lending_step ? std::max(end, r->lending_end) : end;
+        for (const Step::Part &part : entry.step->parts)
+            for (const FiledPtr &row : part.rows)
+                if (part.request == r) row->late = std::min(row->late, late), row->cut = std::min(row->cut, end);
+    }
+}
+
+void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
+    if (rows >= std::max(r->length(), r->issued_end)) return;
+    r->issued_end = rows;
+    cut(r, rows);
+    for (auto &[ticket, drafts] : r->drafts)
+        for (const FiledPtr &row : drafts) row->cut = std::min(row->cut, rows);
+    r->reached({.rows = {}, .cut = rows});
+    r->changing_end = std::min(r->changing_end, rows);
+    r->cuts.push_back(rows);
+    change(r, 0, 0, [r, rows] {
+        r->content.erase(r->content.lower_bound(rows), r->content.end());
+        r->cuts.erase(std::find(r->cuts.begin(), r->cuts.end(), rows));
+    });
+}
+
+int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
+    const uint64_t length = r->length();
+    if (rows == ROUTECAP_ALL) rows = length;
+    if (rows > length) return ROUTECAP_ERR_OUT_OF_RANGE;
+    if (!room(1)) return ROUTECAP_ERR_TOO_MANY_REQUESTS;
+    child = open(r->policy);
+    child->reached({.rows = {}, .at_least = rows});
+    r->lending_end = r->lending++ > 0 ? std::max(r->lending_end, rows) : rows;
+    for (const Entry &entry : log_)
+        for (const Step::Part &part : entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
+            if (part.request == r) r->lending_step = entry.step->ticket;
+    change(child, 0, rows, [r, child = child, rows] {
+        child->content = Rows(r->content.begin(), r->content.lower_bound(rows));
+        r->lending--;
+    });
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_t rows) {
+    if (shape->k != routing->shape->k || shape->id_space != routing->shape->id_space || shape->cells() != routing->shape->cells())
+        return ROUTECAP_ERR_SHAPE_MISMATCH;
+    for (size_t l = 0; l < shape->cells(); l++) {
+        const Layer &mine = shape->layers[l], &other = routing->shape->layers[l];
+        if (mine.index != other.index || mine.experts != other.experts || other.provenance > mine.provenance) return ROUTECAP_ERR_SHAPE_MISMATCH;
+    }
+    if (routing->pending != nullptr && routing->pending != this) return ROUTECAP_ERR_NOT_READY;
+    if (rows == ROUTECAP_ALL) rows = routing->end();
+    if (rows > routing->end()) return ROUTECAP_ERR_OUT_OF_RANGE;
+    if (rows <= routing->first) return ROUTECAP_OK;
+    r->reached({.rows = {}, .at_least = rows});
+    change(r, routing->first, rows, [r, routing, rows] {
+        for (auto row = routing->content.begin(); row != routing->content.lower_bound(rows); ++row) {
+            RowPtr &mine = r->content[row->first];
+            mine = unite(mine, row->second);
+        }
+    });
+    return ROUTECAP_OK;
+}
+
+void Capturer::reject_drafts(Request &r) {
+    for (const auto &[ticket, drafts] : r.drafts)
+        for (const FiledPtr &row : drafts)
+            if (!row->never && !row->nowhere) stats.rows_provisional--, stats.rows_rejected++;
+    r.drafts.clear();
+}
+
+RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
+    const bool all = rows == ROUTECAP_ALL;
+    auto routing = std::make_shared<Routing>(Routing{shape, 0, all ? r->length() : rows, {}, this});
+    if (!all) cut(r, rows);
+    change(r, 0, 0, [this, r, routing, all] {
+        if (all) routing->rows = r->length();
+        routing->content = Rows(r->content.begin(), r->content.lower_bound(routing->rows));
+        routing->pending = nullptr;
+        reject_drafts(*r);
+    });
+    stats.requests_open--;
+    return routing;
+}
+
+void Capturer::close(const RequestPtr &r) {
+    cut(r, 0);
+    change(r, 0, 0, [this, r] { reject_drafts(*r); });
+    stats.requests_open--;
+}
+
+int32_t Capturer::read(const RequestPtr &r, uint64_t first, uint64_t rows, bool take, Routing &routing) const {
+    const uint64_t length = r->length();
+    if (first > length) return ROUTECAP_ERR_OUT_OF_RANGE;
+    uint64_t limit = UINT64_MAX;  // the first row from `first` on that cannot be read now
+    const auto unready = [&](uint64_t from, uint64_t end) {
+        if (std::max(from, first) < end) limit = std::min(limit, std::max(from, first));
+    };
+    for (const Entry &entry : log_)
+        for (const Step::Part &part : entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
+            for (const FiledPtr &row : part.rows)
+                if (part.request == r && !part.speculative) unready(row->first, std::min(row->end, row->late));
+    if (r->changes > 0) unready(r->changing_first, r->changing_end);
+    for (uint64_t rows_cut : r->cuts) unready(rows_cut, UINT64_MAX);
+    if (take && r->lending > 0) unready(0, r->lending_end);
+    if (rows == ROUTECAP_LANDED) rows = std::min(limit, length) - first;
+    if (rows == ROUTECAP_ALL) rows = length - first;
+    if (rows > length - first) return ROUTECAP_ERR_OUT_OF_RANGE;
+    if (limit < first + rows) return ROUTECAP_ERR_NOT_READY;
+    routing = {shape, first, rows, Rows(r->content.lower_bound(first), r->content.lower_bound(first + rows))};
+    return routing.status();
+}
+
+int32_t Capturer::extract(const RequestPtr &r, uint64_t first, uint64_t rows, int32_t mode, uint32_t strictness, RoutingPtr &routing) {
+    Routing read_out;
+    const int32_t status = read(r, first, rows, mode == ROUTECAP_EXTRACT_TAKE, read_out);
+    if (status < 0) return status;
+    if (const int32_t refused = read_out.strict(strictness); refused < 0) return refused;
+    if (mode == ROUTECAP_EXTRACT_TAKE) r->content.erase(r->content.lower_bound(first), r->content.lower_bound(first + read_out.rows));
+    routing = std::make_shared<Routing>(std::move(read_out));
+    return status;
+}
+
+}  // namespace model

@@ -1,0 +1,240 @@
+// A capturer as simple as it can be, written from the header alone: maps of rows, and a log of what was called and has not been applied. It predicts
+// ids, reasons, tags, statuses, lengths and counters exactly, for a budget that is never reached. What lands, lands when land() is called: that is
+// manual progress; called after every operation it is what any capturer shows once nothing is in flight.
+#pragma once
+
+#include <routecap.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+namespace model {
+
+// ---- Rows and routings ---------------------------------------------------------------------
+
+struct Layer {
+    int32_t index;
+    uint32_t experts;
+    int32_t provenance;
+    bool operator==(const Layer &) const = default;
+};
+
+struct Shape {
+    std::vector<Layer> layers;
+    uint32_t k = 1;
+    int32_t id_space = 0;
+    size_t cells() const { return layers.size(); }
+    uint32_t experts() const;  // the most of any layer
+    int32_t dtype() const { return experts() <= 256 ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I16; }
+    size_t id_bytes() const { return experts() <= 256 ? 1 : 2; }
+};
+using ShapePtr = std::shared_ptr<const Shape>;
+
+// One kept row. A cell that is missing has its reason for its first id, then zeros.
+struct Row {
+    uint64_t tag = 0;
+    std::vector<uint16_t> ids;     // [layers, k]
+    std::vector<uint8_t> missing;  // [layers] 0, or ROUTECAP_MISSING_*
+    bool valid(size_t layer) const { return missing[layer] == 0; }
+    bool any() const;
+    bool complete() const;
+    bool absent() const;  // in all cells
+    bool same_set(const Row &other, size_t layer) const;
+};
+using RowPtr = std::shared_ptr<const Row>;  // null: no row is kept
+using Rows = std::map<uint64_t, RowPtr>;    // by position
+
+// A cell of k ids that are all written: 0, or why it is missing.
+uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts);
+// A row without a valid cell, all for one reason.
+std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason);
+// Of two rows of one position the first's valid cells, then the second's, then the first's reasons; if `whole`, a first row without a valid cell
+// gives way to one that has some with all that it is. Either may be null.
+RowPtr unite(const RowPtr &first, const RowPtr &second, bool whole = true);
+
+struct Capturer;
+
+struct Routing {
+    ShapePtr shape;
+    uint64_t first = 0, rows = 0;
+    Rows content{};
+    const Capturer *pending = nullptr;  // of finish, while steps before it are in flight
+
+    uint64_t end() const { return first + rows; }
+    RowPtr at(uint64_t position) const;
+    int32_t status() const;
+    int32_t strict(uint32_t flags) const;  // what reading with these flags answers
+    routecap_coverage coverage(uint64_t length, std::vector<routecap_missing> &blocks) const;
+    Routing part(uint64_t first, uint64_t rows) const;
+    Routing of_layers(size_t first_layer, size_t layers) const;
+    std::vector<uint8_t> serialize() const;
+};
+using RoutingPtr = std::shared_ptr<Routing>;
+
+// Returns a status, and the routing if that is one of success.
+int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged);
+// What a splice of their serialised forms holds; null if their shapes differ.
+RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row);
+
+// ---- The sink ------------------------------------------------------------------------------
+
+// What one forward pass writes, on the host backend.
+class Sink {
+public:
+    Sink(ShapePtr shape, uint32_t rows) : shape_(std::move(shape)), rows_(rows), written_(shape_->cells()), known_(shape_->cells()) {}
+
+    int32_t begin(uint32_t rows);
+    // Records into layers, all or none; each with its ids and table.
+    int32_t record(const routecap_source &source, const std::vector<routecap_layer_source> &layers);
+    // What record and route share: where rows go. Cells are k ids each; null: nothing is known of that row (it is not live).
+    struct Placement {
+        uint32_t rows, first_row;
+        const int32_t *live_rows, *row_base, *row_index;
+    };
+    int32_t check(uint32_t layer, const Placement &to) const;
+    void put(uint32_t layer, const Placement &to, const std::function<std::vector<int64_t>(uint32_t row)> &cell);
+    // A router's own write, of a row that may be written.
+    bool writable(uint32_t layer, uint32_t row) const { return row < begun_.value_or(0) && snapshots_ == 0 && written_[layer].count(row) == 0; }
+    void write(uint32_t layer, uint32_t row, std::vector<int64_t> ids) { written_[layer][row] = std::move(ids); }
+    // What was written there, or null.
+    const std::vector<int64_t> *written(uint32_t layer, uint32_t row) const {
+        const auto cell = written_[layer].find(row);
+        return cell == written_[layer].end() ? nullptr : &cell->second;
+    }
+    void snapshot();
+    int32_t probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) const;
+
+    struct Taken {
+        std::vector<RowPtr> rows;
+        uint64_t dropped = 0, conflicts = 0;
+    };
+    // After issue or discard: what the snapshot took, and nothing is begun.
+    Taken take();
+    bool begun() const { return begun_.has_value(); }
+    uint32_t rows() const { return rows_; }
+
+private:
+    ShapePtr shape_;
+    uint32_t rows_;
+    std::optional<uint32_t> begun_;
+    std::vector<std::map<uint32_t, std::vector<int64_t>>> written_;  // of each layer, by row
+    std::vector<std::vector<std::pair<uint32_t, uint32_t>>> known_;  // of each layer, rows whose recording the host knows of
+    uint64_t dropped_ = 0, conflicts_ = 0;                           // since the last begin or snapshot
+    uint32_t snapshots_ = 0;
+    Taken taken_;
+};
+
+// ---- Requests and steps --------------------------------------------------------------------
+
+// One row of a span: where it goes, and what its step holds for it.
+struct Filed {
+    uint64_t real;        // its position
+    uint64_t first, end;  // bounds of it that the host knows
+    uint64_t span;        // the first position of its span
+    RowPtr row{};         // null: not in the snapshot
+    uint64_t tag = 0;
+    bool device = false;         // its position is on the device
+    bool known = true;           // the host knows where it is: from the start, or since it landed
+    bool never = false;          // lost, or refused for memory
+    bool nowhere = false;        // landed, and counted as unplaced or late
+    uint64_t cut = UINT64_MAX;   // rows from there on were cut after it was issued
+    uint64_t late = UINT64_MAX;  // and are not filed when they land: the same, but for those that a child is to have
+    uint64_t reach() const;      // one past the highest position that it may have; 0 if it has none
+};
+using FiledPtr = std::shared_ptr<Filed>;
+
+struct Request {
+    int32_t policy = ROUTECAP_POLICY_KEEP;
+    Rows content{};
+    std::map<uint64_t, std::vector<FiledPtr>> drafts{};  // by ticket, as they were issued
+    // What the length is made of, in the order of the calls: a number that is certain, then rows and cuts.
+    struct Reach {
+        std::vector<FiledPtr> rows;
+        uint64_t at_least = 0, cut = UINT64_MAX;
+    };
+    std::vector<Reach> reaches{};
+    uint64_t issued_end = 0;                        // one past the highest position that was issued and is not cut
+    uint64_t changing_first = 0, changing_end = 0;  // rows that change once what was called is applied
+    int changes = 0;                                // of them, not applied
+    std::vector<uint64_t> cuts{};                   // truncates that are not applied
+    int lending = 0;                                // forks that are not applied: children are to have rows before
+    uint64_t lending_end = 0, lending_step = 0;     // lending_end of steps up to lending_step
+
+    uint64_t length() const;
+    void reached(Reach reach);
+};
+using RequestPtr = std::shared_ptr<Request>;
+
+// One span as issue was given it; a null request is unknown. `status` is its status: ROUTECAP_ERR_NO_MEMORY if it was refused.
+struct Span {
+    RequestPtr request;
+    routecap_span span;
+    int32_t status = ROUTECAP_OK;
+};
+
+struct Capturer {
+    Capturer(ShapePtr s, uint32_t sl, uint32_t f, uint32_t requests)
+        : shape(std::move(s)), slots(sl), flags(f), max_requests(requests), layer_stats(shape->cells()) {}
+
+    ShapePtr shape;
+    uint32_t slots, flags, max_requests;
+    routecap_stats stats{};
+    std::vector<routecap_layer_stats> layer_stats;
+    bool slot = true;  // whether one was free for the next forward
+
+    // Steps. A slot is chosen by begin, discard and issue.
+    uint64_t in_flight() const;
+    void choose_slot() { slot = in_flight() < slots; }
+    // Positions of the sink rows where spans need them. Returns the status of the call (the spans' own are theirs).
+    int32_t issue(const std::vector<Span> &spans, const std::vector<int64_t> &positions, uint64_t tag, const Sink::Taken &taken, bool lost,
+                  uint64_t &ticket);
+    int32_t poll(uint64_t ticket) const;
+    uint64_t conflicting(uint64_t ticket) const;
+    void land();  // applies everything
+
+    // Requests.
+    bool room(uint64_t count) const { return stats.requests_open + count <= max_requests; }
+    RequestPtr open(int32_t policy);
+    int32_t accept(const RequestPtr &r, uint64_t ticket, const uint32_t *rows, uint64_t count);
+    void truncate(const RequestPtr &r, uint64_t rows);
+    int32_t fork(const RequestPtr &r, uint64_t rows, RequestPtr &child);
+    int32_t attach(const RequestPtr &r, const RoutingPtr &routing, uint64_t rows);
+    RoutingPtr finish(const RequestPtr &r, uint64_t rows);
+    void close(const RequestPtr &r);
+    // Reads rows, ALL and LANDED included; a negative status if that is refused.
+    int32_t read(const RequestPtr &r, uint64_t first, uint64_t rows, bool take, Routing &routing) const;
+    int32_t extract(const RequestPtr &r, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, RoutingPtr &routing);
+
+private:
+    struct Step {
+        uint64_t ticket;
+        struct Part {
+            RequestPtr request;
+            std::vector<FiledPtr> rows;
+            bool speculative;
+        };
+        std::vector<Part> parts;
+        uint64_t dropped, conflicts;
+    };
+    struct Entry {
+        std::shared_ptr<Step> step;   // or
+        std::function<void()> apply;  // a change of a request
+    };
+    void change(const RequestPtr &r, uint64_t first, uint64_t end, std::function<void()> apply);
+    void cut(const RequestPtr &r, uint64_t end);
+    void land(Step &step);
+    void count_cells(const Filed &filed, std::vector<bool> &written, std::vector<bool> &valid);
+    void file(Request &r, const Filed &filed);
+    void reject_drafts(Request &r);
+
+    std::vector<Entry> log_;
+    std::map<uint64_t, int32_t> steps_;         // by ticket
+    std::map<uint64_t, uint64_t> conflicting_;  // where there were some
+};
+
+}  // namespace model

@@ -1,0 +1,890 @@
+// Any sequence of calls on up to two capturers with manual progress, each held against the model: every status, cell, reason, tag, length and
+// counter.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include <device.h>
+
+#include "bytes.h"
+#include "check.h"
+#include "model.h"
+
+namespace {
+
+using fuzz::Bytes;
+using model::RequestPtr;
+
+unsigned long long ull(uint64_t n) {
+    return n;
+}
+
+constexpr uint64_t kFarthest = 600;  // positions stay below, so that everything can be compared at every turn
+
+struct Held {
+    routecap_routing *routing;
+    model::RoutingPtr expected;
+};
+
+// A capturer, its model, and what the caller knows of both.
+struct Engine {
+    std::unique_ptr<rig::Device> device = std::make_unique<rig::Device>();  // where its tensors are
+    routecap_capturer *capturer = nullptr;
+    model::ShapePtr shape;
+    uint32_t rows = 0;
+    std::unique_ptr<model::Sink> sink;
+    std::unique_ptr<model::Capturer> model;
+    std::map<routecap_request, RequestPtr> requests;
+    std::vector<routecap_request> gone;                         // handles that were given back
+    std::vector<std::pair<routecap_request, uint64_t>> drafts;  // requests and tickets
+    uint64_t tag = 1;
+};
+
+class World {
+public:
+    explicit World(Bytes &in) : in_(in) {}
+
+    void run() {
+        for (uint64_t n = 1 + in_.below(2); n > 0; n--) create();
+        while (!in_.empty()) one();
+        finish_all();
+    }
+
+private:
+    // ---- Capturers
+
+    void create() {
+        auto shape = std::make_shared<model::Shape>();
+        shape->k = in_.pick({1u, 2u, 4u, 8u, 3u});
+        const uint32_t layers = in_.pick({1u, 2u, 3u, 9u}), experts = std::max(shape->k, in_.pick({5u, 8u, 256u, 257u, 1000u}));
+        int32_t index = 0;
+        const bool odd = in_.chance(64);
+        for (uint32_t l = 0; l < layers; l++, index++) {
+            if (odd) index += static_cast<int32_t>(in_.below(3));
+            shape->layers.push_back(
+                {index, odd && in_.chance(64) ? std::max(shape->k, static_cast<uint32_t>(in_.below(300))) : experts, odd && in_.chance(64)});
+        }
+        shape->id_space = in_.chance(16);
+        std::vector<int32_t> map, provenance;
+        std::vector<uint32_t> of_layers;
+        for (const model::Layer &layer : shape->layers)
+            map.push_back(layer.index), of_layers.push_back(layer.experts), provenance.push_back(layer.provenance);
+
+        Engine e;
+        e.shape = shape;
+        routecap_config config;
+        SAME_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+        config.backend = rig::backend();
+        config.layers = layers, config.k = shape->k, config.experts = experts;
+        config.rows = e.rows = in_.pick({8u, 16u, 1u, 5u});
+        config.slots = in_.pick({0u, 1u, 2u, 3u});
+        config.sink_dtype = in_.pick({0, ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_I64});
+        config.flags = ROUTECAP_CONFIG_MANUAL_PROGRESS | (in_.chance(128) ? ROUTECAP_CONFIG_COMPARE : 0);
+        config.id_space = shape->id_space;
+        config.max_requests = in_.pick({0u, 0u, 3u, 6u});
+        if (odd) config.layer_map = map.data(), config.layer_experts = of_layers.data(), config.layer_provenance = provenance.data();
+        SAME_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &e.capturer));
+        e.sink = std::make_unique<model::Sink>(shape, e.rows);
+        e.model = std::make_unique<model::Capturer>(shape, config.slots != 0 ? config.slots : 4, config.flags,
+                                                    config.max_requests != 0 ? config.max_requests : 65536);
+        engines_.push_back(std::move(e));
+        open();
+    }
+
+    void finish_all() {
+        if (in_.chance(128)) {  // routings outlive the capturer, whose end makes them ready
+            destroy();
+            check_routings();
+            free_routings();
+            return;
+        }
+        for (Engine &e : engines_) {
+            progress(e);
+            for (const auto &[handle, r] : e.requests) {
+                model::Routing all;
+                const int32_t status = e.model->read(r, 0, ROUTECAP_ALL, false, all);
+                routecap_routing *routing = nullptr;
+                SAME_STATUS(status, routecap_request_extract(e.capturer, handle, 0, ROUTECAP_ALL, ROUTECAP_EXTRACT_COPY, 0, &routing));
+                check::routing(routing, all);
+                routecap_routing_free(routing);
+            }
+        }
+        check_routings();
+        free_routings();
+        for (Engine &e : engines_) {
+            for (const auto &[handle, r] : e.requests) SAME_STATUS(ROUTECAP_OK, routecap_request_close(e.capturer, handle)), e.model->close(r);
+            e.requests.clear();
+            progress(e);
+            check_counters(e);
+            SAME(0, stats(e).bytes_in_use);
+        }
+        destroy();
+    }
+
+    void destroy() {
+        for (Engine &e : engines_) {
+            e.device->synchronize();
+            routecap_capturer_destroy(e.capturer);
+            e.model->land();
+        }
+        retired_.insert(retired_.end(), std::make_move_iterator(engines_.begin()), std::make_move_iterator(engines_.end()));
+        engines_.clear();
+    }
+
+    // Everything that was issued lands: on a device at some time, on the host at once.
+    void progress(Engine &e) {
+        do {
+            SAME_STATUS(ROUTECAP_OK, routecap_capturer_progress(e.capturer));
+        } while (rig::on_cuda() && stats(e).steps_in_flight > 0);
+        e.model->land();
+    }
+
+    routecap_stats stats(const Engine &e) {
+        routecap_stats s{};
+        s.struct_size = sizeof s;
+        SAME_STATUS(ROUTECAP_OK, routecap_capturer_stats(e.capturer, &s));
+        return s;
+    }
+
+    void check_counters(Engine &e) {
+        const routecap_stats s = stats(e), &m = e.model->stats;
+        SAME(m.silent_layers, s.silent_layers);
+        SAME(m.steps_issued, s.steps_issued);
+        SAME(m.steps_landed, s.steps_landed);
+        SAME(m.steps_lost, s.steps_lost);
+        SAME(m.rows_issued, s.rows_issued);
+        SAME(m.rows_in_flight, s.rows_in_flight);
+        SAME(m.rows_provisional, s.rows_provisional);
+        SAME(m.rows_delivered, s.rows_delivered);
+        SAME(m.rows_missing, s.rows_missing);
+        SAME(m.rows_lost, s.rows_lost);
+        SAME(m.rows_late, s.rows_late);
+        SAME(m.rows_rejected, s.rows_rejected);
+        SAME(m.rows_unplaced, s.rows_unplaced);
+        SAME(0, s.rows_refused);
+        SAME(m.rows_skipped, s.rows_skipped);
+        SAME(m.rows_overlapped, s.rows_overlapped);
+        SAME(m.rows_mismatched, s.rows_mismatched);
+        SAME(m.rows_dropped, s.rows_dropped);
+        SAME(m.cells_conflicting, s.cells_conflicting);
+        SAME(m.cells_unwritten, s.cells_unwritten);
+        SAME(m.cells_out_of_range, s.cells_out_of_range);
+        SAME(m.cells_duplicate, s.cells_duplicate);
+        SAME(m.requests_open, s.requests_open);
+        SAME(e.model->in_flight(), s.steps_in_flight);
+        std::vector<routecap_layer_stats> layers(e.shape->cells());
+        SAME_STATUS(ROUTECAP_OK, routecap_capturer_layer_stats(e.capturer, layers.data(), sizeof layers[0], layers.size()));
+        for (size_t l = 0; l < layers.size(); l++)
+            if (std::memcmp(&layers[l], &e.model->layer_stats[l], sizeof layers[l]) != 0) check::fail("the counters of layer %zu differ", l);
+    }
+
+    // ---- One operation
+
+    void one() {
+        static constexpr void (World::*kOperations[])() = {
+            &World::forward, &World::forward, &World::forward, &World::forward,       &World::progress_any, &World::progress_any, &World::accept,
+            &World::accept,  &World::extract, &World::extract, &World::open,          &World::truncate,     &World::fork,         &World::attach,
+            &World::finish,  &World::close,   &World::cut,     &World::merge,         &World::copy,         &World::serialize,    &World::coverage,
+            &World::wait,    &World::begin,   &World::record,  &World::record_layers, &World::write,        &World::snapshot,     &World::issue_any,
+            &World::discard, &World::probe,   &World::import,  &World::splice,        &World::look};
+        engine_ = &engines_[in_.below(engines_.size())];
+        (this->*kOperations[in_.below(std::size(kOperations))])();
+        check_counters(*engine_);
+    }
+
+    // A handle: mostly of an open request (then with its model), otherwise one that must not be known.
+    std::pair<routecap_request, RequestPtr> any_request() {
+        Engine &e = *engine_;
+        if (!e.requests.empty() && !in_.chance(10)) {
+            auto it = e.requests.begin();
+            std::advance(it, static_cast<ptrdiff_t>(in_.below(e.requests.size())));
+            return *it;
+        }
+        const Engine &other = engines_[in_.below(engines_.size())];
+        if (&other != &e && !other.requests.empty()) return {other.requests.begin()->first, nullptr};
+        if (!e.gone.empty()) return {e.gone[in_.below(e.gone.size())], nullptr};
+        return {0xdead0000beef, nullptr};
+    }
+
+    void look() {
+        check_routings();
+        routecap_layer_stats none{};
+        SAME_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, routecap_capturer_layer_stats(engine_->capturer, &none, sizeof none, engine_->shape->cells() + 1));
+    }
+    void progress_any() { progress(*engine_); }
+
+    void open() {
+        Engine &e = engines_.back();
+        Engine &target = engine_ != nullptr ? *engine_ : e;
+        const uint64_t count = 1 + in_.below(3);
+        const routecap_open_options options{sizeof options, in_.chance(80) ? ROUTECAP_POLICY_REPLACE : ROUTECAP_POLICY_KEEP};
+        std::array<routecap_request, 3> handles{77, 77, 77};
+        const bool fits = target.model->room(count);
+        SAME_STATUS(fits ? ROUTECAP_OK : ROUTECAP_ERR_TOO_MANY_REQUESTS, routecap_request_open(target.capturer, &options, handles.data(), count));
+        for (uint64_t i = 0; i < count; i++) {
+            if (fits)
+                add(target, handles[i], target.model->open(options.policy));
+            else
+                SAME(0, handles[i]);
+        }
+    }
+
+    void add(Engine &e, routecap_request handle, RequestPtr r) {
+        if (handle == 0 || std::find(e.gone.begin(), e.gone.end(), handle) != e.gone.end() || !e.requests.emplace(handle, std::move(r)).second)
+            check::fail("the handle %llx was given out twice", ull(handle));
+    }
+    void remove(Engine &e, routecap_request handle) {
+        e.requests.erase(handle);
+        e.gone.push_back(handle);
+    }
+
+    // ---- The forward pass
+
+    // k ids of a row of a layer: mostly valid, and for few seeds, so that rows are recomputed alike and not alike.
+    std::vector<int64_t> cell(uint32_t layer, uint32_t row, uint8_t seed) const {
+        const model::Shape &shape = *engine_->shape;
+        const uint32_t experts = shape.layers[layer].experts;
+        std::vector<int64_t> ids;
+        const uint64_t from = (seed % 4u) * 7919u + row * 31u + layer * 17u;
+        for (uint32_t c = 0; c < shape.k; c++) ids.push_back(static_cast<int64_t>((from + (seed % 8u < 4 ? c : shape.k - 1 - c)) % experts));
+        switch (seed / 8 % 32) {
+            case 1: ids[row % shape.k] = experts; break;
+            case 2: ids[row % shape.k] = -1; break;
+            case 3: ids.back() = ids.front(); break;
+            case 4:
+                if (row % 2 == 0) ids.front() = experts;
+                break;
+            default: break;
+        }
+        return ids;
+    }
+
+    // What the calls' pointers refer to is where the stream's work can read it.
+    template <class T>
+    void upload(const T *&pointer, size_t count) {
+        pointer = static_cast<const T *>(engine_->device->upload(pointer, count * sizeof(T)));
+    }
+    void upload(const void *&ids, size_t count) { ids = engine_->device->upload(ids, count * sizeof(int32_t)); }
+
+    void begin() { begin(in_.chance(16) ? static_cast<uint32_t>(in_.below(engine_->rows + 3)) : engine_->rows); }
+    void begin(uint32_t rows) {
+        Engine &e = *engine_;
+        const int32_t status = e.sink->begin(rows);
+        SAME_STATUS(status, routecap_step_begin(e.capturer, rows, e.device->stream()));
+        if (status == ROUTECAP_OK) e.model->choose_slot();
+    }
+
+    // A source of consecutive rows as I32, and the rest of it from the input. Rarely wrong in one way, which `wrong` says.
+    struct Written {
+        std::vector<int32_t> ids;
+        routecap_source source{};
+        int32_t wrong = ROUTECAP_OK;
+    };
+    Written written(uint32_t layer, uint32_t first_row, uint32_t rows) {
+        Written w;
+        const uint8_t seed = static_cast<uint8_t>(in_.number(1));
+        for (uint32_t r = 0; r < rows; r++)
+            for (int64_t id : cell(layer < engine_->shape->cells() ? layer : 0, first_row + r, seed)) w.ids.push_back(static_cast<int32_t>(id));
+        w.source.struct_size = sizeof w.source;
+        w.source.dtype = ROUTECAP_DTYPE_I32;
+        w.source.ids = w.ids.data();
+        w.source.rows = rows;
+        w.source.first_row = first_row;
+        return w;
+    }
+
+    void record() {
+        const uint32_t layer = static_cast<uint32_t>(in_.below(engine_->shape->cells() + (in_.chance(8) ? 1 : 0)));
+        const uint32_t first = static_cast<uint32_t>(in_.below(engine_->rows)),
+                       rows = static_cast<uint32_t>(in_.below(engine_->rows - first + 1 + (in_.chance(8) ? 1 : 0)));
+        record(layer, first, rows);
+    }
+    void record(uint32_t layer, uint32_t first, uint32_t rows) {
+        Engine &e = *engine_;
+        Written w = written(layer, first, rows);
+        std::vector<int32_t> index;
+        int32_t live = 0;
+        const bool live_rows = in_.chance(16);
+        if (in_.chance(16)) {
+            for (uint32_t r = 0; r < rows; r++) index.push_back(static_cast<int32_t>(in_.below(e.rows + 2)) - 1);
+            index.push_back(0);
+            w.source.row_index = index.data();
+        }
+        if (live_rows) live = static_cast<int32_t>(in_.below(rows + 2)), w.source.live_rows = &live;
+        const int32_t expected = e.sink->record(w.source, {{layer, 0, w.source.ids, nullptr}});
+        upload(w.source.ids, w.ids.size());
+        upload(w.source.row_index, index.size());
+        upload(w.source.live_rows, 1);
+        SAME_STATUS(expected, routecap_layer_record(e.capturer, layer, &w.source, e.device->stream()));
+    }
+
+    void record_layers() {
+        Engine &e = *engine_;
+        const uint32_t first = static_cast<uint32_t>(in_.below(e.rows)), rows = static_cast<uint32_t>(in_.below(e.rows - first + 1));
+        Written w = written(0, first, rows);
+        std::vector<routecap_layer_source> layers;
+        for (uint32_t l = 0; l < e.shape->cells(); l++)
+            if (!in_.chance(64)) layers.push_back({l, 0, w.ids.data(), nullptr});
+        const bool twice = !layers.empty() && in_.chance(8);
+        if (twice) layers.push_back(layers.front());
+        if (layers.empty()) layers.push_back({0, 0, w.ids.data(), nullptr});
+        w.source.ids = nullptr;
+        const int32_t expected = twice && layers.size() > e.shape->cells() ? ROUTECAP_ERR_UNKNOWN_LAYER
+                                 : twice                                   ? ROUTECAP_ERR_ARGUMENT
+                                                                           : e.sink->record(w.source, layers);
+        for (routecap_layer_source &given : layers) upload(given.ids, w.ids.size());
+        SAME_STATUS(expected, routecap_layers_record(e.capturer, &w.source, layers.data(), sizeof layers[0], layers.size(), e.device->stream()));
+    }
+
+    // What a router does that was given the sink's address. Rows written before are left alone, and so is a sink that nobody began.
+    void write() {
+        Engine &e = *engine_;
+        const uint32_t layer = static_cast<uint32_t>(in_.below(e.shape->cells())), row = static_cast<uint32_t>(in_.below(e.rows));
+        const uint8_t seed = static_cast<uint8_t>(in_.number(1));
+        routecap_sink sink{};
+        sink.struct_size = sizeof sink;
+        SAME_STATUS(ROUTECAP_OK, routecap_sink_layer(e.capturer, layer, &sink));
+        if (!e.sink->writable(layer, row)) return;
+        const std::vector<int64_t> ids = cell(layer, row, seed);
+        const size_t element = check::element_bytes(sink.dtype);
+        std::vector<uint8_t> bytes(sink.k * element);
+        for (uint32_t c = 0; c < sink.k; c++) std::memcpy(&bytes[c * element], &ids[c], element);
+        const size_t row_stride = static_cast<size_t>(sink.row_stride != 0 ? sink.row_stride : sink.k) * element;
+        e.device->write(static_cast<uint8_t *>(sink.ids) + row * row_stride, bytes.data(), bytes.size());
+        e.sink->write(layer, row, ids);
+    }
+
+    void snapshot() {
+        SAME_STATUS(ROUTECAP_OK, routecap_step_snapshot(engine_->capturer, engine_->device->stream()));
+        engine_->sink->snapshot();
+    }
+
+    void discard() {
+        Engine &e = *engine_;
+        SAME_STATUS(ROUTECAP_OK, routecap_step_discard(e.capturer, e.device->stream()));
+        e.sink->take();
+        e.model->choose_slot();
+    }
+
+    void probe() {
+        Engine &e = *engine_;
+        std::vector<routecap_layer_probe> expected(in_.chance(8) ? e.shape->cells() + 1 : in_.below(e.shape->cells() + 1));
+        std::vector<routecap_layer_probe> got(expected.size() + 1);
+        const uint32_t rows = static_cast<uint32_t>(in_.below(e.rows + 1));
+        const int32_t status = e.sink->probe(rows, expected);
+        SAME_STATUS(status, routecap_capturer_probe(e.capturer, rows, got.data(), sizeof got[0], expected.size(), e.device->stream()));
+        for (size_t l = 0; status >= 0 && l < expected.size(); l++)
+            if (std::memcmp(&expected[l], &got[l], sizeof got[l]) != 0)
+                check::fail("probing layer %zu found %u instead of %u", l, got[l].found, expected[l].found);
+    }
+
+    // A whole pass, with what may be forgotten in it.
+    void forward() {
+        const uint8_t forgets = static_cast<uint8_t>(in_.number(1));
+        if (forgets % 16 != 1) begin();
+        for (uint32_t l = 0; l < engine_->shape->cells(); l++)
+            if (forgets % 16 != 2 || l != forgets / 16 % engine_->shape->cells()) record(l, 0, engine_->rows);
+        const bool snapshots = forgets % 16 != 3;
+        if (snapshots) snapshot();
+        issue(snapshots == (forgets % 16 == 4));
+    }
+
+    void issue_any() { issue(in_.chance(64)); }
+
+    uint64_t position_in(const RequestPtr &r) {
+        const uint64_t length = r != nullptr ? r->length() : 0;
+        switch (in_.below(8)) {
+            case 0: return in_.below(length + 6);
+            case 1: return std::min(kFarthest - 20, length + in_.below(8));
+            case 2: return 248 + in_.below(16);  // where a page ends
+            case 3: return in_.chance(32) ? kFarthest - 20 : std::min(kFarthest - 20, length);
+            default: return std::min(kFarthest - 20, length);
+        }
+    }
+
+    // The next, which may be one too many.
+    void issue(bool makes) {
+        Engine &e = *engine_;
+        std::vector<routecap_span> given;
+        std::vector<model::Span> spans;
+        std::vector<int64_t> positions(e.rows, -1);
+        std::map<RequestPtr, std::vector<std::pair<uint64_t, uint64_t>>> settled;
+        bool overlap = false, device_positions = false;
+        uint32_t row = 0;
+        for (uint64_t n = in_.below(5); n > 0 && row < e.rows; n--) {
+            const auto [handle, r] = any_request();
+            routecap_span s{};
+            s.request = handle;
+            s.position = position_in(r);
+            s.sink_row = row;
+            s.rows = 1 + static_cast<uint32_t>(in_.below(std::min<uint64_t>(e.rows - row, in_.chance(64) ? 16 : 3)));
+            const uint64_t kind = in_.below(16);
+            if (kind % 4 == 3) s.flags |= ROUTECAP_SPAN_SPECULATIVE;
+            if (kind / 4 == 3) {
+                s.flags |= ROUTECAP_SPAN_DEVICE_POSITIONS;
+                s.position_end = s.position + 1 + in_.below(s.rows + 3);
+                device_positions = true;
+                for (uint32_t i = row; i < row + s.rows; i++)
+                    if (positions[i] < 0) positions[i] = static_cast<int64_t>(s.position + in_.below(s.rows + 4)) - (in_.chance(8) ? 1 : 0);
+                for (uint32_t i = row; i < row + s.rows; i++) positions[i] = std::max(positions[i], int64_t{0});
+            }
+            if (s.flags == 0 && r != nullptr) {
+                for (const auto &[first, end] : settled[r]) overlap |= std::max(first, s.position) < std::min(end, s.position + s.rows);
+                settled[r].emplace_back(s.position, s.position + s.rows);
+            }
+            given.push_back(s);
+            spans.push_back({r, s});
+            if (!in_.chance(26)) row += s.rows;  // else the next span names the same sink rows
+        }
+
+        routecap_issue_options options{};
+        options.struct_size = sizeof options;
+        options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKE;
+        options.tag = e.tag;
+        if (device_positions || in_.chance(16)) options.positions = positions.data(), options.positions_dtype = ROUTECAP_DTYPE_I64;
+        int32_t wrong = overlap ? ROUTECAP_ERR_OVERLAP : ROUTECAP_OK;
+        if (!given.empty() && !overlap && in_.chance(12)) {  // one thing wrong
+            routecap_span &s = given[in_.below(given.size())];
+            wrong = ROUTECAP_ERR_ARGUMENT;
+            switch (in_.below(9)) {
+                case 0: s.rows = 0; break;
+                case 1: s.flags |= 4; break;
+                case 2: s.reserved = 1; break;
+                case 3: s.sink_row = e.rows, wrong = ROUTECAP_ERR_CAPACITY; break;
+                case 4: s.rows = e.rows + 1, s.sink_row = 0, wrong = ROUTECAP_ERR_CAPACITY; break;
+                case 5:
+                    s.position = ROUTECAP_MAX_POSITION, s.position_end = (s.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 ? s.position + 1 : 0;
+                    break;
+                case 6: s.flags |= ROUTECAP_SPAN_DEVICE_POSITIONS, s.position_end = s.position; break;
+                case 7: options.snapshot = 2; break;
+                default: options.positions = positions.data(), options.positions_dtype = ROUTECAP_DTYPE_U8, wrong = ROUTECAP_ERR_DTYPE; break;
+            }
+        }
+        std::vector<int32_t> status(given.size() + 1, 77);
+        routecap_step step = 77;
+        const bool asks = in_.chance(200);
+        if (wrong != ROUTECAP_OK) {
+            SAME_STATUS(wrong, routecap_step_issue(e.capturer, given.data(), sizeof given[0], given.size(), &options, asks ? status.data() : nullptr,
+                                                   &step, e.device->stream()));
+            SAME(0, step);
+            return;
+        }
+        for (const routecap_span &s : given) {
+            check::trace("  span of %llx: sink rows %u+%u, position %llu, flags %u", ull(s.request), s.sink_row, s.rows, ull(s.position), s.flags);
+            for (uint32_t i = 0; (s.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 && i < s.rows; i++)
+                check::trace("%s%lld", i == 0 ? "..: " : ",", static_cast<long long>(positions[s.sink_row + i]));
+            check::trace(" to %llu\n", ull(s.position_end));
+        }
+        if (makes) e.sink->snapshot();
+        const bool lost = !e.model->slot && !given.empty();
+        const model::Sink::Taken taken = e.sink->take();
+        uint64_t ticket = 0;
+        const int32_t expected = e.model->issue(spans, positions, e.tag, taken, lost, ticket);
+        if (options.positions != nullptr) options.positions = e.device->upload(positions.data(), positions.size() * sizeof positions[0]);
+        SAME_STATUS(expected, routecap_step_issue(e.capturer, given.data(), sizeof given[0], given.size(), &options, asks ? status.data() : nullptr,
+                                                  &step, e.device->stream()));
+        SAME(ticket, step);
+        for (size_t i = 0; asks && i < spans.size(); i++) SAME(spans[i].request != nullptr ? ROUTECAP_OK : ROUTECAP_ERR_UNKNOWN_REQUEST, status[i]);
+        SAME_STATUS(e.model->poll(ticket), routecap_step_poll(e.capturer, step));
+        SAME_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_step_poll(e.capturer, step + 1));
+        for (const model::Span &s : spans)
+            if (s.request != nullptr && (s.span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0) e.drafts.emplace_back(s.span.request, ticket);
+        e.tag += in_.chance(80);
+    }
+
+    void wait() {
+        Engine &e = *engine_;
+        if (in_.chance(128) && !routings_.empty()) {
+            const Held held = any_routing();
+            const auto owns = [&](const Engine &o) { return o.model.get() == held.expected->pending; };
+            const auto owner = std::find_if(engines_.begin(), engines_.end(), owns);
+            if (owner != engines_.end()) owner->model->land();
+            SAME_STATUS(held.expected->status(), routecap_routing_wait(held.routing, timeout()));
+            if (owner != engines_.end()) progress(*owner);
+            return;
+        }
+        const uint64_t step = in_.below(e.model->stats.steps_issued + 2);
+        uint64_t conflicting = 77;
+        const bool lands = e.model->poll(step) == ROUTECAP_PENDING;
+        if (lands) e.model->land();
+        const int32_t expected = e.model->poll(step);
+        SAME_STATUS(expected, routecap_step_finalize(e.capturer, step, timeout(), &conflicting));
+        SAME(expected < 0 ? 77 : e.model->conflicting(step), conflicting);
+        if (lands) progress(e);
+    }
+    // Any for the host, where a call that waits lands everything.
+    int64_t timeout() {
+        const int64_t given = in_.pick({int64_t{0}, int64_t{-1}, int64_t{1000}});
+        return rig::on_cuda() ? -1 : given;
+    }
+
+    // ---- Requests
+
+    void accept() {
+        Engine &e = *engine_;
+        std::array<routecap_accept_item, 3> items{};
+        std::array<std::vector<uint32_t>, 3> lists;
+        const bool batch = in_.chance(64);
+        const size_t count = batch ? in_.below(4) : 1;
+        std::vector<int32_t> expected;
+        for (size_t i = 0; i < count; i++) {
+            auto [handle, r] = any_request();
+            uint64_t step = in_.below(e.model->stats.steps_issued + 2);
+            if (!e.drafts.empty() && !in_.chance(16)) {
+                std::tie(handle, step) = e.drafts[e.drafts.size() - 1 - in_.below(std::min<uint64_t>(e.drafts.size(), 256))];
+                const auto open = e.requests.find(handle);
+                r = open != e.requests.end() ? open->second : nullptr;
+            }
+            items[i].request = handle, items[i].step = step;
+            if (in_.chance(128)) {
+                items[i].count = in_.below(5);
+            } else {
+                for (uint32_t k = 0; k < 8; k++)
+                    if (in_.chance(100)) lists[i].push_back(k);
+                lists[i].reserve(1);
+                items[i].rows = lists[i].data(), items[i].count = lists[i].size();
+            }
+            items[i].status = 77;
+            check::trace("  %llx: %llu rows of step %llu%s", ull(handle), ull(items[i].count), ull(step), items[i].rows != nullptr ? ":" : "\n");
+            for (uint64_t k = 0; items[i].rows != nullptr && k < items[i].count; k++)
+                check::trace(" %u%s", items[i].rows[k], k + 1 == items[i].count ? "\n" : "");
+            expected.push_back(r != nullptr ? e.model->accept(r, step, items[i].rows, items[i].count) : ROUTECAP_ERR_UNKNOWN_REQUEST);
+        }
+        if (!batch) {
+            SAME_STATUS(expected[0], routecap_request_accept(e.capturer, items[0].request, items[0].step, items[0].rows, items[0].count));
+            return;
+        }
+        SAME_STATUS(of_batch(expected), routecap_request_accept_batch(e.capturer, items.data(), sizeof items[0], count));
+        for (size_t i = 0; i < count; i++) SAME(expected[i], items[i].status);
+    }
+
+    static int32_t of_batch(const std::vector<int32_t> &statuses) {
+        return std::all_of(statuses.begin(), statuses.end(), [](int32_t s) { return s == ROUTECAP_OK; }) ? ROUTECAP_OK : ROUTECAP_PARTIAL;
+    }
+
+    void truncate() {
+        const auto [handle, r] = any_request();
+        const uint64_t rows = in_.below((r != nullptr ? r->length() : 0) + 3);
+        check::trace("  %llx to %llu rows\n", ull(handle), ull(rows));
+        SAME_STATUS(r != nullptr ? ROUTECAP_OK : ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_truncate(engine_->capturer, handle, rows));
+        if (r != nullptr) engine_->model->truncate(r, rows);
+    }
+
+    void fork() {
+        Engine &e = *engine_;
+        const auto [handle, r] = any_request();
+        const uint64_t rows = in_.chance(64) ? ROUTECAP_ALL : in_.below((r != nullptr ? r->length() : 0) + 2);
+        check::trace("  %llu rows of %llx\n", ull(rows), ull(handle));
+        RequestPtr young;
+        routecap_request child = 77;
+        const int32_t expected = r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST : e.model->fork(r, rows, young);
+        SAME_STATUS(expected, routecap_request_fork(e.capturer, handle, rows, &child));
+        if (expected == ROUTECAP_OK)
+            add(e, child, young);
+        else
+            SAME(0, child);
+    }
+
+    void attach() {
+        if (routings_.empty()) return;
+        Engine &e = *engine_;
+        const auto [handle, r] = any_request();
+        const Held held = any_routing();
+        if (held.expected->end() > kFarthest) return;
+        const uint64_t rows = in_.chance(64) ? ROUTECAP_ALL : in_.below(held.expected->end() + 2);
+        if (r == nullptr) return;
+        check::trace("  %llx up to %llu: rows %llu+%llu%s\n", ull(handle), ull(rows), ull(held.expected->first), ull(held.expected->rows),
+                     held.expected->pending != nullptr ? ", pending" : "");
+        SAME_STATUS(e.model->attach(r, held.expected, rows), routecap_request_attach(e.capturer, handle, held.routing, rows));
+    }
+
+    std::pair<uint64_t, uint64_t> range_in(const RequestPtr &r) {
+        const uint64_t length = r != nullptr ? r->length() : 0, first = in_.chance(100) ? 0 : in_.below(length + 2);
+        return {first, in_.chance(100) ? ROUTECAP_ALL : in_.chance(80) ? ROUTECAP_LANDED : in_.below(length + 3)};
+    }
+
+    uint32_t strictness() { return in_.pick({0u, 0u, ROUTECAP_STRICT, ROUTECAP_STRICT | ROUTECAP_ALLOW_RECOMPUTED, 0u}); }
+
+    void extract() {
+        Engine &e = *engine_;
+        const bool batch = in_.chance(40);
+        const size_t count = batch ? in_.below(4) : 1;
+        std::array<routecap_extract_item, 3> items{};
+        std::vector<int32_t> expected;
+        std::vector<model::RoutingPtr> routings;
+        for (size_t i = 0; i < count; i++) {
+            const auto [handle, r] = any_request();
+            const auto [first, rows] = range_in(r);
+            const bool wrong = in_.chance(4);
+            check::trace("  %llx rows %llu+%llu\n", ull(handle), ull(first), ull(rows));
+            items[i] = {handle, first, rows, static_cast<int32_t>(in_.below(3)) + (wrong ? 3 : 0), strictness(), nullptr, 77, 0};
+            routings.emplace_back();
+            expected.push_back(wrong          ? ROUTECAP_ERR_ARGUMENT
+                               : r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST
+                                              : e.model->extract(r, first, rows, items[i].mode, items[i].flags, routings.back()));
+        }
+        if (!batch) {
+            items[0].routing = nullptr;
+            SAME_STATUS(expected[0], routecap_request_extract(e.capturer, items[0].request, items[0].first, items[0].rows, items[0].mode,
+                                                              items[0].flags, &items[0].routing));
+        } else {
+            SAME_STATUS(of_batch(expected), routecap_request_extract_batch(e.capturer, items.data(), sizeof items[0], count));
+        }
+        for (size_t i = 0; i < count; i++) {
+            if (batch) SAME(expected[i], items[i].status);
+            SAME(expected[i] >= 0, items[i].routing != nullptr);
+            if (expected[i] < 0) continue;
+            routecap_view view{};
+            view.struct_size = sizeof view;
+            SAME_STATUS(ROUTECAP_OK, routecap_routing_view(items[i].routing, &view));
+            if (items[i].mode == ROUTECAP_EXTRACT_COPY && view.rows > 0) SAME(1, view.segment_count);
+            hold(items[i].routing, routings[i]);
+        }
+    }
+
+    void coverage() {
+        Engine &e = *engine_;
+        const auto [handle, r] = any_request();
+        const auto [first, rows] = range_in(r);
+        std::vector<routecap_missing> blocks, got(in_.below(6), {77, 77, 77, 77, 77, 77});
+        routecap_coverage covered{};
+        covered.struct_size = sizeof covered;
+        check::trace("  %llx rows %llu+%llu\n", ull(handle), ull(first), ull(rows));
+        model::Routing routing;
+        int32_t expected = r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST : e.model->read(r, first, rows, false, routing);
+        if (expected == ROUTECAP_NOT_CAPTURED) expected = ROUTECAP_INCOMPLETE;
+        SAME_STATUS(expected, routecap_request_coverage(e.capturer, handle, first, rows, &covered, got.data(), sizeof got[0], got.size()));
+        if (expected >= 0) check::coverage(routing.coverage(r->length(), blocks), blocks, covered, got);
+    }
+
+    check::Copy any_copy(const model::Shape &shape) {
+        check::Copy c;
+        SAME_STATUS(ROUTECAP_OK, routecap_copy_options_init(&c.options, sizeof c.options));
+        c.options.dtype = in_.pick({ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_U8, ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_U16, ROUTECAP_DTYPE_U32,
+                                    ROUTECAP_DTYPE_I64, ROUTECAP_DTYPE_ID16_BF16, 0});
+        c.options.order = in_.pick({ROUTECAP_ORDER_ROW_MAJOR, ROUTECAP_ORDER_LAYER_MAJOR, ROUTECAP_ORDER_ROW_MAJOR, ROUTECAP_ORDER_LAYER_MAJOR, 2});
+        c.options.flags = strictness();
+        c.mask = in_.chance(160);
+        if (in_.chance(64))
+            c.options.first_layer = static_cast<uint32_t>(in_.below(shape.cells() + 1)),
+            c.options.layers = static_cast<uint32_t>(in_.below(shape.cells() + 1));
+        if (in_.chance(48)) c.options.row_stride = static_cast<int64_t>(in_.below(64)), c.options.layer_stride = static_cast<int64_t>(in_.below(64));
+        if (in_.chance(48) && (c.options.flags & ROUTECAP_STRICT) == 0)
+            c.options.fill = in_.pick({int64_t{-2}, int64_t{0}, int64_t{shape.experts()}, int64_t{70000}, int64_t{-129}});
+        c.asks = in_.chance(16);
+        if (in_.chance(16)) c.dst_less = 1;
+        if (in_.chance(16)) c.mask_less = 1;
+        return c;
+    }
+
+    void copy() {
+        Engine &e = *engine_;
+        if (in_.chance(128)) {
+            const auto [handle, r] = any_request();
+            const auto [first, rows] = range_in(r);
+            const check::Copy c = any_copy(*e.shape);
+            model::Routing routing{e.shape};
+            const int32_t read = r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST : e.model->read(r, first, rows, false, routing);
+            check::copy(c, read, routing,
+                        [&, handle = handle, first = first, rows = rows](const auto *options, void *dst, size_t bytes, uint8_t *mask,
+                                                                         size_t mask_bytes, uint64_t *needed) {
+                            return routecap_request_extract_into(e.capturer, handle, first, rows, options, dst, bytes, mask, mask_bytes, needed);
+                        });
+        } else if (!routings_.empty()) {
+            const Held held = any_routing();
+            const check::Copy c = any_copy(*held.expected->shape);
+            check::copy(c, held.expected->pending != nullptr ? ROUTECAP_ERR_NOT_READY : ROUTECAP_OK, *held.expected,
+                        [&](auto... arguments) { return routecap_routing_copy_to(held.routing, arguments...); });
+        }
+    }
+
+    void finish() {
+        Engine &e = *engine_;
+        const bool batch = in_.chance(64);
+        const size_t count = batch ? in_.below(4) : 1;
+        std::array<routecap_finish_item, 3> items{};
+        std::vector<int32_t> expected;
+        std::vector<model::RoutingPtr> routings;
+        for (size_t i = 0; i < count; i++) {
+            const auto [handle, r] = any_request();
+            items[i] = {handle,
+                        in_.chance(128) ? ROUTECAP_ALL
+                        : in_.chance(4) ? ROUTECAP_MAX_POSITION + 1
+                                        : in_.below((r != nullptr ? r->length() : 0) + 4),
+                        nullptr, 77, 0};
+            check::trace("  %llx rows %llu\n", ull(handle), ull(items[i].rows));
+            const bool beyond = items[i].rows != ROUTECAP_ALL && items[i].rows > ROUTECAP_MAX_POSITION;
+            const bool open = r != nullptr && e.requests.count(handle) > 0;  // it may be in the batch twice
+            expected.push_back(!open ? ROUTECAP_ERR_UNKNOWN_REQUEST : beyond ? ROUTECAP_ERR_OUT_OF_RANGE : ROUTECAP_OK);
+            routings.push_back(expected.back() == ROUTECAP_OK ? e.model->finish(r, items[i].rows) : nullptr);
+            if (expected.back() == ROUTECAP_OK) remove(e, handle);
+        }
+        if (!batch)
+            SAME_STATUS(expected[0], routecap_request_finish(e.capturer, items[0].request, items[0].rows, &items[0].routing));
+        else
+            SAME_STATUS(of_batch(expected), routecap_request_finish_batch(e.capturer, items.data(), sizeof items[0], count));
+        for (size_t i = 0; i < count; i++) {
+            if (batch) SAME(expected[i], items[i].status);
+            SAME(expected[i] == ROUTECAP_OK, items[i].routing != nullptr);
+            if (routings[i] != nullptr) hold(items[i].routing, routings[i]);
+        }
+    }
+
+    void close() {
+        Engine &e = *engine_;
+        const bool batch = in_.chance(64);
+        const size_t count = batch ? in_.below(4) : 1;
+        std::array<routecap_request, 3> handles{};
+        std::array<int32_t, 3> status{77, 77, 77};
+        std::vector<int32_t> expected;
+        for (size_t i = 0; i < count; i++) {
+            const auto [handle, r] = any_request();
+            handles[i] = in_.chance(16) ? 0 : handle;
+            const bool open = handles[i] != 0 && r != nullptr && e.requests.count(handle) > 0;
+            expected.push_back(open || handles[i] == 0 ? ROUTECAP_OK : ROUTECAP_ERR_UNKNOWN_REQUEST);
+            if (open) e.model->close(r), remove(e, handle);
+        }
+        if (!batch) {
+            SAME_STATUS(expected[0], routecap_request_close(e.capturer, handles[0]));
+            return;
+        }
+        const bool asks = in_.chance(128);
+        SAME_STATUS(of_batch(expected), routecap_request_close_batch(e.capturer, handles.data(), asks ? status.data() : nullptr, count));
+        for (size_t i = 0; asks && i < count; i++) SAME(expected[i], status[i]);
+    }
+
+    // ---- Routings
+
+    Held any_routing() { return routings_[in_.below(routings_.size())]; }
+
+    void hold(routecap_routing *routing, model::RoutingPtr expected) {
+        check::routing(routing, *expected);
+        routings_.push_back({routing, std::move(expected)});
+        if (routings_.size() < 12) return;
+        const size_t i = in_.below(routings_.size());
+        routecap_routing_free(routings_[i].routing);
+        routings_.erase(routings_.begin() + static_cast<ptrdiff_t>(i));
+    }
+    void check_routings() {
+        for (const Held &held : routings_) check::routing(held.routing, *held.expected);
+    }
+    void free_routings() {
+        for (const Held &held : routings_) routecap_routing_free(held.routing);
+        routings_.clear();
+    }
+
+    void cut() {
+        if (routings_.empty()) return;
+        const Held held = any_routing();
+        const model::Routing &whole = *held.expected;
+        const bool pending = whole.pending != nullptr;
+        if (in_.chance(40)) {
+            SAME_STATUS(ROUTECAP_OK, routecap_routing_retain(held.routing));
+            hold(held.routing, held.expected);
+        } else if (in_.chance(128)) {
+            const uint64_t prompt = in_.below(whole.end() + 3), generated = in_.chance(128) ? ROUTECAP_ALL : in_.below(whole.rows + 2);
+            routecap_routing *a = held.routing, *b = held.routing;
+            SAME_STATUS(pending ? ROUTECAP_ERR_NOT_READY : ROUTECAP_OK, routecap_routing_split(held.routing, prompt, generated, &a, &b));
+            SAME(pending, a == nullptr && b == nullptr);
+            if (pending) return;
+            const uint64_t middle = std::clamp(prompt, whole.first, whole.end());
+            hold(a, std::make_shared<model::Routing>(whole.part(whole.first, middle - whole.first)));
+            hold(b, std::make_shared<model::Routing>(whole.part(middle, std::min(generated, whole.end() - middle))));
+        } else {
+            const uint64_t first = whole.first + in_.below(whole.rows + 2) - (whole.first > 0 && in_.chance(16) ? 1 : 0);
+            const uint64_t rows = in_.chance(64) ? ROUTECAP_ALL : in_.below(whole.rows + 2);
+            const bool fits = first >= whole.first && first <= whole.end() && (rows == ROUTECAP_ALL || rows <= whole.end() - first);
+            routecap_routing *slice = held.routing;
+            SAME_STATUS(pending ? ROUTECAP_ERR_NOT_READY
+                        : fits  ? ROUTECAP_OK
+                                : ROUTECAP_ERR_OUT_OF_RANGE,
+                        routecap_routing_slice(held.routing, first, rows, &slice));
+            SAME(!pending && fits, slice != nullptr);
+            if (slice != nullptr) hold(slice, std::make_shared<model::Routing>(whole.part(first, rows == ROUTECAP_ALL ? whole.end() - first : rows)));
+        }
+    }
+
+    void merge() {
+        if (routings_.empty()) return;
+        std::vector<const routecap_routing *> parts;
+        std::vector<model::RoutingPtr> expected;
+        for (uint64_t n = 1 + in_.below(3); n > 0; n--) {
+            const Held held = any_routing();
+            parts.push_back(held.routing);
+            expected.push_back(held.expected);
+        }
+        model::RoutingPtr united;
+        routecap_routing *merged = nullptr;
+        const int32_t status = model::merge(expected, united);
+        SAME_STATUS(status, routecap_routing_merge(parts.data(), parts.size(), &merged));
+        SAME(status >= 0, merged != nullptr);
+        if (merged != nullptr) hold(merged, united);
+    }
+
+    // To bytes and back, copied or lent.
+    void serialize() {
+        if (routings_.empty()) return;
+        const Held held = any_routing();
+        if (held.expected->pending != nullptr) {
+            SAME_STATUS(ROUTECAP_ERR_NOT_READY, routecap_routing_serialize(held.routing, nullptr, 0, nullptr));
+            return;
+        }
+        auto data = std::make_unique<std::vector<uint8_t>>(check::serialized(held.routing));
+        routecap_routing *back = nullptr;
+        const uint32_t flags = in_.chance(128) ? ROUTECAP_TRUSTED : 0;
+        if (in_.chance(128)) {
+            SAME_STATUS(held.expected->status(), routecap_routing_deserialize(data->data(), data->size(), flags, nullptr, nullptr, &back));
+        } else {
+            const auto release = [](void *context) { delete static_cast<std::vector<uint8_t> *>(context); };
+            SAME_STATUS(held.expected->status(), routecap_routing_deserialize(data->data(), data->size(), flags, release, data.get(), &back));
+            static_cast<void>(data.release());  // a sanitizer sees whether it was released
+        }
+        hold(back, held.expected);
+    }
+
+    void import() {
+        if (routings_.empty()) return;
+        const Held held = any_routing();
+        if (held.expected->pending != nullptr) return;
+        routecap_view view{};
+        view.struct_size = sizeof view;
+        SAME_STATUS(ROUTECAP_OK, routecap_routing_view(held.routing, &view));
+        routecap_routing *back = nullptr;
+        SAME_STATUS(held.expected->status(), routecap_routing_import(&view, 0, nullptr, nullptr, &back));
+        hold(back, held.expected);
+    }
+
+    void splice() {
+        if (routings_.empty()) return;
+        const Held head = any_routing(), tail = any_routing();
+        if (head.expected->pending != nullptr || tail.expected->pending != nullptr) return;
+        const uint64_t row = in_.below(std::max(head.expected->end(), tail.expected->end()) + 3);
+        const std::vector<uint8_t> a = check::serialized(head.routing), b = check::serialized(tail.routing);
+        std::vector<uint8_t> header(a.size() + b.size() + 128);
+        routecap_splice splice{};
+        splice.struct_size = sizeof splice;
+        const model::RoutingPtr expected = model::splice(*head.expected, *tail.expected, row);
+        SAME_STATUS(expected != nullptr ? ROUTECAP_OK : ROUTECAP_ERR_SHAPE_MISMATCH,
+                    routecap_serialized_splice(a.data(), a.size(), b.data(), b.size(), row, header.data(), header.size(), &splice));
+        if (expected == nullptr) return;
+        const std::vector<uint8_t> data = check::spliced(splice, header, a, b);
+        routecap_routing *back = nullptr;
+        SAME_STATUS(expected->status(), routecap_routing_deserialize(data.data(), data.size(), 0, nullptr, nullptr, &back));
+        hold(back, expected);
+    }
+
+    Bytes &in_;
+    std::vector<Engine> engines_, retired_;
+    Engine *engine_ = nullptr;
+    std::vector<Held> routings_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    Bytes in(data, size);
+    World(in).run();
+    return 0;
+}

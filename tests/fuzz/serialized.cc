@@ -1,0 +1,294 @@
+// The serialised form, from bytes of any origin: a reader written from the header decides what they hold, and the library must say the same. What
+// both accept is read, written again, imported and spliced.
+#include <algorithm>
+#include <cstring>
+#include <array>
+#include <optional>
+
+#include "bytes.h"
+#include "check.h"
+#include "model.h"
+
+namespace {
+
+using fuzz::Bytes;
+using Data = std::vector<uint8_t>;
+
+constexpr uint64_t kMostRows = 4096;  // to compare: absent rows take no bytes, so that there can be any number
+
+uint64_t number(const Data &data, size_t at, size_t bytes) {
+    uint64_t value = 0;
+    for (size_t b = 0; b < bytes; b++) value |= uint64_t{data[at + b]} << 8 * b;
+    return value;
+}
+size_t up(size_t n, size_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+bool zero(const Data &data, size_t from, size_t to) {
+    return std::all_of(data.begin() + static_cast<ptrdiff_t>(from), data.begin() + static_cast<ptrdiff_t>(to), [](uint8_t b) { return b == 0; });
+}
+
+// What the fixed part of the header says, and what follows from it. None if that cannot be.
+struct Fixed {
+    uint64_t bytes, first, rows, runs, layers, k, dtype, id_space, header_bytes;
+};
+std::optional<Fixed> fixed(const Data &data) {
+    if (data.size() < ROUTECAP_SERIALIZED_MIN || std::memcmp(data.data(), "ROUTECAP\1\0\0\0\0\0\0\0", 16) != 0) return {};
+    Fixed f{number(data, 16, 8), number(data, 24, 8), number(data, 32, 8),
+            number(data, 40, 8), number(data, 48, 4), number(data, 52, 4),
+            number(data, 56, 4), number(data, 60, 4), 0};
+    if (f.layers < 1 || f.layers > ROUTECAP_MAX_LAYERS || f.k < 1 || f.k > ROUTECAP_MAX_K || f.id_space > 1) return {};
+    if (f.dtype != ROUTECAP_DTYPE_U8 && f.dtype != ROUTECAP_DTYPE_I16) return {};
+    if (f.first > ROUTECAP_MAX_POSITION || f.rows > ROUTECAP_MAX_POSITION - f.first || f.runs > f.rows) return {};
+    f.header_bytes = up(ROUTECAP_SERIALIZED_MIN + up(f.layers * 12, 8) + f.runs * 24, 64);
+    if (f.bytes < f.header_bytes) return {};
+    return f;
+}
+
+struct Run {
+    uint64_t rows, tag, flags;
+};
+enum : uint64_t { kPresent = 1, kValidity = 2, kTags = 4 };
+
+// The header with its tables. None if it is not one.
+struct Header {
+    Fixed f;
+    std::shared_ptr<model::Shape> shape = std::make_shared<model::Shape>();
+    std::vector<Run> runs;
+};
+std::optional<Header> header(const Data &data) {
+    const auto f = fixed(data);
+    if (!f || data.size() < f->header_bytes) return {};
+    Header h{*f};
+    h.shape->k = static_cast<uint32_t>(f->k), h.shape->id_space = static_cast<int32_t>(f->id_space);
+    size_t at = ROUTECAP_SERIALIZED_MIN;
+    for (uint64_t l = 0; l < f->layers; l++, at += 12) {
+        const model::Layer layer{static_cast<int32_t>(number(data, at, 4)), static_cast<uint32_t>(number(data, at + 4, 4)),
+                                 static_cast<int32_t>(number(data, at + 8, 4))};
+        if (layer.index < 0 || (l > 0 && layer.index <= h.shape->layers.back().index)) return {};
+        if (layer.experts < f->k || layer.experts > ROUTECAP_MAX_EXPERTS || (layer.provenance != 0 && layer.provenance != 1)) return {};
+        h.shape->layers.push_back(layer);
+    }
+    if (static_cast<uint64_t>(h.shape->dtype()) != f->dtype || !zero(data, at, up(at, 8))) return {};
+    at = up(at, 8);
+    uint64_t rows = 0;
+    for (uint64_t r = 0; r < f->runs; r++, at += 24) {
+        const Run run{number(data, at, 8), number(data, at + 8, 8), number(data, at + 16, 4)};
+        if (run.rows == 0 || run.rows > f->rows || run.flags > 7 || number(data, at + 20, 4) != 0) return {};
+        if ((run.flags & kPresent) == 0 && (run.flags != 0 || run.tag != 0)) return {};
+        if ((run.flags & kTags) != 0 && run.tag != 0) return {};
+        rows += run.rows;
+        h.runs.push_back(run);
+    }
+    if (rows != f->rows || !zero(data, at, f->header_bytes)) return {};
+    return h;
+}
+
+// Where the planes are. The bytes of everything in the last.
+std::optional<std::array<uint64_t, 4>> planes(const Header &h) {
+    const uint64_t row_bytes[] = {h.f.layers * h.f.k * h.shape->id_bytes(), 8, (h.f.layers + 7) / 8};
+    std::array<uint64_t, 4> at{h.f.header_bytes, 0, 0, 0};
+    for (size_t plane = 0; plane < 3; plane++) {
+        uint64_t rows = 0;
+        for (const Run &run : h.runs) rows += (run.flags & 1u << (plane == 0 ? 0 : plane == 1 ? 2 : 1)) != 0 ? run.rows : 0;
+        if (rows > h.f.bytes) return {};
+        at[plane + 1] = at[plane] + rows * row_bytes[plane];
+        if (plane < 2) at[plane + 1] = up(at[plane + 1], 64);
+    }
+    return at;
+}
+
+std::optional<model::Routing> parse(const Data &data, bool trusted) {
+    const auto h = header(data);
+    if (!h || h->f.bytes != data.size()) return {};
+    const auto at = planes(*h);
+    if (!at || (*at)[3] != data.size()) return {};
+    model::Routing routing{h->shape, h->f.first, h->f.rows};
+    uint64_t ids = (*at)[0], tags = (*at)[1], validity = (*at)[2], position = h->f.first;
+    const size_t k = h->f.k, size = h->shape->id_bytes();
+    for (const Run &run : h->runs) {
+        if ((run.flags & kPresent) == 0) {
+            position += run.rows;
+            continue;
+        }
+        for (uint64_t r = 0; r < run.rows; r++, position++) {
+            auto row = std::make_shared<model::Row>();
+            row->tag = (run.flags & kTags) != 0 ? number(data, tags, 8) : run.tag;
+            tags += (run.flags & kTags) != 0 ? 8 : 0;
+            for (size_t l = 0; l < h->f.layers; l++) {
+                const bool valid = (run.flags & kValidity) == 0 || (data[validity + l / 8] >> l % 8 & 1) != 0;
+                std::vector<int64_t> cell;
+                for (size_t c = 0; c < k; c++, ids += size) cell.push_back(static_cast<int64_t>(number(data, ids, size)));
+                if (valid && !trusted && model::judge(cell.data(), h->shape->k, h->shape->layers[l].experts) != 0) return {};
+                const auto reason = static_cast<uint8_t>(
+                    cell[0] >= ROUTECAP_MISSING_ABSENT && cell[0] <= ROUTECAP_MISSING_DUPLICATE ? cell[0] : ROUTECAP_MISSING_UNWRITTEN);
+                row->missing.push_back(valid ? 0 : reason);
+                for (size_t c = 0; c < k; c++) row->ids.push_back(static_cast<uint16_t>(valid ? cell[c] : c == 0 ? reason : 0));
+            }
+            if ((run.flags & kValidity) != 0) {
+                const uint64_t bytes = (h->f.layers + 7) / 8;
+                if (h->f.layers % 8 != 0 && data[validity + bytes - 1] >> h->f.layers % 8 != 0) return {};
+                validity += bytes;
+            }
+            routing.content.emplace(position, std::move(row));
+        }
+    }
+    if (!zero(data, ids, (*at)[1]) || !zero(data, tags, (*at)[2])) return {};
+    return routing;
+}
+
+// ---- What is fed
+
+// A routing from the input, as the model writes it.
+Data written(Bytes &in) {
+    auto shape = std::make_shared<model::Shape>();
+    shape->k = static_cast<uint32_t>(1 + in.below(4));
+    shape->id_space = static_cast<int32_t>(in.below(8) == 7);
+    for (uint64_t l = in.pick({1u, 2u, 8u, 9u}); l > 0; l--)
+        shape->layers.push_back({shape->layers.empty() ? 0 : shape->layers.back().index + 1 + static_cast<int32_t>(in.below(8) == 7),
+                                 in.pick({8u, 8u, 256u, 300u}), in.below(8) == 7});
+    model::Routing routing{shape, in.below(8), in.below(24)};
+    const uint64_t tags = in.below(4);
+    for (uint64_t p = routing.first; p < routing.end(); p++) {
+        const uint64_t kind = in.number(1);
+        if (kind % 4 == 3) continue;
+        auto row = std::make_shared<model::Row>();
+        row->tag = tags == 0 ? 0 : kind / 4 % (1 + tags);
+        for (size_t l = 0; l < shape->cells(); l++) {
+            row->missing.push_back(kind % 4 == 2 && (kind / 16 + l) % 3 == 0 ? static_cast<uint8_t>(2 + (kind / 64 + l) % 3) : 0);
+            for (uint32_t c = 0; c < shape->k; c++)
+                row->ids.push_back(static_cast<uint16_t>(row->valid(l) ? (kind + l + c) % shape->layers[l].experts : c == 0 ? row->missing[l] : 0));
+        }
+        routing.content.emplace(p, std::move(row));
+    }
+    return routing.serialize();
+}
+
+// It, damaged here and there; or the rest of the input as it is.
+Data any(Bytes &in) {
+    if (in.below(4) == 3) {
+        Data data;
+        while (!in.empty()) data.push_back(static_cast<uint8_t>(in.number(1)));
+        return data;
+    }
+    Data data = written(in);
+    for (uint64_t damages = in.below(4); damages > 0; damages--) {
+        const size_t at = in.below(std::min<size_t>(data.size(), in.below(2) == 0 ? 256 : SIZE_MAX));
+        switch (in.below(4)) {
+            case 0: data[at] = static_cast<uint8_t>(in.number(1)); break;
+            case 1: data[at] = static_cast<uint8_t>(data[at] + 1); break;
+            case 2: data.resize(at + 1); break;
+            default: data.insert(data.begin() + static_cast<ptrdiff_t>(at), 0); break;
+        }
+    }
+    return data;
+}
+
+int32_t released = 0;
+
+// Lent or copied; the lent memory lives until it is released.
+routecap_routing *deserialize(const Data &data, uint32_t flags, bool lend, bool straight, const std::optional<model::Routing> &expected) {
+    routecap_routing *routing = reinterpret_cast<routecap_routing *>(&released);
+    const int32_t status = expected ? expected->status() : ROUTECAP_ERR_FORMAT;
+    auto *memory = new std::vector<uint64_t>(data.size() / 8 + 2);
+    uint8_t *bytes = reinterpret_cast<uint8_t *>(memory->data()) + (straight ? 0 : 1);
+    std::copy(data.begin(), data.end(), bytes);
+    const int32_t before = released;
+    const auto release = [](void *context) {
+        released++;
+        delete static_cast<std::vector<uint64_t> *>(context);
+    };
+    SAME_STATUS(status, routecap_routing_deserialize(bytes, data.size(), flags, lend ? +release : nullptr, memory, &routing));
+    if (!lend || status < 0) {
+        SAME(before, released);
+        delete memory;
+    }
+    if (status < 0) SAME(0, routing != nullptr);
+    return routing;
+}
+
+void spliced(const Data &head, const Data &tail, uint64_t row) {
+    const auto a = header(head), b = header(tail);
+    int32_t expected = ROUTECAP_OK;
+    if (!a || !b || !planes(*a) || !planes(*b) || (*planes(*a))[3] != a->f.bytes || (*planes(*b))[3] != b->f.bytes)
+        expected = ROUTECAP_ERR_FORMAT;
+    else if (a->f.k != b->f.k || a->f.id_space != b->f.id_space || a->f.layers != b->f.layers)
+        expected = ROUTECAP_ERR_SHAPE_MISMATCH;
+    for (size_t l = 0; expected == ROUTECAP_OK && l < a->shape->cells(); l++)
+        if (a->shape->layers[l].index != b->shape->layers[l].index || a->shape->layers[l].experts != b->shape->layers[l].experts)
+            expected = ROUTECAP_ERR_SHAPE_MISMATCH;
+    Data made(head.size() + tail.size() + 128);
+    routecap_splice splice{};
+    splice.struct_size = sizeof splice;
+    SAME_STATUS(expected, routecap_serialized_splice(head.data(), head.size(), tail.data(), tail.size(), row, made.data(), made.size(), &splice));
+    if (expected < 0) return;
+    if (splice.header_bytes > a->f.header_bytes + b->f.header_bytes + 128)
+        check::fail("a header of %llu bytes", static_cast<unsigned long long>(splice.header_bytes));
+    Data small(splice.header_bytes - 1);
+    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                routecap_serialized_splice(head.data(), head.size(), tail.data(), tail.size(), row, small.data(), small.size(), &splice));
+    SAME_STATUS(ROUTECAP_OK, routecap_serialized_splice(head.data(), head.size(), tail.data(), tail.size(), row, made.data(), made.size(), &splice));
+    const auto whole_a = parse(head, true), whole_b = parse(tail, true);
+    if (!whole_a || !whole_b) return;  // their planes are not what they should be, and nobody has looked
+    const Data data = check::spliced(splice, made, head, tail);
+    const model::RoutingPtr same = model::splice(*whole_a, *whole_b, row);
+    if (same->rows > kMostRows) return;
+    routecap_routing *routing = deserialize(data, ROUTECAP_TRUSTED, false, true, *same);
+    check::routing(routing, *same);
+    routecap_routing_free(routing);
+}
+
+void imported(const routecap_routing *routing, const model::Routing &expected, uint32_t flags) {
+    routecap_view view{};
+    view.struct_size = sizeof view;
+    SAME_STATUS(ROUTECAP_OK, routecap_routing_view(routing, &view));
+    routecap_routing *same = nullptr;
+    SAME_STATUS(expected.status(), routecap_routing_import(&view, flags, nullptr, nullptr, &same));
+    check::routing(same, expected);
+    routecap_routing_free(same);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    Bytes in(data, size);
+    const bool trusted = in.below(4) == 3, lend = in.below(2) == 1, straight = in.below(4) != 3;
+    const uint64_t row = in.below(40);
+    Bytes first_in = in;
+    const Data other = written(in);
+    Data bytes = any(in.below(8) == 7 ? first_in : in);
+    bytes.reserve(1);  // memory, also for none
+    const uint32_t flags = trusted ? ROUTECAP_TRUSTED : 0;
+
+    routecap_serialized info{};
+    info.struct_size = sizeof info;
+    const auto f = fixed(bytes);
+    const bool other_file = bytes.size() >= 8 && std::memcmp(bytes.data(), "ROUTECAP", 8) != 0;
+    const int32_t expected = bytes.size() < ROUTECAP_SERIALIZED_MIN && !other_file ? ROUTECAP_ERR_BUFFER_TOO_SMALL
+                             : f                                                   ? ROUTECAP_OK
+                                                                                   : ROUTECAP_ERR_FORMAT;
+    SAME_STATUS(expected, routecap_serialized_info(bytes.data(), bytes.size(), &info));
+    if (f) {
+        SAME(1, info.version);
+        SAME(f->bytes, info.bytes);
+        SAME(f->header_bytes, info.header_bytes);
+        SAME(f->first, info.first);
+        SAME(f->rows, info.rows);
+        SAME(f->layers, info.layers);
+        SAME(f->k, info.k);
+        SAME(f->dtype, info.dtype);
+        SAME(f->id_space, info.id_space);
+    }
+    auto routing = parse(bytes, trusted);
+    if (routing && routing->rows > kMostRows) return 0;
+    routecap_routing *read = deserialize(bytes, flags, lend, straight, routing);
+    if (routing) {
+        check::routing(read, *routing);
+        imported(read, *routing, flags);
+        routecap_routing_free(read);
+    }
+    spliced(bytes, other, row);
+    spliced(other, bytes, row);
+    spliced(bytes, bytes, row);
+    return 0;
+}

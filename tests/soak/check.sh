@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The soak in three ways, each for a time (30 s): on the host backend, and on CUDA with the driver that needs no device, eager and in graphs.
+#
+#     check.sh [--seconds N] [--seed S]         after tests/CMakeLists.txt was built in build/tests
+#
+# On a machine with a device, where these two files and libroutecap.so.0 are:
+#     for graph in 0 1; do LD_LIBRARY_PATH=. ROUTECAP_TEST_BACKEND=cuda ROUTECAP_TEST_GRAPH=$graph ./soak --seconds 300 --json soak_$graph.json; done
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+set +e
+seconds=30 seed=1
+while [ $# -gt 0 ]; do
+    case $1 in
+        --seconds) seconds=$2 ;;
+        --seed) seed=$2 ;;
+        *) say "unknown option $1"; exit 2 ;;
+    esac
+    shift 2
+done
+passed=0 failed=0
+run() {
+    if env "$@" "$build/tests/soak/soak" --seconds "$seconds" --seed "$seed" 2> "$build/soak.log"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        say "failed: $*"
+        tail -n 60 "$build/soak.log"
+    fi
+}
+cuda=(LD_LIBRARY_PATH="$build/tests/fake" ROUTECAP_TEST_BACKEND=cuda FAKE_CUDA_ABORT=1)
+run ROUTECAP_TEST_BACKEND=host
+run "${cuda[@]}"
+run "${cuda[@]}" ROUTECAP_TEST_GRAPH=1 FAKE_CUDA_EXECUTION=2 FAKE_CUDA_ORDER=1
+say "$passed checks passed, $failed failed"
+[ $failed = 0 ]

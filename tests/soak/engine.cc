@@ -1,0 +1,649 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "../fuzz/check.h"
+
+namespace soak {
+
+thread_local const Sequence *examined = nullptr;
+
+namespace {
+
+unsigned long long ull(uint64_t n) {
+    return n;
+}
+
+uint64_t mix(uint64_t x) {
+    x ^= x >> 29, x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 32, x *= 0x94d049bb133111ebu;
+    return x ^ x >> 29;
+}
+
+// The k ids of a token in a layer, all different. `drift`: as another kernel would compute them.
+void route(const Shape &shape, uint64_t token, uint32_t layer, bool drift, int64_t *ids) {
+    const uint64_t x = mix(token + layer * 0x9e3779b97f4a7c15u + drift);
+    const uint64_t stride = 1 + (x >> 32) % (shape.experts / shape.k);
+    for (uint32_t c = 0; c < shape.k; c++) ids[c] = static_cast<int64_t>((x + c * stride) % shape.experts);
+}
+
+}  // namespace
+
+std::string Shape::text() const {
+    char text[200];
+    std::snprintf(text, sizeof text, "%u layers, k %u, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages, %u sequences", layers,
+                  k, experts, rows, slots, dtype, tap, policy, ull(pages), sequences);
+    return text;
+}
+
+Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals) : shape_(shape), random_(seed), graphs_(graphs), totals_(totals) {
+    routecap_config config;
+    SAME_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+    config.backend = rig::backend();
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows, config.slots = shape.slots;
+    config.sink_dtype =
+        shape.tap == 2 && shape.dtype != ROUTECAP_DTYPE_U32 && shape.dtype != ROUTECAP_DTYPE_ID16_BF16 ? shape.dtype : ROUTECAP_DTYPE_I32;
+    config.flags = shape.tap == 3 ? ROUTECAP_CONFIG_EXTERNAL_SINK : 0;
+    routecap_memory memory{};
+    memory.struct_size = sizeof memory;
+    SAME_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
+    config.budget_bytes = shape.pages * memory.page_bytes;
+    SAME_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &capturer_));
+    model_shape_ = std::make_shared<model::Shape>();
+    model_shape_->k = shape.k;
+    for (uint32_t l = 0; l < shape.layers; l++)
+        model_shape_->layers.push_back({static_cast<int32_t>(l), shape.experts, ROUTECAP_PROVENANCE_CAPTURED});
+    model_ = std::make_unique<model::Capturer>(model_shape_, shape.slots, 0, UINT32_MAX);
+    ids_ = static_cast<unsigned char *>(device_.allocate(size_t{shape.layers} * shape.rows * shape.k * 8));
+    live_ = static_cast<int32_t *>(device_.allocate(sizeof *live_));
+    positions_ = static_cast<int64_t *>(device_.allocate(shape.rows * sizeof *positions_));
+    if (shape.tap == 3) {
+        const routecap_sink sink{sizeof sink, ROUTECAP_DTYPE_I32, ids_, shape.rows, shape.k, 0, 0};
+        SAME_STATUS(ROUTECAP_OK, routecap_sink_bind(capturer_, 0, shape.layers, &sink));
+    }
+}
+
+Engine::~Engine() {
+    device_.synchronize();
+    captured_.clear();
+    routecap_capturer_destroy(capturer_);
+}
+
+void Engine::note(const SequencePtr &s, const char *format, ...) {
+    char text[160];
+    va_list arguments;
+    va_start(arguments, format);
+    const int head = std::snprintf(text, sizeof text, "step %llu: ", ull(last_step_ + 1));
+    std::vsnprintf(text + head, sizeof text - static_cast<size_t>(head), format, arguments);
+    va_end(arguments);
+    examined = s.get();
+    const std::lock_guard lock(s->mutex);
+    s->history.emplace_back(text);
+}
+
+bool Engine::done(const char *call, int32_t expected, int32_t status) {
+    if (shape_.pages != 0 && status == ROUTECAP_ERR_NO_MEMORY) return false;
+    check::status(call, expected, status);
+    return true;
+}
+
+// ---- Sequences -----------------------------------------------------------------------------
+
+SequencePtr Engine::make(size_t tokens) {
+    auto s = std::make_shared<Sequence>();
+    s->number = ++numbers_;
+    for (size_t i = 0; i < tokens; i++) s->tokens.push_back(random_());
+    s->guesses = chance(400);
+    s->streams = chance(150);
+    return s;
+}
+
+// From now on readers may look at it.
+void Engine::start(const SequencePtr &s) {
+    totals_.requests++;
+    const std::lock_guard lock(mutex_);
+    running_.push_back(s);
+}
+void Engine::stop(const SequencePtr &s) {
+    const std::lock_guard lock(mutex_);
+    std::erase(running_, s);
+}
+
+void Engine::arrive() {
+    const SequencePtr s = make(1 + below(chance(100) ? 700 : 120));
+    s->prompt = s->tokens.size();
+    s->last = s->prompt + 1 + below(chance(100) ? 300 : 60);
+    const routecap_open_options options{sizeof options, shape_.policy};
+    if (!done("open", ROUTECAP_OK, routecap_request_open(capturer_, &options, &s->handle, 1))) return;
+    s->request = model_->open(shape_.policy);
+    note(s, "open %llx, a prompt of %zu, %zu in all", ull(s->handle), s->prompt, s->last);
+    if (!prefixes_.empty() && chance(400)) {  // its prompt begins as that of another did, which is in the prefix cache
+        const Result &prefix = prefixes_[below(prefixes_.size())];
+        const size_t rows = 1 + below(std::min({s->prompt, static_cast<size_t>(prefix.expected->end()), prefix.sequence->tokens.size()}));
+        if (done("attach", ROUTECAP_OK, routecap_request_attach(capturer_, s->handle, prefix.routing, rows))) {
+            SAME(ROUTECAP_OK, model_->attach(s->request, prefix.expected, rows));
+            model_->land();
+            std::copy_n(prefix.sequence->tokens.begin(), rows, s->tokens.begin());
+            s->computed = std::min(rows, s->prompt - 1);
+            note(s, "attach %zu rows of sequence %llu", rows, ull(prefix.sequence->number));
+            totals_.attached++;
+            attached_ = true;
+        }
+    }
+    start(s);
+}
+
+// What the target model found of the drafts: the first of one branch are accepted.
+void Engine::verify(const SequencePtr &s) {
+    std::vector<uint32_t> kept;
+    const size_t branch = chance(500) ? 0 : below(s->drafts.size());
+    size_t from = branch;
+    while (from > 0 && s->drafts[from].second > 1) from--;  // where its branch begins
+    for (size_t i = from; i < s->drafts.size() && s->drafts[i].second == i - from + 1 && chance(700); i++) kept.push_back(static_cast<uint32_t>(i));
+    {
+        const std::lock_guard lock(s->mutex);
+        for (uint32_t i : kept) s->tokens.push_back(s->drafts[i].first);
+        s->tokens.push_back(random_());
+    }
+    note(s, "accept %zu of %zu drafts of step %llu, from %zu on", kept.size(), s->drafts.size(), ull(s->draft_step), from);
+    const bool leading = from == 0 && chance(500);
+    SAME_STATUS(ROUTECAP_OK, routecap_request_accept(capturer_, s->handle, s->draft_step, leading ? nullptr : kept.data(), kept.size()));
+    SAME(ROUTECAP_OK, model_->accept(s->request, s->draft_step, kept.data(), kept.size()));
+    model_->land();
+    s->computed += kept.size();
+    s->drafts.clear();
+    totals_.accepted += kept.size();
+}
+
+void Engine::fork(const SequencePtr &s) {
+    const SequencePtr child = make(0);
+    child->tokens = s->tokens;
+    child->computed = s->computed;
+    child->prompt = s->prompt, child->last = s->computed + 1 + below(60);
+    const uint64_t rows = std::min<uint64_t>(s->computed, s->request->length());
+    if (!done("fork", ROUTECAP_OK, routecap_request_fork(capturer_, s->handle, rows, &child->handle))) return;
+    SAME(ROUTECAP_OK, model_->fork(s->request, rows, child->request));
+    model_->land();
+    child->taken = s->taken;
+    child->streams = false;
+    if (child->tokens.size() > s->prompt) child->tokens.back() = random_();  // another sample
+    note(s, "fork %llu rows to sequence %llu", ull(rows), ull(child->number));
+    note(child, "is forked from sequence %llu with %llu rows", ull(s->number), ull(rows));
+    start(child);
+    totals_.forks++;
+}
+
+// Its cache is dropped: it will be computed again, from the start or from a block on.
+void Engine::preempt(const SequencePtr &s) {
+    totals_.preempted++;
+    switch (below(3)) {
+        case 0: {  // the rows too
+            note(s, "close %llx, to be opened again", ull(s->handle));
+            stop(s);
+            SAME_STATUS(ROUTECAP_OK, routecap_request_close(capturer_, s->handle));
+            model_->close(s->request);
+            model_->land();
+            const routecap_open_options options{sizeof options, shape_.policy};
+            if (!done("open", ROUTECAP_OK, routecap_request_open(capturer_, &options, &s->handle, 1))) return;
+            s->request = model_->open(shape_.policy);
+            for (auto &[routing, expected] : s->parts) routecap_routing_free(routing);
+            s->parts.clear();
+            s->taken = s->computed = 0;
+            start(s);
+            break;
+        }
+        case 1:  // some of them
+            s->computed = s->taken + below(s->computed - s->taken + 1);
+            note(s, "truncate to %zu rows", s->computed);
+            SAME_STATUS(ROUTECAP_OK, routecap_request_truncate(capturer_, s->handle, s->computed));
+            model_->truncate(s->request, s->computed);
+            model_->land();
+            break;
+        default:  // they are kept, and recorded again
+            s->computed = s->taken + below(s->computed - s->taken + 1);
+            s->drifts = shape_.pages == 0 && s->parts.empty() && chance(300);
+            note(s, "is preempted, and goes on from row %zu%s", s->computed, s->drifts ? ", with other ids" : "");
+            break;
+    }
+}
+
+// A part of the rows is delivered while the sequence runs.
+void Engine::stream(const SequencePtr &s) {
+    const uint64_t rows = std::min<uint64_t>(s->computed, s->request->length());
+    if (rows <= s->taken) return;
+    routecap_routing *part = nullptr;
+    const int32_t status = routecap_request_extract(capturer_, s->handle, s->taken, rows - s->taken, ROUTECAP_EXTRACT_TAKE, 0, &part);
+    if (status == ROUTECAP_ERR_NOT_READY) return;
+    model::RoutingPtr expected;
+    model::Routing whole;
+    note(s, "take rows %zu to %llu", s->taken, ull(rows));
+    const int32_t same = model_->read(s->request, s->taken, rows - s->taken, false, whole);
+    if (shape_.pages != 0 ? status < 0 && status != ROUTECAP_ERR_NO_MEMORY : status != same) check::status("take", same, status);
+    if (status < 0) return;
+    model_->extract(s->request, s->taken, rows - s->taken, ROUTECAP_EXTRACT_TAKE, 0, expected);
+    s->parts.emplace_back(part, expected);
+    s->taken = rows;
+}
+
+void Engine::abort(const SequencePtr &s) {
+    note(s, "close %llx", ull(s->handle));
+    stop(s);
+    SAME_STATUS(ROUTECAP_OK, routecap_request_close(capturer_, s->handle));
+    model_->close(s->request);
+    model_->land();
+    for (auto &[routing, expected] : s->parts) routecap_routing_free(routing);
+    totals_.aborted++;
+}
+
+void Engine::finish(const SequencePtr &s) {
+    const uint64_t rows = chance(200) ? ROUTECAP_ALL : chance(100) ? below(s->computed + 3) : s->computed;
+    note(s, "finish with %lld rows", static_cast<long long>(rows));
+    stop(s);
+    Result result{nullptr, nullptr, s, {}};
+    if (!done("finish", ROUTECAP_OK, routecap_request_finish(capturer_, s->handle, rows, &result.routing))) return;
+    result.expected = model_->finish(s->request, rows);
+    model_->land();
+    if (s->parts.empty() && result.expected->rows > 0) {
+        SAME_STATUS(ROUTECAP_OK, routecap_routing_retain(result.routing));
+        prefixes_.push_back({result.routing, result.expected, s, {}});
+        if (prefixes_.size() > 6) {
+            routecap_routing_free(prefixes_.front().routing);
+            prefixes_.pop_front();
+        }
+    }
+    result.parts.swap(s->parts);
+    const std::lock_guard lock(mutex_);
+    results_.push_back(std::move(result));
+}
+
+void Engine::finish_all() {
+    for (const SequencePtr &s : std::vector<SequencePtr>(running_)) chance(200) ? abort(s) : finish(s);
+    for (const Result &prefix : prefixes_) routecap_routing_free(prefix.routing);
+    prefixes_.clear();
+}
+
+// ---- Steps ---------------------------------------------------------------------------------
+
+void Engine::step() {
+    while (running_.size() < shape_.sequences && chance(700)) arrive();
+    for (const SequencePtr &s : std::vector<SequencePtr>(running_)) {
+        examined = s.get();
+        if (!s->drafts.empty()) {
+            if (s->verified_at <= last_step_) verify(s);
+            continue;
+        }
+        if (chance(1)) {
+            abort(s);
+        } else if (s->computed >= s->last) {
+            finish(s);
+        } else if (chance(3)) {
+            preempt(s);
+        } else if (s->computed >= s->prompt && running_.size() < 2 * shape_.sequences && chance(3)) {
+            fork(s);
+        } else if (s->streams && chance(50)) {
+            stream(s);
+        }
+    }
+    Batch batch;
+    schedule(batch);
+    forward(batch);
+}
+
+void Engine::schedule(Batch &batch) {
+    std::vector<SequencePtr> order = running_;
+    std::shuffle(order.begin(), order.end(), random_);
+    for (const SequencePtr &s : order)
+        if (s->drafts.empty() && s->computed < s->tokens.size() && batch.rows.size() < shape_.rows && !chance(50)) schedule(s, batch);
+}
+
+// A span of a sequence, whose rows are the next of the sink.
+void Engine::span(const SequencePtr &s, uint64_t position, const std::vector<uint64_t> &tokens, uint32_t flags, Batch &batch) {
+    routecap_span given{};
+    given.request = s->handle;
+    given.position = position;
+    given.sink_row = static_cast<uint32_t>(batch.rows.size());
+    given.rows = static_cast<uint32_t>(tokens.size());
+    given.flags = flags;
+    if (chance(150)) {
+        given.flags |= ROUTECAP_SPAN_DEVICE_POSITIONS;
+        given.position_end = position + tokens.size() + below(4);
+        batch.device_positions = true;
+    }
+    for (size_t i = 0; i < tokens.size(); i++) batch.rows.push_back({tokens[i], s->drifts, static_cast<int64_t>(position + i)});
+    if ((given.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 && chance(30))
+        batch.rows.back().position = static_cast<int64_t>(given.position_end);  // not where it may be
+    note(s, "rows %llu+%u from sink row %u, flags %u, up to %llu", ull(position), given.rows, given.sink_row, given.flags, ull(given.position_end));
+    batch.spans.push_back(given);
+    batch.sequences.push_back(s);
+}
+
+void Engine::schedule(const SequencePtr &s, Batch &batch) {
+    const size_t room = shape_.rows - batch.rows.size(), waiting = s->tokens.size() - s->computed;
+    const size_t rows = std::min({room, waiting, 1 + static_cast<size_t>(below(64))});
+    const auto from = s->tokens.begin() + static_cast<ptrdiff_t>(s->computed);
+    span(s, s->computed, {from, from + static_cast<ptrdiff_t>(rows)}, 0, batch);
+    s->computed += rows;
+    if (s->computed < s->tokens.size()) return;
+    s->drifts = false;
+    if (!s->guesses || room - rows < 8) {
+        const std::lock_guard lock(s->mutex);
+        s->tokens.push_back(random_());
+        return;
+    }
+    // It guesses: a chain, or a tree of several branches, each a span of its own.
+    const size_t branches = chance(400) ? 2 : 1;
+    for (size_t b = 0; b < branches; b++) {
+        std::vector<uint64_t> tokens(1 + below(4));
+        for (size_t i = 0; i < tokens.size(); i++) {
+            tokens[i] = random_();
+            s->drafts.emplace_back(tokens[i], i + 1);
+        }
+        span(s, s->computed, tokens, ROUTECAP_SPAN_SPECULATIVE, batch);
+    }
+    s->verified_at = last_step_ + 1 + below(4);  // the step now being made, or later ones
+    batch.guessing.push_back(s);
+}
+
+// What the routers of a pass compute, on the device; and what the snapshot should hold of it.
+std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, uint32_t silent) {
+    const uint32_t k = shape_.k;
+    const int32_t dtype = shape_.tap == 3 ? ROUTECAP_DTYPE_I32 : shape_.dtype;
+    const size_t size = check::element_bytes(dtype), live = batch.rows.size();
+    const uint32_t stride = shape_.tap == 3 ? shape_.rows : rows;
+    written_.resize(size_t{shape_.layers} * stride * k * size);
+    std::vector<model::RowPtr> taken;
+    std::vector<int64_t> ids(k);
+    for (size_t r = 0; r < live; r++) {
+        auto row = model::empty_row(*model_shape_, ROUTECAP_MISSING_UNWRITTEN);
+        const uint32_t odd = chance(5) ? static_cast<uint32_t>(below(shape_.layers)) : UINT32_MAX;  // a layer with an id that is none, or one twice
+        for (uint32_t l = 0; l < shape_.layers; l++) {
+            route(shape_, batch.rows[r].token, l, batch.rows[r].drift, ids.data());
+            if (l == odd) ids[below(k)] = k > 1 && chance(500) ? ids[below(k)] : shape_.experts;
+            if (l != silent) {
+                row->missing[l] = model::judge(ids.data(), k, shape_.experts);
+                for (uint32_t c = 0; c < k; c++) row->ids[l * k + c] = static_cast<uint16_t>(row->valid(l) ? ids[c] : c == 0 ? row->missing[l] : 0);
+            }
+            for (uint32_t c = 0; c < k; c++) {
+                const int64_t value = dtype == ROUTECAP_DTYPE_ID16_BF16 ? ids[c] << 16 | 0x3f80 : ids[c];
+                std::memcpy(written_.data() + ((size_t{l} * stride + r) * k + c) * size, &value, size);
+            }
+        }
+        taken.push_back(std::move(row));
+    }
+    const auto count = static_cast<int32_t>(live);
+    device_.write(live_, &count, sizeof count);
+    if (shape_.tap < 2) device_.write(ids_, written_.data(), written_.size());
+    if (batch.device_positions) {
+        std::vector<int64_t> positions;
+        for (const SinkRow &row : batch.rows) positions.push_back(row.position);
+        device_.write(positions_, positions.data(), positions.size() * sizeof positions[0]);
+    }
+    return taken;
+}
+
+// The taps of all layers but a silent one; `rows` as the pass has them, padding included.
+void Engine::record(uint32_t rows, uint32_t silent) {
+    const int32_t dtype = shape_.tap == 3 ? ROUTECAP_DTYPE_I32 : shape_.dtype;
+    const size_t layer_bytes = size_t{shape_.tap == 3 ? shape_.rows : rows} * shape_.k * check::element_bytes(dtype);
+    routecap_source source{};
+    source.struct_size = sizeof source;
+    source.dtype = dtype;
+    source.rows = rows;
+    source.live_rows = live_;
+    std::vector<routecap_layer_source> layers;
+    for (uint32_t l = 0; l < shape_.layers; l++) {
+        if (l == silent) continue;
+        if (shape_.tap >= 2) {  // a router that writes the sink
+            routecap_sink sink{};
+            sink.struct_size = sizeof sink;
+            SAME_STATUS(ROUTECAP_OK, routecap_sink_layer(capturer_, l, &sink));
+            device_.write(sink.ids, written_.data() + l * layer_bytes, layer_bytes);
+            continue;
+        }
+        layers.push_back({l, 0, ids_ + l * layer_bytes, nullptr});
+        source.ids = layers.back().ids;
+        if (shape_.tap == 0) SAME_STATUS(ROUTECAP_OK, routecap_layer_record(capturer_, l, &source, device_.stream()));
+    }
+    source.ids = nullptr;
+    if (shape_.tap == 1)
+        SAME_STATUS(ROUTECAP_OK, routecap_layers_record(capturer_, &source, layers.data(), sizeof layers[0], layers.size(), device_.stream()));
+}
+
+void Engine::pass(uint32_t rows, uint32_t silent, bool begins, bool snapshots) {
+    if (begins) SAME_STATUS(ROUTECAP_OK, routecap_step_begin(capturer_, rows, device_.stream()));
+    record(rows, silent);
+    if (snapshots) SAME_STATUS(ROUTECAP_OK, routecap_step_snapshot(capturer_, device_.stream()));
+}
+
+void Engine::wait_for_slots(uint64_t step) {
+    if (step == 0 || step > last_step_) return;
+    const int32_t status = routecap_step_finalize(capturer_, step, -1, nullptr);
+    if (status != ROUTECAP_OK && status != ROUTECAP_LOST) check::status("finalize", ROUTECAP_OK, status);
+}
+
+void Engine::forward(Batch &batch) {
+    const bool waits = !chance(20);  // else a step may be lost
+    if (waits && last_step_ >= shape_.slots) wait_for_slots(last_step_ + 1 - shape_.slots);
+    const bool graph = graphs_ && !chance(200);
+    auto rows = static_cast<uint32_t>(std::max<size_t>(1, batch.rows.size()));
+    uint32_t silent = UINT32_MAX;
+    bool begins = true, snapshots = true, makes = false;
+    if (graph) {
+        for (uint32_t padded = (shape_.rows + 3) / 4;; padded *= 2)
+            if (padded >= rows || padded >= shape_.rows) {
+                rows = std::min(padded, shape_.rows);
+                break;
+            }
+    } else {
+        if (chance(20)) silent = static_cast<uint32_t>(below(shape_.layers));
+        begins = !chance(5);
+        snapshots = !chance(50);
+        makes = !snapshots && chance(800);
+    }
+    std::vector<model::RowPtr> taken = write_ids(batch, rows, silent);
+    if (!graph) {
+        pass(rows, silent, begins, snapshots);
+    } else {
+        auto captured = captured_.find(rows);
+        if (captured == captured_.end()) captured = captured_.emplace(rows, device_.capture([&] { pass(rows, silent, begins, snapshots); })).first;
+        captured->second.replay(device_.stream());
+    }
+    if (!begins || (!snapshots && !makes)) taken.clear();
+
+    if (waits && shape_.slots > 1 && last_step_ + 1 >= shape_.slots) wait_for_slots(last_step_ + 2 - shape_.slots);
+    if (chance(100)) tag_++;
+    routecap_issue_options options{};
+    options.struct_size = sizeof options;
+    options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKE;
+    options.tag = tag_;
+    if (batch.device_positions) options.positions = positions_, options.positions_dtype = ROUTECAP_DTYPE_I64;
+    std::vector<int32_t> status(batch.spans.size() + 1, 77);
+    routecap_step step = 0;
+    const int32_t issued = routecap_step_issue(capturer_, batch.spans.data(), sizeof(routecap_span), batch.spans.size(), &options, status.data(),
+                                               &step, device_.stream());
+    std::vector<model::Span> spans;
+    for (size_t i = 0; i < batch.spans.size(); i++) {
+        if (status[i] != ROUTECAP_OK) examined = batch.sequences[i].get();
+        if (status[i] != ROUTECAP_OK && (shape_.pages == 0 || status[i] != ROUTECAP_ERR_NO_MEMORY))
+            check::fail("span %zu is %s", i, routecap_status_name(status[i]));
+        spans.push_back({batch.sequences[i]->request, batch.spans[i], status[i]});
+    }
+    std::vector<int64_t> positions;
+    for (const SinkRow &row : batch.rows) positions.push_back(row.position);
+    uint64_t ticket = 0;
+    const int32_t expected = model_->issue(spans, positions, tag_, {std::move(taken), 0, 0}, issued == ROUTECAP_LOST, ticket);
+    model_->land();
+    check::status("issue", expected, issued);
+    SAME(ticket, step);
+    for (const SequencePtr &s : batch.guessing) s->draft_step = step;
+    last_step_ = step;
+    totals_.steps++;
+    totals_.rows += batch.rows.size();
+}
+
+// ---- Comparing -----------------------------------------------------------------------------
+
+bool Engine::compare_next() {
+    Result result;
+    {
+        const std::lock_guard lock(mutex_);
+        if (results_.empty()) return false;
+        result = std::move(results_.front());
+        results_.pop_front();
+    }
+    compare(std::move(result));
+    return true;
+}
+
+void Engine::compare(Result result) {
+    examined = result.sequence.get();
+    // Under pressure rows may be refused where they meet a page that is shared; that they were is counted, and looked at in the end.
+    const std::function<void(uint64_t, size_t)> refused = [this](uint64_t, size_t) { cells_refused_++; };
+    const std::function<void(uint64_t, size_t)> missed = shape_.pages != 0 ? refused : nullptr;
+    const auto all = [&](routecap_routing *routing, const model::Routing &expected, bool thoroughly) {
+        if (thoroughly && !missed) check::routing(routing, expected);
+        const uint64_t compared = check::rows(routing, expected, missed);
+        totals_.cells_compared += compared;
+        return compared;
+    };
+    const int32_t status = routecap_routing_wait(result.routing, -1);
+    if (!missed || status < 0) check::status("wait", result.expected->status(), status);
+    all(result.routing, *result.expected, result.sequence->number % 4 == 0);
+    totals_.cells += result.expected->rows * shape_.layers;
+    totals_.routings++;
+
+    if (!result.parts.empty()) {  // what was taken while it ran, and the rest
+        std::vector<const routecap_routing *> routings{result.routing};
+        std::vector<model::RoutingPtr> expected{result.expected};
+        for (const auto &[routing, same] : result.parts) {
+            all(routing, *same, false);
+            routings.push_back(routing);
+            expected.push_back(same);
+        }
+        model::RoutingPtr united;
+        routecap_routing *merged = nullptr;
+        const int32_t same = model::merge(expected, united);
+        const int32_t merging = routecap_routing_merge(routings.data(), routings.size(), &merged);
+        if (!missed) check::status("merge", same, merging);
+        if (merged != nullptr && united != nullptr) all(merged, *united, false);
+        routecap_routing_free(merged);
+        for (const auto &[routing, same_part] : result.parts) routecap_routing_free(routing);
+    }
+    if (result.sequence->number % 3 == 0) {  // to another process and back, and cut in two
+        const std::vector<uint8_t> data = check::serialized(result.routing);
+        routecap_routing *back = nullptr, *prompt = nullptr, *generated = nullptr;
+        SAME_STATUS(status, routecap_routing_deserialize(data.data(), data.size(), 0, nullptr, nullptr, &back));
+        all(back, *result.expected, false);
+        SAME_STATUS(ROUTECAP_OK, routecap_routing_split(back, result.sequence->prompt, ROUTECAP_ALL, &prompt, &generated));
+        const uint64_t middle = std::min<uint64_t>(result.sequence->prompt, result.expected->rows);
+        all(prompt, result.expected->part(0, middle), false);
+        all(generated, result.expected->part(middle, result.expected->rows - middle), false);
+        for (routecap_routing *routing : {back, prompt, generated}) routecap_routing_free(routing);
+    }
+    routecap_routing_free(result.routing);
+    examined = nullptr;
+}
+
+// Reads what has landed of a sequence that runs: whatever is valid must be of the token that is there.
+void Engine::compare_running(uint64_t random) {
+    SequencePtr s;
+    routecap_request handle = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        if (running_.empty()) return;
+        s = running_[random % running_.size()];
+        handle = s->handle;
+    }
+    examined = s.get();
+    routecap_routing *routing = nullptr;
+    const uint64_t first = random / 64 % 128;
+    const int32_t status = routecap_request_extract(capturer_, handle, first, ROUTECAP_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing);
+    if (status < 0 && status != ROUTECAP_ERR_UNKNOWN_REQUEST && status != ROUTECAP_ERR_OUT_OF_RANGE)
+        check::status("a reader's extract", ROUTECAP_OK, status);
+    if (routing == nullptr) return;
+    routecap_view view{};
+    view.struct_size = sizeof view;
+    SAME_STATUS(ROUTECAP_OK, routecap_routing_view(routing, &view));
+    std::vector<uint64_t> tokens;
+    {
+        const std::lock_guard lock(s->mutex);
+        tokens = s->tokens;
+    }
+    uint64_t compared = 0;
+    std::vector<int64_t> ids(shape_.k), other(shape_.k);
+    for (size_t i = 0; i < view.segment_count; i++) {
+        const routecap_segment &segment = view.segments[i];
+        for (uint64_t r = 0; r < segment.rows && segment.ids != nullptr; r++)
+            for (uint32_t l = 0; l < shape_.layers; l++) {
+                if (segment.validity != nullptr && (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) == 0) continue;
+                const uint64_t position = segment.first + r;
+                if (position >= tokens.size()) check::fail("a reader found row %llu of %zu tokens", ull(position), tokens.size());
+                route(shape_, tokens[position], l, false, ids.data());
+                route(shape_, tokens[position], l, true, other.data());
+                bool same = true, drifted = true;
+                for (uint32_t c = 0; c < shape_.k; c++) {
+                    const size_t at = (r * shape_.layers + l) * shape_.k + c;
+                    const int64_t id = view.dtype == ROUTECAP_DTYPE_U8 ? static_cast<const uint8_t *>(segment.ids)[at]
+                                                                       : static_cast<const int16_t *>(segment.ids)[at];
+                    same &= id == ids[c], drifted &= id == other[c];
+                }
+                if (!same && !drifted) check::fail("a reader found other ids in row %llu layer %u", ull(position), l);
+                compared++;
+            }
+    }
+    totals_.live_cells_compared += compared;
+    routecap_routing_free(routing);
+    examined = nullptr;
+}
+
+// After the last result: every row is accounted for, and what is missing beyond the model was refused.
+void Engine::compare_counters() {
+    // A request that ends now is sealed after all that was called before.
+    routecap_request request = 0;
+    routecap_routing *routing = nullptr;
+    if (last_step_ > 0) wait_for_slots(last_step_);
+    if (!done("open", ROUTECAP_OK, routecap_request_open(capturer_, nullptr, &request, 1)) ||
+        !done("finish", ROUTECAP_OK, routecap_request_finish(capturer_, request, 0, &routing)))
+        return;
+    SAME_STATUS(ROUTECAP_OK, routecap_routing_wait(routing, -1));
+    routecap_routing_free(routing);
+    routecap_stats s{};
+    s.struct_size = sizeof s;
+    SAME_STATUS(ROUTECAP_OK, routecap_capturer_stats(capturer_, &s));
+    const routecap_stats &m = model_->stats;
+    SAME(m.steps_issued, s.steps_issued);
+    SAME(m.steps_landed, s.steps_landed);
+    SAME(m.steps_lost, s.steps_lost);
+    SAME(m.rows_issued, s.rows_issued);
+    SAME(m.rows_lost, s.rows_lost);
+    SAME(m.rows_skipped, s.rows_skipped);
+    SAME(m.requests_open, s.requests_open);
+    SAME(0, s.rows_in_flight);
+    SAME(0, s.rows_provisional);
+    SAME(s.rows_issued, s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected + s.rows_unplaced + s.rows_refused);
+    if (shape_.pages == 0) {
+        SAME(0, s.rows_refused);
+        SAME(m.rows_unplaced, s.rows_unplaced);
+        // The model files at once: what landed late is delivered or missing there, and drafts that were dropped are rejected.
+        if (s.rows_delivered > m.rows_delivered || s.rows_missing > m.rows_missing || s.rows_rejected > m.rows_rejected)
+            check::fail("more rows were filed than issued");
+        SAME(m.rows_delivered + m.rows_missing + m.rows_rejected, s.rows_delivered + s.rows_missing + s.rows_rejected + s.rows_late);
+    } else if (cells_refused_ > 0 && s.rows_refused <= m.rows_refused && !attached_) {  // attached rows may be refused too, and are not counted
+        check::fail("%llu cells are missing, and no row was refused when it landed", ull(cells_refused_));
+    }
+    if (s.bytes_in_use > s.bytes_budget) check::fail("%llu bytes are in use of %llu", ull(s.bytes_in_use), ull(s.bytes_budget));
+    totals_.rows_issued += shape_.pages == 0 ? s.rows_issued : 0;
+    totals_.rows_delivered += shape_.pages == 0 ? s.rows_delivered : 0;
+    totals_.rows_lost += s.rows_lost;
+    totals_.rows_refused += s.rows_refused;
+    totals_.steps_lost += s.steps_lost;
+    totals_.bytes_peak = std::max(totals_.bytes_peak, s.bytes_peak);
+    totals_.cells_refused += cells_refused_;
+}
+
+}  // namespace soak

@@ -1,0 +1,156 @@
+// An inference engine in miniature: sequences arrive, are prefilled in chunks, decode, guess ahead, fork, are preempted, aborted and finished, with
+// several steps in flight. It routes by formula and drives a capturer through the public header; the model (../fuzz/model.h) is told the same, and
+// applies everything at once, because what is in the end read does not depend on when a step lands.
+#pragma once
+
+#include <device.h>
+#include <routecap.h>
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../fuzz/model.h"
+
+namespace soak {
+
+// What one round is like. All of it follows from the seed and the round's number.
+struct Shape {
+    uint32_t layers, k, experts, rows, slots;
+    int32_t dtype;  // of the ids that are recorded
+    int tap;        // how they come into the sink: 0 a call per layer, 1 one call for all, 2 written there, 3 written into memory of the engine's
+    int32_t policy;
+    uint64_t pages;      // budget; 0: plenty
+    uint32_t sequences;  // that run at a time
+    std::string text() const;
+};
+
+// What is known of a sequence. Its tokens are only appended to: the row at a position is always that of the token there.
+struct Sequence {
+    routecap_request handle = 0;
+    model::RequestPtr request;
+    uint64_t number = 0;
+    size_t prompt = 0, last = 0;  // tokens of the prompt, and when it ends
+    size_t computed = 0;          // rows that were issued and are settled
+    bool guesses = false, streams = false;
+    bool drifts = false;  // what it computes next is computed otherwise
+
+    // Drafts that wait to be accepted: of which step, each one's token, and its depth behind the last token (1: next).
+    uint64_t draft_step = 0, verified_at = 0;
+    std::vector<std::pair<uint64_t, size_t>> drafts;
+
+    size_t taken = 0;  // rows that were taken, in parts
+    std::vector<std::pair<routecap_routing *, model::RoutingPtr>> parts;
+
+    std::mutex mutex;  // guards tokens, for readers
+    std::vector<uint64_t> tokens;
+    std::vector<std::string> history;
+};
+using SequencePtr = std::shared_ptr<Sequence>;
+
+// A routing of a sequence that is to be compared, by readers.
+struct Result {
+    routecap_routing *routing = nullptr;
+    model::RoutingPtr expected;
+    SequencePtr sequence;
+    std::vector<std::pair<routecap_routing *, model::RoutingPtr>> parts;  // that were taken before
+};
+
+struct Totals {
+    uint64_t steps = 0, rows = 0, requests = 0, forks = 0, attached = 0, aborted = 0, preempted = 0, accepted = 0;
+    uint64_t rows_issued = 0, rows_delivered = 0;  // of rounds with memory enough
+    uint64_t rows_lost = 0, rows_refused = 0, steps_lost = 0, bytes_peak = 0;
+    std::atomic<uint64_t> routings{0}, cells_compared{0}, live_cells_compared{0}, cells{0}, cells_refused{0};
+};
+
+// Where the program is, for what it says if something differs: set by each thread.
+extern thread_local const Sequence *examined;
+
+class Engine {
+public:
+    Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals);
+    ~Engine();
+
+    void step();
+    // Ends all sequences; then, with all results compared, compares the counters.
+    void finish_all();
+    void compare_counters();
+
+    // Readers, on any thread: compare the next result, if there is one, or the rows of a sequence that runs.
+    bool compare_next();
+    void compare_running(uint64_t random);
+
+private:
+    // One row of the sink, and one forward pass of them.
+    struct SinkRow {
+        uint64_t token;
+        bool drift;
+        int64_t position;
+    };
+    struct Batch {
+        std::vector<SinkRow> rows;
+        std::vector<routecap_span> spans;
+        std::vector<SequencePtr> sequences;  // of each span
+        std::vector<SequencePtr> guessing;
+        bool device_positions = false;
+    };
+
+    uint64_t below(uint64_t n) { return n == 0 ? 0 : random_() % n; }
+    bool chance(unsigned of_thousand) { return below(1000) < of_thousand; }
+    void note(const SequencePtr &s, const char *format, ...) __attribute__((format(printf, 3, 4)));
+    // Whether a call succeeded that may be refused for memory in this round.
+    bool done(const char *call, int32_t expected, int32_t status);
+
+    SequencePtr make(size_t tokens);
+    void arrive();
+    void verify(const SequencePtr &s);
+    void fork(const SequencePtr &s);
+    void preempt(const SequencePtr &s);
+    void stream(const SequencePtr &s);
+    void abort(const SequencePtr &s);
+    void finish(const SequencePtr &s);
+    void start(const SequencePtr &s);
+    void stop(const SequencePtr &s);
+
+    void schedule(Batch &batch);
+    void schedule(const SequencePtr &s, Batch &batch);
+    void span(const SequencePtr &s, uint64_t position, const std::vector<uint64_t> &tokens, uint32_t flags, Batch &batch);
+    void forward(Batch &batch);
+    std::vector<model::RowPtr> write_ids(const Batch &batch, uint32_t rows, uint32_t silent);
+    void pass(uint32_t rows, uint32_t silent, bool begins, bool snapshots);
+    void record(uint32_t rows, uint32_t silent);
+    void wait_for_slots(uint64_t step);
+    void compare(Result result);
+
+    const Shape shape_;
+    std::mt19937_64 random_;
+    const bool graphs_;
+    Totals &totals_;
+    rig::Device device_;
+    routecap_capturer *capturer_ = nullptr;
+    std::shared_ptr<model::Shape> model_shape_;
+    std::unique_ptr<model::Capturer> model_;
+    uint64_t numbers_ = 0, tag_ = 1, last_step_ = 0;
+    bool attached_ = false;
+
+    // Device memory that the routers write: ids [layers, rows, k], how many rows are live, and positions by sink row.
+    unsigned char *ids_ = nullptr;
+    int32_t *live_ = nullptr;
+    int64_t *positions_ = nullptr;
+    std::vector<unsigned char> written_;  // the same ids on the host
+    std::map<uint32_t, rig::Device::Graph> captured_;
+
+    std::mutex mutex_;  // guards what follows
+    std::vector<SequencePtr> running_;
+    std::deque<Result> results_;
+
+    std::deque<Result> prefixes_;  // of finished sequences, to be used again
+    std::atomic<uint64_t> cells_refused_{0};
+};
+
+}  // namespace soak
