@@ -122,6 +122,17 @@ __global__ void stamp(volatile uint32_t *word, uint32_t value) {
     __threadfence_system();
 }
 
+// What begin and snapshot cannot do with less: a launch, and their bytes.
+__global__ void nothing() {}
+__global__ void fill(uint4 *cells, uint32_t count) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) cells[i] = uint4{1, 2, 3, 4};
+}
+__global__ void narrow(const uint4 *from, uint2 *to, uint32_t count) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) to[i] = uint2{from[i].x ^ from[i].y, from[i].z ^ from[i].w};
+}
+
 // How long a forward pass works, besides its routers, in microseconds.
 struct Work {
     double layer_read, layer_multiply;  // in each layer
@@ -329,9 +340,13 @@ enum class Mode {
     kForked,      // begin on a branch that joins before the first router, snapshot captured
     kOwnBuffers,  // not at all; the routers write memory of the engine, 32 bits an id
     kRecord,      // the same, and each layer is recorded from there; otherwise as kForked
+    // Limits of kInLine, which capture nothing:
+    kTwoKernels,  // empty kernels in the places of begin and snapshot
+    kSameMemory,  // kernels that write, or read and write, as many bytes and do nothing else
+    kProtocol,    // the same, and behind the graph what orders a copy with it: a word, an event, the copy on another stream
 };
 
-bool captures(Mode mode) { return mode != Mode::kNone && mode != Mode::kOwnBuffers; }
+bool captures(Mode mode) { return mode == Mode::kEager || mode == Mode::kInLine || mode == Mode::kForked || mode == Mode::kRecord; }
 
 const char *name_of(Mode mode) {
     switch (mode) {
@@ -339,6 +354,9 @@ const char *name_of(Mode mode) {
         case Mode::kInLine: return "begin in line, snapshot captured";
         case Mode::kForked: return "begin forked, snapshot captured";
         case Mode::kRecord: return "each layer recorded, all captured";
+        case Mode::kTwoKernels: return "limit: two empty kernels";
+        case Mode::kSameMemory: return "limit: two kernels that move the bytes";
+        case Mode::kProtocol: return "limit: the same, a word, an event, a copy";
         default: return "without capture";
     }
 }
@@ -389,11 +407,24 @@ public:
             const double used = timed([&] { CHECK(routecap_step_begin(capturer_, batch_.rows, main_)); });
             if (calls != nullptr) calls->begin.push_back(used);
         }
-        CUDA(cudaGraphLaunch(graphs_.at(mode == Mode::kEager ? Mode::kNone : mode), main_));
+        CUDA(cudaGraphLaunch(graphs_.at(mode == Mode::kEager ? Mode::kNone : mode == Mode::kProtocol ? Mode::kSameMemory : mode), main_));
         if (mode == Mode::kEager) {
             const double used = timed([&] { CHECK(routecap_step_snapshot(capturer_, main_)); });
             if (calls != nullptr) calls->snapshot.push_back(used);
         }
+        if (mode == Mode::kProtocol) {
+            const double used = timed([&] { order_copy(); });
+            if (calls != nullptr) calls->issue.push_back(used);
+        }
+    }
+    // What no protocol of this kind can do without: the word that the next replay reads, and the rows' copy behind this one.
+    void order_copy() {
+        const size_t bytes = cells() * (shape_.k * (shape_.experts > 256 ? 2 : 1)) + batch_.rows * ((shape_.layers + 7) / 8);
+        if (landed_ == nullptr) CUDA(cudaMallocHost(&landed_.value, bytes));
+        CUDA(cudaMemsetAsync(bytes_, 0, 4, main_));
+        CUDA(cudaEventRecord(fork_, main_));
+        CUDA(cudaStreamWaitEvent(branch_, fork_, 0));
+        CUDA(cudaMemcpyAsync(landed_, bytes_, bytes, cudaMemcpyDeviceToHost, branch_));
     }
     // The spans of the step-th step since the requests were opened. Outside the timing of issue: an engine has them already.
     void arrange(uint64_t step, uint32_t flags = 0) {
@@ -465,12 +496,18 @@ private:
     void build(Mode mode) {
         const bool own = mode == Mode::kOwnBuffers || mode == Mode::kRecord, forked = mode == Mode::kForked || mode == Mode::kRecord;
         if (mode == Mode::kEager) return build(Mode::kNone);
+        if (mode == Mode::kProtocol) return build(Mode::kSameMemory);
         if (graphs_.count(mode) != 0) return;
         if (own && own_buffers_ == nullptr)
             CUDA(cudaMalloc(&own_buffers_.value, static_cast<size_t>(shape_.layers) * batch_.rows * shape_.k * sizeof(int32_t)));
 
         CUDA(cudaStreamBeginCapture(main_, cudaStreamCaptureModeThreadLocal));
         if (mode == Mode::kInLine) CHECK(routecap_step_begin(capturer_, batch_.rows, main_));
+        if (mode == Mode::kTwoKernels) nothing<<<1, 1, 0, main_>>>();
+        if (mode == Mode::kSameMemory) {
+            if (bytes_ == nullptr) CUDA(cudaMalloc(&bytes_.value, cells() * 16 * 2));
+            fill<<<blocks_of_cells(), kCellThreads, 0, main_>>>(reinterpret_cast<uint4 *>(bytes_.value), cells());
+        }
         if (forked) {
             CUDA(cudaEventRecord(fork_, main_));
             CUDA(cudaStreamWaitEvent(branch_, fork_, 0));
@@ -493,11 +530,38 @@ private:
             CHECK(routecap_layer_record(capturer_, l, &source, main_));
         }
         if (captures(mode)) CHECK(routecap_step_snapshot(capturer_, main_));
+        if (mode == Mode::kTwoKernels) add_leaf(reinterpret_cast<void *>(nothing), 1, 1);
+        if (mode == Mode::kSameMemory) add_leaf(reinterpret_cast<void *>(narrow), blocks_of_cells(), kCellThreads);
         workload_.tail(work_, main_);
         cudaGraph_t graph = nullptr;
         CUDA(cudaStreamEndCapture(main_, &graph));
         CUDA(cudaGraphInstantiate(&graphs_[mode].value, graph, 0));
         CUDA(cudaGraphDestroy(graph));
+    }
+
+    // Cells of 16 bytes: eight ids of 16 bits, as most models have.
+    uint32_t cells() const { return batch_.rows * shape_.layers; }
+    static constexpr uint32_t kCellThreads = 128;
+    uint32_t blocks_of_cells() const { return (cells() + kCellThreads - 1) / kCellThreads; }
+
+    // A kernel of `cells` that nothing in the graph waits for.
+    void add_leaf(void *function, uint32_t blocks, uint32_t threads) {
+        cudaStreamCaptureStatus status;
+        cudaGraph_t graph = nullptr;
+        const cudaGraphNode_t *before = nullptr;
+        const cudaGraphEdgeData *edges = nullptr;
+        size_t count = 0;
+        CUDA(cudaStreamGetCaptureInfo(main_, &status, nullptr, &graph, &before, &edges, &count));
+        cudaKernelNodeParams kernel{};
+        uint4 *from = reinterpret_cast<uint4 *>(bytes_.value);
+        uint2 *to = reinterpret_cast<uint2 *>(from + cells());
+        uint32_t count_of_cells = cells();
+        void *parameters[] = {&from, &to, &count_of_cells};
+        kernel.func = function;
+        kernel.gridDim = dim3(blocks), kernel.blockDim = dim3(threads);
+        kernel.kernelParams = parameters;
+        cudaGraphNode_t leaf = nullptr;
+        CUDA(cudaGraphAddKernelNode(&leaf, graph, before, count, &kernel));
     }
 
     void verify(Mode mode) {
@@ -563,6 +627,8 @@ private:
     Stream main_, branch_;
     Event fork_, join_, ends_[kSlots];
     Owned<int32_t *, cudaFree> own_buffers_;
+    Owned<uint8_t *, cudaFree> bytes_;  // of kSameMemory: cells of 16 bytes, then of 8
+    Owned<uint8_t *, cudaFreeHost> landed_;
     Owned<routecap_capturer *, routecap_capturer_destroy> capturer_;
     std::map<Mode, Graph> graphs_;
 };
@@ -930,7 +996,9 @@ struct Group {
 };
 
 std::vector<Group> groups() {
-    const std::vector<Mode> all{Mode::kEager, Mode::kInLine, Mode::kForked}, two{Mode::kEager, Mode::kForked};
+    const std::vector<Mode> two{Mode::kEager, Mode::kForked};
+    const std::vector<Mode> all{Mode::kEager, Mode::kInLine, Mode::kForked};
+    const std::vector<Mode> limits_too{Mode::kEager, Mode::kInLine, Mode::kForked, Mode::kTwoKernels, Mode::kSameMemory, Mode::kProtocol};
     const auto decode = [](Shape shape, uint32_t rows, std::vector<Mode> modes, bool record) {
         return [=](Report &report, Workload &workload) { decode_step(report, workload, shape, rows, modes, record); };
     };
@@ -939,7 +1007,7 @@ std::vector<Group> groups() {
     };
     return {
         {"decode step n=64", decode({}, 64, all, true)},
-        {"decode step n=256", decode({}, 256, all, true)},
+        {"decode step n=256", decode({}, 256, limits_too, true)},
         {"decode step n=1024", decode({}, 1024, all, true)},
         {"decode step I64", decode({58, 8, 256, ROUTECAP_DTYPE_I64}, 256, two, false)},
         {"decode step K=22", decode({40, 22, 512, ROUTECAP_DTYPE_I16}, 256, two, false)},
