@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs the tests of replay, and the measurement with the model of examples/model on the CPU. usage: check.sh [PREFIX]
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+
+use_library "$@"
+install_package
+install_transformers
+export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:examples/replay
+set +e
+
+check "replay brings a trainer's forward closer to the generation, wrong rows drive it away" \
+    "$transformers_python" examples/replay/measure.py examples/model/weights --device cpu --json "$build/replay.json" --markdown "$build/replay.md"
+cat "$build/replay.md"
+tests "tests" "$transformers_python" -m pytest examples/replay
+closing

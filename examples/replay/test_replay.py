@@ -1,0 +1,303 @@
+"""Replay forces what was captured, and nothing else, in every family; gradients go on to the router."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import pytest
+import routecap
+import routecap.transformers
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from replay import replay
+
+E, K = 8, 2
+BASE = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+DEEPSEEK = dict(n_routed_experts=E, num_experts_per_tok=K, moe_intermediate_size=32, first_k_dense_replace=1, n_shared_experts=1, q_lora_rank=16,
+                kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=16, num_key_value_heads=4)
+# By how they choose: of softmax and renormalised, of logits before softmax, of sigmoid with bias in groups, by sigmoid with k = 1, in the block.
+FAMILIES = {
+    "mixtral": dict(num_local_experts=E, num_experts_per_tok=K),
+    "qwen3_moe": dict(num_experts=E, num_experts_per_tok=K, moe_intermediate_size=32, mlp_only_layers=[1]),
+    "olmoe": dict(num_experts=E, num_experts_per_tok=K),
+    "gpt_oss": dict(num_local_experts=E, num_experts_per_tok=K),
+    "granitemoe": dict(num_local_experts=E, num_experts_per_tok=K),
+    "deepseek_v2": dict(DEEPSEEK, n_group=1, topk_group=1, topk_method="greedy"),
+    "deepseek_v3": dict(DEEPSEEK, n_group=4, topk_group=2, head_dim=8),
+    "ernie4_5_moe": dict(moe_num_experts=E, moe_k=K, moe_intermediate_size=32, moe_layer_start_index=1),
+    "hunyuan_v1_moe": dict(num_experts=E, moe_topk=K),
+    "minimax_m2": dict(num_local_experts=E, num_experts_per_tok=K),
+    "jamba": dict(num_experts=E, num_experts_per_tok=K, expert_layer_period=2, expert_layer_offset=1, attn_layer_period=2, attn_layer_offset=1,
+                  use_mamba_kernels=False),
+    "gemma4_text": dict(num_experts=E, top_k_experts=K, moe_intermediate_size=32, enable_moe_block=True, layer_types=["full_attention"] * 3,
+                        hidden_size_per_layer_input=0, global_head_dim=16),
+    "jetmoe": dict(num_local_experts=E, num_experts_per_tok=K, kv_channels=16, num_key_value_heads=4),
+    "llama4_text": dict(num_local_experts=E, num_experts_per_tok=1, intermediate_size_mlp=96, interleave_moe_layer_step=2, num_hidden_layers=4),
+}
+LENGTHS = [9, 5, 7]
+
+
+def model_of(family: str, **settings):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**(BASE | FAMILIES[family] | settings))).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def batch(left: bool = False):
+    """Sequences of LENGTHS, padded: ids and mask."""
+    generator = torch.Generator().manual_seed(1)
+    ids, mask = torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.long), torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.long)
+    for row, length in enumerate(LENGTHS):
+        place = slice(-length, None) if left else slice(length)
+        ids[row, place] = torch.randint(3, 128, (length,), generator=generator)
+        mask[row, place] = 1
+    return ids, mask
+
+
+class Executed:
+    """The sets of experts that a model's blocks execute, by hooks of its own: [rows of the forward, layers, k], sorted."""
+
+    def __init__(self, model):
+        self.layers = []
+        self.handles = []
+        for tap in routecap.transformers.find(model):
+            hook = lambda module, args, kwargs, tap=tap: self.layers.append(tap.ids(args, kwargs, None).detach())
+            after = lambda module, args, output, tap=tap: self.layers.append(chosen(tap, args, output).detach())
+            self.handles.append(
+                tap.module.register_forward_pre_hook(hook, with_kwargs=True) if tap.before else tap.module.register_forward_hook(after)
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for handle in self.handles:
+            handle.remove()
+
+    @property
+    def sets(self):
+        return torch.stack([ids.sort(-1).values for ids in self.layers], 1).numpy()
+
+
+def chosen(tap, args, output):
+    """Of the two families whose experts are not told by their ids."""
+    if tap.router is None:
+        return tap.ids(args, {}, output)
+    return output[0].topk(tap.k, -1).indices  # llama4's scattered scores
+
+
+def random_routings(model, missing: bool):
+    """Routings that no router has chosen, of all tokens but each sequence's last; with `missing` every third cell."""
+    random = np.random.default_rng(2)
+    taps = routecap.transformers.find(model)
+    routings = []
+    for length in LENGTHS:
+        ids = np.array([[random.permutation(E)[: taps[0].k] for _ in taps] for _ in range(length - 1)], np.uint8)
+        valid = np.arange(ids[..., 0].size).reshape(ids.shape[:2]) % 3 != 0 if missing else None
+        routings.append(routecap.Routing.from_arrays(ids, experts=E, layer_map=[tap.layer for tap in taps], valid=valid))
+    return routings
+
+
+def forward(model, ids, mask, **kwargs):
+    with Executed(model) as executed:
+        logits = model(input_ids=ids, attention_mask=mask, use_cache=False, **kwargs).logits
+    return logits, executed.sets.reshape(*ids.shape, len(executed.layers), -1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("left", [False, True], ids=["padded right", "padded left"])
+def test_valid_cells_are_forced_and_no_others(family, left):
+    model = model_of(family)
+    ids, mask = batch(left)
+    routings = random_routings(model, missing=True)
+    with torch.no_grad():
+        live, routed = forward(model, ids, mask)
+        with replay(model, routings):
+            logits, executed = forward(model, ids, mask)
+        again, routed_again = forward(model, ids, mask)
+    assert torch.equal(again, live) and np.array_equal(routed_again, routed)  # nothing is left behind
+    assert not torch.equal(logits, live)
+    first_layer_live = 0
+    for row, (routing, length) in enumerate(zip(routings, LENGTHS)):
+        tokens = np.flatnonzero(mask[row].numpy())
+        forced, there = np.sort(routing.ids(), -1), routing.mask()
+        assert np.array_equal(executed[row, tokens[:-1]][there], forced[there])
+        assert there.any() and (executed[row, tokens[:-1]][there] != routed[row, tokens[:-1]][there]).any()
+        # Before anything was forced the first layer sees what it sees without replay.
+        elsewhere = np.append(~there[:, 0], True)
+        assert np.array_equal(executed[row, tokens[elsewhere], 0], routed[row, tokens[elsewhere], 0])
+        first_layer_live += elsewhere.sum()
+    assert first_layer_live > len(LENGTHS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_its_own_routing_changes_nothing(family):
+    model = model_of(family)
+    ids, mask = batch()
+    with torch.no_grad():
+        live, routed = forward(model, ids, mask)
+        taps = routecap.transformers.find(model)
+        routings = [
+            routecap.Routing.from_arrays(routed[row, :length].astype(np.uint8), experts=E, layer_map=[tap.layer for tap in taps])
+            for row, length in enumerate(LENGTHS)
+        ]
+        with replay(model, routings):
+            logits, executed = forward(model, ids, mask)
+    assert np.array_equal(executed, routed)
+    assert torch.allclose(logits, live, atol=1e-5)  # the experts of a row are summed in another order
+
+
+def everywhere(model, ids, first=0):
+    """Routings of all tokens from `first` on, to these experts."""
+    taps = routecap.transformers.find(model)
+    return [
+        routecap.Routing.from_arrays(
+            np.tile(np.array(ids, np.uint8), (length - first, len(taps), 1)), experts=E, first=first, layer_map=[tap.layer for tap in taps]
+        )
+        for length in LENGTHS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("family", "weigh"),
+    {
+        "mixtral": lambda logits, ids: torch.nn.functional.normalize(logits.float().softmax(-1).gather(-1, ids), p=1, dim=-1),
+        "gpt_oss": lambda logits, ids: logits.gather(-1, ids).softmax(-1),
+        "deepseek_v3": lambda logits, ids: torch.nn.functional.normalize(logits.sigmoid().gather(-1, ids), p=1, dim=-1) * 2.5,
+    }.items(),
+)
+def test_weights_are_the_live_scores_of_the_captured_experts(family, weigh):
+    model = model_of(family)
+    ids, mask = batch()
+    seen = []
+    for tap in routecap.transformers.find(model):
+        tap.gate.register_forward_hook(lambda module, args, output: seen.append([output[0]]))
+        tap.module.register_forward_pre_hook(lambda module, args: seen[-1].extend(args[1:3]))
+    with torch.no_grad(), replay(model, random_routings(model, missing=False)):
+        model(input_ids=ids, attention_mask=mask, use_cache=False)
+    assert len(seen) == len(routecap.transformers.find(model))
+    for logits, experts, weights in seen:
+        assert torch.allclose(weights.float(), weigh(logits, experts).float(), atol=1e-6)
+
+
+def gradients(model, routings):
+    model.zero_grad()
+    ids, mask = batch()
+    with replay(model, routings):
+        model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100), use_cache=False).loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def test_gradients_reach_the_router_and_the_captured_experts_alone():
+    model = model_of("mixtral")
+    found = gradients(model, everywhere(model, [5, 2]))
+    for layer in range(3):
+        of_experts = found[f"model.layers.{layer}.mlp.experts.down_proj"].abs().amax((1, 2))
+        assert of_experts[[2, 5]].all() and of_experts.count_nonzero() == 2
+        of_router = found[f"model.layers.{layer}.mlp.gate.weight"].abs().amax(1)
+        assert of_router[[2, 5]].all()
+
+
+def test_activation_checkpointing_replays_the_same_experts_in_backward():
+    model = model_of("mixtral")
+    plain = gradients(model, random_routings(model, missing=True))
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    again = gradients(model, random_routings(model, missing=True))
+    assert plain.keys() == again.keys() and all(torch.allclose(plain[name], again[name], atol=1e-6) for name in plain)
+
+
+def test_packed_sequences_begin_where_positions_do():
+    model = model_of("qwen3_moe")
+    ids, mask = batch()
+    packed = ids[mask.bool()][None]
+    positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
+    routings = random_routings(model, missing=False)
+    with torch.no_grad(), replay(model, routings), Executed(model) as executed:
+        model(input_ids=packed, position_ids=positions, use_cache=False)
+    row = 0
+    for routing, length in zip(routings, LENGTHS):
+        assert np.array_equal(executed.sets[row : row + length - 1], np.sort(routing.ids(), -1))
+        row += length
+
+
+def test_a_routing_that_begins_later_leaves_the_rows_before_it_alone():
+    model = model_of("qwen3_moe")
+    ids, mask = batch()
+    with torch.no_grad():
+        _, routed = forward(model, ids, mask)
+        with replay(model, everywhere(model, [6, 1], first=4)):
+            _, executed = forward(model, ids, mask)
+    for row, length in enumerate(LENGTHS):
+        assert np.array_equal(executed[row, :4, 0], routed[row, :4, 0])
+        assert (executed[row, 4:length] == [1, 6]).all()
+
+
+def test_an_expert_in_a_masked_group_has_the_weight_of_a_masked_one():
+    model = model_of("deepseek_v2", n_group=4, topk_group=1, topk_method="group_limited_greedy")
+    ids, mask = batch()
+    weights = []
+    for tap in routecap.transformers.find(model):
+        tap.module.register_forward_pre_hook(lambda module, args: weights.append(args[2]))
+    with torch.no_grad(), replay(model, everywhere(model, [0, 7])):  # of two groups, one of which is masked in every row
+        model(input_ids=ids, attention_mask=mask, use_cache=False)
+    of_tokens = torch.stack(weights)[:, mask.flatten().bool()]
+    assert (of_tokens == 0).any(-1).all()
+
+
+def test_a_routing_of_some_layers_leaves_the_others_alone():
+    model = model_of("qwen3_moe")
+    ids, mask = batch()
+    of_both = random_routings(model, missing=False)
+    of_last = [routecap.Routing.from_arrays(routing.ids()[:, 1:].copy(), experts=E, layer_map=[2]) for routing in of_both]
+    with torch.no_grad():
+        _, routed = forward(model, ids, mask)
+        with replay(model, of_last):
+            _, executed = forward(model, ids, mask)
+    for row, (routing, length) in enumerate(zip(of_last, LENGTHS)):
+        assert np.array_equal(executed[row, :length, 0], routed[row, :length, 0])
+        assert np.array_equal(executed[row, : length - 1, 1], np.sort(routing.ids()[:, 0], -1))
+
+
+def wrong(routings, model):
+    """What replay() or a forward under it says."""
+    ids, mask = batch()
+    with pytest.raises((ValueError, RuntimeError)) as refusal, torch.no_grad(), replay(model, routings):
+        model(input_ids=ids, attention_mask=mask, use_cache=False)
+    return str(refusal.value)
+
+
+def test_what_does_not_fit_is_refused_and_the_model_is_as_before():
+    model = model_of("mixtral")
+    ids, mask = batch()
+    with torch.no_grad():
+        live, _ = forward(model, ids, mask)
+    fitting = random_routings(model, missing=False)
+    taken = fitting[0].ids()
+
+    assert "2 routings for 3 sequences" in wrong(fitting[:2], model)
+    assert "more rows than its sequence has tokens" in wrong([fitting[1], fitting[0], fitting[2]], model)
+    assert "1 experts per token" in wrong([routecap.Routing.from_arrays(taken[..., :1], experts=E), *fitting[1:]], model)
+    assert f"{2 * E} experts in layer 0" in wrong([routecap.Routing.from_arrays(taken, experts=2 * E), *fitting[1:]], model)
+    assert "8 experts in layer 7" in wrong([routecap.Routing.from_arrays(taken, experts=E, layer_map=[0, 1, 7]), *fitting[1:]], model)
+    with torch.no_grad(), replay(model, fitting), pytest.raises(ValueError, match="continues a cache"):
+        model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=2, do_sample=False)
+
+    gate = model.model.layers[1].mlp.gate
+    gate.forward = lambda hidden: (None, torch.full((len(hidden), K), 0.5), torch.argsort(hidden[:, :E])[:, :K])
+    assert "model.layers.1.mlp.experts: its experts are not chosen by torch.topk" in wrong(fitting, model)
+    del gate.forward
+    with torch.no_grad():
+        assert torch.equal(forward(model, ids, mask)[0], live)
+
+
+def test_a_model_without_experts_has_nothing_to_replay():
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING["llama"](**BASE))
+    with pytest.raises(ValueError, match="no mixture-of-experts layers"), replay(model, []):
+        pass

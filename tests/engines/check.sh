@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The same models and prompts through transformers, llama.cpp (from C and from Rust), Ollama's engine and candle, captured through routecap in each:
+# oracle.py says what is compared. Two models; twenty with --full. Built from nothing the engines take five minutes of two cores.
+# usage: check.sh [--full] [--library PREFIX] [--without ENGINE]...   ENGINE: rust, ollama or candle
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+
+models=2 installed=() left_out=" "
+while [ $# -gt 0 ]; do
+    case $1 in
+        --full) models=20 ;;
+        --library) installed=("$2"); shift ;;
+        --without) left_out+="$2 "; shift ;;
+        *) say "check.sh: $1 is not understood"; exit 2 ;;
+    esac
+    shift
+done
+use_library "${installed[@]}"
+install_llama
+install_package
+install_transformers
+work=$build/engines
+mkdir -p "$work"
+
+link_llama "$work/llama_cpp" -Iexamples/llama_cpp tests/engines/llama_cpp.c examples/llama_cpp/{tap,support}.c
+engines=("llama.cpp=$work/llama_cpp")
+for pair in rust=llama_cpp_rust ollama=ollama_go candle=candle; do
+    case $left_out in
+        *" ${pair%%=*} "*) say "LEFT OUT, as asked: ${pair%%=*}" ;;
+        *) . "examples/${pair#*=}/build.sh"; engines+=("${pair%%=*}=$program") ;;
+    esac
+done
+
+export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package GGML_BACKEND_DIR=$llama_libraries
+"$transformers_python" tests/engines/oracle.py "$work" $models "$build/python/bin/python" "$library" "${engines[@]}"
