@@ -500,14 +500,12 @@ private:
         if (graphs_.count(mode) != 0) return;
         if (own && own_buffers_ == nullptr)
             CUDA(cudaMalloc(&own_buffers_.value, static_cast<size_t>(shape_.layers) * batch_.rows * shape_.k * sizeof(int32_t)));
+        if (mode == Mode::kSameMemory) CUDA(cudaMalloc(&bytes_.value, cells() * 24));
 
         CUDA(cudaStreamBeginCapture(main_, cudaStreamCaptureModeThreadLocal));
         if (mode == Mode::kInLine) CHECK(routecap_step_begin(capturer_, batch_.rows, main_));
         if (mode == Mode::kTwoKernels) nothing<<<1, 1, 0, main_>>>();
-        if (mode == Mode::kSameMemory) {
-            if (bytes_ == nullptr) CUDA(cudaMalloc(&bytes_.value, cells() * 16 * 2));
-            fill<<<blocks_of_cells(), kCellThreads, 0, main_>>>(reinterpret_cast<uint4 *>(bytes_.value), cells());
-        }
+        if (mode == Mode::kSameMemory) fill<<<blocks_of_cells(), kCellThreads, 0, main_>>>(reinterpret_cast<uint4 *>(bytes_.value), cells());
         if (forked) {
             CUDA(cudaEventRecord(fork_, main_));
             CUDA(cudaStreamWaitEvent(branch_, fork_, 0));
