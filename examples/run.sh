@@ -1,12 +1,23 @@
 #!/usr/bin/env bash
-# The main job: captures the routing of mixture-of-experts models that run in llama.cpp, on the bytes of real text. Sets up all it needs.
+# The main job: runs a small mixture-of-experts model in llama.cpp on real text, captures the routing of every request, and shows it: in the terminal,
+# as files, and as a page for a browser. Sets up all it needs.
 cd "$(dirname "$0")/.." && . examples/setup.sh
 
 install_library
 install_llama
 build_llama_example
-for model in qwen3moe deepseek2; do
-    say
-    say "== llama.cpp, a small $model with random weights, three prompts of this project's own text"
-    capture_llama "$model" LICENSE:700 include/routecap.h:150 README.md:33
-done
+install_package
+work=$build/run
+rm -rf "$work" && mkdir -p "$work"
+
+say
+say "== llama.cpp, the model of examples/model, three prompts of this project's own text"
+GGML_BACKEND_DIR=$llama_libraries "$llama/capture" "$library" examples/model/weights/model.gguf --save "$work" \
+    LICENSE:600 include/routecap.h:700 bindings/python/bench_python.py:560
+
+say
+say "== routecap show build/run --html build/run/routing.html"
+PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package "$build/python/bin/python" -m routecap show "$work" --html "$work/routing.html"
+
+say
+say "The routing of each request is in build/run/request-*.routecap, its text beside it. Open build/run/routing.html in a browser to look at it."

@@ -60,8 +60,40 @@ install_library() {
     library=$(find "$prefix" -name 'libroutecap.so.0')
 }
 
-# NumPy, and gguf, which writes models for llama.cpp.
-install_python() { python_environment "$build/python" gguf==0.19.0; }
+# use_library [PREFIX]: the library that is installed there, or else one that is built and installed, for pkg-config and for the loader.
+use_library() {
+    if [ $# = 0 ]; then
+        install_library
+    else
+        prefix=$(realpath "$1")
+        library=$(find "$prefix" -name libroutecap.so.0)
+    fi
+    PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)")
+    LD_LIBRARY_PATH=$(dirname "$library")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export PKG_CONFIG_PATH LD_LIBRARY_PATH
+}
+
+# NumPy; gguf, which writes models for llama.cpp; rich, for tables in a terminal.
+install_python() { python_environment "$build/python" gguf==0.19.0 rich==15.0.0; }
+
+# The Python package with the installed library in it, unpacked: PYTHONPATH=$package. Built again when its sources or the library change.
+install_package() {
+    local tools=$build/package/tools content
+    package=$build/package/unpacked
+    need cc=gcc c++=g++
+    need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"=python3-dev
+    content=$(find bindings/python/src bindings/python/routecap.i bindings/python/pyproject.toml bindings/python/CMakeLists.txt include "$library" \
+        -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+    [ "$(cat "$build/package/content" 2> /dev/null)" = "$content" ] && return
+    say "setup: building the Python package"
+    python_environment "$tools" scikit-build-core==1.1.2 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6
+    rm -rf "$build/package/wheel" "$package"
+    PATH=$tools/bin:$PATH "$tools/bin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w "$build/package/wheel" \
+        -C build-dir="$build/package/cmake" -C cmake.define.ROUTECAP_BUNDLE="$library" bindings/python > "$build/package.log" 2>&1 ||
+        { cat "$build/package.log"; exit 1; }
+    python3 -m zipfile -e "$build"/package/wheel/routecap-*.whl "$package"
+    printf '%s' "$content" > "$build/package/content"
+}
 
 # PyTorch for the CPU, out of the wheel for CUDA (540 MB) and without the libraries that one needs on a GPU.
 install_torch() {
@@ -75,6 +107,14 @@ install_torch() {
     "$torch_python" examples/torch_on_cpu.py
     "$torch_python" -c 'import torch; torch.ones(2).sum()'
     touch "$environment/ready"
+}
+
+# transformers, beside the PyTorch of install_torch.
+install_transformers() {
+    install_torch
+    python_environment "$build/transformers" transformers==5.23.0
+    transformers_python=$build/transformers/bin/python
+    "$torch_python" -c 'import site; print(site.getsitepackages()[0])' > "$(ls -d "$build"/transformers/lib/python3*/site-packages)/torch.pth"
 }
 
 # llama.cpp: the engine's prebuilt libraries and its headers from npm, four small models made on the spot.
@@ -132,3 +172,45 @@ on_llama() {
 capture_llama() { on_llama capture "$@"; }
 scenarios_llama() { on_llama scenarios "$1" "$llama/qwen3.gguf"; }
 bench_llama() { on_llama bench "$@"; }
+
+# ---- For scripts that check
+
+passed=0 failed=0
+# check NAME COMMAND...: one check, silent if it passes.
+check() {
+    local name=$1
+    shift
+    if "$@" > "$build/check.log" 2>&1; then
+        passed=$((passed + 1))
+        say "ok      $name"
+    else
+        failed=$((failed + 1))
+        cat "$build/check.log"
+        say "FAILED  $name"
+    fi
+}
+# tests NAME COMMAND...: pytest; each of its tests is a check. What it skips, and a run without tests, is a failure.
+tests() {
+    local name=$1 line status
+    shift
+    "$@" -p no:cacheprovider -q --tb=short > "$build/check.log" 2>&1
+    status=$?
+    line=$(tail -n 1 "$build/check.log")
+    count() { grep -oE "[0-9]+ $1" <<< "$line" | grep -oE '[0-9]+' || echo 0; }
+    passed=$((passed + $(count passed))) failed=$((failed + $(count failed) + $(count error) + $(count skipped)))
+    [ $status = 0 ] || [[ $line == *failed* || $line == *error* ]] || failed=$((failed + 1))
+    [ $status = 0 ] && [ "$(count skipped)" = 0 ] || cat "$build/check.log"
+    say "$name: $line"
+}
+# prints TEXT COMMAND..., refuses TEXT COMMAND...: whether a command succeeds, or fails, and says so.
+prints() {
+    local text=$1 output
+    shift
+    output=$("$@" 2>&1) && printf '%s\n' "$output" && grep -q -F -e "$text" <<< "$output"
+}
+refuses() {
+    local text=$1 output
+    shift
+    ! output=$("$@" 2>&1) && printf '%s\n' "$output" && grep -q -F -e "$text" <<< "$output"
+}
+closing() { say "$passed checks passed, $failed failed"; [ $failed = 0 ]; }

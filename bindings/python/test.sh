@@ -51,9 +51,10 @@ tests() {
 
 need python3=python3 cc=gcc c++=g++ node=nodejs pkg-config=pkg-config
 need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"=python3-dev
+extras=(rich==15.0.0 matplotlib==3.11.2 safetensors==0.8.0)
 python_environment "$tools" scikit-build-core==1.1.2 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 \
-    auditwheel==6.8.2 abi3audit==0.0.26 mypy==2.4.1 pyright==1.1.414
-python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4
+    auditwheel==6.8.2 abi3audit==0.0.26 mypy==2.4.1 pyright==1.1.414 "${extras[@]}"
+python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 "${extras[@]}"
 
 # wheel NAME OPTION...: builds a wheel in a build folder of its own; afterwards `wheel` is its path.
 wheel() {
@@ -65,11 +66,11 @@ wheel() {
     wheel=$(ls "$work/$name"/wheel/routecap-*-cp311-abi3-*.whl 2> /dev/null)
     [ -n "$wheel" ] || { say "$passed checks passed, $((failed + 1)) failed"; exit 1; }
 }
-# in_empty_environment: installs $wheel where there is neither a compiler nor anything else, and runs the example there.
+# in_empty_environment: installs $wheel where there is neither a compiler nor anything else, and runs the example and the command there.
 in_empty_environment() {
     rm -rf "$work/empty"
     python3 -m venv "$work/empty" && env -i HOME="$HOME" PATH="$work/empty/bin" pip install --quiet --disable-pip-version-check "$wheel" &&
-        (cd / && env -i PATH="$work/empty/bin" python -I "$package/examples/worker_loop.py")
+        (cd / && env -i PATH="$work/empty/bin" python -I "$package/examples/worker_loop.py" && env -i PATH="$work/empty/bin" routecap info)
 }
 
 # ---- Wheels
@@ -84,7 +85,7 @@ run "the wheel over the library that pkg-config finds works" in_empty_environmen
 
 wheel bundled -C cmake.define.ROUTECAP_BUNDLE="$library"
 run "the wheel runs in an empty environment without compilers" in_empty_environment
-for file in routecap/libroutecap.so.0 licenses/LICENSE routecap/py.typed; do
+for file in routecap/libroutecap.so.0 licenses/LICENSE routecap/py.typed routecap/page.html; do
     run "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"
 done
 run "auditwheel finds system libraries only" bash -c "'$tools/bin/auditwheel' show '$wheel' | tee '$work/audit' && grep -q manylinux_ '$work/audit'"

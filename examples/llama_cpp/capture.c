@@ -1,7 +1,7 @@
 /*
  * Routing of a mixture-of-experts model running in llama.cpp, captured through the engine's own public callback (tap.h).
  *
- * usage: capture LIBROUTECAP MODEL.gguf [--prune] TEXT:BYTES...
+ * usage: capture LIBROUTECAP MODEL.gguf [--prune] [--save FOLDER] TEXT:BYTES...
  *
  * The first BYTES bytes of each TEXT are one prompt; all prompts are prefilled in one batch, which the engine splits into micro-batches, and then
  * each is continued token by token. routecap is loaded by dlopen. Every row it gives back is compared with ids copied straight from the engine's
@@ -9,6 +9,8 @@
  *
  * With --prune only the last token of each prompt wants logits, as in serving: the engine then computes only those rows of the last layer, and
  * routecap has to report all others of that layer as missing.
+ *
+ * With --save each request leaves two files in FOLDER: its routing in the serialised form, request-N.routecap, and its text, request-N.json.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -93,10 +95,44 @@ static void show_load(const uint64_t *load, const routecap_config *config) {
     }
 }
 
+/* ---- Files --------------------------------------------------------------------------------- */
+
+/* Opens FOLDER/request-N.KIND to be written. */
+static FILE *create(const char *folder, int request, const char *kind) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/request-%d.%s", folder, request, kind);
+    FILE *file = fopen(path, "wb");
+    if (file == NULL) die("%s cannot be written", path);
+    return file;
+}
+
+static void write_routing(const char *folder, int request, const routecap_routing *routing) {
+    uint64_t bytes = 0;
+    tap.api->routing_serialize(routing, NULL, 0, &bytes);
+    void *data = malloc(bytes);
+    if (data == NULL) die("out of memory");
+    check(tap.api->routing_serialize(routing, data, bytes, NULL), "routing_serialize");
+    FILE *file = create(folder, request, "routecap");
+    if (fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0) die("a routing cannot be written");
+    free(data);
+}
+
+/* Tokens as JSON. Each is one byte here; one beyond ASCII is part of a character and stands as U+DC80 to U+DCFF. */
+static void write_text(const char *folder, int request, const unsigned char *text, int length, int prompt) {
+    FILE *file = create(folder, request, "json");
+    fprintf(file, "{\"prompt_tokens\": %d, \"tokens\": [", prompt);
+    for (int t = 0; t < length; t++) {
+        const bool plain = text[t] >= ' ' && text[t] < 0x7F && text[t] != '"' && text[t] != '\\';
+        fprintf(file, plain ? "%s\"%c\"" : text[t] < 0x80 ? "%s\"\\u%04x\"" : "%s\"\\udc%02x\"", t > 0 ? ", " : "", text[t]);
+    }
+    fprintf(file, "]}\n");
+    if (fclose(file) != 0) die("a text cannot be written");
+}
+
 /* ---- The engine ---------------------------------------------------------------------------- */
 
 struct sequence {
-    unsigned char text[CONTEXT];
+    unsigned char text[CONTEXT]; /* the tokens that were run, a byte each */
     int prompt, length; /* tokens of the prompt, and tokens that were run */
     llama_token next;
 };
@@ -120,9 +156,16 @@ static llama_token best_token(const float *logits, int tokens) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 4) die("usage: capture LIBROUTECAP MODEL.gguf [--prune] TEXT:BYTES...");
-    const bool prune = strcmp(argv[3], "--prune") == 0;
-    const int first_text = prune ? 4 : 3, sequences = argc - first_text;
+    const char *folder = NULL;
+    bool prune = false;
+    int first_text = 3;
+    for (; first_text < argc && argv[first_text][0] == '-'; first_text++) {
+        if (strcmp(argv[first_text], "--prune") == 0) prune = true;
+        else if (strcmp(argv[first_text], "--save") == 0 && first_text + 1 < argc) folder = argv[++first_text];
+        else die("what is %s?", argv[first_text]);
+    }
+    const int sequences = argc - first_text;
+    if (sequences < 1) die("usage: capture LIBROUTECAP MODEL.gguf [--prune] [--save FOLDER] TEXT:BYTES...");
     const routecap_api *api = load_routecap(argv[1]);
     struct llama_model *model = load_model(argv[2]);
 
@@ -146,7 +189,7 @@ int main(int argc, char **argv) {
 
     /* The prompts: bytes of real text. */
     static struct sequence all[MAX_SEQUENCES];
-    if (sequences < 1 || sequences > MAX_SEQUENCES) die("1 to %d texts", MAX_SEQUENCES);
+    if (sequences > MAX_SEQUENCES) die("at most %d texts", MAX_SEQUENCES);
     for (int s = 0; s < sequences; s++) {
         read_prompt(&all[s], argv[first_text + s]);
         must(tap_open(&tap, s));
@@ -169,6 +212,7 @@ int main(int argc, char **argv) {
             for (; rows > 0; rows--, q->length++) {
                 bool last = q->length + 1 >= q->prompt;
                 if (last) logits_at[s] = batch.n_tokens;
+                if (!prefilling) q->text[q->length] = (unsigned char)q->next;
                 add_token(&batch, prefilling ? q->text[q->length] : q->next, q->length, s, last || !prune);
             }
             prefilled &= q->length >= q->prompt;
@@ -196,6 +240,10 @@ int main(int argc, char **argv) {
         const int32_t expected = verdict.missing > 0 ? ROUTECAP_INCOMPLETE : ROUTECAP_OK;
         differences += verdict.differences + (verdict.rows != (uint64_t)all[s].length) + (status != expected) + (!prune && verdict.missing > 0);
         rows += verdict.rows;
+        if (folder != NULL) {
+            write_routing(folder, s, routing);
+            write_text(folder, s, all[s].text, all[s].length, all[s].prompt);
+        }
         api->routing_free(routing);
     }
     show_load(load, &config);

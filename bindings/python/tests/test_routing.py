@@ -50,6 +50,8 @@ def test_missing_cells_are_filled_and_named_and_never_pass_for_ids(holey: routec
     assert (mask == VALID).all() and (values == np.where(VALID[..., None], expected_ids(3, 10), 0)).all()
     assert [block.tolist() for block in holey.missing] == [(4, 2, 0, 5, routecap.Missing.ABSENT, 0), (6, 4, 2, 1, routecap.Missing.UNWRITTEN, 0)]
     assert holey.coverage().cells_missing == 2 * LAYERS + 4
+    absent, unwritten = routecap.Missing.ABSENT, routecap.Missing.UNWRITTEN
+    assert (holey.reasons() == np.where(VALID, 0, [[absent]] * 6 + [[unwritten]] * 4)).all() and holey.tags.tolist() == [1] * 4 + [0] * 2 + [2] * 4
     with pytest.raises(ValueError, match="expert"):
         holey.ids(fill=0)
     with pytest.raises(routecap.Error) as raised:
@@ -58,6 +60,18 @@ def test_missing_cells_are_filled_and_named_and_never_pass_for_ids(holey: routec
     assert (holey.ids(np.uint8)[~VALID] == 255).all()  # -1 in eight bits, and no expert here
     with pytest.raises(routecap.DtypeError):
         holey.ids(np.int8)
+
+
+def test_every_missing_cell_has_the_reason_of_its_block() -> None:
+    random = np.random.default_rng(1)
+    ids = expected_ids(1, 30).astype(np.uint8)
+    valid = random.random((30, LAYERS)) < 0.5
+    ids[~valid, 0] = random.integers(0, 9, (~valid).sum())  # some of which are no reason, and stand for UNWRITTEN
+    routing = routecap.Routing.from_arrays(ids, experts=EXPERTS, valid=valid, tags=5)
+    expected = np.zeros((30, LAYERS), np.uint8)
+    for block in routing.missing:
+        expected[block["first"] :, block["first_layer"] :][: block["rows"], : block["layers"]] = block["reason"]
+    assert (routing.reasons() == expected).all() and (routing.mask() == (expected == 0)).all() and set(expected.flat) == {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, "i32", routecap.Dtype.I64])

@@ -43,14 +43,16 @@ from ._constants import (
     TrustFlag,
 )
 from ._errors import ArgumentError, DtypeError, Error, NotReadyError, OutOfMemoryError, RangeError, UnknownError
+from ._files import load, save
 from ._library import version
 from ._routing import Coverage, Routing, Routings, Segment, Serialized, merge, serialized_info, splice, splice_pieces
+from ._samples import Sample
 from ._structs import accept_dtype, extract_dtype, finish_dtype, layer_probe_dtype, layer_stats_dtype, missing_dtype, span_dtype, spans
 from ._tensors import DeviceArray
 
 __version__ = ".".join(map(str, version()))
 
-for _each in (Capturer, Request, Step, Routing, Routings, Router, DeviceArray, Coverage, Segment, Serialized, Stats, Memory, BackendInfo):
+for _each in (Capturer, Request, Step, Routing, Routings, Router, DeviceArray, Coverage, Segment, Serialized, Stats, Memory, BackendInfo, Sample):
     _each.__module__ = __name__  # where users find them
 for _error in (Error, ArgumentError, DtypeError, NotReadyError, OutOfMemoryError, RangeError, UnknownError):
     _error.__module__ = __name__
@@ -102,6 +104,7 @@ __all__ = [
     "Routing",
     "Routings",
     "SERIALIZED_MIN",
+    "Sample",
     "Score",
     "Segment",
     "Serialized",
@@ -120,10 +123,12 @@ __all__ = [
     "finish_dtype",
     "layer_probe_dtype",
     "layer_stats_dtype",
+    "load",
     "memory",
     "merge",
     "missing_dtype",
     "received_merge",
+    "save",
     "serialized_info",
     "span_dtype",
     "spans",

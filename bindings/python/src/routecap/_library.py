@@ -4,7 +4,7 @@ import atexit
 import ctypes
 import os
 
-__all__ = ["raw", "version"]
+__all__ = ["path", "raw", "version"]
 
 # Another library than the one that the package was installed with: the generated module finds it loaded under the same name.
 _path = os.environ.get("ROUTECAP_LIBRARY")
@@ -38,3 +38,14 @@ def version() -> tuple[int, int, int]:
     """The version of the loaded library (routecap_version): major, minor, patch."""
     number: int = raw.routecap_version()
     return number // 10000, number // 100 % 100, number % 100
+
+
+def path() -> str:
+    """The file of the loaded library."""
+    address = raw.library_address()
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            start, end = (int(each, 16) for each in line.split(maxsplit=1)[0].split("-"))
+            if start <= address < end:
+                return line.split(maxsplit=5)[5].rstrip("\n")
+    return "unknown"

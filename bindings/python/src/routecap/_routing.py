@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import _structs as structs
-from ._constants import ALL, Dtype, IdSpace, Order, Provenance, ReadFlag, Status, TrustFlag, member
+from ._constants import ALL, Dtype, IdSpace, Missing, Order, Provenance, ReadFlag, Status, TrustFlag, member
 from ._docs import documented
 from ._errors import Error, error
 from ._library import raw
@@ -366,11 +366,13 @@ class Routing:
 
     @property
     def tags(self) -> NDArray[np.uint64]:
-        """[rows] the tag of each row's step."""
+        """[rows] the tag of each row's step; 0 for rows that are absent."""
         tags = np.empty(self.rows, np.uint64)
         for segment in self.segments:
             start = segment.first - self.first
             tags[start : start + segment.rows] = segment.tag if segment.tags is None else segment.tags
+        if not self.complete:
+            tags[(self.reasons() == Missing.ABSENT).all(axis=1)] = 0
         return tags
 
     @documented("routecap_routing_coverage")
@@ -494,6 +496,20 @@ class Routing:
             elif segment.validity is not None:
                 cells[:] = np.unpackbits(segment.validity, axis=1, count=view.layers, bitorder="little")
         return mask if member(Order, order) == Order.ROW_MAJOR else np.ascontiguousarray(mask.T)
+
+    def reasons(self) -> NDArray[np.uint8]:
+        """[rows, layers]: why a cell is missing, one of Missing; 0 where it is valid."""
+        view = self._look()
+        reasons = np.zeros((view.rows, view.layers), np.uint8)
+        for segment in _Segments(view):
+            cells = reasons[segment.first - view.first :][: segment.rows]
+            if segment.ids is None:
+                cells[:] = Missing.ABSENT
+            elif segment.validity is not None:
+                valid = np.unpackbits(segment.validity, axis=1, count=view.layers, bitorder="little")
+                kept = segment.ids[:, :, 0]  # where a cell is not valid its first id says why
+                cells[:] = np.where(valid, 0, np.where((kept >= min(Missing)) & (kept <= max(Missing)), kept, Missing.UNWRITTEN))
+        return reasons
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         ids = self.ids(dtype)
@@ -698,7 +714,10 @@ class Routing:
 
         table = np.zeros(len(segments), structs.segment_dtype)
         for entry, segment in zip(table, segments):
-            entry["first"], entry["rows"], entry["tag"] = segment.first, segment.rows, segment.tag
+            try:
+                entry["first"], entry["rows"], entry["tag"] = segment.first, segment.rows, segment.tag
+            except OverflowError as reason:
+                raise error(Status.ERR_ARGUMENT, f"a number is out of range: {reason}") from None
             entry["ids"] = address(segment.ids, (segment.rows, layers, k), numpy_dtype(dtype), "ids")
             entry["validity"] = address(segment.validity, (segment.rows, (layers + 7) // 8), np.uint8, "validity")
             entry["tags"] = address(segment.tags, (segment.rows,), np.uint64, "tags")

@@ -1,0 +1,228 @@
+"""Routings in files: the serialised form, one file each, in a folder or in a tar archive; and safetensors, for those who have no routecap."""
+
+import json
+import mmap as mapping
+import os
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._constants import IdSpace, Status, member
+from ._errors import error
+from ._routing import Routing
+from ._samples import Sample
+
+_ROUTING, _INFO = ".routecap", ".json"
+_Progress = Callable[[Any], Iterable[Any]]
+
+
+def save(path: str | os.PathLike[str], samples: Routing | Sample | Mapping[str, Routing | Sample], *, progress: _Progress = iter) -> None:
+    """Write routings to a file or folder, by its name:
+
+    ``.routecap``     the serialised form of one; its `info` beside it, in a file of the same name with the ending ``.json``
+    ``.tar``          files like these, NAME.routecap and NAME.json, in one archive (what WebDataset calls a shard); its members are aligned
+    ``.safetensors``  arrays that need no routecap to be read: see the package's README
+    anything else     a folder of such files; what else it holds stays there
+
+    A sample without a name gets that of the file. A file that is there is replaced at once, when all is written. Missing cells, tags and the table
+    of layers are kept in each of them: what `load` gives is equal to what was saved. `progress` wraps what is iterated over, as tqdm does.
+    """
+    path = Path(path)
+    if isinstance(samples, (Routing, Sample)):
+        samples = {path.stem: samples}
+    named = {name: each if isinstance(each, Sample) else Sample(each) for name, each in samples.items()}
+    for name in named:
+        if not name or name.startswith(".") or set(name) & set("/\0\n"):
+            raise error(Status.ERR_ARGUMENT, f"{name!r} cannot be the name of a file")
+    if path.suffix == _ROUTING:
+        if len(named) != 1:
+            raise error(Status.ERR_ARGUMENT, f"{path} holds one routing, not {len(named)}: name a folder, .tar or .safetensors")
+        _save_one(path, *named.values())
+    elif path.suffix == ".tar":
+        _save_tar(path, named, progress)
+    elif path.suffix == ".safetensors":
+        _save_safetensors(path, named, progress)
+    else:
+        path.mkdir(parents=True, exist_ok=True)
+        for name, sample in progress(named.items()):
+            _save_one(path / (name + _ROUTING), sample)
+
+
+def load(path: str | os.PathLike[str], *, mmap: bool = False, progress: _Progress = iter) -> dict[str, Sample]:
+    """The routings of a file or folder that `save` wrote, or a program in C, by their names.
+
+    Nothing in it is trusted. With `mmap` files are mapped and used in place: they must not change as long as the routings live (safetensors are
+    copied all the same).
+    """
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        return _load_safetensors(path, progress)
+    if path.suffix == ".tar" and not path.is_dir():
+        return _load_tar(path, mmap, progress)
+    files = sorted(path.glob("*" + _ROUTING), key=_natural) if path.is_dir() else [path]
+    return {file.stem: Sample(_routing(_content(file, mmap), file), _info_beside(file)) for file in progress(files)}
+
+
+def _natural(path: Path) -> list[Any]:
+    """A key by which request-9 comes before request-10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file to write in the place of `path`, where it appears when it is complete."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# ---- The serialised form
+
+
+def _save_one(path: Path, sample: Sample) -> None:
+    with _replacing(path) as part:
+        part.write_bytes(sample.routing.serialize())
+    beside = path.with_suffix(_INFO)
+    if sample.info:
+        with _replacing(beside) as part:
+            part.write_text(json.dumps(dict(sample.info)))
+    else:
+        beside.unlink(missing_ok=True)  # what was known of the routing that is replaced
+
+
+def _save_tar(path: Path, samples: dict[str, Sample], progress: _Progress) -> None:
+    with _replacing(path) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, (routing, info) in progress(samples.items()):
+            files = {name + _ROUTING: routing.serialize()}
+            if info:
+                files[name + _INFO] = json.dumps(dict(info)).encode()
+            for file, data in files.items():
+                entry = tarfile.TarInfo(file)
+                entry.size = len(data)
+                archive.addfile(entry, BytesIO(data))
+
+
+def _load_tar(path: Path, mmap: bool, progress: _Progress) -> dict[str, Sample]:
+    routings: dict[str, Routing] = {}
+    infos: dict[str, dict[str, Any]] = {}
+    content = _content(path, True) if mmap else None
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for entry in progress(archive.getmembers()):
+                file = PurePosixPath(entry.name)
+                if not entry.isfile() or file.suffix not in (_ROUTING, _INFO):
+                    continue
+                if file.stem in (routings if file.suffix == _ROUTING else infos):
+                    raise error(Status.ERR_FORMAT, f"{path} has {file.name} twice")
+                data = content[entry.offset_data :][: entry.size] if content else cast(Any, archive.extractfile(entry)).read()
+                if file.suffix == _ROUTING:
+                    routings[file.stem] = _routing(data, f"{path}: {entry.name}")
+                else:
+                    infos[file.stem] = _info(bytes(data), f"{path}: {entry.name}")
+    except tarfile.TarError as reason:
+        raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
+    return {name: Sample(routing, infos.get(name, {})) for name, routing in routings.items()}
+
+
+def _content(path: Path, mmap: bool) -> Any:
+    if not mmap or not path.stat().st_size:
+        return path.read_bytes()
+    with path.open("rb") as file:
+        return memoryview(mapping.mmap(file.fileno(), 0, access=mapping.ACCESS_READ))
+
+
+def _routing(data: Any, source: object) -> Routing:
+    try:
+        return Routing.deserialize(data)
+    except ValueError as reason:
+        raise error(Status.ERR_FORMAT, f"{source}: {reason}") from None
+
+
+def _info_beside(path: Path) -> dict[str, Any]:
+    beside = path.with_suffix(_INFO)
+    return _info(beside.read_bytes(), beside) if beside.is_file() else {}
+
+
+def _info(text: bytes | str, source: object) -> dict[str, Any]:
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError) as reason:
+        raise error(Status.ERR_FORMAT, f"{source}: {reason}") from None
+    return _object(info, source)
+
+
+def _object(value: Any, source: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise error(Status.ERR_FORMAT, f"{source}: this is no JSON object")
+    return value
+
+
+# ---- safetensors
+
+
+def _save_safetensors(path: Path, samples: dict[str, Sample], progress: _Progress) -> None:
+    _safetensors()
+    from safetensors.numpy import save_file
+
+    tensors: dict[str, NDArray[Any]] = {}
+    texts: dict[str, str] = {}
+    for name, (routing, info) in progress(samples.items()):
+        arrays = {
+            "ids": routing.ids(np.int16),
+            "missing": routing.reasons(),
+            "tags": routing.tags,
+            "first": np.array([routing.first], np.int64),
+            "layer_map": routing.layer_map,
+            "layer_experts": routing.layer_experts.astype(np.int32),
+            "layer_provenance": routing.layer_provenance,
+        }
+        tensors.update({f"{name}/{each}": array for each, array in arrays.items()})
+        texts[name] = json.dumps({"id_space": routing.id_space.name.lower(), "info": dict(info)})
+    with _replacing(path) as part:
+        save_file(tensors, part, texts)
+
+
+def _load_safetensors(path: Path, progress: _Progress) -> dict[str, Sample]:
+    safetensors = _safetensors()
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            return {name: _sample(name, text, file.get_tensor) for name, text in progress((file.metadata() or {}).items())}
+    except (safetensors.SafetensorError, ValueError, TypeError, IndexError) as reason:
+        raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
+
+
+def _sample(name: str, text: str, tensor: Callable[[str], NDArray[Any]]) -> Sample:
+    about = _info(text, name)
+    ids, missing = tensor(f"{name}/ids").copy(), tensor(f"{name}/missing")
+    if ids.shape[:2] != missing.shape:
+        raise error(Status.ERR_FORMAT, f"{name}: missing is {missing.shape}, ids are {ids.shape}")
+    ids[missing != 0, 0] = missing[missing != 0]
+    routing = Routing.from_arrays(
+        ids,
+        first=tensor(f"{name}/first").item(),
+        valid=missing == 0,
+        tags=tensor(f"{name}/tags"),
+        layer_map=tensor(f"{name}/layer_map"),
+        layer_experts=tensor(f"{name}/layer_experts"),
+        layer_provenance=tensor(f"{name}/layer_provenance"),
+        id_space=member(IdSpace, about.get("id_space", "")),
+    )
+    return Sample(routing, _object(about.get("info", {}), name))
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+    except ImportError:
+        raise ImportError("safetensors is needed for this: pip install 'routecap[safetensors]'") from None
+    return safetensors

@@ -1,0 +1,50 @@
+"""Routings with what else is known of their sequences."""
+
+from codecs import getincrementaldecoder
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ._constants import Status
+from ._errors import error
+from ._routing import Routing
+
+
+class Sample(NamedTuple):
+    """The routing of one sequence, and what else is known of it."""
+
+    routing: Routing
+    info: Mapping[str, Any] = MappingProxyType({})
+    """What a JSON object can hold. Two keys are looked at by the command and the pictures, if they are there: "tokens", the text of each token by
+    its position, where bytes that are no UTF-8 by themselves are U+DC80..U+DCFF, as Python's surrogateescape has them; and "prompt_tokens", how many
+    of them are the prompt's."""
+
+
+def token_texts(sample: Sample) -> list[str] | None:
+    """The text of each row's token, None if it is not known. Of tokens that are UTF-8 only together, the last has the character."""
+    tokens = sample.info.get("tokens")
+    if tokens is None:
+        return None
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise error(Status.ERR_FORMAT, '"tokens" is not an array of strings')
+    decoder = getincrementaldecoder("utf-8")("replace")
+    texts = [decoder.decode(token.encode("utf-8", "surrogateescape")) for token in tokens]
+    first, rows = sample.routing.first, sample.routing.rows
+    return (texts + [""] * (first + rows - len(texts)))[first : first + rows]
+
+
+def layer_of(routing: Routing, decoder_layer: int) -> int:
+    """The captured layer of a decoder layer."""
+    layers: list[int] = routing.layer_map.tolist()
+    if decoder_layer not in layers:
+        raise error(Status.ERR_UNKNOWN_LAYER, f"layer {decoder_layer} of the decoder was not captured; these were: {', '.join(map(str, layers))}")
+    return layers.index(decoder_layer)
+
+
+def alike(samples: Mapping[str, Sample]) -> list[dict[str, Sample]]:
+    """The samples in groups whose layers, experts and k are the same: those of one model."""
+    groups: dict[Any, dict[str, Sample]] = {}
+    for name, sample in samples.items():
+        routing = sample.routing
+        groups.setdefault((routing.k, routing.layer_map.tobytes(), routing.layer_experts.tobytes()), {})[name] = sample
+    return list(groups.values())

@@ -1,0 +1,114 @@
+"""Figures of routings: the load of experts, how even it is, and how two routings differ. NumPy only; what is missing counts nowhere."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._constants import Status
+from ._errors import error
+from ._routing import Routing
+
+_CELLS = 1 << 17  # looked at in one go: bounds the memory that a long routing takes
+
+
+def _parts(routing: Routing) -> Iterator[tuple[int, NDArray[Any], NDArray[np.bool_]]]:
+    """Its rows, some at a time: the position of the first, ids [rows, layers, k], and which cells are valid [rows, layers]."""
+    step = max(_CELLS // max(routing.layers, 1), 1)
+    for start in range(0, routing.rows, step):
+        part = routing[start : start + step]
+        yield part.first, *part.masked()
+
+
+def expert_load(routings: Routing | Iterable[Routing]) -> NDArray[np.int64]:
+    """[layers, experts] how many tokens were sent to each expert, of one routing or of all together. Routings must have the same layers."""
+    routings = [routings] if isinstance(routings, Routing) else list(routings)
+    if not routings:
+        raise error(Status.ERR_ARGUMENT, "no routing is given")
+    like = routings[0]
+    for each in routings:
+        if not (np.array_equal(each.layer_map, like.layer_map) and np.array_equal(each.layer_experts, like.layer_experts)):
+            raise error(Status.ERR_SHAPE_MISMATCH, "the routings are not of the same layers")
+    load = np.zeros(like.layers * like.experts, np.int64)
+    base = np.arange(like.layers)[:, None] * like.experts
+    for each in routings:
+        for _, ids, valid in _parts(each):
+            load += np.bincount((ids + base)[valid].ravel(), minlength=len(load))
+    return load.reshape(like.layers, like.experts)
+
+
+class Balance(NamedTuple):
+    """How even the load of each layer is: arrays [layers], NaN where nothing was routed."""
+
+    active: NDArray[np.int64]
+    """Experts with at least one token."""
+    busiest: NDArray[np.int64]
+    """The expert with the most tokens."""
+    entropy: NDArray[np.float64]
+    """Normalised entropy of the load: 1 if all experts have the same, 0 if one has all."""
+    peak: NDArray[np.float64]
+    """Load of the busiest expert, in means: 1 if all have the same. What an expert-parallel step waits for."""
+    variation: NDArray[np.float64]
+    """Coefficient of variation: standard deviation of the load, in means."""
+    gini: NDArray[np.float64]
+    """Gini coefficient: 0 if all experts have the same."""
+
+
+def balance(load: NDArray[np.int64], layer_experts: Any = None) -> Balance:
+    """The balance of a load [layers, experts]; `layer_experts` [layers] says how many experts each layer has, where that differs."""
+    layers, most = load.shape
+    experts = np.full(layers, most) if layer_experts is None else np.asarray(layer_experts, np.int64)
+    figures = [_balance(row[:count]) for row, count in zip(load, experts)]
+    return Balance._make(np.array(column) for column in (zip(*figures) if figures else ([],) * 6))
+
+
+def _balance(load: NDArray[np.int64]) -> tuple[int, int, float, float, float, float]:
+    active, busiest, count, total = int((load > 0).sum()), int(load.argmax()), len(load), int(load.sum())
+    if not total:
+        return active, busiest, np.nan, np.nan, np.nan, np.nan
+    share = np.sort(load) / total
+    present = share[share > 0]
+    entropy = float(-(present * np.log(present)).sum() / np.log(count)) if count > 1 else 1.0
+    gini = float(((2 * np.arange(1, count + 1) - count - 1) * share).sum() / count)
+    return active, busiest, max(entropy, 0.0), float(share[-1] * count), float(share.std() * count), gini
+
+
+class Difference(NamedTuple):
+    """How the cells of two routings differ: arrays [layers], over the positions that both have."""
+
+    layer_map: NDArray[np.int32]
+    """Index of each layer in the decoder: the layers that both have."""
+    cells: NDArray[np.int64]
+    """Cells that are valid in both."""
+    ordered: NDArray[np.int64]
+    """Of these, those whose ids differ, in order,"""
+    sets: NDArray[np.int64]
+    """and those whose ids differ as sets."""
+    common: NDArray[np.int64]
+    """Ids that both cells have, over all cells that are valid in both."""
+    only_first: NDArray[np.int64]
+    """Cells that are valid in the first alone,"""
+    only_second: NDArray[np.int64]
+    """and in the second alone."""
+
+
+def difference(first: Routing, second: Routing) -> Difference:
+    """Compare two routings of one sequence, with the same k. Positions and layers that only one of them has are left out."""
+    if first.k != second.k:
+        raise error(Status.ERR_SHAPE_MISMATCH, f"k is {first.k} and {second.k}")
+    layer_map, ours, theirs = np.intersect1d(first.layer_map, second.layer_map, return_indices=True)
+    counts = np.zeros((6, len(layer_map)), np.int64)
+    start, end = max(first.first, second.first), min(first.first + first.rows, second.first + second.rows)
+    if start < end and len(layer_map):
+        for position, ids, valid in _parts(first.slice(start, end - start)):
+            others, present = second.slice(position, len(ids)).masked()
+            ids, valid, others, present = ids[:, ours], valid[:, ours], others[:, theirs], present[:, theirs]
+            both = valid & present
+            same = (ids == others).all(axis=2)
+            shared = (ids[..., :, None] == others[..., None, :]).any(axis=3).sum(axis=2)
+            counts += [
+                cells.sum(axis=0)
+                for cells in (both, both & ~same, both & (shared < first.k), np.where(both, shared, 0), valid & ~present, present & ~valid)
+            ]
+    return Difference(layer_map, *counts)

@@ -1,0 +1,39 @@
+"""The command routecap, also python -m routecap."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from .. import Error, __version__
+from . import bench, compare, convert, info, show
+from .terminal import Terminal
+
+_COMMANDS = {"info": info, "show": show, "compare": compare, "bench": bench, "convert": convert}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; return its exit status: 0, 1 where `compare` found differences, 2 for an error."""
+    parser = argparse.ArgumentParser(prog="routecap", description="Routing of mixture-of-experts models: look at it, compare it, convert it.")
+    parser.add_argument("--version", action="version", version=f"routecap {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, module in _COMMANDS.items():
+        text = (module.__doc__ or "").strip()
+        command = commands.add_parser(
+            name, help=text.splitlines()[0], description=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    parsed = parser.parse_args(arguments)
+    try:
+        status: int = parsed.run(parsed, Terminal())
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except (Error, OSError, ImportError) as reason:
+        print(f"routecap: {reason}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,38 @@
+"""Show the version, the backends and what this machine has for them."""
+
+import argparse
+import platform
+from importlib.metadata import PackageNotFoundError, version as version_of
+
+import numpy as np
+
+from .. import backends, version
+from .._library import path
+from .terminal import Terminal
+
+EXTRAS = {"cli": "rich", "plot": "matplotlib", "safetensors": "safetensors"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    terminal.title(f"routecap {'.'.join(map(str, version()))}")
+    terminal.line(f"library  {path()}")
+    terminal.line(f"running  Python {platform.python_version()}, NumPy {np.__version__}, {platform.system()} {platform.machine()}")
+    terminal.line()
+    rows = []
+    for name, (available, devices, detail) in backends().items():
+        rows.append((name, "usable" if available else "not usable", str(devices) if devices else "-", detail))
+    terminal.table(("<backend", "<", "devices", "<"), rows)
+    terminal.line()
+    terminal.table(("<extra", "<package", "<"), [(extra, package, _installed(extra, package)) for extra, package in EXTRAS.items()])
+    return 0
+
+
+def _installed(extra: str, package: str) -> str:
+    try:
+        return version_of(package)
+    except PackageNotFoundError:
+        return f"not installed: pip install 'routecap[{extra}]'"

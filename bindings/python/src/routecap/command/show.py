@@ -1,0 +1,152 @@
+"""Show routings: what is there, what is missing, and the load of the experts in each layer, as text and as pictures.
+
+FILE is FILE.routecap, a folder of them, FILE.tar or FILE.safetensors. What is known of a request beside its routing, the text of its tokens above
+all, is read from FILE.json: {"tokens": ["The", " cat", ...], "prompt_tokens": 7}.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import ArgumentError, Missing, Provenance, Routing, Sample, Status, load
+from .._samples import alike, layer_of, token_texts
+from ..analysis import Balance, balance, expert_load
+from .terminal import Terminal
+
+_BLOCKS = 8  # of missing cells that are named, unless all are asked for
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+")
+    parser.add_argument("--layer", type=int, metavar="L", help="index in the decoder of the layer whose experts are shown token by token")
+    parser.add_argument("--missing", action="store_true", help=f"name all blocks of missing cells, not only the first {_BLOCKS}")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object instead")
+    parser.add_argument("--png", metavar="OUT", help="write a picture (needs matplotlib; by its ending also .svg or .pdf)")
+    parser.add_argument("--html", metavar="OUT", help="write one page that needs nothing else, for any browser")
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    samples = read(arguments.files, terminal)
+    if arguments.png:
+        from ..plot import overview
+
+        overview(samples, arguments.layer).savefig(arguments.png)
+    if arguments.html:
+        from ..page import page
+
+        Path(arguments.html).write_text(page(samples, arguments.layer, progress=terminal.track), encoding="utf-8")
+    if arguments.json:
+        print(json.dumps({name: _described(sample.routing) for name, sample in samples.items()}))
+    else:
+        for name, sample in samples.items():
+            _show(name, sample.routing, arguments.missing, terminal)
+        for group in alike(samples):
+            _show_load([sample.routing for sample in group.values()], terminal)
+        if arguments.layer is not None:
+            for name, sample in samples.items():
+                _show_tokens(name, sample, arguments.layer, terminal)
+    return 0
+
+
+def read(files: list[str], terminal: Terminal) -> dict[str, Sample]:
+    """The samples of all files, each under its own name, or with that of its file where two have the same."""
+    samples: dict[str, Sample] = {}
+    for file in terminal.track(files):
+        for name, sample in load(file).items():
+            samples[f"{file}:{name}" if name in samples else name] = sample
+    if not samples:
+        raise ArgumentError(Status.ERR_ARGUMENT, f"no routing in {', '.join(files)}")
+    return samples
+
+
+def _layers(routing: Routing, first: int, count: int) -> str:
+    numbers = routing.layer_map[first : first + count]
+    return f"layer {numbers[0]}" if count == 1 else f"layers {numbers[0]} to {numbers[-1]}"
+
+
+def _show(name: str, routing: Routing, every_block: bool, terminal: Terminal) -> None:
+    coverage, tags = routing.coverage(), np.unique(routing.tags)
+    cells = routing.rows * routing.layers
+    recomputed = int((routing.layer_provenance == Provenance.RECOMPUTED).sum())
+    about = [
+        f"{routing.rows} rows" + (f" from position {routing.first}" if routing.first else ""),
+        f"{routing.layers} layers",
+        f"{routing.k} of {routing.experts} experts",
+        f"{100 * (1 - coverage.cells_missing / cells):.4g} % of the cells" if cells else "no cells",
+    ]
+    if routing.id_space:
+        about.append(f"{routing.id_space.name.lower()} ids")
+    if recomputed:
+        about.append(f"{recomputed} layers recomputed from logits")
+    if tags.any():
+        about.append(f"tag {tags[0]}" if len(tags) == 1 else f"{len(tags)} tags, {tags[0]} to {tags[-1]}")
+    terminal.title(name)
+    terminal.line("  " + ", ".join(about))
+    blocks = routing.missing
+    for block in blocks if every_block else blocks[:_BLOCKS]:
+        first, last = int(block["first"]), int(block["first"]) + int(block["rows"]) - 1
+        where = _layers(routing, int(block["first_layer"]), int(block["layers"]))
+        terminal.line(f"  missing: rows {first} to {last} of {where}: {Missing(block['reason']).name.lower().replace('_', ' ')}", "yellow")
+    if len(blocks) > _BLOCKS and not every_block:
+        terminal.line(f"  and {len(blocks) - _BLOCKS} more (--missing names them)", "yellow")
+
+
+def _show_load(routings: list[Routing], terminal: Terminal) -> None:
+    like, load = routings[0], expert_load(routings)
+    labels, figures = [str(layer) for layer in like.layer_map], balance(load, like.layer_experts)
+    terminal.line()
+    terminal.title("Load of the experts" + (f", {len(routings)} routings together" if len(routings) > 1 else ""))
+    tokens = load.sum(axis=1) // like.k
+    rows = []
+    for layer, (active, busiest, *numbers) in enumerate(zip(*figures)):
+        counts = labels[layer], str(tokens[layer]), f"{active} of {like.layer_experts[layer]}"
+        rows.append((*counts, str(busiest) if tokens[layer] else "-", *(f"{number:.3f}" if tokens[layer] else "-" for number in numbers)))
+    terminal.table(("layer", "tokens", "active", "busiest", "entropy", "max/mean", "variation", "gini"), rows)
+    terminal.line()
+    terminal.heat(labels, load)
+
+
+def _show_tokens(name: str, sample: Sample, decoder_layer: int, terminal: Terminal) -> None:
+    """The tokens, each on the colour of its first expert; where there are no colours, with the ids of all its experts."""
+    layer = layer_of(sample.routing, decoder_layer)
+    ids, valid = sample.routing.masked(first_layer=layer, layers=1)
+    texts = token_texts(sample)
+    terminal.line()
+    terminal.title(f"{name}, layer {decoder_layer}")
+    if terminal.colours:
+        shown = texts or [f" {row[0, 0]} " if present else " . " for row, present in zip(ids, valid)]
+        terminal.tokens(shown, [int(row[0, 0]) if present else None for row, present in zip(ids, valid)])
+        return
+    rows = []
+    for row, (experts, present) in enumerate(zip(ids, valid)):
+        chosen = " ".join(map(str, experts[0])) if present else "-"
+        rows.append((str(sample.routing.first + row), chosen, *([json.dumps(texts[row], ensure_ascii=False)] if texts else [])))
+    terminal.table(("row", "<experts", *(["<token"] if texts else [])), rows)
+
+
+def _described(routing: Routing) -> dict[str, Any]:
+    load = expert_load(routing)
+    return {
+        "first": routing.first,
+        "rows": routing.rows,
+        "k": routing.k,
+        "id_space": routing.id_space.name.lower(),
+        "coverage": routing.coverage()._asdict(),
+        "missing": [
+            {name: int(block[name]) for name in ("first", "rows", "first_layer", "layers")} | {"reason": Missing(block["reason"]).name.lower()}
+            for block in routing.missing
+        ],
+        "layers": [
+            {
+                "layer": int(routing.layer_map[layer]),
+                "experts": int(routing.layer_experts[layer]),
+                "provenance": Provenance(routing.layer_provenance[layer]).name.lower(),
+                **{name: None if value != value else value for name, value in zip(Balance._fields, figures)},
+                "load": load[layer, : routing.layer_experts[layer]].tolist(),
+            }
+            for layer, figures in enumerate(zip(*(column.tolist() for column in balance(load, routing.layer_experts))))
+        ],
+    }

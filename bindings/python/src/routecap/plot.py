@@ -1,0 +1,182 @@
+"""Pictures of routings, by matplotlib: `overview` draws one of everything, the other functions draw one thing each on axes of the caller's."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import colours
+from ._constants import Missing, Status
+from ._errors import error
+from ._routing import Routing
+from ._samples import Sample, alike, layer_of, token_texts
+from .analysis import balance, expert_load
+
+try:
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.patches import Patch
+except ImportError:
+    raise ImportError("matplotlib is needed for this: pip install 'routecap[plot]'") from None
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_CARD, _INK, _SOFT, _LINE, _ACCENT, _TEAL, _ORANGE, _HOLE = "#fffefb #23222b #6d6b78 #e4e1d9 #4b3fa7 #149a8a #c8651b #f6d9c5".split()
+_COLUMNS, _LINES = 150, 14  # of text that is drawn
+_REASONS = {Missing.ABSENT: _ORANGE, Missing.UNWRITTEN: _ACCENT, Missing.OUT_OF_RANGE: _INK, Missing.DUPLICATE: "#9a97a8"}
+
+
+def heat_map(axes: "Axes", load: Any, layer_map: Any = None) -> None:
+    """The load [layers, experts], in means of each layer. Small loads are lifted where they could not be seen."""
+    load = np.asarray(load, float)
+    means = load / np.maximum(load.mean(axis=1, keepdims=True), 1e-9)
+    steps = LinearSegmentedColormap.from_list("load", [colours.hexadecimal(step) for step in colours.ramp(False)])
+    norm = PowerNorm(colours.exponent(float(means.max(initial=1))), vmin=0)
+    image = axes.imshow(means, cmap=steps, norm=norm, aspect="auto", interpolation="nearest")
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
+    bar.ax.set_ylabel("load, in means of its layer")
+    axes.set_xlabel("expert")
+    _layers(axes, load.shape[0], layer_map)
+    _plain(bar.ax)
+
+
+def balances(axes: "Axes", load: Any, layer_map: Any = None, layer_experts: Any = None) -> None:
+    """How even the load of each layer is: normalised entropy and Gini coefficient, and max / mean on an axis of its own."""
+    figures = balance(np.asarray(load), layer_experts)
+    layers = np.arange(len(figures.entropy))
+    peak = axes.twiny()
+    lines = ((axes, figures.entropy, _ACCENT, "entropy"), (axes, figures.gini, _TEAL, "Gini"), (peak, figures.peak, _ORANGE, ""))
+    for on, figure, colour, name in lines:
+        on.plot(figure, layers, "o-", color=colour, markersize=3, linewidth=1.2, label=name)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xlabel("entropy, Gini")
+    axes.grid(axis="x", color=_LINE, linewidth=0.6)
+    axes.legend(frameon=False, fontsize=8)
+    axes.set_ylim(len(layers) - 0.5, -0.5)
+    _layers(axes, len(layers), layer_map)
+    peak.set_xlim(left=0)
+    peak.set_xlabel("max / mean")
+    _plain(peak)
+    peak.xaxis.label.set_color(_ORANGE)
+
+
+def positions(axes: "Axes", routing: Routing, layer: int) -> None:
+    """A mark for each expert of each row in a layer, an index in the decoder; missing cells are shaded."""
+    captured = layer_of(routing, layer)
+    ids, valid = (array[:, 0] for array in routing.masked(first_layer=captured, layers=1))
+    experts = int(routing.layer_experts[captured])
+    image = np.full((experts, max(routing.rows, 1), 3), _rgb(_CARD), np.uint8)
+    image[:, np.flatnonzero(~valid)] = _rgb(_HOLE)
+    rows = np.flatnonzero(valid)
+    image[ids[rows], rows[:, None]] = np.array([colours.mark(number, False) for number in range(experts)], np.uint8)[ids[rows]]
+    _image(axes, image, routing)
+    axes.set_ylabel("expert")
+
+
+def coverage(axes: "Axes", routing: Routing) -> None:
+    """Which cells are missing, coloured by why."""
+    why = np.zeros((max(routing.rows, 1), routing.layers), np.uint8)
+    why[: routing.rows] = routing.reasons()
+    _image(axes, np.array([_rgb("#efece4"), *(_rgb(_REASONS[reason]) for reason in Missing)], np.uint8)[why.T], routing)
+    _layers(axes, routing.layers, routing.layer_map, 6)
+    reasons = [reason for reason in Missing if (why == reason).any()]
+    axes.legend(
+        handles=[Patch(color=_REASONS[reason], label=reason.name.lower().replace("_", " ")) for reason in reasons],
+        frameon=False,
+        fontsize=8,
+        ncols=len(Missing),
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+    )
+
+
+def text(axes: "Axes", sample: Sample, layer: int) -> None:
+    """The beginning of a sample's text, or the numbers of its rows, each token on the colour of its first expert in a layer, an index in the
+    decoder."""
+    routing = sample.routing[: _COLUMNS * _LINES]  # more there is no room for
+    ids, valid = routing.masked(first_layer=layer_of(routing, layer), layers=1)
+    texts = token_texts(sample._replace(routing=routing)) or [f" {routing.first + row} " for row in range(routing.rows)]
+    image = np.full((_LINES, _COLUMNS, 3), _rgb(_CARD), np.uint8)
+    lines, line, column = [""], 0, 0
+    for token, chosen, there in zip(texts, ids[:, 0, 0].tolist(), valid[:, 0]):
+        for character in token:
+            if column == _COLUMNS:
+                line, column = line + 1, 0
+                lines.append("")
+            if line == _LINES:
+                break
+            image[line, column] = colours.expert(chosen, False) if there else _rgb(_HOLE)
+            lines[line] += character if character.isprintable() else " "
+            column = _COLUMNS if character == "\n" else column + 1
+    lines = lines[:_LINES]
+    axes.imshow(image[: len(lines)], aspect="auto", interpolation="nearest", extent=(0, _COLUMNS, len(lines), 0))
+    for line, characters in enumerate(lines):
+        for column, character in enumerate(characters):
+            if character != " ":
+                drawn = axes.text(column + 0.5, line + 0.55, character, family="monospace", fontsize=8.5, ha="center", va="center", parse_math=False)
+                drawn.set_in_layout(False)
+    axes.hlines(range(1, len(lines)), 0, _COLUMNS, color=_CARD, linewidth=1.5)
+    axes.set_axis_off()
+
+
+def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
+    """A figure of samples of one model: the load and balance of all together; of the first one the tokens and positions in a layer, an index in the
+    decoder (the first one is the default), and what is missing."""
+    if len(alike(samples)) != 1:
+        raise error(Status.ERR_SHAPE_MISMATCH, "one picture is of one model: these have different layers, experts or k")
+    name, first = next(iter(samples.items()))
+    routing = first.routing
+    layer = int(routing.layer_map[0]) if layer is None else layer
+    load = expert_load(sample.routing for sample in samples.values())
+    heights = [min(max(1.6 + 0.16 * routing.layers, 2.4), 9), 3.0, 2.6] + ([] if routing.complete else [1.6])
+    figure = Figure(figsize=(14, sum(heights) + 0.9 * len(heights)), dpi=130, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor=_CARD)
+    parts: Any = figure.subfigures(len(heights), 1, height_ratios=[height + 0.9 for height in heights], hspace=0.02)
+    left, right = parts[0].subplots(1, 2, width_ratios=[2.8, 1])
+    heat_map(left, load, routing.layer_map)
+    balances(right, load, routing.layer_map, routing.layer_experts)
+    _title(left, "Load of the experts, " + (name if len(samples) == 1 else f"{len(samples)} routings together"))
+    middle = parts[1].subplots()
+    text(middle, first, layer)
+    _title(middle, f"{name}: tokens on the colour of their first expert in layer {layer}")
+    middle = parts[2].subplots()
+    positions(middle, routing, layer)
+    _title(middle, f"{name}: experts of layer {layer} over the sequence")
+    if not routing.complete:
+        lowest = parts[3].subplots()
+        coverage(lowest, routing)
+        _title(lowest, f"{name}: what is missing")
+    return figure
+
+
+def _rgb(colour: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(colour[1:]))
+
+
+def _title(axes: "Axes", title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=_INK)
+
+
+def _image(axes: "Axes", image: Any, routing: Routing) -> None:
+    """An image whose columns are rows of a routing."""
+    extent = (routing.first - 0.5, routing.first + image.shape[1] - 0.5, image.shape[0] - 0.5, -0.5)
+    axes.imshow(image, aspect="auto", interpolation="nearest" if routing.rows < 1500 else "antialiased", extent=extent)
+    axes.set_xlabel("position")
+    _plain(axes)
+
+
+def _layers(axes: "Axes", layers: int, layer_map: Any, most: int = 24) -> None:
+    """The decoder's indices of some of the layers, at most so many."""
+    names = np.arange(layers) if layer_map is None else np.asarray(layer_map)
+    shown = np.arange(0, layers, -(-max(layers, 1) // most))
+    axes.set_yticks(shown, [str(name) for name in names[shown]])
+    axes.set_ylabel("layer")
+    _plain(axes)
+
+
+def _plain(axes: "Axes") -> None:
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0, labelsize=8, labelcolor=_SOFT)
+    axes.xaxis.label.set(color=_SOFT, size=9)
+    axes.yaxis.label.set(color=_SOFT, size=9)

@@ -1,0 +1,526 @@
+"""A capture: the capturer, the hooks, and the sequences that go through them."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from torch import nn
+
+import routecap
+
+from . import _ops
+from ._follow import Generation, follow_generate, follow_generate_batch
+from ._sequences import Batch, Inputs, Plan, cached_columns, inputs_of, plan_of_runs, runs_of
+from ._taps import Tap, find, in_order, stack_of
+
+_ROWS, _SLOTS = 16384, 8
+
+
+def attach(model: nn.Module, *, taps: Sequence[Tap] | None = None, **settings: Unpack[routecap.Settings]) -> Capture:
+    """Capture what a model routes from now on, until the capture is detached: at the end of a `with`, or by `detach`.
+
+    Args:
+        model: A model of transformers, one in the wrapper of another library (PEFT, what torch.compile returned), or a part that has a whole decoder.
+        taps: Some of those of `find`, or taps of your own. Default: all that `find` finds.
+        settings: Of the capturer: `rows`, the most tokens of one forward pass with padding (default 16384), budget_bytes, slots and so on.
+
+    Raises:
+        ValueError: There is nothing to capture, or it is not known how (see `find`).
+        RuntimeError: The model is captured already.
+    """
+    return Capture(model, find(model) if taps is None else in_order(list(taps)), settings)
+
+
+class Capture:
+    """What `attach` returns.
+
+    Forward passes of one model are one after another, on any threads, and so are the methods; a second one at the same time is a RuntimeError. A
+    sequence begins with a forward pass whose cache is empty or absent, goes on with every pass that is given that cache, and ends when it is taken.
+
+    Attributes:
+        capturer: routecap's, for statistics, and for reading requests that go on.
+        taps: What is captured, by layer.
+        tag: Kept with every row from now on: a version of the weights, for instance.
+    """
+
+    def __init__(self, model: nn.Module, taps: list[Tap], settings: routecap.Settings) -> None:
+        self.taps = taps
+        self.tag = 0
+        for tap in taps:
+            if tap.module in _tapped:
+                raise RuntimeError(f"{tap.name} is captured already: detach that capture first")
+        self._devices = [_device_of(tap.module) for tap in taps]
+        self._device = next((device for device in self._devices if device.type != "meta"), torch.device("cpu"))
+        if self._device.type not in ("cpu", "cuda"):
+            raise ValueError(f"the model is on {self._device}, where routecap cannot go")
+        self._cuda = self._device.type == "cuda"
+        own: routecap.Settings = {
+            "backend": "cuda" if self._cuda else "host",
+            "device": self._device.index or 0,
+            "layers": len(taps),
+            "k": taps[0].k,
+            "layer_map": [tap.layer for tap in taps],
+            "layer_experts": [tap.experts for tap in taps],
+            "layer_provenance": ["captured" if tap.router is None else "recomputed" for tap in taps],
+            "rows": _ROWS,
+            "slots": _SLOTS,
+        }
+        own.update(settings)
+        self.capturer = routecap.Capturer(**own)
+        self._lock = threading.Lock()  # held from the beginning of a forward pass to its end
+        self._owner: tuple[int, nn.Module] | None = None  # the thread that holds it, and the module whose forward it began with
+        self._inside = False  # a step is begun, and its snapshot not made
+        self._paused = False
+        self._unfollowed = 0  # forward passes that ran without anybody to say whose rows they had
+        self._plan: Plan | None = None
+        self._placed: tuple[torch.Tensor, bool] | None = None
+        self._generation: Generation | None = None
+        self._steps: list[routecap.Step] = []
+        self._batches: list[Batch] = []
+        self._named: dict[str, Batch] = {}
+        self._of_cache: weakref.WeakKeyDictionary[Any, Batch] = weakref.WeakKeyDictionary()
+        self._key = next(_keys)
+        self._token = torch.zeros(1, dtype=torch.int32, device=self._device)
+        torch._dynamo.mark_static_address(self._token)  # compilers keep it where it is, and their graphs write it in place
+        _ops.captures[self._key] = self
+        self._undo: list[Callable[[], object]] = []
+        try:
+            self._install(model)
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- Hooks
+
+    def _install(self, model: nn.Module) -> None:
+        modules = dict(model.named_modules())
+        decoder = modules[stack_of(self.taps[0].name)]
+        add = self._undo.append
+        if decoder is not model:
+            add(model.register_forward_pre_hook(self._before_model, with_kwargs=True, prepend=True).remove)
+            add(model.register_forward_hook(self._after_model, with_kwargs=True, always_call=True).remove)
+        add(decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True, prepend=True).remove)
+        add(decoder.register_forward_hook(self._after_decoder, with_kwargs=True, always_call=True).remove)
+        for index, tap in enumerate(self.taps):
+            if tap.before:
+                add(tap.module.register_forward_pre_hook(self._recorder(index, tap), with_kwargs=True).remove)
+            else:
+                add(tap.module.register_forward_hook(self._recorder(index, tap), with_kwargs=True).remove)
+            _tapped.add(tap.module)
+            add(partial(_tapped.discard, tap.module))
+        follow_generate(self, model, add)
+        follow_generate_batch(self, model, add)
+
+    def _before_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling() or self._paused:
+            return
+        self._enter(module)
+        if self._plan is None and not self._capturing():
+            self._plan = self._plan_of(module, args, kwargs)
+
+    def _after_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if not torch.compiler.is_compiling() and self._mine():
+            self._end(module, output)  # of what the decoder's own hook did not see, because it is compiled or was not reached
+
+    def _before_decoder(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            tokens = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds", *args[:1])
+            torch.ops.routecap.begin(self._token, self._key, tokens.shape[0] * tokens.shape[1])
+            return
+        inputs = None if self._paused else inputs_of(module, args, kwargs)
+        if inputs is None:
+            return
+        self._enter(module)
+        if self._plan is None and not self._capturing():
+            self._plan = self._plan_of(module, args, kwargs)
+        if self._plan is not None and self._plan.rows not in (None, inputs.rows):
+            raise ValueError(f"the forward pass has {inputs.rows} rows, {self._plan.rows} were placed")
+        self._begin(inputs.rows)
+
+    def _after_decoder(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if torch.compiler.is_compiling():
+            torch.ops.routecap.snapshot(self._token, self._key)
+        elif self._mine():
+            if self._inside and output is not None:
+                self._snapshot()
+            self._inside = False
+            self._end(module, output)
+
+    def _enter(self, module: nn.Module) -> None:
+        """A forward pass begins, with the model or, within it or alone, with its decoder."""
+        here = threading.get_ident()
+        if self._generation is not None and self._generation.thread != here:
+            raise RuntimeError("generate is running on this model, and another thread runs it: a capture is for one forward pass at a time")
+        if self._owner == (here, module):  # it was interrupted
+            self._plan = None if self._generation is None else self._plan
+        elif self._owner is None or self._owner[0] != here:
+            if not self._lock.acquire(blocking=False):
+                raise RuntimeError("two threads run the model at the same time: a capture is for one forward pass at a time")
+            self._owner = here, module
+
+    def _mine(self) -> bool:
+        return self._owner is not None and self._owner[0] == threading.get_ident()
+
+    def _end(self, module: nn.Module, output: Any) -> None:
+        """A forward pass has ended; without output if it failed."""
+        try:
+            if output is None:
+                self._drop()
+            elif not self._capturing():
+                self._file()
+                self._know_cache(output)
+        finally:
+            if self._owner is not None and self._owner[1] is module:
+                self._owner = None
+                self._lock.release()
+
+    def _recorder(self, index: int, tap: Tap) -> Callable[..., None]:
+        ids = tap.ids
+
+        def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None) -> None:
+            if torch.compiler.is_compiling():
+                torch.ops.routecap.record(self._token, ids(args, kwargs, output), self._key, index)
+            else:
+                self._record(index, ids(args, kwargs, output))
+
+        return record
+
+    # ---- The forward pass. These three are called when it runs, and may be captured into a CUDA graph
+
+    def _begin(self, rows: int) -> None:
+        if rows > self.capturer.rows:
+            room = self.capturer.rows
+            raise ValueError(f"the forward pass has {rows} rows, padding included; the capture has room for {room}: attach(model, rows={rows})")
+        if self._plan is None and not self._paused and not self._capturing():
+            self._unfollowed += 1
+        self.capturer.begin(rows)
+        self._inside = True
+
+    def _record(self, index: int, ids: torch.Tensor) -> None:
+        if not self._inside:  # a layer is computed again, in backward
+            return
+        tap, device = self.taps[index], self._devices[index]
+        if ids.device != device and device.type != "meta":
+            raise RuntimeError(f"{tap.name} was on {device} when the capture was attached, and is on {ids.device}: detach, move, attach again")
+        if ids.device != self._device:
+            ids = ids.to(self._device, non_blocking=True)
+        if tap.router is not None:
+            self.capturer.route(index, tap.router, ids)
+        elif ids.shape[1] != tap.k:
+            raise ValueError(f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected")
+        else:
+            self.capturer.record(index, ids)
+
+    def _snapshot(self) -> None:
+        self._inside = False
+        self.capturer.snapshot()
+
+    def _capturing(self) -> bool:
+        return self._cuda and bool(torch.cuda.is_current_stream_capturing())
+
+    # ---- Whose rows
+
+    def _plan_of(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+        inputs = inputs_of(module, args, kwargs)
+        if inputs is None:
+            return None
+        if self._placed is not None:
+            (positions, new), self._placed = self._placed, None
+            return self._plan_placed(positions, new)
+        if inputs.paged:  # a warm-up: whose rows those of a step are is planned by who runs it
+            return plan_of_runs(np.zeros(0, np.uint64), [], 0, None)
+        mask = inputs.mask
+        if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
+            raise ValueError("attention_mask is no [batch, length] tensor, so that padding cannot be told: say where the rows are by capture.place()")
+        batch = None if inputs.cache is None else self._of_cache.get(inputs.cache)
+        cached = 0 if inputs.cache is None else cached_columns(inputs.cache)
+        if cached is None:
+            cached = mask.shape[1] - inputs.length if mask is not None else 0 if batch is None else batch.columns
+        if cached == 0 or inputs.starts is not None:
+            runs = runs_of(inputs)
+            if runs is not None:
+                return self._plan_packed(inputs, runs, cached)
+        begun = None
+        if batch is None or cached == 0:
+            batch = begun = self._new_batch(inputs.batch)
+            if inputs.cache is not None:
+                self._watch(inputs.cache, batch)
+        elif len(batch.requests) != inputs.batch:
+            known = len(batch.requests)
+            raise ValueError(f"the cache has {known} sequences and the forward pass {inputs.batch} rows: call capture.reorder() where that changes")
+        elif cached < batch.columns:
+            self._cut(batch, cached)
+        batch.lengths = None  # if it was generated, it goes on
+        try:
+            return batch.plan(inputs.length, cached, mask)._replace(begun=begun)
+        except ValueError:
+            self._forget(begun)
+            raise
+
+    def _plan_packed(self, inputs: Inputs, runs: list[tuple[int, int]], cached: int) -> Plan:
+        positions = inputs.position_ids
+        begun = [] if positions is None else positions.expand(inputs.batch, -1).flatten()[[first for first, _ in runs]].tolist()
+        if cached or any(begun):
+            raise ValueError("a packed batch goes on with sequences of a cache, and nothing says with which: say it by capture.place()")
+        batch = self._new_batch(len(runs))
+        return plan_of_runs(batch.requests, runs, 0, inputs.rows)._replace(begun=batch)
+
+    def _plan_placed(self, positions: torch.Tensor, new: bool) -> Plan:
+        if positions.ndim != 2:
+            raise ValueError(f"positions has shape {tuple(positions.shape)}, [batch, length] is needed: a row for each sequence")
+        if new or not self._batches or self._batches[-1].name:
+            batch = self._new_batch(len(positions))
+            return batch.placed(positions)._replace(begun=batch)
+        return self._batches[-1].placed(positions)
+
+    def _new_batch(self, sequences: int, name: str | None = None) -> Batch:
+        batch = Batch(self.capturer.open_batch(sequences, policy="replace"), name)  # a position that is computed again is meant to be
+        self._batches.append(batch)
+        return batch
+
+    def _forget(self, batch: Batch | None) -> None:
+        if batch is not None and batch in self._batches:
+            self._batches.remove(batch)
+            self.capturer.close_batch(batch.requests)
+
+    def _know_cache(self, output: Any) -> None:
+        """The cache that a forward pass has made belongs to the sequences of that pass."""
+        cache = getattr(output, "past_key_values", None)
+        batch = self._batches[-1] if self._batches else None
+        if cache is not None and batch is not None and batch.cache is None and not batch.name and cache not in self._of_cache:
+            self._watch(cache, batch)
+
+    def _watch(self, cache: Any, batch: Batch) -> None:
+        """Follow a cache, and what is done to the order of its rows."""
+        self._of_cache[cache] = batch
+        batch.cache = weakref.ref(cache)
+        capture = weakref.ref(self)
+        changes: dict[str, Callable[[Any, int], list[int]]] = {
+            "reorder_cache": lambda indices, rows: indices.tolist(),
+            "batch_select_indices": lambda indices, rows: torch.arange(rows, device=indices.device)[indices].tolist(),
+            "batch_repeat_interleave": lambda repeats, rows: [row for row in range(rows) for _ in range(repeats)],
+        }
+        for name, rows_of in changes.items():
+            method = getattr(cache, name, None)
+            if method is None or name in vars(cache):
+                continue
+
+            def changed(change: Any, method: Any = method, rows_of: Any = rows_of, cache: Any = weakref.ref(cache)) -> Any:
+                self = capture()
+                batch = None if self is None else self._of_cache.get(cache())
+                if self is not None and batch is not None:
+                    self._reorder(batch, rows_of(change, len(batch.requests)))
+                return method(change)
+
+            setattr(cache, name, changed)
+
+    def _reorder(self, batch: Batch, indices: Sequence[int]) -> None:
+        self._wait()  # for the lengths of requests whose positions the device has
+        kept = [int(self.capturer.fork(int(batch.requests[index]))) for index in indices]
+        self.capturer.close_batch(batch.requests)
+        if batch.mask is not None:
+            batch.mask = batch.mask[list(indices)]
+        batch.requests, batch.last = np.array(kept, np.uint64), None
+
+    def _cut(self, batch: Batch, columns: int) -> None:
+        """The cache was cut: what is behind it is no longer a part of the sequences."""
+        for request, rows in zip(batch.requests.tolist(), batch.live(columns)):
+            self.capturer.truncate(request, rows)
+        batch.columns = columns
+
+    def _drop(self) -> None:
+        """The last forward pass is nobody's. The next begin discards what it wrote."""
+        plan, self._plan = self._plan, None
+        if plan is not None:
+            self._forget(plan.begun)
+
+    def _file(self, stream: Any = None) -> None:
+        """Say whose the rows of the last forward pass are, if somebody has planned that and it has not been said."""
+        plan, self._plan = self._plan, None
+        if plan is None:
+            return
+        if len(self._steps) >= self.capturer.slots - 1:  # so that none is lost, however far ahead the host is
+            self._steps.pop(0).wait()
+        positions = None if plan.positions is None else plan.positions.to(self._device)
+        self._steps.append(self.capturer.issue(plan.spans, positions=positions, tag=self.tag, stream=stream))
+
+    # ---- For users
+
+    def take(self, lengths: Sequence[int] | None = None, *, requests: Sequence[str] | None = None) -> list[routecap.Routing]:
+        """End the sequences that began since the last time, and return a routing for each, ready: batch after batch, in the order of rows.
+
+        Rows that padding, rejected drafts or tokens behind the end of a generated sequence had are not in them. Of S tokens that `generate` returns
+        the last was never routed, and S - 1 rows are there; after a plain forward, all S. Waits until the device has computed them.
+
+        Args:
+            lengths: How many rows each has, where only the caller knows: of a sequence of S tokens whose last was not an input, S - 1.
+            requests: Only these requests of `generate_batch`, in this order.
+        """
+        self._expect_idle("take")
+        if self._unfollowed:
+            unfollowed, self._unfollowed = self._unfollowed, 0
+            warnings.warn(
+                f"{unfollowed} compiled forward passes ran, and nobody said whose their rows are, which are missing: attach to the module that "
+                "torch.compile returned, or call capture.issue() after each",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._wait()
+        batches = self._batches if requests is None else self._batches_of(requests)
+        items: list[tuple[int, int | None]] = []
+        for batch in batches:
+            items += zip(batch.requests.tolist(), self._lengths(batch))
+        if lengths is not None:
+            if len(lengths) != len(items):
+                raise ValueError(f"{len(lengths)} lengths for {len(items)} sequences")
+            items = [(request, rows) for (request, _), rows in zip(items, lengths)]
+        self._end_batches(batches)
+        routings = [self.capturer.finish(request, rows) for request, rows in items]
+        for routing in routings:
+            routing.wait()
+        self._warn()
+        return routings
+
+    def discard(self) -> None:
+        """Forget the sequences that began since the last `take`: of warm-up runs, for instance."""
+        self._expect_idle("discard")
+        for batch in self._batches:
+            self.capturer.close_batch(batch.requests)
+        self._end_batches(self._batches)
+        self._unfollowed = 0
+
+    def reorder(self, indices: Sequence[int] | torch.Tensor) -> None:
+        """The rows of the batch in progress were reordered, dropped or repeated: row i is what row indices[i] was.
+
+        Changes that are made by methods of the model's cache are noticed without it.
+        """
+        if not self._batches:
+            raise RuntimeError("no sequence is in progress")
+        self._reorder(self._batches[-1], [int(index) for index in indices])
+
+    def place(self, positions: torch.Tensor, *, new: bool = False) -> None:
+        """Say for the next forward pass what its inputs do not: the position of each row [batch, length] in its sequence, negative for nobody's.
+
+        Row i of a batch goes on with sequence i of the last one, unless `new` sequences begin.
+        """
+        self._placed = positions, new
+
+    def issue(self, positions: torch.Tensor, *, new: bool = False) -> None:
+        """After a CUDA graph of the model was replayed that was captured while this was attached: whose its rows were. As `place`; positions on the
+        device are read there, and nothing waits."""
+        self._plan = self._plan_placed(positions, new)
+        self._unfollowed = 0
+        self._file()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Capture nothing of the forward passes inside."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    @property
+    def silent_layers(self) -> list[int]:
+        """Layers, by their index in the decoder, of which no row was written: their routers were not seen to run."""
+        stats = self.capturer.layer_stats()
+        seen = stats["rows_written"] + stats["out_of_range"] + stats["duplicate"]
+        return [tap.layer for tap, rows in zip(self.taps, seen.tolist()) if not rows]
+
+    @property
+    def attached(self) -> bool:
+        return bool(self._undo)
+
+    def detach(self) -> None:
+        """Take the hooks off the model. Not while it runs. What was captured can be taken afterwards."""
+        self._expect_idle("detach")
+        self._take_off()
+
+    def close(self) -> None:
+        """Detach, drop what was not taken, and give the capturer's memory back. Routings stay valid."""
+        self._take_off()
+        self.capturer.close()
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(self, kind: object = None, *unused: object) -> None:
+        if kind is not None and self._mine():  # a forward pass was interrupted
+            self._plan, self._owner, self._inside = None, None, False
+            self._lock.release()
+        self.detach()
+
+    def __del__(self) -> None:
+        if (capturer := getattr(self, "capturer", None)) is not None:
+            capturer.close()
+
+    def __repr__(self) -> str:
+        state = "attached" if self.attached else "detached"
+        return f"<routecap.transformers.Capture, {state}, {sum(len(batch.requests) for batch in self._batches)} sequences, of {self.capturer!r}>"
+
+    # ---- Inside
+
+    def _take_off(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+        _ops.captures.pop(self._key, None)
+
+    def _expect_idle(self, what: str) -> None:
+        if self._generation is not None or self._lock.locked():
+            raise RuntimeError(f"{what}: the model is running")
+
+    def _wait(self) -> None:
+        for step in self._steps:
+            step.wait()
+        self._steps.clear()
+
+    def _batches_of(self, requests: Sequence[str]) -> list[Batch]:
+        unknown = [name for name in requests if name not in self._named]
+        if unknown:
+            raise KeyError(f"no request {unknown[0]!r} was captured")
+        return [self._named[name] for name in requests]
+
+    def _lengths(self, batch: Batch) -> Sequence[int | None]:
+        """How many rows each sequence of a batch has; None is as many as were forwarded."""
+        if batch.lengths is not None:
+            return batch.lengths()
+        cache = None if batch.cache is None else batch.cache()
+        columns = None if cache is None else cached_columns(cache)
+        if columns and columns < batch.columns:  # 0: it was emptied for other sequences
+            self._cut(batch, columns)
+        return [None] * len(batch.requests)
+
+    def _end_batches(self, batches: list[Batch]) -> None:
+        self._batches = [batch for batch in self._batches if batch not in batches]
+        for batch in batches:
+            if batch.name:
+                self._named.pop(batch.name, None)
+            if batch.cache is not None and (cache := batch.cache()) is not None:
+                self._of_cache.pop(cache, None)
+
+    def _warn(self) -> None:
+        stats = self.capturer.stats()
+        if stats.rows_delivered and (silent := self.silent_layers):
+            warnings.warn(f"layers {silent} have not fired: all their cells are missing", RuntimeWarning, stacklevel=3)
+        if lacking := stats.rows_refused + stats.rows_lost:
+            advice = "take more often, or attach(model, budget_bytes=...)"
+            warnings.warn(f"{lacking} rows in all are missing for want of memory: {advice}", RuntimeWarning, stacklevel=3)
+
+
+_tapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_keys = count(1)
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    tensor = next(module.parameters(), None)
+    return torch.device("meta") if tensor is None else tensor.device

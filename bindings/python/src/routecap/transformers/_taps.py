@@ -1,0 +1,169 @@
+"""Finding where a model of any family leaves the ids of its experts.
+
+What is tapped, by family:
+
+    experts     a module whose forward has a parameter `top_k_index` (in gpt_oss, `router_indices`): hidden states [rows, hidden], ids [rows, k],
+                weights [rows, k] come in. That is every class under transformers' `use_experts_implementation`, and dbrx, longcat_flash and
+                step3p7, which do without it
+    jetmoe      the gate of its feed-forward block gives ids sorted by expert and how many each expert has; they are put back in order
+    llama4      the router gives logits; routecap chooses again, and the layers' provenance is RECOMPUTED
+
+Rows are those of the forward pass, batch * length of them with padding, in the order of the batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+import routecap
+
+from ..vllm import _model_config
+
+Ids = Callable[[tuple[Any, ...], dict[str, Any], Any], torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Tap:
+    """One layer that routes, and how its ids are had."""
+
+    layer: int
+    """Index in the decoder: dense layers have their numbers too."""
+    name: str
+    """Of the module in the model."""
+    module: nn.Module = field(repr=False)
+    """What is hooked."""
+    before: bool
+    """Hooked before its forward, whose arguments have the ids; otherwise behind it."""
+    ids: Ids = field(repr=False)
+    """From arguments, keyword arguments and output (None before) of a call to ids [rows, k], or to logits [rows, experts] if there is a router."""
+    k: int
+    experts: int
+    """Ids are below this, zero experts included."""
+    router: routecap.Router | None = field(default=None, repr=False)
+    """How ids are chosen from logits."""
+    gate: nn.Module | None = field(default=None, repr=False)
+    """The module that routes, beside the experts, for those who need weights or logits; None if it is not known."""
+
+
+def find(model: nn.Module) -> list[Tap]:
+    """The layers of a model that route, in order.
+
+    Raises:
+        ValueError: None does, or none that is known; two stacks of layers do; the experts are distributed.
+    """
+    modules = dict(model.named_modules())
+    taps: list[Tap] = []
+    for name, module in modules.items():
+        known = _known(name, module)
+        if known is not None:
+            taps.append(_tap(model, modules, name, module, *known))
+    if not taps:
+        suspects = sorted({type(module).__name__ for module in modules.values() if _looks_like_routing(module)})
+        kind = type(model).__name__
+        if suspects:
+            raise ValueError(f"{kind} routes in a way that routecap does not know ({', '.join(suspects)}): give attach() taps of your own")
+        raise ValueError(f"{kind} has no mixture-of-experts layers: there is nothing to capture")
+    return in_order(taps)
+
+
+def in_order(taps: list[Tap]) -> list[Tap]:
+    """Taps by layer, all of one decoder and with one k."""
+    stacks = sorted({stack_of(tap.name) for tap in taps})
+    if len(stacks) > 1:
+        raise ValueError(f"experts in several stacks of layers ({', '.join(stacks)}): attach to one of them, or give attach() the taps of one")
+    taps = sorted(taps, key=lambda tap: tap.layer)
+    for one, other in zip(taps, taps[1:]):
+        if one.layer == other.layer:
+            raise ValueError(f"{one.name} and {other.name} route in one layer: give attach() the taps that you mean")
+    if len({tap.k for tap in taps}) > 1:
+        raise ValueError(f"layers with different numbers of experts per token ({sorted({tap.k for tap in taps})}) cannot be captured together")
+    return taps
+
+
+def stack_of(name: str) -> str:
+    """The decoder of a tapped module: "model" of "model.layers.3.mlp.experts"."""
+    return ".".join(_split(name)[0])
+
+
+def _split(name: str) -> tuple[list[str], int]:
+    parts = name.split(".")
+    number = next((i for i, part in enumerate(parts) if part.isdigit()), None)
+    if number is None:
+        raise ValueError(f"{name} is in no numbered layer of a decoder")
+    return parts[: number - 1], int(parts[number])
+
+
+# ---- What is known
+
+
+_IDS = ("top_k_index", "router_indices")
+
+
+def _experts_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
+    ids: torch.Tensor = next((kwargs[name] for name in _IDS if name in kwargs), None) if len(args) < 2 else args[1]
+    return ids
+
+
+def _jetmoe_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
+    order, _, _, counts, _ = output
+    sorted_ids = torch.arange(len(counts), device=order.device).repeat_interleave(torch.as_tensor(counts, device=order.device))
+    return torch.empty_like(order).scatter_(0, order, sorted_ids).view(len(args[0]), -1)
+
+
+def _logits(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
+    logits: torch.Tensor = output[1]
+    return logits
+
+
+def _known(name: str, module: nn.Module) -> tuple[bool, Ids, routecap.Router | None] | None:
+    kind = type(module).__name__
+    if any(name in inspect.signature(type(module).forward).parameters for name in _IDS):
+        return True, _experts_ids, None
+    if kind == "JetMoeTopKGating" and name.endswith("mlp.router"):  # the other gate of a layer routes its attention
+        return False, _jetmoe_ids, None
+    if kind == "Llama4Router":
+        return False, _logits, routecap.Router("topk_sigmoid")
+    return None
+
+
+def _looks_like_routing(module: nn.Module) -> bool:
+    kind = type(module).__name__.lower()
+    return any(word in kind for word in ("router", "moe", "experts", "topkgat"))
+
+
+def _tap(
+    model: nn.Module, modules: dict[str, nn.Module], name: str, module: nn.Module, before: bool, ids: Ids, router: routecap.Router | None
+) -> Tap:
+    _, layer = _split(name)
+    block = modules[name.rpartition(".")[0]]
+    gate = next((each for each in (getattr(block, "gate", None), getattr(block, "router", None)) if isinstance(each, nn.Module)), None)
+    config = getattr(module, "config", None) or getattr(model, "config", None)
+    k = _number(lambda: _model_config.experts_per_token(config), (gate, block, module), "top_k", "num_experts_per_tok")
+    owners = module, gate, block
+    experts = _number(lambda: _experts_of(config, layer), owners, "total_experts", "num_experts", "num_local_experts", "n_routed_experts")
+    if getattr(module, "_is_expert_parallel", False) or getattr(module, "num_experts", experts) < experts:
+        raise ValueError(f"{name} has a part of the experts (expert parallelism), and its ids count from the first of these: it cannot be captured")
+    return Tap(layer, name, module, before, ids, k, experts, router, gate)
+
+
+def _experts_of(config: Any, layer: int) -> int:
+    layers, experts = _model_config.moe_layers(config), _model_config.experts_of_layers(config)
+    return experts[layers.index(layer)] if layer in layers else max(experts)
+
+
+def _number(configured: Callable[[], int], owners: tuple[nn.Module | None, ...], *names: str) -> int:
+    """What the configuration says, or else an attribute of one of the modules."""
+    try:
+        return configured()
+    except (AttributeError, ValueError):
+        for owner in owners:
+            for name in names:
+                if isinstance(value := getattr(owner, name, None), int):
+                    return value
+        raise

@@ -1,0 +1,276 @@
+"""The command: what it prints, what it writes, and its exit status."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import routecap
+from helpers import EXPERTS, LAYERS, expected_ids
+from routecap import analysis
+from routecap.command import main
+from routecap.command.terminal import Terminal
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def job(routing: routecap.Routing, holey: routecap.Routing, tmp_path: Path) -> Path:
+    """A folder with a complete routing, and one with holes and text."""
+    holey.wait()
+    info = {"tokens": ["one ", "two\n", "\udcc3", "\udca9", "<b>", "'"] + ["x"] * 4, "prompt_tokens": 3}
+    routecap.save(tmp_path / "job", {"complete": routing, "holey": routecap.Sample(holey, info)})
+    return tmp_path / "job"
+
+
+def lines(capsys: Capture) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+# ---- info
+
+
+def test_info_says_what_is_usable_and_why_not(capsys: Capture) -> None:
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert f"routecap {routecap.__version__}" in text and "libroutecap.so" in text
+    for name, backend in routecap.backends().items():
+        [line] = [line for line in text.splitlines() if line.startswith(name)]
+        assert ("not usable" in line) != backend.available and line.endswith(backend.detail)
+
+
+def test_the_library_that_is_named_is_the_one_that_is_loaded() -> None:
+    named = re.search(r"^library  (.*)$", subprocess.run([sys.executable, "-m", "routecap", "info"], text=True, stdout=-1).stdout, re.MULTILINE)
+    assert named is not None and os.path.samefile(named[1], os.environ.get("ROUTECAP_LIBRARY", named[1]))
+
+
+def test_info_names_the_extras_that_are_missing(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [])
+    monkeypatch.setattr("routecap.command.info.EXTRAS", {"cli": "no-such-package"})
+    assert main(["info"]) == 0
+    assert "pip install 'routecap[cli]'" in capsys.readouterr().out
+
+
+# ---- show
+
+
+def test_show_says_what_is_there_and_what_is_missing(job: Path, capsys: Capture) -> None:
+    assert main(["show", str(job)]) == 0
+    text = lines(capsys)
+    assert text[:2] == ["complete", "  20 rows, 5 layers, 4 of 64 experts, 100 % of the cells, tag 7"]
+    assert text[2:6] == [
+        "holey",
+        "  10 rows, 5 layers, 4 of 64 experts, 72 % of the cells, 3 tags, 0 to 2",
+        "  missing: rows 4 to 5 of layers 0 to 4: absent",
+        "  missing: rows 6 to 9 of layer 2: unwritten",
+    ]
+    load = analysis.expert_load(sample.routing for sample in routecap.load(job).values())
+    table = [line.split() for line in text if re.match(r" +\d+ +\d+  ", line)]
+    assert [int(row[1]) for row in table] == (load.sum(axis=1) // 4).tolist()
+    figures = analysis.balance(load)
+    for row, *values in zip(table, figures.entropy, figures.peak, figures.variation, figures.gini):
+        assert row[-4:] == [f"{value:.3f}" for value in values]
+    digits = [line.split()[1] for line in text if re.fullmatch(rf" +\d  \d{{{EXPERTS}}}", line)]
+    assert digits == ["".join(str(int(count * 9 / row.max())) for count in row) for row in load]
+
+
+def test_show_prints_the_experts_of_every_token(job: Path, capsys: Capture) -> None:
+    assert main(["show", str(job / "holey.routecap"), "--layer", "2"]) == 0
+    text = lines(capsys)
+    start = text.index("holey, layer 2")
+    rows = [line.split(maxsplit=1) for line in text[start + 2 :]]
+    ids = expected_ids(3, 10)
+    assert [row[1].rsplit(None, 1)[0] for row in rows[:2]] == [" ".join(map(str, ids[0, 2])) + '  "one', " ".join(map(str, ids[1, 2]))]
+    assert rows[1][1].endswith('"two\\n"') and rows[3][1].endswith('"é"') and [row[1].split()[0] for row in rows[4:]] == ["-"] * 6
+
+
+def test_show_names_all_missing_blocks_only_if_asked(tmp_path: Path, capsys: Capture) -> None:
+    valid = np.ones((40, LAYERS), bool)
+    valid[::2, 1] = False
+    routecap.save(tmp_path / "a.routecap", routecap.Routing.from_arrays(expected_ids(1, 40), experts=EXPERTS, valid=valid))
+    assert main(["show", str(tmp_path / "a.routecap")]) == 0
+    text = capsys.readouterr().out
+    assert text.count("missing: ") == 8 and "and 12 more (--missing names them)" in text
+    assert main(["show", str(tmp_path / "a.routecap"), "--missing"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("missing: ") == 20 and "more" not in text
+
+
+def test_show_gives_json(job: Path, capsys: Capture) -> None:
+    assert main(["show", "--json", str(job)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"complete", "holey"} and found["complete"]["rows"] == 20 and found["holey"]["coverage"]["cells_missing"] == 14
+    assert found["holey"]["missing"][1] == {"first": 6, "rows": 4, "first_layer": 2, "layers": 1, "reason": "unwritten"}
+    for name, sample in routecap.load(job).items():
+        assert [layer["load"] for layer in found[name]["layers"]] == analysis.expert_load(sample.routing).tolist()
+
+
+def test_routings_of_two_models_are_counted_apart(job: Path, tmp_path: Path, capsys: Capture) -> None:
+    routecap.save(tmp_path / "other.routecap", routecap.Routing.from_arrays(expected_ids(1, 3, layers=2, experts=32), experts=32))
+    assert main(["show", str(job), str(tmp_path / "other.routecap")]) == 0
+    assert sum(line.startswith("Load of the experts") for line in lines(capsys)) == 2
+
+
+def test_two_files_of_one_name_are_both_shown(job: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert main(["convert", str(job), str(tmp_path / "job.tar")]) == 0
+    assert main(["show", str(job), str(tmp_path / "job.tar")]) == 0
+    text = lines(capsys)
+    assert "complete" in text and f"{tmp_path / 'job.tar'}:complete" in text
+
+
+def test_a_routing_without_rows_is_shown(tmp_path: Path, capsys: Capture) -> None:
+    routecap.save(tmp_path / "a.routecap", routecap.Routing.from_arrays(np.zeros((0, 2, 2), np.uint8), experts=4))
+    assert main(["show", str(tmp_path / "a.routecap"), "--layer", "1", "--html", str(tmp_path / "a.html"), "--png", str(tmp_path / "a.png")]) == 0
+    assert "0 rows, 2 layers, 2 of 4 experts, no cells" in capsys.readouterr().out
+
+
+# ---- compare
+
+
+def compare(*arguments: object) -> int:
+    return main(["compare", *map(str, arguments)])
+
+
+def test_compare_finds_no_difference_between_equal_files(job: Path, tmp_path: Path, capsys: Capture) -> None:
+    main(["convert", str(job), str(tmp_path / "b.safetensors")])
+    assert compare(job, tmp_path / "b.safetensors") == 0
+    assert [line for line in lines(capsys) if line.endswith(": the same")] == ["complete: the same", "holey: the same"]
+
+
+def test_compare_tells_order_from_sets(tmp_path: Path, capsys: Capture) -> None:
+    ids = expected_ids(1, 10)
+    turned, changed = ids.copy(), ids.copy()
+    turned[3] = turned[3, :, ::-1]
+    changed[5, 2, 0] = (set(range(EXPERTS)) - set(ids[5, 2])).pop()
+    for name, each in (("a", ids), ("turned", turned), ("changed", changed)):
+        routecap.save(tmp_path / f"{name}.routecap", routecap.Routing.from_arrays(each, experts=EXPERTS))
+    assert compare(tmp_path / "a.routecap", tmp_path / "turned.routecap") == 0
+    assert compare(tmp_path / "a.routecap", tmp_path / "turned.routecap", "--ordered") == 1
+    capsys.readouterr()
+    assert compare(tmp_path / "a.routecap", tmp_path / "changed.routecap") == 1
+    text = lines(capsys)
+    assert text[:2] == ["a: different", "  2 % of 50 cells that both have differ as sets"]
+    assert text[5].split() == ["2", "10", "10", "%", "10", "%", "0.9750", "0", "0"]
+    assert compare(tmp_path / "a.routecap", tmp_path / "changed.routecap", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["same"] and [layer["sets"] for layer in found["routings"]["a"]["layers"]] == [0, 0, 1, 0, 0]
+
+
+def test_compare_names_what_has_another_shape_or_is_not_there(job: Path, tmp_path: Path, capsys: Capture) -> None:
+    complete = routecap.load(job)["complete"].routing
+    routecap.save(tmp_path / "alone", {"complete": complete})
+    assert compare(job, tmp_path / "alone") == compare(tmp_path / "alone", job) == 1
+    assert capsys.readouterr().out.count(f"only in {job}: holey") == 2
+    routecap.save(tmp_path / "b", {"complete": complete[2:]})
+    assert compare(job, tmp_path / "b") == 1
+    text = capsys.readouterr().out
+    assert f"only in {job}: holey" in text and "positions: [0, 20] and [2, 20]" in text
+    routecap.save(tmp_path / "k.routecap", routecap.Routing.from_arrays(complete.ids()[..., :2].copy(), experts=EXPERTS))
+    assert compare(job / "complete.routecap", tmp_path / "k.routecap") == 1
+    assert "k: 4 and 2" in capsys.readouterr().out
+
+
+def test_compare_counts_cells_that_only_one_has(job: Path, tmp_path: Path, capsys: Capture) -> None:
+    whole = routecap.Routing.from_arrays(expected_ids(3, 10), experts=EXPERTS)
+    routecap.save(tmp_path / "whole.routecap", whole)
+    assert compare(job / "holey.routecap", tmp_path / "whole.routecap") == 1
+    assert lines(capsys)[5].split() == ["2", "4", "0", "%", "0", "%", "1.0000", "0", "6"]
+
+
+# ---- bench, convert
+
+
+def test_bench_measures_the_host(capsys: Capture) -> None:
+    assert main(["bench", "--backend", "host", "--layers", "3", "--k", "2", "--experts", "8", "--rows", "1", "5", "--steps", "2", "--json"]) == 0
+    found = [json.loads(line) for line in lines(capsys)]
+    assert [(each["backend"], each["tokens"]) for each in found] == [("host", 1), ("host", 5)]
+    assert all(each["together"] == pytest.approx(each["begin"] + each["record"] + each["snapshot"] + each["issue"]) for each in found)
+
+
+def test_bench_refuses_what_it_did_not_record(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    record = routecap.Capturer.record_layers
+    turned = lambda self, sources: record(self, {layer: ids[::-1].copy() for layer, ids in sources.items()})
+    for broken in (lambda self, sources: None, turned):
+        monkeypatch.setattr(routecap.Capturer, "record_layers", broken)
+        assert main(["bench", "--backend", "host", "--layers", "2", "--rows", "3", "--steps", "1"]) == 2
+        assert "not what was recorded" in capsys.readouterr().err
+
+
+def test_convert_writes_every_kind(job: Path, tmp_path: Path, capsys: Capture) -> None:
+    kinds = [tmp_path / name for name in ("a.tar", "b.safetensors", "c")]
+    for source, target in zip([job, *kinds], kinds):
+        assert main(["convert", str(source), str(target)]) == 0
+        assert lines(capsys) == [f"{target}: 2 routings"]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()} == {path.name: path.read_bytes() for path in job.iterdir()}
+
+
+# ---- As a program
+
+
+def routecap_program(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "routecap", *arguments], text=True, capture_output=True, env={**os.environ, "PYTHONWARNINGS": "error", **environment}
+    )
+
+
+def test_errors_are_one_line_and_status_2(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.routecap").write_bytes(b"ROUTECAP" + bytes(100))
+    (tmp_path / "none").mkdir()
+    for arguments, text in (
+        (["show", str(tmp_path / "absent.routecap")], "No such file"),
+        (["show", str(tmp_path / "bad.routecap")], "bad.routecap"),
+        (["show", str(tmp_path / "none")], "no routing in"),
+        (["show", str(job), "--layer", "9"], "layer 9 of the decoder was not captured; these were: 0, 1, 2, 3, 4"),
+        (["compare", str(job), str(tmp_path / "bad.routecap")], "bad.routecap"),
+        (["convert", str(job), str(tmp_path / "x.routecap")], "holds one routing, not 2"),
+    ):
+        done = routecap_program(*arguments)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("routecap: ") and text in done.stderr, done
+    assert routecap_program().returncode == 2 and routecap_program("--version").stdout == f"routecap {routecap.__version__}\n"
+
+
+def test_output_that_nobody_reads_to_the_end_is_no_error(job: Path) -> None:
+    program = f"{sys.executable} -m routecap show {' '.join([str(job)] * 200)} --layer 1 | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", program], text=True, capture_output=True)
+    assert done.stdout == "complete\n" and done.stderr == ""
+
+
+def test_without_extras_everything_but_pictures_is_there(job: Path, tmp_path: Path) -> None:
+    """As the installed program is called, where neither rich nor matplotlib nor safetensors can be imported."""
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(['rich', 'matplotlib', 'safetensors']));"
+        "from routecap.command import main; sys.exit(main(sys.argv[1:]))"
+    )
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-c", program, *arguments], text=True, capture_output=True, env={**os.environ, "FORCE_COLOR": "1"})
+
+    plain = run("show", str(job), "--layer", "2", "--html", str(tmp_path / "page.html"))
+    assert plain.returncode == 0 and "\x1b" not in plain.stdout and (tmp_path / "page.html").exists()
+    for arguments, extra in ((("show", str(job), "--png", "x.png"), "plot"), (("convert", str(job), "x.safetensors"), "safetensors")):
+        done = run(*arguments)
+        assert done.returncode == 2 and f"pip install 'routecap[{extra}]'" in done.stderr
+
+
+def test_a_terminal_gets_colours_and_a_file_does_not(job: Path) -> None:
+    in_terminal = routecap_program("show", str(job), "--layer", "2", FORCE_COLOR="1", COLORTERM="truecolor", TERM="xterm-256color", COLUMNS="200")
+    in_file = routecap_program("show", str(job), "--layer", "2", FORCE_COLOR="", TERM="xterm-256color")
+    assert in_terminal.returncode == in_file.returncode == 0
+    assert "\x1b[" in in_terminal.stdout and "\x1b" not in in_file.stdout
+    cells = [line for line in in_terminal.stdout.splitlines() if line.count("48;2;") >= EXPERTS]
+    assert len(cells) == LAYERS  # a line of the heat map for each layer
+    assert "two" in re.sub(r"\x1b\[[0-9;]*m", "", in_terminal.stdout)
+
+
+def test_a_heat_map_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    rich = pytest.importorskip("rich.console")
+    terminal, written = Terminal(), io.StringIO()
+    terminal._rich = rich.Console(file=written, force_terminal=True, color_system="truecolor", width=60)
+    terminal.heat(["0", "11"], np.arange(2 * 300).reshape(2, 300))
+    text = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in written.getvalue().splitlines()]
+    assert text[2] == " 6 experts in each cell" and all(len(line) <= 60 for line in text)

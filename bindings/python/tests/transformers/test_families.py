@@ -1,0 +1,48 @@
+"""Every family is captured as its routers chose: under generate with left padding, and in a forward pass over the finished sequences."""
+
+import numpy as np
+import pytest
+import routecap.transformers
+import torch
+from families import EXPERTS, FAMILIES, K, Witness, make, rows_of
+from routecap import Provenance
+
+PROMPTS = torch.tensor([[0, 0, 0, 11, 12, 13], [21, 22, 23, 24, 25, 26], [0, 0, 0, 0, 0, 7]])
+MASK = (PROMPTS != 0).long()
+
+
+def sorted_ids(routing: routecap.Routing) -> np.ndarray:
+    assert routing.complete
+    return np.sort(routing.ids().astype(np.int64), -1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_row_of_a_left_padded_generation_is_what_the_routers_chose(family: str) -> None:
+    model, layers = make(family), FAMILIES[family][1]
+    k = 1 if family == "llama4_text" else K
+    with routecap.transformers.attach(model) as capture, Witness(model, k) as witness:
+        out = model.generate(input_ids=PROMPTS, attention_mask=MASK, max_new_tokens=6, do_sample=False, eos_token_id=None)
+        routings = capture.take()
+    assert [tap.layer for tap in capture.taps] == layers == routings[0].layer_map.tolist() and routings[0].k == k
+    assert routings[0].layer_experts.tolist() == [EXPERTS + 2 * (family == "longcat_flash")] * len(layers)  # two zero experts
+    assert set(routings[0].layer_provenance) == {Provenance.RECOMPUTED if family == "llama4_text" else Provenance.CAPTURED}
+    expected = rows_of(witness.passes, [MASK] + [torch.ones(3, 1)] * 5, 3)
+    for sequence, (routing, rows) in enumerate(zip(routings, expected, strict=True)):
+        assert routing.rows == int(MASK[sequence].sum()) + 5  # six tokens more, the last of which was never routed
+        assert (sorted_ids(routing) == rows.numpy()).all()
+    with routecap.transformers.attach(model) as capture, Witness(model, k) as witness, torch.no_grad():
+        for sequence in range(3):
+            model(input_ids=out[sequence : sequence + 1, 6 - int(MASK[sequence].sum()) :], use_cache=False)
+        forced = capture.take()
+    for routing, again, seen in zip(routings, forced, witness.passes, strict=True):
+        alone = torch.stack([seen[layer] for layer in layers], 1).numpy()
+        assert again.rows == routing.rows + 1 and (sorted_ids(again) == alone).all()
+        assert (sorted_ids(routing) == alone[:-1]).all()  # batched and padded, token by token, and all at once
+
+
+def test_zero_experts_are_experts() -> None:
+    model = make("longcat_flash")
+    with routecap.transformers.attach(model) as capture, torch.no_grad():
+        model(input_ids=torch.randint(3, 100, (4, 24), generator=torch.Generator().manual_seed(1)))
+        ids = np.concatenate([routing.ids() for routing in capture.take()])
+    assert ids.max() >= EXPERTS

@@ -1,0 +1,383 @@
+"""One routing for each sequence, however a model is run: each is compared with that of its tokens alone, in one forward pass."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import routecap
+import routecap.transformers
+import torch
+from families import EOS, PAD, VOCABULARY, Witness, make, rows_of
+from routecap.transformers import Capture, attach
+from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, StaticCache
+
+PROMPTS = torch.tensor([[0, 0, 0, 11, 12, 13], [21, 22, 23, 24, 25, 26]])
+MASK = (PROMPTS != 0).long()
+
+
+@pytest.fixture
+def model() -> Any:
+    return make("qwen3_moe")
+
+
+@pytest.fixture
+def capture(model: Any) -> Any:
+    with attach(model) as attached:
+        yield attached
+
+
+def alone(model: Any, tokens: Any) -> np.ndarray:
+    """[tokens, layers, k]: the routing of one sequence, by plain hooks."""
+    tokens = torch.as_tensor(tokens).view(1, -1)
+    with Witness(model) as witness, torch.no_grad():
+        model(input_ids=tokens, use_cache=False)
+    return rows_of(witness.passes, [torch.ones_like(tokens)], 1)[0].numpy()
+
+
+def expect(model: Any, capture: Capture, routings: Sequence[routecap.Routing], sequences: Sequence[Any], *, missing: int = 1) -> None:
+    """A routing for each sequence, complete but for the last `missing` tokens, which are not in it."""
+    assert len(routings) == len(sequences)
+    for routing, tokens in zip(routings, sequences):
+        with capture.paused() if capture.attached else torch.no_grad():
+            rows = alone(model, tokens)
+        assert routing.rows == len(rows) - missing
+        assert routing.complete, routing.missing
+        assert (np.sort(routing.ids().astype(np.int64), -1) == rows[: routing.rows]).all()
+
+
+def live(out: torch.Tensor, mask: torch.Tensor = MASK) -> list[list[int]]:
+    """The tokens of each row behind its left padding."""
+    return [row[int(keep.argmax()) :] for row, keep in zip(out.tolist(), mask)]
+
+
+def generate(model: Any, **options: Any) -> torch.Tensor:
+    return model.generate(input_ids=PROMPTS, attention_mask=MASK, **{"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, **options})
+
+
+# ---- generate
+
+
+def test_a_left_padded_batch(model: Any, capture: Capture) -> None:
+    out = generate(model)
+    expect(model, capture, capture.take(), live(out))
+    assert capture.take() == []
+
+
+@pytest.mark.parametrize("padding", ["a token of its own", "the end"])
+def test_tokens_behind_the_end_of_a_sequence_are_not_delivered(model: Any, capture: Capture, padding: str) -> None:
+    free = generate(model, max_new_tokens=12)
+    capture.discard()
+    end = int(free[0, 9])  # the fourth token of the first row ends it; the other goes on
+    assert end not in free[0, 6:9]
+    pad = end if padding == "the end" else PAD
+    out = generate(model, max_new_tokens=12, eos_token_id=end, pad_token_id=pad)
+    first = out[0, : 6 + out[0, 6:].tolist().index(end) + 1]
+    rest = out[1, 6:].tolist()
+    second = out[1, : 6 + rest.index(end) + 1] if end in rest else out[1]
+    assert len(second) > len(first) == 10 and (out[0, 10:] == pad).all()
+    expect(model, capture, capture.take(), [first[3:], second])
+
+
+def test_padding_behind_a_sequence_that_another_criterion_ended_is_not_delivered(model: Any, capture: Capture) -> None:
+    def first_row_after_three(tokens: torch.Tensor, scores: Any, **options: Any) -> torch.Tensor:
+        return torch.tensor([tokens.shape[1] >= 9, False])
+
+    out = generate(model, eos_token_id=VOCABULARY - 1, stopping_criteria=[first_row_after_three])
+    assert (out[0, 9:] == PAD).all() and VOCABULARY - 1 not in out and PAD not in (out[0, 8], out[1, -1])
+    expect(model, capture, capture.take(), [out[0, 3:9], out[1]])
+
+
+def test_several_samples_of_each_prompt(model: Any, capture: Capture) -> None:
+    torch.manual_seed(1)
+    out = generate(model, do_sample=True, num_return_sequences=3)
+    expect(model, capture, capture.take(), live(out, MASK.repeat_interleave(3, 0)))
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_cache": False}, {"cache_implementation": "static"}, {"prefill_chunk_size": 2}, {"return_dict_in_generate": True}]
+)
+def test_other_ways_to_generate(model: Any, capture: Capture, options: dict[str, Any]) -> None:
+    out = generate(model, **options)
+    expect(model, capture, capture.take(), live(getattr(out, "sequences", out)))
+
+
+def test_a_generation_compiled_around_a_static_cache(model: Any, capture: Capture) -> None:
+    """Where masks are prepared for compilation, the model's inputs show no padding."""
+    from transformers import CompileConfig
+
+    torch.compiler.reset()
+    compiled = CompileConfig(backend="eager", mode=None, fullgraph=True)
+    compiled._compile_all_devices = True
+    out = generate(model, cache_implementation="static", compile_config=compiled)
+    assert hasattr(model, "_compiled_call")
+    expect(model, capture, capture.take(), live(out))
+
+
+def test_prompts_as_embeddings(model: Any, capture: Capture) -> None:
+    out = model.generate(
+        inputs_embeds=model.get_input_embeddings()(PROMPTS), attention_mask=MASK, max_new_tokens=6, do_sample=False, eos_token_id=None
+    )
+    expect(model, capture, capture.take(), live(torch.cat([PROMPTS, out], 1)))
+
+
+def test_a_right_padded_prompt(model: Any, capture: Capture) -> None:
+    """Which transformers warns of; routing follows the positions of what is no padding all the same."""
+    prompts = torch.tensor([[11, 12, 13, 0, 0, 0], [21, 22, 23, 24, 25, 26]])
+    mask = (prompts != 0).long()
+    with Witness(model) as witness:
+        model.generate(input_ids=prompts, attention_mask=mask, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    seen = rows_of(witness.passes, [mask] + [torch.ones(2, 1)] * 3, 2)
+    for routing, rows in zip(capture.take(), seen, strict=True):
+        assert routing.complete and (np.sort(routing.ids().astype(np.int64), -1) == rows.numpy()).all()
+
+
+def test_padding_that_generate_finds_itself(model: Any, capture: Capture) -> None:
+    out = model.generate(input_ids=PROMPTS, max_new_tokens=4, do_sample=False, eos_token_id=None, pad_token_id=PAD)
+    expect(model, capture, capture.take(), live(out))
+
+
+def test_drafts_that_were_rejected_leave_nothing(model: Any, capture: Capture) -> None:
+    prompt = torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8, 5, 6]])
+    out = model.generate(input_ids=prompt, max_new_tokens=10, do_sample=False, eos_token_id=None, prompt_lookup_num_tokens=3)
+    expect(model, capture, capture.take(), [out[0]])
+
+
+def test_a_conversation_goes_on_with_its_cache(model: Any, capture: Capture) -> None:
+    cache = DynamicCache(config=model.config)
+    first = generate(model, past_key_values=cache)
+    second = torch.cat([first, torch.tensor([[31, 32], [33, 34]])], 1)
+    mask = torch.cat([MASK, torch.ones(2, 8, dtype=torch.long)], 1)
+    out = model.generate(input_ids=second, attention_mask=mask, past_key_values=cache, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    expect(model, capture, capture.take(), live(out))
+
+
+def test_sequences_that_were_taken_go_on_as_new_ones_whose_first_rows_are_missing(model: Any, capture: Capture) -> None:
+    cache = DynamicCache(config=model.config)
+    first = generate(model, past_key_values=cache)
+    capture.take()
+    mask = torch.cat([MASK, torch.ones(2, 6, dtype=torch.long)], 1)
+    out = model.generate(input_ids=first, attention_mask=mask, past_key_values=cache, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    for routing, tokens in zip(capture.take(), live(out), strict=True):
+        cached = len(tokens) - 5
+        with capture.paused():
+            rows = alone(model, tokens)
+        assert routing.rows == len(tokens) - 1 and routing.coverage().rows_empty == cached
+        assert (np.sort(routing[cached:].ids().astype(np.int64), -1) == rows[cached:-1]).all()
+
+
+def test_two_generations_are_taken_together_in_their_order(model: Any, capture: Capture) -> None:
+    outs = [generate(model), generate(model, max_new_tokens=3)]
+    expect(model, capture, capture.take(), live(outs[0]) + live(outs[1]))
+
+
+def test_a_generation_that_fails_leaves_nothing(model: Any, capture: Capture) -> None:
+    def fail(*unused: Any, **options: Any) -> Any:
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        generate(model, stopping_criteria=[fail])
+    assert capture.take() == []
+    expect(model, capture, (lambda out: capture.take())(out := generate(model)), live(out))
+
+
+# ---- Forward passes
+
+
+def test_a_right_padded_forward_pass(model: Any, capture: Capture) -> None:
+    tokens = torch.tensor([[11, 12, 13, 0, 0], [21, 22, 23, 24, 25]])
+    with torch.no_grad():
+        model(input_ids=tokens, attention_mask=(tokens != 0).long())
+    expect(model, capture, capture.take(), [tokens[0, :3], tokens[1]], missing=0)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_decoding_with_a_cache_of_the_caller_s(model: Any, capture: Capture, padded: bool) -> None:
+    prompts = PROMPTS if padded else PROMPTS + 40
+    mask = (prompts != 0).long()
+    tokens, cache = prompts, None
+    inputs = prompts
+    with torch.no_grad():
+        for _ in range(4):
+            positions = mask.cumsum(1).sub(1).clamp(min=0)[:, -inputs.shape[1] :]
+            output = model(input_ids=inputs, attention_mask=mask if padded else None, position_ids=positions, past_key_values=cache, use_cache=True)
+            cache, inputs = output.past_key_values, output.logits[:, -1:].argmax(-1)
+            tokens, mask = torch.cat([tokens, inputs], 1), torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1)
+    expect(model, capture, capture.take(), live(tokens, mask))
+
+
+def test_a_static_cache_of_the_caller_s(model: Any, capture: Capture) -> None:
+    tokens = torch.randint(3, VOCABULARY, (2, 9))
+    cache = StaticCache(config=model.config, max_cache_len=16)
+    with torch.no_grad():
+        for begin, end in ((0, 5), (5, 6), (6, 9)):
+            model(input_ids=tokens[:, begin:end], past_key_values=cache)
+    expect(model, capture, capture.take(), list(tokens), missing=0)
+
+
+def test_a_cache_that_was_cut(model: Any, capture: Capture) -> None:
+    tokens = torch.randint(3, VOCABULARY, (1, 12))
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(input_ids=tokens[:, :8], past_key_values=cache)
+        model(input_ids=torch.randint(3, VOCABULARY, (1, 4)), past_key_values=cache)
+        cache.crop(-4)
+        model(input_ids=tokens[:, 8:11], past_key_values=cache)
+        model(input_ids=torch.randint(3, VOCABULARY, (1, 2)), past_key_values=cache)
+        cache.crop(-2)
+    assert cache.get_seq_length() == 11
+    expect(model, capture, capture.take(), [tokens[0, :11]], missing=0)
+
+
+@pytest.mark.parametrize("change", ["reorder_cache", "batch_select_indices", "batch_repeat_interleave"])
+def test_a_cache_whose_rows_were_changed(model: Any, capture: Capture, change: str) -> None:
+    tokens = torch.randint(3, VOCABULARY, (3, 7))
+    mask = (torch.arange(7) >= torch.tensor([[3], [0], [1]])).long()
+    cache = DynamicCache(config=model.config)
+    rows, argument = {
+        "reorder_cache": ([2, 0, 0], torch.tensor([2, 0, 0])),
+        "batch_select_indices": ([0, 2], torch.tensor([0, 2])),
+        "batch_repeat_interleave": ([0, 0, 1, 1, 2, 2], 2),
+    }[change]
+    more = torch.randint(3, VOCABULARY, (len(rows), 2))
+    with torch.no_grad():
+        model(input_ids=tokens, attention_mask=mask, position_ids=mask.cumsum(1).sub(1).clamp(min=0), past_key_values=cache)
+        getattr(cache, change)(argument)
+        later = torch.cat([mask[rows], torch.ones_like(more)], 1)
+        model(input_ids=more, attention_mask=later, position_ids=later.cumsum(1)[:, 7:] - 1, past_key_values=cache)
+    expect(model, capture, capture.take(), live(torch.cat([tokens[rows], more], 1), mask[rows]), missing=0)
+
+
+def test_a_batch_that_the_caller_reorders(model: Any, capture: Capture) -> None:
+    tokens = torch.randint(3, VOCABULARY, (3, 7))
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(input_ids=tokens, past_key_values=cache)
+        for layer in cache.layers:
+            layer.keys, layer.values = layer.keys[[1, 0]], layer.values[[1, 0]]
+        capture.reorder([1, 0])
+        model(input_ids=tokens[:2, :1], past_key_values=cache)
+    expect(model, capture, capture.take(), [torch.cat([tokens[1], tokens[0, :1]]), torch.cat([tokens[0], tokens[1, :1]])], missing=0)
+
+
+@pytest.mark.parametrize("told", ["position_ids", "cu_seq_lens"])
+def test_a_packed_batch(model: Any, capture: Capture, told: str) -> None:
+    tokens = [torch.randint(3, VOCABULARY, (length,)) for length in (5, 1, 7, 3)]
+    options: dict[str, Any] = {"position_ids": torch.cat([torch.arange(len(each)) for each in tokens])[None]}
+    if told == "cu_seq_lens":
+        starts = torch.tensor([0, 5, 6, 13, 16], dtype=torch.int32)
+        options |= {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": 7, "max_length_k": 7}
+    with torch.no_grad():
+        model(input_ids=torch.cat(tokens)[None], use_cache=False, **options)
+    expect(model, capture, capture.take(), tokens, missing=0)
+
+
+def test_packed_rows_of_a_batch_of_several(model: Any, capture: Capture) -> None:
+    tokens = torch.randint(3, VOCABULARY, (2, 8))
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7]])
+    with torch.no_grad():
+        model(input_ids=tokens, position_ids=positions, use_cache=False)
+    expect(model, capture, capture.take(), [tokens[0, :3], tokens[0, 3:], tokens[1]], missing=0)
+
+
+def test_rows_that_the_caller_places(model: Any, capture: Capture) -> None:
+    tokens = torch.tensor([[11, 12, 13, 14], [21, 22, 0, 0]])
+    causal = torch.full((4, 4), float("-inf")).triu(1).expand(2, 1, 4, 4)
+    capture.place(torch.tensor([[0, 1, 2, 3], [0, 1, -1, -1]]))
+    with torch.no_grad():
+        model(input_ids=tokens, attention_mask=causal, use_cache=False)
+    expect(model, capture, capture.take(), [tokens[0], tokens[1, :2]], missing=0)
+
+
+def test_a_model_without_a_head_and_positional_arguments(model: Any) -> None:
+    tokens = torch.tensor([[11, 12, 13, 0], [21, 22, 23, 24]])
+    with attach(model.model) as capture, torch.no_grad():
+        model.model(tokens, (tokens != 0).long())
+    expect(model, capture, capture.take(), [tokens[0, :3], tokens[1]], missing=0)
+
+
+def test_lengths_that_only_the_caller_knows(model: Any, capture: Capture) -> None:
+    tokens = torch.randint(3, VOCABULARY, (2, 6))
+    with torch.no_grad():
+        model(input_ids=tokens)
+    routings = capture.take([4, 8])
+    assert [routing.rows for routing in routings] == [4, 8] and routings[1].coverage().rows_empty == 2
+
+
+def test_tags_are_kept_with_rows(model: Any, capture: Capture) -> None:
+    for tag in (3, 4):
+        capture.tag = tag
+        with torch.no_grad():
+            model(input_ids=torch.randint(3, VOCABULARY, (1, 4)))
+    assert [set(routing.tags.tolist()) for routing in capture.take()] == [{3}, {4}]
+
+
+def test_nothing_is_captured_in_a_pause(model: Any, capture: Capture) -> None:
+    with capture.paused():
+        generate(model)
+        with torch.no_grad():
+            model(input_ids=PROMPTS)
+    assert capture.take() == [] and capture.capturer.stats().steps_issued == 0
+
+
+# ---- Training
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_training_with_and_without_gradient_checkpointing(
+    model: Any, capture: Capture, reentrant: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, recorded = routecap.Capturer.record, []
+    monkeypatch.setattr(routecap.Capturer, "record", lambda self, layer, ids: (recorded.append(layer), record(self, layer, ids)))
+    if reentrant is not None:
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": reentrant})
+    model.train()
+    tokens = torch.randint(3, VOCABULARY, (2, 6))
+    for _ in range(2):  # with micro-batches of one step
+        for each in tokens.split(1):
+            model(input_ids=each, labels=each).loss.backward()
+    model.eval()
+    routings = capture.take()
+    assert recorded == [0, 1] * 4  # and nothing in backward, where checkpointed layers run again
+    expect(model, capture, routings, [*tokens, *tokens], missing=0)
+
+
+# ---- Continuous batching
+
+
+def test_continuous_batching(model: Any, capture: Capture) -> None:
+    prompts = [[5, 6, 7, 8, 9], [11, 12, 13], [21, 22, 23, 24, 25, 26, 27]]
+    config = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=EOS, pad_token_id=PAD)
+    memory = ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=32)  # or it takes what there is
+    results = model.generate_batch(inputs=prompts, generation_config=config, continuous_batching_config=memory)
+    assert len(results) == 3
+    routings = capture.take(requests=results)
+    expect(model, capture, routings, [[*result.prompt_ids, *result.generated_tokens] for result in results.values()])
+    assert capture.take() == []
+
+
+# ---- Compilers
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_model_that_torch_compiled(model: Any, whole: bool) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=whole)
+    tokens = torch.tensor([[11, 12, 13, 0], [21, 22, 23, 24]])
+    with attach(compiled) as capture, torch.no_grad():
+        for _ in range(2):
+            compiled(input_ids=tokens, attention_mask=(tokens != 0).long(), use_cache=False)
+        routings = capture.take()
+    torch.compiler.reset()
+    expect(model, capture, routings, [tokens[0, :3], tokens[1]] * 2, missing=0)
+
+
+def test_passes_of_a_compiled_model_that_nobody_follows_are_reported(model: Any, capture: Capture) -> None:
+    torch.compiler.reset()
+    compiled: Callable[..., Any] = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        compiled(input_ids=PROMPTS, use_cache=False)
+    with pytest.warns(RuntimeWarning, match="attach to the module that torch.compile returned"):
+        assert capture.take() == []
+    torch.compiler.reset()

@@ -1,0 +1,401 @@
+"""What is used wrongly is refused with a sentence, or reported as missing; and what is right afterwards is captured as ever."""
+
+import gc
+import threading
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import routecap
+import torch
+from families import Witness, make, rows_of
+from routecap import Missing, Status
+from routecap.transformers import Tap, attach, find
+from torch import nn
+from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config
+
+TOKENS = torch.tensor([[11, 12, 13, 14], [21, 22, 23, 24]])
+
+
+@pytest.fixture
+def model() -> Any:
+    return make("qwen3_moe", mlp_only_layers=[])
+
+
+def forward(model: Any, tokens: torch.Tensor = TOKENS, **options: Any) -> Any:
+    with torch.no_grad():
+        return model(input_ids=tokens, **{"use_cache": False, **options})
+
+
+def expect_captured(model: Any, capture: Any) -> None:
+    """The capture works: a forward pass gives what plain hooks see."""
+    with Witness(model) as witness:
+        forward(model)
+    for routing, rows in zip(capture.take(), rows_of(witness.passes, [torch.ones_like(TOKENS)], 2), strict=True):
+        assert routing.complete and (torch.tensor(routing.ids().astype(int)).sort(-1).values == rows).all()
+
+
+# ---- What there is to capture
+
+
+def test_a_model_without_experts_is_refused() -> None:
+    config = Qwen3Config(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    dense = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(ValueError, match="Qwen3ForCausalLM has no mixture-of-experts layers"):
+        attach(dense)
+
+
+class OddMoe(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pick = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.pick(x).softmax(-1).topk(2).values.sum(-1, keepdim=True)
+
+
+class OddModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(OddMoe() for _ in range(3))
+
+    def forward(self, inputs_embeds: torch.Tensor) -> torch.Tensor:
+        x = inputs_embeds
+        for layer in self.layers:
+            x = layer(x.flatten(0, 1)).view_as(x)
+        return x
+
+
+def test_an_unknown_family_is_refused_and_captured_with_taps_of_the_user_s() -> None:
+    odd = OddModel()
+    with pytest.raises(ValueError, match=r"OddModel routes in a way that routecap does not know \(OddMoe\)"):
+        attach(odd)
+    taps = [
+        Tap(i, f"layers.{i}.pick", layer.pick, before=False, ids=lambda args, kwargs, output: output.topk(2).indices, k=2, experts=6)
+        for i, layer in enumerate(odd.layers)
+    ]
+    logits: list[torch.Tensor] = []
+    for layer in odd.layers:
+        layer.pick.register_forward_hook(lambda module, args, output: logits.append(output))
+    with attach(odd, taps=taps) as capture, torch.no_grad():
+        odd(inputs_embeds=torch.randn(1, 5, 8))
+        routing = capture.take()[0]
+    assert (torch.tensor(routing.ids().astype(int)) == torch.stack([each.topk(2).indices for each in logits], 1)).all()
+
+
+def test_a_part_of_the_layers_is_captured_with_some_of_the_taps(model: Any) -> None:
+    with attach(model, taps=find(model)[1:]) as capture:
+        forward(model)
+        assert capture.take()[0].layer_map.tolist() == [1, 2]
+
+
+def test_experts_that_are_distributed_are_refused(model: Any) -> None:
+    experts = model.model.layers[1].mlp.experts
+    experts._is_expert_parallel = True
+    with pytest.raises(ValueError, match=r"model.layers.1.mlp.experts has a part of the experts"):
+        attach(model)
+
+
+def test_two_stacks_of_layers_are_refused(model: Any) -> None:
+    both = nn.ModuleDict({"one": model, "two": make("qwen3_moe")})
+    with pytest.raises(ValueError, match="one.model, two.model"):
+        attach(both)
+    with attach(both["one"]) as capture:
+        expect_captured(model, capture)
+
+
+def test_taps_that_say_something_else_than_the_model_are_refused(model: Any) -> None:
+    taps = find(model)
+    with attach(model, taps=[replace(tap, k=1) for tap in taps]), pytest.raises(ValueError, match="is given 2 experts per token, 1 were expected"):
+        forward(model)
+    with pytest.raises(ValueError, match="different numbers of experts per token"):
+        attach(model, taps=[replace(taps[0], k=1), *taps[1:]])
+    with pytest.raises(ValueError, match="route in one layer"):
+        attach(model, taps=[*taps, taps[0]])
+    with attach(model, taps=[replace(taps[0], experts=2), *taps[1:]]) as capture:
+        forward(model)
+        routing = capture.take()[0]
+    assert {(block["first_layer"], block["reason"]) for block in routing.missing} == {(0, Missing.OUT_OF_RANGE)}
+
+
+# ---- Layers that do not fire, and that fire twice
+
+
+def test_a_layer_that_does_not_fire_is_reported_and_missing(model: Any) -> None:
+    model.model.layers[1].mlp.forward = lambda hidden_states: torch.zeros_like(hidden_states)
+    with attach(model) as capture:
+        forward(model)
+        with pytest.warns(RuntimeWarning, match=r"layers \[1\] have not fired"):
+            routings = capture.take()
+        assert capture.silent_layers == [1]
+    for routing in routings:
+        assert routing.status == Status.INCOMPLETE
+        block = routing.missing[0]
+        assert len(routing.missing) == 1 and (block["first_layer"], block["layers"], block["rows"], block["reason"]) == (1, 1, 4, Missing.UNWRITTEN)
+
+
+def test_experts_that_two_layers_share_are_refused_when_they_fire_again(model: Any) -> None:
+    model.model.layers[2].mlp.experts = model.model.layers[1].mlp.experts
+    with attach(model), pytest.raises(routecap.Error) as raised:
+        forward(model)
+    assert raised.value.status == Status.ERR_CONFLICT
+
+
+# ---- Attaching and detaching
+
+
+def test_a_model_is_captured_by_one_at_a_time(model: Any) -> None:
+    with attach(model) as first:
+        with pytest.raises(RuntimeError, match="model.layers.0.mlp.experts is captured already"):
+            attach(model)
+        expect_captured(model, first)
+    with attach(model) as second:
+        expect_captured(model, second)
+
+
+def test_detaching_leaves_nothing_on_the_model(model: Any) -> None:
+    def state() -> Any:
+        return [(name, vars(module).keys(), len(module._forward_hooks), len(module._forward_pre_hooks)) for name, module in model.named_modules()]
+
+    before = [(name, set(attributes), *hooks) for name, attributes, *hooks in state()]
+    with attach(model) as capture:
+        assert "generate" in vars(model)
+    assert [(name, set(attributes), *hooks) for name, attributes, *hooks in state()] == before
+    capture.detach()  # again
+    forward(model)
+    assert capture.take() == []
+
+
+def test_what_was_captured_can_be_taken_after_detaching(model: Any) -> None:
+    with attach(model) as capture:
+        forward(model)
+    assert [routing.rows for routing in capture.take()] == [4, 4]
+
+
+def test_detaching_taking_and_discarding_while_the_model_runs_is_refused(model: Any) -> None:
+    refused: list[str] = []
+
+    def in_the_midst(*unused: Any) -> None:
+        for call in (capture.detach, capture.take, capture.discard):
+            with pytest.raises(RuntimeError, match="the model is running"):
+                call()
+            refused.append(call.__name__)
+
+    with attach(model) as capture:
+        hook = model.model.layers[1].register_forward_hook(in_the_midst)
+        expect_captured(model, capture)
+        hook.remove()
+        assert refused == ["detach", "take", "discard"]
+
+        def criterion(tokens: torch.Tensor, scores: Any, **options: Any) -> torch.Tensor:
+            in_the_midst()
+            return torch.zeros(len(tokens), dtype=torch.bool)
+
+        model.generate(input_ids=TOKENS, max_new_tokens=2, do_sample=False, eos_token_id=None, stopping_criteria=[criterion])
+        assert len(refused) == 9 and [routing.rows for routing in capture.take()] == [5, 5]
+
+
+def test_leaving_a_capture_while_the_model_runs_is_refused_and_it_goes_on(model: Any) -> None:
+    capture = attach(model)
+    hook = model.model.layers[1].register_forward_hook(lambda *unused: capture.__exit__())
+    with pytest.raises(RuntimeError, match="detach: the model is running"):
+        forward(model)
+    hook.remove()
+    expect_captured(model, capture)
+    capture.close()
+
+
+def test_wrappers_that_came_later_outlive_a_capture(model: Any) -> None:
+    capture = attach(model)
+    ours = model.generate
+    model.generate = lambda *args, **kwargs: ours(*args, **kwargs)
+    theirs = model.generate
+    capture.detach()
+    assert model.generate is theirs
+    model.generate(input_ids=TOKENS, max_new_tokens=2, do_sample=False)
+    assert capture.take() == []
+
+
+def test_a_capture_that_is_forgotten_gives_its_memory_back(model: Any) -> None:
+    with attach(model) as capture:
+        forward(model)
+    capturer, gone = capture.capturer, weakref.ref(capture)
+    del capture
+    gc.collect()
+    assert gone() is None and capturer.closed
+
+
+def test_a_closed_capture_has_nothing_to_take(model: Any) -> None:
+    capture = attach(model)
+    forward(model)
+    capture.close()
+    with pytest.raises(routecap.Error):
+        capture.take()
+
+
+# ---- A model that changes
+
+
+def test_a_model_of_another_dtype_is_captured_as_before(model: Any) -> None:
+    with attach(model) as capture:
+        model.to(torch.bfloat16)
+        expect_captured(model, capture)
+
+
+def test_a_model_on_another_device_is_refused(model: Any) -> None:
+    with attach(model):
+        model.to("meta")
+        with pytest.raises(RuntimeError, match="was on cpu when the capture was attached, and is on meta: detach, move, attach again"):
+            model(input_ids=TOKENS.to("meta"), attention_mask=torch.ones_like(TOKENS, device="meta"), use_cache=False)
+
+
+def test_a_forward_pass_that_fails_delivers_nothing(model: Any) -> None:
+    def fail(*unused: Any) -> None:
+        raise KeyError("stop")
+
+    with attach(model) as capture:
+        hook = model.model.layers[1].register_forward_hook(fail)
+        with pytest.raises(KeyError):
+            forward(model)
+        hook.remove()
+        expect_captured(model, capture)
+
+
+# ---- Inputs that say too little, or contradict the capture
+
+
+def test_a_batch_that_changes_its_size_is_refused_unless_it_is_said_how(model: Any) -> None:
+    cache = DynamicCache(config=model.config)
+    with attach(model) as capture:
+        forward(model, past_key_values=cache, use_cache=True)
+        for layer in cache.layers:
+            layer.keys, layer.values = layer.keys[1:], layer.values[1:]
+        with pytest.raises(ValueError, match="the cache has 2 sequences and the forward pass 1 rows: call capture.reorder"):
+            forward(model, TOKENS[:1, :1], past_key_values=cache, use_cache=True)
+        capture.reorder([1])
+        forward(model, TOKENS[:1, :1], past_key_values=cache, use_cache=True)
+        assert [routing.rows for routing in capture.take()] == [5]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"attention_mask": torch.zeros(2, 1, 4, 4)}, "attention_mask is no .batch, length. tensor"),
+        ({"attention_mask": torch.ones(2, 3, dtype=torch.long)}, "attention_mask has shape"),
+        ({"position_ids": torch.tensor([[4, 5, 0, 1], [0, 1, 2, 3]])}, "nothing says with which"),
+    ],
+)
+def test_inputs_that_do_not_say_whose_the_rows_are_are_refused(model: Any, options: dict[str, Any], sentence: str) -> None:
+    with attach(model) as capture:
+        with pytest.raises(ValueError, match=sentence):
+            forward(model, **options)
+        expect_captured(model, capture)
+
+
+def test_positions_of_another_shape_are_refused(model: Any) -> None:
+    with attach(model) as capture:
+        capture.place(torch.zeros(2, 3, dtype=torch.long))
+        with pytest.raises(ValueError, match="the forward pass has 8 rows, 6 were placed"):
+            forward(model)
+        capture.discard()
+        with pytest.raises(ValueError, match="a row for each sequence"):
+            capture.issue(torch.zeros(8, dtype=torch.long))
+
+
+def test_a_forward_pass_that_is_too_large_is_refused(model: Any) -> None:
+    with attach(model, rows=8) as capture:
+        with pytest.raises(ValueError, match=r"the forward pass has 16 rows, padding included; the capture has room for 8: attach\(model, rows=16\)"):
+            forward(model, TOKENS.repeat(2, 1))
+        expect_captured(model, capture)
+
+
+def test_beam_search_is_refused(model: Any) -> None:
+    with attach(model) as capture:
+        with pytest.raises(ValueError, match="beam search is not captured"):
+            model.generate(input_ids=TOKENS, num_beams=2, max_new_tokens=2)
+        with capture.paused():
+            model.generate(input_ids=TOKENS, num_beams=2, max_new_tokens=2)
+        assert capture.take() == []
+
+
+def test_lengths_and_requests_that_do_not_fit_are_refused(model: Any) -> None:
+    with attach(model) as capture:
+        forward(model)
+        with pytest.raises(ValueError, match="1 lengths for 2 sequences"):
+            capture.take([4])
+        assert [routing.rows for routing in capture.take([3, 4])] == [3, 4]
+        with pytest.raises(KeyError, match="no request 'req_1' was captured"):
+            capture.take(requests=["req_1"])
+        with pytest.raises(RuntimeError, match="no sequence is in progress"):
+            capture.reorder([0])
+
+
+def test_rows_for_which_there_is_no_memory_are_reported_and_missing(model: Any) -> None:
+    need = routecap.memory(layers=3, k=2, experts=8, rows=64).page_bytes
+    with attach(model, rows=64, budget_bytes=need) as capture:
+        forward(model)
+        with pytest.warns(RuntimeWarning, match="4 rows in all are missing for want of memory"):
+            routings = capture.take()
+    assert sorted(routing.coverage().rows_complete for routing in routings) == [0, 4]
+
+
+# ---- Threads
+
+
+def test_forward_passes_may_come_from_any_thread(model: Any) -> None:
+    with attach(model) as capture:
+        thread = threading.Thread(target=forward, args=(model,))
+        thread.start()
+        thread.join()
+        expect = capture.take()
+        forward(model)
+        assert [(routing.ids() == other.ids()).all() for routing, other in zip(capture.take(), expect, strict=True)] == [True, True]
+
+
+def test_a_second_forward_pass_at_the_same_time_is_refused_and_the_first_is_right(model: Any) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(*unused: Any) -> None:
+        inside.set()
+        assert go_on.wait(30)
+
+    with attach(model) as capture:
+        hook = model.model.layers[1].register_forward_hook(hold)
+        thread = threading.Thread(target=forward, args=(model,))
+        thread.start()
+        assert inside.wait(30)
+        hook.remove()
+        with pytest.raises(RuntimeError, match="two threads run the model at the same time"):
+            forward(model, TOKENS.flip(0))
+        with pytest.raises(RuntimeError, match="the model is running"):
+            capture.take()
+        go_on.set()
+        thread.join()
+        first = capture.take()
+        forward(model)
+        assert len(first) == 2 and all((routing.ids() == other.ids()).all() for routing, other in zip(first, capture.take()))
+
+
+def test_a_second_generation_at_the_same_time_is_refused(model: Any) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(tokens: torch.Tensor, scores: Any, **options: Any) -> torch.Tensor:
+        inside.set()
+        assert go_on.wait(30)
+        return torch.zeros(len(tokens), dtype=torch.bool)
+
+    def run() -> None:
+        model.generate(input_ids=TOKENS, max_new_tokens=3, do_sample=False, eos_token_id=None, stopping_criteria=[hold])
+
+    with attach(model) as capture:
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert inside.wait(30)
+        with pytest.raises(RuntimeError, match="generate is running on this model already"):
+            model.generate(input_ids=TOKENS, max_new_tokens=3)
+        with pytest.raises(RuntimeError, match="two threads|generate is running"):
+            forward(model)
+        go_on.set()
+        thread.join()
+        assert [routing.complete for routing in capture.take()] == [True, True]

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Runs the main job, and looks at the page of routings in a real browser, Debian's Chromium without a window: what it shows, what happens when one
+# points and clicks, that nothing is fetched and nothing goes wrong. Screenshots are left in build/html.
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+
+need chromium=chromium
+bash examples/run.sh | tee "$build/run.log"
+[ "${PIPESTATUS[0]}" = 0 ] || exit 1
+install_library > /dev/null
+install_python
+install_package
+mkdir -p "$build/html"
+export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package
+"$build/python/bin/python" examples/html/check.py "$build/html" "$build/run" "$build/run.log"

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs the example with the model of examples/model, and the tests of routecap.transformers on the CPU. usage: check.sh [PREFIX]
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+
+use_library "$@"
+install_package
+install_transformers
+export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 PYTHONPATH=$package
+set +e
+
+check "every row of a generation and of a packed batch is what the routers chose" prints " 0 of them differ from what hooks on the routers saw" \
+    "$transformers_python" examples/transformers/capture.py examples/model/weights "int main(" "import numpy as " "#" --save "$build/transformers_run"
+check "the files are there" test -s "$build/transformers_run/sequence-2.routecap"
+tests "tests" "$transformers_python" -m pytest bindings/python/tests/transformers
+closing
