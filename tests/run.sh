@@ -39,7 +39,6 @@ run() {
         say "failed: $*"
     fi
 }
-closing() { say "$passed checks passed, $failed failed"; [ $failed = 0 ]; }
 
 # ---- Suites
 
@@ -52,7 +51,7 @@ headers() {
         echo "#include \"$source\"" > "$build/kernel.cc"
         run c++ -std=c++20 -Wall -Wextra -Werror -Iinclude -I. -fsyntax-only "$build/kernel.cc"
     done
-    for source in examples/*.c tests/abi/layout.c; do run cc -std=c11 -Wall -Wextra -pedantic -Werror -Iinclude -fsyntax-only "$source"; done
+    for source in examples/*.c tests/abi/*.c tests/loading/*.c; do run cc -std=c11 -Wall -Wextra -pedantic -Werror -Iinclude -fsyntax-only "$source"; done
     closing
 }
 
@@ -60,6 +59,8 @@ abi() {
     cmake --preset debug && cmake --build --preset debug -j "$jobs" || return 1
     run bash tests/abi/check.sh build/debug/libroutecap.so include cc
     run bash tests/abi/prove.sh "$root" c++
+    run cc -std=c11 -Wall -Wextra -pedantic -Werror -g -Itests/abi/frozen tests/abi/consumer.c -o "$build/abi_consumer" -ldl
+    run "$build/abi_consumer" build/debug/libroutecap.so
     closing
 }
 
@@ -117,6 +118,7 @@ routing() { install_python && "$build/python/bin/python" tests/taps/route.py "$l
 # The packages, each against the installed library; on CUDA with the driver that needs no device, which the suite "tests" has built.
 export ROUTECAP_FAKE_CUDA=$build/tests/fake
 python_package() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash bindings/python/test.sh "$prefix"; }
+loading() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash tests/loading/check.sh "$library" "$build/tests/fake"; }
 rust_package() { bash bindings/rust/test.sh "$prefix"; }
 go_package() { bash bindings/go/test.sh "$prefix"; }
 
@@ -128,18 +130,14 @@ every_binding() {
     closing
 }
 
-examples() {
-    install_llama && build_llama_example || return 1
-    local model
-    for model in qwen3moe deepseek2 gpt-oss; do
-        run capture_llama "$model" LICENSE:700 include/routecap.h:150 README.md:33
-        run capture_llama "$model" LICENSE:1 README.md:1
-        run capture_llama "$model" --prune LICENSE:200 README.md:50 include/routecap.h:7
-        run scenarios_llama "$model"
-    done
-    run bash examples/model/check.sh  # with the torch that the suite "python" has fetched
+# The same routing in every engine. The three that are slow to build belong to --full.
+other_engines() {
+    local example
+    for example in llama_cpp_rust ollama_go candle; do run bash "examples/$example/check.sh" "$prefix"; done
     closing
 }
+engines() { bash tests/engines/check.sh --without rust --without ollama --without candle --library "$prefix"; }
+every_engine() { bash tests/engines/check.sh --full --library "$prefix"; }
 
 bench() {
     run build/tests/bench/bench --quick --json "$build/bench.json"
@@ -153,14 +151,22 @@ bench() {
     closing
 }
 
-more_random() { ROUTECAP_TEST_EFFORT=25 build/tests/model; }
+more_random() { run build/tests/fuzz/fuzz_operations --generated 200000; closing; }
+more_faults() {
+    run env ROUTECAP_FAULT_STRIDE=0 LD_LIBRARY_PATH=build/tests/fake ROUTECAP_TEST_BACKEND=cuda build/tests/fault/faults
+    closing
+}
 valgrinded() {
     need valgrind=valgrind
     local program
+    local valgrind=(valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,possible)
     for program in scenarios api; do
-        run valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,possible "build/tests/$program" \
-            --gtest_filter='-*F24*:*F27_memory*:*F34*:Sizes.*:Lifecycle.forked_child:Steps.tickets*'
+        run "${valgrind[@]}" "build/tests/$program" --gtest_filter='-*F24*:*F27_memory*:*F34*:Sizes.*:Lifecycle.forked_child:Steps.tickets*'
     done
+    run "${valgrind[@]}" build/loading/loading "$library" build/loading/copy/libroutecap.so.0
+    run "${valgrind[@]}" build/consumers/linked
+    run "${valgrind[@]}" build/consumers/loaded "$library"
+    run "${valgrind[@]}" build/abi_consumer "$library"
     closing
 }
 
@@ -179,18 +185,32 @@ suite tests against_installed
 suite asan-ubsan sanitized asan
 suite tsan sanitized tsan
 suite routing routing
+suite fuzz bash tests/fuzz/run.sh
+suite soak bash tests/soak/check.sh
 suite python python_package
+suite loading loading
 suite rust rust_package
 suite go go_package
 suite every-binding every_binding
-suite examples examples
+suite llama-cpp bash examples/llama_cpp/check.sh
+suite model bash examples/model/check.sh
+suite transformers bash examples/transformers/check.sh "$prefix"
+suite replay bash examples/replay/check.sh "$prefix"
+suite ray bash examples/ray/check.sh "$prefix"
+suite html bash examples/html/check.sh
+suite engines engines
 suite bench bench
 if [ $full = 1 ]; then
+    suite other-engines other_engines
+    suite every-engine every_engine
+    suite vllm bash examples/vllm/check.sh
     suite more-random more_random
+    suite more-faults more_faults
+    suite fuzz-proof bash tests/fuzz/prove.sh
     suite valgrind valgrinded
 fi
 
 say
 printf '%s\n' "${results[@]}"
-[ $full = 1 ] || say "left out without --full: more-random, valgrind"
+[ $full = 1 ] || say "left out without --full: other-engines, every-engine, vllm, more-random, more-faults, fuzz-proof, valgrind"
 [ $failures = 0 ]

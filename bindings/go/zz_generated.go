@@ -658,7 +658,8 @@ const (
 	PolicyReplace Policy = 1
 )
 
-// Why a cell is missing.
+// Why a cell is missing. Where two rows of one position lack it the first one's reason stays, unless that row has no
+// valid cell and the other has.
 const (
 	// MissingAbsent is ROUTECAP_MISSING_ABSENT: no row is kept: never issued, lost, refused, cut, taken, not begun or not
 	// in the snapshot
@@ -1102,7 +1103,7 @@ type cSegment struct {
 }
 
 // cView is routecap_view. A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but
-// for the first: its reason, Missing*.
+// for the first: its reason, Missing*, or UNWRITTEN where it is anything else, as it may be in foreign bytes.
 type cView struct {
 	structSize      uint32
 	dtype           DType

@@ -27,14 +27,15 @@ done
 [ ${#only[@]} = 0 ] || targets=("${only[@]}")
 
 build() {
-    local to=$1 target source flags=(-g -O1 -std=c++20 -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    local to=$1 target source flags=(-gline-tables-only -O1 -std=c++20 -fno-omit-frame-pointer -fno-sanitize-recover=all)
     cd "$here/../.." && . examples/setup.sh
     need clang++-14=clang-14 "/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-$(uname -m).a=libclang-rt-14-dev" cmake=cmake \
         ninja=ninja-build python3=python3 /usr/include/gtest/gtest.h=libgtest-dev
-    mkdir -p "$to/objects"
-    mkdir -p "$build/fuzz"
-    cmake -S . -B "$build/fuzz/library" -G Ninja -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-        -DBUILD_SHARED_LIBS=OFF -DROUTECAP_CUDA=OFF -DROUTECAP_SANITIZE=fuzzer-no-link,address,undefined > "$build/fuzz/configure.log" ||
+    mkdir -p "$to/objects" "$build/fuzz"
+    rm -rf "$to/seeds"
+    cmake -S . -B "$build/fuzz/library" -G Ninja -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=Fuzz \
+        -DCMAKE_CXX_FLAGS_FUZZ='-O1 -gline-tables-only' -DBUILD_SHARED_LIBS=OFF -DROUTECAP_CUDA=OFF \
+        -DROUTECAP_SANITIZE=fuzzer-no-link,address,undefined > "$build/fuzz/configure.log" ||
         { cat "$build/fuzz/configure.log"; exit 1; }
     cmake --build "$build/fuzz/library" -j "$(nproc)" > "$build/fuzz/build.log" || { cat "$build/fuzz/build.log"; exit 1; }
     for source in model check ../support/device "${targets[@]}"; do
@@ -69,7 +70,7 @@ fuzz() {
     rm -f "$directory/logs/$target".*
     for job in $(seq "$workers"); do
         ( TIMEFORMAT='%U %S'
-          time "$directory/fuzz_$target" -max_total_time="$seconds" -max_len=1024 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
+          time "$directory/fuzz_$target" -max_total_time="$seconds" -max_len=1024 -len_control=0 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
               -artifact_prefix="$directory/failures/$target-" "$corpus" > "$directory/logs/$target.$job" 2>&1
         ) 2> "$directory/logs/$target.$job.time" &
     done

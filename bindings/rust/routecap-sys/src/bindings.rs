@@ -189,7 +189,7 @@ pub struct routecap_config {
     pub flags: u32,
     /// ROUTECAP_ID_SPACE_*: what the recorded ids are; travels with every routing
     pub id_space: i32,
-    /// open at a time; default 65536
+    /// open at a time; default 65536, at most 16777216
     pub max_requests: u32,
     /// 0
     pub reserved: u32,
@@ -442,15 +442,16 @@ unsafe extern "C" {
     /// @param config    The arrays it points to are copied.
     /// @param capturer  Receives the capturer, to be passed to routecap_capturer_destroy; NULL on error.
     /// @return ROUTECAP_ERR_NO_BACKEND: the backend is not in this build or not usable on this machine; ROUTECAP_ERR_DRIVER_TOO_OLD;
-    /// ROUTECAP_ERR_DEVICE;
-    ///         ROUTECAP_ERR_THREAD.
+    /// ROUTECAP_ERR_DEVICE,
+    ///         ROUTECAP_ERR_DEVICE_LOST; ROUTECAP_ERR_THREAD.
     pub fn routecap_capturer_create(config: *const routecap_config, capturer: *mut *mut routecap_capturer) -> i32;
 }
 unsafe extern "C" {
     /// Destroy a capturer. NULL is allowed.
     ///
     /// Waits until all steps issued so far have landed; after it returns the library touches no memory of the engine. Routings stay valid, and
-    /// those of routecap_request_finish are ready; threads that wait for one may go on waiting meanwhile. In a forked child it does nothing.
+    /// those of routecap_request_finish are ready, even where there is no memory left to hand their rows over: those rows are missing then. Threads
+    /// that wait for a routing may go on waiting meanwhile. In a forked child it does nothing.
     pub fn routecap_capturer_destroy(capturer: *mut routecap_capturer);
 }
 unsafe extern "C" {
@@ -533,7 +534,7 @@ unsafe extern "C" {
     ///
     /// @param sink  rows >= the capturer's rows, k == the capturer's k.
     /// @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too small, another k); ROUTECAP_ERR_DTYPE;
-    ///         ROUTECAP_ERR_STATE (the address of a layer is fixed).
+    ///         ROUTECAP_ERR_STATE (the address of a layer is fixed); ROUTECAP_ERR_DEVICE, ROUTECAP_ERR_DEVICE_LOST.
     pub fn routecap_sink_bind(capturer: *mut routecap_capturer, first_layer: u32, layers: u32, sink: *const routecap_sink) -> i32;
 }
 unsafe extern "C" {
@@ -623,7 +624,7 @@ unsafe extern "C" {
     ///
     /// Call it after top-k and before anything rewrites the ids. Rows of one layer may come in several calls (micro-batches, chunks) as long as
     /// they are disjoint: of a row recorded twice one is kept, the first where the order is known. If begin and both records were made outside
-    /// graph capture, with nothing issued, discarded or captured since, and neither row_index nor live_rows nor row_base, the second call is
+    /// graph capture, with no snapshot, issue, discard or capture since, and neither row_index nor live_rows nor row_base, the second call is
     /// refused with ROUTECAP_ERR_CONFLICT; otherwise its cells are dropped, counted, and reported by routecap_step_finalize. Rows at or beyond
     /// the number begun are dropped and counted; without a begin, that is all rows.
     ///
@@ -1260,7 +1261,7 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     /// Open a request that begins with rows 0..rows-1 of another: several samples of one prompt, a beam. The pages are shared, not copied. Rows in
-    /// flight are included once they land; provisional rows are not.
+    /// flight are included once they land; provisional rows are not. Without memory for its table of pages the child's shared rows are missing.
     ///
     /// Until the rows of steps in flight have landed, the shared rows cannot be taken from the parent (ROUTECAP_ERR_NOT_READY).
     ///
@@ -1512,7 +1513,9 @@ unsafe extern "C" {
     /// @param needed      Receives the bytes that dst needs; may be NULL. Set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
     /// @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is written);
     ///         ROUTECAP_ERR_DTYPE (ids up to experts-1, or the fill, do not fit); ROUTECAP_ERR_UNKNOWN_LAYER;
-    ///         ROUTECAP_ERR_ARGUMENT (strides that make cells overlap; a fill that is an expert id).
+    ///         ROUTECAP_ERR_ARGUMENT (strides that do not put all layers of a row before the next row, or all rows of a layer before the next layer;
+    /// a
+    ///         fill that is an expert id).
     pub fn routecap_request_extract_into(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -1619,7 +1622,7 @@ pub struct routecap_segment {
     pub ids: *const ::core::ffi::c_void,
     /// [rows, validity_bytes]: bit l % 8 of byte l / 8 is set if layer l is valid; NULL: all are
     pub validity: *const u8,
-    /// [rows] the tag of each row; NULL: `tag` is that of all
+    /// [rows] the tag of each row, without meaning where all cells are ABSENT; NULL: `tag` is that of all
     pub tags: *const u64,
     pub tag: u64,
 }
@@ -1643,7 +1646,8 @@ impl Default for routecap_segment {
         }
     }
 }
-/// A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but for the first: its reason, ROUTECAP_MISSING_*.
+/// A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but for the first: its reason,
+/// ROUTECAP_MISSING_*, or UNWRITTEN where it is anything else, as it may be in foreign bytes.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_view {
@@ -1903,7 +1907,7 @@ unsafe extern "C" {
     /// header_bytes and bytes before you make room for them.
     ///
     /// @param data   The first bytes of it.
-    /// @param bytes  ROUTECAP_SERIALIZED_MIN or more (ROUTECAP_ERR_BUFFER_TOO_SMALL otherwise).
+    /// @param bytes  ROUTECAP_SERIALIZED_MIN or more (ROUTECAP_ERR_BUFFER_TOO_SMALL otherwise, unless the first bytes show that it is none).
     /// @param info   Filled.
     /// @return ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL.
     pub fn routecap_serialized_info(data: *const ::core::ffi::c_void, bytes: usize, info: *mut routecap_serialized) -> i32;
