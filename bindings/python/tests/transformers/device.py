@@ -26,8 +26,8 @@ from routecap.transformers import attach
 
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
 ON_GPU = DEVICE != "cpu"
-# Whose experts can be computed without asking the device, and so be captured into a graph. Not gpt_oss, which has no attention but the eager one, whose
-# mask comes in part from the host.
+# Whose experts can be computed without asking the device, and so be captured into a graph. Not gpt_oss, which has no attention but the eager one,
+# whose mask comes in part from the host.
 IN_GRAPHS = ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3", "glm4_moe", "minimax_m2", "granitemoe", "ernie4_5_moe", "llama4_text"]
 SEQUENCES, PROMPT, STEPS = 5, 9, 24
 
