@@ -4,8 +4,6 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
-#include <numeric>
-#include <utility>
 
 #include "../fuzz/check.h"
 

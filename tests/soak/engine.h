@@ -47,7 +47,7 @@ struct Sequence {
     size_t taken = 0;  // rows that were taken, in parts
     std::vector<std::pair<routecap_routing *, model::RoutingPtr>> parts;
 
-    std::mutex mutex;  // guards tokens, for readers
+    std::mutex mutex;  // guards what follows, for readers
     std::vector<uint64_t> tokens;
     std::vector<std::string> history;
 };
