@@ -107,6 +107,22 @@ const fake_cuda *fake() {
     return driver;
 }
 
+fake_cuda_live live() {
+    fake_cuda_live now{};
+    if (driver != nullptr) driver->live(&now);
+    return now;
+}
+
+void expect_same(const fake_cuda_live &before) {
+    const fake_cuda_live now = live();
+    EXPECT_EQ(now.device_allocations, before.device_allocations);
+    EXPECT_EQ(now.host_allocations, before.host_allocations);
+    EXPECT_EQ(now.streams, before.streams);
+    EXPECT_EQ(now.events, before.events);
+    EXPECT_EQ(now.user_objects, before.user_objects);
+    EXPECT_EQ(now.primary_references, before.primary_references);
+}
+
 void enter(const char *function) {
     called = function;
     in_library = true;

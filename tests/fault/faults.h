@@ -47,6 +47,9 @@ public:
 
 // The fake driver, or null on the host backend. The first call, before anything else, makes this thread one of the test.
 const fake_cuda *fake();
+// What it holds for the library: nothing on the host backend. And that it holds as much as before.
+fake_cuda_live live();
+void expect_same(const fake_cuda_live &before);
 
 void enter(const char *function);
 void leave();

@@ -27,12 +27,6 @@ uint64_t stride() {
     return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
 }
 
-fake_cuda_live live() {
-    fake_cuda_live now{};
-    if (faults::fake() != nullptr) faults::fake()->live(&now);
-    return now;
-}
-
 // A capturer, a step, its rows. It also gives back what graphs of capturers before it held.
 void expect_that_a_new_capturer_works() {
     Rig rig;
@@ -52,7 +46,7 @@ bool gives_back(const std::string &function) {
 uint64_t run(const Plan &plan, bool manual) {
     SCOPED_TRACE(faults::text(plan) + (manual ? ", without a worker" : ""));
     const fake_cuda *fake = faults::fake();
-    const fake_cuda_live before = live();
+    const fake_cuda_live before = faults::live();
     bool all_given_back = true;
     uint64_t count = 0;
     {
@@ -70,15 +64,7 @@ uint64_t run(const Plan &plan, bool manual) {
     }
     if (fake != nullptr) fake->reset();
     expect_that_a_new_capturer_works();
-    if (all_given_back) {
-        const fake_cuda_live now = live();
-        EXPECT_EQ(now.device_allocations, before.device_allocations);
-        EXPECT_EQ(now.host_allocations, before.host_allocations);
-        EXPECT_EQ(now.streams, before.streams);
-        EXPECT_EQ(now.events, before.events);
-        EXPECT_EQ(now.user_objects, before.user_objects);
-        EXPECT_EQ(now.primary_references, before.primary_references);
-    }
+    if (all_given_back) faults::expect_same(before);
     return count;
 }
 

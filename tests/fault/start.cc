@@ -70,18 +70,9 @@ void expect_unavailable(const std::string &because) {
     EXPECT_STATUS(ROUTECAP_OK, create(ROUTECAP_BACKEND_HOST));
 }
 
-fake_cuda_live live() {
-    fake_cuda_live now;
-    faults::fake()->live(&now);
-    return now;
-}
+// The fake driver holds what it did, and was called in no wrong way.
 void expect_same(const fake_cuda_live &before) {
-    const fake_cuda_live now = live();
-    EXPECT_EQ(now.device_allocations, before.device_allocations);
-    EXPECT_EQ(now.host_allocations, before.host_allocations);
-    EXPECT_EQ(now.streams, before.streams);
-    EXPECT_EQ(now.events, before.events);
-    EXPECT_EQ(now.primary_references, before.primary_references);
+    faults::expect_same(before);
     EXPECT_EQ(faults::fake()->violations(), 0u) << faults::fake()->violation_text();
 }
 
@@ -185,7 +176,7 @@ TEST_F(Start, every_allocation_of_the_first_create_fails) {
 TEST_F(Start, a_worker_thread_is_refused) {
     in_child([] {
         EXPECT_STATUS(ROUTECAP_OK, create(ROUTECAP_BACKEND_CUDA));
-        const fake_cuda_live before = live();
+        const fake_cuda_live before = faults::live();
         pthread_attr_t usual, huge;
         pthread_getattr_default_np(&usual);
         pthread_attr_init(&huge);
@@ -208,7 +199,7 @@ TEST_F(Start, memory_of_either_kind_is_refused) {
         for (const auto &[result, status] : {std::pair(kOutOfMemory, ROUTECAP_ERR_NO_MEMORY), {kNotPermitted, ROUTECAP_ERR_DEVICE}})
             in_child([&, result = result, status = status] {
                 EXPECT_STATUS(ROUTECAP_OK, create(ROUTECAP_BACKEND_CUDA));
-                const fake_cuda_live before = live();
+                const fake_cuda_live before = faults::live();
                 faults::fake()->fail_from(function, 1, result);
                 EXPECT_STATUS(status, create(ROUTECAP_BACKEND_CUDA));
                 EXPECT_NE(std::string(routecap_last_error()).find(function), std::string::npos) << routecap_last_error();

@@ -8,7 +8,6 @@ set +e
 library=${1:-$(find "$prefix" -name libroutecap.so.0)}
 fake=${2:-$build/tests/fake}
 work=$build/loading
-passed=0 failed=0
 run() {
     if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)) && say "failed: $*"; fi
 }
@@ -25,5 +24,4 @@ torch_python=${ROUTECAP_TORCH_PYTHON:-}
 for order in before after both; do
     run env PYTHONDONTWRITEBYTECODE=1 "$torch_python" tests/loading/beside_torch.py "$library" "$work/copy/libroutecap.so.0" $order
 done
-say "$passed checks passed, $failed failed"
-[ $failed = 0 ]
+closing
