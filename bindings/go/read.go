@@ -63,7 +63,7 @@ func DefaultCopyOptions() CopyOptions {
 // A Fill that is an expert id needs a mask or Strict: missing cells must not pass for routing.
 //
 // Result and errors: as Extract, and ErrBufferTooSmall, dst or mask, and nothing is written; ErrDType, the ids or the fill do not fit;
-// ErrUnknownLayer; ErrArgument, strides that make cells overlap, or a fill that is an expert id.
+// ErrUnknownLayer; ErrArgument, strides that mix the cells of rows and layers, or a fill that is an expert id.
 func ExtractInto[T ID](c *Capturer, request Request, first, rows uint64, options CopyOptions, dst []T, mask []uint8) (
 	needed uint64, r Result, err error) {
 	return copyIDs(&options, dst, func(p unsafe.Pointer, bytes uintptr, needed *uint64) (Result, error) {

@@ -199,7 +199,9 @@ class Routing:
         row_stride, layer_stride = options["row_stride"] or dense[0], options["layer_stride"] or dense[1]
         places = [row * row_stride + layer * layer_stride for row in range(n) for layer in range(len(chosen))]
         used = [place + column for place in places for column in range(k)]
-        check(len(set(used)) == len(used) and min(used, default=0) >= 0)
+        check(min(row_stride, layer_stride) >= 0)
+        check(n <= 1 or len(chosen) <= 1 or row_stride >= (len(chosen) - 1) * layer_stride + k or layer_stride >= (n - 1) * row_stride + k)
+        check(len(set(used)) == len(used))
         needed = (max(used) + 1) * size if used else 0
         if dst_bytes is None and mask_bytes is None and needed:
             raise Failure("ERR_BUFFER_TOO_SMALL", needed=needed)

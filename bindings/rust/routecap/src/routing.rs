@@ -186,8 +186,8 @@ impl Routing {
     /// # Errors
     ///
     /// [`BufferTooSmall`](crate::ErrorKind::BufferTooSmall) (nothing is written); [`DType`](crate::ErrorKind::DType) if ids or the fill do not fit
-    /// into `T`; [`UnknownLayer`](crate::ErrorKind::UnknownLayer); [`Argument`](crate::ErrorKind::Argument) for strides that make cells overlap,
-    /// or a fill that is an expert id with neither mask nor strictness; when strict [`Incomplete`](crate::ErrorKind::Incomplete) and
+    /// into `T`; [`UnknownLayer`](crate::ErrorKind::UnknownLayer); [`Argument`](crate::ErrorKind::Argument) for strides that mix the cells of rows
+    /// and layers, or a fill that is an expert id with neither mask nor strictness; when strict [`Incomplete`](crate::ErrorKind::Incomplete) and
     /// [`Recomputed`](crate::ErrorKind::Recomputed).
     pub fn copy_to<T: IdElement>(&self, dst: &mut [T], mask: Option<&mut [bool]>, options: &CopyOptions) -> Result<Completeness> {
         copy_into(options, dst, mask, &|options, dst, bytes, mask, mask_bytes, needed| {
