@@ -14,38 +14,8 @@ tools=$work/tools
 library=$(find "$prefix" -name libroutecap.so.0)
 fake=${ROUTECAP_FAKE_CUDA:-$(find "$build" -path '*/fake/libcuda.so.1' -printf '%h\n' 2> /dev/null | head -n 1)}
 export PYTHONDONTWRITEBYTECODE=1 ROUTECAP_HEADER=$root/include/routecap.h
-passed=0 failed=0 left_out=()
+left_out=()
 mkdir -p "$work"
-
-# run NAME COMMAND...: one check.
-run() {
-    local name=$1
-    shift
-    say "-- $name"
-    if "$@" > "$work/check.log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        tail -n 60 "$work/check.log"
-        say "failed: $name"
-    fi
-}
-# tests NAME COMMAND...: pytest; each of its tests is a check.
-tests() {
-    local name=$1 closing count
-    shift
-    say "-- $name"
-    "$@" -p no:cacheprovider -q --tb=short > "$work/pytest.log" 2>&1
-    local status=$?
-    closing=$(tail -n 1 "$work/pytest.log")
-    count() { grep -oE "[0-9]+ $1" <<< "$closing" | grep -oE '[0-9]+' || echo 0; }
-    say "   $closing"
-    passed=$((passed + $(count passed)))
-    failed=$((failed + $(count failed) + $(count error)))
-    [ $status = 0 ] && [ "$(count skipped)" = 0 ] && return
-    [ "$(count failed)" != 0 ] || [ "$(count error)" != 0 ] || failed=$((failed + 1)) # it collected nothing, crashed, or left something out
-    tail -n 60 "$work/pytest.log"
-}
 
 # ---- The tools
 
@@ -61,10 +31,10 @@ wheel() {
     local name=$1
     shift
     rm -rf "${work:?}/$name/wheel"
-    run "the wheel $name is built" env PATH="$tools/bin:$PATH" "$tools/bin/pip" wheel --disable-pip-version-check --no-deps --no-build-isolation \
+    check "the wheel $name is built" env PATH="$tools/bin:$PATH" "$tools/bin/pip" wheel --disable-pip-version-check --no-deps --no-build-isolation \
         -w "$work/$name/wheel" -C build-dir="$work/$name/cmake" "$@" "$package"
     wheel=$(ls "$work/$name"/wheel/routecap-*-cp311-abi3-*.whl 2> /dev/null)
-    [ -n "$wheel" ] || { say "$passed checks passed, $((failed + 1)) failed"; exit 1; }
+    [ -n "$wheel" ] || { failed=$((failed + 1)); closing; exit 1; }
 }
 # in_empty_environment: installs $wheel where there is neither a compiler nor anything else, and runs the example and the command there.
 in_empty_environment() {
@@ -76,28 +46,28 @@ in_empty_environment() {
 # ---- Wheels
 
 wheel sources -C cmake.define.ROUTECAP_CUDA=OFF
-run "the wheel built from the sources runs in an empty environment" in_empty_environment
+check "the wheel built from the sources runs in an empty environment" in_empty_environment
 
 wheel installed -C cmake.define.ROUTECAP_LIBRARY="$library"
-run "the wheel over an installed library has none in it" bash -c "! python3 -m zipfile -l '$wheel' | grep -q libroutecap"
+check "the wheel over an installed library has none in it" bash -c "! python3 -m zipfile -l '$wheel' | grep -q libroutecap"
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") wheel pkgconfig -C cmake.define.ROUTECAP_PKGCONFIG=ON
-run "the wheel over the library that pkg-config finds works" in_empty_environment
+check "the wheel over the library that pkg-config finds works" in_empty_environment
 
 wheel bundled -C cmake.define.ROUTECAP_BUNDLE="$library"
-run "the wheel runs in an empty environment without compilers" in_empty_environment
+check "the wheel runs in an empty environment without compilers" in_empty_environment
 for file in routecap/libroutecap.so.0 licenses/LICENSE routecap/py.typed routecap/page.html; do
-    run "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"
+    check "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"
 done
-run "auditwheel finds system libraries only" bash -c "'$tools/bin/auditwheel' show '$wheel' | tee '$work/audit' && grep -q manylinux_ '$work/audit'"
-run "abi3audit finds the stable ABI of 3.11 only" "$tools/bin/abi3audit" --strict --assume-minimum-abi3 3.11 "$wheel"
+check "auditwheel finds system libraries only" bash -c "'$tools/bin/auditwheel' show '$wheel' | tee '$work/audit' && grep -q manylinux_ '$work/audit'"
+check "abi3audit finds the stable ABI of 3.11 only" "$tools/bin/abi3audit" --strict --assume-minimum-abi3 3.11 "$wheel"
 rm -rf "$work/unpacked" && python3 -m zipfile -e "$wheel" "$work/unpacked"
-run "nothing in the wheel needs CUDA" bash -c "! readelf -d '$work/unpacked'/routecap/*.so* | grep -E 'NEEDED.*(cuda|nvidia|torch)'"
+check "nothing in the wheel needs CUDA" bash -c "! readelf -d '$work/unpacked'/routecap/*.so* | grep -E 'NEEDED.*(cuda|nvidia|torch)'"
 
 # ---- Types
 
-run "mypy --strict finds nothing in the package" env -C "$package" "$tools/bin/mypy" --cache-dir "$work/mypy" src/routecap
-run "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
-run "pyright finds nothing" env -C "$package" "$tools/bin/pyright" --pythonpath "$work/tested/bin/python"
+check "mypy --strict finds nothing in the package" env -C "$package" "$tools/bin/mypy" --cache-dir "$work/mypy" src/routecap
+check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
+check "pyright finds nothing" env -C "$package" "$tools/bin/pyright" --pythonpath "$work/tested/bin/python"
 
 # ---- Tests
 
@@ -112,7 +82,7 @@ every_mutant_fails() {
         > "$work/mutants.log"
     tail -n 1 "$work/mutants.log" | grep '^100 failed' && ! tail -n 1 "$work/mutants.log" | grep passed
 }
-run "the replayer fails every vector that is wrong" every_mutant_fails
+check "the replayer fails every vector that is wrong" every_mutant_fails
 if [ -n "$fake" ]; then
     tests "the CUDA backend" env LD_LIBRARY_PATH="$fake" FAKE_CUDA_ABORT=1 "$python" -m pytest "$package/tests/cuda"
 else
@@ -125,8 +95,7 @@ else
     tests "the drop-in module, without torch" "$python" -m pytest "$package/tests/vllm"
     left_out+=("torch (no ROUTECAP_TORCH_PYTHON)")
 fi
-run "the benchmark runs" "$python" "$package/bench_python.py"
+check "the benchmark runs" "$python" "$package/bench_python.py"
 
 [ ${#left_out[@]} = 0 ] || say "left out: ${left_out[*]}"
-say "$passed checks passed, $failed failed"
-[ $failed = 0 ]
+closing
