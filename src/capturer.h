@@ -122,7 +122,7 @@ private:
     bool overlaps(const Issue &issue, const Request &request, uint32_t index) const;
     int32_t issue_span(Issue &issue, uint32_t index);
     int32_t issue_special(Issue &issue, uint32_t index);
-    void hand_over(Issue &issue, const routecap_span &span, Request &request, const StepSpan &step_span);
+    void hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end, uint64_t pages, uint64_t draft_index);
 
     // changing.cc; with the mutex held. Those that return a status have reported it.
     routecap_request open_one(RowStore::Policy policy);

@@ -35,7 +35,7 @@ int32_t Capturer::open(const routecap_open_options *options, routecap_request *r
     try {
         for (; opened < count; opened++) requests[opened] = open_one(policy);
     } catch (const std::bad_alloc &) {
-        for (size_t i = 0; i < opened; i++) capture_->requests.close(requests[i]);
+        for (size_t i = 0; i < opened; i++) capture_->requests.close(*capture_->requests.find(requests[i]), requests[i]);
         std::fill_n(requests, count, routecap_request{0});
         throw;
     }
@@ -204,7 +204,7 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     *routing = &request->captured->routing;
     (*routing)->expect(after, expected);
     capture_->filing.append(after, Finish{CapturedPtr(request->captured.release()), all ? length : rows, all});
-    capture_->requests.close(handle);
+    capture_->requests.close(*request, handle);
     return ROUTECAP_OK;
 }
 
@@ -225,7 +225,7 @@ int32_t Capturer::close_one(routecap_request handle) {
     capture_->filing.make_room();
     cut_in_flight(*request, 0);
     capture_->filing.append(request->after(), Close{std::move(request->captured)});
-    capture_->requests.close(handle);
+    capture_->requests.close(*request, handle);
     return ROUTECAP_OK;
 }
 
@@ -248,8 +248,9 @@ int32_t Capturer::batch(Item *items, size_t item_size, size_t count, One one) {
     {
         std::lock_guard lock(capture_->mutex);
         for (size_t i = 0; i < count; i++) {
-            if (i + Requests::kAhead < count) capture_->requests.prefetch(at(items, item_size, i + Requests::kAhead).request);
+            if (i + Requests::kAhead < count) capture_->requests.prefetch(at(items, item_size, i + Requests::kAhead).request, false);
             if (i + Requests::kAhead / 2 < count) capture_->requests.prefetch_more(at(items, item_size, i + Requests::kAhead / 2).request);
+            capture_->filing.prefetch_log(Requests::kAhead);
             Item &item = at(items, item_size, i);
             try {
                 item.status = one(item);

@@ -95,6 +95,10 @@ public:
     void make_room(size_t entries = 1) {
         if (log_.size() + entries > log_.capacity()) log_.reserve(std::max(2 * log_.capacity(), log_.size() + entries));
     }
+    // Starts fetching where the entries go that come after the next `ahead`: a worker's core has it.
+    void prefetch_log(size_t ahead) const {
+        if (log_.size() + ahead < log_.capacity()) __builtin_prefetch(log_.data() + log_.size() + ahead, 1);
+    }
     template <class What>
     void append(uint64_t after, What what) {
         log_.emplace_back(after, std::move(what));

@@ -57,9 +57,12 @@ public:
         return present;
     }
 
+    // Whether it is one interval at most. Then all of it is in the object's first bytes, and clear_first() empties it.
+    bool simple() const { return more_.empty(); }
+    void clear_first() { first_ = {0, 0}; }
     void clear() {
-        first_ = {0, 0};
-        if (!more_.empty()) more_.clear();
+        clear_first();
+        more_.clear();
     }
 
 private:

@@ -78,7 +78,10 @@ int32_t Capturer::check_spans(Issue &issue) {
     checks_ = checks_ == UINT32_MAX ? 1 : checks_ + 1;
     if (checked_.size() < issue.count) checked_.resize(issue.count);
     for (uint32_t i = 0; i < issue.count; i++) {
-        if (i + Requests::kAhead < issue.count) capture_->requests.prefetch(issue.span(i + Requests::kAhead).request);
+        if (i + Requests::kAhead < issue.count) {
+            const routecap_span &ahead = issue.span(i + Requests::kAhead);
+            capture_->requests.prefetch(ahead.request, (ahead.flags & ROUTECAP_SPAN_SPECULATIVE) != 0);
+        }
         const routecap_span &span = issue.span(i);
         const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
         if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
@@ -134,22 +137,24 @@ inline int32_t Capturer::issue_span(Issue &issue, uint32_t index) {
     if (!issue.ordinary(span, *request)) return issue_special(issue, index);
     const uint64_t end = span.position + span.rows;
     request->length = std::max(request->length, end);
-    hand_over(issue, span, *request, {.rows = request->rows(),
-                                      .position = span.position,
-                                      .position_end = end,
-                                      .cut = UINT64_MAX,
-                                      .previous = request->newest,
-                                      .sink_row = span.sink_row,
-                                      .count = span.rows,
-                                      .pages = 0,
-                                      .draft_index = 0,
-                                      .speculative = false,
-                                      .device_positions = false});
+    hand_over(issue, span, *request, end, 0, 0);
     return ROUTECAP_OK;
 }
 
-inline void Capturer::hand_over(Issue &issue, const routecap_span &span, Request &request, const StepSpan &step_span) {
-    issue.step->spans[issue.step->span_count] = step_span;
+// `end` is one past its last position, `pages` what is reserved for it, `draft_index` of its first row if it is speculative.
+inline void Capturer::hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end, uint64_t pages, uint64_t draft_index) {
+    new (&issue.step->spans[issue.step->span_count])  // in place: one made beside it and copied would be read before its parts are in memory
+        StepSpan{.rows = request.rows(),
+                 .position = span.position,
+                 .position_end = end,
+                 .cut = UINT64_MAX,
+                 .previous = request.newest,
+                 .sink_row = span.sink_row,
+                 .count = span.rows,
+                 .pages = static_cast<uint32_t>(pages),
+                 .draft_index = static_cast<uint32_t>(draft_index) & 0x3fffffff,
+                 .speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0,
+                 .device_positions = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0};
     request.newest = {issue.ticket, issue.slot, issue.step->span_count};
     issue.step->span_count++;
     issue.rows_issued += span.rows;
@@ -167,7 +172,10 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
     const auto [first_page, end_page, pages, bytes] = issue.memory(span, request, pool);
     bool filed = !issue.lost && (bytes == 0 || issue.reserve(bytes, pool));
     try {  // nothing else allocates
-        if (filed && pages > 0) request.pages.add(first_page, end_page);
+        if (filed && pages > 0) {
+            request.pages.add(first_page, end_page);
+            request.changed |= !request.pages.simple();
+        }
     } catch (const std::bad_alloc &) {
         pool.unreserve(bytes);
         filed = false;
@@ -190,17 +198,7 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
     }
     request.device_positions |= device;
     if (device) issue.positions = std::max(issue.positions, span.sink_row + span.rows);
-    hand_over(issue, span, request, {.rows = request.rows(),
-                                     .position = span.position,
-                                     .position_end = end,
-                                     .cut = UINT64_MAX,
-                                     .previous = request.newest,
-                                     .sink_row = span.sink_row,
-                                     .count = span.rows,
-                                     .pages = static_cast<uint32_t>(pages),
-                                     .draft_index = static_cast<uint32_t>(draft_index) & 0x3fffffff,
-                                     .speculative = speculative,
-                                     .device_positions = device});
+    hand_over(issue, span, request, end, pages, draft_index);
     return ROUTECAP_OK;
 }
 

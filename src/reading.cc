@@ -79,6 +79,7 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
 // when it asks for a page.
 void Capturer::forget_pages(Request &request, uint64_t first, uint64_t end, RowStore &store) noexcept try {
     if (first >= end) return;
+    request.changed = true;
     request.pages.remove(first, end);
     const uint64_t page_rows = config_.shape->page_rows;
     PagePool &pool = capture_->pool;

@@ -28,18 +28,18 @@ routecap_request Requests::open(OpenPtr captured) {
     return static_cast<uint64_t>(r.generation) << 32 | (index + 1);
 }
 
-void Requests::close(routecap_request handle) {
-    Request &r = *find(handle);
+void Requests::close(Request &r, routecap_request handle) {
     r.generation++;
     count_.store(count() - 1, std::memory_order_relaxed);
     r.open = r.device_positions = false;
     r.captured.reset();
     r.length = 0;
     r.newest = {};
-    r.pages.clear();
-    free_.push_back(static_cast<uint32_t>(handle) - 1);
+    r.pages.clear_first();
+    free_.push_back(index_of(handle));
     if (!r.changed) return;
     r.changed = false;
+    r.pages.clear();
     r.drafts.clear();  // keeps its memory
     r.flagged_end = r.inherited_after = 0;
     r.operations = r.changing_first = r.changing_end = r.changing_until = 0;

@@ -46,7 +46,7 @@ struct alignas(64) Request {
     uint32_t generation = 0;
     bool open = false;
     bool device_positions = false;  // some span had them
-    bool changed = false;           // what comes after `pages` may differ from what it is in a new request
+    bool changed = false;           // what comes after the first of `pages` may differ from what it is in a new request
     uint32_t check = 0;             // the last issue that looked at this request
     uint32_t check_last = 0;        // and the last of its spans for it
     OpenPtr captured;
@@ -151,12 +151,12 @@ public:
     bool reserve(size_t count);
     // Opens one; there must be room.
     routecap_request open(OpenPtr captured);
-    void close(routecap_request handle);
+    void close(Request &request, routecap_request handle);
 
     // A handle is the generation in the upper 32 bits and one plus the index in the lower. Generations start at the capturer's nonce, so that
     // another capturer's handles are not taken for ours. Null if the handle is not an open request's.
     Request *find(routecap_request handle) {
-        const auto index = static_cast<uint32_t>(handle) - 1;
+        const uint32_t index = index_of(handle);
         if (index / kChunk >= chunks_.size()) return nullptr;
         Request &r = at(index);
         return r.generation == handle >> 32 && r.open ? &r : nullptr;
@@ -165,26 +165,29 @@ public:
     // How many are open. Any thread may ask.
     uint64_t count() const { return count_.load(std::memory_order_relaxed); }
 
-    // Start fetching, for callers with many handles, because requests lie all over memory: what find will look at, to be called for the handle kAhead
-    // ahead; then what a change or the end of the request will, for the one kAhead / 2 ahead.
+    // Start fetching, for callers with many handles, because requests lie all over memory: what find will look at, and what a draft will, to be called
+    // for the handle kAhead ahead; then what a change or the end of the request will, for the one kAhead / 2 ahead.
     static constexpr uint32_t kAhead = 16;
-    void prefetch(routecap_request handle) {
-        const auto index = static_cast<uint32_t>(handle) - 1;
+    void prefetch(routecap_request handle, bool draft) {
+        const uint32_t index = index_of(handle);
         if (index / kChunk >= chunks_.size()) return;
         __builtin_prefetch(&at(index), 1);
-        __builtin_prefetch(&at(index).drafts, 1);
+        if (draft) __builtin_prefetch(&at(index).drafts, 1);
     }
     void prefetch_more(routecap_request handle) {
-        const Request *request = find(handle);
-        if (request == nullptr) return;
-        request->captured->routing.prefetch();
-        if (!request->changed) return;
-        __builtin_prefetch(&request->operations, 1);
-        __builtin_prefetch(request->drafts.data(), 1);
+        const uint32_t index = index_of(handle);
+        if (index / kChunk >= chunks_.size()) return;
+        const Request &request = at(index);
+        if (request.captured) request.captured->routing.prefetch();
+        if (!request.changed) return;
+        __builtin_prefetch(&request.drafts, 1);
+        __builtin_prefetch(&request.operations, 1);
+        __builtin_prefetch(request.drafts.data(), 1);
     }
 
 private:
     static constexpr uint32_t kChunk = 256;
+    static uint32_t index_of(routecap_request handle) { return static_cast<uint32_t>(handle) - 1; }
     Request &at(uint32_t index) { return chunks_[index / kChunk][index % kChunk]; }
 
     const uint32_t max_requests_, nonce_;

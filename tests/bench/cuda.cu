@@ -10,6 +10,8 @@
 #include <routecap.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -400,6 +402,7 @@ public:
     }
     void close() { CHECK(routecap_request_close_batch(capturer_, requests_.data(), nullptr, requests_.size())); }
     const std::vector<routecap_request> &requests() const { return requests_; }
+    const std::vector<routecap_span> &spans() const { return spans_; }
 
     // ---- A step, in the order of its calls
     void forward(Mode mode, Calls *calls = nullptr) {
@@ -470,6 +473,10 @@ public:
             for (const auto member : {&Calls::begin, &Calls::snapshot, &Calls::issue})
                 if (!(calls.*member).empty()) (medians->*member).push_back(estimate(calls.*member).median);
         return used;
+    }
+
+    void synchronize() const {
+        for (const cudaStream_t stream : {main_.value, branch_.value}) CUDA(cudaStreamSynchronize(stream));
     }
 
     routecap_capturer *capturer() const { return capturer_; }
@@ -631,6 +638,73 @@ private:
     std::map<Mode, Graph> graphs_;
 };
 
+// ---- What passes between threads -------------------------------------------------------------------------------------
+
+// All that has to pass from an engine's thread to one that files rows, whatever the library: of each request a line of its own is looked up and
+// changed at both calls, and one line is written that the other thread has read last. Nothing is decided and no memory asked for.
+class Handover {
+public:
+    explicit Handover(uint32_t requests) : own_(requests), spans_(requests), ends_(requests), filer_([this] { file(); }) {}
+    ~Handover() {
+        given_.store(UINT32_MAX, std::memory_order_release);
+        filer_.join();
+    }
+    void issue(const std::vector<routecap_span> &spans) {
+        for (size_t i = 0; i < own_.size(); i++) {
+            ahead(i, spans_);
+            const routecap_span &span = spans[i];
+            own_[i] = {span.request, span.position + span.rows, own_[i].words[2] + 1};
+            spans_[i] = {span.request, span.position, span.rows, span.sink_row, own_[i].words[2]};
+        }
+        give();
+    }
+    void finish(std::vector<routecap_finish_item> &items) {
+        for (size_t i = 0; i < own_.size(); i++) {
+            ahead(i, ends_);
+            items[i].routing = reinterpret_cast<routecap_routing *>(&own_[i]);
+            own_[i].words[0] += 1;
+            ends_[i] = {items[i].request, items[i].rows, own_[i].words[1]};
+        }
+        give();
+    }
+    // Until the other thread has read it all.
+    void wait() const {
+        while (taken_.load(std::memory_order_acquire) != given_.load(std::memory_order_relaxed)) std::this_thread::yield();
+    }
+
+private:
+    struct alignas(64) Line {
+        uint64_t words[8];
+    };
+    using Lines = std::vector<Line>;
+    void ahead(size_t i, Lines &lines) {
+        constexpr size_t kAhead = 16;
+        if (i + kAhead >= lines.size()) return;
+        __builtin_prefetch(&own_[i + kAhead], 1);
+        __builtin_prefetch(&lines[i + kAhead], 1);
+    }
+    void give() { given_.fetch_add(1, std::memory_order_release); }
+    void file() {
+        for (uint32_t seen = 0;;) {
+            const uint32_t given = given_.load(std::memory_order_acquire);
+            if (given == UINT32_MAX) return;
+            if (given == seen) {
+                std::this_thread::sleep_for(std::chrono::microseconds(5));
+                continue;
+            }
+            uint64_t sum = 0;
+            for (const Lines *lines : {&spans_, &ends_})
+                for (const Line &line : *lines) sum += line.words[0];
+            asm volatile("" : : "r"(sum));
+            taken_.store(seen = given, std::memory_order_release);
+        }
+    }
+
+    Lines own_, spans_, ends_;
+    std::atomic<uint32_t> given_{0}, taken_{0};
+    std::thread filer_;
+};
+
 // ---- What is made of samples ----------------------------------------------------------------------------------------
 
 std::string parameter(const char *name, uint64_t value) { return "\"" + std::string(name) + "\": " + std::to_string(value); }
@@ -711,7 +785,8 @@ void decode_step(Report &report, const Workload &workload, const Shape &shape, u
     if (record) add(Mode::kOwnBuffers, {Mode::kRecord});
 }
 
-// Calls of a step of one row per request, with the step before it in flight, as in an engine's loop. Drafts: one row that is accepted, while the step is in flight or once it has landed.
+// Calls of a step of one row per request, with the step before it in flight, as in an engine's loop. Drafts: one row that is accepted, while the step
+// is in flight or once it has landed. Between them the limit: the driver's calls that order a copy, and what passes to another thread.
 // Every second step is timed in CPU time instead of wall time, which the library's own thread may lengthen.
 void engine_thread(Report &report, const Workload &workload) {
     const struct {
@@ -720,12 +795,13 @@ void engine_thread(Report &report, const Workload &workload) {
     } kinds[] = {{"certain rows", false, false}, {"drafts, accepted in flight", true, false}, {"drafts, accepted when landed", true, true}};
     for (const uint32_t n : {64u, 256u, 1024u}) {
         Engine engine(workload, Shape{}, decode_batch(n), kDecode);
-        engine.prepare(Mode::kForked);
+        for (const Mode mode : {Mode::kForked, Mode::kProtocol}) engine.prepare(mode);
         std::vector<routecap_accept_item> accepts(n);
         std::vector<routecap_finish_item> finishes(n);
-        struct {
-            std::vector<double> issue, accept, finish, all, all_cpu;
-        } samples[std::size(kinds)];
+        struct Samples {
+            std::vector<double> calls, issue, accept, finish, all, all_cpu;
+        } samples[std::size(kinds)], least;
+        Handover handover(n);
         for (int i = -4; i < repetitions * 4; i++) {
             const bool cpu = i % 2 != 0;
             const auto clock = cpu ? thread_cpu_us : wall_us;
@@ -761,6 +837,18 @@ void engine_thread(Report &report, const Workload &workload) {
                 kept.accept.push_back(accept);
                 kept.finish.push_back(finish);
             }
+            engine.forward(Mode::kSameMemory);
+            const double calls = timed([&] { engine.order_copy(); }, clock), issue = timed([&] { handover.issue(engine.spans()); }, clock);
+            handover.wait();
+            const double finish = timed([&] { handover.finish(finishes); }, clock);
+            handover.wait();
+            engine.synchronize();
+            if (i < 0) continue;
+            (cpu ? least.all_cpu : least.all).push_back(calls + issue + finish);
+            if (cpu) continue;
+            least.calls.push_back(calls);
+            least.issue.push_back(issue);
+            least.finish.push_back(finish);
         }
         const std::string group = "Engine's thread, " + std::to_string(n) + " requests of one row, begin and snapshot in the graph";
         const std::string p = parameters(Shape{}, n), target = n == 64 ? "target 8" : n == 256 ? "target 12" : "target 30";
@@ -772,6 +860,11 @@ void engine_thread(Report &report, const Workload &workload) {
             report.add(group, name + ": all", p, "us", estimate(samples[kind].all), target);
             report.add(group, name + ": all, CPU time", p, "us", estimate(samples[kind].all_cpu), target);
         }
+        report.add(group, "limit: the driver's calls", p, "us", estimate(least.calls));
+        report.add(group, "limit: lines of issue", p, "us", estimate(least.issue));
+        report.add(group, "limit: lines of finish", p, "us", estimate(least.finish));
+        report.add(group, "limit: all", p, "us", estimate(least.all));
+        report.add(group, "limit: all, CPU time", p, "us", estimate(least.all_cpu));
     }
 }
 
