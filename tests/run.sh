@@ -3,6 +3,7 @@
 cd "$(dirname "$0")/.." && . examples/setup.sh
 set +e
 
+export PYTHONDONTWRITEBYTECODE=1
 full=0
 [ "${1:-}" = --full ] && full=1
 logs=$build/test-logs
@@ -151,6 +152,9 @@ bench() {
     run env LD_LIBRARY_PATH="$(dirname "$library")" python3 tests/bench/bindings.py --runs 1 --json "$build/bindings.json" \
         c=build/tests/bench/bench_c rust=build/rust/bench_rust go=build/go/bench_go "python=build/python_package/tested/bin/python bindings/python/bench_python.py"
     run env PYTHONPATH=build/python_package/unpacked build/torch/bin/python tests/bench/vllm.py cpu --json "$build/vllm.json"
+    install_package && install_transformers || return 1
+    run env PYTHONPATH="$package" "$transformers_python" tests/bench/transformers.py cpu --json "$build/transformers.json"
+    run python3 -m json.tool "$build/transformers.json" "$build/transformers.pretty.json"
     closing
 }
 

@@ -21,7 +21,6 @@ import argparse
 import contextlib
 import ctypes
 import json
-import math
 import os
 import re
 import shutil
@@ -33,6 +32,7 @@ from ctypes import byref, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_
 
 import torch
 
+from interval import estimate
 from machine import commit, processor
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "support"))
@@ -50,18 +50,6 @@ ROWS = 8192  # of every sink
 lib = rc.Library()
 
 # ---- Results ----------------------------------------------------------------------------------
-
-
-def estimate(samples):
-    """Median, and the ends of its 95 % interval by order statistics."""
-    samples = sorted(samples)
-    n = len(samples)
-    half = 0.98 * math.sqrt(n)
-
-    def at(rank):
-        return samples[int(min(max(rank, 0), n - 1))]
-
-    return at(n / 2), at(math.floor(n / 2 - half)), at(math.ceil(n / 2 + half))
 
 
 def command():
