@@ -84,7 +84,7 @@ static void on_topk(void *user, const struct topk_tensor *topk) {
 }
 
 int main(int argc, char **argv) {
-    void *library = dlopen(argc > 1 ? argv[1] : "libroutecap.so.0", RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen(argc > 1 ? argv[1] : "libroutecap.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;

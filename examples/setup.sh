@@ -57,7 +57,7 @@ install_library() {
     cmake --build --preset release -j "$jobs" > "$build/build.log" || { cat "$build/build.log"; exit 1; }
     cmake --install build/release --prefix "$prefix" > "$build/install.log" || { cat "$build/install.log"; exit 1; }
     say "setup: routecap $(PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") pkg-config --modversion routecap) is installed in build/install"
-    library=$(find "$prefix" -name 'libroutecap.so.0')
+    library=$(find "$prefix" -name 'libroutecap.so.1')
 }
 
 # use_library [PREFIX]: the library that is installed there, or else one that is built and installed, for pkg-config and for the loader.
@@ -66,7 +66,7 @@ use_library() {
         install_library
     else
         prefix=$(realpath "$1")
-        library=$(find "$prefix" -name libroutecap.so.0)
+        library=$(find "$prefix" -name libroutecap.so.1)
     fi
     PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)")
     LD_LIBRARY_PATH=$(dirname "$library")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

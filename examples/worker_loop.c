@@ -182,7 +182,7 @@ int main(void) {
                 for (uint32_t column = 0; column < K; column++) wrong += ids[row][layer][column] != routed(s->seed, row, layer, column);
 
         routecap_routing *prompt = NULL, *generated = NULL;
-        CHECK(routecap_routing_split(s->routing, s->prompt, ROUTECAP_ALL, &prompt, &generated));
+        CHECK(routecap_routing_split(s->routing, s->prompt, ROUTECAP_ROWS_ALL, &prompt, &generated));
         routecap_view view[2] = {{.struct_size = sizeof view[0]}, {.struct_size = sizeof view[0]}};
         CHECK(routecap_routing_view(prompt, &view[0]));
         CHECK(routecap_routing_view(generated, &view[1]));

@@ -83,10 +83,10 @@ void clear_routings(Item *items, size_t item_size, size_t count) noexcept {
 }
 
 int32_t slice(const Routing &routing, uint64_t first, uint64_t rows, Routing **slice) {
-    if (first < routing.first() || first > routing.end() || (rows != ROUTECAP_ALL && rows > routing.end() - first))
+    if (first < routing.first() || first > routing.end() || (rows != ROUTECAP_ROWS_ALL && rows > routing.end() - first))
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows from %llu of a routing of rows [%llu,%llu)", ull(rows), ull(first), ull(routing.first()),
                       ull(routing.end()));
-    *slice = routing.slice(first, rows == ROUTECAP_ALL ? routing.end() - first : rows);
+    *slice = routing.slice(first, rows == ROUTECAP_ROWS_ALL ? routing.end() - first : rows);
     return ROUTECAP_OK;
 }
 
@@ -102,7 +102,6 @@ const char *routecap_last_error(void) { return last_error(); }
 
 int32_t routecap_backend_info(int32_t backend, routecap_backend *info) {
     if (int32_t s = check_output(info, "info"); s < 0) return s;
-    if (backend != ROUTECAP_BACKEND_HOST && backend != ROUTECAP_BACKEND_CUDA) return report(ROUTECAP_ERR_ARGUMENT, "backend is %d", backend);
     const BackendInfo i = backend_info(backend);
     write_struct(info, routecap_backend{.struct_size = 0, .available = i.available, .devices = i.devices, .reserved = 0, .detail = i.detail});
     return ROUTECAP_OK;
@@ -184,8 +183,8 @@ int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const 
     return with(capturer, [&](Capturer &c) { return c.route(layer, router, logits, stream); });
 }
 
-int32_t routecap_layer_record_received(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, routecap_stream stream) {
-    return with(capturer, [&](Capturer &c) { return c.record_received(layer, received, stream); });
+int32_t routecap_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, routecap_stream stream) {
+    return with(capturer, [&](Capturer &c) { return c.read_received(layer, received, stream); });
 }
 
 int32_t routecap_received_merge(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged) {
@@ -338,8 +337,9 @@ int32_t routecap_routing_slice(const routecap_routing *routing, uint64_t first, 
     return with_rows(routing, [&](const Routing &r) { return slice(r, first, rows, unwrap(slice_)); });
 }
 
-int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count, routecap_routing **merged) {
+int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count, uint32_t flags, routecap_routing **merged) {
     if (int32_t s = clear(merged, "merged"); s < 0) return s;
+    if (flags != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
     if (routings == nullptr || count == 0) return report(ROUTECAP_ERR_ARGUMENT, "nothing to merge");
     for (size_t i = 0; i < count; i++)
         if (int32_t s = with_rows(routings[i], [](const Routing &) { return ROUTECAP_OK; }); s < 0) return s;
@@ -355,7 +355,7 @@ int32_t routecap_routing_copy_to(const routecap_routing *routing, const routecap
     });
 }
 
-int32_t routecap_routing_retain(routecap_routing *routing) {
+int32_t routecap_routing_retain(const routecap_routing *routing) {
     return with(routing, [](const Routing &r) { return r.retain(), ROUTECAP_OK; });
 }
 
@@ -366,7 +366,8 @@ void routecap_routing_free(routecap_routing *routing) {
 
 // ---- Serialised form and import -------------------------------------------------------------
 
-int32_t routecap_routing_serialize(const routecap_routing *routing, void *dst, size_t dst_bytes, uint64_t *needed) {
+int32_t routecap_routing_serialize(const routecap_routing *routing, uint32_t flags, void *dst, size_t dst_bytes, uint64_t *needed) {
+    if (flags != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
     return with_rows(routing, [&](const Routing &r) { return serialize(r, dst, dst_bytes, needed); });
 }
 
@@ -387,9 +388,10 @@ int32_t routecap_serialized_info(const void *data, size_t bytes, routecap_serial
 }
 
 int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes, uint64_t row, void *header,
-                                   size_t capacity, routecap_splice *splice_) {
+                                   size_t capacity, routecap_piece *pieces, size_t piece_size, size_t piece_capacity, routecap_splice *splice_) {
     if (int32_t s = check_output(splice_, "splice"); s < 0) return s;
-    return guard([&] { return splice(head, head_bytes, tail, tail_bytes, row, header, capacity, splice_); });
+    if (int32_t s = check_array(pieces, piece_capacity, piece_size, sizeof *pieces, "pieces"); s < 0) return s;
+    return guard([&] { return splice(head, head_bytes, tail, tail_bytes, row, header, capacity, pieces, piece_size, piece_capacity, splice_); });
 }
 
 // ---- The function table ---------------------------------------------------------------------
@@ -418,7 +420,7 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         ROUTECAP_ENTRY(router_init),
         ROUTECAP_ENTRY(layer_route),
         ROUTECAP_ENTRY(capturer_probe),
-        ROUTECAP_ENTRY(layer_record_received),
+        ROUTECAP_ENTRY(received_read),
         ROUTECAP_ENTRY(received_merge),
         ROUTECAP_ENTRY(step_begin),
         ROUTECAP_ENTRY(step_snapshot),
@@ -459,6 +461,5 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
 #undef ROUTECAP_ENTRY
     };
     static_assert(sizeof(routecap_api) == 16 + 56 * sizeof(void *), "an entry was added: add it to the table above");
-    const bool stands_in = major == ROUTECAP_VERSION_MAJOR && (major == 0 ? minor == ROUTECAP_VERSION_MINOR : minor <= ROUTECAP_VERSION_MINOR);
-    return stands_in ? &api : nullptr;
+    return major == ROUTECAP_VERSION_MAJOR && minor <= ROUTECAP_VERSION_MINOR ? &api : nullptr;
 }

@@ -27,6 +27,7 @@ DeviceMemory device_memory_of(const Config &config) {
 
 BackendInfo backend_info(int32_t backend) {
     if (backend == ROUTECAP_BACKEND_HOST) return {true, 0, "host memory, no streams"};
+    if (backend != ROUTECAP_BACKEND_CUDA) return {false, 0, "this library does not know such a backend"};
 #if ROUTECAP_CUDA
     return cuda_backend_info();
 #else

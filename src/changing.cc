@@ -138,7 +138,7 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         Request *parent = nullptr;
         if (int32_t s = find(handle, &parent); s < 0) return s;
         const uint64_t length = parent->length_now(capture_->steps);
-        if (rows == ROUTECAP_ALL) rows = length;
+        if (rows == ROUTECAP_ROWS_ALL) rows = length;
         if (rows > length) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length), ull(rows));
         if (!capture_->requests.reserve(1)) return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%u requests are open", config_.max_requests);
         capture_->filing.make_room();
@@ -170,7 +170,7 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
     if (pending && routing->landing() != &capture_->landing)
         return report(ROUTECAP_ERR_NOT_READY, "the routing belongs to another capturer and has not landed");
     const uint64_t routing_end = routing->expected_end();
-    if (rows == ROUTECAP_ALL) rows = routing_end;
+    if (rows == ROUTECAP_ROWS_ALL) rows = routing_end;
     if (rows > routing_end) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) are beyond the routing", ull(routing_end), ull(rows));
     {
         std::lock_guard lock(capture_->mutex);
@@ -196,8 +196,8 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     *routing = nullptr;
     Request *request = nullptr;
     if (int32_t s = find(handle, &request); s < 0) return s;
-    if (rows != ROUTECAP_ALL && rows > ROUTECAP_MAX_POSITION) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
-    const bool all = rows == ROUTECAP_ALL;
+    if (rows != ROUTECAP_ROWS_ALL && rows > ROUTECAP_MAX_POSITION) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
+    const bool all = rows == ROUTECAP_ROWS_ALL;
     const uint64_t length = request->length, expected = all ? request->length_now(capture_->steps) : rows, after = request->after();
     capture_->filing.make_room();
     if (!all && rows < request->issued_end()) cut_in_flight(*request, rows);
@@ -253,7 +253,7 @@ int32_t Capturer::batch(Item *items, size_t item_size, size_t count, One one) {
             capture_->filing.prefetch_log(Requests::kAhead);
             Item &item = at(items, item_size, i);
             try {
-                item.status = one(item);
+                item.status = item.reserved == 0 ? one(item) : refuse_reserved(item.reserved);
             } catch (const std::bad_alloc &) {
                 item.status = ROUTECAP_ERR_NO_MEMORY;
             }

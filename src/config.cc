@@ -20,8 +20,9 @@ int32_t read_config(const routecap_config *config, Config &out) {
     out.role = c.role;
     if (c.role == ROUTECAP_ROLE_DISABLED) return ROUTECAP_OK;
     if (c.role != ROUTECAP_ROLE_OWNER && c.role != ROUTECAP_ROLE_MIRROR) return report(ROUTECAP_ERR_ARGUMENT, "config.role is %d", c.role);
+    if (c.backend <= 0) return report(ROUTECAP_ERR_ARGUMENT, "config.backend is %d: it was not set", c.backend);
     if (c.backend != ROUTECAP_BACKEND_HOST && c.backend != ROUTECAP_BACKEND_CUDA)
-        return report(ROUTECAP_ERR_ARGUMENT, "config.backend is %d, which is no backend", c.backend);
+        return report(ROUTECAP_ERR_NO_BACKEND, "config.backend is %d, which this library does not know", c.backend);
     if ((c.flags & ~kFlags) != 0 || c.reserved != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u and config.reserved %u", c.flags, c.reserved);
     const ShapeSource shape{c.layers, c.k, c.experts, c.id_space, c.layer_map, c.layer_experts, c.layer_provenance};

@@ -119,7 +119,7 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
             return report(ROUTECAP_ERR_DTYPE, "fill %lld does not fit dtype %d", static_cast<long long>(o.fill), o.dtype);
         const uint64_t written = static_cast<uint64_t>(o.fill) & (UINT64_MAX >> (64 - 8 * limit.size));
         if (written < shape.experts && mask == nullptr)
-            return report(ROUTECAP_ERR_ARGUMENT, "a missing cell would look like expert %llu: pass a mask, ROUTECAP_STRICT or another fill",
+            return report(ROUTECAP_ERR_ARGUMENT, "a missing cell would look like expert %llu: pass a mask, ROUTECAP_READ_STRICT or another fill",
                           static_cast<unsigned long long>(written));
     }
     if (o.row_stride < 0 || o.layer_stride < 0) return report(ROUTECAP_ERR_ARGUMENT, "a stride is negative");
@@ -155,7 +155,8 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
 // The status of reading the plan's layers, which may all be there although others are missing.
 static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
     const Shape &shape = routing.shape();
-    if (plan.layers == shape.layers || routing.status() != ROUTECAP_INCOMPLETE) return routing.status();
+    if (routing.status() == ROUTECAP_OK) return ROUTECAP_OK;
+    if (plan.layers == shape.layers || routing.status() == ROUTECAP_NOT_CAPTURED) return routing.poll();  // with its text
     uint64_t valid = 0;
     for (const Segment &segment : routing.segments())
         for (uint64_t r = 0; r < segment.rows; r++)

@@ -109,9 +109,9 @@ int32_t report_missing(const routecap_coverage &coverage) {
 }
 
 int32_t read_flags(uint32_t flags, Strictness &strictness) {
-    if ((flags & ~(ROUTECAP_STRICT | ROUTECAP_ALLOW_RECOMPUTED)) != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
-    strictness.complete = (flags & ROUTECAP_STRICT) != 0;
-    strictness.captured = strictness.complete && (flags & ROUTECAP_ALLOW_RECOMPUTED) == 0;
+    if ((flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
+    strictness.complete = (flags & ROUTECAP_READ_STRICT) != 0;
+    strictness.captured = strictness.complete && (flags & ROUTECAP_READ_ALLOW_RECOMPUTED) == 0;
     return ROUTECAP_OK;
 }
 

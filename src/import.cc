@@ -85,14 +85,14 @@ std::shared_ptr<const void> copy_arrays(const Shape &shape, std::vector<routecap
 }  // namespace
 
 int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release, void *context, Routing **routing) {
-    if ((flags & ~ROUTECAP_TRUSTED) != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
+    if ((flags & ~ROUTECAP_IMPORT_TRUSTED) != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
     const Shape &shape = *rows.shape;
     const auto lender = std::make_shared<Lender>(release, context);
     // What is copied is checked afterwards: nobody can change it then, and it is aligned.
     const std::shared_ptr<const void> memory = release != nullptr ? lender : copy_arrays(shape, rows.segments);
     for (const routecap_segment &segment : rows.segments) {
         if (int32_t s = check_validity(shape, segment); s < 0) return s;
-        if ((flags & ROUTECAP_TRUSTED) == 0)
+        if ((flags & ROUTECAP_IMPORT_TRUSTED) == 0)
             if (int32_t s = check_ids(shape, segment); s < 0) return s;
     }
     const auto pool = PagePool::unlimited(rows.shape);

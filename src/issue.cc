@@ -69,7 +69,7 @@ int32_t Capturer::check_spans(Issue &issue) {
     const routecap_issue_options &options = issue.options;
     if (int32_t s = check_items(reinterpret_cast<const routecap_span *>(issue.spans), issue.count, issue.span_size, "spans"); s < 0) return s;
     if (issue.count >= kNone) return report(ROUTECAP_ERR_ARGUMENT, "%zu spans", issue.count);
-    if (options.snapshot != ROUTECAP_SNAPSHOT_TAKE && options.snapshot != ROUTECAP_SNAPSHOT_MAKE)
+    if (options.snapshot != ROUTECAP_SNAPSHOT_TAKEN && options.snapshot != ROUTECAP_SNAPSHOT_MAKE)
         return report(ROUTECAP_ERR_ARGUMENT, "options.snapshot is %d", options.snapshot);
     if (options.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "options.reserved is %u", options.reserved);
     if (options.positions != nullptr && options.positions_dtype != ROUTECAP_DTYPE_I32 && options.positions_dtype != ROUTECAP_DTYPE_I64)

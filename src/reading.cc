@@ -48,8 +48,8 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
     if (take && request->lending()) not_landed(0, request->lending_end);
 
     if (first > length) return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %llu: the request has %llu rows", ull(first), ull(length));
-    if (rows == ROUTECAP_LANDED) rows = std::min(in_flight, length) - first;
-    if (rows == ROUTECAP_ALL) rows = length - first;
+    if (rows == ROUTECAP_ROWS_LANDED) rows = std::min(in_flight, length) - first;
+    if (rows == ROUTECAP_ROWS_ALL) rows = length - first;
     if (rows > length - first)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist: the request has %llu rows", ull(std::max(first, length)),
                       rows > UINT64_MAX - first ? ull(UINT64_MAX) : ull(first + rows), ull(length));
@@ -138,7 +138,9 @@ int32_t Capturer::extract_batch(routecap_extract_item *items, size_t item_size, 
     for (size_t i = 0; i < count; i++) {
         routecap_extract_item &item = at(items, item_size, i);
         try {
-            item.status = read_routing(item.request, item.first, item.rows, item.mode, item.flags, reinterpret_cast<Routing **>(&item.routing));
+            item.status = item.reserved == 0 ? read_routing(item.request, item.first, item.rows, item.mode, item.flags,
+                                                            reinterpret_cast<Routing **>(&item.routing))
+                                             : refuse_reserved(item.reserved);
         } catch (const std::bad_alloc &) {
             item.status = ROUTECAP_ERR_NO_MEMORY;
         }

@@ -1,6 +1,7 @@
 #include "serialized.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <vector>
@@ -373,7 +374,7 @@ int32_t serialized_info(const void *data, size_t bytes, routecap_serialized *inf
 }
 
 int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, size_t tail_bytes, uint64_t row, void *header, size_t capacity,
-               routecap_splice *plan) {
+               routecap_piece *pieces, size_t piece_size, size_t piece_capacity, routecap_splice *plan) {
     Parsed head, tail;
     if (int32_t s = read_header(head_data, head_bytes, head); s < 0) return s;
     if (int32_t s = read_header(tail_data, tail_bytes, tail); s < 0) return s;
@@ -390,17 +391,10 @@ int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, 
 
     const ShapePtr shape = with_provenance_of_both(head.shape, tail.shape);
     const Layout layout(*shape, runs);
-    routecap_splice s{};
-    s.header_bytes = layout.ids;
-    if (header == nullptr || capacity < layout.ids) {
-        write_struct(plan, s);
-        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "the header takes %llu bytes, of %zu", ull(layout.ids), capacity);
-    }
-    write_header(*shape, first, runs, layout, static_cast<uint8_t *>(header));
-
-    s.bytes = layout.end;
+    std::array<routecap_piece, ROUTECAP_MAX_PIECES> list;
+    uint32_t count = 0;
     const auto piece = [&](int32_t source, uint64_t offset, uint64_t bytes) {
-        if (bytes > 0) s.piece[s.pieces++] = {offset, bytes, source, 0};
+        if (bytes > 0) list[count++] = {offset, bytes, source, 0};
     };
     const Layout in_head(*head.shape, head.runs), in_tail(*tail.shape, tail.runs);
     const auto plane = [&](const Range &a, uint64_t a_offset, const Range &b, uint64_t b_offset, uint64_t row_bytes) {
@@ -413,7 +407,13 @@ int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, 
     plane(from_head.tags, in_head.tags, from_tail.tags, in_tail.tags, sizeof(uint64_t));
     piece(ROUTECAP_PIECE_ZERO, 0, layout.validity - layout.tags_end);
     plane(from_head.validity, in_head.validity, from_tail.validity, in_tail.validity, shape->validity_bytes);
-    write_struct(plan, s);
+
+    write_struct(plan, {.struct_size = 0, .pieces = count, .bytes = layout.end, .header_bytes = layout.ids});
+    if (header == nullptr || capacity < layout.ids)
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "the header takes %llu bytes, of %zu", ull(layout.ids), capacity);
+    if (piece_capacity < count) return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "there are %u pieces, of %zu", count, piece_capacity);
+    write_header(*shape, first, runs, layout, static_cast<uint8_t *>(header));
+    for (uint32_t i = 0; i < count; i++) write_bytes(&at(pieces, piece_size, i), piece_size, list[i]);
     return ROUTECAP_OK;
 }
 

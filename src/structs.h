@@ -12,12 +12,21 @@
 
 namespace routecap {
 
+// No struct will have more bytes. A size beyond is one that was never set, and must not be believed where memory is written.
+constexpr size_t kLargestStruct = 65536;
+
+inline int32_t check_size(size_t size, size_t oldest, const char *name) {
+    if (size < oldest) return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: %zu bytes are fewer than %zu", name, size, oldest);
+    if (size > kLargestStruct) return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: %zu bytes are more than any version has", name, size);
+    return ROUTECAP_OK;
+}
+
 // Copies `size` bytes of a caller's struct into ours: what the caller does not know becomes zero, what we do not know must be zero.
-// No struct has grown since 0.1 yet, so nothing smaller than ours is old; the smallest size ever published belongs in `oldest`.
+// No struct has grown since 1.0 yet, so nothing smaller than ours is old; the smallest size ever published belongs in `oldest`.
 template <class T>
 int32_t read_struct(T &ours, const void *theirs, size_t size, const char *name, size_t oldest = sizeof(T)) {
     if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
-    if (size < oldest) return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: %zu bytes are fewer than %zu", name, size, oldest);
+    if (int32_t s = check_size(size, oldest, name); s < 0) return s;
     const auto *bytes = static_cast<const unsigned char *>(theirs);
     for (size_t i = sizeof(T); i < size; i++)
         if (bytes[i] != 0)
@@ -46,7 +55,7 @@ void write_bytes(void *theirs, size_t size, const T &ours) {
 template <class T>
 int32_t init_struct(T *theirs, size_t size, const T &ours, const char *name) {
     if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
-    if (size < sizeof(T) || size > UINT32_MAX) return report(ROUTECAP_ERR_STRUCT_SIZE, "struct_size is %zu", size);
+    if (int32_t s = check_size(size, sizeof(T), name); s < 0) return s;
     write_bytes(theirs, size, ours);
     theirs->struct_size = static_cast<uint32_t>(size);
     return ROUTECAP_OK;
@@ -55,9 +64,7 @@ int32_t init_struct(T *theirs, size_t size, const T &ours, const char *name) {
 template <class T>
 int32_t check_output(const T *theirs, const char *name, size_t oldest = sizeof(T)) {
     if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
-    if (theirs->struct_size < oldest)
-        return report(ROUTECAP_ERR_STRUCT_SIZE, "%s.struct_size is %u, fewer than %zu", name, theirs->struct_size, oldest);
-    return ROUTECAP_OK;
+    return check_size(theirs->struct_size, oldest, name);
 }
 
 template <class T>
@@ -70,7 +77,7 @@ void write_struct(T *theirs, T ours) {
 inline int32_t check_array(const void *array, size_t count, size_t element, size_t oldest, const char *name) {
     if (count == 0) return ROUTECAP_OK;
     if (array == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
-    if (element < oldest) return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: elements of %zu bytes are smaller than %zu", name, element, oldest);
+    if (int32_t s = check_size(element, oldest, name); s < 0) return s;
     if (count > SIZE_MAX / element) return report(ROUTECAP_ERR_ARGUMENT, "%s: %zu elements of %zu bytes overflow", name, count, element);
     return ROUTECAP_OK;
 }
@@ -84,6 +91,9 @@ int32_t check_items(const T *array, size_t count, size_t element, const char *na
         if (int32_t s = read_struct(known, reinterpret_cast<const char *>(array) + i * element, element, name); s < 0) return s;
     return ROUTECAP_OK;
 }
+
+// For an item whose reserved field is set.
+inline int32_t refuse_reserved(int32_t value) { return report(ROUTECAP_ERR_ARGUMENT, "reserved is %d", value); }
 
 // Element i of such an array.
 template <class T>

@@ -168,7 +168,7 @@ int32_t Capturer::route(uint32_t layer, const routecap_router *router, const rou
 
 // ---- A dispatch -----------------------------------------------------------------------------
 
-int32_t Capturer::record_received(uint32_t layer, const routecap_received *received, routecap_stream stream) {
+int32_t Capturer::read_received(uint32_t layer, const routecap_received *received, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_received r;
     if (int32_t s = read_struct(r, received, "received"); s < 0) return s;

@@ -74,7 +74,7 @@ consumers() {
     local tree=$1 work=$build/consumers pc so
     rm -rf "$work" && mkdir -p "$work"
     pc=$(dirname "$(find "$tree" -name routecap.pc)")
-    so=$(find "$tree" -name libroutecap.so.0)
+    so=$(find "$tree" -name libroutecap.so.1)
     local flags
     flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs routecap) || return 1
     run eval "cc -std=c11 -Wall -Wextra -Werror examples/worker_loop.c -o '$work/linked' $flags"
@@ -89,7 +89,7 @@ installed_tree() {
     run needed "$library"
     run bash -c "grep -q -a -m 1 routecap_snapshot8_8 '$library'"
     run bash -c "! readelf -d '$library' | grep -E 'RPATH|RUNPATH'"
-    run bash -c "readelf -d '$library' | grep -q 'SONAME.*libroutecap.so.0'"
+    run bash -c "readelf -d '$library' | grep -q 'SONAME.*libroutecap.so.1'"
     run bash -c "readelf -d '$library' | grep -q NODELETE"
     consumers "$prefix"
     rm -rf "$build/moved tree" && cp -a "$prefix" "$build/moved tree"
@@ -170,7 +170,7 @@ valgrinded() {
     for program in scenarios api; do
         run "${valgrind[@]}" "build/tests/$program" --gtest_filter='-*F24*:*F27_memory*:*F34*:Sizes.*:Lifecycle.forked_child:Steps.tickets*'
     done
-    run "${valgrind[@]}" build/loading/loading "$library" build/loading/copy/libroutecap.so.0
+    run "${valgrind[@]}" build/loading/loading "$library" build/loading/copy/libroutecap.so.1
     run "${valgrind[@]}" build/consumers/linked
     run "${valgrind[@]}" build/consumers/loaded "$library"
     run "${valgrind[@]}" build/abi_consumer "$library"

@@ -85,7 +85,7 @@ func ExampleCapturer_Coverage() {
 	defer capturer.Close()
 
 	missing := make([]routecap.Missing, 4)
-	coverage, result, err := capturer.Coverage(request, 0, routecap.All, missing)
+	coverage, result, err := capturer.Coverage(request, 0, routecap.RowsAll, missing)
 	check(err)
 	fmt.Println(coverage.RowsComplete, "of", coverage.Rows, "rows are complete;", result.Status)
 	for _, m := range missing[:coverage.Blocks] {
@@ -102,7 +102,7 @@ func ExampleExtractInto() {
 
 	ids := make([]int32, 3*2*2) // [rows, layers, k]
 	mask := make([]uint8, 3*2)  // [rows, layers]
-	_, result, err := routecap.ExtractInto(capturer, request, 0, routecap.All, routecap.DefaultCopyOptions(), ids, mask)
+	_, result, err := routecap.ExtractInto(capturer, request, 0, routecap.RowsAll, routecap.DefaultCopyOptions(), ids, mask)
 	check(err)
 	fmt.Println(ids, mask, result.Complete())
 	// Output:
@@ -115,7 +115,7 @@ func ExampleError() {
 
 	_, _, err := capturer.Extract(request, 0, 4, routecap.ExtractShare, 0)
 	fmt.Println(errors.Is(err, routecap.ErrOutOfRange))
-	_, _, err = capturer.Extract(request, 0, 3, routecap.ExtractShare, routecap.Strict)
+	_, _, err = capturer.Extract(request, 0, 3, routecap.ExtractShare, routecap.ReadStrict)
 	var failure *routecap.Error
 	fmt.Println(errors.As(err, &failure) && failure.Status == routecap.ErrIncomplete)
 	// Output:
@@ -147,7 +147,7 @@ func ExampleSplice() {
 	defer capturer.Close()
 	routing := finish(capturer, request, 3)
 	defer routing.Close()
-	prompt, generated, err := routing.Split(2, routecap.All)
+	prompt, generated, err := routing.Split(2, routecap.RowsAll)
 	check(err)
 	defer prompt.Close()
 	defer generated.Close()

@@ -3,7 +3,7 @@ package routecap
 import "unsafe"
 
 // Coverage says which cells of a range of a request's rows are there and which are missing (routecap_request_coverage). The range has
-// `rows` rows from position `first` on, or All, or Landed: what can be read now. `missing` receives the first blocks of missing cells;
+// `rows` rows from position `first` on, or RowsAll, or RowsLanded: what can be read now. `missing` receives the first blocks of missing cells;
 // Coverage.Blocks says how many there are.
 //
 // Result: OK; Incomplete, also if nothing at all is there. Errors: ErrUnknownRequest; ErrOutOfRange; ErrNotReady, some rows are in flight;
@@ -18,10 +18,10 @@ func (c *Capturer) Coverage(request Request, first, rows uint64, missing []Missi
 }
 
 // Extract reads rows of a request into a routing, at any time of its life (routecap_request_extract): `rows` rows from position `first` on,
-// or All, or Landed. The memory counts in the capturer's budget until the routing is closed.
+// or RowsAll, or RowsLanded. The memory counts in the capturer's budget until the routing is closed.
 //
 // Result: OK; Incomplete, the valid cells are delivered; NotCaptured, a routing of missing rows. Errors: ErrUnknownRequest; ErrOutOfRange;
-// ErrNotReady, some rows are in flight; ErrIncomplete and ErrRecomputed, with Strict; ErrNoMemory; ErrDisabled.
+// ErrNotReady, some rows are in flight; ErrIncomplete and ErrRecomputed, with ReadStrict; ErrNoMemory; ErrDisabled.
 func (c *Capturer) Extract(request Request, first, rows uint64, mode ExtractMode, flags ReadFlags) (*Routing, Result, error) {
 	var routing unsafe.Pointer
 	r, err := c.call("routecap_request_extract", func(p unsafe.Pointer) Result {
@@ -60,7 +60,7 @@ func DefaultCopyOptions() CopyOptions {
 // layers, k] ids of its type in the layout of the options, and to mask, unless nil, as [rows, layers] or [layers, rows] bytes: 1 where the
 // cell is valid, otherwise 0. It returns how many elements dst needs, also with ErrBufferTooSmall: with a dst of nil that is a way to ask.
 //
-// A Fill that is an expert id needs a mask or Strict: missing cells must not pass for routing.
+// A Fill that is an expert id needs a mask or ReadStrict: missing cells must not pass for routing.
 //
 // Result and errors: as Extract, and ErrBufferTooSmall, dst or mask, and nothing is written; ErrDType, the ids or the fill do not fit;
 // ErrUnknownLayer; ErrArgument, strides that mix the cells of rows and layers, or a fill that is an expert id.

@@ -27,14 +27,14 @@ type Received struct {
 	Ignored         Array  // one uint64 (DTypeI64 of a device), to which is added how many columns were ignored; none: not counted
 }
 
-// RecordReceived reads what an expert-parallel dispatch brought to this rank, into memory of the caller (routecap_layer_record_received,
+// ReadReceived reads what an expert-parallel dispatch brought to this rank, into memory of the caller (routecap_received_read,
 // experimental): the ids of the received rows, and which experts were executed here for each source token. Of `layer` only its number of
 // experts is used.
 //
 // Errors: ErrUnknownLayer; ErrDType; ErrArgument, a number beyond its limit, an array that is needed or too short, nothing wanted;
 // ErrShapeMismatch, Experts not a multiple of Ranks, or Rows beyond Ranks * TokensPerRank.
-func (c *Capturer) RecordReceived(layer uint32, received Received, stream Stream) error {
-	_, err := c.callWithArrays("routecap_layer_record_received", func(p unsafe.Pointer, a *arrays) Result {
+func (c *Capturer) ReadReceived(layer uint32, received Received, stream Stream) error {
+	_, err := c.callWithArrays("routecap_received_read", func(p unsafe.Pointer, a *arrays) Result {
 		r := &received
 		k := cmp.Or(r.K, c.config.K)
 		globals := product(r.Rows, k)
@@ -56,7 +56,7 @@ func (c *Capturer) RecordReceived(layer uint32, received Received, stream Stream
 		if a.refused.Status != OK {
 			return a.refused
 		}
-		return routecap_layer_record_received(p, layer, &cc, stream)
+		return routecap_received_read(p, layer, &cc, stream)
 	})
 	return err
 }

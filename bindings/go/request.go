@@ -75,7 +75,7 @@ func (c *Capturer) Truncate(request Request, rows uint64) error {
 	return err
 }
 
-// Fork opens a request that begins with the first `rows` rows of another, or All: several samples of one prompt, a beam
+// Fork opens a request that begins with the first `rows` rows of another, or RowsAll: several samples of one prompt, a beam
 // (routecap_request_fork). The pages are shared. Rows in flight are included once they land; provisional rows are not. The child has the
 // parent's policy.
 //
@@ -86,7 +86,7 @@ func (c *Capturer) Fork(request Request, rows uint64) (Request, error) {
 	return child, err
 }
 
-// Attach supplies rows of a routing as rows of a request: positions before `rows`, or All, that an engine took from its prefix cache, from
+// Attach supplies rows of a routing as rows of a request: positions before `rows`, or RowsAll, that an engine took from its prefix cache, from
 // the routing of the request that computed them (routecap_request_attach). Cells that the request has already are kept. The routing may be
 // closed at once. It may be pending if it comes from a request of the same capturer.
 //
@@ -105,7 +105,7 @@ func (c *Capturer) Attach(request Request, routing *Routing, rows uint64) error 
 
 // Finish ends a request and returns its rows: the ordinary end (routecap_request_finish). The request is unknown at once; the routing is
 // ready when the last step issued before has landed (Wait). It has exactly `rows` rows, from position 0 on: later ones are cut, absent ones
-// are missing. A sequence of S tokens has S-1. All: the request's length, rows issued ahead included. Speculative rows that were not
+// are missing. A sequence of S tokens has S-1. RowsAll: the request's length, rows issued ahead included. Speculative rows that were not
 // accepted are dropped.
 //
 // Errors: ErrUnknownRequest; ErrOutOfRange, rows beyond MaxPosition; ErrDisabled.

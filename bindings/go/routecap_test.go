@@ -200,7 +200,7 @@ func TestCallsAfterCloseFail(t *testing.T) {
 	if calls < 40 {
 		t.Errorf("only %d methods were called", calls)
 	}
-	_, _, err := ExtractInto[int32](c, 1, 0, All, DefaultCopyOptions(), nil, nil)
+	_, _, err := ExtractInto[int32](c, 1, 0, RowsAll, DefaultCopyOptions(), nil, nil)
 	mustBe(t, err, ErrClosed)
 	_, _, err = CopyTo[int32](closed, DefaultCopyOptions(), nil, nil)
 	mustBe(t, err, ErrClosed)
@@ -208,7 +208,7 @@ func TestCallsAfterCloseFail(t *testing.T) {
 	mustBe(t, err, ErrClosed)
 	_, _, err = Merge(open, closed)
 	mustBe(t, err, ErrClosed)
-	mustBe(t, c.Attach(1, closed, All), ErrClosed)
+	mustBe(t, c.Attach(1, closed, RowsAll), ErrClosed)
 	var never Routing
 	_, err = never.View()
 	mustBe(t, err, ErrClosed)
@@ -361,8 +361,8 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 	mustBe(t, c.Route(2, Router{Bias: ArrayOf(make([]float32, 15))}, Logits{Logits: logits, Rows: 4}, 0), ErrArgument)
 	mustBe(t, c.Route(2, router, Logits{Logits: eight, Rows: 4}, 0), ErrArgument)
 	must(t, c.Route(2, router, Logits{Logits: logits, Rows: 4, Weights: ArrayOf(make([]float32, 8))}, 0))
-	mustBe(t, c.RecordReceived(0, Received{Ranks: 2, TokensPerRank: 4, Rows: 8, DType: DTypeI32, IDs: eight, GlobalIDs: eight}, 0), ErrArgument)
-	mustBe(t, c.RecordReceived(0, Received{Ranks: 2, TokensPerRank: 4, Rows: 4, DType: DTypeI64, IDs: eight, GlobalIDs: eight}, 0), ErrDType)
+	mustBe(t, c.ReadReceived(0, Received{Ranks: 2, TokensPerRank: 4, Rows: 8, DType: DTypeI32, IDs: eight, GlobalIDs: eight}, 0), ErrArgument)
+	mustBe(t, c.ReadReceived(0, Received{Ranks: 2, TokensPerRank: 4, Rows: 4, DType: DTypeI64, IDs: eight, GlobalIDs: eight}, 0), ErrDType)
 	mustBe(t, ReceivedMerge([][]int32{{1, 2}, {1}}, make([]int32, 2)), ErrArgument)
 	must(t, c.Snapshot(0))
 
@@ -471,7 +471,7 @@ func TestTheSinkCanBeWrittenInPlace(t *testing.T) {
 	must(t, err)
 	_, _, err = c.Finalize(context.Background(), step)
 	must(t, err)
-	r, _, err := c.Extract(request, 0, All, ExtractCopy, Strict)
+	r, _, err := c.Extract(request, 0, RowsAll, ExtractCopy, ReadStrict)
 	must(t, err)
 	defer r.Close()
 	v, err := r.View()
@@ -506,7 +506,7 @@ func TestItemsOfABatchThatAreRefusedDoNotHarmTheOthers(t *testing.T) {
 	}
 	_, _, err = c.Finalize(context.Background(), step)
 	must(t, err)
-	extracts := []ExtractItem{{Request: requests[0], Rows: All}, {Request: 99, Rows: All}, {Request: requests[1], Rows: 1}}
+	extracts := []ExtractItem{{Request: requests[0], Rows: RowsAll}, {Request: 99, Rows: RowsAll}, {Request: requests[1], Rows: 1}}
 	routings, result, err := c.ExtractBatch(extracts)
 	must(t, err)
 	if result.Status != Partial || routings[0] == nil || routings[1] != nil || routings[2] == nil || extracts[1].Status != ErrUnknownRequest {
@@ -576,7 +576,7 @@ func TestARoutingIsPendingUntilItsStepsHaveLanded(t *testing.T) {
 	must(t, c.Snapshot(0))
 	step, _, err := c.Issue([]Span{{Request: request, Rows: 1}}, IssueOptions{}, nil, 0)
 	must(t, err)
-	r, err := c.Finish(request, All)
+	r, err := c.Finish(request, RowsAll)
 	must(t, err)
 	defer r.Close()
 	for _, poll := range []func() (Result, error){r.Poll, func() (Result, error) { return c.Poll(step) }} {
@@ -710,7 +710,7 @@ func TestTenThousandCyclesLeaveNoMemoryBehind(t *testing.T) {
 		request, err := c.Open(PolicyKeep)
 		must(t, err)
 		capture(t, c, request, 0, 16)
-		r, _, err := c.Extract(request, 0, All, ExtractMode(i%3), Strict)
+		r, _, err := c.Extract(request, 0, RowsAll, ExtractMode(i%3), ReadStrict)
 		must(t, err)
 		data, err := r.MarshalBinary()
 		must(t, err)
@@ -769,7 +769,7 @@ func TestLentMemoryIsReleasedOnceWhenTheLastThatSharesItGoes(t *testing.T) {
 	expectRouted(t, v)
 	request, err := c.Open(PolicyKeep)
 	must(t, err)
-	must(t, c.Attach(request, slice, All))
+	must(t, c.Attach(request, slice, RowsAll))
 	must(t, slice.Close())
 	if released != 0 {
 		t.Fatal("released while a request shares the rows")
@@ -784,7 +784,7 @@ func TestLentMemoryIsReleasedOnceWhenTheLastThatSharesItGoes(t *testing.T) {
 	}
 
 	misaligned := append(make([]byte, 1, len(data)+1), data...)[1:]
-	copied, _, err := DeserializeInPlace(misaligned, Trusted, func() { released++ })
+	copied, _, err := DeserializeInPlace(misaligned, ImportTrusted, func() { released++ })
 	must(t, err)
 	if released != 2 {
 		t.Fatal("what could not be used in place was not released at once")
@@ -809,7 +809,9 @@ func TestAViewCanBeImportedAgain(t *testing.T) {
 	for name, make := range map[string]func() (*Routing, Result, error){
 		"a copy":      func() (*Routing, Result, error) { return Import(v, 0) },
 		"of C memory": func() (*Routing, Result, error) { return ImportInPlace(v, 0, nil) },
-		"in place":    func() (*Routing, Result, error) { return ImportInPlace(v.Clone(), Trusted, func() { released = true }) },
+		"in place": func() (*Routing, Result, error) {
+			return ImportInPlace(v.Clone(), ImportTrusted, func() { released = true })
+		},
 	} {
 		imported, result, err := make()
 		must(t, err)

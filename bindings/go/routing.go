@@ -104,7 +104,7 @@ func (r *Routing) Coverage(missing []Missing) (Coverage, Result, error) {
 }
 
 // Split divides the routing at the end of the prompt (routecap_routing_split): rows before position promptTokens go to `prompt`; of the
-// others at most generatedTokens, or All, to `generated`. Pages are shared.
+// others at most generatedTokens, or RowsAll, to `generated`. Pages are shared.
 //
 // Errors: ErrNotReady.
 func (r *Routing) Split(promptTokens, generatedTokens uint64) (prompt, generated *Routing, err error) {
@@ -115,7 +115,7 @@ func (r *Routing) Split(promptTokens, generatedTokens uint64) (prompt, generated
 	return newRouting(first), newRouting(second), err
 }
 
-// Slice returns a routing of `rows` rows from position `first` on, or All (routecap_routing_slice). Pages are shared; positions stay what they are.
+// Slice returns a routing of `rows` rows from position `first` on, or RowsAll (routecap_routing_slice). Pages are shared; positions stay what they are.
 //
 // Errors: ErrOutOfRange; ErrNotReady.
 func (r *Routing) Slice(first, rows uint64) (*Routing, error) {
@@ -142,7 +142,7 @@ func Merge(routings ...*Routing) (*Routing, Result, error) {
 		pointers[i] = *r.object
 	}
 	var merged unsafe.Pointer
-	outcome, err := routecap_routing_merge(unsafe.SliceData(pointers), uintptr(len(pointers)), &merged).outcome(op)
+	outcome, err := routecap_routing_merge(unsafe.SliceData(pointers), uintptr(len(pointers)), 0, &merged).outcome(op)
 	return newRouting(merged), outcome, err
 }
 

@@ -18,7 +18,7 @@ import (
 func (r *Routing) Serialize(dst []byte) (int, error) {
 	var needed uint64
 	_, err := r.call("routecap_routing_serialize", func(p unsafe.Pointer) Result {
-		return routecap_routing_serialize(p, unsafe.Pointer(unsafe.SliceData(dst)), uintptr(len(dst)), &needed)
+		return routecap_routing_serialize(p, 0, unsafe.Pointer(unsafe.SliceData(dst)), uintptr(len(dst)), &needed)
 	})
 	return int(needed), err
 }
@@ -58,7 +58,7 @@ func (r *Routing) WriteTo(w io.Writer) (int64, error) {
 
 // Deserialize makes a routing of bytes in the serialised form, from wherever they come: nothing in them is trusted
 // (routecap_routing_deserialize). The data is copied and exactly that of one routing. No capturer is needed, and the memory counts in no
-// budget. With Trusted the ids are not looked at, everything else is.
+// budget. With ImportTrusted the ids are not looked at, everything else is.
 //
 // Result: OK; Incomplete; NotCaptured. Errors: ErrFormat, the text says what is wrong.
 func Deserialize(data []byte, flags ImportFlags) (*Routing, Result, error) {
@@ -245,7 +245,7 @@ func (v *View) pass(l *loan) (cView, Result) {
 // Spliced is a serialised routing as a list of pieces: written one after another they are it (routecap_splice).
 type Spliced struct {
 	Header []byte  // the new header
-	Pieces []Piece // at most MaxPieces
+	Pieces []Piece // in order
 	Bytes  uint64  // of everything
 }
 
@@ -255,21 +255,22 @@ type Spliced struct {
 //
 // Errors: ErrFormat; ErrShapeMismatch, k, the id space, the layers or their experts differ.
 func Splice(head, tail []byte, row uint64) (*Spliced, error) {
-	call := func(header []byte, splice *cSplice) Result {
-		return routecap_serialized_splice(start(head), uintptr(len(head)), start(tail), uintptr(len(tail)), row,
-			unsafe.Pointer(unsafe.SliceData(header)), uintptr(len(header)), splice)
-	}
 	splice := cSplice{structSize: uint32(unsafe.Sizeof(cSplice{}))}
-	r := call(nil, &splice)
-	var header []byte
+	call := func(header []byte, pieces []Piece) Result {
+		return routecap_serialized_splice(start(head), uintptr(len(head)), start(tail), uintptr(len(tail)), row,
+			unsafe.Pointer(unsafe.SliceData(header)), uintptr(len(header)),
+			unsafe.SliceData(pieces), unsafe.Sizeof(Piece{}), uintptr(len(pieces)), &splice)
+	}
+	var spliced Spliced
+	r := call(nil, nil)
 	if r.Status == ErrBufferTooSmall {
-		header = make([]byte, splice.headerBytes)
-		r = call(header, &splice)
+		spliced = Spliced{Header: make([]byte, splice.headerBytes), Pieces: make([]Piece, splice.pieces), Bytes: splice.bytes}
+		r = call(spliced.Header, spliced.Pieces)
 	}
 	if _, err := r.outcome("routecap_serialized_splice"); err != nil {
 		return nil, err
 	}
-	return &Spliced{Header: header, Pieces: slices.Clone(splice.piece[:splice.pieces]), Bytes: splice.bytes}, nil
+	return &spliced, nil
 }
 
 var zeros [64]byte // padding is shorter

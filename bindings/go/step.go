@@ -25,7 +25,7 @@ func (c *Capturer) Snapshot(stream Stream) error {
 
 // IssueOptions of Issue (routecap_issue_options).
 type IssueOptions struct {
-	Snapshot  Snapshot // SnapshotTake, the forward made it, or SnapshotMake, issue makes it
+	Snapshot  Snapshot // SnapshotTaken, the forward took it, or SnapshotMake, issue takes it
 	Tag       uint64   // kept with every row of the step: a weight version, for instance
 	Positions Array    // of int32 or int64: the position of each sink row, up to the last that a span with SpanDevicePositions names
 }

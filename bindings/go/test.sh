@@ -13,7 +13,7 @@ module=$root/bindings/go
 work=$build/go
 mkdir -p "$work"
 export GOCACHE=$work/cache GOMODCACHE=$work/modules GOFLAGS=-modcacherw GOBIN=$work/bin
-libraries=$(dirname "$(find "$prefix" -name libroutecap.so.0)")
+libraries=$(dirname "$(find "$prefix" -name libroutecap.so.1)")
 fake=${ROUTECAP_FAKE_CUDA:-$(find "$build" -path '*/fake/libcuda.so.1' -printf '%h\n' 2> /dev/null | head -n 1)}
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)")
 LD_LIBRARY_PATH=$libraries${fake:+:$fake}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -65,7 +65,7 @@ outside() (
     local path=github.com/routecap/routecap/bindings/go
     folder=$(mktemp -d) && mkdir "$folder/program" && cp -r "$module" "$folder/module" &&
         cp "$module/examples/worker_loop/main.go" "$folder/program" && cd "$folder/program" && go mod init example.org/program &&
-        go mod edit -require=$path@v0.1.0 -replace=$path=../module && go build -o program . && ./program
+        go mod edit -require=$path@v1.0.0 -replace=$path=../module && go build -o program . && ./program
     status=$?
     rm -rf "$folder"
     return $status
@@ -99,7 +99,7 @@ run "an example" go run ./examples/worker_loop
 run "the benchmark as a program" go build -o "$work/bench_go" ./bench
 run "the benchmark runs" "$work/bench_go"
 run "outside of the project" outside
-# What a machine with a GPU and without Go runs: this program and libroutecap.so.0.
+# What a machine with a GPU and without Go runs: this program and libroutecap.so.1.
 run "the tests on CUDA as a program" go test -c -o "$work/cuda.test" ./internal/cudatest
 run_tests "tests on CUDA as a program" env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" ${fake:+ROUTECAP_REQUIRE_CUDA=1} "$work/cuda.test" -test.v
 

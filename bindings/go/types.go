@@ -72,7 +72,7 @@ type ReceivedFlags uint32
 // SpanFlags of a Span: SpanSpeculative, SpanDevicePositions.
 type SpanFlags uint32
 
-// Snapshot says who makes the snapshot: the forward pass, SnapshotTake, or the issue, SnapshotMake.
+// Snapshot says who takes the snapshot: the forward pass, SnapshotTaken, or the issue, SnapshotMake.
 type Snapshot int32
 
 // Policy says which of two rows for one position is kept: PolicyKeep, the first, or PolicyReplace, the last.
@@ -84,13 +84,13 @@ type Reason int32
 // ExtractMode says what reading does to the rows of a request: ExtractShare, ExtractTake or ExtractCopy.
 type ExtractMode int32
 
-// ReadFlags of reading calls: 0, or Strict, with or without AllowRecomputed.
+// ReadFlags of reading calls: 0, or ReadStrict, with or without ReadAllowRecomputed.
 type ReadFlags uint32
 
 // Order says in which order copies are laid out: OrderRowMajor or OrderLayerMajor.
 type Order int32
 
-// ImportFlags of Deserialize and Import: 0 or Trusted.
+// ImportFlags of Deserialize and Import: 0 or ImportTrusted.
 type ImportFlags uint32
 
 // PieceSource says where bytes of a spliced routing come from.

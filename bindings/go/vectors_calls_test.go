@@ -130,8 +130,8 @@ func init() {
 				r.equal("hash_tokens", expected.int("hash_tokens"), int64(router.HashTable.Len()))
 			}
 		},
-		"layer_route":           replayRoute,
-		"layer_record_received": replayReceived,
+		"layer_route":   replayRoute,
+		"received_read": replayReceived,
 		"received_merge": func(r *replay, in, out *said) {
 			var tables [][]int32
 			for _, table := range in.list("executed") {
@@ -522,7 +522,7 @@ func receivedOf[T int32 | int64](r *replay, in, out, s *said, received Received)
 	if s.has("ignored") {
 		received.Ignored = ArrayOf(ignored)
 	}
-	delivered := r.done(in.capturer().RecordReceived(in.uint32("layer"), received, Stream(in.uint("stream"))))
+	delivered := r.done(in.capturer().ReadReceived(in.uint32("layer"), received, Stream(in.uint("stream"))))
 	if delivered || !inPlace {
 		wrote(r, delivered, out, "global_ids", globals, 0)
 	}
@@ -785,18 +785,6 @@ func replayImport(r *replay, in, out *said) {
 
 func replaySplice(r *replay, in, out *said) {
 	head, tail, row := in.bytes("head"), in.bytes("tail"), in.uint("row")
-	if in.has("capacity") { // Splice asks for it itself
-		header := buffer[uint8](int(in.uint("capacity")))
-		splice := cSplice{structSize: uint32(unsafe.Sizeof(cSplice{}))}
-		outcome := routecap_serialized_splice(unsafe.Pointer(unsafe.SliceData(head)), uintptr(len(head)), unsafe.Pointer(unsafe.SliceData(tail)),
-			uintptr(len(tail)), row, unsafe.Pointer(unsafe.SliceData(header)), uintptr(len(header)), &splice)
-		if delivered := r.returned(outcome.outcome("raw")); !delivered {
-			wrote(r, false, out, "header", header, 0)
-			out.object("splice").same(&splice)
-			return
-		}
-		r.checked = false
-	}
 	spliced, err := Splice(head, tail, row)
 	if !r.done(err) {
 		return

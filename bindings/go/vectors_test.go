@@ -23,7 +23,7 @@ import (
 // it is the one beside this module in the project.
 //
 // The raw layer is used for what the types of this package cannot say: an unknown dtype of copies, lengths in bytes that are no elements,
-// get_api for another version, the capacity of a splice, reserved fields that are not 0.
+// get_api for another version, reserved fields that are not 0.
 
 func TestTheConformanceVectors(t *testing.T) {
 	folder := os.Getenv("ROUTECAP_VECTORS")
@@ -138,9 +138,9 @@ func uinteger(value any) uint64 {
 	}
 	switch text {
 	case "ALL":
-		return All
+		return RowsAll
 	case "LANDED":
-		return Landed
+		return RowsLanded
 	}
 	if u, err := strconv.ParseUint(text, 10, 64); err == nil {
 		return u

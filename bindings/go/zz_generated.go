@@ -107,11 +107,11 @@ static raw_result raw_capturer_probe(routecap_capturer *capturer, uint32_t rows,
 }
 #cgo noescape raw_capturer_probe
 #cgo nocallback raw_capturer_probe
-static raw_result raw_layer_record_received(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, uintptr_t stream) {
-    return raw_return(routecap_layer_record_received(capturer, layer, received, (routecap_stream)stream));
+static raw_result raw_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, uintptr_t stream) {
+    return raw_return(routecap_received_read(capturer, layer, received, (routecap_stream)stream));
 }
-#cgo noescape raw_layer_record_received
-#cgo nocallback raw_layer_record_received
+#cgo noescape raw_received_read
+#cgo nocallback raw_received_read
 static raw_result raw_received_merge(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged) {
     return raw_return(routecap_received_merge(executed, count, cells, merged));
 }
@@ -259,8 +259,8 @@ static raw_result raw_routing_slice(const routecap_routing *routing, uint64_t fi
 }
 #cgo noescape raw_routing_slice
 #cgo nocallback raw_routing_slice
-static raw_result raw_routing_merge(const routecap_routing *const *routings, size_t count, routecap_routing **merged) {
-    return raw_return(routecap_routing_merge(routings, count, merged));
+static raw_result raw_routing_merge(const routecap_routing *const *routings, size_t count, uint32_t flags, routecap_routing **merged) {
+    return raw_return(routecap_routing_merge(routings, count, flags, merged));
 }
 #cgo noescape raw_routing_merge
 #cgo nocallback raw_routing_merge
@@ -270,7 +270,7 @@ static raw_result raw_routing_copy_to(const routecap_routing *routing, const rou
 }
 #cgo noescape raw_routing_copy_to
 #cgo nocallback raw_routing_copy_to
-static raw_result raw_routing_retain(routecap_routing *routing) {
+static raw_result raw_routing_retain(const routecap_routing *routing) {
     return raw_return(routecap_routing_retain(routing));
 }
 #cgo noescape raw_routing_retain
@@ -280,8 +280,8 @@ static void raw_routing_free(routecap_routing *routing) {
 }
 #cgo noescape raw_routing_free
 #cgo nocallback raw_routing_free
-static raw_result raw_routing_serialize(const routecap_routing *routing, void *dst, size_t dst_bytes, uint64_t *needed) {
-    return raw_return(routecap_routing_serialize(routing, dst, dst_bytes, needed));
+static raw_result raw_routing_serialize(const routecap_routing *routing, uint32_t flags, void *dst, size_t dst_bytes, uint64_t *needed) {
+    return raw_return(routecap_routing_serialize(routing, flags, dst, dst_bytes, needed));
 }
 #cgo noescape raw_routing_serialize
 #cgo nocallback raw_routing_serialize
@@ -301,8 +301,8 @@ static raw_result raw_serialized_info(const void *data, size_t bytes, routecap_s
 #cgo noescape raw_serialized_info
 #cgo nocallback raw_serialized_info
 static raw_result raw_serialized_splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes, uint64_t row, void *header,
-    size_t capacity, routecap_splice *splice) {
-    return raw_return(routecap_serialized_splice(head, head_bytes, tail, tail_bytes, row, header, capacity, splice));
+    size_t capacity, routecap_piece *pieces, size_t piece_size, size_t piece_capacity, routecap_splice *splice) {
+    return raw_return(routecap_serialized_splice(head, head_bytes, tail, tail_bytes, row, header, capacity, pieces, piece_size, piece_capacity, splice));
 }
 #cgo noescape raw_serialized_splice
 #cgo nocallback raw_serialized_splice
@@ -317,9 +317,9 @@ import "unsafe"
 
 const (
 	// HeaderVersionMajor is ROUTECAP_VERSION_MAJOR
-	HeaderVersionMajor = 0
+	HeaderVersionMajor = 1
 	// HeaderVersionMinor is ROUTECAP_VERSION_MINOR
-	HeaderVersionMinor = 1
+	HeaderVersionMinor = 0
 	// HeaderVersionPatch is ROUTECAP_VERSION_PATCH
 	HeaderVersionPatch = 0
 )
@@ -421,15 +421,17 @@ const (
 	ErrInternal Status = -500
 )
 
-// In a count of rows.
+// In a count of rows. Where ROWS_LANDED is allowed, the function says so.
 const (
-	// All is ROUTECAP_ALL: up to the end
-	All uint64 = 0xFFFFFFFFFFFFFFFF
-	// Landed is ROUTECAP_LANDED: up to the first row in flight, or the end: what of a running request can be read now
-	Landed uint64 = 0xFFFFFFFFFFFFFFFE
+	// RowsAll is ROUTECAP_ROWS_ALL: up to the end
+	RowsAll uint64 = 0xFFFFFFFFFFFFFFFF
+	// RowsLanded is ROUTECAP_ROWS_LANDED: up to the first row in flight, or the end: what of a running request can be read
+	// now
+	RowsLanded uint64 = 0xFFFFFFFFFFFFFFFE
 )
 
-// Limits of this version.
+// Limits of this version. Later ones may raise them, but that of positions: size memory by a routing's view, not by
+// these, because a routing may come from a later version.
 const (
 	// MaxLayers is ROUTECAP_MAX_LAYERS
 	MaxLayers = 1024
@@ -634,7 +636,7 @@ const (
 	ReceivedGlobal ReceivedFlags = 2
 )
 
-// Flags of routecap_span.
+// Flags of routecap_span. They may be combined.
 const (
 	// SpanSpeculative is ROUTECAP_SPAN_SPECULATIVE: draft tokens: provisional until routecap_request_accept
 	SpanSpeculative SpanFlags = 1
@@ -644,9 +646,9 @@ const (
 )
 
 const (
-	// SnapshotTake is ROUTECAP_SNAPSHOT_TAKE: the forward made its snapshot
-	SnapshotTake Snapshot = 0
-	// SnapshotMake is ROUTECAP_SNAPSHOT_MAKE: issue makes it
+	// SnapshotTaken is ROUTECAP_SNAPSHOT_TAKEN: the forward took its snapshot
+	SnapshotTaken Snapshot = 0
+	// SnapshotMake is ROUTECAP_SNAPSHOT_MAKE: issue takes it
 	SnapshotMake Snapshot = 1
 )
 
@@ -683,10 +685,11 @@ const (
 
 // Flags of reading calls.
 const (
-	// Strict is ROUTECAP_STRICT: missing cells make the call fail with ErrIncomplete, recomputed ones with ErrRecomputed
-	Strict ReadFlags = 1
-	// AllowRecomputed is ROUTECAP_ALLOW_RECOMPUTED: but recomputed ones do not
-	AllowRecomputed ReadFlags = 2
+	// ReadStrict is ROUTECAP_READ_STRICT: missing cells make the call fail with ErrIncomplete, recomputed ones with
+	// ErrRecomputed
+	ReadStrict ReadFlags = 1
+	// ReadAllowRecomputed is ROUTECAP_READ_ALLOW_RECOMPUTED: but recomputed ones do not
+	ReadAllowRecomputed ReadFlags = 2
 )
 
 const (
@@ -698,9 +701,9 @@ const (
 
 // Flag of routecap_routing_deserialize and routecap_routing_import.
 const (
-	// Trusted is ROUTECAP_TRUSTED: the ids are known to be right: they are not looked at. Everything else is checked all
-	// the same
-	Trusted ImportFlags = 1
+	// ImportTrusted is ROUTECAP_IMPORT_TRUSTED: the ids are known to be right: they are not looked at. Everything else is
+	// checked all the same
+	ImportTrusted ImportFlags = 1
 )
 
 const (
@@ -721,7 +724,7 @@ const (
 )
 
 const (
-	// MaxPieces is ROUTECAP_MAX_PIECES
+	// MaxPieces is ROUTECAP_MAX_PIECES: enough for two routings in version 1 of the form
 	MaxPieces = 16
 )
 
@@ -1155,7 +1158,6 @@ type cSplice struct {
 	pieces      uint32
 	bytes       uint64
 	headerBytes uint64
-	piece       [16]Piece
 }
 
 // The layout of the structs above is C's: what is not does not compile.
@@ -1429,7 +1431,6 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(cSplice{}.pieces)-unsafe.Offsetof(C.routecap_splice{}.pieces)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cSplice{}.bytes)-unsafe.Offsetof(C.routecap_splice{}.bytes)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cSplice{}.headerBytes)-unsafe.Offsetof(C.routecap_splice{}.header_bytes)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cSplice{}.piece)-unsafe.Offsetof(C.routecap_splice{}.piece)]
 	_ [C.sizeof_routecap_splice - unsafe.Sizeof(cSplice{})]struct{} // the library's may be newer and longer
 )
 
@@ -1532,8 +1533,8 @@ func routecap_capturer_probe(capturer unsafe.Pointer, rows uint32, layers *Layer
 	))
 }
 
-func routecap_layer_record_received(capturer unsafe.Pointer, layer uint32, received *cReceived, stream Stream) Result {
-	return resultOf(C.raw_layer_record_received(
+func routecap_received_read(capturer unsafe.Pointer, layer uint32, received *cReceived, stream Stream) Result {
+	return resultOf(C.raw_received_read(
 		(*C.routecap_capturer)(capturer), C.uint32_t(layer), (*C.routecap_received)(unsafe.Pointer(received)),
 		C.uintptr_t(stream),
 	))
@@ -1723,9 +1724,9 @@ func routecap_routing_slice(routing unsafe.Pointer, first uint64, rows uint64, s
 	))
 }
 
-func routecap_routing_merge(routings *unsafe.Pointer, count uintptr, merged *unsafe.Pointer) Result {
+func routecap_routing_merge(routings *unsafe.Pointer, count uintptr, flags uint32, merged *unsafe.Pointer) Result {
 	return resultOf(C.raw_routing_merge(
-		(**C.routecap_routing)(unsafe.Pointer(routings)), C.size_t(count),
+		(**C.routecap_routing)(unsafe.Pointer(routings)), C.size_t(count), C.uint32_t(flags),
 		(**C.routecap_routing)(unsafe.Pointer(merged)),
 	))
 }
@@ -1748,8 +1749,11 @@ func routecap_routing_free(routing unsafe.Pointer) {
 	C.raw_routing_free((*C.routecap_routing)(routing))
 }
 
-func routecap_routing_serialize(routing unsafe.Pointer, dst unsafe.Pointer, dstBytes uintptr, needed *uint64) Result {
-	return resultOf(C.raw_routing_serialize((*C.routecap_routing)(routing), dst, C.size_t(dstBytes), (*C.uint64_t)(unsafe.Pointer(needed))))
+func routecap_routing_serialize(routing unsafe.Pointer, flags uint32, dst unsafe.Pointer, dstBytes uintptr, needed *uint64) Result {
+	return resultOf(C.raw_routing_serialize(
+		(*C.routecap_routing)(routing), C.uint32_t(flags), dst, C.size_t(dstBytes),
+		(*C.uint64_t)(unsafe.Pointer(needed)),
+	))
 }
 
 func routecap_routing_deserialize(data unsafe.Pointer, bytes uintptr, flags uint32, context unsafe.Pointer, routing *unsafe.Pointer) Result {
@@ -1769,10 +1773,12 @@ func routecap_serialized_info(data unsafe.Pointer, bytes uintptr, info *Serializ
 
 func routecap_serialized_splice(
 	head unsafe.Pointer, headBytes uintptr, tail unsafe.Pointer, tailBytes uintptr, row uint64,
-	header unsafe.Pointer, capacity uintptr, splice *cSplice,
+	header unsafe.Pointer, capacity uintptr, pieces *Piece, pieceSize uintptr, pieceCapacity uintptr,
+	splice *cSplice,
 ) Result {
 	return resultOf(C.raw_serialized_splice(
 		head, C.size_t(headBytes), tail, C.size_t(tailBytes), C.uint64_t(row), header, C.size_t(capacity),
+		(*C.routecap_piece)(unsafe.Pointer(pieces)), C.size_t(pieceSize), C.size_t(pieceCapacity),
 		(*C.routecap_splice)(unsafe.Pointer(splice)),
 	))
 }

@@ -43,10 +43,8 @@ static PyObject *result_of(int32_t status) {
         return NULL;
     }
     PyObject *number = PyLong_FromLong(status);
-    PyObject *member = number == NULL ? NULL : PyDict_GetItemWithError(statuses, number);
+    PyObject *member = number == NULL ? NULL : PyObject_GetItem(statuses, number);
     Py_XDECREF(number);
-    if (member == NULL && !PyErr_Occurred()) PyErr_Format(PyExc_SystemError, "routecap: unknown status %d", (int)status);
-    Py_XINCREF(member);
     return member;
 }
 
@@ -536,6 +534,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %array(routecap_extract_item, items, 1, item_size, count)
 %array(routecap_finish_item, items, 1, item_size, count)
 %array(routecap_missing, missing, 1, missing_size, capacity)
+%array(routecap_piece, pieces, 1, piece_size, piece_capacity)
 
 /* The same without the size. */
 %define %plain_array(TYPE, NAME, WRITABLE, SIZE, COUNT)
@@ -622,7 +621,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %enddef
 %waits_and_measures(routecap_request_extract_into, 10)
 %waits_and_measures(routecap_routing_copy_to, 7)
-%waits_and_measures(routecap_routing_serialize, 4)
+%waits_and_measures(routecap_routing_serialize, 5)
 
 /* Calls that one thread makes at a time; RELEASES: whether without the GIL. */
 %define %by_one_thread(FUNCTION, RELEASES)
@@ -640,7 +639,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %by_one_thread(routecap_layer_record, self1->host)
 %by_one_thread(routecap_layers_record, self1->host)
 %by_one_thread(routecap_layer_route, self1->host)
-%by_one_thread(routecap_layer_record_received, self1->host)
+%by_one_thread(routecap_received_read, self1->host)
 %by_one_thread(routecap_step_issue, 0)
 %by_one_thread(routecap_step_discard, 0)
 %by_one_thread(routecap_sink_bind, 0)
@@ -734,13 +733,13 @@ PyObject *serialize(PyObject *capsule) {
     routecap_routing *routing = routing_from(capsule);
     if (routing == NULL) return NULL;
     uint64_t bytes = 0;
-    int32_t status = routecap_routing_serialize(routing, NULL, 0, &bytes);
+    int32_t status = routecap_routing_serialize(routing, 0, NULL, 0, &bytes);
     if (status < 0 && status != ROUTECAP_ERR_BUFFER_TOO_SMALL) return result_of(status);
     PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
     char *memory = result == NULL ? NULL : PyBytes_AsString(result);
     if (memory == NULL) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    status = routecap_routing_serialize(routing, memory, bytes, NULL);
+    status = routecap_routing_serialize(routing, 0, memory, bytes, NULL);
     Py_END_ALLOW_THREADS
     if (status >= 0) return result;
     Py_DECREF(result);

@@ -11,7 +11,7 @@ prefix=$(realpath "${1:?the prefix of an installed library is missing}")
 package=$root/bindings/python
 work=$build/python_package
 tools=$work/tools
-library=$(find "$prefix" -name libroutecap.so.0)
+library=$(find "$prefix" -name libroutecap.so.1)
 fake=${ROUTECAP_FAKE_CUDA:-$(find "$build" -path '*/fake/libcuda.so.1' -printf '%h\n' 2> /dev/null | head -n 1)}
 export PYTHONDONTWRITEBYTECODE=1 ROUTECAP_HEADER=$root/include/routecap.h
 left_out=()
@@ -55,7 +55,7 @@ check "the wheel over the library that pkg-config finds works" in_empty_environm
 
 wheel bundled -C cmake.define.ROUTECAP_BUNDLE="$library"
 check "the wheel runs in an empty environment without compilers" in_empty_environment
-for file in routecap/libroutecap.so.0 licenses/LICENSE routecap/py.typed routecap/page.html; do
+for file in routecap/libroutecap.so.1 licenses/LICENSE routecap/py.typed routecap/page.html; do
     check "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"
 done
 check "auditwheel finds system libraries only" bash -c "'$tools/bin/auditwheel' show '$wheel' | tee '$work/audit' && grep -q manylinux_ '$work/audit'"

@@ -15,7 +15,7 @@ mkdir -p "$work"
 need cargo=cargo cc=gcc c++=g++ cmake=cmake pkg-config=pkg-config
 ls /usr/lib/llvm-*/lib/libclang*.so* > /dev/null 2>&1 || need /no/libclang=libclang-dev
 PKG_CONFIG_PATH=$(dirname "$(find "$installed" -name routecap.pc)")
-LD_LIBRARY_PATH=$(dirname "$(find "$installed" -name libroutecap.so.0)")
+LD_LIBRARY_PATH=$(dirname "$(find "$installed" -name libroutecap.so.1)")
 export PKG_CONFIG_PATH LD_LIBRARY_PATH
 unset CARGO_TARGET_DIR # .cargo/config.toml has it
 cd "$rust" || exit 1
@@ -75,6 +75,7 @@ check "benchmark" test -x "$bench"
 [ -x "$bench" ] && cp "$bench" "$work/bench_rust"
 
 # The packages alone, anywhere: with the sources that they contain, and no installed library. Once for each content.
+rm -f "$work"/target/package/routecap*.crate # of another version
 check "packages" cargo package --quiet --workspace --allow-dirty
 outside() {
     local place crate content status
@@ -85,14 +86,14 @@ outside() {
     place=$(mktemp -d) || return 1
     for crate in "$work"/target/package/routecap*.crate; do tar -xzf "$crate" -C "$place" || return 1; done
     mkdir -p "$place/program/src"
-    cp "$place"/routecap-0*/examples/worker_loop.rs "$place/program/src/main.rs"
+    cp "$place"/routecap-[0-9]*/examples/worker_loop.rs "$place/program/src/main.rs"
     cat > "$place/program/Cargo.toml" << EOF
 [package]
 name = "program"
 version = "0.0.0"
 edition = "2024"
 [dependencies]
-routecap = { path = "$(echo "$place"/routecap-0*)", features = ["vendored"] }
+routecap = { path = "$(echo "$place"/routecap-[0-9]*)", features = ["vendored"] }
 [patch.crates-io]
 routecap-sys = { path = "$(echo "$place"/routecap-sys-*)" }
 EOF

@@ -108,10 +108,10 @@ static FILE *create(const char *folder, int request, const char *kind) {
 
 static void write_routing(const char *folder, int request, const routecap_routing *routing) {
     uint64_t bytes = 0;
-    tap.api->routing_serialize(routing, NULL, 0, &bytes);
+    tap.api->routing_serialize(routing, 0, NULL, 0, &bytes);
     void *data = malloc(bytes);
     if (data == NULL) die("out of memory");
-    check(tap.api->routing_serialize(routing, data, bytes, NULL), "routing_serialize");
+    check(tap.api->routing_serialize(routing, 0, data, bytes, NULL), "routing_serialize");
     FILE *file = create(folder, request, "routecap");
     if (fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0) die("a routing cannot be written");
     free(data);

@@ -309,7 +309,7 @@ bool tap_end(struct tap *tap, llama_seq_id sequence, routecap_routing **routing)
     routecap_request *request = find(tap, sequence, true);
     if (request == NULL) return false;
     if (routing == NULL ? !check(tap, tap->api->request_close(tap->capturer, *request), "request_close")
-                        : !check(tap, tap->api->request_finish(tap->capturer, *request, ROUTECAP_ALL, routing), "request_finish"))
+                        : !check(tap, tap->api->request_finish(tap->capturer, *request, ROUTECAP_ROWS_ALL, routing), "request_finish"))
         return false;
     *request = 0;
     return true;
@@ -324,7 +324,7 @@ bool tap_rollback(struct tap *tap, llama_seq_id sequence, llama_pos position) {
 bool tap_copy(struct tap *tap, llama_seq_id from, llama_seq_id to, llama_pos end) {
     routecap_request *parent = find(tap, from, true), *child = parent != NULL ? find(tap, to, false) : NULL;
     if (child == NULL) return false;
-    uint64_t rows = end < 0 ? ROUTECAP_ALL : (uint64_t)(end + tap->shift[from]);
+    uint64_t rows = end < 0 ? ROUTECAP_ROWS_ALL : (uint64_t)(end + tap->shift[from]);
     tap->shift[to] = tap->shift[from];
     return check(tap, tap->api->request_fork(tap->capturer, *parent, rows, child), "request_fork");
 }

@@ -4,7 +4,7 @@ go 1.24.1
 
 require (
 	github.com/ollama/ollama v0.17.4
-	github.com/routecap/routecap/bindings/go v0.1.0
+	github.com/routecap/routecap/bindings/go v1.0.0
 )
 
 require (

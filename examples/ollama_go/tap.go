@@ -172,7 +172,7 @@ func (t *Tap) Truncate(sequence int, rows uint64) error {
 
 // Finish ends the capture of a sequence.
 func (t *Tap) Finish(sequence int) (*routecap.Routing, error) {
-	routing, err := t.Capturer.Finish(t.requests[sequence], routecap.All)
+	routing, err := t.Capturer.Finish(t.requests[sequence], routecap.RowsAll)
 	delete(t.requests, sequence)
 	return routing, err
 }

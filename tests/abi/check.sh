@@ -5,7 +5,7 @@
 #   functions and types as compiled        tests/abi/routecap.abi, by abidiff without filters or suppressions, what it calls harmless included
 # LIBRARY needs debug information. Prints what differs; exit status 1 if anything does.
 # After a wanted change: tests/abi/check.sh --refresh LIBRARY, in the commit that changes the ABI. (tests/abi/frozen is another matter: consumer.c is
-# built with that header and has to run with every later library, so that it changes only with the minor version before 1.0, and never afterwards.)
+# built with that header of 1.0 and has to run with every later library, so that it never changes.)
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -100,7 +100,7 @@ static int32_t route_logits(void *l, size_t size) {
     CHECK(api->step_begin(capturer, 4, NULL) == ROUTECAP_OK);
     return api->layer_route(capturer, 1, &router, l, NULL);
 }
-static int32_t received(void *r, size_t size) { return (void)size, api->layer_record_received(capturer, 0, r, NULL); }
+static int32_t received(void *r, size_t size) { return (void)size, api->received_read(capturer, 0, r, NULL); }
 static int32_t issue_span(void *span, size_t size) {
     routecap_step step = 0;
     const int32_t status = api->step_issue(capturer, span, size, 1, NULL, NULL, &step, NULL);
@@ -234,14 +234,16 @@ static int32_t out_probe(void *probe, size_t size) {
 static int32_t out_coverage(void *coverage, size_t size) { return (void)size, api->request_coverage(capturer, request, 0, 4, coverage, NULL, 0, 0); }
 static int32_t out_missing(void *missing, size_t size) {
     routecap_coverage coverage = {.struct_size = sizeof coverage};
-    return api->request_coverage(capturer, request, 0, ROUTECAP_ALL, &coverage, missing, size, 1);
+    return api->request_coverage(capturer, request, 0, ROUTECAP_ROWS_ALL, &coverage, missing, size, 1);
 }
 static int32_t out_view(void *view, size_t size) { return (void)size, api->routing_view(routing, view); }
 static int32_t out_serialized(void *info, size_t size) { return (void)size, api->serialized_info(serialized, serialized_bytes, info); }
 static int32_t out_splice(void *splice, size_t size) {
     static unsigned char header[2048];
+    routecap_piece pieces[ROUTECAP_MAX_PIECES];
     (void)size;
-    return api->serialized_splice(serialized, serialized_bytes, serialized, serialized_bytes, 2, header, sizeof header, splice);
+    return api->serialized_splice(serialized, serialized_bytes, serialized, serialized_bytes, 2, header, sizeof header, pieces, sizeof pieces[0],
+                                  ROUTECAP_MAX_PIECES, splice);
 }
 static int32_t out_config(void *config, size_t size) { return api->config_init(config, size); }
 static int32_t out_router(void *router, size_t size) { return api->router_init(router, size, ROUTECAP_METHOD_DEEPSEEK_V3); }
@@ -294,8 +296,8 @@ int main(int argc, char **argv) {
     const routecap_view view = {.struct_size = sizeof view, .dtype = ROUTECAP_DTYPE_U8, .layers = 2, .k = 2, .experts = 16, .rows = 4,
                                 .layer_provenance = provenance, .segments = &segment, .segment_size = sizeof segment, .segment_count = 1};
     CHECK(api->routing_import(&view, 0, NULL, NULL, &routing) == ROUTECAP_OK);
-    CHECK(api->routing_serialize(routing, serialized, sizeof serialized, &serialized_bytes) == ROUTECAP_OK);
-    CHECK(api->request_attach(capturer, request, routing, ROUTECAP_ALL) == ROUTECAP_OK);
+    CHECK(api->routing_serialize(routing, 0, serialized, sizeof serialized, &serialized_bytes) == ROUTECAP_OK);
+    CHECK(api->request_attach(capturer, request, routing, ROUTECAP_ROWS_ALL) == ROUTECAP_OK);
     uint8_t copied[4][2][2];
     routecap_copy_options options;
     CHECK(api->copy_options_init(&options, sizeof options) == ROUTECAP_OK);

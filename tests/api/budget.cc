@@ -113,7 +113,7 @@ TEST_F(Budget, taken_pages_count_until_the_routing_is_freed) {
     first.reset();
     EXPECT_EQ(pages(), 2);
     EXPECT_EQ(step(r, 2, 0, kRows), 3);  // page 0 again
-    RoutingPtr rest(rig.extract(r, 0, ROUTECAP_ALL, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
+    RoutingPtr rest(rig.extract(r, 0, ROUTECAP_ROWS_ALL, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
     rest.reset();
     EXPECT_EQ(pages(), 0);
     EXPECT_EQ(step(r, 1, 2 * kRows + 10, 1), 1);  // the tail page was taken whole: a new one

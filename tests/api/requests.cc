@@ -42,7 +42,7 @@ TEST(DevicePositions, count_with_their_bound_until_they_land) {
     rig.expect_length(r, 8);
     rig.open_gate();
     rig.expect_length(r, 8);
-    const RoutingPtr routing(rig.finish(r, ROUTECAP_ALL));
+    const RoutingPtr routing(rig.finish(r, ROUTECAP_ROWS_ALL));
     rig.open_gate();
     expect_routing(routing.get(), rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 5) + missing_rows(rig.shape(), 2) + routed_rows(rig.shape(), 1, 7, 8));
 }
@@ -77,7 +77,7 @@ TEST(DevicePositions, a_tree_in_one_span) {
     const routecap_step step = rig.issue({device_span(r, 0, 3, 0, 6, ROUTECAP_SPAN_SPECULATIVE)}, ROUTECAP_OK, nullptr, &options);
     const uint32_t path[] = {0, 2, 4};
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, step, path, 3));
-    const RoutingPtr routing(rig.finish(r, ROUTECAP_ALL));
+    const RoutingPtr routing(rig.finish(r, ROUTECAP_ROWS_ALL));
     EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing.get(), -1));
     expect_routing(routing.get(), rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 1) + routed_rows(rig.shape(), 2, 1, 3));
 }
@@ -87,22 +87,23 @@ TEST(Reading, what_has_landed_of_a_running_request) {
     const routecap_request r = rig.open();
     rig.land(rig.step({{r, {1, 0, 5}}}));
     rig.step({{r, {1, 5, 3}}});
-    rig.extract(r, 0, ROUTECAP_ALL, ROUTECAP_ERR_NOT_READY);
-    const RoutingPtr landed(rig.extract(r, 2, ROUTECAP_LANDED, ROUTECAP_OK));
+    rig.extract(r, 0, ROUTECAP_ROWS_ALL, ROUTECAP_ERR_NOT_READY);
+    const RoutingPtr landed(rig.extract(r, 2, ROUTECAP_ROWS_LANDED, ROUTECAP_OK));
     expect_routing(landed.get(), rig.shape(), 2, routed_rows(rig.shape(), 1, 2, 5));
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_coverage(rig.capturer(), r, 0, ROUTECAP_LANDED, &coverage, nullptr, 0, 0));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_coverage(rig.capturer(), r, 0, ROUTECAP_ROWS_LANDED, &coverage, nullptr, 0, 0));
     EXPECT_EQ(coverage.rows, 5u);
     EXPECT_EQ(coverage.length, 8u);
-    const RoutingPtr none(rig.extract(r, 6, ROUTECAP_LANDED, ROUTECAP_OK));
+    const RoutingPtr none(rig.extract(r, 6, ROUTECAP_ROWS_LANDED, ROUTECAP_OK));
     EXPECT_EQ(view_of(none.get()).rows, 0u);
     int32_t ids[5 * 4 * 2];
     routecap_copy_options options;
     routecap_copy_options_init(&options, sizeof options);
     options.dtype = ROUTECAP_DTYPE_I32;
     uint64_t needed = 0;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_extract_into(rig.capturer(), r, 0, ROUTECAP_LANDED, &options, ids, sizeof ids, nullptr, 0, &needed));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_request_extract_into(rig.capturer(), r, 0, ROUTECAP_ROWS_LANDED, &options, ids, sizeof ids, nullptr, 0, &needed));
     EXPECT_EQ(needed, sizeof ids);
 }
 
@@ -111,9 +112,9 @@ TEST(Reading, strict_takes_nothing_of_what_is_incomplete) {
     const routecap_request r = rig.open();
     rig.land(rig.step({{r, {1, 2, 4}}}));
     routecap_routing *routing = nullptr;
-    EXPECT_STATUS(ROUTECAP_ERR_INCOMPLETE, routecap_request_extract(rig.capturer(), r, 0, 6, ROUTECAP_EXTRACT_TAKE, ROUTECAP_STRICT, &routing));
+    EXPECT_STATUS(ROUTECAP_ERR_INCOMPLETE, routecap_request_extract(rig.capturer(), r, 0, 6, ROUTECAP_EXTRACT_TAKE, ROUTECAP_READ_STRICT, &routing));
     EXPECT_EQ(routing, nullptr);
-    ASSERT_STATUS(ROUTECAP_OK, routecap_request_extract(rig.capturer(), r, 2, 4, ROUTECAP_EXTRACT_TAKE, ROUTECAP_STRICT, &routing));
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_extract(rig.capturer(), r, 2, 4, ROUTECAP_EXTRACT_TAKE, ROUTECAP_READ_STRICT, &routing));
     expect_routing(RoutingPtr(routing).get(), rig.shape(), 2, routed_rows(rig.shape(), 1, 2, 6));
     rig.expect(r, 0, missing_rows(rig.shape(), 6));
 }
@@ -197,9 +198,11 @@ TEST(Batches, report_every_item) {
     EXPECT_EQ(accepts[3].status, ROUTECAP_ERR_UNKNOWN_REQUEST);
     rig.land(rig.step({{r[0], {1, 3, 1}}}));
 
-    routecap_extract_item extracts[3] = {{.request = r[0], .first = 0, .rows = ROUTECAP_ALL, .mode = 0, .flags = 0, .routing = nullptr, .status = 9, .reserved = 0},
-                                         {.request = r[1], .first = 0, .rows = 4, .mode = 0, .flags = 0, .routing = nullptr, .status = 9, .reserved = 0},
-                                         {.request = r[2], .first = 0, .rows = 1, .mode = 0, .flags = 0, .routing = nullptr, .status = 9, .reserved = 0}};
+    const auto extract = [](routecap_request request, uint64_t extracted) {
+        return routecap_extract_item{
+            .request = request, .first = 0, .rows = extracted, .mode = 0, .flags = 0, .routing = nullptr, .status = 9, .reserved = 0};
+    };
+    routecap_extract_item extracts[3] = {extract(r[0], ROUTECAP_ROWS_ALL), extract(r[1], 4), extract(r[2], 1)};
     EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_request_extract_batch(rig.capturer(), extracts, sizeof extracts[0], 3));
     EXPECT_EQ(extracts[0].status, ROUTECAP_OK);
     EXPECT_EQ(extracts[1].status, ROUTECAP_INCOMPLETE);
@@ -218,6 +221,18 @@ TEST(Batches, report_every_item) {
     EXPECT_EQ(finishes[1].routing, nullptr);
     EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(finishes[0].routing, -1));
     routecap_routing_free(finishes[0].routing);
+
+    // What is reserved is refused while nothing is kept there, item by item.
+    accepts[0].reserved = extracts[1].reserved = finishes[0].reserved = 1;
+    extracts[1].routing = nullptr;
+    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_request_accept_batch(rig.capturer(), accepts, sizeof accepts[0], 1));
+    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_request_extract_batch(rig.capturer(), extracts + 1, sizeof extracts[0], 1));
+    finishes[0].request = r[1];
+    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_request_finish_batch(rig.capturer(), finishes, sizeof finishes[0], 1));
+    for (const int32_t refused : {accepts[0].status, extracts[1].status, finishes[0].status}) EXPECT_EQ(refused, ROUTECAP_ERR_ARGUMENT);
+    EXPECT_EQ(extracts[1].routing, nullptr);
+    EXPECT_EQ(finishes[0].routing, nullptr);
+    EXPECT_EQ(rig.stats().requests_open, 2u);
 
     const routecap_request closing[3] = {r[0], r[1], 0};
     int32_t status[3];
@@ -315,7 +330,7 @@ TEST(Interplay, a_child_has_the_rows_in_flight_whatever_becomes_of_its_parent) {
         const routecap_step t = rig.step({{r, {1, 10, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
         ASSERT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, t, nullptr, 3));
         routecap_request child = 0;
-        ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, ROUTECAP_ALL, &child));
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, ROUTECAP_ROWS_ALL, &child));
         RoutingPtr finished;
         if (end == std::string("close")) rig.close(r);
         if (end == std::string("finish")) finished.reset(rig.finish(r, 4));

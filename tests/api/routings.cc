@@ -1,6 +1,8 @@
 // Routings: slices, merges, copies of every dtype and layout, lifetime, and attaching them to requests.
 #include <rig.h>
 
+#include <cstring>
+
 using namespace rig;
 
 namespace {
@@ -24,7 +26,7 @@ RoutingPtr routing_of(const Shape &shape, uint64_t seed, uint64_t first, uint64_
 
 int32_t merge(const std::vector<const routecap_routing *> &parts, RoutingPtr &merged) {
     routecap_routing *routing = nullptr;
-    const int32_t status = routecap_routing_merge(parts.data(), parts.size(), &routing);
+    const int32_t status = routecap_routing_merge(parts.data(), parts.size(), 0, &routing);
     EXPECT_EQ(routing != nullptr, status >= 0);
     merged.reset(routing);
     return status;
@@ -63,6 +65,10 @@ TEST(Scenario, F20_pipeline_stages_merge) {
     EXPECT_STATUS(ROUTECAP_INCOMPLETE, merge({two_short.get(), one.get()}, merged));
     expect_routing(merged.get(), whole, 0, expected(15));
     EXPECT_STATUS(ROUTECAP_ERR_CONFLICT, merge({one.get(), overlapping.get()}, merged));
+    const routecap_routing *parts[] = {one.get(), two.get()};
+    auto *refused = reinterpret_cast<routecap_routing *>(8);
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_merge(parts, 2, 1, &refused));  // a flag of a later version
+    EXPECT_EQ(refused, nullptr);
     EXPECT_STATUS(ROUTECAP_OK, merge({one.get(), one.get()}, merged));  // the same cells are no conflict
     expect_routing(merged.get(), half, 0, contents(one.get(), half));
 }
@@ -152,7 +158,7 @@ TEST(Slice, ranges_and_lifetime) {
     routecap_routing_free(slice);  // one of two references
     expect_routing(slice, shape, 250, routed_rows(shape, 1, 250, 550));
     routecap_routing *end = nullptr;
-    ASSERT_STATUS(ROUTECAP_OK, routecap_routing_slice(slice, 550, ROUTECAP_ALL, &end));
+    ASSERT_STATUS(ROUTECAP_OK, routecap_routing_slice(slice, 550, ROUTECAP_ROWS_ALL, &end));
     expect_routing(RoutingPtr(end).get(), shape, 550, {});
 }
 
@@ -170,7 +176,7 @@ TEST(Slice, tags_stay_when_the_request_is_cut_and_goes_on) {
     record(100, 4, 7);
     const RoutingPtr shared(rig.extract(r, 100, 4, ROUTECAP_OK));
     routecap_request child = 0;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, ROUTECAP_ALL, &child));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, ROUTECAP_ROWS_ALL, &child));
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 50));
     record(50, 3, 99);
     const auto tag_of = [](const routecap_routing *routing) {
@@ -234,8 +240,9 @@ TEST(Copy, fills_that_are_experts_need_a_mask_or_strict) {
     o.dtype = ROUTECAP_DTYPE_U8;
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_copy_to(part.get(), &o, ids, 4, nullptr, 0, nullptr));  // -1 is 255, an expert
     EXPECT_STATUS(ROUTECAP_INCOMPLETE, routecap_routing_copy_to(part.get(), &o, ids, 4, mask, 4, nullptr));
+    EXPECT_NE(std::strstr(routecap_last_error(), "missing"), nullptr);  // and not what the call before said
     EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_copy_to(part.get(), &o, ids, 4, mask, 3, nullptr));
-    o.flags = ROUTECAP_STRICT;
+    o.flags = ROUTECAP_READ_STRICT;
     EXPECT_STATUS(ROUTECAP_ERR_INCOMPLETE, routecap_routing_copy_to(part.get(), &o, ids, 4, nullptr, 0, nullptr));
     EXPECT_STATUS(ROUTECAP_OK, routecap_routing_copy_to(whole.get(), &o, ids, 4, nullptr, 0, nullptr));
     o.layers = 1;  // the layer that is there
@@ -304,7 +311,7 @@ TEST(Attach, from_a_copy_and_from_another_capturer) {
     RoutingPtr foreign = routing_of(shape, 1, 7, 900);
     Rig rig({.shape = shape});
     const routecap_request b = rig.open();
-    ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), b, foreign.get(), ROUTECAP_ALL));
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), b, foreign.get(), ROUTECAP_ROWS_ALL));
     foreign.reset();
     rig.land(rig.step({{b, {1, 900, 100}}}));
     rig.expect(b, 7, routed_rows(shape, 1, 7, 1000));

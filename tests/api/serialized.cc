@@ -12,10 +12,10 @@ using Bytes = std::vector<uint8_t>;
 
 Bytes serialized(const routecap_routing *routing) {
     uint64_t needed = 0;
-    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, nullptr, 0, &needed));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
     Bytes bytes(needed, 0xee);
-    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, bytes.data(), needed - 1, nullptr));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, bytes.data(), needed, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, 0, bytes.data(), needed - 1, nullptr));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, 0, bytes.data(), needed, nullptr));
     return bytes;
 }
 
@@ -69,7 +69,7 @@ struct Captured {
             position += n + (one_in(4) ? random() % 9 : 0);
         }
         routecap_routing *routing = nullptr;
-        EXPECT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ALL, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0);
+        EXPECT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0);
         return RoutingPtr(routing);
     }
 };
@@ -118,18 +118,28 @@ Bytes spliced(const Bytes &head, const Bytes &tail, uint64_t row, int32_t expect
     const Bytes head_only(head.begin(), head.begin() + static_cast<ptrdiff_t>(header_bytes(head)));
     const Bytes tail_only(tail.begin(), tail.begin() + static_cast<ptrdiff_t>(header_bytes(tail)));
     routecap_splice splice{.struct_size = sizeof splice};
-    int32_t status = routecap_serialized_splice(head_only.data(), head_only.size(), tail_only.data(), tail_only.size(), row, nullptr, 0, &splice);
-    if (status != ROUTECAP_ERR_BUFFER_TOO_SMALL) {
+    Bytes header, bytes;
+    std::vector<routecap_piece> pieces;
+    const auto call = [&] {
+        return routecap_serialized_splice(head_only.data(), head_only.size(), tail_only.data(), tail_only.size(), row, header.data(), header.size(),
+                                          pieces.data(), sizeof pieces[0], pieces.size(), &splice);
+    };
+    if (const int32_t status = call(); status != ROUTECAP_ERR_BUFFER_TOO_SMALL) {
         EXPECT_STATUS(expected, status);
         return {};
     }
     EXPECT_LE(splice.header_bytes, head_only.size() + tail_only.size() + 128);
-    Bytes header(splice.header_bytes), bytes;
-    status = routecap_serialized_splice(head_only.data(), head_only.size(), tail_only.data(), tail_only.size(), row, header.data(), header.size(), &splice);
-    EXPECT_STATUS(expected, status);
+    EXPECT_LE(splice.pieces, uint32_t{ROUTECAP_MAX_PIECES});
+    header.assign(splice.header_bytes, 0x77);
+    pieces.assign(splice.pieces - 1, {.offset = 0x77, .bytes = 0x77, .source = 0x77, .reserved = 0x77});
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, call());
+    EXPECT_TRUE(std::all_of(header.begin(), header.end(), [](unsigned char c) { return c == 0x77; }));
+    EXPECT_TRUE(std::all_of(pieces.begin(), pieces.end(), [](const routecap_piece &p) { return p.bytes == 0x77 && p.source == 0x77; }));
+    pieces.resize(splice.pieces);
+    EXPECT_STATUS(expected, call());
     const Bytes *sources[] = {&header, &head, &tail};
-    for (uint32_t p = 0; p < splice.pieces; p++) {
-        const routecap_piece &piece = splice.piece[p];
+    for (const routecap_piece &piece : pieces) {
+        EXPECT_EQ(0u, piece.reserved);
         if (piece.source == ROUTECAP_PIECE_ZERO) {
             bytes.insert(bytes.end(), piece.bytes, 0);
         } else {
@@ -156,13 +166,20 @@ const Shape kShapes[] = {{.layers = 4, .k = 2, .experts = 16, .rows = 32},
 
 }  // namespace
 
+TEST(Serialized, flags_of_a_later_version_are_refused) {
+    const RoutingPtr routing = Captured(Shape{}).routing(4, 1);
+    uint64_t needed = 0;
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_serialize(routing.get(), 1, nullptr, 0, &needed));
+    EXPECT_EQ(needed, 0u);
+}
+
 TEST(Serialized, comes_back_as_it_was_and_gives_the_same_bytes_again) {
     for (const Shape &shape : kShapes) {
         for (unsigned seed = 1; seed <= 6; seed++) {
             Captured captured(shape);
             const RoutingPtr routing = captured.routing(400, seed, seed == 1, seed % 2 != 0);
             const Bytes bytes = serialized(routing.get());
-            const RoutingPtr copied = deserialized(bytes), trusted = deserialized(bytes, ROUTECAP_TRUSTED);
+            const RoutingPtr copied = deserialized(bytes), trusted = deserialized(bytes, ROUTECAP_IMPORT_TRUSTED);
             expect_same(routing.get(), copied.get(), shape);
             expect_same(routing.get(), trusted.get(), shape);
             EXPECT_EQ(serialized(copied.get()), bytes);
@@ -171,7 +188,7 @@ TEST(Serialized, comes_back_as_it_was_and_gives_the_same_bytes_again) {
             expect_same(part.get(), deserialized(serialized(part.get())).get(), shape);
             EXPECT_EQ(serialized(part.get()), serialized(slice(copied.get(), 17, 211).get()));
             routecap_routing *one = nullptr;
-            EXPECT_GE(routecap_request_extract(captured.rig.capturer(), captured.request, 0, ROUTECAP_ALL, ROUTECAP_EXTRACT_COPY, 0, &one), 0);
+            EXPECT_GE(routecap_request_extract(captured.rig.capturer(), captured.request, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_COPY, 0, &one), 0);
             EXPECT_EQ(serialized(RoutingPtr(one).get()), bytes);
         }
     }
@@ -303,7 +320,7 @@ TEST(Serialized, nobody_writes_into_lent_memory) {
     {
         Rig other({.shape = shape});
         const routecap_request r = other.open();
-        EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(other.capturer(), r, raw, ROUTECAP_ALL));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(other.capturer(), r, raw, ROUTECAP_ROWS_ALL));
         other.step({{r, {9, 0, 32}}});
         other.step({{r, {9, 32, 32}}});
         const RoutingPtr filled(other.finish(r, 64));
@@ -383,7 +400,7 @@ TEST(Serialized, ids_that_cannot_be_are_refused_unless_they_are_trusted) {
         Bytes damaged = bytes;
         damaged[192] = id;
         EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(damaged.data(), damaged.size()));
-        EXPECT_STATUS(ROUTECAP_OK, refusal(damaged.data(), damaged.size(), ROUTECAP_TRUSTED));
+        EXPECT_STATUS(ROUTECAP_OK, refusal(damaged.data(), damaged.size(), ROUTECAP_IMPORT_TRUSTED));
     }
 }
 
@@ -488,8 +505,32 @@ TEST(Splice, what_does_not_fit_together_is_refused_and_provenance_is_united) {
     EXPECT_EQ(view_of(united.get()).layer_provenance[0], ROUTECAP_PROVENANCE_RECOMPUTED);
     spliced(a, b, uint64_t{ROUTECAP_MAX_POSITION} + 1, ROUTECAP_ERR_ARGUMENT);
     routecap_splice splice{.struct_size = sizeof splice};
-    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_serialized_splice(a.data(), 100, b.data(), b.size(), 5, nullptr, 0, &splice));
-    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_serialized_splice(a.data(), a.size(), b.data(), 10, 5, nullptr, 0, &splice));
+    const auto refused = [&](int32_t status, size_t a_bytes, size_t b_bytes, routecap_piece *pieces, size_t piece_size, size_t capacity) {
+        EXPECT_STATUS(status,
+                      routecap_serialized_splice(a.data(), a_bytes, b.data(), b_bytes, 5, nullptr, 0, pieces, piece_size, capacity, &splice));
+    };
+    routecap_piece pieces[ROUTECAP_MAX_PIECES];
+    refused(ROUTECAP_ERR_FORMAT, 100, b.size(), pieces, sizeof pieces[0], std::size(pieces));
+    refused(ROUTECAP_ERR_FORMAT, a.size(), 10, pieces, sizeof pieces[0], std::size(pieces));
+    refused(ROUTECAP_ERR_STRUCT_SIZE, a.size(), b.size(), pieces, sizeof pieces[0] - 8, std::size(pieces));
+    refused(ROUTECAP_ERR_ARGUMENT, a.size(), b.size(), nullptr, sizeof pieces[0], 1);
+
+    // Pieces of a newer program: what this library does not know of them is 0.
+    struct Newer {
+        routecap_piece known;
+        uint64_t more;
+    } newer[ROUTECAP_MAX_PIECES];
+    std::memset(newer, 0x77, sizeof newer);
+    Bytes header(a.size() + b.size() + 128);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_serialized_splice(a.data(), a.size(), b.data(), b.size(), 5, header.data(), header.size(), &newer[0].known,
+                                                          sizeof newer[0], std::size(newer), &splice));
+    uint64_t bytes = 0;
+    for (const Newer &piece : newer) {
+        const bool filled = &piece < newer + splice.pieces;
+        EXPECT_EQ(filled ? 0 : 0x7777777777777777, piece.more);
+        if (filled) bytes += piece.known.bytes;
+    }
+    EXPECT_EQ(splice.bytes, bytes);
 }
 
 // ---- Import ---------------------------------------------------------------------------------

@@ -125,8 +125,8 @@ static void measure_reading(routecap_capturer *capturer, routecap_request reques
     MEASURE("copy_to", 1, check(routecap_routing_copy_to(routing, &options, copied, sizeof copied, NULL, 0, NULL)););
     seen += (uint64_t)copied[ROWS - 1][0][0];
 
-    MEASURE("serialize", 1, uint64_t needed = 0; routecap_routing_serialize(routing, NULL, 0, &needed); uint8_t *bytes = malloc(needed);
-            check(routecap_routing_serialize(routing, bytes, needed, NULL)); seen += bytes[needed - 1]; free(bytes););
+    MEASURE("serialize", 1, uint64_t needed = 0; routecap_routing_serialize(routing, 0, NULL, 0, &needed); uint8_t *bytes = malloc(needed);
+            check(routecap_routing_serialize(routing, 0, bytes, needed, NULL)); seen += bytes[needed - 1]; free(bytes););
     routecap_routing_free(routing);
     if (seen == 0) fprintf(stderr, "nothing was read\n");
 }

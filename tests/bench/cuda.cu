@@ -576,7 +576,7 @@ private:
         land(issue());
         for (const routecap_span &span : spans_) {
             routecap_routing *routing = nullptr;
-            CHECK(routecap_request_extract(capturer_, span.request, 0, batch_.share(), ROUTECAP_EXTRACT_SHARE, ROUTECAP_STRICT, &routing));
+            CHECK(routecap_request_extract(capturer_, span.request, 0, batch_.share(), ROUTECAP_EXTRACT_SHARE, ROUTECAP_READ_STRICT, &routing));
             compare(routing, span.sink_row);
             routecap_routing_free(routing);
         }
@@ -837,6 +837,8 @@ void engine_thread(Report &report, const Workload &workload) {
                 kept.accept.push_back(accept);
                 kept.finish.push_back(finish);
             }
+            engine.forward(Mode::kSameMemory);
+            engine.order_copy();
             engine.forward(Mode::kSameMemory);
             const double calls = timed([&] { engine.order_copy(); }, clock), issue = timed([&] { handover.issue(engine.spans()); }, clock);
             handover.wait();

@@ -35,10 +35,10 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
         };
         sample(share, [&] { extract(ROUTECAP_EXTRACT_SHARE); });
         if (serialized.empty()) {
-            routecap_routing_serialize(routing, nullptr, 0, &serialized_bytes);
+            routecap_routing_serialize(routing, 0, nullptr, 0, &serialized_bytes);
             serialized.resize(serialized_bytes);
         }
-        sample(serialize, [&] { check(routecap_routing_serialize(routing, serialized.data(), serialized.size(), nullptr)); });
+        sample(serialize, [&] { check(routecap_routing_serialize(routing, 0, serialized.data(), serialized.size(), nullptr)); });
         routecap_routing_free(routing);
         const auto deserialize = [&](uint32_t flags, routecap_release release) {
             check(routecap_routing_deserialize(serialized.data(), serialized.size(), flags, release, nullptr, &routing));
@@ -48,7 +48,7 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
         routecap_routing_free(routing);
         sample(lent, [&] { deserialize(0, keep); });
         routecap_routing_free(routing);
-        sample(trusted, [&] { deserialize(ROUTECAP_TRUSTED, keep); });
+        sample(trusted, [&] { deserialize(ROUTECAP_IMPORT_TRUSTED, keep); });
         routecap_routing_free(routing);
         const double c = sample(copy, [&] { extract(ROUTECAP_EXTRACT_COPY); });
         routecap_routing_free(routing);
@@ -61,7 +61,7 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
         routecap_copy_options options;
         check(routecap_copy_options_init(&options, sizeof options));
         options.dtype = ROUTECAP_DTYPE_U8;
-        options.flags = ROUTECAP_STRICT;
+        options.flags = ROUTECAP_READ_STRICT;
         const double x = sample(into, [&] {
             check(routecap_request_extract_into(capturer, request, 0, rows, &options, dst.data(), bytes, nullptr, 0, nullptr));
         });

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What it costs on one GPU to bring expert ids into the sink, in each way that routecap.h names, and what choosing them again costs.
 
-    python3 taps.py path/to/libroutecap.so.0 [--json FILE] [--quick] [--only SUBSTRING]...
+    python3 taps.py path/to/libroutecap.so.1 [--json FILE] [--quick] [--only SUBSTRING]...
 
 Three kinds of groups, of which --only takes those whose name contains SUBSTRING:
 
@@ -835,7 +835,7 @@ def nvcc_version(nvcc):
 
 def main():
     parser = argparse.ArgumentParser(description="What bringing expert ids into the sink costs on one GPU.")
-    parser.add_argument("library", help="libroutecap.so.0")
+    parser.add_argument("library", help="libroutecap.so.1")
     parser.add_argument("--json", metavar="FILE", help="write the results there, too")
     parser.add_argument("--quick", action="store_true", help="5 repetitions instead of 30")
     parser.add_argument("--only", metavar="SUBSTRING", action="append", help="groups whose name contains it")

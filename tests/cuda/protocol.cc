@@ -296,7 +296,7 @@ TEST(Protocol, captures_of_every_mode_beside_readers) {
     std::thread reader([&] {
         while (!stop) {
             routecap_routing *routing = nullptr;
-            EXPECT_GE(routecap_request_extract(e.rig.capturer(), r, 0, ROUTECAP_LANDED, ROUTECAP_EXTRACT_COPY, 0, &routing), 0);
+            EXPECT_GE(routecap_request_extract(e.rig.capturer(), r, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_COPY, 0, &routing), 0);
             routecap_routing_free(routing);
             routecap_stats stats{};
             stats.struct_size = sizeof stats;
@@ -431,11 +431,11 @@ void read_landed(Functions &functions, Engine &e, routecap_request request, rout
     coverage.struct_size = sizeof coverage;
     EXPECT_CALL(ROUTECAP_OK, request_coverage, capturer, request, 0, 16, &coverage, nullptr, 0, 0);
     EXPECT_EQ(coverage.rows_complete, 16u);
-    EXPECT_CALL(ROUTECAP_ERR_NOT_READY, request_coverage, capturer, in_flight, 0, ROUTECAP_ALL, &coverage, nullptr, 0, 0);
+    EXPECT_CALL(ROUTECAP_ERR_NOT_READY, request_coverage, capturer, in_flight, 0, ROUTECAP_ROWS_ALL, &coverage, nullptr, 0, 0);
     routecap_routing *extracted = nullptr;
     EXPECT_CALL(ROUTECAP_OK, request_extract, capturer, request, 0, 16, ROUTECAP_EXTRACT_COPY, 0, &extracted);
     routecap_extract_item items[] = {{request, 0, 16, ROUTECAP_EXTRACT_SHARE, 0, nullptr, 0, 0},
-                                     {in_flight, 0, ROUTECAP_ALL, ROUTECAP_EXTRACT_SHARE, 0, nullptr, 0, 0}};
+                                     {in_flight, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_SHARE, 0, nullptr, 0, 0}};
     EXPECT_CALL(ROUTECAP_PARTIAL, request_extract_batch, capturer, items, sizeof items[0], 2);
     EXPECT_STATUS(ROUTECAP_OK, items[0].status);
     EXPECT_STATUS(ROUTECAP_ERR_NOT_READY, items[1].status);
@@ -458,22 +458,24 @@ void read_landed(Functions &functions, Engine &e, routecap_request request, rout
     EXPECT_CALL(ROUTECAP_OK, routing_view, extracted, &view);
     EXPECT_CALL(ROUTECAP_OK, routing_coverage, extracted, &coverage, nullptr, 0, 0);
     routecap_routing *parts[2] = {}, *slice = nullptr, *merged = nullptr;
-    EXPECT_CALL(ROUTECAP_OK, routing_split, extracted, 8, ROUTECAP_ALL, &parts[0], &parts[1]);
+    EXPECT_CALL(ROUTECAP_OK, routing_split, extracted, 8, ROUTECAP_ROWS_ALL, &parts[0], &parts[1]);
     EXPECT_CALL(ROUTECAP_OK, routing_slice, extracted, 4, 4, &slice);
-    EXPECT_CALL(ROUTECAP_OK, routing_merge, parts, 2, &merged);
+    EXPECT_CALL(ROUTECAP_OK, routing_merge, parts, 2, 0, &merged);
     EXPECT_CALL(ROUTECAP_OK, routing_retain, merged);
 
     uint64_t needed = 0;
-    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, routing_serialize, merged, nullptr, 0, &needed);
+    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, routing_serialize, merged, 0, nullptr, 0, &needed);
     std::vector<unsigned char> serialized(needed);
-    EXPECT_CALL(ROUTECAP_OK, routing_serialize, merged, serialized.data(), needed, nullptr);
+    EXPECT_CALL(ROUTECAP_OK, routing_serialize, merged, 0, serialized.data(), needed, nullptr);
     routecap_serialized header{};
     header.struct_size = sizeof header;
     EXPECT_CALL(ROUTECAP_OK, serialized_info, serialized.data(), needed, &header);
     std::vector<unsigned char> spliced(2 * header.header_bytes + 128);
     routecap_splice splice{};
     splice.struct_size = sizeof splice;
-    EXPECT_CALL(ROUTECAP_OK, serialized_splice, serialized.data(), needed, serialized.data(), needed, 8, spliced.data(), spliced.size(), &splice);
+    routecap_piece pieces[ROUTECAP_MAX_PIECES];
+    EXPECT_CALL(ROUTECAP_OK, serialized_splice, serialized.data(), needed, serialized.data(), needed, 8, spliced.data(), spliced.size(), pieces,
+                sizeof pieces[0], std::size(pieces), &splice);
     routecap_routing *deserialized = nullptr, *imported = nullptr;
     EXPECT_CALL(ROUTECAP_OK, routing_deserialize, serialized.data(), needed, 0, nullptr, nullptr, &deserialized);
     EXPECT_CALL(ROUTECAP_OK, routing_import, &view, 0, nullptr, nullptr, &imported);
@@ -527,12 +529,12 @@ void expect_only_four_to_wait(bool held) {
     EXPECT_CALL(ROUTECAP_OK, request_accept_batch, capturer, &accepted, sizeof accepted, 1);
     EXPECT_CALL(ROUTECAP_OK, request_truncate, capturer, r[2], 1);
     routecap_request child = 0;
-    EXPECT_CALL(ROUTECAP_OK, request_fork, capturer, r[3], ROUTECAP_ALL, &child);
+    EXPECT_CALL(ROUTECAP_OK, request_fork, capturer, r[3], ROUTECAP_ROWS_ALL, &child);
     const RoutingPtr prefix(e.rig.extract(landed, 0, 2, ROUTECAP_OK));
-    EXPECT_CALL(ROUTECAP_OK, request_attach, capturer, r[4], prefix.get(), ROUTECAP_ALL);
+    EXPECT_CALL(ROUTECAP_OK, request_attach, capturer, r[4], prefix.get(), ROUTECAP_ROWS_ALL);
     routecap_routing *finished = nullptr;
-    EXPECT_CALL(ROUTECAP_OK, request_finish, capturer, r[5], ROUTECAP_ALL, &finished);
-    routecap_finish_item finish{r[6], ROUTECAP_ALL, nullptr, 0, 0};
+    EXPECT_CALL(ROUTECAP_OK, request_finish, capturer, r[5], ROUTECAP_ROWS_ALL, &finished);
+    routecap_finish_item finish{r[6], ROUTECAP_ROWS_ALL, nullptr, 0, 0};
     EXPECT_CALL(ROUTECAP_OK, request_finish_batch, capturer, &finish, sizeof finish, 1);
     const RoutingPtr pending(finished), pending_too(finish.routing);
     EXPECT_CALL(ROUTECAP_OK, request_close, capturer, r[7]);
@@ -572,7 +574,7 @@ void expect_only_four_to_wait(bool held) {
     received.tokens_per_rank = 16;
     received.dtype = ROUTECAP_DTYPE_I32;
     received.executed = static_cast<int32_t *>(memory);
-    EXPECT_CALL(ROUTECAP_OK, layer_record_received, capturer, 0, &received, stream);
+    EXPECT_CALL(ROUTECAP_OK, received_read, capturer, 0, &received, stream);
     EXPECT_CALL(ROUTECAP_OK, step_discard, capturer, stream);
 
     // The four wait: as long as they are told to, or until the gate opens.
@@ -615,7 +617,7 @@ void expect_only_four_to_wait(bool held) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_snapshot(other, stream));
     const routecap_span span = Rig::span(request, 0, 0, 16);
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(other, &span, sizeof span, 1, nullptr, nullptr, nullptr, stream));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_finish(other, request, ROUTECAP_ALL, &finished));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_finish(other, request, ROUTECAP_ROWS_ALL, &finished));
     const RoutingPtr outliving(finished);
     {
         const auto destroy = GET(capturer_destroy);

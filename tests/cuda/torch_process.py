@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """routecap inside a process that runs PyTorch: its streams, its allocator's memory, its CUDA graphs and its context.
 
-    python3 torch_process.py path/to/libroutecap.so.0 [name of a test ...]
+    python3 torch_process.py path/to/libroutecap.so.1 [name of a test ...]
 
 Every comparison is exact, ids and validity, against tensors that torch kept. Ends with the number of checks that passed; exit status 77
 where torch or a CUDA device is missing.
@@ -25,7 +25,7 @@ except ImportError as error:
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "support"))
 from routecap_ctypes import (ALL, BACKEND_CUDA, CONFIG_EXTERNAL_SINK as EXTERNAL_SINK, DTYPE_I16 as I16, DTYPE_I32 as I32, DTYPE_I64 as I64,
                              ERR_CAPTURING, INCOMPLETE, NOT_CAPTURED, OK, ORDER_LAYER_MAJOR as LAYER_MAJOR, ORDER_ROW_MAJOR as ROW_MAJOR,
-                             PENDING, SNAPSHOT_MAKE as MAKE, SNAPSHOT_TAKE as TAKE, Config, CopyOptions, IssueOptions, Library, Sink, Source,
+                             PENDING, SNAPSHOT_MAKE as MAKE, SNAPSHOT_TAKEN as TAKEN, Config, CopyOptions, IssueOptions, Library, Sink, Source,
                              Span, Stats)
 
 lib = Library()
@@ -123,7 +123,7 @@ class Capturer:
             spans[i] = Span(request=sequence.handle, position=sequence.length, sink_row=each * i, rows=count)
         return spans
 
-    def issue(self, sequences, reference, stream, snapshot=TAKE):
+    def issue(self, sequences, reference, stream, snapshot=TAKEN):
         """Issues the last forward; `reference` is [rows, layers, k] of that forward, on any device."""
         if self.last + 1 >= self.slots:
             self.land(self.last + 2 - self.slots)
@@ -307,7 +307,7 @@ class TorchProcess(unittest.TestCase):
         self.capturers.append(capturer)
         return capturer
 
-    def eager_step(self, capturer, sequences, rows, stream, snapshot=TAKE, handle=None):
+    def eager_step(self, capturer, sequences, rows, stream, snapshot=TAKEN, handle=None):
         """One eager step on a torch stream; routecap is given `handle` instead where that is set."""
         handle = handle_of(stream) if handle is None else handle
         with torch.cuda.stream(stream):
@@ -316,7 +316,7 @@ class TorchProcess(unittest.TestCase):
             for layer in range(capturer.shape.layers):
                 kept.append(top_ids(capturer.shape, rows))
                 capturer.record(layer, kept[-1], handle)
-            if snapshot == TAKE:
+            if snapshot == TAKEN:
                 capturer.snapshot(handle)
             capturer.issue(sequences, torch.stack(kept, dim=1), handle, snapshot)
 
@@ -341,7 +341,7 @@ class TorchProcess(unittest.TestCase):
             if stream != last:
                 stream.wait_stream(last)
             last = stream
-            self.eager_step(capturer, sequences, shape.rows - step % 5, stream, MAKE if step % 3 == 2 else TAKE)
+            self.eager_step(capturer, sequences, shape.rows - step % 5, stream, MAKE if step % 3 == 2 else TAKEN)
         self.compare_and_finish(capturer, sequences)
         capturer.check_stats()
 
@@ -743,7 +743,7 @@ class TorchProcess(unittest.TestCase):
         capturer = self.make(SMALL)
         sequences = capturer.open(2)
         for step in range(16):
-            self.eager_step(capturer, sequences, 64 - step, default, MAKE if step % 3 == 1 else TAKE, handle=(0, 2, 2, 0)[step % 4])
+            self.eager_step(capturer, sequences, 64 - step, default, MAKE if step % 3 == 1 else TAKEN, handle=(0, 2, 2, 0)[step % 4])
         self.compare_and_finish(capturer, sequences)
         capturer.check_stats()
 
@@ -819,7 +819,7 @@ class TorchProcess(unittest.TestCase):
 def main():
     global cuda_driver
     if len(sys.argv) < 2:
-        print("usage: torch_process.py path/to/libroutecap.so.0 [name of a test ...]")
+        print("usage: torch_process.py path/to/libroutecap.so.1 [name of a test ...]")
         return 2
     if not torch.cuda.is_available():
         print("torch_process: not run, torch finds no CUDA device")

@@ -314,7 +314,7 @@ void eager_steps(Engine &e, Capturer &c) {
     received.tokens_per_rank = kRows;
     received.dtype = ROUTECAP_DTYPE_I32;
     received.executed = reinterpret_cast<int32_t *>(e.logits) + kSinkRows * kExperts / 2;
-    CALL(layer_record_received, ROUTECAP_OK, c.capturer, 1, &received, e.stream);
+    CALL(received_read, ROUTECAP_OK, c.capturer, 1, &received, e.stream);
     routecap_layer_probe found[kLayers];
     CALL(capturer_probe, ROUTECAP_PARTIAL, c.capturer, kRows, found, sizeof found[0], kLayers, e.stream);
     c.snapshot(e.stream);
@@ -333,7 +333,7 @@ void eager_steps(Engine &e, Capturer &c) {
 
     // Positions come from the device.
     c.forward(e.stream);
-    options.snapshot = ROUTECAP_SNAPSHOT_TAKE;
+    options.snapshot = ROUTECAP_SNAPSHOT_TAKEN;
     options.positions = e.positions;
     options.positions_dtype = ROUTECAP_DTYPE_I64;
     c.issue(e.stream, rows_of(request, 16, ROUTECAP_SPAN_DEVICE_POSITIONS), ROUTECAP_OK, &options);
@@ -420,7 +420,7 @@ Graph captured_steps(Engine &e, Capturer &c) {
     for (const Graph graph : {in_line, in_line, twice, forked, headless}) {
         routecap_issue_options options{};
         options.struct_size = sizeof options;
-        options.snapshot = graph == headless ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKE;
+        options.snapshot = graph == headless ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKEN;
         e.replay(graph);
         c.issue(e.stream, rows_of(request, position), ROUTECAP_OK, &options);
         c.land();

@@ -69,7 +69,7 @@ TEST(Allocation, filing_refuses_rows_and_goes_on) {
         ASSERT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), a, 280, &child));
         ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), a, 290));
         const routecap_step u = rig.step({{child, {1, 270, 40}}, {c, {3, 0, 7}}}, 0);
-        const RoutingPtr finished(rig.finish(a, ROUTECAP_ALL));
+        const RoutingPtr finished(rig.finish(a, ROUTECAP_ROWS_ALL));
         ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), b, finished.get(), 5));
         rig.close(c);
 
@@ -81,7 +81,8 @@ TEST(Allocation, filing_refuses_rows_and_goes_on) {
         expect_right_or_missing(finished.get(), rig.shape(), 1);
         for (const auto &[request, seed] : {std::pair(child, 1), std::pair(b, 0)}) {
             routecap_routing *routing = nullptr;
-            ASSERT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ALL, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0) << routecap_last_error();
+            ASSERT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0)
+                << routecap_last_error();
             const RoutingPtr owner(routing);
             if (seed != 0) expect_right_or_missing(routing, rig.shape(), static_cast<uint64_t>(seed));
         }
@@ -134,12 +135,12 @@ TEST(Allocation, calls_change_nothing_when_they_fail) {
         rig.open_gate();
         routecap_routing *taken = nullptr, *copied = nullptr, *slice = nullptr, *merged = nullptr;
         EXPECT_STATUS(ROUTECAP_OK, again([&] {
-                          return routecap_request_extract(rig.capturer(), child, 100, 300, ROUTECAP_EXTRACT_TAKE, ROUTECAP_STRICT, &taken);
+                          return routecap_request_extract(rig.capturer(), child, 100, 300, ROUTECAP_EXTRACT_TAKE, ROUTECAP_READ_STRICT, &taken);
                       }));
         EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_extract(rig.capturer(), a, 0, 600, ROUTECAP_EXTRACT_COPY, 0, &copied); }));
         EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_routing_slice(copied, 10, 20, &slice); }));
         const routecap_routing *both[] = {taken, copied};
-        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_routing_merge(both, 2, &merged); }));
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_routing_merge(both, 2, 0, &merged); }));
         EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_truncate(rig.capturer(), a, 10); }));
         rig.open_gate();
         const RoutingPtr owners[] = {RoutingPtr(taken), RoutingPtr(copied), RoutingPtr(slice), RoutingPtr(merged)};

@@ -124,7 +124,7 @@ TEST(FailingDevice, a_lost_device_ends_nothing_but_the_capture) {
         rig.run({{1, 4, 8}});
         const routecap_step step = rig.issue({Rig::span(r, 4, 0, 4), Rig::span(other, 0, 4, 4, ROUTECAP_SPAN_SPECULATIVE)});
         EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), other, step, nullptr, 4));
-        const RoutingPtr finished(rig.finish(other, ROUTECAP_ALL));
+        const RoutingPtr finished(rig.finish(other, ROUTECAP_ROWS_ALL));
         EXPECT_STATUS(ROUTECAP_PENDING, routecap_step_poll(rig.capturer(), step));
         fake().lose_device();
         rig.land(step);
@@ -133,7 +133,7 @@ TEST(FailingDevice, a_lost_device_ends_nothing_but_the_capture) {
         EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, routecap_step_begin(rig.capturer(), 4, rig.stream()));
         const routecap_span span = Rig::span(r, 8, 0, 1);
         EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, nullptr, rig.stream()));
-        const RoutingPtr rest(rig.finish(r, ROUTECAP_ALL));
+        const RoutingPtr rest(rig.finish(r, ROUTECAP_ROWS_ALL));
         EXPECT_STATUS(ROUTECAP_INCOMPLETE, routecap_routing_wait(rest.get(), -1));
         fake().reset();  // for the rig's own end
     }

@@ -288,7 +288,7 @@ public:
         expect(__LINE__, kNothing, stats());
         land();
 
-        for (const uint64_t rows : {uint64_t{1}, uint64_t{each_}, uint64_t{ROUTECAP_ALL}, uint64_t{ROUTECAP_LANDED}}) {
+        for (const uint64_t rows : {uint64_t{1}, uint64_t{each_}, uint64_t{ROUTECAP_ROWS_ALL}, uint64_t{ROUTECAP_ROWS_LANDED}}) {
             routecap_routing *shared = nullptr;
             const auto extract = [&] {
                 return routecap_request_extract(capturer(), requests_[0], 0, rows, ROUTECAP_EXTRACT_SHARE, 0, &shared);
@@ -444,7 +444,7 @@ TEST_F(HotPathDriver, special_cases_cost_one_thing_each) {
     const std::vector<int64_t> zeros(8, 0);
     void *positions = engine.rig().device().allocate(zeros.size() * sizeof zeros[0]);
     engine.forward();
-    options.snapshot = ROUTECAP_SNAPSHOT_TAKE;
+    options.snapshot = ROUTECAP_SNAPSHOT_TAKEN;
     options.positions = positions;
     options.positions_dtype = ROUTECAP_DTYPE_I64;
     EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuMemcpyAsync 1, cuEventRecord 1, " COPY, 0, 1}),
@@ -503,7 +503,7 @@ TEST_F(HotPathDriver, taps_cost_a_launch) {
         received.dtype = ROUTECAP_DTYPE_I32;
         received.executed = static_cast<int32_t *>(memory) + 4096;
         EXPECT_COST((Cost{enter + "cuMemsetD8Async 1, cuLaunchKernel 1 routecap_dispatch", 0, 0}),
-                    cost(ROUTECAP_OK, [&] { return routecap_layer_record_received(rig.capturer(), 0, &received, stream); }));
+                    cost(ROUTECAP_OK, [&] { return routecap_received_read(rig.capturer(), 0, &received, stream); }));
     }
 }
 

@@ -41,7 +41,7 @@ bool Workload::allowed(const char *function, int32_t status) const {
         {"routecap_layer_record", kDevice},
         {"routecap_layers_record", kDevice},
         {"routecap_layer_route", kDevice},
-        {"routecap_layer_record_received", kDevice},
+        {"routecap_received_read", kDevice},
         {"routecap_capturer_probe", kDevice | kPartial},
         {"routecap_step_begin", kDevice},
         {"routecap_step_snapshot", kDevice},
@@ -139,7 +139,7 @@ void Workload::observe(Sequence &sequence) {
     routecap_routing *routing = nullptr;
     EXPECT_TRUE(last_ == 0 || routecap_step_finalize(capturer_, last_, -1, nullptr) >= 0) << routecap_last_error();
     EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(capturer_));
-    ASSERT_GE(routecap_request_extract(capturer_, sequence.handle, 0, ROUTECAP_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0)
+    ASSERT_GE(routecap_request_extract(capturer_, sequence.handle, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0)
         << routecap_last_error();
     check(RoutingPtr(routing).get(), sequence);
 }
@@ -288,7 +288,7 @@ void Workload::several_in_flight() {
         if (CALL(routecap_request_finish, capturer_, ended_.handle, 5, &routing) == ROUTECAP_OK) {
             ended_.handle = 0;
             pending_.reset(routing);
-            if (attached_.handle != 0) CALL(routecap_request_attach, capturer_, attached_.handle, routing, ROUTECAP_ALL);
+            if (attached_.handle != 0) CALL(routecap_request_attach, capturer_, attached_.handle, routing, ROUTECAP_ROWS_ALL);
         }
     }
     if (fake() != nullptr) fake()->release();
@@ -331,7 +331,7 @@ void Workload::probing() {
     received.tokens_per_rank = kShape.rows;
     received.dtype = ROUTECAP_DTYPE_I32;
     received.executed = executed;
-    CALL(routecap_layer_record_received, capturer_, kRecorded, &received, device_->stream());
+    CALL(routecap_received_read, capturer_, kRecorded, &received, device_->stream());
     CALL(routecap_step_discard, capturer_, device_->stream());
 }
 
@@ -341,7 +341,7 @@ void Workload::reading() {
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
     std::vector<routecap_missing> blocks(4);
-    CALL(routecap_request_coverage, capturer_, a_.handle, 0, ROUTECAP_ALL, &coverage, blocks.data(), sizeof blocks[0], blocks.size());
+    CALL(routecap_request_coverage, capturer_, a_.handle, 0, ROUTECAP_ROWS_ALL, &coverage, blocks.data(), sizeof blocks[0], blocks.size());
 
     routecap_routing *routing = nullptr;
     for (const int32_t mode : {ROUTECAP_EXTRACT_SHARE, ROUTECAP_EXTRACT_COPY}) {
@@ -382,7 +382,7 @@ void Workload::reading() {
 
     CALL(routecap_routing_coverage, second.get(), &coverage, blocks.data(), sizeof blocks[0], blocks.size());
     routecap_routing *prompt = nullptr, *generated = nullptr, *merged = nullptr;
-    CALL(routecap_routing_split, second.get(), 6, ROUTECAP_ALL, &prompt, &generated);
+    CALL(routecap_routing_split, second.get(), 6, ROUTECAP_ROWS_ALL, &prompt, &generated);
     EXPECT_EQ(prompt == nullptr, generated == nullptr);
     const RoutingPtr head(prompt), tail(generated);
     check(prompt, c_), check(generated, c_);
@@ -390,7 +390,7 @@ void Workload::reading() {
     check(RoutingPtr(routing).get(), c_);
     if (prompt != nullptr) {
         const routecap_routing *both[] = {generated, prompt};
-        CALL(routecap_routing_merge, both, 2, &merged);
+        CALL(routecap_routing_merge, both, 2, 0, &merged);
         check(RoutingPtr(merged).get(), c_);
         CALL(routecap_routing_retain, prompt);
         routecap_routing_free(prompt);
@@ -402,9 +402,9 @@ void Workload::reading() {
 void Workload::other_memory() {
     if (pending_ == nullptr) return;
     uint64_t needed = 0;
-    CALL_FOR(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize, pending_.get(), nullptr, 0, &needed);
+    CALL_FOR(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize, pending_.get(), 0, nullptr, 0, &needed);
     std::vector<uint64_t> bytes(needed / 8 + 1);
-    if (CALL(routecap_routing_serialize, pending_.get(), bytes.data(), needed, nullptr) != ROUTECAP_OK) return;
+    if (CALL(routecap_routing_serialize, pending_.get(), 0, bytes.data(), needed, nullptr) != ROUTECAP_OK) return;
     routecap_routing *routing = nullptr;
     CALL(routecap_routing_deserialize, bytes.data(), needed, 0, nullptr, nullptr, &routing);
     check(RoutingPtr(std::exchange(routing, nullptr)).get(), ended_);
@@ -425,7 +425,9 @@ void Workload::other_memory() {
     routecap_splice splice{};
     splice.struct_size = sizeof splice;
     std::vector<uint64_t> header(2 * info.header_bytes / 8 + 16);
-    CALL(routecap_serialized_splice, bytes.data(), needed, bytes.data(), needed, 2, header.data(), header.size() * 8, &splice);
+    routecap_piece pieces[ROUTECAP_MAX_PIECES];
+    CALL(routecap_serialized_splice, bytes.data(), needed, bytes.data(), needed, 2, header.data(), header.size() * 8, pieces, sizeof pieces[0],
+         std::size(pieces), &splice);
 }
 
 // ---- The end ------------------------------------------------------------------------------
@@ -442,7 +444,7 @@ void Workload::ending() {
     }
     CALL(routecap_step_discard, capturer_, device_->stream());  // finds a device that was lost behind the calls
     std::vector<routecap_finish_item> items(2);
-    items[0] = {a_.handle, ROUTECAP_ALL, nullptr, 0, 0};
+    items[0] = {a_.handle, ROUTECAP_ROWS_ALL, nullptr, 0, 0};
     items[1] = {b_.handle, 277, nullptr, 0, 0};
     CALL(routecap_request_finish_batch, capturer_, items.data(), sizeof items[0], items.size());
     if (c_.handle != 0) CALL(routecap_request_close, capturer_, c_.handle);

@@ -134,17 +134,17 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected, c
 
 std::vector<uint8_t> serialized(const routecap_routing *routing) {
     uint64_t needed = 0;
-    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, nullptr, 0, &needed));
+    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
     std::vector<uint8_t> data(needed);
-    SAME_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, data.data(), data.size(), nullptr));
+    SAME_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, 0, data.data(), data.size(), nullptr));
     return data;
 }
 
-std::vector<uint8_t> spliced(const routecap_splice &splice, const std::vector<uint8_t> &header, const std::vector<uint8_t> &head,
-                             const std::vector<uint8_t> &tail) {
+std::vector<uint8_t> spliced(const routecap_splice &splice, const routecap_piece *pieces, const std::vector<uint8_t> &header,
+                             const std::vector<uint8_t> &head, const std::vector<uint8_t> &tail) {
     std::vector<uint8_t> data;
     for (uint32_t i = 0; i < splice.pieces; i++) {
-        const routecap_piece &piece = splice.piece[i];
+        const routecap_piece &piece = pieces[i];
         const std::vector<uint8_t> *from[] = {&header, &head, &tail};
         for (uint64_t n = 0; n < piece.bytes; n++) data.push_back(piece.source == ROUTECAP_PIECE_ZERO ? 0 : from[piece.source]->at(piece.offset + n));
     }
@@ -203,12 +203,12 @@ void copy(const Copy &copy, int32_t read, const model::Routing &whole,
     const auto decide = [&]() -> int32_t {
         if (o.dtype < ROUTECAP_DTYPE_U8 || o.dtype > ROUTECAP_DTYPE_I64) return ROUTECAP_ERR_DTYPE;
         if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR) return ROUTECAP_ERR_ARGUMENT;
-        if ((o.flags & ~(ROUTECAP_STRICT | ROUTECAP_ALLOW_RECOMPUTED)) != 0) return ROUTECAP_ERR_ARGUMENT;
+        if ((o.flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0) return ROUTECAP_ERR_ARGUMENT;
         const model::Shape &shape = *whole.shape;
         if (o.first_layer >= shape.cells() || o.layers > shape.cells() - o.first_layer) return ROUTECAP_ERR_UNKNOWN_LAYER;
         const int64_t most[] = {0, 255, INT16_MAX, UINT16_MAX, INT32_MAX, UINT32_MAX, INT64_MAX}, highest = most[o.dtype];
         if (int64_t{shape.experts()} - 1 > highest) return ROUTECAP_ERR_DTYPE;
-        if ((o.flags & ROUTECAP_STRICT) == 0) {
+        if ((o.flags & ROUTECAP_READ_STRICT) == 0) {
             const int64_t lowest = size == 8 ? INT64_MIN : -(int64_t{1} << (8 * size - 1));
             if (o.fill < lowest || o.fill > highest) return ROUTECAP_ERR_DTYPE;
             const uint64_t written = size == 8 ? static_cast<uint64_t>(o.fill) : static_cast<uint64_t>(o.fill) & ((uint64_t{1} << 8 * size) - 1);

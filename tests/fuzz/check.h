@@ -48,8 +48,8 @@ void copy(const Copy &copy, int32_t read, const model::Routing &expected,
 
 std::vector<uint8_t> serialized(const routecap_routing *routing);
 // What the pieces of a splice are, one after another.
-std::vector<uint8_t> spliced(const routecap_splice &splice, const std::vector<uint8_t> &header, const std::vector<uint8_t> &head,
-                             const std::vector<uint8_t> &tail);
+std::vector<uint8_t> spliced(const routecap_splice &splice, const routecap_piece *pieces, const std::vector<uint8_t> &header,
+                             const std::vector<uint8_t> &head, const std::vector<uint8_t> &tail);
 
 // Bytes of an element, by ROUTECAP_DTYPE_*; 4 of what is none.
 size_t element_bytes(int32_t dtype);

@@ -76,10 +76,10 @@ int32_t Routing::status() const {
 }
 
 int32_t Routing::strict(uint32_t flags) const {
-    if ((flags & ROUTECAP_STRICT) == 0) return ROUTECAP_OK;
+    if ((flags & ROUTECAP_READ_STRICT) == 0) return ROUTECAP_OK;
     if (status() != ROUTECAP_OK) return ROUTECAP_ERR_INCOMPLETE;
     const bool recomputed = rows > 0 && std::any_of(shape->layers.begin(), shape->layers.end(), [](const Layer &l) { return l.provenance != 0; });
-    return recomputed && (flags & ROUTECAP_ALLOW_RECOMPUTED) == 0 ? ROUTECAP_ERR_RECOMPUTED : ROUTECAP_OK;
+    return recomputed && (flags & ROUTECAP_READ_ALLOW_RECOMPUTED) == 0 ? ROUTECAP_ERR_RECOMPUTED : ROUTECAP_OK;
 }
 
 routecap_coverage Routing::coverage(uint64_t length, std::vector<routecap_missing> &blocks) const {
@@ -630,7 +630,7 @@ void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
 
 int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
     const uint64_t length = r->length();
-    if (rows == ROUTECAP_ALL) rows = length;
+    if (rows == ROUTECAP_ROWS_ALL) rows = length;
     if (rows > length) return ROUTECAP_ERR_OUT_OF_RANGE;
     if (!room(1)) return ROUTECAP_ERR_TOO_MANY_REQUESTS;
     child = open(r->policy);
@@ -654,7 +654,7 @@ int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_
         if (mine.index != other.index || mine.experts != other.experts || other.provenance > mine.provenance) return ROUTECAP_ERR_SHAPE_MISMATCH;
     }
     if (routing->pending != nullptr && routing->pending != this) return ROUTECAP_ERR_NOT_READY;
-    if (rows == ROUTECAP_ALL) rows = routing->end();
+    if (rows == ROUTECAP_ROWS_ALL) rows = routing->end();
     if (rows > routing->end()) return ROUTECAP_ERR_OUT_OF_RANGE;
     if (rows <= routing->first) return ROUTECAP_OK;
     r->reached({.rows = {}, .at_least = rows});
@@ -675,7 +675,7 @@ void Capturer::reject_drafts(Request &r) {
 }
 
 RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
-    const bool all = rows == ROUTECAP_ALL;
+    const bool all = rows == ROUTECAP_ROWS_ALL;
     auto routing = std::make_shared<Routing>(Routing{shape, 0, all ? r->length() : rows, {}, this});
     if (!all) cut(r, rows);
     change(r, 0, 0, [this, r, routing, all] {
@@ -708,8 +708,8 @@ int32_t Capturer::read(const RequestPtr &r, uint64_t first, uint64_t rows, bool 
     if (r->changes > 0) unready(r->changing_first, r->changing_end);
     for (uint64_t rows_cut : r->cuts) unready(rows_cut, UINT64_MAX);
     if (take && r->lending > 0) unready(0, r->lending_end);
-    if (rows == ROUTECAP_LANDED) rows = std::min(limit, length) - first;
-    if (rows == ROUTECAP_ALL) rows = length - first;
+    if (rows == ROUTECAP_ROWS_LANDED) rows = std::min(limit, length) - first;
+    if (rows == ROUTECAP_ROWS_ALL) rows = length - first;
     if (rows > length - first) return ROUTECAP_ERR_OUT_OF_RANGE;
     if (limit < first + rows) return ROUTECAP_ERR_NOT_READY;
     routing = {shape, first, rows, Rows(r->content.lower_bound(first), r->content.lower_bound(first + rows))};

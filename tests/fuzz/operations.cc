@@ -104,9 +104,9 @@ private:
             progress(e);
             for (const auto &[handle, r] : e.requests) {
                 model::Routing all;
-                const int32_t status = e.model->read(r, 0, ROUTECAP_ALL, false, all);
+                const int32_t status = e.model->read(r, 0, ROUTECAP_ROWS_ALL, false, all);
                 routecap_routing *routing = nullptr;
-                SAME_STATUS(status, routecap_request_extract(e.capturer, handle, 0, ROUTECAP_ALL, ROUTECAP_EXTRACT_COPY, 0, &routing));
+                SAME_STATUS(status, routecap_request_extract(e.capturer, handle, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_COPY, 0, &routing));
                 check::routing(routing, all);
                 routecap_routing_free(routing);
             }
@@ -441,7 +441,7 @@ private:
 
         routecap_issue_options options{};
         options.struct_size = sizeof options;
-        options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKE;
+        options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKEN;
         options.tag = e.tag;
         if (device_positions || in_.chance(16)) options.positions = positions.data(), options.positions_dtype = ROUTECAP_DTYPE_I64;
         int32_t wrong = overlap ? ROUTECAP_ERR_OVERLAP : ROUTECAP_OK;
@@ -575,7 +575,7 @@ private:
     void fork() {
         Engine &e = *engine_;
         const auto [handle, r] = any_request();
-        const uint64_t rows = in_.chance(64) ? ROUTECAP_ALL : in_.below((r != nullptr ? r->length() : 0) + 2);
+        const uint64_t rows = in_.chance(64) ? ROUTECAP_ROWS_ALL : in_.below((r != nullptr ? r->length() : 0) + 2);
         check::trace("  %llu rows of %llx\n", ull(rows), ull(handle));
         RequestPtr young;
         routecap_request child = 77;
@@ -593,7 +593,7 @@ private:
         const auto [handle, r] = any_request();
         const Held held = any_routing();
         if (held.expected->end() > kFarthest) return;
-        const uint64_t rows = in_.chance(64) ? ROUTECAP_ALL : in_.below(held.expected->end() + 2);
+        const uint64_t rows = in_.chance(64) ? ROUTECAP_ROWS_ALL : in_.below(held.expected->end() + 2);
         if (r == nullptr) return;
         check::trace("  %llx up to %llu: rows %llu+%llu%s\n", ull(handle), ull(rows), ull(held.expected->first), ull(held.expected->rows),
                      held.expected->pending != nullptr ? ", pending" : "");
@@ -602,10 +602,10 @@ private:
 
     std::pair<uint64_t, uint64_t> range_in(const RequestPtr &r) {
         const uint64_t length = r != nullptr ? r->length() : 0, first = in_.chance(100) ? 0 : in_.below(length + 2);
-        return {first, in_.chance(100) ? ROUTECAP_ALL : in_.chance(80) ? ROUTECAP_LANDED : in_.below(length + 3)};
+        return {first, in_.chance(100) ? ROUTECAP_ROWS_ALL : in_.chance(80) ? ROUTECAP_ROWS_LANDED : in_.below(length + 3)};
     }
 
-    uint32_t strictness() { return in_.pick({0u, 0u, ROUTECAP_STRICT, ROUTECAP_STRICT | ROUTECAP_ALLOW_RECOMPUTED, 0u}); }
+    uint32_t strictness() { return in_.pick({0u, 0u, ROUTECAP_READ_STRICT, ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED, 0u}); }
 
     void extract() {
         Engine &e = *engine_;
@@ -671,7 +671,7 @@ private:
             c.options.first_layer = static_cast<uint32_t>(in_.below(shape.cells() + 1)),
             c.options.layers = static_cast<uint32_t>(in_.below(shape.cells() + 1));
         if (in_.chance(48)) c.options.row_stride = static_cast<int64_t>(in_.below(64)), c.options.layer_stride = static_cast<int64_t>(in_.below(64));
-        if (in_.chance(48) && (c.options.flags & ROUTECAP_STRICT) == 0)
+        if (in_.chance(48) && (c.options.flags & ROUTECAP_READ_STRICT) == 0)
             c.options.fill = in_.pick({int64_t{-2}, int64_t{0}, int64_t{shape.experts()}, int64_t{70000}, int64_t{-129}});
         c.asks = in_.chance(16);
         if (in_.chance(16)) c.dst_less = 1;
@@ -710,12 +710,12 @@ private:
         for (size_t i = 0; i < count; i++) {
             const auto [handle, r] = any_request();
             items[i] = {handle,
-                        in_.chance(128) ? ROUTECAP_ALL
+                        in_.chance(128) ? ROUTECAP_ROWS_ALL
                         : in_.chance(4) ? ROUTECAP_MAX_POSITION + 1
                                         : in_.below((r != nullptr ? r->length() : 0) + 4),
                         nullptr, 77, 0};
             check::trace("  %llx rows %llu\n", ull(handle), ull(items[i].rows));
-            const bool beyond = items[i].rows != ROUTECAP_ALL && items[i].rows > ROUTECAP_MAX_POSITION;
+            const bool beyond = items[i].rows != ROUTECAP_ROWS_ALL && items[i].rows > ROUTECAP_MAX_POSITION;
             const bool open = r != nullptr && e.requests.count(handle) > 0;  // it may be in the batch twice
             expected.push_back(!open ? ROUTECAP_ERR_UNKNOWN_REQUEST : beyond ? ROUTECAP_ERR_OUT_OF_RANGE : ROUTECAP_OK);
             routings.push_back(expected.back() == ROUTECAP_OK ? e.model->finish(r, items[i].rows) : nullptr);
@@ -784,7 +784,7 @@ private:
             SAME_STATUS(ROUTECAP_OK, routecap_routing_retain(held.routing));
             hold(held.routing, held.expected);
         } else if (in_.chance(128)) {
-            const uint64_t prompt = in_.below(whole.end() + 3), generated = in_.chance(128) ? ROUTECAP_ALL : in_.below(whole.rows + 2);
+            const uint64_t prompt = in_.below(whole.end() + 3), generated = in_.chance(128) ? ROUTECAP_ROWS_ALL : in_.below(whole.rows + 2);
             routecap_routing *a = held.routing, *b = held.routing;
             SAME_STATUS(pending ? ROUTECAP_ERR_NOT_READY : ROUTECAP_OK, routecap_routing_split(held.routing, prompt, generated, &a, &b));
             SAME(pending, a == nullptr && b == nullptr);
@@ -794,15 +794,16 @@ private:
             hold(b, std::make_shared<model::Routing>(whole.part(middle, std::min(generated, whole.end() - middle))));
         } else {
             const uint64_t first = whole.first + in_.below(whole.rows + 2) - (whole.first > 0 && in_.chance(16) ? 1 : 0);
-            const uint64_t rows = in_.chance(64) ? ROUTECAP_ALL : in_.below(whole.rows + 2);
-            const bool fits = first >= whole.first && first <= whole.end() && (rows == ROUTECAP_ALL || rows <= whole.end() - first);
+            const uint64_t rows = in_.chance(64) ? ROUTECAP_ROWS_ALL : in_.below(whole.rows + 2);
+            const bool fits = first >= whole.first && first <= whole.end() && (rows == ROUTECAP_ROWS_ALL || rows <= whole.end() - first);
             routecap_routing *slice = held.routing;
             SAME_STATUS(pending ? ROUTECAP_ERR_NOT_READY
                         : fits  ? ROUTECAP_OK
                                 : ROUTECAP_ERR_OUT_OF_RANGE,
                         routecap_routing_slice(held.routing, first, rows, &slice));
             SAME(!pending && fits, slice != nullptr);
-            if (slice != nullptr) hold(slice, std::make_shared<model::Routing>(whole.part(first, rows == ROUTECAP_ALL ? whole.end() - first : rows)));
+            const uint64_t kept = rows == ROUTECAP_ROWS_ALL ? whole.end() - first : rows;
+            if (slice != nullptr) hold(slice, std::make_shared<model::Routing>(whole.part(first, kept)));
         }
     }
 
@@ -818,7 +819,7 @@ private:
         model::RoutingPtr united;
         routecap_routing *merged = nullptr;
         const int32_t status = model::merge(expected, united);
-        SAME_STATUS(status, routecap_routing_merge(parts.data(), parts.size(), &merged));
+        SAME_STATUS(status, routecap_routing_merge(parts.data(), parts.size(), 0, &merged));
         SAME(status >= 0, merged != nullptr);
         if (merged != nullptr) hold(merged, united);
     }
@@ -828,12 +829,12 @@ private:
         if (routings_.empty()) return;
         const Held held = any_routing();
         if (held.expected->pending != nullptr) {
-            SAME_STATUS(ROUTECAP_ERR_NOT_READY, routecap_routing_serialize(held.routing, nullptr, 0, nullptr));
+            SAME_STATUS(ROUTECAP_ERR_NOT_READY, routecap_routing_serialize(held.routing, 0, nullptr, 0, nullptr));
             return;
         }
         auto data = std::make_unique<std::vector<uint8_t>>(check::serialized(held.routing));
         routecap_routing *back = nullptr;
-        const uint32_t flags = in_.chance(128) ? ROUTECAP_TRUSTED : 0;
+        const uint32_t flags = in_.chance(128) ? ROUTECAP_IMPORT_TRUSTED : 0;
         if (in_.chance(128)) {
             SAME_STATUS(held.expected->status(), routecap_routing_deserialize(data->data(), data->size(), flags, nullptr, nullptr, &back));
         } else {
@@ -865,11 +866,13 @@ private:
         std::vector<uint8_t> header(a.size() + b.size() + 128);
         routecap_splice splice{};
         splice.struct_size = sizeof splice;
+        routecap_piece pieces[ROUTECAP_MAX_PIECES];
         const model::RoutingPtr expected = model::splice(*head.expected, *tail.expected, row);
         SAME_STATUS(expected != nullptr ? ROUTECAP_OK : ROUTECAP_ERR_SHAPE_MISMATCH,
-                    routecap_serialized_splice(a.data(), a.size(), b.data(), b.size(), row, header.data(), header.size(), &splice));
+                    routecap_serialized_splice(a.data(), a.size(), b.data(), b.size(), row, header.data(), header.size(), pieces, sizeof pieces[0],
+                                               std::size(pieces), &splice));
         if (expected == nullptr) return;
-        const std::vector<uint8_t> data = check::spliced(splice, header, a, b);
+        const std::vector<uint8_t> data = check::spliced(splice, pieces, header, a, b);
         routecap_routing *back = nullptr;
         SAME_STATUS(expected->status(), routecap_routing_deserialize(data.data(), data.size(), 0, nullptr, nullptr, &back));
         hold(back, expected);

@@ -220,20 +220,24 @@ void spliced(const Data &head, const Data &tail, uint64_t row) {
     Data made(head.size() + tail.size() + 128);
     routecap_splice splice{};
     splice.struct_size = sizeof splice;
-    SAME_STATUS(expected, routecap_serialized_splice(head.data(), head.size(), tail.data(), tail.size(), row, made.data(), made.size(), &splice));
+    routecap_piece pieces[ROUTECAP_MAX_PIECES];
+    const auto call = [&](Data &into) {
+        return routecap_serialized_splice(head.data(), head.size(), tail.data(), tail.size(), row, into.data(), into.size(), pieces,
+                                          sizeof pieces[0], std::size(pieces), &splice);
+    };
+    SAME_STATUS(expected, call(made));
     if (expected < 0) return;
     if (splice.header_bytes > a->f.header_bytes + b->f.header_bytes + 128)
         check::fail("a header of %llu bytes", static_cast<unsigned long long>(splice.header_bytes));
     Data small(splice.header_bytes - 1);
-    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                routecap_serialized_splice(head.data(), head.size(), tail.data(), tail.size(), row, small.data(), small.size(), &splice));
-    SAME_STATUS(ROUTECAP_OK, routecap_serialized_splice(head.data(), head.size(), tail.data(), tail.size(), row, made.data(), made.size(), &splice));
+    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, call(small));
+    SAME_STATUS(ROUTECAP_OK, call(made));
     const auto whole_a = parse(head, true), whole_b = parse(tail, true);
     if (!whole_a || !whole_b) return;  // their planes are not what they should be, and nobody has looked
-    const Data data = check::spliced(splice, made, head, tail);
+    const Data data = check::spliced(splice, pieces, made, head, tail);
     const model::RoutingPtr same = model::splice(*whole_a, *whole_b, row);
     if (same->rows > kMostRows) return;
-    routecap_routing *routing = deserialize(data, ROUTECAP_TRUSTED, false, true, *same);
+    routecap_routing *routing = deserialize(data, ROUTECAP_IMPORT_TRUSTED, false, true, *same);
     check::routing(routing, *same);
     routecap_routing_free(routing);
 }
@@ -258,7 +262,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const Data other = written(in);
     Data bytes = any(in.below(8) == 7 ? first_in : in);
     bytes.reserve(1);  // memory, also for none
-    const uint32_t flags = trusted ? ROUTECAP_TRUSTED : 0;
+    const uint32_t flags = trusted ? ROUTECAP_IMPORT_TRUSTED : 0;
 
     routecap_serialized info{};
     info.struct_size = sizeof info;

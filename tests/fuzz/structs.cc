@@ -205,7 +205,7 @@ private:
         r.ranks = 1, r.tokens_per_rank = 2, r.rows = 2, r.dtype = ROUTECAP_DTYPE_I32;
         r.metadata = metadata, r.ids = ids, r.global_ids = global;
         reads<routecap_received>(in_, r, ROUTECAP_OK,
-                                 [&](const routecap_received *given) { return routecap_layer_record_received(capturer_, 0, given, nullptr); });
+                                 [&](const routecap_received *given) { return routecap_received_read(capturer_, 0, given, nullptr); });
     }
     void probe() {
         Sized s(in_, std::vector<routecap_layer_probe>(2));
@@ -226,7 +226,7 @@ private:
         routecap_step step = 0;
         SAME_STATUS(s.read(ROUTECAP_OK), routecap_step_issue(capturer_, s.get<routecap_span>(), s.size(), 2, nullptr, nullptr, &step, nullptr));
         if (step == 0)
-            reads<routecap_issue_options>(in_, {0, ROUTECAP_SNAPSHOT_TAKE, 7, nullptr, 0, 0}, ROUTECAP_OK, [&](const routecap_issue_options *o) {
+            reads<routecap_issue_options>(in_, {0, ROUTECAP_SNAPSHOT_TAKEN, 7, nullptr, 0, 0}, ROUTECAP_OK, [&](const routecap_issue_options *o) {
                 return routecap_step_issue(capturer_, spans.data(), sizeof spans[0], 2, o, nullptr, &step, nullptr);
             });
         if (step == 0) SAME_STATUS(ROUTECAP_OK, routecap_step_issue(capturer_, spans.data(), sizeof spans[0], 2, nullptr, nullptr, &step, nullptr));
@@ -314,9 +314,11 @@ private:
     }
     void serialized() {
         std::vector<uint8_t> data = check::serialized(routing_), header(2 * data.size() + 128);
+        routecap_piece pieces[ROUTECAP_MAX_PIECES];
         fills<routecap_serialized>(in_, ROUTECAP_OK, [&](routecap_serialized *s) { return routecap_serialized_info(data.data(), data.size(), s); });
         fills<routecap_splice>(in_, ROUTECAP_OK, [&](routecap_splice *s) {
-            return routecap_serialized_splice(data.data(), data.size(), data.data(), data.size(), 1, header.data(), header.size(), s);
+            return routecap_serialized_splice(data.data(), data.size(), data.data(), data.size(), 1, header.data(), header.size(), pieces,
+                                              sizeof pieces[0], std::size(pieces), s);
         });
     }
     void close() { SAME_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_close(capturer_, request_ + 1)); }
@@ -339,8 +341,7 @@ uint32_t any32(Bytes &in, std::initializer_list<uint32_t> likely) {
 // What the header's words say of each field.
 int32_t judge(const routecap_config &c) {
     const auto sane = [&] {
-        if (c.backend != ROUTECAP_BACKEND_HOST) return false;  // CUDA is not tried here
-        if (c.role < 0 || c.role > 2 || c.id_space < 0 || c.id_space > 1 || (c.flags & ~7u) != 0 || c.reserved != 0) return false;
+        if (c.backend <= 0 || c.id_space < 0 || c.id_space > 1 || (c.flags & ~7u) != 0 || c.reserved != 0) return false;
         if (c.layers < 1 || c.layers > ROUTECAP_MAX_LAYERS || c.k < 1 || c.k > ROUTECAP_MAX_K || c.rows < 1 || c.rows > ROUTECAP_MAX_ROWS ||
             c.slots > ROUTECAP_MAX_SLOTS || c.max_requests > 1u << 24)
             return false;
@@ -354,6 +355,8 @@ int32_t judge(const routecap_config &c) {
         }
         return true;
     };
+    if (c.role < 0 || c.role > 2) return ROUTECAP_ERR_ARGUMENT;
+    if (c.backend > ROUTECAP_BACKEND_CUDA) return ROUTECAP_ERR_NO_BACKEND;  // CUDA itself is not tried here
     return sane() ? ROUTECAP_OK : ROUTECAP_ERR_ARGUMENT;
 }
 

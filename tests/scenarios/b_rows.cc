@@ -7,7 +7,7 @@ using namespace rig;
 TEST(Scenario, F06_last_row) {
     Rig rig;
     const auto split = [&](routecap_request request, uint64_t rows, uint64_t prompt_rows, uint64_t generated_rows) {
-        const RoutingPtr routing(rig.finish(request, ROUTECAP_ALL));
+        const RoutingPtr routing(rig.finish(request, ROUTECAP_ROWS_ALL));
         EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing.get(), -1));
         expect_routing(routing.get(), rig.shape(), 0, routed_rows(rig.shape(), 1, 0, rows));
         routecap_routing *prompt = nullptr, *generated = nullptr;
@@ -81,7 +81,7 @@ TEST(Scenario, F09_rejected_drafts) {
         EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, second, nullptr, 4));
         EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_request_accept(rig.capturer(), r, second, nullptr, 1));  // settled once
         EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_request_accept(rig.capturer(), r, first, nullptr, 1));
-        const RoutingPtr routing(rig.finish(r, ROUTECAP_ALL));
+        const RoutingPtr routing(rig.finish(r, ROUTECAP_ROWS_ALL));
         EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing.get(), -1));
         expect_routing(routing.get(), rig.shape(), 0,
                        routed_rows(rig.shape(), 1, 0, 10) + routed_rows(rig.shape(), 2, 10, 12) + routed_rows(rig.shape(), 3, 12, 16));

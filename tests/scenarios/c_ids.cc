@@ -98,7 +98,7 @@ TEST(Scenario, F16_width_follows_the_experts) {
         routecap_copy_options options;
         routecap_copy_options_init(&options, sizeof options);
         options.dtype = ROUTECAP_DTYPE_U8;
-        options.flags = ROUTECAP_STRICT;
+        options.flags = ROUTECAP_READ_STRICT;
         uint8_t bytes[8];
         EXPECT_STATUS(ROUTECAP_ERR_DTYPE, routecap_request_extract_into(rig.capturer(), r, 0, 1, &options, bytes, sizeof bytes, nullptr, 0, nullptr));
     }

@@ -14,7 +14,7 @@ TEST(Scenario, F30_ranges) {
         rig.extract(r, 25, 15, ROUTECAP_ERR_OUT_OF_RANGE, mode);
         EXPECT_NE(std::string(routecap_last_error()).find("[30,40)"), std::string::npos) << routecap_last_error();
         const RoutingPtr first(rig.extract(r, 0, 19, ROUTECAP_OK, mode)), none(rig.extract(r, 19, 0, ROUTECAP_OK, mode)),
-            rest(rig.extract(r, 19, 11, ROUTECAP_OK, mode)), end(rig.extract(r, 30, ROUTECAP_ALL, ROUTECAP_OK, mode));
+            rest(rig.extract(r, 19, 11, ROUTECAP_OK, mode)), end(rig.extract(r, 30, ROUTECAP_ROWS_ALL, ROUTECAP_OK, mode));
         expect_routing(first.get(), rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 19));
         expect_routing(none.get(), rig.shape(), 19, {});
         expect_routing(rest.get(), rig.shape(), 19, routed_rows(rig.shape(), 1, 19, 30));
@@ -24,7 +24,7 @@ TEST(Scenario, F30_ranges) {
         // The pieces concatenate to the whole.
         const routecap_routing *pieces[] = {rest.get(), first.get(), none.get()};
         routecap_routing *merged = nullptr;
-        ASSERT_STATUS(ROUTECAP_OK, routecap_routing_merge(pieces, 3, &merged));
+        ASSERT_STATUS(ROUTECAP_OK, routecap_routing_merge(pieces, 3, 0, &merged));
         const RoutingPtr whole(merged);
         expect_routing(whole.get(), rig.shape(), 0, all);
     }

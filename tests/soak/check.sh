@@ -3,7 +3,7 @@
 #
 #     check.sh [--seconds N] [--seed S]         after tests/CMakeLists.txt was built in build/tests
 #
-# On a machine with a device, where these two files and libroutecap.so.0 are:
+# On a machine with a device, where these two files and libroutecap.so.1 are:
 #     for graph in 0 1; do LD_LIBRARY_PATH=. ROUTECAP_TEST_BACKEND=cuda ROUTECAP_TEST_GRAPH=$graph ./soak --seconds 300 --json soak_$graph.json; done
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e

@@ -239,7 +239,7 @@ void Engine::abort(const SequencePtr &s) {
 }
 
 void Engine::finish(const SequencePtr &s) {
-    const uint64_t rows = chance(200) ? ROUTECAP_ALL : chance(100) ? below(s->computed + 3) : s->computed;
+    const uint64_t rows = chance(200) ? ROUTECAP_ROWS_ALL : chance(100) ? below(s->computed + 3) : s->computed;
     note(s, "finish with %lld rows", static_cast<long long>(rows));
     stop(s);
     Result result{nullptr, nullptr, s, {}};
@@ -457,7 +457,7 @@ void Engine::forward(Batch &batch) {
     if (chance(100)) tag_++;
     routecap_issue_options options{};
     options.struct_size = sizeof options;
-    options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKE;
+    options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKEN;
     options.tag = tag_;
     if (batch.device_positions) options.positions = positions_, options.positions_dtype = ROUTECAP_DTYPE_I64;
     std::vector<int32_t> status(batch.spans.size() + 1, 77);
@@ -526,7 +526,7 @@ void Engine::compare(Result result) {
         model::RoutingPtr united;
         routecap_routing *merged = nullptr;
         const int32_t same = model::merge(expected, united);
-        const int32_t merging = routecap_routing_merge(routings.data(), routings.size(), &merged);
+        const int32_t merging = routecap_routing_merge(routings.data(), routings.size(), 0, &merged);
         if (!missed) check::status("merge", same, merging);
         if (merged != nullptr && united != nullptr) all(merged, *united, false);
         routecap_routing_free(merged);
@@ -537,7 +537,7 @@ void Engine::compare(Result result) {
         routecap_routing *back = nullptr, *prompt = nullptr, *generated = nullptr;
         SAME_STATUS(status, routecap_routing_deserialize(data.data(), data.size(), 0, nullptr, nullptr, &back));
         all(back, *result.expected, false);
-        SAME_STATUS(ROUTECAP_OK, routecap_routing_split(back, result.sequence->prompt, ROUTECAP_ALL, &prompt, &generated));
+        SAME_STATUS(ROUTECAP_OK, routecap_routing_split(back, result.sequence->prompt, ROUTECAP_ROWS_ALL, &prompt, &generated));
         const uint64_t middle = std::min<uint64_t>(result.sequence->prompt, result.expected->rows);
         all(prompt, result.expected->part(0, middle), false);
         all(generated, result.expected->part(middle, result.expected->rows - middle), false);
@@ -560,7 +560,7 @@ void Engine::compare_running(uint64_t random) {
     examined = s.get();
     routecap_routing *routing = nullptr;
     const uint64_t first = random / 64 % 128;
-    const int32_t status = routecap_request_extract(capturer_, handle, first, ROUTECAP_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing);
+    const int32_t status = routecap_request_extract(capturer_, handle, first, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing);
     if (status < 0 && status != ROUTECAP_ERR_UNKNOWN_REQUEST && status != ROUTECAP_ERR_OUT_OF_RANGE)
         check::status("a reader's extract", ROUTECAP_OK, status);
     if (routing == nullptr) return;

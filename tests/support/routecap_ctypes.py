@@ -44,7 +44,7 @@ ROUTER_RANK_LOGITS, ROUTER_RENORMALIZE, ROUTER_FLOOR_MAX, ROUTER_SIGMOID_TANH, R
 RECEIVED_EXPANDED, RECEIVED_GLOBAL = 1, 2
 
 SPAN_SPECULATIVE, SPAN_DEVICE_POSITIONS = 1, 2
-SNAPSHOT_TAKE, SNAPSHOT_MAKE = range(2)
+SNAPSHOT_TAKEN, SNAPSHOT_MAKE = range(2)
 POLICY_KEEP, POLICY_REPLACE = range(2)
 MISSING_ABSENT, MISSING_UNWRITTEN, MISSING_OUT_OF_RANGE, MISSING_DUPLICATE = range(1, 5)
 EXTRACT_SHARE, EXTRACT_TAKE, EXTRACT_COPY = range(3)
@@ -197,7 +197,7 @@ FUNCTIONS = {  # name without prefix: result, arguments
     "layers_record": (c_int32, [CAPTURER, POINTER(Source), POINTER(LayerSource), c_size_t, c_size_t, STREAM]),
     "router_init": (c_int32, [POINTER(Router), c_size_t, c_int32]),
     "layer_route": (c_int32, [CAPTURER, c_uint32, POINTER(Router), POINTER(Logits), STREAM]),
-    "layer_record_received": (c_int32, [CAPTURER, c_uint32, POINTER(Received), STREAM]),
+    "received_read": (c_int32, [CAPTURER, c_uint32, POINTER(Received), STREAM]),
     "received_merge": (c_int32, [POINTER(POINTER(c_int32)), c_size_t, c_size_t, POINTER(c_int32)]),
     "capturer_probe": (c_int32, [CAPTURER, c_uint32, POINTER(LayerProbe), c_size_t, c_size_t, STREAM]),
     "step_begin": (c_int32, [CAPTURER, c_uint32, STREAM]),
@@ -229,7 +229,7 @@ FUNCTIONS = {  # name without prefix: result, arguments
     "routing_coverage": (c_int32, [ROUTING, POINTER(Coverage), POINTER(Missing), c_size_t, c_size_t]),
     "routing_split": (c_int32, [ROUTING, c_uint64, c_uint64, POINTER(ROUTING), POINTER(ROUTING)]),
     "routing_slice": (c_int32, [ROUTING, c_uint64, c_uint64, POINTER(ROUTING)]),
-    "routing_merge": (c_int32, [POINTER(ROUTING), c_size_t, POINTER(ROUTING)]),
+    "routing_merge": (c_int32, [POINTER(ROUTING), c_size_t, c_uint32, POINTER(ROUTING)]),
     "routing_copy_to": (c_int32, [ROUTING, POINTER(CopyOptions), c_void_p, c_size_t, c_void_p, c_size_t, POINTER(c_uint64)]),
     "routing_retain": (c_int32, [ROUTING]),
     "routing_free": (None, [ROUTING]),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """routecap_layer_route against the routers of transformers: judges that nobody here wrote.
 
-    python3 tests/taps/judges.py path/to/libroutecap.so.0 [--backend host|cuda]
+    python3 tests/taps/judges.py path/to/libroutecap.so.1 [--backend host|cuda]
 
 Each router class is built from a small configuration with random weights and fed random hidden states; the library gets the logits that the class
 computed and must choose the experts that the class chose, with its weights. A row in which they differ must be a near tie of the keys that

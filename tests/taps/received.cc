@@ -1,4 +1,4 @@
-// routecap_layer_record_received on every backend, the whole way: tokens are dispatched to ranks, what each received is read, the ranks' tables are
+// routecap_received_read on every backend, the whole way: tokens are dispatched to ranks, what each received is read, the ranks' tables are
 // merged and recorded, and the routing of what was executed is held against the routing of what was routed. The wire format at large is
 // simulated in core/received.cc.
 #include <rig.h>
@@ -90,7 +90,7 @@ std::vector<int32_t> read(Rig &rig, const Received &r, uint32_t rank, uint32_t m
         received.global_ids = global;
         received.executed = executed;
         received.ignored = ignored;
-        EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record_received(rig.capturer(), 0, &received, rig.stream()));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_received_read(rig.capturer(), 0, &received, rig.stream()));
     });
     std::vector<int64_t> globals(ids + 1);
     std::vector<int32_t> table(r.executed.size() + 2);
@@ -156,7 +156,7 @@ TEST(Received, what_was_executed_is_what_was_routed) {
                 });
                 const routecap_routing *both[] = {wanted.get(), done.get()};
                 routecap_routing *united = nullptr;
-                const int32_t status = routecap_routing_merge(both, 2, &united);
+                const int32_t status = routecap_routing_merge(both, 2, 0, &united);
                 routecap_routing_free(united);
                 EXPECT_STATUS(wrong ? ROUTECAP_ERR_CONFLICT : ROUTECAP_OK, status);
                 if (wrong) break;
@@ -178,7 +178,7 @@ TEST(Received, refusals) {
         r.dtype = ROUTECAP_DTYPE_I32;
         r.executed = memory + 256;
         change(r);
-        return routecap_layer_record_received(rig.capturer(), layer, &r, rig.stream());
+        return routecap_received_read(rig.capturer(), layer, &r, rig.stream());
     };
     const auto same = [](auto &) {};
     EXPECT_STATUS(ROUTECAP_OK, read(same));

@@ -207,11 +207,11 @@ TEST(Route, provenance_is_seen_and_refused) {
         routecap_routing_free(out);
         return status;
     };
-    EXPECT_STATUS(ROUTECAP_ERR_INCOMPLETE, extract(4, ROUTECAP_STRICT | ROUTECAP_ALLOW_RECOMPUTED));
-    EXPECT_STATUS(ROUTECAP_ERR_RECOMPUTED, extract(3, ROUTECAP_STRICT));
-    EXPECT_STATUS(ROUTECAP_OK, extract(3, ROUTECAP_STRICT | ROUTECAP_ALLOW_RECOMPUTED));
-    EXPECT_STATUS(ROUTECAP_OK, extract(3, ROUTECAP_ALLOW_RECOMPUTED));
-    EXPECT_STATUS(ROUTECAP_OK, extract(0, ROUTECAP_STRICT));
+    EXPECT_STATUS(ROUTECAP_ERR_INCOMPLETE, extract(4, ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED));
+    EXPECT_STATUS(ROUTECAP_ERR_RECOMPUTED, extract(3, ROUTECAP_READ_STRICT));
+    EXPECT_STATUS(ROUTECAP_OK, extract(3, ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED));
+    EXPECT_STATUS(ROUTECAP_OK, extract(3, ROUTECAP_READ_ALLOW_RECOMPUTED));
+    EXPECT_STATUS(ROUTECAP_OK, extract(0, ROUTECAP_READ_STRICT));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, extract(3, 4));
 
     const auto copy = [&](uint32_t first_layer, uint32_t layers, uint32_t flags) {
@@ -224,10 +224,10 @@ TEST(Route, provenance_is_seen_and_refused) {
         int32_t ids[3 * 3 * 2];
         return routecap_request_extract_into(rig.capturer(), r, 0, 3, &options, ids, sizeof ids, nullptr, 0, nullptr);
     };
-    EXPECT_STATUS(ROUTECAP_ERR_RECOMPUTED, copy(0, 0, ROUTECAP_STRICT));
-    EXPECT_STATUS(ROUTECAP_OK, copy(0, 1, ROUTECAP_STRICT));
-    EXPECT_STATUS(ROUTECAP_OK, copy(2, 1, ROUTECAP_STRICT));
-    EXPECT_STATUS(ROUTECAP_OK, copy(0, 0, ROUTECAP_STRICT | ROUTECAP_ALLOW_RECOMPUTED));
+    EXPECT_STATUS(ROUTECAP_ERR_RECOMPUTED, copy(0, 0, ROUTECAP_READ_STRICT));
+    EXPECT_STATUS(ROUTECAP_OK, copy(0, 1, ROUTECAP_READ_STRICT));
+    EXPECT_STATUS(ROUTECAP_OK, copy(2, 1, ROUTECAP_READ_STRICT));
+    EXPECT_STATUS(ROUTECAP_OK, copy(0, 0, ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED));
 
     // It travels: into a request of a capturer that captures this layer such rows do not go, the other way round they do.
     Rig captures({.shape = rig.shape()});
@@ -253,7 +253,7 @@ TEST(Route, a_union_remembers) {
         const routecap_routing *both[] = {first->get(), second->get()};
         for (const routecap_routing *routing : both) EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing, -1));
         routecap_routing *merged = nullptr;
-        ASSERT_STATUS(ROUTECAP_OK, routecap_routing_merge(both, 2, &merged));
+        ASSERT_STATUS(ROUTECAP_OK, routecap_routing_merge(both, 2, 0, &merged));
         const RoutingPtr owner(merged);
         EXPECT_EQ(view_of(merged).layers, layers);
         EXPECT_EQ(view_of(merged).layer_provenance[layers - 1], ROUTECAP_PROVENANCE_RECOMPUTED);

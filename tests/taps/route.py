@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """routecap_layer_route against the reference of reference.py: random and adversarial logits, every method, layout and placement of rows.
 
-    python3 tests/taps/route.py path/to/libroutecap.so.0 [--backend host|cuda] [--quick]
+    python3 tests/taps/route.py path/to/libroutecap.so.1 [--backend host|cuda] [--quick]
 
 Ids must be those of the reference, in their order. A difference is allowed only where keys are so close (reference.ULPS) that an arithmetic
 that rounds differently may rank them either way, and never in cases whose keys every float32 arithmetic gets alike; such rows are counted.
@@ -874,7 +874,7 @@ class Tests:
                 status(lib, lib.request_attach(bench.handle, empty, as_captured, rc.ALL), rc.OK, "attaching captured rows")
                 for order in ((full, as_captured), (as_captured, full)):
                     merged = c_void_p()
-                    status(lib, lib.routing_merge((c_void_p * 2)(*(r.value for r in order)), 2, byref(merged)), rc.OK, "merging")
+                    status(lib, lib.routing_merge((c_void_p * 2)(*(r.value for r in order)), 2, 0, byref(merged)), rc.OK, "merging")
                     if merged:
                         check(provenance_of(merged) == provenance, f"merged layers are {provenance_of(merged)}")
                         lib.routing_free(merged)

@@ -34,9 +34,9 @@ void expect_right_or_missing(const routecap_routing *routing, uint64_t seed) {
 
 std::vector<uint8_t> serialized(const routecap_routing *routing) {
     uint64_t needed = 0;
-    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, nullptr, 0, &needed));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
     std::vector<uint8_t> bytes(needed);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, bytes.data(), bytes.size(), nullptr));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, 0, bytes.data(), bytes.size(), nullptr));
     return bytes;
 }
 
@@ -84,7 +84,7 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
     switch (random() % 9) {
         case 0: {
             const Sequences::One ended = sequences.replace(random);
-            ASSERT_STATUS(ROUTECAP_OK, routecap_request_finish(c, ended.request, ROUTECAP_ALL, &routing));
+            ASSERT_STATUS(ROUTECAP_OK, routecap_request_finish(c, ended.request, ROUTECAP_ROWS_ALL, &routing));
             const RoutingPtr owner(routing);
             ASSERT_GE(routecap_routing_wait(routing, -1), 0);
             expect_right_or_missing(routing, ended.seed);
@@ -105,17 +105,17 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
         }
         case 2: {
             routecap_request child[2] = {};
-            const int32_t status = routecap_request_fork(c, one.request, ROUTECAP_ALL, &child[0]);
+            const int32_t status = routecap_request_fork(c, one.request, ROUTECAP_ROWS_ALL, &child[0]);
             ASSERT_TRUE(gone_or(status)) << routecap_last_error();
             if (status != ROUTECAP_OK) break;
-            ASSERT_TRUE(gone_or(routecap_request_extract(c, child[0], 0, ROUTECAP_LANDED, ROUTECAP_EXTRACT_TAKE, 0, &routing)));
+            ASSERT_TRUE(gone_or(routecap_request_extract(c, child[0], 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_TAKE, 0, &routing)));
             if (routing != nullptr) expect_right_or_missing(RoutingPtr(routing).get(), one.seed);
             int32_t closed[2];
             ASSERT_STATUS(ROUTECAP_OK, routecap_request_close_batch(c, child, closed, 2));
             break;
         }
         case 3: {
-            routecap_extract_item item{one.request, 0, ROUTECAP_LANDED, ROUTECAP_EXTRACT_COPY, 0, nullptr, 0, 0};
+            routecap_extract_item item{one.request, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_COPY, 0, nullptr, 0, 0};
             ASSERT_GE(routecap_request_extract_batch(c, &item, sizeof item, 1), 0);
             ASSERT_TRUE(gone_or(item.status));
             if (item.routing != nullptr) expect_right_or_missing(RoutingPtr(item.routing).get(), one.seed);
@@ -126,13 +126,13 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
             ASSERT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
             options.dtype = ROUTECAP_DTYPE_I16;
             std::vector<int16_t> ids(2000 * kShape.layers * kShape.k);
-            const int32_t status = routecap_request_extract_into(c, one.request, 0, ROUTECAP_LANDED, &options, ids.data(), ids.size() * 2, nullptr, 0,
-                                                                 nullptr);
+            const int32_t status = routecap_request_extract_into(c, one.request, 0, ROUTECAP_ROWS_LANDED, &options, ids.data(), ids.size() * 2, nullptr,
+                                                                 0, nullptr);
             ASSERT_TRUE(gone_or(status) || status == ROUTECAP_ERR_BUFFER_TOO_SMALL) << routecap_last_error();
             break;
         }
         case 5: {  // rows of one sequence attached to another of the same seed, by way of bytes
-            ASSERT_TRUE(gone_or(routecap_request_extract(c, one.request, 0, ROUTECAP_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing)));
+            ASSERT_TRUE(gone_or(routecap_request_extract(c, one.request, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing)));
             const RoutingPtr owner(routing);
             if (routing == nullptr) break;
             const std::vector<uint8_t> bytes = serialized(routing);
@@ -140,9 +140,9 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
             ASSERT_GE(routecap_routing_deserialize(bytes.data(), bytes.size(), 0, nullptr, nullptr, &same), 0);
             const RoutingPtr second(same);
             const routecap_request request = rig.open();
-            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(c, request, random() % 2 == 0 ? routing : same, ROUTECAP_ALL));
+            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(c, request, random() % 2 == 0 ? routing : same, ROUTECAP_ROWS_ALL));
             routecap_routing *all = nullptr;
-            ASSERT_STATUS(ROUTECAP_OK, routecap_request_finish(c, request, ROUTECAP_ALL, &all));
+            ASSERT_STATUS(ROUTECAP_OK, routecap_request_finish(c, request, ROUTECAP_ROWS_ALL, &all));
             const RoutingPtr third(all);
             ASSERT_GE(routecap_routing_wait(all, -1), 0);
             ASSERT_EQ(contents(all, kShape), contents(routing, kShape));
@@ -152,7 +152,7 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
             routecap_coverage coverage{};
             coverage.struct_size = sizeof coverage;
             routecap_missing missing[2];
-            ASSERT_TRUE(gone_or(routecap_request_coverage(c, one.request, 0, ROUTECAP_LANDED, &coverage, missing, sizeof missing[0], 2)));
+            ASSERT_TRUE(gone_or(routecap_request_coverage(c, one.request, 0, ROUTECAP_ROWS_LANDED, &coverage, missing, sizeof missing[0], 2)));
             break;
         }
         case 7: {

@@ -20,7 +20,7 @@ void read_landed(const Rig &rig, routecap_request request, uint64_t seed, std::m
     const uint64_t first = random() % 40;
     const int32_t mode = random() % 2 == 0 ? ROUTECAP_EXTRACT_SHARE : ROUTECAP_EXTRACT_COPY;
     routecap_routing *routing = nullptr;
-    const int32_t status = routecap_request_extract(rig.capturer(), request, first, ROUTECAP_LANDED, mode, 0, &routing);
+    const int32_t status = routecap_request_extract(rig.capturer(), request, first, ROUTECAP_ROWS_LANDED, mode, 0, &routing);
     if (status == ROUTECAP_ERR_OUT_OF_RANGE) return;
     ASSERT_STATUS(ROUTECAP_OK, status);
     const RoutingPtr owner(routing);
@@ -29,7 +29,7 @@ void read_landed(const Rig &rig, routecap_request request, uint64_t seed, std::m
 
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
-    ASSERT_STATUS(ROUTECAP_OK, routecap_request_coverage(rig.capturer(), request, 0, ROUTECAP_LANDED, &coverage, nullptr, 0, 0));
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_coverage(rig.capturer(), request, 0, ROUTECAP_ROWS_LANDED, &coverage, nullptr, 0, 0));
     if (!rows.empty()) {
         ASSERT_GE(coverage.rows, first + rows.size());  // what has landed stays landed
     }
@@ -142,7 +142,7 @@ TEST(Threads, requests_come_and_go) {
                         rig.close(request);
                         return;
                     }
-                    const RoutingPtr routing(rig.finish(request, ROUTECAP_ALL));
+                    const RoutingPtr routing(rig.finish(request, ROUTECAP_ROWS_ALL));
                     ASSERT_GE(routecap_routing_wait(routing.get(), -1), 0);
                     const Rows rows = contents(routing.get(), kShape);
                     for (uint64_t p = 0; p < rows.size(); p++)
@@ -158,14 +158,15 @@ TEST(Threads, requests_come_and_go) {
                 case 2: {
                     lock.unlock();
                     routecap_request child = 0;
-                    const int32_t status = routecap_request_fork(rig.capturer(), request, ROUTECAP_ALL, &child);
+                    const int32_t status = routecap_request_fork(rig.capturer(), request, ROUTECAP_ROWS_ALL, &child);
                     if (status == ROUTECAP_OK) rig.close(child);
                     break;
                 }
                 default: {
                     lock.unlock();
                     routecap_routing *routing = nullptr;
-                    const int32_t status = routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing);
+                    const int32_t status =
+                        routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing);
                     if (status < 0) {
                         ASSERT_TRUE(status == ROUTECAP_ERR_UNKNOWN_REQUEST) << routecap_last_error();
                         return;
@@ -248,7 +249,7 @@ TEST(Threads, a_routing_on_many_threads) {
             ASSERT_EQ(contents(RoutingPtr(slice).get(), kShape), routed_rows(kShape, 1, first, first + rows));
             view_of(shared);
             routecap_routing *merged = nullptr;
-            ASSERT_STATUS(ROUTECAP_OK, routecap_routing_merge(&shared, 1, &merged));
+            ASSERT_STATUS(ROUTECAP_OK, routecap_routing_merge(&shared, 1, 0, &merged));
             routecap_routing_free(merged);
         });
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

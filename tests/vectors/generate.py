@@ -24,7 +24,6 @@ EXEMPT = {
     "ERR_FORKED": "needs a second process",
     "ERR_CAPTURING": "needs a stream",
     "ERR_THREAD": "needs a system that refuses a thread",
-    "ERR_NO_BACKEND": "depends on the machine",
     "ERR_DRIVER_TOO_OLD": "needs a device",
     "ERR_DEVICE": "needs a device",
     "ERR_DEVICE_LOST": "needs a device",

@@ -385,7 +385,7 @@ void Replay::taps(const std::string &call) {
             routecap_layer_probe found = layers.at(i);
             expect_fields(found, (*out_)["layers"][i]);
         }
-    } else if (call == "layer_record_received") {
+    } else if (call == "received_read") {
         Struct<routecap_received> received((*in_)["received"]);
         const Said said((*in_)["received"]);
         fill(*received, said);
@@ -401,7 +401,7 @@ void Replay::taps(const std::string &call) {
         if (said.has("global_ids")) received->global_ids = in_place ? ids.data() : global_ids.data();
         if (said.has("executed")) received->executed = executed.data<int32_t>();
         if (said.has("ignored")) received->ignored = &ignored;
-        const bool delivered = returned(routecap_layer_record_received(capturer(), layer, unless_null("received", received.get()), stream()));
+        const bool delivered = returned(routecap_received_read(capturer(), layer, unless_null("received", received.get()), stream()));
         expect_elements(delivered, "executed", executed);
         if (!in_place || delivered) expect_elements(delivered, "global_ids", in_place ? ids : global_ids);
         expect_number("ignored", ignored);
@@ -667,7 +667,7 @@ void Replay::routings(const std::string &call) {
         std::vector<const routecap_routing *> all;
         for (const json &name : (*in_)["routings"]) all.push_back(routings_.at(name.get<std::string>()));
         auto *merged = reinterpret_cast<routecap_routing *>(this);
-        const bool delivered = returned(routecap_routing_merge(unless_null("routings", all.data()), all.size(), &merged));
+        const bool delivered = returned(routecap_routing_merge(unless_null("routings", all.data()), all.size(), 0, &merged));
         made(delivered, "merged", merged);
     } else if (call == "routing_copy_to") {
         copying([&](auto... arguments) { return routecap_routing_copy_to(routing(), arguments...); });
@@ -705,9 +705,9 @@ void Replay::serialized(const std::string &call) {
     };
     if (call == "routing_serialize") {
         uint64_t needed = kUntouched, size = in_->get<uint64_t>("dst_bytes");
-        if (!in_->has("dst_bytes")) routecap_routing_serialize(routing(), nullptr, 0, &size);
+        if (!in_->has("dst_bytes")) routecap_routing_serialize(routing(), 0, nullptr, 0, &size);
         Elements dst(size, ROUTECAP_DTYPE_U8);
-        const bool delivered = returned(routecap_routing_serialize(routing(), size > 0 ? dst.data() : nullptr, size, &needed));
+        const bool delivered = returned(routecap_routing_serialize(routing(), 0, size > 0 ? dst.data() : nullptr, size, &needed));
         expect_number("needed", needed);
         EXPECT_TRUE(delivered || dst.untouched());
         if (!delivered || !out_->has("dst")) return;
@@ -756,19 +756,21 @@ void Replay::serialized(const std::string &call) {
         const auto row = in_->get<uint64_t>("row");
         size_t capacity = in_->get<size_t>("capacity");
         if (!in_->has("capacity")) {
-            const int32_t asked = routecap_serialized_splice(head, head_bytes, tail, tail_bytes, row, nullptr, 0, splice.get());
+            const int32_t asked = routecap_serialized_splice(head, head_bytes, tail, tail_bytes, row, nullptr, 0, nullptr, 0, 0, splice.get());
             if (asked == ROUTECAP_ERR_BUFFER_TOO_SMALL) capacity = splice->header_bytes;
         }
         Elements header(capacity, ROUTECAP_DTYPE_U8);
         uint8_t *target = capacity > 0 ? header.data<uint8_t>() : nullptr;
-        const bool delivered = returned(routecap_serialized_splice(head, head_bytes, tail, tail_bytes, row, target, capacity, splice.get()));
+        routecap_piece pieces[ROUTECAP_MAX_PIECES];
+        const bool delivered = returned(routecap_serialized_splice(head, head_bytes, tail, tail_bytes, row, target, capacity, pieces,
+                                                                   sizeof pieces[0], std::size(pieces), splice.get()));
         EXPECT_TRUE(delivered || header.untouched());
         if (!delivered) return;
         expect_fields(*splice, out_->has("splice") ? (*out_)["splice"] : json::object());
         const uint8_t *sources[] = {header.data<uint8_t>(), head, tail, nullptr};
         std::vector<uint8_t> whole;
         for (uint32_t i = 0; i < splice->pieces; i++) {
-            const routecap_piece &piece = splice->piece[i];
+            const routecap_piece &piece = pieces[i];
             if (piece.source == ROUTECAP_PIECE_ZERO)
                 whole.resize(whole.size() + piece.bytes);
             else

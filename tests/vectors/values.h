@@ -29,8 +29,8 @@ T number(const json &value) {
     if constexpr (std::is_floating_point_v<T>) {
         return static_cast<T>(std::strtod(text.c_str(), nullptr));  // nan, inf, -inf
     } else {
-        if (text == "ALL") return static_cast<T>(ROUTECAP_ALL);
-        if (text == "LANDED") return static_cast<T>(ROUTECAP_LANDED);
+        if (text == "ALL") return static_cast<T>(ROUTECAP_ROWS_ALL);
+        if (text == "LANDED") return static_cast<T>(ROUTECAP_ROWS_LANDED);
         return text[0] == '-' ? static_cast<T>(std::stoll(text)) : static_cast<T>(std::stoull(text));
     }
 }

@@ -133,7 +133,7 @@ func (b *bench) reading() {
 	request := b.open()
 	b.land(request, rows)
 	extract := func() *routecap.Routing {
-		r, result, err := b.c.Extract(request, 0, routecap.All, routecap.ExtractShare, 0)
+		r, result, err := b.c.Extract(request, 0, routecap.RowsAll, routecap.ExtractShare, 0)
 		check(err)
 		complete(result)
 		return r

@@ -12,7 +12,7 @@ DRAFT = routecap.SpanFlag.SPECULATIVE
 
 
 def test_the_version_and_the_backends_are_known() -> None:
-    assert routecap.version()[:2] == (0, 1) and routecap.__version__ == ".".join(map(str, routecap.version()))
+    assert routecap.version()[0] == 1 and routecap.__version__ == ".".join(map(str, routecap.version()))
     found = routecap.backends()
     assert set(found) == {"host", "cuda"} and found["host"].available and found["host"].detail
 
@@ -405,7 +405,7 @@ def test_what_a_dispatch_brought_is_read(capturer: routecap.Capturer) -> None:
     ids = np.array([[0, 1, -1, -1], [2, -1, 3, -1], [-1, 4, -1, 5]], np.int32)  # local to rank 1
     metadata[:, 0] = [0, 4, 2]  # source tokens
     global_ids, executed, ignored = np.zeros_like(ids), np.zeros((ranks, tokens, k), np.int32), np.zeros(1, np.int64)
-    capturer.record_received(
+    capturer.read_received(
         0, ranks=ranks, rank=1, tokens_per_rank=tokens, ids=ids, metadata=metadata, global_ids=global_ids, executed=executed, ignored=ignored
     )
     assert (global_ids == np.where(ids >= 0, ids + EXPERTS // 2, -1)).all() and ignored[0] == 0
@@ -419,7 +419,7 @@ def test_what_a_dispatch_brought_is_read(capturer: routecap.Capturer) -> None:
         routecap.received_merge([executed, executed[:1]])
     for wrong in ({"executed": executed[:1]}, {"global_ids": global_ids[:2]}, {"metadata": metadata[:, 1:]}, {"ids": ids[:, ::2]}):
         with pytest.raises(ValueError):
-            capturer.record_received(
+            capturer.read_received(
                 0, **{"ranks": ranks, "rank": 1, "tokens_per_rank": tokens, "ids": ids, "metadata": metadata, "executed": executed, **wrong}
             )
 

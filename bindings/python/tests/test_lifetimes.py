@@ -198,7 +198,7 @@ def test_calls_of_the_forward_path_on_two_threads_at_once_are_refused() -> None:
         lambda: capturer.record(0, ids[:1]),
         lambda: capturer.record_layers(ids[None, :1]),
         lambda: capturer.route(0, routecap.Router("softmax"), np.zeros((1, EXPERTS), np.float32)),
-        lambda: capturer.record_received(0, ranks=1, rank=0, tokens_per_rank=1, ids=ids[:1].copy(), global_ids=ids[:1].copy()),
+        lambda: capturer.read_received(0, ranks=1, rank=0, tokens_per_rank=1, ids=ids[:1].copy(), global_ids=ids[:1].copy()),
         lambda: capturer.snapshot(),
         lambda: capturer.issue(None),
         lambda: capturer.discard(),
@@ -420,7 +420,7 @@ def test_a_program_ends_with_live_objects(ending: str) -> None:
 
 
 def test_a_library_that_cannot_be_used_is_an_import_error(tmp_path: Any) -> None:
-    ended = python("import routecap", ROUTECAP_LIBRARY=str(tmp_path / "libroutecap.so.0"))
+    ended = python("import routecap", ROUTECAP_LIBRARY=str(tmp_path / "libroutecap.so.1"))
     assert ended.returncode == 1 and "ImportError: routecap: ROUTECAP_LIBRARY cannot be loaded" in ended.stderr
     other = ctypes.util.find_library("m")
     ended = python("import routecap", ROUTECAP_LIBRARY=str(other))

@@ -177,7 +177,8 @@ class Replayer:
             backend = routecap.Backend(call["backend"])
         except ValueError:
             info = structs.backend.empty()
-            return raw.routecap_backend_info(call["backend"], info), {}
+            status = raw.routecap_backend_info(call["backend"], info)
+            return status, {"info": dict(zip(structs.backend.fields, structs.backend.read(info)))}
         found = routecap.backends()[backend.name.lower()]
         return 0, {"info": {"available": found.available, "devices": found.devices, "reserved": 0, "detail": found.detail}}
 
@@ -194,6 +195,7 @@ class Replayer:
         flags = given.pop("flags", 0)
         names = {1: "compare", 2: "external_sink", 4: "manual_progress"}
         expressible = flags < 8 and not given.get("reserved") and given.get("sink_dtype", 0) in (0, *routecap.Dtype)
+        expressible = expressible and given.get("backend", 0) in (0, *routecap.Backend)
         expressible = expressible and all(
             len(given[name]) == given["layers"] for name in ("layer_map", "layer_experts", "layer_provenance") if name in given
         )
@@ -484,7 +486,7 @@ class Replayer:
         found = self.capturer(call).probe(call["rows"], call["count"])
         return routecap.Status.PARTIAL if found["found"].any() else 0, {"layers": records(found)}
 
-    def layer_record_received(self, call: Any, out: Any) -> Any:
+    def received_read(self, call: Any, out: Any) -> Any:
         capturer, given = self.capturer(call), dict(call["received"])
         flags, dtype = given.pop("flags", 0), given.get("dtype", 0)
         ids_type = TYPES.get(dtype, np.int32)
@@ -516,10 +518,10 @@ class Replayer:
                 **{name: number(value) for name, value in given.items()},
                 **{name: describe(each, name).address for name, each in arrays.items()},
             )
-            return raw.routecap_layer_record_received(capturer._handle, call["layer"], struct, 0), delivered
+            return raw.routecap_received_read(capturer._handle, call["layer"], struct, 0), delivered
         given.pop("reserved", None)
         given.pop("dtype", None)
-        capturer.record_received(
+        capturer.read_received(
             call["layer"],
             **{"ranks": 0, "rank": 0, "tokens_per_rank": 0, **given},
             **arrays,
@@ -606,7 +608,7 @@ class Replayer:
     def request_accept_batch(self, call: Any, out: Any) -> Any:
         items = np.zeros(len(call["items"]), routecap.accept_dtype)
         for entry, item in zip(items, call["items"]):
-            entry["request"], entry["step"] = self.handle(item["request"]), number(item["step"])
+            entry["request"], entry["step"], entry["reserved"] = self.handle(item["request"]), number(item["step"]), item.get("reserved", 0)
             entry["count"] = len(item["rows"]) if "rows" in item else number(item.get("count", 0))
         paths = None
         if any("rows" in item for item in call["items"]):  # a count is the path 0, 1, ...
@@ -924,28 +926,13 @@ class Replayer:
 
     def serialized_splice(self, call: Any, out: Any) -> Any:
         head, tail, row = pieces_of(call["head"]), pieces_of(call["tail"]), number(call["row"])
-        spliced = np.zeros(1, structs.splice_dtype)
-        spliced["struct_size"] = structs.splice_dtype.itemsize
-        delivered: dict[str, Any] = {}
-
-        def struct() -> dict[str, Any]:
-            values = {name: int(spliced[name][0]) for name in ("pieces", "bytes", "header_bytes")}
-            return {**values, "piece": records(spliced["piece"][0][: values["pieces"]])}
-
-        if "capacity" in call:
-            self.buffers = {"splice": {"header_bytes": 0}}
-            try:
-                status = raw.routecap_serialized_splice(head, tail, row, bytearray(call["capacity"]), spliced)
-            finally:
-                self.buffers = {"splice": struct()}
-            return status, {"splice": struct()}
         content = routecap.splice(head, tail, row)
-        raw.routecap_serialized_splice(head, tail, row, bytearray(len(head) + len(tail) + 128), spliced)
-        delivered["splice"] = struct()
-        if "routing" in out:
-            assert len(content) == delivered["splice"]["bytes"]
-            delivered["routing"] = routecap.Routing.deserialize(content)
-        return 0, delivered
+        header, pieces = bytearray(len(head) + len(tail) + 128), np.zeros(routecap.MAX_PIECES, structs.piece_dtype)
+        memory = structs.splice.empty()
+        raw.routecap_serialized_splice(head, tail, row, header, pieces, memory)
+        splice = dict(zip(structs.splice.fields, structs.splice.read(memory)))
+        assert len(content) == splice["bytes"]
+        return 0, {"splice": splice, "routing": routecap.Routing.deserialize(content)}
 
 
 @pytest.mark.parametrize("vector", load())

@@ -3,8 +3,8 @@
 use std::env;
 use std::path::Path;
 
-/// Before 1.0 every minor version may differ.
-const VERSIONS: std::ops::Range<&str> = "0.1.0".."0.2.0";
+/// Every later version with the same major number has what this one has.
+const VERSIONS: std::ops::Range<&str> = "1.0.0".."2.0.0";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -22,6 +22,11 @@
  *   routing    rows that were read out: immutable, reference-counted, owned by the caller; outlives request and capturer
  *   cell       one row in one layer. It is valid only if that layer wrote k distinct ids in range for that row in that step; validity is
  *              kept beside the ids, because every id value is an ordinary expert
+ *   slot       memory that holds the rows of one step while it is in flight
+ *   filed      rows that were put with their request: kept, or counted as missing. A step whose rows are filed has landed: they can be read
+ *   settled    rows that are no draft, or whose draft was accepted; drafts that wait for that are provisional
+ *   page       the unit in which memory for filed rows is taken from the budget; requests and routings share pages
+ *   tag        a number of the caller's for each step, kept with its rows: a weight version, for instance
  *
  * One forward pass after another, in the engine's worker loop:
  *
@@ -44,6 +49,9 @@
  *
  * Forget one of these calls and rows are missing and reported as missing; they are never wrong.
  *
+ * The load of experts, for an operator: open a request for each step that is to be counted, one span with all its rows, finish it, and count the
+ * ids of its view.
+ *
  * ------------------------------------------------------------------------------------------------
  * Threads, waiting, ownership, streams
  * ------------------------------------------------------------------------------------------------
@@ -54,18 +62,24 @@
  * skipped; of two concurrent calls that end a request, one finds it gone.
  *
  * Waiting. Only routecap_step_finalize, routecap_routing_wait, routecap_capturer_probe and routecap_capturer_destroy wait for work in
- * flight. Nothing else waits for a step or for the device. Reading a request (coverage, extract) waits for one thing: a change of that request
- * which no step in flight holds up, until the worker thread has come round to it, for 100 ms at most (then ROUTECAP_ERR_NOT_READY).
+ * flight. Nothing else waits for a step or for the device. Reading a request (coverage, extract, extract_into) waits for one thing: a change of
+ * that request which no step in flight holds up, until the worker thread has come round to it, for a fraction of a second at most (then
+ * ROUTECAP_ERR_NOT_READY).
  *
  * Ownership. Arguments are read before the call returns and belong to the caller; device arguments (below) are the exception. A capturer,
- * and each reference to a routing, belongs to the caller until destroyed or freed. Pointers found in a view belong to its routing. On error
- * every output that is a handle is set to 0 or NULL, and other outputs are left alone.
+ * and each reference to a routing, belongs to the caller until destroyed or freed. Pointers found in a view belong to its routing. Every
+ * pointer is aligned to the type it points to, also where that is void and a dtype says it. On error every output that is a handle is set to 0 or
+ * NULL, and other outputs are left alone.
+ *
+ * Forks. In a child process that was forked after a capturer or a routing was made, it cannot be used (ROUTECAP_ERR_FORKED), and destroying or
+ * freeing it does nothing. Serialised bytes can: deserialise them there.
  *
  * Streams. A stream is what CUDA calls cudaStream_t or CUstream; no CUDA header is needed here. The host backend has no streams: pass NULL,
  * anything else is ROUTECAP_ERR_ARGUMENT. A call marked "capturable" may be made on a stream that is being captured into a CUDA graph, and
  * then runs at each replay. Work runs in the order of the stream; order among streams is the caller's, but for one thing: when a step
  * begins on another stream than the last one was issued on, outside a capture, it waits for that issue. Streams belong to the capturer's
- * device; 0 is the legacy default stream, 2 the per-thread one.
+ * device and to its primary context, as all do that the CUDA runtime or PyTorch made; 0 is the legacy default stream, 2 the per-thread one. No call
+ * changes what context is current on the thread.
  *
  * A call that is not capturable returns ROUTECAP_ERR_CAPTURING on a stream that is being captured, and the capture goes on. Graphs keep
  * what they write alive: they may be replayed after the capturer's end. Every call that takes a stream may return ROUTECAP_ERR_DEVICE or
@@ -77,18 +91,22 @@
  * ------------------------------------------------------------------------------------------------
  * The ABI
  * ------------------------------------------------------------------------------------------------
- * Before 1.0 anything may change with the minor version. From 1.0 on, a program built against 1.x runs with every later 1.y: functions,
- * statuses and constants are only added, structs and the function table only grow at their end. What is called experimental is outside this
- * promise: it may change with any version, and only its place in the function table stays.
+ * A program built against 1.x runs with every later 1.y: functions, statuses, flags and constants are only added, structs and the function table
+ * only grow at their end. An experimental function is outside of what it does, not of this: it does not change under its name. If it has to
+ * change, another is added, and it stays and returns an error.
  *
- * Every struct begins with struct_size, which the caller sets to its sizeof (an _init function does it); array arguments pass the size of one
- * element instead. Of a struct that the caller fills, a smaller one of an older caller is accepted, and a larger one of a newer caller if
- * what this library does not know is zero (ROUTECAP_ERR_STRUCT_SIZE otherwise); zero in a field means its default. Of a struct that the
- * library fills only struct_size is read; it is filled up to that size, with zeros where this library knows nothing.
+ * So a program may meet what it does not know: a status (its sign says what it is), a reason, a provenance, an id space, a dtype, a bit of a probe,
+ * one more outcome of a row in the stats. What could only be misunderstood by a caller with a smaller struct is an error for it instead.
  *
- * Statuses are int32_t: 0 is success, positive is partial success with all outputs delivered, negative is an error and nothing changed.
- * A call that returns an error, ROUTECAP_INCOMPLETE, ROUTECAP_NOT_CAPTURED or ROUTECAP_PARTIAL leaves one line of text for
- * routecap_last_error. Unless a function says otherwise it may also return, and its own list does not repeat: ROUTECAP_ERR_ARGUMENT (NULL
+ * Every struct begins with struct_size, which the caller sets to its sizeof; array arguments pass the size of one element instead. A struct
+ * without an _init function begins as zeros. Of a struct that the caller fills, a smaller one of an older caller is accepted, down to what it was
+ * in 1.0, and a larger one of a newer caller if what this library does not know is zero (ROUTECAP_ERR_STRUCT_SIZE otherwise, and beyond 65536
+ * bytes, which no struct will have); zero in a field means its default, but in routecap_copy_options.fill. Of a struct that the library fills
+ * only struct_size is read; it is filled up to that size, with zeros where this library knows nothing.
+ *
+ * Statuses are int32_t: 0 is success, positive is partial success with all outputs delivered (none are with ROUTECAP_PENDING), negative is an
+ * error and nothing changed. A call that returns an error, ROUTECAP_INCOMPLETE, ROUTECAP_NOT_CAPTURED or ROUTECAP_PARTIAL leaves one line of text
+ * for routecap_last_error. Unless a function says otherwise it may also return, and its own list does not repeat: ROUTECAP_ERR_ARGUMENT (NULL
  * where not allowed, a value outside its documented set, a reserved field that is not 0), ROUTECAP_ERR_STRUCT_SIZE, ROUTECAP_ERR_NO_MEMORY,
  * ROUTECAP_ERR_FORKED and ROUTECAP_ERR_INTERNAL.
  */
@@ -118,8 +136,8 @@ extern "C" {
  * Version
  * ============================================================================================== */
 
-#define ROUTECAP_VERSION_MAJOR 0
-#define ROUTECAP_VERSION_MINOR 1
+#define ROUTECAP_VERSION_MAJOR 1
+#define ROUTECAP_VERSION_MINOR 0
 #define ROUTECAP_VERSION_PATCH 0
 
 /**
@@ -207,11 +225,14 @@ typedef uint64_t routecap_step;
 struct CUstream_st;
 typedef struct CUstream_st *routecap_stream;
 
-/* In a count of rows. */
-#define ROUTECAP_ALL 0xFFFFFFFFFFFFFFFFull    /* up to the end */
-#define ROUTECAP_LANDED 0xFFFFFFFFFFFFFFFEull /* up to the first row in flight, or the end: what of a running request can be read now */
+/* In a count of rows. Where ROWS_LANDED is allowed, the function says so. */
+#define ROUTECAP_ROWS_ALL 0xFFFFFFFFFFFFFFFFull    /* up to the end */
+#define ROUTECAP_ROWS_LANDED 0xFFFFFFFFFFFFFFFEull /* up to the first row in flight, or the end: what of a running request can be read now */
 
-/* Limits of this version. */
+/*
+ * Limits of this version. Later ones may raise them, but that of positions: size memory by a routing's view, not by these, because a routing may
+ * come from a later version.
+ */
 #define ROUTECAP_MAX_LAYERS 1024
 #define ROUTECAP_MAX_K 32
 #define ROUTECAP_MAX_EXPERTS 32768
@@ -275,7 +296,7 @@ typedef struct routecap_config {
     int32_t sink_dtype;  /* of the library's sink: I16 (default), I32 or I64 */
     uint32_t flags;      /* ROUTECAP_CONFIG_* */
     int32_t id_space;    /* ROUTECAP_ID_SPACE_*: what the recorded ids are; travels with every routing */
-    uint32_t max_requests; /* open at a time; default 65536 */
+    uint32_t max_requests; /* open at a time; default 65536, at most 16777216 */
     uint32_t reserved;     /* 0 */
     uint64_t budget_bytes; /* upper limit of the memory for captured rows, routings included; default 1 GiB; at least one page (routecap_memory) */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly ascending; default 0..layers-1 */
@@ -303,7 +324,7 @@ typedef struct routecap_stats {
     uint64_t steps_issued; /* lost ones included */
     uint64_t steps_landed; /* lost ones included */
     uint64_t steps_lost;
-    /* Rows of the spans that issue was given, those of unknown requests apart. Each is in exactly one of the nine counts that follow. */
+    /* Rows of the spans that issue was given, those of unknown requests apart. Each is in one of the nine counts that follow. */
     uint64_t rows_issued;
     uint64_t rows_in_flight;
     uint64_t rows_provisional; /* landed, speculative, not settled */
@@ -352,7 +373,7 @@ typedef struct routecap_backend {
 /**
  * Describe a backend of this build on this machine.
  *
- * @param backend  ROUTECAP_BACKEND_HOST or ROUTECAP_BACKEND_CUDA.
+ * @param backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
  * @param info     Filled.
  */
 ROUTECAP_API int32_t routecap_backend_info(int32_t backend, routecap_backend *info);
@@ -382,8 +403,8 @@ ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, route
  *
  * @param config    The arrays it points to are copied.
  * @param capturer  Receives the capturer, to be passed to routecap_capturer_destroy; NULL on error.
- * @return ROUTECAP_ERR_NO_BACKEND: the backend is not in this build or not usable on this machine; ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE;
- *         ROUTECAP_ERR_THREAD.
+ * @return ROUTECAP_ERR_NO_BACKEND: unknown, not in this build or not usable on this machine; ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE,
+ *         ROUTECAP_ERR_DEVICE_LOST; ROUTECAP_ERR_THREAD.
  */
 ROUTECAP_API int32_t routecap_capturer_create(const routecap_config *config, routecap_capturer **capturer);
 
@@ -391,7 +412,8 @@ ROUTECAP_API int32_t routecap_capturer_create(const routecap_config *config, rou
  * Destroy a capturer. NULL is allowed.
  *
  * Waits until all steps issued so far have landed; after it returns the library touches no memory of the engine. Routings stay valid, and
- * those of routecap_request_finish are ready; threads that wait for one may go on waiting meanwhile. In a forked child it does nothing.
+ * those of routecap_request_finish are ready, even where there is no memory left to hand their rows over: those rows are missing then. Threads
+ * that wait for a routing may go on waiting meanwhile. In a forked child it does nothing.
  */
 ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
 
@@ -450,7 +472,7 @@ typedef struct routecap_sink {
  *
  * @param sink  rows >= the capturer's rows, k == the capturer's k.
  * @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too small, another k); ROUTECAP_ERR_DTYPE;
- *         ROUTECAP_ERR_STATE (the address of a layer is fixed).
+ *         ROUTECAP_ERR_STATE (the address of a layer is fixed); ROUTECAP_ERR_DEVICE, ROUTECAP_ERR_DEVICE_LOST.
  */
 ROUTECAP_API int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers, const routecap_sink *sink);
 
@@ -512,7 +534,7 @@ typedef struct routecap_source {
  *
  * Call it after top-k and before anything rewrites the ids. Rows of one layer may come in several calls (micro-batches, chunks) as long as
  * they are disjoint: of a row recorded twice one is kept, the first where the order is known. If begin and both records were made outside
- * graph capture, with nothing issued, discarded or captured since, and neither row_index nor live_rows nor row_base, the second call is
+ * graph capture, with no snapshot, issue, discard or capture since, and neither row_index nor live_rows nor row_base, the second call is
  * refused with ROUTECAP_ERR_CONFLICT; otherwise its cells are dropped, counted, and reported by routecap_step_finalize. Rows at or beyond
  * the number begun are dropped and counted; without a begin, that is all rows.
  *
@@ -695,7 +717,7 @@ ROUTECAP_API int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32
 
 /*
  * Experimental: this reads the tensors of another project, DeepEP v2 (ElasticBuffer.dispatch, read at revision dd758ca), as vLLM's class
- * DeepEPV2PrepareAndFinalize uses them. It changes when they do, with any version, also after 1.0.
+ * DeepEPV2PrepareAndFinalize uses them. When they change, other functions come, and these may return an error.
  *
  * Under expert parallelism each rank receives the tokens that have an expert there, and of each token only the columns whose experts are its
  * own. So this is no way to capture: routecap_layer_record on the source rank, before the dispatch, needs no communication and has whole rows.
@@ -707,7 +729,7 @@ ROUTECAP_API int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32
  *
  * In words of NCCL, and into a second capturer, with whose routings routecap_routing_merge then finds the first one's equal or in conflict:
  *
- *     routecap_layer_record_received(capturer, layer, &received, stream);
+ *     routecap_received_read(capturer, layer, &received, stream);
  *     ncclReduceScatter(received.executed, own, tokens_per_rank * k, ncclInt32, ncclMax, comm, stream);   // own: [tokens_per_rank, k]
  *     source.ids = own; source.dtype = ROUTECAP_DTYPE_I32; source.rows = tokens;
  *     routecap_layer_record(executed_capturer, layer, &source, stream);
@@ -767,7 +789,7 @@ typedef struct routecap_received {
  *         need an array, neither product wanted although there are rows); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a multiple of ranks, or
  *         rows beyond ranks * tokens_per_rank: another step's tokens_per_rank).
  */
-ROUTECAP_API int32_t routecap_layer_record_received(routecap_capturer *capturer, uint32_t layer, const routecap_received *received,
+ROUTECAP_API int32_t routecap_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received,
                                                     routecap_stream stream);
 
 /**
@@ -786,7 +808,7 @@ ROUTECAP_API int32_t routecap_received_merge(const int32_t *const *executed, siz
  * Steps
  * ============================================================================================== */
 
-/* Flags of routecap_span. */
+/* Flags of routecap_span. They may be combined. */
 #define ROUTECAP_SPAN_SPECULATIVE 1u      /* draft tokens: provisional until routecap_request_accept */
 #define ROUTECAP_SPAN_DEVICE_POSITIONS 2u /* positions, within [position, position_end), come from routecap_issue_options.positions */
 
@@ -801,8 +823,8 @@ typedef struct routecap_span {
     uint32_t reserved;     /* 0 */
 } routecap_span;
 
-#define ROUTECAP_SNAPSHOT_TAKE 0 /* the forward made its snapshot */
-#define ROUTECAP_SNAPSHOT_MAKE 1 /* issue makes it */
+#define ROUTECAP_SNAPSHOT_TAKEN 0 /* the forward took its snapshot */
+#define ROUTECAP_SNAPSHOT_MAKE 1  /* issue takes it */
 
 typedef struct routecap_issue_options {
     uint32_t struct_size;
@@ -858,7 +880,7 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
  *
  * @param spans      [count] of span_size bytes each; may be NULL if count is 0.
  * @param span_size  sizeof(routecap_span) of the caller.
- * @param options    NULL: the forward made its snapshot, tag 0.
+ * @param options    NULL: the forward took its snapshot, tag 0.
  * @param status     [count] receives for each span ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY; may be NULL.
  * @param step       Receives the ticket; may be NULL. 0 on error.
  * @return ROUTECAP_PARTIAL; ROUTECAP_LOST (also where spans were skipped); and with nothing changed, the step neither issued nor discarded:
@@ -906,7 +928,10 @@ ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routeca
  * order of spans and rows is the first.
  *
  * accept, truncate, fork, attach, finish and close apply to all steps issued before them, landed or not, and to none issued after. The rows
- * that they change can be read once those of these steps that concern the request have landed.
+ * that they change, and rows between these, can be read once those of these steps that concern the request have landed.
+ *
+ * A request that is preempted and computed again keeps its handle: positions that are issued again keep their first values; after a truncate to 0
+ * they are recorded anew, with other weights for instance.
  *
  * The batch forms make one call of many. They return ROUTECAP_OK if every item has the status ROUTECAP_OK, otherwise ROUTECAP_PARTIAL: look
  * at the status of each item. ============================================================================================== */
@@ -932,7 +957,8 @@ ROUTECAP_API int32_t routecap_request_open(routecap_capturer *capturer, const ro
 /**
  * Settle the speculative rows of one request in one step: keep some, drop the others.
  *
- * May come before the step has landed and after later steps were issued. The rows of a step are settled once. Rows that were lost, refused
+ * May come before the step has landed and after later steps were issued. The rows of a step are settled once. The first row of a
+ * verification, which is no draft, may be in the same span: it is then one of those to keep. Rows that were lost, refused
  * for memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones. Kept rows are
  * filed as ordinary rows, in their order.
  *
@@ -951,8 +977,8 @@ typedef struct routecap_accept_item {
     routecap_step step;
     const uint32_t *rows;
     uint64_t count;
-    int32_t status; /* receives the status of this item */
-    int32_t reserved;
+    int32_t status;   /* receives the status of this item */
+    int32_t reserved; /* 0 */
 } routecap_accept_item;
 
 /**
@@ -974,11 +1000,11 @@ ROUTECAP_API int32_t routecap_request_truncate(routecap_capturer *capturer, rout
 
 /**
  * Open a request that begins with rows 0..rows-1 of another: several samples of one prompt, a beam. The pages are shared, not copied. Rows in
- * flight are included once they land; provisional rows are not.
+ * flight are included once they land; provisional rows are not. Without memory for its table of pages the child's shared rows are missing.
  *
  * Until the rows of steps in flight have landed, the shared rows cannot be taken from the parent (ROUTECAP_ERR_NOT_READY).
  *
- * @param rows   At most the parent's length (ROUTECAP_ERR_OUT_OF_RANGE otherwise); ROUTECAP_ALL: its length at this moment.
+ * @param rows   At most the parent's length (ROUTECAP_ERR_OUT_OF_RANGE otherwise); ROUTECAP_ROWS_ALL: its length at this moment.
  * @param child  Receives the handle. It has the parent's policy.
  * @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_TOO_MANY_REQUESTS.
  */
@@ -993,7 +1019,7 @@ ROUTECAP_API int32_t routecap_request_fork(routecap_capturer *capturer, routecap
  * end of what was attached.
  *
  * @param routing  Retained as long as needed. May be pending if it comes from a request of the same capturer.
- * @param rows     One past the last position to attach; at most the end of the routing; ROUTECAP_ALL: its end.
+ * @param rows     One past the last position to attach; at most the end of the routing; ROUTECAP_ROWS_ALL: its end.
  * @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also a layer that is recomputed in the routing and captured here);
  *         ROUTECAP_ERR_OUT_OF_RANGE (rows beyond the routing);
  *         ROUTECAP_ERR_NOT_READY (pending, of another capturer).
@@ -1003,7 +1029,7 @@ ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routec
 
 /* ---- Reading ------------------------------------------------------------------------------- */
 
-/* Why a cell is missing. */
+/* Why a cell is missing. Where two rows of one position lack it the first one's reason stays, unless that row has no valid cell and the other has. */
 #define ROUTECAP_MISSING_ABSENT 1 /* no row is kept: never issued, lost, refused, cut, taken, not begun or not in the snapshot */
 #define ROUTECAP_MISSING_UNWRITTEN 2 /* the layer did not write it, or not completely, in its step */
 #define ROUTECAP_MISSING_OUT_OF_RANGE 3 /* an id outside [0, experts) */
@@ -1019,7 +1045,7 @@ typedef struct routecap_missing {
     uint32_t first_layer;
     uint32_t layers;
     int32_t reason; /* ROUTECAP_MISSING_* */
-    uint32_t reserved;
+    uint32_t reserved; /* 0 */
 } routecap_missing;
 
 /* How much of a range of rows is there. */
@@ -1041,7 +1067,7 @@ typedef struct routecap_coverage {
  * Say which cells of a range of rows are there and which are missing.
  *
  * @param first         Position of the first row.
- * @param rows          How many; ROUTECAP_ALL; ROUTECAP_LANDED.
+ * @param rows          How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
  * @param coverage      Filled.
  * @param missing       [capacity] receives the first blocks; may be NULL if capacity is 0.
  * @param missing_size  sizeof(routecap_missing) of the caller.
@@ -1056,8 +1082,8 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer, rout
 #define ROUTECAP_EXTRACT_COPY 2 /* the request keeps the rows; the routing is one array (one segment) of its own */
 
 /* Flags of reading calls. */
-#define ROUTECAP_STRICT 1u /* missing cells make the call fail with ROUTECAP_ERR_INCOMPLETE, recomputed ones with ROUTECAP_ERR_RECOMPUTED */
-#define ROUTECAP_ALLOW_RECOMPUTED 2u /* but recomputed ones do not */
+#define ROUTECAP_READ_STRICT 1u /* missing cells make the call fail with ROUTECAP_ERR_INCOMPLETE, recomputed ones with ROUTECAP_ERR_RECOMPUTED */
+#define ROUTECAP_READ_ALLOW_RECOMPUTED 2u /* but recomputed ones do not */
 
 /**
  * Read rows of a request into a routing, at any time of its life.
@@ -1066,9 +1092,9 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer, rout
  * the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page.
  *
  * @param first    Position of the first row, at most the length.
- * @param rows     How many; ROUTECAP_ALL; ROUTECAP_LANDED; 0 gives a routing without rows.
+ * @param rows     How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED; 0 gives a routing without rows.
  * @param mode     ROUTECAP_EXTRACT_*.
- * @param flags    0 or ROUTECAP_STRICT, with or without ROUTECAP_ALLOW_RECOMPUTED.
+ * @param flags    0 or ROUTECAP_READ_STRICT, with or without ROUTECAP_READ_ALLOW_RECOMPUTED.
  * @param routing  Receives the routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the valid cells are delivered); ROUTECAP_NOT_CAPTURED (a routing of missing rows);
  *         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_INCOMPLETE (strict);
@@ -1086,7 +1112,7 @@ typedef struct routecap_extract_item {
     uint32_t flags;
     routecap_routing *routing; /* receives the routing */
     int32_t status;            /* receives the status of this item */
-    int32_t reserved;
+    int32_t reserved;          /* 0 */
 } routecap_extract_item;
 
 /**
@@ -1125,19 +1151,21 @@ ROUTECAP_API int32_t routecap_copy_options_init(routecap_copy_options *options, 
 /**
  * Copy rows of a request to the caller's memory without making a routing.
  *
- * A fill that, in this dtype, is an expert id needs a mask or ROUTECAP_STRICT: missing cells must not pass for routing. With 8 bits and
- * 256 experts every fill is one. Does not wait.
+ * A fill that, in this dtype, is an expert id needs a mask or ROUTECAP_READ_STRICT: missing cells must not pass for routing. With 8 bits and
+ * 256 experts every fill is one. Waits as reading does.
  *
  * @param first       Position of the first row, at most the length.
- * @param rows        How many; ROUTECAP_ALL; ROUTECAP_LANDED.
- * @param dst         [rows, layers, k] elements of options->dtype in the layout of options; NULL with dst_bytes 0 to ask for the size.
+ * @param rows        How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
+ * @param dst         [rows, layers, k] elements of options->dtype in the layout of options; NULL with dst_bytes 0 to ask for the size, which
+ *                    returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param dst_bytes   Size of dst.
  * @param mask        [rows, layers] or [layers, rows] bytes, as the order says: 1 where the cell is valid, otherwise 0. NULL: none.
  * @param mask_bytes  Size of mask.
  * @param needed      Receives the bytes that dst needs; may be NULL. Set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
  * @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is written);
  *         ROUTECAP_ERR_DTYPE (ids up to experts-1, or the fill, do not fit); ROUTECAP_ERR_UNKNOWN_LAYER;
- *         ROUTECAP_ERR_ARGUMENT (strides that make cells overlap; a fill that is an expert id).
+ *         ROUTECAP_ERR_ARGUMENT (strides that do not put all layers of a row before the next row, or all rows of a layer before the next layer; a
+ *         fill that is an expert id).
  */
 ROUTECAP_API int32_t routecap_request_extract_into(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows,
                                                    const routecap_copy_options *options, void *dst, size_t dst_bytes, uint8_t *mask,
@@ -1152,7 +1180,7 @@ ROUTECAP_API int32_t routecap_request_extract_into(routecap_capturer *capturer, 
  * here. Speculative rows that were not accepted are dropped. The routing begins at position 0; rows that were taken before are missing in it.
  *
  * @param rows     The routing has exactly so many rows: later ones are cut, absent ones are missing. A sequence of S tokens has S-1, whatever was
- *                 issued ahead. ROUTECAP_ALL: the request's length, rows issued ahead included.
+ *                 issued ahead. ROUTECAP_ROWS_ALL: the request's length, rows issued ahead included.
  * @param routing  Receives the routing, to be freed with routecap_routing_free; see routecap_routing_wait.
  * @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
  */
@@ -1164,7 +1192,7 @@ typedef struct routecap_finish_item {
     uint64_t rows;
     routecap_routing *routing; /* receives the routing */
     int32_t status;            /* receives the status of this item */
-    int32_t reserved;
+    int32_t reserved;          /* 0 */
 } routecap_finish_item;
 
 /**
@@ -1197,8 +1225,9 @@ ROUTECAP_API int32_t routecap_request_close_batch(routecap_capturer *capturer, c
  * Routings
  *
  * Immutable and self-describing; usable from all threads at once, after the request's end, the capturer's destruction and the loss of the
- * device. A routing of routecap_request_finish is pending until its last step has landed: until then all functions but wait, poll, retain
- * and free return ROUTECAP_ERR_NOT_READY. ============================================================================================== */
+ * device, in the process that made it. A routing of routecap_request_finish is pending until its last step has landed: until then all functions but
+ * wait, poll, retain and free return ROUTECAP_ERR_NOT_READY.
+ * ============================================================================================== */
 
 /* Consecutive rows whose ids lie next to one another in memory. */
 typedef struct routecap_segment {
@@ -1206,11 +1235,12 @@ typedef struct routecap_segment {
     uint64_t rows;
     const void *ids;         /* [rows, layers, k] in C order; NULL: all cells of these rows are missing (ABSENT) */
     const uint8_t *validity; /* [rows, validity_bytes]: bit l % 8 of byte l / 8 is set if layer l is valid; NULL: all are */
-    const uint64_t *tags;    /* [rows] the tag of each row; NULL: `tag` is that of all */
+    const uint64_t *tags;    /* [rows] the tag of each row, without meaning where all cells are ABSENT; NULL: `tag` is that of all */
     uint64_t tag;
 } routecap_segment;
 
-/* A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but for the first: its reason, ROUTECAP_MISSING_*. */
+/* A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but for the first: its reason,
+ * ROUTECAP_MISSING_*, or UNWRITTEN where it is anything else, as it may be in foreign bytes. */
 typedef struct routecap_view {
     uint32_t struct_size;
     int32_t dtype;           /* of the ids: U8 if experts <= 256, otherwise I16 */
@@ -1268,7 +1298,7 @@ ROUTECAP_API int32_t routecap_routing_coverage(const routecap_routing *routing, 
  *
  * @param prompt_tokens     Rows before this position go to `prompt`, all of them if the routing ends before it.
  * @param generated_tokens  Of the rows from there on, at most so many go to `generated` (one token is usually never input: its row does not
- *                          exist); ROUTECAP_ALL: all of them.
+ *                          exist); ROUTECAP_ROWS_ALL: all of them.
  * @param prompt            Receives a routing, possibly without rows; NULL on error.
  * @param generated         Likewise.
  * @return ROUTECAP_ERR_NOT_READY.
@@ -1280,7 +1310,7 @@ ROUTECAP_API int32_t routecap_routing_split(const routecap_routing *routing, uin
  * A routing of some of the rows of another. Pages are shared; positions stay what they are.
  *
  * @param first  Position of the first row.
- * @param rows   How many; ROUTECAP_ALL: up to the end.
+ * @param rows   How many; ROUTECAP_ROWS_ALL: up to the end.
  * @param slice  Receives the routing; NULL on error.
  * @return ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
  */
@@ -1295,12 +1325,14 @@ ROUTECAP_API int32_t routecap_routing_slice(const routecap_routing *routing, uin
  * that is recomputed in one of them is recomputed in the result.
  *
  * @param routings  [count], count >= 1. They stay the caller's.
+ * @param flags     0.
  * @param merged    Receives the routing; NULL on error. Its memory counts in the budget that the first one's does, also after its capturer's end.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two have a cell with different sets of ids);
  *         ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, or the experts of one layer differ);
  *         ROUTECAP_ERR_NOT_READY.
  */
-ROUTECAP_API int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count, routecap_routing **merged);
+ROUTECAP_API int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count, uint32_t flags,
+                                            routecap_routing **merged);
 
 /**
  * Copy a routing to the caller's memory. Parameters, rules and errors as routecap_request_extract_into; slice first to copy fewer rows.
@@ -1314,7 +1346,7 @@ ROUTECAP_API int32_t routecap_routing_copy_to(const routecap_routing *routing, c
 /**
  * Take one more reference to a routing. Each is freed with routecap_routing_free.
  */
-ROUTECAP_API int32_t routecap_routing_retain(routecap_routing *routing);
+ROUTECAP_API int32_t routecap_routing_retain(const routecap_routing *routing);
 
 /**
  * Free one reference to a routing; its memory goes with the last. NULL is allowed. In a forked child it does nothing.
@@ -1342,7 +1374,8 @@ ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
  *                    run table [runs] of 24 bytes: 8 rows, not 0; 8 tag; 4 flags; 4 reserved. Their rows add up to `rows`. Padded to a multiple of
  *                    64, where the first plane begins
  *
- * The numbers are within the limits of a configuration; a reader refuses anything else, also a reserved field or padding that is not 0.
+ * The numbers are within the limits of a configuration; a reader refuses anything else, also a reserved field or padding that is not 0, and an id
+ * space or a provenance that it does not know.
  *
  * A run is a number of consecutive rows of one kind. Its flags: 1 PRESENT, the rows are in the ids plane, otherwise all their cells are missing
  * (ABSENT), no other flag is set and the tag is 0; 2 VALIDITY, they are in the validity plane, otherwise all their cells are valid; 4 TAGS, each
@@ -1367,17 +1400,21 @@ ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
 typedef void (*routecap_release)(void *context);
 
 /* Flag of routecap_routing_deserialize and routecap_routing_import. */
-#define ROUTECAP_TRUSTED 1u /* the ids are known to be right: they are not looked at. Everything else is checked all the same */
+#define ROUTECAP_IMPORT_TRUSTED 1u /* the ids are known to be right: they are not looked at. Everything else is checked all the same */
 
 /**
  * Write a routing in the serialised form. Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal bytes.
  *
- * @param dst        NULL with dst_bytes 0 to ask for the size.
+ * Later libraries write version 1 too, unless a flag asks them for another, and refuse a routing that version 1 has no words for.
+ *
+ * @param flags      0.
+ * @param dst        NULL with dst_bytes 0 to ask for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param dst_bytes  Size of dst.
  * @param needed     Receives the bytes that it takes; may be NULL. Set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
  * @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
  */
-ROUTECAP_API int32_t routecap_routing_serialize(const routecap_routing *routing, void *dst, size_t dst_bytes, uint64_t *needed);
+ROUTECAP_API int32_t routecap_routing_serialize(const routecap_routing *routing, uint32_t flags, void *dst, size_t dst_bytes,
+                                                uint64_t *needed);
 
 /**
  * Make a routing of bytes in the serialised form, from wherever they come: nothing in them is trusted. Needs no capturer.
@@ -1389,7 +1426,7 @@ ROUTECAP_API int32_t routecap_routing_serialize(const routecap_routing *routing,
  *                 until it is released, in this process: it is checked once. Copy memory that someone else may still write. It is never written, so
  *                 a read-only mapping will do. If it does not begin at a multiple of 8 it is copied all the same, and released at once.
  * @param bytes    Exactly those of one routing.
- * @param flags    0 or ROUTECAP_TRUSTED.
+ * @param flags    0 or ROUTECAP_IMPORT_TRUSTED.
  * @param release  NULL: data is copied, and the caller's again when the call returns. Not called if the call fails.
  * @param context  Passed to release.
  * @param routing  Receives the routing, to be freed with routecap_routing_free; NULL on error.
@@ -1435,7 +1472,7 @@ typedef struct routecap_serialized {
  * header_bytes and bytes before you make room for them.
  *
  * @param data   The first bytes of it.
- * @param bytes  ROUTECAP_SERIALIZED_MIN or more (ROUTECAP_ERR_BUFFER_TOO_SMALL otherwise).
+ * @param bytes  ROUTECAP_SERIALIZED_MIN or more (ROUTECAP_ERR_BUFFER_TOO_SMALL otherwise, unless the first bytes show that it is none).
  * @param info   Filled.
  * @return ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL.
  */
@@ -1451,18 +1488,17 @@ typedef struct routecap_piece {
     uint64_t offset; /* in its source; 0 for ZERO */
     uint64_t bytes;
     int32_t source;  /* ROUTECAP_PIECE_* */
-    uint32_t reserved;
+    uint32_t reserved; /* 0 */
 } routecap_piece;
 
-#define ROUTECAP_MAX_PIECES 16
+#define ROUTECAP_MAX_PIECES 16 /* enough for two routings in version 1 of the form */
 
 /* A serialised routing as a list of pieces: written one after another (writev) they are it. */
 typedef struct routecap_splice {
     uint32_t struct_size;
-    uint32_t pieces;                           /* how many */
-    uint64_t bytes;                            /* of everything */
-    uint64_t header_bytes;                     /* of the new header */
-    routecap_piece piece[ROUTECAP_MAX_PIECES];
+    uint32_t pieces;       /* how many */
+    uint64_t bytes;        /* of everything */
+    uint64_t header_bytes; /* of the new header */
 } routecap_splice;
 
 /**
@@ -1473,15 +1509,19 @@ typedef struct routecap_splice {
  * has are missing. A layer that is recomputed in one is recomputed in the result. Both headers are checked; the planes are whoever's who reads
  * the result. Pieces of one source ascend, but head's tags and validity come after tail's ids: have both at hand.
  *
- * @param head, tail    At least their headers, header_bytes as routecap_serialized_info gives them.
- * @param header        Receives the new header; NULL with capacity 0 to ask for the size.
- * @param capacity      Size of header: splice->header_bytes, at most the sum of both headers' and 128.
- * @param splice        Filled, on ROUTECAP_ERR_BUFFER_TOO_SMALL with header_bytes only.
+ * @param head, tail      At least their headers, header_bytes as routecap_serialized_info gives them.
+ * @param header          Receives the new header; NULL with capacity 0 to ask for the sizes, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ * @param capacity        Size of header: splice->header_bytes, at most the sum of both headers' and 128.
+ * @param pieces          [piece_capacity] receives where the bytes come from, in order; may be NULL if piece_capacity is 0.
+ * @param piece_size      sizeof(routecap_piece) of the caller.
+ * @param piece_capacity  At least splice->pieces; ROUTECAP_MAX_PIECES are enough.
+ * @param splice          Filled, also on ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, the layers or their experts differ);
- *         ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ *         ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
  */
 ROUTECAP_API int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes, uint64_t row,
-                                                void *header, size_t capacity, routecap_splice *splice);
+                                                void *header, size_t capacity, routecap_piece *pieces, size_t piece_size, size_t piece_capacity,
+                                                routecap_splice *splice);
 
 /* ================================================================================================
  * The function table, for programs that dlopen the library: one dlsym instead of one per function
@@ -1509,8 +1549,8 @@ typedef struct routecap_api {
     int32_t (*router_init)(routecap_router *, size_t, int32_t);
     int32_t (*layer_route)(routecap_capturer *, uint32_t, const routecap_router *, const routecap_logits *, routecap_stream);
     int32_t (*capturer_probe)(routecap_capturer *, uint32_t, routecap_layer_probe *, size_t, size_t, routecap_stream);
-    int32_t (*layer_record_received)(routecap_capturer *, uint32_t, const routecap_received *, routecap_stream); /* experimental */
-    int32_t (*received_merge)(const int32_t *const *, size_t, size_t, int32_t *);                                /* experimental */
+    int32_t (*received_read)(routecap_capturer *, uint32_t, const routecap_received *, routecap_stream); /* experimental */
+    int32_t (*received_merge)(const int32_t *const *, size_t, size_t, int32_t *);                        /* experimental */
     int32_t (*step_begin)(routecap_capturer *, uint32_t, routecap_stream);
     int32_t (*step_snapshot)(routecap_capturer *, routecap_stream);
     int32_t (*step_issue)(routecap_capturer *, const routecap_span *, size_t, size_t, const routecap_issue_options *, int32_t *,
@@ -1541,24 +1581,26 @@ typedef struct routecap_api {
     int32_t (*routing_coverage)(const routecap_routing *, routecap_coverage *, routecap_missing *, size_t, size_t);
     int32_t (*routing_split)(const routecap_routing *, uint64_t, uint64_t, routecap_routing **, routecap_routing **);
     int32_t (*routing_slice)(const routecap_routing *, uint64_t, uint64_t, routecap_routing **);
-    int32_t (*routing_merge)(const routecap_routing *const *, size_t, routecap_routing **);
+    int32_t (*routing_merge)(const routecap_routing *const *, size_t, uint32_t, routecap_routing **);
     int32_t (*routing_copy_to)(const routecap_routing *, const routecap_copy_options *, void *, size_t, uint8_t *, size_t, uint64_t *);
-    int32_t (*routing_retain)(routecap_routing *);
+    int32_t (*routing_retain)(const routecap_routing *);
     void (*routing_free)(routecap_routing *);
-    int32_t (*routing_serialize)(const routecap_routing *, void *, size_t, uint64_t *);
+    int32_t (*routing_serialize)(const routecap_routing *, uint32_t, void *, size_t, uint64_t *);
     int32_t (*routing_deserialize)(const void *, size_t, uint32_t, routecap_release, void *, routecap_routing **);
     int32_t (*routing_import)(const routecap_view *, uint32_t, routecap_release, void *, routecap_routing **);
     int32_t (*serialized_info)(const void *, size_t, routecap_serialized *);
-    int32_t (*serialized_splice)(const void *, size_t, const void *, size_t, uint64_t, void *, size_t, routecap_splice *);
+    int32_t (*serialized_splice)(const void *, size_t, const void *, size_t, uint64_t, void *, size_t, routecap_piece *, size_t, size_t,
+                                 routecap_splice *);
 } routecap_api;
 
 /**
  * The library's functions as one append-only table, each under its name without the prefix.
  *
  * @param major  ROUTECAP_VERSION_MAJOR that the caller was compiled with.
- * @param minor  ROUTECAP_VERSION_MINOR, likewise.
- * @return Static storage, with every entry that version has; NULL if this library cannot stand in for it: another major version, an older minor
- *         one or, before 1.0, any other minor one.
+ * @param minor  ROUTECAP_VERSION_MINOR, likewise; or the oldest that the caller can do with: then an entry that came later exists only if
+ *               offsetof(routecap_api, entry) < api->size.
+ * @return Static storage, with every entry that version has; NULL if this library cannot stand in for it: another major version, or an older
+ *         minor one.
  */
 ROUTECAP_API const routecap_api *routecap_get_api(uint32_t major, uint32_t minor);
 

@@ -9,7 +9,7 @@ HOST, CUDA = 1, 2
 MIRROR, DISABLED = 1, 2
 MAX_ROWS, MAX_SLOTS = 1048576, 64
 READING = ("request_coverage", "request_extract", "request_extract_batch", "request_extract_into", "request_finish", "request_finish_batch")
-FORWARD = ("sink_bind", "sink_layer", "sink_write", "layer_record", "layers_record", "layer_route", "layer_record_received", "capturer_probe",
+FORWARD = ("sink_bind", "sink_layer", "sink_write", "layer_record", "layers_record", "layer_route", "received_read", "capturer_probe",
            "step_begin", "step_snapshot")  # fmt: skip
 SINK_DTYPES = (r.I16, r.I32, r.I64)
 POSITIVE = ("OK", "INCOMPLETE", "LOST", "PENDING", "PARTIAL", "NOT_CAPTURED")
@@ -71,15 +71,15 @@ class World:
         return None, {"version": self.header["VERSION_MAJOR"] * 10000 + self.header["VERSION_MINOR"] * 100 + self.header["VERSION_PATCH"]}
 
     def get_api(self, major, minor):
-        return None, {"available": int((major, minor) == (self.header["VERSION_MAJOR"], self.header["VERSION_MINOR"]))}  # before 1.0
+        return None, {"available": int(major == self.header["VERSION_MAJOR"] and minor <= self.header["VERSION_MINOR"])}
 
     def status_name(self, status):
         names = {number: "ROUTECAP_" + name for name, number in self.header.items() if name in POSITIVE or name.startswith("ERR_")}
         return None, {"name": names.get(status, "ROUTECAP_STATUS_UNKNOWN")}
 
     def backend_info(self, backend):
-        check(backend in (HOST, CUDA))
-        return "OK", {"info": {"available": 1, "devices": 0, "reserved": 0} if backend == HOST else {"reserved": 0}}
+        known = {} if backend == CUDA else {"available": int(backend == HOST), "devices": 0}
+        return "OK", {"info": known | {"reserved": 0}}
 
     # ---- Configuration and capturer
 
@@ -91,7 +91,8 @@ class World:
         def get(name):
             return config.get(name) or 0
 
-        check(get("backend") in (HOST, CUDA))
+        check(get("backend") != 0)
+        check(get("backend") in (HOST, CUDA), "ERR_NO_BACKEND")
         check(get("role") in (0, 1, 2) and get("id_space") in (0, 1) and get("flags") & ~7 == 0 and get("reserved") == 0)
         check(1 <= get("layers") <= r.MAX_LAYERS and 1 <= get("k") <= r.MAX_K and 1 <= get("rows") <= MAX_ROWS and get("slots") <= MAX_SLOTS)
         check(get("sink_dtype") in (0, *SINK_DTYPES))
@@ -204,7 +205,7 @@ class World:
         capturer.put(layer, logits, places, chosen)
         return "OK", {} if weights is None else {"weights": weights, "tolerance": 1e-5}
 
-    def layer_record_received(self, capturer, layer, received):
+    def received_read(self, capturer, layer, received):
         capturer = self.named[capturer]
         check(layer < len(capturer.layers), "ERR_UNKNOWN_LAYER")
         out = taps.received(capturer.layers[layer], capturer.k, received)

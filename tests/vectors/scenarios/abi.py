@@ -19,7 +19,7 @@ SIZES = {
     "copy_options": 48,
     "view": 96,
     "serialized": 56,
-    "splice": 408,
+    "splice": 24,
 }
 CONFIG = {"backend": 1, "flags": 4} | SHAPE
 SOURCE = {"dtype": I32, "ids": [1, 2], "rows": 1}
@@ -60,7 +60,7 @@ def _(v):
     routed["logits"] = routed["logits"] | {"first_row": 1}
     sized(v, "layer_route", "logits", "logits", routed, "OK")
     dispatched = {"ranks": 1, "rank": 0, "tokens_per_rank": 1, "rows": 0, "dtype": I32}
-    sized(v, "layer_record_received", "received", "received", {"capturer": c, "layer": 0, "received": dispatched}, "OK")
+    sized(v, "received_read", "received", "received", {"capturer": c, "layer": 0, "received": dispatched}, "OK")
     issue = {"capturer": c, "spans": [{"request": request, "rows": 1}], "options": {"tag": 1}}
     sized(v, "step_issue", "issue_options", "options", issue, "OK")
     bind = {"dtype": I32, "rows": 8, "k": 2, "ids": {"memory": "m", "elements": 16}}
@@ -189,7 +189,7 @@ def _(v):
     null(v, "router_init", ["router"], method=1)
     null(v, "layer_route", ["router", "logits"], capturer=c, layer=0, router={}, logits={"dtype": 16, "rows": 1, "logits": [1.0] * 16})
     null(v, "capturer_probe", ["layers"], capturer=c, rows=1, count=1)
-    null(v, "layer_record_received", ["received"], capturer=c, layer=0, received={})
+    null(v, "received_read", ["received"], capturer=c, layer=0, received={})
     null(v, "step_issue", ["spans"], capturer=c, spans=[{"request": request, "rows": 1}])
     null(v, "request_open", ["requests"], capturer=c, count=1)
     null(v, "request_accept_batch", ["items"], capturer=c, items=[{"request": request}])

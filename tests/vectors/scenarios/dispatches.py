@@ -12,7 +12,7 @@ WANTED = {"global_ids": True, "executed": True, "ignored": True}
 
 def received(v, what, expect="OK", raw=False, config=None):
     c = v.capturer(**({"layers": 1, "experts": 12} | (config or {})))
-    v.layer_record_received(capturer=c, layer=what.pop("layer", 0), received=what, expect=expect, raw=raw)
+    v.received_read(capturer=c, layer=what.pop("layer", 0), received=what, expect=expect, raw=raw)
 
 
 def metadata(sources, columns=((-1, -1),) * 9):

@@ -199,7 +199,7 @@ func main() {
 				wrong++
 			}
 		}
-		prompt, generated, err := s.routing.Split(uint64(s.prompt), routecap.All)
+		prompt, generated, err := s.routing.Split(uint64(s.prompt), routecap.RowsAll)
 		check(err)
 		promptView, err := prompt.View()
 		check(err)

@@ -335,11 +335,11 @@ func TestExpertsAreChosenFromLogits(t *testing.T) {
 	request := e.open()
 	e.finalize(e.issue([]routecap.Span{{Request: request, Rows: rows}}, routecap.IssueOptions{}))
 	e.device.Read(asBytes(weights), weightsOnDevice)
-	_, _, err = e.c.Extract(request, 0, routecap.All, routecap.ExtractShare, routecap.Strict)
+	_, _, err = e.c.Extract(request, 0, routecap.RowsAll, routecap.ExtractShare, routecap.ReadStrict)
 	if !errors.Is(err, routecap.ErrRecomputed) {
 		t.Fatal(err)
 	}
-	r, _, err := e.c.Extract(request, 0, routecap.All, routecap.ExtractTake, routecap.Strict|routecap.AllowRecomputed)
+	r, _, err := e.c.Extract(request, 0, routecap.RowsAll, routecap.ExtractTake, routecap.ReadStrict|routecap.ReadAllowRecomputed)
 	must(t, err)
 	defer r.Close()
 	v, err := r.View()
@@ -427,7 +427,7 @@ func TestReadersReadWhileTheEngineGoesOnAndChangesThreads(t *testing.T) {
 					return
 				default:
 				}
-				r, _, err := e.c.Extract(shared, 0, routecap.All, routecap.ExtractShare, routecap.Strict)
+				r, _, err := e.c.Extract(shared, 0, routecap.RowsAll, routecap.ExtractShare, routecap.ReadStrict)
 				if err == nil {
 					err = errors.Join(compare(r, 9, 4), r.Close())
 				}

@@ -46,12 +46,13 @@ var constants = []struct{ prefix, name, kind string }{
 	{"ROUTECAP_MAX_", "Max", ""},
 	{"ROUTECAP_SERIALIZED_", "Serialized", ""},
 	{"ROUTECAP_ERR_", "Err", "Status"},
+	{"ROUTECAP_ROWS_", "Rows", "uint64"},
+	{"ROUTECAP_READ_", "Read", "ReadFlags"},
+	{"ROUTECAP_IMPORT_", "Import", "ImportFlags"},
 }
 var constantsAlone = map[string]string{ // name: type
 	"ROUTECAP_OK": "Status", "ROUTECAP_INCOMPLETE": "Status", "ROUTECAP_LOST": "Status", "ROUTECAP_PENDING": "Status",
 	"ROUTECAP_PARTIAL": "Status", "ROUTECAP_NOT_CAPTURED": "Status",
-	"ROUTECAP_ALL": "uint64", "ROUTECAP_LANDED": "uint64",
-	"ROUTECAP_STRICT": "ReadFlags", "ROUTECAP_ALLOW_RECOMPUTED": "ReadFlags", "ROUTECAP_TRUSTED": "ImportFlags",
 }
 var notConstants = []string{"ROUTECAP_H", "ROUTECAP_API"}
 
@@ -288,9 +289,6 @@ func fieldType(structure string, f node, comment string) string {
 		if kind, ok := fieldTypes[key]; ok {
 			return kind
 		}
-	}
-	if element, count, ok := strings.Cut(strings.TrimSuffix(c, "]"), "["); ok {
-		return "[" + count + "]" + public[element]
 	}
 	return integer(c)
 }

@@ -202,7 +202,7 @@ def backends() -> dict[str, BackendInfo]:
 
 
 class Stats(NamedTuple):
-    """What a capturer saw since it was created; see routecap_stats in the header. Each row issued is in exactly one of the nine counts from
+    """What a capturer saw since it was created; see routecap_stats in the header. Each row issued is in one of the nine counts from
     rows_in_flight to rows_refused."""
 
     silent_layers: int
@@ -634,7 +634,7 @@ class Capturer:
         *,
         tag: int = 0,
         positions: Any = None,
-        snapshot: Snapshot | str = Snapshot.TAKE,
+        snapshot: Snapshot | str = Snapshot.TAKEN,
         status: NDArray[np.int32] | None = None,
         stream: Any = None,
     ) -> Step:
@@ -648,7 +648,7 @@ class Capturer:
         if status is not None and (status.dtype != np.int32 or status.shape != ((0,) if spans is None else spans.shape)):
             raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each span")
         options = None
-        if tag or positions is not None or snapshot is not Snapshot.TAKE:
+        if tag or positions is not None or snapshot is not Snapshot.TAKEN:
             address, dtype = 0, 0
             if positions is not None:
                 tensor = describe(positions, "positions")
@@ -838,8 +838,8 @@ class Capturer:
         )
         raw.routecap_layer_route(self._handle, layer, router._memory(self._place, experts, self.k), memory, self._stream(stream, logits))
 
-    @documented("routecap_layer_record_received")
-    def record_received(
+    @documented("routecap_received_read")
+    def read_received(
         self,
         layer: int,
         *,
@@ -917,7 +917,7 @@ class Capturer:
             dtype=Dtype.I32 if dtype is None else dtype_of(dtype),
             **addresses,
         )
-        raw.routecap_layer_record_received(self._handle, layer, received, self._stream(stream, metadata))
+        raw.routecap_received_read(self._handle, layer, received, self._stream(stream, metadata))
 
     @documented("routecap_capturer_probe")
     def probe(self, rows: int, layers: int | None = None, *, stream: Any = None) -> NDArray[np.void]:

@@ -4,7 +4,8 @@ Where a function takes one of them, it also takes its name in lower case: "cuda"
 """
 
 from enum import IntEnum, IntFlag
-from typing import TypeVar
+from operator import index
+from typing import Self, SupportsIndex, TypeVar
 
 ALL = 0xFFFFFFFFFFFFFFFF
 """In a count of rows: up to the end. None is the same."""
@@ -24,7 +25,20 @@ MAX_PIECES = 16
 SERIALIZED_MIN = 64
 
 
-class Status(IntEnum):
+class _Open(IntEnum):
+    """What later libraries may say more of: a number that is not known here is a member called UNKNOWN."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, SupportsIndex):
+            return None
+        number = index(value)
+        unknown = int.__new__(cls, number)
+        unknown._name_, unknown._value_ = "UNKNOWN", number
+        return unknown
+
+
+class Status(_Open):
     """What a call came to: 0 success, positive partial success with everything delivered, negative an error, raised as routecap.Error."""
 
     OK = 0
@@ -93,14 +107,14 @@ class Role(IntEnum):
     DISABLED = 2
 
 
-class IdSpace(IntEnum):
+class IdSpace(_Open):
     """What the ids number."""
 
     LOGICAL = 0
     PHYSICAL = 1
 
 
-class Provenance(IntEnum):
+class Provenance(_Open):
     """How the ids of a layer were had."""
 
     CAPTURED = 0
@@ -177,7 +191,7 @@ class ProbeFlag(IntFlag):
 
 
 class ReceivedFlag(IntFlag):
-    """`expanded` and `already_global` of Capturer.record_received."""
+    """`expanded` and `already_global` of Capturer.read_received."""
 
     EXPANDED = 1
     GLOBAL = 2
@@ -191,9 +205,9 @@ class SpanFlag(IntFlag):
 
 
 class Snapshot(IntEnum):
-    """Whether the forward made its snapshot, or issue makes it."""
+    """Whether the forward took its snapshot, or issue takes it."""
 
-    TAKE = 0
+    TAKEN = 0
     MAKE = 1
 
 
@@ -204,7 +218,7 @@ class Policy(IntEnum):
     REPLACE = 1
 
 
-class Missing(IntEnum):
+class Missing(_Open):
     """Why a cell is missing: `reason` of a block of missing cells."""
 
     ABSENT = 1

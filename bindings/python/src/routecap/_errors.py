@@ -69,4 +69,11 @@ def error(status: int, text: str = "") -> Error:
     return _classes.get(Status(status), Error)(status, text)
 
 
-raw.use_statuses({int(status): status for status in Status}, error)
+class _Statuses(dict[int, Status]):
+    """By their numbers, those too that a later library returns."""
+
+    def __missing__(self, number: int) -> Status:
+        return Status(number)
+
+
+raw.use_statuses(_Statuses({int(status): status for status in Status}), error)

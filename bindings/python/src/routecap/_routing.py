@@ -585,7 +585,7 @@ class Routing:
     def serialized_bytes(self) -> int:
         """Size of the serialised form."""
         try:
-            needed: int = raw.routecap_routing_serialize(self._handle, None)[1]
+            needed: int = raw.routecap_routing_serialize(self._handle, 0, None)[1]
         except Error as reason:
             if reason.needed is None:
                 raise
@@ -600,7 +600,7 @@ class Routing:
 
     def serialize_into(self, out: Any) -> int:
         """Write the serialised form to a buffer, shared memory for instance, of `serialized_bytes` or more; return how many were written."""
-        written: int = raw.routecap_routing_serialize(self._handle, out)[1]
+        written: int = raw.routecap_routing_serialize(self._handle, 0, out)[1]
         return written
 
     __bytes__ = serialize
@@ -868,7 +868,7 @@ class Routings(Sequence[Routing]):
 @documented("routecap_routing_merge")
 def merge(routings: Sequence[Routing]) -> Routing:
     """Unite routings of one sequence that hold different rows, different layers, or both."""
-    return Routing._of(raw.routecap_routing_merge(tuple([routing._handle for routing in routings]))[1])
+    return Routing._of(raw.routecap_routing_merge(tuple([routing._handle for routing in routings]), 0)[1])
 
 
 def as_bytes(data: Any, name: str) -> memoryview:
@@ -909,19 +909,18 @@ def splice_pieces(head: Any, tail: Any, row: int) -> list[memoryview]:
     """Splice two serialised routings of one sequence, the rows of `head` before position `row` and those of `tail` from it on, without copying them:
     written one after another (os.writev, socket.sendmsg), the pieces are the result."""
     sources = [as_bytes(head, "head"), as_bytes(tail, "tail")]
-    spliced = np.zeros(1, structs.splice_dtype)
-    spliced["struct_size"] = structs.splice_dtype.itemsize
+    memory = structs.splice.empty()
     try:
-        raw.routecap_serialized_splice(*sources, row, None, spliced)  # asks for the size of the header
+        raw.routecap_serialized_splice(*sources, row, None, None, memory)  # asks for the sizes
     except Error as reason:
-        if not spliced["header_bytes"][0]:
+        if reason.status != Status.ERR_BUFFER_TOO_SMALL:
             raise
-        assert reason.status == Status.ERR_BUFFER_TOO_SMALL
-    header = bytearray(int(spliced["header_bytes"][0]))
-    raw.routecap_serialized_splice(*sources, row, header, spliced)
+    count, _, header_bytes = structs.splice.read(memory)
+    header, table = bytearray(header_bytes), np.zeros(count, structs.piece_dtype)
+    raw.routecap_serialized_splice(*sources, row, header, table, memory)
     sources.insert(0, memoryview(header))
     pieces = []
-    for offset, size, source, _ in spliced["piece"][0][: int(spliced["pieces"][0])].tolist():
+    for offset, size, source, _ in table.tolist():
         piece = sources[source][offset : offset + size] if source < len(sources) else memoryview(bytes(size))
         if len(piece) != size:
             raise error(Status.ERR_FORMAT, "head or tail is shorter than its header says")

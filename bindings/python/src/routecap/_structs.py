@@ -122,5 +122,4 @@ view = Struct(
     "segment_count:Q layer_provenance:Q"
 )
 serialized = Struct("version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype:i id_space:i")
-
-splice_dtype = np.dtype([("struct_size", "u4"), ("pieces", "u4"), ("bytes", "u8"), ("header_bytes", "u8"), ("piece", piece_dtype, 16)], align=True)
+splice = Struct("pieces:I bytes:Q header_bytes:Q")

@@ -98,6 +98,8 @@ _KINDS = {dtype: Dtype(kind) for kind, dtype in _NUMPY_TYPES.items()}
 
 
 def numpy_dtype(dtype: int) -> "np.dtype[Any]":
+    if dtype not in _NUMPY_TYPES:
+        raise error(Status.ERR_DTYPE, f"NumPy has no type for dtype {dtype}")
     return _NUMPY_TYPES[dtype]
 
 

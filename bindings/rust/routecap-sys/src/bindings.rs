@@ -1,5 +1,5 @@
-pub const ROUTECAP_VERSION_MAJOR: u32 = 0;
-pub const ROUTECAP_VERSION_MINOR: u32 = 1;
+pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
+pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
 pub const ROUTECAP_OK: i32 = 0;
 pub const ROUTECAP_INCOMPLETE: i32 = 1;
@@ -35,8 +35,8 @@ pub const ROUTECAP_ERR_DRIVER_TOO_OLD: i32 = -401;
 pub const ROUTECAP_ERR_DEVICE: i32 = -402;
 pub const ROUTECAP_ERR_DEVICE_LOST: i32 = -403;
 pub const ROUTECAP_ERR_INTERNAL: i32 = -500;
-pub const ROUTECAP_ALL: u64 = 0xffffffffffffffff;
-pub const ROUTECAP_LANDED: u64 = 0xfffffffffffffffe;
+pub const ROUTECAP_ROWS_ALL: u64 = 0xffffffffffffffff;
+pub const ROUTECAP_ROWS_LANDED: u64 = 0xfffffffffffffffe;
 pub const ROUTECAP_MAX_LAYERS: u32 = 1024;
 pub const ROUTECAP_MAX_K: u32 = 32;
 pub const ROUTECAP_MAX_EXPERTS: u32 = 32768;
@@ -103,7 +103,7 @@ pub const ROUTECAP_RECEIVED_EXPANDED: u32 = 1;
 pub const ROUTECAP_RECEIVED_GLOBAL: u32 = 2;
 pub const ROUTECAP_SPAN_SPECULATIVE: u32 = 1;
 pub const ROUTECAP_SPAN_DEVICE_POSITIONS: u32 = 2;
-pub const ROUTECAP_SNAPSHOT_TAKE: i32 = 0;
+pub const ROUTECAP_SNAPSHOT_TAKEN: i32 = 0;
 pub const ROUTECAP_SNAPSHOT_MAKE: i32 = 1;
 pub const ROUTECAP_POLICY_KEEP: i32 = 0;
 pub const ROUTECAP_POLICY_REPLACE: i32 = 1;
@@ -114,11 +114,11 @@ pub const ROUTECAP_MISSING_DUPLICATE: i32 = 4;
 pub const ROUTECAP_EXTRACT_SHARE: i32 = 0;
 pub const ROUTECAP_EXTRACT_TAKE: i32 = 1;
 pub const ROUTECAP_EXTRACT_COPY: i32 = 2;
-pub const ROUTECAP_STRICT: u32 = 1;
-pub const ROUTECAP_ALLOW_RECOMPUTED: u32 = 2;
+pub const ROUTECAP_READ_STRICT: u32 = 1;
+pub const ROUTECAP_READ_ALLOW_RECOMPUTED: u32 = 2;
 pub const ROUTECAP_ORDER_ROW_MAJOR: i32 = 0;
 pub const ROUTECAP_ORDER_LAYER_MAJOR: i32 = 1;
-pub const ROUTECAP_TRUSTED: u32 = 1;
+pub const ROUTECAP_IMPORT_TRUSTED: u32 = 1;
 pub const ROUTECAP_SERIALIZED_MIN: u32 = 64;
 pub const ROUTECAP_PIECE_HEADER: i32 = 0;
 pub const ROUTECAP_PIECE_HEAD: i32 = 1;
@@ -279,7 +279,7 @@ pub struct routecap_stats {
     /// lost ones included
     pub steps_landed: u64,
     pub steps_lost: u64,
-    /// Rows of the spans that issue was given, those of unknown requests apart. Each is in exactly one of the nine counts that follow.
+    /// Rows of the spans that issue was given, those of unknown requests apart. Each is in one of the nine counts that follow.
     pub rows_issued: u64,
     pub rows_in_flight: u64,
     /// landed, speculative, not settled
@@ -414,7 +414,7 @@ impl Default for routecap_backend {
 unsafe extern "C" {
     /// Describe a backend of this build on this machine.
     ///
-    /// @param backend  ROUTECAP_BACKEND_HOST or ROUTECAP_BACKEND_CUDA.
+    /// @param backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
     /// @param info     Filled.
     pub fn routecap_backend_info(backend: i32, info: *mut routecap_backend) -> i32;
 }
@@ -441,8 +441,7 @@ unsafe extern "C" {
     ///
     /// @param config    The arrays it points to are copied.
     /// @param capturer  Receives the capturer, to be passed to routecap_capturer_destroy; NULL on error.
-    /// @return ROUTECAP_ERR_NO_BACKEND: the backend is not in this build or not usable on this machine; ROUTECAP_ERR_DRIVER_TOO_OLD;
-    /// ROUTECAP_ERR_DEVICE,
+    /// @return ROUTECAP_ERR_NO_BACKEND: unknown, not in this build or not usable on this machine; ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE,
     ///         ROUTECAP_ERR_DEVICE_LOST; ROUTECAP_ERR_THREAD.
     pub fn routecap_capturer_create(config: *const routecap_config, capturer: *mut *mut routecap_capturer) -> i32;
 }
@@ -992,7 +991,7 @@ unsafe extern "C" {
     /// rows
     ///         need an array, neither product wanted although there are rows); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a multiple of ranks, or
     ///         rows beyond ranks * tokens_per_rank: another step's tokens_per_rank).
-    pub fn routecap_layer_record_received(
+    pub fn routecap_received_read(
         capturer: *mut routecap_capturer,
         layer: u32,
         received: *const routecap_received,
@@ -1119,7 +1118,7 @@ unsafe extern "C" {
     ///
     /// @param spans      [count] of span_size bytes each; may be NULL if count is 0.
     /// @param span_size  sizeof(routecap_span) of the caller.
-    /// @param options    NULL: the forward made its snapshot, tag 0.
+    /// @param options    NULL: the forward took its snapshot, tag 0.
     /// @param status     [count] receives for each span ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY; may be NULL.
     /// @param step       Receives the ticket; may be NULL. 0 on error.
     /// @return ROUTECAP_PARTIAL; ROUTECAP_LOST (also where spans were skipped); and with nothing changed, the step neither issued nor discarded:
@@ -1190,7 +1189,8 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Settle the speculative rows of one request in one step: keep some, drop the others.
     ///
-    /// May come before the step has landed and after later steps were issued. The rows of a step are settled once. Rows that were lost, refused
+    /// May come before the step has landed and after later steps were issued. The rows of a step are settled once. The first row of a
+    /// verification, which is no draft, may be in the same span: it is then one of those to keep. Rows that were lost, refused
     /// for memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones. Kept rows are
     /// filed as ordinary rows, in their order.
     ///
@@ -1217,6 +1217,7 @@ pub struct routecap_accept_item {
     pub count: u64,
     /// receives the status of this item
     pub status: i32,
+    /// 0
     pub reserved: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1265,7 +1266,7 @@ unsafe extern "C" {
     ///
     /// Until the rows of steps in flight have landed, the shared rows cannot be taken from the parent (ROUTECAP_ERR_NOT_READY).
     ///
-    /// @param rows   At most the parent's length (ROUTECAP_ERR_OUT_OF_RANGE otherwise); ROUTECAP_ALL: its length at this moment.
+    /// @param rows   At most the parent's length (ROUTECAP_ERR_OUT_OF_RANGE otherwise); ROUTECAP_ROWS_ALL: its length at this moment.
     /// @param child  Receives the handle. It has the parent's policy.
     /// @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_TOO_MANY_REQUESTS.
     pub fn routecap_request_fork(
@@ -1284,7 +1285,7 @@ unsafe extern "C" {
     /// end of what was attached.
     ///
     /// @param routing  Retained as long as needed. May be pending if it comes from a request of the same capturer.
-    /// @param rows     One past the last position to attach; at most the end of the routing; ROUTECAP_ALL: its end.
+    /// @param rows     One past the last position to attach; at most the end of the routing; ROUTECAP_ROWS_ALL: its end.
     /// @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also a layer that is recomputed in the routing and captured here);
     ///         ROUTECAP_ERR_OUT_OF_RANGE (rows beyond the routing);
     ///         ROUTECAP_ERR_NOT_READY (pending, of another capturer).
@@ -1307,6 +1308,7 @@ pub struct routecap_missing {
     pub layers: u32,
     /// ROUTECAP_MISSING_*
     pub reason: i32,
+    /// 0
     pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1364,7 +1366,7 @@ unsafe extern "C" {
     /// Say which cells of a range of rows are there and which are missing.
     ///
     /// @param first         Position of the first row.
-    /// @param rows          How many; ROUTECAP_ALL; ROUTECAP_LANDED.
+    /// @param rows          How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
     /// @param coverage      Filled.
     /// @param missing       [capacity] receives the first blocks; may be NULL if capacity is 0.
     /// @param missing_size  sizeof(routecap_missing) of the caller.
@@ -1388,9 +1390,9 @@ unsafe extern "C" {
     /// the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page.
     ///
     /// @param first    Position of the first row, at most the length.
-    /// @param rows     How many; ROUTECAP_ALL; ROUTECAP_LANDED; 0 gives a routing without rows.
+    /// @param rows     How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED; 0 gives a routing without rows.
     /// @param mode     ROUTECAP_EXTRACT_*.
-    /// @param flags    0 or ROUTECAP_STRICT, with or without ROUTECAP_ALLOW_RECOMPUTED.
+    /// @param flags    0 or ROUTECAP_READ_STRICT, with or without ROUTECAP_READ_ALLOW_RECOMPUTED.
     /// @param routing  Receives the routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the valid cells are delivered); ROUTECAP_NOT_CAPTURED (a routing of missing rows);
     ///         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_INCOMPLETE (strict);
@@ -1418,6 +1420,7 @@ pub struct routecap_extract_item {
     pub routing: *mut routecap_routing,
     /// receives the status of this item
     pub status: i32,
+    /// 0
     pub reserved: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1501,12 +1504,13 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Copy rows of a request to the caller's memory without making a routing.
     ///
-    /// A fill that, in this dtype, is an expert id needs a mask or ROUTECAP_STRICT: missing cells must not pass for routing. With 8 bits and
-    /// 256 experts every fill is one. Does not wait.
+    /// A fill that, in this dtype, is an expert id needs a mask or ROUTECAP_READ_STRICT: missing cells must not pass for routing. With 8 bits and
+    /// 256 experts every fill is one. Waits as reading does.
     ///
     /// @param first       Position of the first row, at most the length.
-    /// @param rows        How many; ROUTECAP_ALL; ROUTECAP_LANDED.
-    /// @param dst         [rows, layers, k] elements of options->dtype in the layout of options; NULL with dst_bytes 0 to ask for the size.
+    /// @param rows        How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
+    /// @param dst         [rows, layers, k] elements of options->dtype in the layout of options; NULL with dst_bytes 0 to ask for the size, which
+    ///                    returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param dst_bytes   Size of dst.
     /// @param mask        [rows, layers] or [layers, rows] bytes, as the order says: 1 where the cell is valid, otherwise 0. NULL: none.
     /// @param mask_bytes  Size of mask.
@@ -1537,7 +1541,7 @@ unsafe extern "C" {
     ///
     /// @param rows     The routing has exactly so many rows: later ones are cut, absent ones are missing. A sequence of S tokens has S-1, whatever
     /// was
-    ///                 issued ahead. ROUTECAP_ALL: the request's length, rows issued ahead included.
+    ///                 issued ahead. ROUTECAP_ROWS_ALL: the request's length, rows issued ahead included.
     /// @param routing  Receives the routing, to be freed with routecap_routing_free; see routecap_routing_wait.
     /// @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
     pub fn routecap_request_finish(
@@ -1557,6 +1561,7 @@ pub struct routecap_finish_item {
     pub routing: *mut routecap_routing,
     /// receives the status of this item
     pub status: i32,
+    /// 0
     pub reserved: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1748,7 +1753,7 @@ unsafe extern "C" {
     ///
     /// @param prompt_tokens     Rows before this position go to `prompt`, all of them if the routing ends before it.
     /// @param generated_tokens  Of the rows from there on, at most so many go to `generated` (one token is usually never input: its row does not
-    ///                          exist); ROUTECAP_ALL: all of them.
+    ///                          exist); ROUTECAP_ROWS_ALL: all of them.
     /// @param prompt            Receives a routing, possibly without rows; NULL on error.
     /// @param generated         Likewise.
     /// @return ROUTECAP_ERR_NOT_READY.
@@ -1764,7 +1769,7 @@ unsafe extern "C" {
     /// A routing of some of the rows of another. Pages are shared; positions stay what they are.
     ///
     /// @param first  Position of the first row.
-    /// @param rows   How many; ROUTECAP_ALL: up to the end.
+    /// @param rows   How many; ROUTECAP_ROWS_ALL: up to the end.
     /// @param slice  Receives the routing; NULL on error.
     /// @return ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
     pub fn routecap_routing_slice(routing: *const routecap_routing, first: u64, rows: u64, slice: *mut *mut routecap_routing) -> i32;
@@ -1778,12 +1783,18 @@ unsafe extern "C" {
     /// that is recomputed in one of them is recomputed in the result.
     ///
     /// @param routings  [count], count >= 1. They stay the caller's.
+    /// @param flags     0.
     /// @param merged    Receives the routing; NULL on error. Its memory counts in the budget that the first one's does, also after its capturer's
     /// end.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two have a cell with different sets of ids);
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, or the experts of one layer differ);
     ///         ROUTECAP_ERR_NOT_READY.
-    pub fn routecap_routing_merge(routings: *const *const routecap_routing, count: usize, merged: *mut *mut routecap_routing) -> i32;
+    pub fn routecap_routing_merge(
+        routings: *const *const routecap_routing,
+        count: usize,
+        flags: u32,
+        merged: *mut *mut routecap_routing,
+    ) -> i32;
 }
 unsafe extern "C" {
     /// Copy a routing to the caller's memory. Parameters, rules and errors as routecap_request_extract_into; slice first to copy fewer rows.
@@ -1802,7 +1813,7 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     /// Take one more reference to a routing. Each is freed with routecap_routing_free.
-    pub fn routecap_routing_retain(routing: *mut routecap_routing) -> i32;
+    pub fn routecap_routing_retain(routing: *const routecap_routing) -> i32;
 }
 unsafe extern "C" {
     /// Free one reference to a routing; its memory goes with the last. NULL is allowed. In a forked child it does nothing.
@@ -1814,12 +1825,16 @@ pub type routecap_release = ::core::option::Option<unsafe extern "C" fn(context:
 unsafe extern "C" {
     /// Write a routing in the serialised form. Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal bytes.
     ///
-    /// @param dst        NULL with dst_bytes 0 to ask for the size.
+    /// Later libraries write version 1 too, unless a flag asks them for another, and refuse a routing that version 1 has no words for.
+    ///
+    /// @param flags      0.
+    /// @param dst        NULL with dst_bytes 0 to ask for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param dst_bytes  Size of dst.
     /// @param needed     Receives the bytes that it takes; may be NULL. Set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
     /// @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
     pub fn routecap_routing_serialize(
         routing: *const routecap_routing,
+        flags: u32,
         dst: *mut ::core::ffi::c_void,
         dst_bytes: usize,
         needed: *mut u64,
@@ -1836,7 +1851,7 @@ unsafe extern "C" {
     /// written, so
     ///                 a read-only mapping will do. If it does not begin at a multiple of 8 it is copied all the same, and released at once.
     /// @param bytes    Exactly those of one routing.
-    /// @param flags    0 or ROUTECAP_TRUSTED.
+    /// @param flags    0 or ROUTECAP_IMPORT_TRUSTED.
     /// @param release  NULL: data is copied, and the caller's again when the call returns. Not called if the call fails.
     /// @param context  Passed to release.
     /// @param routing  Receives the routing, to be freed with routecap_routing_free; NULL on error.
@@ -1920,6 +1935,7 @@ pub struct routecap_piece {
     pub bytes: u64,
     /// ROUTECAP_PIECE_*
     pub source: i32,
+    /// 0
     pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1942,17 +1958,15 @@ pub struct routecap_splice {
     pub bytes: u64,
     /// of the new header
     pub header_bytes: u64,
-    pub piece: [routecap_piece; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_splice"][::core::mem::size_of::<routecap_splice>() - 408usize];
+    ["Size of routecap_splice"][::core::mem::size_of::<routecap_splice>() - 24usize];
     ["Alignment of routecap_splice"][::core::mem::align_of::<routecap_splice>() - 8usize];
     ["Offset of field: routecap_splice::struct_size"][::core::mem::offset_of!(routecap_splice, struct_size) - 0usize];
     ["Offset of field: routecap_splice::pieces"][::core::mem::offset_of!(routecap_splice, pieces) - 4usize];
     ["Offset of field: routecap_splice::bytes"][::core::mem::offset_of!(routecap_splice, bytes) - 8usize];
     ["Offset of field: routecap_splice::header_bytes"][::core::mem::offset_of!(routecap_splice, header_bytes) - 16usize];
-    ["Offset of field: routecap_splice::piece"][::core::mem::offset_of!(routecap_splice, piece) - 24usize];
 };
 unsafe extern "C" {
     /// Splice two serialised routings of one sequence: the rows of `head` before position `row`, and the rows of `tail` from it on. Prefill and
@@ -1964,12 +1978,15 @@ unsafe extern "C" {
     /// has are missing. A layer that is recomputed in one is recomputed in the result. Both headers are checked; the planes are whoever's who reads
     /// the result. Pieces of one source ascend, but head's tags and validity come after tail's ids: have both at hand.
     ///
-    /// @param head, tail    At least their headers, header_bytes as routecap_serialized_info gives them.
-    /// @param header        Receives the new header; NULL with capacity 0 to ask for the size.
-    /// @param capacity      Size of header: splice->header_bytes, at most the sum of both headers' and 128.
-    /// @param splice        Filled, on ROUTECAP_ERR_BUFFER_TOO_SMALL with header_bytes only.
+    /// @param head, tail      At least their headers, header_bytes as routecap_serialized_info gives them.
+    /// @param header          Receives the new header; NULL with capacity 0 to ask for the sizes, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param capacity        Size of header: splice->header_bytes, at most the sum of both headers' and 128.
+    /// @param pieces          [piece_capacity] receives where the bytes come from, in order; may be NULL if piece_capacity is 0.
+    /// @param piece_size      sizeof(routecap_piece) of the caller.
+    /// @param piece_capacity  At least splice->pieces; ROUTECAP_MAX_PIECES are enough.
+    /// @param splice          Filled, also on ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, the layers or their experts differ);
-    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
     pub fn routecap_serialized_splice(
         head: *const ::core::ffi::c_void,
         head_bytes: usize,
@@ -1978,6 +1995,9 @@ unsafe extern "C" {
         row: u64,
         header: *mut ::core::ffi::c_void,
         capacity: usize,
+        pieces: *mut routecap_piece,
+        piece_size: usize,
+        piece_capacity: usize,
         splice: *mut routecap_splice,
     ) -> i32;
 }
@@ -2043,7 +2063,7 @@ pub struct routecap_api {
         ) -> i32,
     >,
     /// experimental
-    pub layer_record_received: ::core::option::Option<
+    pub received_read: ::core::option::Option<
         unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: u32, arg3: *const routecap_received, arg4: routecap_stream) -> i32,
     >,
     /// experimental
@@ -2171,7 +2191,7 @@ pub struct routecap_api {
         unsafe extern "C" fn(arg1: *const routecap_routing, arg2: u64, arg3: u64, arg4: *mut *mut routecap_routing) -> i32,
     >,
     pub routing_merge: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const *const routecap_routing, arg2: usize, arg3: *mut *mut routecap_routing) -> i32,
+        unsafe extern "C" fn(arg1: *const *const routecap_routing, arg2: usize, arg3: u32, arg4: *mut *mut routecap_routing) -> i32,
     >,
     pub routing_copy_to: ::core::option::Option<
         unsafe extern "C" fn(
@@ -2184,10 +2204,10 @@ pub struct routecap_api {
             arg7: *mut u64,
         ) -> i32,
     >,
-    pub routing_retain: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_routing) -> i32>,
+    pub routing_retain: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_routing) -> i32>,
     pub routing_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_routing)>,
     pub routing_serialize: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *const routecap_routing, arg2: *mut ::core::ffi::c_void, arg3: usize, arg4: *mut u64) -> i32,
+        unsafe extern "C" fn(arg1: *const routecap_routing, arg2: u32, arg3: *mut ::core::ffi::c_void, arg4: usize, arg5: *mut u64) -> i32,
     >,
     pub routing_deserialize: ::core::option::Option<
         unsafe extern "C" fn(
@@ -2219,7 +2239,10 @@ pub struct routecap_api {
             arg5: u64,
             arg6: *mut ::core::ffi::c_void,
             arg7: usize,
-            arg8: *mut routecap_splice,
+            arg8: *mut routecap_piece,
+            arg9: usize,
+            arg10: usize,
+            arg11: *mut routecap_splice,
         ) -> i32,
     >,
 }
@@ -2248,7 +2271,7 @@ const _: () = {
     ["Offset of field: routecap_api::router_init"][::core::mem::offset_of!(routecap_api, router_init) - 136usize];
     ["Offset of field: routecap_api::layer_route"][::core::mem::offset_of!(routecap_api, layer_route) - 144usize];
     ["Offset of field: routecap_api::capturer_probe"][::core::mem::offset_of!(routecap_api, capturer_probe) - 152usize];
-    ["Offset of field: routecap_api::layer_record_received"][::core::mem::offset_of!(routecap_api, layer_record_received) - 160usize];
+    ["Offset of field: routecap_api::received_read"][::core::mem::offset_of!(routecap_api, received_read) - 160usize];
     ["Offset of field: routecap_api::received_merge"][::core::mem::offset_of!(routecap_api, received_merge) - 168usize];
     ["Offset of field: routecap_api::step_begin"][::core::mem::offset_of!(routecap_api, step_begin) - 176usize];
     ["Offset of field: routecap_api::step_snapshot"][::core::mem::offset_of!(routecap_api, step_snapshot) - 184usize];
@@ -2291,8 +2314,9 @@ unsafe extern "C" {
     /// The library's functions as one append-only table, each under its name without the prefix.
     ///
     /// @param major  ROUTECAP_VERSION_MAJOR that the caller was compiled with.
-    /// @param minor  ROUTECAP_VERSION_MINOR, likewise.
-    /// @return Static storage, with every entry that version has; NULL if this library cannot stand in for it: another major version, an older minor
-    ///         one or, before 1.0, any other minor one.
+    /// @param minor  ROUTECAP_VERSION_MINOR, likewise; or the oldest that the caller can do with: then an entry that came later exists only if
+    ///               offsetof(routecap_api, entry) < api->size.
+    /// @return Static storage, with every entry that version has; NULL if this library cannot stand in for it: another major version, or an older
+    ///         minor one.
     pub fn routecap_get_api(major: u32, minor: u32) -> *const routecap_api;
 }

@@ -11,7 +11,13 @@
 //! `ROUTECAP_LIB_DIR` names a directory with the library, otherwise pkg-config finds it, and the feature `vendored` builds it from the sources in
 //! this crate; the README says more. Dependents' build scripts find the header's directory in `DEP_ROUTECAP_INCLUDE`, where it is known.
 #![no_std]
-#![allow(non_camel_case_types, clippy::doc_lazy_continuation, rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
+#![allow(
+    non_camel_case_types,
+    clippy::doc_lazy_continuation,
+    clippy::type_complexity,
+    rustdoc::broken_intra_doc_links,
+    rustdoc::invalid_html_tags
+)]
 
 mod bindings;
 

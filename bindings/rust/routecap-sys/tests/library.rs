@@ -21,9 +21,9 @@ fn the_function_table_is_complete_and_of_this_version() {
 
 #[test]
 fn constants_have_the_types_of_what_takes_them() {
-    let _: (i32, u32, u64, u32) = (ROUTECAP_ERR_FORMAT, ROUTECAP_SPAN_SPECULATIVE, ROUTECAP_ALL, ROUTECAP_MAX_K);
-    assert_eq!(ROUTECAP_ALL, u64::MAX);
-    assert_eq!(ROUTECAP_LANDED, u64::MAX - 1);
+    let _: (i32, u32, u64, u32) = (ROUTECAP_ERR_FORMAT, ROUTECAP_SPAN_SPECULATIVE, ROUTECAP_ROWS_ALL, ROUTECAP_MAX_K);
+    assert_eq!(ROUTECAP_ROWS_ALL, u64::MAX);
+    assert_eq!(ROUTECAP_ROWS_LANDED, u64::MAX - 1);
     // SAFETY: never fails; the text is static.
     let name = unsafe { CStr::from_ptr(routecap_status_name(ROUTECAP_ERR_FORMAT)) };
     assert_eq!(name, c"ROUTECAP_ERR_FORMAT");

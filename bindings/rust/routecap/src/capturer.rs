@@ -23,9 +23,10 @@ use crate::{
 /// steps issued so far have landed, after which the library touches no memory of the engine. Routings stay valid.
 ///
 /// No call here waits for a step or for the device, but for [`finalize`](Self::finalize). Reading a request waits for one thing: a change of that
-/// request which no step in flight holds up, for 100 ms at most, then [`NotReady`](crate::ErrorKind::NotReady). Errors beside those that a method
-/// names are listed at [`ErrorKind`](crate::ErrorKind): [`Argument`](crate::ErrorKind::Argument), [`NoMemory`](crate::ErrorKind::NoMemory),
-/// [`Forked`](crate::ErrorKind::Forked) and [`Internal`](crate::ErrorKind::Internal) can come from all.
+/// request which no step in flight holds up, for a fraction of a second at most, then [`NotReady`](crate::ErrorKind::NotReady).
+///
+/// Errors beside those that a method names are listed at [`ErrorKind`](crate::ErrorKind): [`Argument`](crate::ErrorKind::Argument),
+/// [`NoMemory`](crate::ErrorKind::NoMemory), [`Forked`](crate::ErrorKind::Forked) and [`Internal`](crate::ErrorKind::Internal) can come from all.
 #[derive(Clone, Debug)]
 pub struct Capturer {
     shared: Arc<Shared>,

@@ -9,6 +9,7 @@ use crate::{Capturer, DType, Forward};
 /// Where the sink is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Backend {
     /// Engines that compute on the CPU (`ROUTECAP_BACKEND_HOST`).
     Host = sys::ROUTECAP_BACKEND_HOST,
@@ -18,6 +19,7 @@ pub enum Backend {
 
 /// What this build and machine can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackendInfo {
     /// Whether a capturer on this backend can be created; if not, `detail` says why.
     pub available: bool,
@@ -42,6 +44,7 @@ impl Backend {
 /// What a rank does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Role {
     /// Captures (`ROUTECAP_ROLE_OWNER`).
     #[default]
@@ -54,40 +57,73 @@ pub enum Role {
 
 /// What the ids number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(i32)]
+#[non_exhaustive]
 pub enum IdSpace {
     /// Ids as the router chose them (`ROUTECAP_ID_SPACE_LOGICAL`).
     #[default]
-    Logical = sys::ROUTECAP_ID_SPACE_LOGICAL,
+    Logical,
     /// Ids of replicas, after load balancing, where nothing else can be had (`ROUTECAP_ID_SPACE_PHYSICAL`).
-    Physical = sys::ROUTECAP_ID_SPACE_PHYSICAL,
+    Physical,
+    /// One that this crate does not know.
+    Other(i32),
 }
 
 impl IdSpace {
-    pub(crate) fn of(value: i32) -> IdSpace {
-        if value == sys::ROUTECAP_ID_SPACE_PHYSICAL { IdSpace::Physical } else { IdSpace::Logical }
+    /// The one that has this number in C.
+    pub fn of(value: i32) -> IdSpace {
+        match value {
+            sys::ROUTECAP_ID_SPACE_LOGICAL => IdSpace::Logical,
+            sys::ROUTECAP_ID_SPACE_PHYSICAL => IdSpace::Physical,
+            other => IdSpace::Other(other),
+        }
+    }
+
+    /// The number in C.
+    pub fn value(self) -> i32 {
+        match self {
+            IdSpace::Logical => sys::ROUTECAP_ID_SPACE_LOGICAL,
+            IdSpace::Physical => sys::ROUTECAP_ID_SPACE_PHYSICAL,
+            IdSpace::Other(other) => other,
+        }
     }
 }
 
 /// How the ids of a layer were had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(i32)]
+#[non_exhaustive]
 pub enum Provenance {
     /// Written or recorded where the router left them (`ROUTECAP_PROVENANCE_CAPTURED`).
     #[default]
-    Captured = sys::ROUTECAP_PROVENANCE_CAPTURED,
+    Captured,
     /// Chosen again from the router's logits (`ROUTECAP_PROVENANCE_RECOMPUTED`).
-    Recomputed = sys::ROUTECAP_PROVENANCE_RECOMPUTED,
+    Recomputed,
+    /// One that this crate does not know.
+    Other(i32),
 }
 
 impl Provenance {
-    pub(crate) fn of(value: i32) -> Provenance {
-        if value == sys::ROUTECAP_PROVENANCE_RECOMPUTED { Provenance::Recomputed } else { Provenance::Captured }
+    /// The one that has this number in C.
+    pub fn of(value: i32) -> Provenance {
+        match value {
+            sys::ROUTECAP_PROVENANCE_CAPTURED => Provenance::Captured,
+            sys::ROUTECAP_PROVENANCE_RECOMPUTED => Provenance::Recomputed,
+            other => Provenance::Other(other),
+        }
+    }
+
+    /// The number in C.
+    pub fn value(self) -> i32 {
+        match self {
+            Provenance::Captured => sys::ROUTECAP_PROVENANCE_CAPTURED,
+            Provenance::Recomputed => sys::ROUTECAP_PROVENANCE_RECOMPUTED,
+            Provenance::Other(other) => other,
+        }
     }
 }
 
 /// Memory that a capturer of some configuration needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Memory {
     /// Rows in one page.
     pub page_rows: u32,
@@ -220,7 +256,7 @@ impl Config {
 
     /// What the recorded ids are; travels with every routing. Default logical.
     pub fn id_space(mut self, id_space: IdSpace) -> Self {
-        self.raw.id_space = id_space as i32;
+        self.raw.id_space = id_space.value();
         self
     }
 
@@ -250,7 +286,7 @@ impl Config {
 
     /// `[layers]` how the ids of each layer are had; only recomputed layers may be routed. Default all captured.
     pub fn layer_provenance(mut self, provenance: &[Provenance]) -> Self {
-        self.layer_provenance = provenance.iter().map(|p| *p as i32).collect();
+        self.layer_provenance = provenance.iter().map(|p| p.value()).collect();
         self
     }
 

@@ -7,6 +7,7 @@ use crate::sys;
 /// In which order rows and layers are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Order {
     /// `[rows, layers, k]` (`ROUTECAP_ORDER_ROW_MAJOR`).
     #[default]
@@ -18,14 +19,15 @@ pub enum Order {
 /// Whether reading fails on cells that are missing or were recomputed from logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum Strictness {
     /// Missing cells are reported, not refused.
     #[default]
     Lenient = 0,
-    /// Missing cells are [`ErrorKind::Incomplete`], recomputed ones [`ErrorKind::Recomputed`] (`ROUTECAP_STRICT`).
-    Strict = sys::ROUTECAP_STRICT,
-    /// Missing cells are [`ErrorKind::Incomplete`], recomputed ones are taken (`ROUTECAP_STRICT | ROUTECAP_ALLOW_RECOMPUTED`).
-    StrictButRecomputed = sys::ROUTECAP_STRICT | sys::ROUTECAP_ALLOW_RECOMPUTED,
+    /// Missing cells are [`ErrorKind::Incomplete`], recomputed ones [`ErrorKind::Recomputed`] (`ROUTECAP_READ_STRICT`).
+    Strict = sys::ROUTECAP_READ_STRICT,
+    /// Missing cells are [`ErrorKind::Incomplete`], recomputed ones are taken (`ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED`).
+    StrictButRecomputed = sys::ROUTECAP_READ_STRICT | sys::ROUTECAP_READ_ALLOW_RECOMPUTED,
 }
 
 /// How ids are written into the caller's memory (`routecap_copy_options`), a builder.

@@ -9,12 +9,13 @@ use crate::{IdSpace, Provenance, Routing, sys};
 /// Whether ids from elsewhere are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum Trust {
     /// Nothing is trusted: a cell that claims to be valid and is not k distinct experts of its layer is an error.
     #[default]
     None = 0,
-    /// The ids are known to be right: they are not looked at (`ROUTECAP_TRUSTED`). Everything else is checked all the same.
-    Ids = sys::ROUTECAP_TRUSTED,
+    /// The ids are known to be right: they are not looked at (`ROUTECAP_IMPORT_TRUSTED`). Everything else is checked all the same.
+    Ids = sys::ROUTECAP_IMPORT_TRUSTED,
 }
 
 /// Consecutive rows of [`Arrays`] (`routecap_segment`).
@@ -123,7 +124,7 @@ impl<'a> Arrays<'a> {
 
     /// `[layers]` how the ids of each layer were had. Default captured.
     pub fn layer_provenance(mut self, provenance: impl IntoIterator<Item = Provenance>) -> Self {
-        self.layer_provenance = Some(provenance.into_iter().map(|p| p as i32).collect());
+        self.layer_provenance = Some(provenance.into_iter().map(Provenance::value).collect());
         self
     }
 
@@ -205,7 +206,7 @@ impl<'a> Arrays<'a> {
             k: self.k,
             experts: self.experts,
             validity_bytes: self.validity_bytes,
-            id_space: self.id_space as i32,
+            id_space: self.id_space.value(),
             complete: 0,
             first: self.first,
             rows: self.rows,

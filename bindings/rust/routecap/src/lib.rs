@@ -127,13 +127,13 @@ pub const MAX_RECEIVED: u32 = sys::ROUTECAP_MAX_RECEIVED;
 pub const MAX_SLOTS: u32 = sys::ROUTECAP_MAX_SLOTS;
 /// Positions are below this.
 pub const MAX_POSITION: u64 = sys::ROUTECAP_MAX_POSITION;
-/// Most pieces of a splice.
+/// As many pieces are enough for a splice of two routings in version 1 of the serialised form.
 pub const MAX_PIECES: u32 = sys::ROUTECAP_MAX_PIECES;
 /// Bytes of the fixed part of a serialised routing's header.
 pub const SERIALIZED_MIN: usize = sys::ROUTECAP_SERIALIZED_MIN as usize;
 
 /// The version of the loaded library: major * 10000 + minor * 100 + patch (`routecap_version`). This crate was made for the one of
-/// `ROUTECAP_VERSION_MAJOR`, `ROUTECAP_VERSION_MINOR` and `ROUTECAP_VERSION_PATCH`; before 1.0 it runs with the same minor version.
+/// `ROUTECAP_VERSION_MAJOR`, `ROUTECAP_VERSION_MINOR` and `ROUTECAP_VERSION_PATCH`, and runs with every later one of the same major version.
 pub fn version() -> u32 {
     // SAFETY: never fails.
     unsafe { sys::routecap_version() }

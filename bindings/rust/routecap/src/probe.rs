@@ -7,6 +7,7 @@ use crate::sys;
 /// One forward of many different tokens shows none of the findings in a layer that is captured well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[non_exhaustive]
 pub struct LayerProbe {
     found: u32,
     /// No column was written.

@@ -5,9 +5,9 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo};
 use crate::sys;
 
 /// In a count of rows: up to the end.
-pub const ALL: u64 = sys::ROUTECAP_ALL;
+pub const ALL: u64 = sys::ROUTECAP_ROWS_ALL;
 /// In a count of rows: up to the first row in flight, or the end: what of a running request can be read now.
-pub const LANDED: u64 = sys::ROUTECAP_LANDED;
+pub const LANDED: u64 = sys::ROUTECAP_ROWS_LANDED;
 
 /// Rows of a request or routing by position: where the first is, and how many.
 ///

@@ -1,5 +1,5 @@
-//! What an expert-parallel dispatch brought to a rank. Experimental: this follows the tensors of another project, DeepEP v2, and may change with
-//! any version.
+//! What an expert-parallel dispatch brought to a rank. Experimental: this reads the tensors of another project, DeepEP v2. When they change, other
+//! functions come, and these may return an error.
 
 use crate::error::{Error, ErrorKind, Result, check};
 use crate::memory::{AnySlice, AnySliceMut, Checker, Slice, SliceMut};

@@ -22,6 +22,7 @@ impl RequestId {
 /// What happens to a position that is issued again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Policy {
     /// A valid cell is final (`ROUTECAP_POLICY_KEEP`).
     #[default]
@@ -33,6 +34,7 @@ pub enum Policy {
 /// How rows are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Extract {
     /// The request keeps the rows; pages are shared (`ROUTECAP_EXTRACT_SHARE`).
     #[default]

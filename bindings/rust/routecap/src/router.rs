@@ -37,6 +37,7 @@ pub enum Method {
 /// The score of an expert, from its logit x; everything is computed in float32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Score {
     /// x (`ROUTECAP_SCORE_LOGIT`).
     Logit = sys::ROUTECAP_SCORE_LOGIT,
@@ -51,6 +52,7 @@ pub enum Score {
 /// The score of a group of experts, from their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum GroupScore {
     /// The largest (`ROUTECAP_GROUP_MAX`).
     Max = sys::ROUTECAP_GROUP_MAX,

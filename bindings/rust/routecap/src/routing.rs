@@ -172,7 +172,7 @@ impl Routing {
         let routings: Vec<*const sys::routecap_routing> = routings.into_iter().map(|routing| routing.as_raw().cast_const()).collect();
         let mut merged = std::ptr::null_mut();
         // SAFETY: these are that many routings, borrowed until the call returns.
-        check(unsafe { sys::routecap_routing_merge(routings.as_ptr(), routings.len(), &mut merged) })?;
+        check(unsafe { sys::routecap_routing_merge(routings.as_ptr(), routings.len(), 0, &mut merged) })?;
         // SAFETY: the call gave out this reference.
         Ok(unsafe { Routing::delivered(merged) })
     }

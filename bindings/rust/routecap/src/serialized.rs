@@ -37,7 +37,7 @@ impl Routing {
     fn serialize_raw(&self, dst: *mut u8, bytes: usize) -> (usize, Result<()>) {
         let mut needed = 0;
         // SAFETY: `dst` is NULL or so many bytes.
-        let status = unsafe { sys::routecap_routing_serialize(self.as_raw(), dst.cast(), bytes, &mut needed) };
+        let status = unsafe { sys::routecap_routing_serialize(self.as_raw(), 0, dst.cast(), bytes, &mut needed) };
         (needed as usize, check(status).map(drop))
     }
 
@@ -140,6 +140,7 @@ pub fn serialized_info(bytes: &[u8]) -> Result<SerializedInfo> {
 
 /// Bytes of a spliced routing (`routecap_piece`).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Piece {
     /// Of the new header (`ROUTECAP_PIECE_HEADER`).
     Header(std::ops::Range<u64>),
@@ -157,7 +158,7 @@ pub enum Piece {
 pub struct Splice {
     /// The new header.
     pub header: Vec<u8>,
-    /// All bytes, in order; at most [`MAX_PIECES`](crate::MAX_PIECES).
+    /// All bytes, in order.
     pub pieces: Vec<Piece>,
     /// Of everything.
     pub bytes: u64,
@@ -174,10 +175,10 @@ pub struct Splice {
 /// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch) if k, the id space, the layers or their experts differ.
 pub fn splice(head: &[u8], tail: &[u8], row: u64) -> Result<Splice> {
     let mut raw = sys::routecap_splice { struct_size: size_of::<sys::routecap_splice>() as u32, ..Default::default() };
-    let mut call = |header: &mut [u8]| {
+    let mut call = |header: &mut [u8], pieces: &mut [sys::routecap_piece]| {
         let data = if header.is_empty() { std::ptr::null_mut() } else { header.as_mut_ptr().cast() };
-        // SAFETY: `head`, `tail` and `header` are as long as it is said; `raw` has the size that it says.
-        check(unsafe {
+        // SAFETY: `head`, `tail`, `header` and `pieces` are as long as it is said; `raw` has the size that it says.
+        let status = unsafe {
             sys::routecap_serialized_splice(
                 head.as_ptr().cast(),
                 head.len(),
@@ -186,21 +187,22 @@ pub fn splice(head: &[u8], tail: &[u8], row: u64) -> Result<Splice> {
                 row,
                 data,
                 header.len(),
+                pieces.as_mut_ptr(),
+                size_of::<sys::routecap_piece>(),
+                pieces.len(),
                 &mut raw,
             )
-        })
-        .map(|_| raw)
-        .map_err(|error| (error, raw.header_bytes))
+        };
+        (check(status).map(drop), raw)
     };
-    let mut header = Vec::new();
-    let raw = match call(&mut header) {
-        Err((error, needed)) if error.kind() == ErrorKind::BufferTooSmall => {
-            header.resize(needed as usize, 0);
-            call(&mut header)
-        }
-        other => other,
+    let (mut header, mut pieces) = (Vec::new(), Vec::new());
+    let (mut result, sizes) = call(&mut header, &mut pieces);
+    if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::BufferTooSmall) {
+        header.resize(sizes.header_bytes as usize, 0);
+        pieces.resize(sizes.pieces as usize, Default::default());
+        (result, _) = call(&mut header, &mut pieces);
     }
-    .map_err(|(error, _)| error)?;
+    result?;
     let piece = |piece: &sys::routecap_piece| {
         let range = piece.offset..piece.offset + piece.bytes;
         match piece.source {
@@ -211,8 +213,8 @@ pub fn splice(head: &[u8], tail: &[u8], row: u64) -> Result<Splice> {
             other => Err(Error::new(ErrorKind::Internal, format!("a piece of source {other}"))),
         }
     };
-    let pieces = raw.piece[..raw.pieces as usize].iter().map(piece).collect::<Result<_>>()?;
-    Ok(Splice { header, pieces, bytes: raw.bytes })
+    let pieces = pieces.iter().map(piece).collect::<Result<_>>()?;
+    Ok(Splice { header, pieces, bytes: sizes.bytes })
 }
 
 impl Splice {

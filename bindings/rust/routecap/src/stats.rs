@@ -7,7 +7,7 @@ macro_rules! stats {
         /// What the capturer saw since it was created (`routecap_stats`).
         ///
         /// Fields are read one after another while it runs; no row is counted as landed before it is issued. Every row of the spans that issue was
-        /// given, those of unknown requests apart, is in exactly one of the nine counts from `rows_in_flight` to `rows_refused`.
+        /// given, those of unknown requests apart, is in one of the nine counts from `rows_in_flight` to `rows_refused`.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -82,6 +82,7 @@ stats! {
 /// What the capturer saw of one layer (`routecap_layer_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[non_exhaustive]
 pub struct LayerStats {
     /// Valid cells that landed.
     pub rows_written: u64,

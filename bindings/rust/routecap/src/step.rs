@@ -69,18 +69,19 @@ impl Span {
     }
 }
 
-/// Who makes the snapshot of a step.
+/// Who takes the snapshot of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(i32)]
+#[non_exhaustive]
 pub enum Snapshot {
-    /// The forward made it, by [`Forward::snapshot`](crate::Forward::snapshot) (`ROUTECAP_SNAPSHOT_TAKE`).
+    /// The forward took it, by [`Forward::snapshot`](crate::Forward::snapshot) (`ROUTECAP_SNAPSHOT_TAKEN`).
     #[default]
-    Take = sys::ROUTECAP_SNAPSHOT_TAKE,
-    /// Issue makes it (`ROUTECAP_SNAPSHOT_MAKE`).
+    Taken = sys::ROUTECAP_SNAPSHOT_TAKEN,
+    /// Issue takes it (`ROUTECAP_SNAPSHOT_MAKE`).
     Make = sys::ROUTECAP_SNAPSHOT_MAKE,
 }
 
-/// Options of [`Forward::issue`](crate::Forward::issue) (`routecap_issue_options`), a builder. By default the forward made its snapshot, and the
+/// Options of [`Forward::issue`](crate::Forward::issue) (`routecap_issue_options`), a builder. By default the forward took its snapshot, and the
 /// tag is 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IssueOptions<'a> {
@@ -95,7 +96,7 @@ impl<'a> IssueOptions<'a> {
         Self::default()
     }
 
-    /// Who makes the snapshot.
+    /// Who takes the snapshot.
     pub fn snapshot(mut self, snapshot: Snapshot) -> Self {
         self.snapshot = snapshot;
         self

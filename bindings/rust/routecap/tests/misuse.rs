@@ -83,15 +83,15 @@ fn what_a_dispatch_brought_is_checked_before_it_is_read_or_written() {
     let (metadata, ids) = ([0i32; 4], [0i32, -1]);
     let mut executed = [0i32; 7];
     let received = || Received::new(2, 0, 2, 1).metadata(&metadata).ids(&ids);
-    refused(forward.record_received(0, &mut received().executed(&mut executed), Stream::HOST), ErrorKind::Argument, "executed has 7");
+    refused(forward.read_received(0, &mut received().executed(&mut executed), Stream::HOST), ErrorKind::Argument, "executed has 7");
     let mut wide = [0i64; 2];
-    refused(forward.record_received(0, &mut received().global_ids(&mut wide), Stream::HOST), ErrorKind::DType, "global_ids");
+    refused(forward.read_received(0, &mut received().global_ids(&mut wide), Stream::HOST), ErrorKind::DType, "global_ids");
     let mut short = [0i32; 1];
-    refused(forward.record_received(0, &mut received().global_ids(&mut short), Stream::HOST), ErrorKind::Argument, "global_ids has 1");
+    refused(forward.read_received(0, &mut received().global_ids(&mut short), Stream::HOST), ErrorKind::Argument, "global_ids has 1");
     refused(received_merge(&[&[1, 2], &[1]], &mut [0, 0]), ErrorKind::Argument, "cells");
 
     let mut executed = [0i32; 8];
-    forward.record_received(0, &mut received().executed(&mut executed), Stream::HOST).unwrap();
+    forward.read_received(0, &mut received().executed(&mut executed), Stream::HOST).unwrap();
     assert_eq!(executed[..2], [0, -1]);
 }
 

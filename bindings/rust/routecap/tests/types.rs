@@ -31,6 +31,15 @@ fn values_may_move_between_threads_as_the_header_says() {
 }
 
 #[test]
+fn a_number_that_only_a_later_header_has_is_kept() {
+    assert_eq!((IdSpace::of(99).value(), Provenance::of(99).value(), ErrorKind::of(-999).status()), (99, 99, -999));
+    for known in 0..2 {
+        assert!(!matches!(IdSpace::of(known), IdSpace::Other(_)) && IdSpace::of(known).value() == known);
+        assert!(!matches!(Provenance::of(known), Provenance::Other(_)) && Provenance::of(known).value() == known);
+    }
+}
+
+#[test]
 fn arrays_of_structs_reach_the_library_as_they_are() {
     assert_eq!(size_of::<Span>(), size_of::<sys::routecap_span>());
     assert_eq!(size_of::<RequestId>(), size_of::<sys::routecap_request>());

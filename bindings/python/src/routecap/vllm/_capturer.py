@@ -256,7 +256,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._issue(runs(self._requests.handles(req_ids), rows, positions.numpy(), self.max_model_len), None)
 
     def _issue(self, spans: NDArray[np.void], positions: torch.Tensor | None) -> None:
-        snapshot = routecap.Snapshot.TAKE if self.forward.delimited else routecap.Snapshot.MAKE
+        snapshot = routecap.Snapshot.TAKEN if self.forward.delimited else routecap.Snapshot.MAKE
         step = self.capturer.issue(spans, tag=self.tag, positions=positions, snapshot=snapshot)
         self.forward.issued()
         self._requests.last_step = step

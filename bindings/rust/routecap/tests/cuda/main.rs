@@ -1,7 +1,7 @@
 //! The crate on the CUDA backend: memory of the device, streams and graphs.
 //!
 //! These tests need a driver, a real one or the fake one of tests/fault, and are ignored without being asked for: run the program with
-//! `--include-ignored`. It needs nothing beside libroutecap.so.0 and libcuda.so.1.
+//! `--include-ignored`. It needs nothing beside libroutecap.so.1 and libcuda.so.1.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -274,7 +274,7 @@ fn what_a_rank_executed_is_read_from_its_dispatch() {
     let count = unsafe { SliceMut::device(ignored.address().cast::<u64>(), 1) };
     let mut received = Received::new(2, 1, 4, 1).metadata(metadata.slice()).ids(ids.any());
     received = received.executed(executed.slice_mut()).global_ids(global.slice_mut()).ignored(count);
-    engine.forward.record_received(0, &mut received, stream).unwrap();
+    engine.forward.read_received(0, &mut received, stream).unwrap();
     engine.stream.synchronize();
     let local = EXPERTS as i32 / 2;
     assert_eq!(global.read(), [3 + local, -1]);

@@ -232,7 +232,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 assert!(!delivered, "raw logits are some that are refused");
                 assert!(weights.iter().all(|weight| *weight == UNTOUCHED as f32));
             }
-            "layer_record_received" => {
+            "received_read" => {
                 let said = input.object("received").unwrap();
                 let mut received = sized!(routecap_received);
                 fill!(received, said; flags, ranks, rank, experts, k, tokens_per_rank, rows, expert_alignment, expanded_rows, dtype, reserved);
@@ -248,7 +248,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     received.executed = written.as_mut_ptr().cast();
                 }
                 let capturer = replay.raw_capturer(call);
-                let delivered = call.returned(sys::routecap_layer_record_received(capturer, input.number("layer"), &received, stream));
+                let delivered = call.returned(sys::routecap_received_read(capturer, input.number("layer"), &received, stream));
                 assert!(!delivered, "what is received raw is refused");
                 assert!(written.iter().all(|id| *id == UNTOUCHED));
             }
@@ -391,33 +391,6 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let mut routing = std::ptr::dangling_mut();
                 let status = sys::routecap_routing_import(&view, input.number("flags"), None, std::ptr::null_mut(), &mut routing);
                 replay.raw_made(call, "routing", status, routing);
-            }
-            "serialized_splice" => {
-                let (head, tail) = (input.bytes("head"), input.bytes("tail"));
-                let mut header = vec![UNTOUCHED as u8; input.number("capacity")];
-                let data = if header.is_empty() { std::ptr::null_mut() } else { header.as_mut_ptr().cast() };
-                let mut splice = sized!(routecap_splice);
-                let (head_data, tail_data) = (head.as_ptr().cast(), tail.as_ptr().cast());
-                let row = input.number("row");
-                let status =
-                    sys::routecap_serialized_splice(head_data, head.len(), tail_data, tail.len(), row, data, header.len(), &mut splice);
-                let delivered = call.returned(status);
-                assert!(delivered || header.iter().all(|byte| *byte == UNTOUCHED as u8));
-                if let Some(expected) = call.out.object("splice") {
-                    expect_fields("splice", &object!(splice; pieces, bytes, header_bytes), expected);
-                }
-                if delivered && call.out.has("routing") {
-                    header.truncate(splice.header_bytes as usize);
-                    let mut whole = Vec::new();
-                    for piece in &splice.piece[..splice.pieces as usize] {
-                        let source = [&header, &head, &tail].get(piece.source as usize).copied();
-                        match source {
-                            Some(source) => whole.extend_from_slice(&source[piece.offset as usize..][..piece.bytes as usize]),
-                            None => whole.resize(whole.len() + piece.bytes as usize, 0),
-                        }
-                    }
-                    replay.bind_routing(call, "routing", Some(Routing::deserialize(&whole, routecap::Trust::None).expect("a routing")));
-                }
             }
             name => panic!("no raw form of {name}"),
         }

@@ -92,7 +92,7 @@ macro_rules! choice {
 }
 
 fn strictness(said: Said<'_>) -> Result<Strictness, Inexpressible> {
-    if said.number::<u32>("flags") == sys::ROUTECAP_ALLOW_RECOMPUTED {
+    if said.number::<u32>("flags") == sys::ROUTECAP_READ_ALLOW_RECOMPUTED {
         return Ok(Strictness::Lenient); // which allows everything
     }
     choice!(said.number("flags"), Strictness: Lenient, Strict, StrictButRecomputed)
@@ -347,9 +347,7 @@ impl Replay {
             }
             name if name.starts_with("sink_") => self.sinks(call)?,
             name if name.starts_with("step_") => self.steps(call)?,
-            "layer_record" | "layers_record" | "layer_route" | "capturer_probe" | "layer_record_received" | "received_merge" => {
-                self.taps(call)?
-            }
+            "layer_record" | "layers_record" | "layer_route" | "capturer_probe" | "received_read" | "received_merge" => self.taps(call)?,
             name if name.starts_with("request_") => self.requests(call)?,
             name if name.starts_with("routing_") || name.starts_with("serialized_") => self.routings(call)?,
             name => panic!("no such call: {name}"),
@@ -438,7 +436,7 @@ impl Replay {
                 let mut positions = None;
                 if let Some(said) = input.object("options") {
                     only(said, "reserved", 0)?;
-                    options = options.tag(said.number("tag")).snapshot(choice!(said.number("snapshot"), Snapshot: Take, Make)?);
+                    options = options.tag(said.number("tag")).snapshot(choice!(said.number("snapshot"), Snapshot: Taken, Make)?);
                     if said.has("positions") {
                         positions = Some(Elements::of(some_dtype(said, "positions_dtype")?, said.list("positions")));
                     }
@@ -549,7 +547,7 @@ impl Replay {
                     call.expect("layers", layers.iter().map(of).collect::<Vec<_>>());
                 }
             }
-            "layer_record_received" => self.received(call, layer)?,
+            "received_read" => self.received(call, layer)?,
             "received_merge" => {
                 let tables: Vec<Vec<i32>> = input
                     .list("executed")
@@ -722,7 +720,7 @@ impl Replay {
         if said.has("ignored") {
             received = received.ignored(&mut ignored);
         }
-        let delivered = call.done(self.capturer(call)?.1.record_received(layer, &mut received, Stream::HOST)).is_some();
+        let delivered = call.done(self.capturer(call)?.1.read_received(layer, &mut received, Stream::HOST)).is_some();
         call.expect_elements("executed", delivered, &Elements::I32(executed.into()), 0.0);
         if in_place && delivered {
             call.expect_elements("global_ids", true, ids.as_ref().expect("ids"), 0.0);
@@ -924,10 +922,10 @@ impl Replay {
                     "view",
                     json!({
                         "dtype": view.dtype() as i32, "layers": view.layers(), "k": view.k(), "experts": view.experts(),
-                        "validity_bytes": view.validity_bytes(), "id_space": view.id_space() as i32, "complete": i32::from(view.is_complete()),
+                        "validity_bytes": view.validity_bytes(), "id_space": view.id_space().value(), "complete": i32::from(view.is_complete()),
                         "first": view.first(), "rows": view.rows(), "segment_count": view.segments().len(),
                         "layer_map": view.layer_map(), "layer_experts": view.layer_experts(),
-                        "layer_provenance": view.layer_provenance().map(|p| p as i32).collect::<Vec<_>>(),
+                        "layer_provenance": view.layer_provenance().map(Provenance::value).collect::<Vec<_>>(),
                         "ids": ids, "valid": valid, "tags": tags,
                     }),
                 );
@@ -1008,15 +1006,11 @@ impl Replay {
                 if let Some(info) = call.done(routecap::serialized_info(&input.bytes("data"))) {
                     let mut is = object!(info; version, bytes, header_bytes, first, rows, layers, k);
                     is["dtype"] = (info.dtype as i32).into();
-                    is["id_space"] = (info.id_space as i32).into();
+                    is["id_space"] = info.id_space.value().into();
                     call.expect_object("info", is);
                 }
             }
             "serialized_splice" => {
-                if input.has("capacity") {
-                    raw::call(self, call); // the crate's function makes room for the header itself
-                    return Ok(());
-                }
                 let (head, tail) = (input.bytes("head"), input.bytes("tail"));
                 if let Some(splice) = call.done(routecap::splice(&head, &tail, input.number("row"))) {
                     call.expect_object(
@@ -1067,7 +1061,7 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
         .compare(flags & sys::ROUTECAP_CONFIG_COMPARE != 0)
         .external_sink(flags & sys::ROUTECAP_CONFIG_EXTERNAL_SINK != 0)
         .manual_progress(flags & sys::ROUTECAP_CONFIG_MANUAL_PROGRESS != 0)
-        .id_space(choice!(said.number("id_space"), IdSpace: Logical, Physical)?)
+        .id_space(IdSpace::of(said.number("id_space")))
         .slots(said.number("slots"))
         .max_requests(said.number("max_requests"))
         .budget_bytes(said.number("budget_bytes"));
@@ -1080,9 +1074,8 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
     if let Some(experts) = said.numbers::<i64>("layer_experts") {
         config = config.layer_experts(experts.iter().map(|n| *n as u32).collect::<Vec<_>>());
     }
-    if let Some(provenance) = said.numbers::<i128>("layer_provenance") {
-        let provenance: Result<Vec<_>, _> = provenance.into_iter().map(|p| choice!(p, Provenance: Captured, Recomputed)).collect();
-        config = config.layer_provenance(&provenance?);
+    if let Some(provenance) = said.numbers::<i32>("layer_provenance") {
+        config = config.layer_provenance(&provenance.into_iter().map(Provenance::of).collect::<Vec<_>>());
     }
     Ok(config)
 }
@@ -1238,8 +1231,7 @@ impl Imported {
         if segments.iter().all(|segment| segment.ids.is_none()) && elements != usual {
             return Err(Inexpressible);
         }
-        let provenance =
-            said.numbers::<i128>("layer_provenance").map(|all| all.into_iter().map(|p| choice!(p, Provenance: Captured, Recomputed)));
+        let provenance = said.numbers::<i32>("layer_provenance");
         Ok(Imported {
             layers: said.number("layers"),
             k: said.number("k"),
@@ -1247,10 +1239,10 @@ impl Imported {
             rows: said.number("rows"),
             experts: said.number("experts"),
             validity_bytes: said.number("validity_bytes"),
-            id_space: choice!(said.number("id_space"), IdSpace: Logical, Physical)?,
+            id_space: IdSpace::of(said.number("id_space")),
             layer_map: said.numbers("layer_map"),
             layer_experts: said.numbers("layer_experts"),
-            layer_provenance: provenance.map(|all| all.collect::<Result<_, _>>()).transpose()?,
+            layer_provenance: provenance.map(|all| all.into_iter().map(Provenance::of).collect()),
             segments,
         })
     }
