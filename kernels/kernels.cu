@@ -10,17 +10,13 @@ __device__ inline void run(const Body &body) {
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner(); i += gridDim.x * blockDim.x) body.item(0, i);
 }
 
-// Starts fetching what a thread will read: what the host's caches do by themselves.
-__device__ inline void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" : : "l"(p)); }
-
-// A snapshot has a thread for every cell: the eight of a byte of validity are neighbours in a warp. The ids of its first cell are fetched while the
-// control words are still on their way: when a step ends, neither is in a cache.
+// A snapshot has a thread for every cell: the eight of a byte of validity are neighbours in a warp. What a thread needs of the layers' table it reads
+// while the control words are still on their way. (To fetch the ids then too costs 4 us with 1024 rows, and gains nothing with 64.)
 template <class Id, uint32_t K>
 __device__ inline void run(const Snapshot<Id, K> &body) {
     const uint32_t cells = body.inner() * 8, lane = threadIdx.x % 32;
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     SinkLayer sink = body.layers[min(i % cells, body.layer_count - 1)];
-    if (i / cells < body.layout.rows && sink.ids != nullptr) with_row(sink, i / cells, [](auto *ids) { prefetch(ids); });
     const uint32_t items = body.outer() * cells;
     uint8_t *to = items > 0 ? body.slot() : nullptr;
     for (uint32_t first = i - lane; first < items; first += gridDim.x * blockDim.x, i = first + lane) {
