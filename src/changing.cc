@@ -130,8 +130,6 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
 }
 
 int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request *child) {
-    if (child == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "child is NULL");
-    *child = 0;
     if (!owner()) return ROUTECAP_OK;
     {
         std::lock_guard lock(capture_->mutex);

@@ -16,7 +16,6 @@ public:
         }
         mutex_.lock();
     }
-    bool try_lock() { return mutex_.try_lock(); }
     void unlock() { mutex_.unlock(); }
 
 private:

@@ -72,7 +72,6 @@ public:
         return kernels::kNoSlot;
     }
     Step &step(int32_t slot) { return steps_[static_cast<size_t>(slot)]; }
-    const Step &step(int32_t slot) const { return steps_[static_cast<size_t>(slot)]; }
     // Gives a slot to next_ticket(), which is still to be issued.
     void occupy(int32_t slot) { in_slot_[static_cast<size_t>(slot)].store(next_ticket(), std::memory_order_relaxed); }
 

@@ -215,9 +215,10 @@ if [ $full = 1 ]; then
     suite more-faults more_faults
     suite fuzz-proof bash tests/fuzz/prove.sh
     suite valgrind valgrinded
+    suite coverage bash tests/coverage.sh
 fi
 
 say
 printf '%s\n' "${results[@]}"
-[ $full = 1 ] || say "left out without --full: other-engines, every-engine, vllm, more-random, more-faults, fuzz-proof, valgrind"
+[ $full = 1 ] || say "left out without --full: other-engines, every-engine, vllm, more-random, more-faults, fuzz-proof, valgrind, coverage"
 [ $failures = 0 ]

@@ -129,6 +129,8 @@ TEST(Arguments, struct_sizes) {
     EXPECT_EQ(step, 0u);
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_step_issue(capturer, &spans[0].span, 8, 2, nullptr, nullptr, &step, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_step_issue(capturer, &spans[0].span, sizeof spans[0], SIZE_MAX / 8, nullptr, nullptr, &step, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_step_issue(capturer, &spans[0].span, sizeof(routecap_span), UINT32_MAX, nullptr, nullptr, &step, nullptr));
 
     struct NewerItem {
         routecap_finish_item item;
@@ -182,6 +184,44 @@ TEST(Arguments, null_and_forms) {
     }
     rig.expect_length(r, 0);
     EXPECT_EQ(rig.stats().steps_issued, 0u);
+}
+
+TEST(Arguments, results_need_a_place) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    rig.land(rig.step({{r, {1, 0, 4}}}));
+    const RoutingPtr made(rig.extract(r, 0, 4, ROUTECAP_OK));
+    const routecap_routing *routing = made.get();
+    auto *part = reinterpret_cast<routecap_routing *>(8);
+    routecap_coverage coverage{};
+    coverage.struct_size = sizeof coverage;
+    routecap_missing missing[1]{};
+    routecap_config config;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_config_memory(&config, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_view(routing, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_coverage(routing, nullptr, nullptr, 0, 0));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_coverage(routing, &coverage, nullptr, sizeof *missing, 1));
+    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_routing_coverage(routing, &coverage, missing, 1, 1));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_slice(routing, 0, 1, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_split(routing, 2, 2, nullptr, &part));
+    EXPECT_EQ(part, nullptr);
+    part = reinterpret_cast<routecap_routing *>(8);
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_split(routing, 2, 2, &part, nullptr));
+    EXPECT_EQ(part, nullptr);
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_merge(&routing, 1, 0, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_merge(&routing, 0, 0, &part));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_deserialize(missing, sizeof missing, 0, nullptr, nullptr, nullptr));
+    const routecap_view view = view_of(routing);
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_import(&view, 0, nullptr, nullptr, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_serialized_info(missing, sizeof missing, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_serialized_splice(missing, sizeof missing, missing, sizeof missing, 0, nullptr, 0, nullptr, 0, 0, nullptr));
+    routecap_copy_options options;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
+    options.dtype = ROUTECAP_DTYPE_I32;
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_copy_to(routing, &options, nullptr, SIZE_MAX, nullptr, 0, nullptr));
+    options.row_stride = INT64_MAX;  // more than there is
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_copy_to(routing, &options, missing, SIZE_MAX, nullptr, 0, nullptr));
 }
 
 TEST(Arguments, spans) {
@@ -300,7 +340,11 @@ TEST(Arguments, binding) {
     EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, bind(0, 1, [](auto &s) { s.k = 3; }));
     EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, bind(0, 1, [](auto &s) { s.row_stride = 1; }));
     EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, bind(0, 2, [](auto &s) { s.layer_stride = 8; }));
+    EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, bind(0, 2, [](auto &s) { s.row_stride = INT64_MAX; }));
+    EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, bind(0, 2, [](auto &s) { s.layer_stride = INT64_MAX; }));
     EXPECT_STATUS(ROUTECAP_OK, bind(0, 2, [](auto &s) { s.row_stride = 3, s.layer_stride = 40; }));
+    EXPECT_STATUS(ROUTECAP_ERR_STATE, bind(0, 1, same));
+    EXPECT_STATUS(ROUTECAP_ERR_STATE, bind(0, 1, [](auto &s) { s.row_stride = 3, s.dtype = ROUTECAP_DTYPE_I16; }));
     EXPECT_STATUS(ROUTECAP_ERR_STATE, bind(1, 2, same));  // layer 1 is fixed, so layer 2 is not bound either
     routecap_sink sink{};
     sink.struct_size = sizeof sink;

@@ -252,6 +252,29 @@ TEST_F(Budget, tags) {
     EXPECT_GT(pages(), 1);
 }
 
+TEST_F(Budget, rows_of_another_tag_need_room_for_theirs) {
+    const routecap_request r = rig.open(), other = rig.open();
+    EXPECT_EQ(step(r, 1, 0, 5, ROUTECAP_OK, 0, 77), 1);
+    EXPECT_EQ(step(other, 2, 0, 3 * kRows), 4);
+    EXPECT_EQ(step(r, 1, 5, 5, ROUTECAP_OK, 0, 78), 4);
+    rig.expect(r, 0, routed_rows(kShape, 1, 0, 5) + missing_rows(kShape, 5));
+    EXPECT_EQ(rig.stats().rows_refused, 5u);
+    EXPECT_EQ(step(r, 1, 5, 5, ROUTECAP_OK, 0, 77), 4);
+    rig.expect(r, 0, routed_rows(kShape, 1, 0, 10));
+}
+
+TEST_F(Budget, a_copy_of_rows_with_two_tags_needs_room_for_them) {
+    const routecap_request one = rig.open(), two = rig.open();
+    EXPECT_EQ(step(one, 1, 0, 2 * kRows, ROUTECAP_OK, 0, 77), 2);
+    EXPECT_NE(RoutingPtr(rig.extract(one, 0, 2 * kRows, ROUTECAP_OK, ROUTECAP_EXTRACT_COPY)), nullptr);
+    rig.close(one);
+    rig.open_gate();
+    step(two, 1, 0, kRows, ROUTECAP_OK, 0, 77);
+    EXPECT_EQ(step(two, 1, kRows, kRows, ROUTECAP_OK, 0, 78), 2);
+    rig.extract(two, 0, 2 * kRows, ROUTECAP_ERR_NO_MEMORY, ROUTECAP_EXTRACT_COPY);
+    EXPECT_EQ(pages(), 2);
+}
+
 // No routing may be called complete because other rows of its page were written twice.
 TEST_F(Budget, replaced_rows_do_not_complete_a_page) {
     const routecap_request r = rig.open(ROUTECAP_POLICY_REPLACE);

@@ -64,6 +64,20 @@ TEST(DevicePositions, outside_their_bounds_are_dropped_and_counted) {
 }
 
 // One span for a whole tree: as many rows as it has nodes, in fewer positions.
+// A bound says where the rows may be, and how many pages they can take follows from their number.
+TEST(DevicePositions, a_wide_bound_takes_no_more_of_the_budget) {
+    Rig rig({.budget_bytes = 1 << 20});
+    const routecap_request r = rig.open();
+    const std::vector<int32_t> positions = {5, 900000};
+    const routecap_issue_options options = with_positions(positions);
+    rig.run({{1, 5, 1}, {1, 900000, 1}});
+    rig.land(rig.issue({device_span(r, 0, 1000000, 0, 2)}, ROUTECAP_OK, nullptr, &options));
+    for (const uint64_t at : {5u, 900000u}) {
+        const RoutingPtr routing(rig.extract(r, at, 1, ROUTECAP_OK));
+        expect_routing(routing.get(), rig.shape(), at, routed_rows(rig.shape(), 1, at, at + 1));
+    }
+}
+
 TEST(DevicePositions, a_tree_in_one_span) {
     Rig rig;
     const routecap_request r = rig.open();
@@ -169,6 +183,21 @@ TEST(Steps, snapshot_made_by_issue) {
     rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 8));
 }
 
+TEST(Steps, one_of_many_spans_is_lost_and_no_other) {
+    constexpr uint32_t n = 32;
+    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = n}, .slots = 1, .held = true});
+    routecap_request r[n];
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr, r, n));
+    std::vector<routecap_span> first, lost;
+    for (uint32_t i = 0; i < n; i++) first.push_back(Rig::span(r[i], 0, i, 1)), lost.push_back(Rig::span(r[i], 1, i, 1));
+    rig.run({{1, 0, n}});
+    rig.issue(first);
+    rig.run({{2, 0, n}});
+    rig.issue(lost, ROUTECAP_LOST);
+    rig.open_gate();
+    for (uint32_t i = 0; i < n; i++) rig.expect(r[i], 0, {routed_row(rig.shape(), 1, i), Row(2)});
+}
+
 TEST(Steps, tickets_are_numbered) {
     Rig rig;
     const routecap_request r = rig.open();
@@ -240,6 +269,35 @@ TEST(Batches, report_every_item) {
     EXPECT_EQ(status[0], ROUTECAP_ERR_UNKNOWN_REQUEST);
     EXPECT_EQ(status[1] | status[2], ROUTECAP_OK);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_close_batch(rig.capturer(), &r[2], nullptr, 1));
+}
+
+// What is to come is fetched ahead of the item at hand: a handle of no request must not be followed there.
+TEST(Batches, handles_of_no_request_stand_anywhere_among_others) {
+    constexpr uint32_t n = 60;
+    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = n}});
+    routecap_request r[n];
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr, r, n));
+    const auto is_open = [](uint32_t i) { return i % 3 == 2; };
+    std::vector<routecap_span> spans;
+    routecap_finish_item items[n]{};
+    for (uint32_t i = 0; i < n; i++) {
+        if (i % 3 == 0) rig.close(r[i]);
+        if (i % 3 == 1) r[i] |= 0xfffff000;
+        spans.push_back(Rig::span(r[i], 0, i, 1));
+        items[i].request = r[i], items[i].rows = 1;
+    }
+    rig.run({{1, 0, n}});
+    std::vector<int32_t> status;
+    rig.issue(spans, ROUTECAP_PARTIAL, &status);
+    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_request_finish_batch(rig.capturer(), items, sizeof *items, n));
+    for (uint32_t i = 0; i < n; i++) {
+        EXPECT_EQ(status[i], is_open(i) ? ROUTECAP_OK : ROUTECAP_ERR_UNKNOWN_REQUEST) << i;
+        EXPECT_EQ(items[i].status, status[i]) << i;
+        const RoutingPtr routing(items[i].routing);
+        if (!is_open(i)) continue;
+        EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing.get(), -1));
+        expect_routing(routing.get(), rig.shape(), 0, {routed_row(rig.shape(), 1, i)});
+    }
 }
 
 // ---- Sizes of real models -------------------------------------------------------------------

@@ -131,6 +131,17 @@ TEST(Merge, shapes_that_do_not_fit) {
     EXPECT_STATUS(ROUTECAP_OK, merge({a.get()}, merged));
 }
 
+TEST(Merge, more_layers_than_a_routing_can_have_are_refused) {
+    constexpr int32_t most = ROUTECAP_MAX_LAYERS;
+    const Shape shape{.layers = most / 2, .k = 1, .experts = 4, .rows = 1};
+    const RoutingPtr low = routing_of(shape, 1, 0, 1, layers(0, most / 2)), high = routing_of(shape, 1, 0, 1, layers(most / 2, most)),
+                     beyond = routing_of(shape, 1, 0, 1, layers(most / 2 + 1, most + 1));
+    RoutingPtr merged;
+    EXPECT_STATUS(ROUTECAP_OK, merge({low.get(), high.get()}, merged));
+    EXPECT_EQ(view_of(merged.get()).layers, static_cast<uint32_t>(most));
+    EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, merge({low.get(), high.get(), beyond.get()}, merged));
+}
+
 // Sequence-parallel ranks hold different rows; a stream's pieces follow one another. Gaps stay missing.
 TEST(Merge, rows_with_gaps_across_many_pages) {
     const Shape shape{.layers = 4, .k = 2, .experts = 16, .rows = 256};
@@ -280,6 +291,7 @@ TEST(Copy, arguments) {
     EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, copy([](auto &o) { o.first_layer = 2, o.layers = 2; }));
     EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, copy([](auto &o) { o.layers = UINT32_MAX; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, copy([](auto &o) { o.row_stride = -6; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, copy([](auto &o) { o.layer_stride = -2; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, copy([](auto &o) { o.row_stride = 5; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, copy([](auto &o) { o.layer_stride = 1; }));
     EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, copy([](auto &o) { o.row_stride = 1000; }));

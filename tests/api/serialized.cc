@@ -582,6 +582,9 @@ TEST(Import, plain_arrays_need_no_tables) {
         EXPECT_STATUS(expected, import(v));
     };
     refused(ROUTECAP_ERR_DTYPE, [](auto &v, auto &) { v.dtype = ROUTECAP_DTYPE_U8; });
+    refused(ROUTECAP_ERR_ARGUMENT, [](auto &, auto &s) { s.first = 17; });  // the rows end at 16
+    refused(ROUTECAP_ERR_ARGUMENT, [&](auto &, auto &s) { s.ids = nullptr, s.validity = nullptr, s.tags = reinterpret_cast<const uint64_t *>(8); });
+    refused(ROUTECAP_ERR_ARGUMENT, [&](auto &, auto &s) { s.tags = reinterpret_cast<const uint64_t *>(4); });
     refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.layers = 0; });
     refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.k = 33; });
     refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.id_space = 2; });

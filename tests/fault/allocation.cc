@@ -2,6 +2,7 @@
 // process.
 #include <rig.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace {
@@ -111,6 +112,57 @@ TEST(Allocation, nothing_stays_in_use) {
     }
 }
 
+// Rows far apart, so that their pages are as many ranges, which issue has to note; and each item of a batch by itself.
+TEST(Allocation, spans_and_items_fail_one_by_one) {
+    constexpr uint32_t n = 2;
+    constexpr uint64_t positions[] = {0, 2500, 5000};  // a page has 1000 rows
+    bool more = true;
+    for (uint64_t at = 1; more; at++) {
+        SCOPED_TRACE(at);
+        Rig rig({.shape = {.layers = 1, .k = 32, .experts = 300}, .held = true});
+        routecap_request r[n];
+        ASSERT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr, r, n));
+        std::vector<routecap_span> spans;
+        std::vector<Tokens> tokens;
+        for (uint32_t i = 0; i < n; i++)
+            for (const uint64_t position : positions) {
+                spans.push_back(Rig::span(r[i], position, static_cast<uint32_t>(spans.size()), 1));
+                tokens.push_back({1, position, 1});
+            }
+        rig.run(tokens);
+        std::vector<int32_t> status(spans.size());
+        int32_t issued = 0;
+        more = with_failure(at, [&] {
+            issued = routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(), nullptr, status.data(), nullptr, rig.stream());
+        });
+        const bool refused = issued == ROUTECAP_ERR_NO_MEMORY;
+        if (!refused) {
+            EXPECT_EQ(issued, std::count(status.begin(), status.end(), ROUTECAP_OK) == std::ssize(status) ? ROUTECAP_OK : ROUTECAP_PARTIAL);
+        }
+        rig.open_gate();
+        routecap_finish_item items[n]{};
+        for (uint32_t i = 0; i < n; i++) items[i].request = r[i], items[i].rows = ROUTECAP_ROWS_ALL;
+        more |= with_failure(at, [&] { routecap_request_finish_batch(rig.capturer(), items, sizeof *items, n); });
+        for (uint32_t i = 0; i < n; i++) {
+            if (items[i].status == ROUTECAP_ERR_NO_MEMORY) {  // and nothing has changed
+                items[i].status = routecap_request_finish(rig.capturer(), r[i], ROUTECAP_ROWS_ALL, &items[i].routing);
+            }
+            EXPECT_STATUS(ROUTECAP_OK, items[i].status);
+        }
+        rig.open_gate();
+        for (uint32_t i = 0; i < n; i++) {
+            const RoutingPtr routing(items[i].routing);
+            ASSERT_NE(routecap_routing_poll(routing.get()), ROUTECAP_PENDING);
+            expect_right_or_missing(routing.get(), rig.shape(), 1);
+            if (!refused && status[i * std::size(positions)] == ROUTECAP_OK) {
+                EXPECT_TRUE(contents(routing.get(), rig.shape())[0][0]);
+            }
+        }
+        EXPECT_EQ(rig.bytes_in_use(), 0u);
+        expect_sum(rig.stats());
+    }
+}
+
 // A call that fails for memory changes nothing: the same call, made again, gives what it would have given.
 TEST(Allocation, calls_change_nothing_when_they_fail) {
     bool more = true;
@@ -128,6 +180,9 @@ TEST(Allocation, calls_change_nothing_when_they_fail) {
             return status;
         };
         EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_open(rig.capturer(), nullptr, &a, 1); }));
+        routecap_request several[3];
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_open(rig.capturer(), nullptr, several, 3); }));
+        EXPECT_EQ(rig.stats().requests_open, 4u);
         rig.step({{a, {1, 0, 600}}}, 0);
         rig.open_gate();
         routecap_request child = 0;

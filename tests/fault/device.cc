@@ -139,6 +139,36 @@ TEST(FailingDevice, a_lost_device_ends_nothing_but_the_capture) {
     }
 }
 
+// What a kernel of anybody does wrong shows in the next call of the driver, and from then on in all.
+TEST(FailingDevice, every_status_after_which_a_context_works_no_more_is_a_loss) {
+    // Illegal address and instruction, misaligned address, address space, program counter, stack, launch, timeout, assertion, ECC, destroyed context,
+    // deinitialized driver, unavailable device: CUresult
+    for (const int status : {700, 715, 716, 717, 718, 714, 719, 702, 710, 214, 709, 4, 46}) {
+        SCOPED_TRACE(status);
+        Rig rig;
+        const routecap_request r = rig.open();
+        rig.land(rig.step({{r, {1, 0, 4}}}));
+        fake().fail("cuLaunchKernel", 1, status);
+        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, rig.begin(4));
+        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, rig.snapshot());
+        routecap_sink sink{};
+        sink.struct_size = sizeof sink;
+        EXPECT_STATUS(ROUTECAP_OK, routecap_sink_layer(rig.capturer(), 0, &sink));
+        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, routecap_sink_bind(rig.capturer(), 0, 1, &sink));
+        rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
+    }
+}
+
+TEST(FailingDevice, managed_memory_is_no_sink) {
+    Rig rig({.shape = {.layers = 1, .k = 2, .experts = 16, .rows = 8}, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
+    routecap_sink sink{};
+    sink.struct_size = sizeof sink;
+    sink.dtype = ROUTECAP_DTYPE_I32, sink.rows = 8, sink.k = 2;
+    sink.ids = rig.device().allocate(64);
+    ASSERT_EQ(fake().mark_managed(sink.ids), 1);
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_sink_bind(rig.capturer(), 0, 1, &sink));
+}
+
 TEST(FailingDevice, two_devices_in_one_process) {
     fake().set_devices(2);
     routecap_capturer *capturers[2] = {};

@@ -675,7 +675,7 @@ void State::leave(Lock &lock) {
     while (!destructors.empty() && destructors_when == FAKE_CUDA_DESTRUCTORS_AT_ONCE) {
         const auto [destroy, user] = destructors.back();
         destructors.pop_back();
-        outside(lock, "the destructor of a user object", [&] { destroy(user); });
+        outside(lock, "the destructor of a user object", [destroy = destroy, user = user] { destroy(user); });
     }
 }
 

@@ -193,7 +193,10 @@ TEST(Received, refusals) {
              [](auto &r) { r.tokens_per_rank = 1u << 25; }, [](auto &r) { r.expanded_rows = 4; }, [](auto &r) { r.expert_alignment = 8; },
              [](auto &r) { r.reserved = 1; }, [](auto &r) { r.executed = nullptr; }, [](auto &r) { r.metadata = nullptr; },
              [](auto &r) { r.ids = nullptr; }, [](auto &r) { r.expert_ends = r.metadata; }, [](auto &r) { r.flags = ROUTECAP_RECEIVED_EXPANDED; },
-             [](auto &r) { r.flags = ROUTECAP_RECEIVED_EXPANDED, r.ids = nullptr; }})
+             [](auto &r) { r.flags = ROUTECAP_RECEIVED_EXPANDED, r.ids = nullptr; },
+             [](auto &r) { r.flags = ROUTECAP_RECEIVED_EXPANDED, r.ids = nullptr, r.rows = 0, r.expanded_rows = 4; },
+             [](auto &r) { r.flags = ROUTECAP_RECEIVED_EXPANDED, r.ids = nullptr, r.expert_ends = r.metadata, r.expanded_rows = 1u << 31; },
+             [](auto &r) { r.flags = ROUTECAP_RECEIVED_EXPANDED, r.executed = nullptr, r.rows = 0, r.expanded_rows = 4; }})
         EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, read(change));
 
     const int32_t a[] = {-1, 3, 5}, b[] = {4, -1, 6};
@@ -207,4 +210,7 @@ TEST(Received, refusals) {
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_received_merge(tables, 0, 2, merged));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_received_merge(nullptr, 2, 2, merged));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_received_merge(tables, 2, 2, nullptr));
+    const int32_t *one_is_missing[] = {a, nullptr};
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_received_merge(one_is_missing, 2, 2, merged));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_received_merge(one_is_missing, 2, 0, nullptr));
 }

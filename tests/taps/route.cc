@@ -119,14 +119,14 @@ TEST(Route, groups_bias_and_ties) {
 }
 
 TEST(Route, hash_layers) {
-    Rig rig({.shape = {.layers = 1, .k = 2, .experts = 8, .rows = 5}, .layer_provenance = {kRecomputed}});
-    const std::vector<int32_t> table = {0, 1, 2, 3, 4, 5, 7, 6, 1, 8};  // five tokens; the last has an id that is none
-    const std::vector<int64_t> tokens = {3, 0, 4, 5, -1};
+    Rig rig({.shape = {.layers = 1, .k = 2, .experts = 8, .rows = 6}, .layer_provenance = {kRecomputed}});
+    const std::vector<int32_t> table = {0, 1, 2, -1, 4, 5, 7, 6, 1, 8};  // five tokens; the second and the last have an id that is none
+    const std::vector<int64_t> tokens = {3, 0, 4, 5, -1, 1};
     rig.forward([&] {
-        EXPECT_STATUS(ROUTECAP_OK, rig.begin(5));
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(6));
         routecap_logits l{};
         l.struct_size = sizeof l;
-        l.rows = 5;
+        l.rows = 6;
         l.tokens = rig.device().upload(tokens.data(), tokens.size() * 8);
         l.tokens_dtype = ROUTECAP_DTYPE_I64;
         routecap_router router = router_of(ROUTECAP_METHOD_DEEPSEEK_V4);
@@ -136,10 +136,32 @@ TEST(Route, hash_layers) {
         EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     });
     const routecap_request r = rig.open();
-    rig.land(rig.issue({Rig::span(r, 0, 0, 5)}));
+    rig.land(rig.issue({Rig::span(r, 0, 0, 6)}));
     using Ids = std::vector<int64_t>;
-    rig.expect(r, 0, {{Ids{7, 6}}, {Ids{0, 1}}, {std::nullopt}, {std::nullopt}, {std::nullopt}});
-    EXPECT_EQ(rig.stats().cells_out_of_range, 3u);
+    rig.expect(r, 0, {{Ids{7, 6}}, {Ids{0, 1}}, {std::nullopt}, {std::nullopt}, {std::nullopt}, {std::nullopt}});
+    EXPECT_EQ(rig.stats().cells_out_of_range, 4u);
+}
+
+// Infinity, numbers below the smallest normal one, and no number: the last is below all others.
+TEST(Route, halves_of_every_kind_are_ranked) {
+    Rig rig({.shape = {.layers = 1, .k = 3, .experts = 8, .rows = 2}, .layer_provenance = {kRecomputed}});
+    const uint16_t logits[2][8] = {{0x7e00, 0xbc00, 0x0001, 0x7c00, 0x3c00, 0xfc00, 0x8001, 0x8002},   // NaN, -1, tiny, inf, 1, -inf, -tiny, -2 tiny
+                                   {0x7e00, 0xbc00, 0x7e00, 0xfc00, 0x7e00, 0x7e00, 0x8001, 0x8002}};  // three numbers above -inf
+    rig.forward([&] {
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(2));
+        routecap_logits l{};
+        l.struct_size = sizeof l;
+        l.dtype = ROUTECAP_DTYPE_F16;
+        l.logits = rig.device().upload(logits, sizeof logits);
+        l.rows = 2;
+        const routecap_router router = router_of(ROUTECAP_METHOD_TOPK);
+        EXPECT_STATUS(ROUTECAP_OK, routecap_layer_route(rig.capturer(), 0, &router, &l, rig.stream()));
+        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    });
+    const routecap_request r = rig.open();
+    rig.land(rig.issue({Rig::span(r, 0, 0, 2)}));
+    using Ids = std::vector<int64_t>;
+    rig.expect(r, 0, {{Ids{3, 4, 2}}, {Ids{6, 7, 1}}});
 }
 
 // Rows go where record would put them: live counts, index lists, rows written before.
@@ -265,7 +287,9 @@ TEST(Route, a_union_remembers) {
 }
 
 TEST(Route, refusals) {
-    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 2000, .rows = 8}, .layer_experts = {24, 2000}, .layer_provenance = {kRecomputed, kRecomputed}});
+    Rig rig({.shape = {.layers = 3, .k = 2, .experts = 2000, .rows = 8},
+             .layer_experts = {24, 2000, 66},
+             .layer_provenance = {kRecomputed, kRecomputed, kRecomputed}});
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(8));
     const std::vector<float> x(2000);
     const void *device = rig.device().upload(x.data(), x.size() * 4);
@@ -280,24 +304,42 @@ TEST(Route, refusals) {
         return routecap_layer_route(rig.capturer(), layer, &router, &logits, rig.stream());
     };
     const auto same = [](auto &, auto &) {};
-    EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, route(same, 2));
+    EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, route(same, 3));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route(same, 1));  // more experts than can be routed
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, route([](auto &r, auto &) { r.struct_size = 8; }));
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, route([](auto &, auto &l) { l.struct_size = 8; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.score = 4; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.score = -1; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.group_score = 3; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.group_score = -1; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.flags = 32; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.groups = 5, r.groups_kept = 2; }));   // 24 experts
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.groups = 4, r.groups_kept = 5; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.groups = 33, r.groups_kept = 2; }, 2));  // 66 experts
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.groups = 4; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.groups = 24, r.groups_kept = 1; }));  // one expert, k is 2
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.scale = NAN; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.floor = INFINITY; }));
     EXPECT_STATUS(ROUTECAP_ERR_DTYPE, route([&](auto &r, auto &) { r.bias = device; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &r, auto &) { r.hash_tokens = 3; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([&](auto &r, auto &) { r.hash_table = static_cast<const int32_t *>(device); }));
     EXPECT_STATUS(ROUTECAP_ERR_DTYPE, route([](auto &, auto &l) { l.dtype = ROUTECAP_DTYPE_I32; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &, auto &l) { l.logits = nullptr; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &, auto &l) { l.experts = 25; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([](auto &, auto &l) { l.experts = 1; }));
+    const auto hashed = [&](auto &r, auto &l) {
+        r = router_of(ROUTECAP_METHOD_DEEPSEEK_V4);
+        r.hash_table = static_cast<const int32_t *>(device), r.hash_tokens = 8;
+        l.logits = nullptr, l.dtype = 0;
+        l.tokens = device, l.tokens_dtype = ROUTECAP_DTYPE_I32;
+    };
+    EXPECT_STATUS(ROUTECAP_OK, route([&](auto &r, auto &l) { hashed(r, l), l.first_row = 7; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([&](auto &r, auto &l) { hashed(r, l), l.tokens = nullptr; }));
+    EXPECT_STATUS(ROUTECAP_ERR_DTYPE, route([&](auto &r, auto &l) { hashed(r, l), l.tokens_dtype = ROUTECAP_DTYPE_I16; }));
+    EXPECT_STATUS(ROUTECAP_ERR_DTYPE, route([&](auto &r, auto &l) { hashed(r, l), l.dtype = ROUTECAP_DTYPE_I32; }));
+    auto *weights = static_cast<float *>(rig.device().allocate(8));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([&](auto &r, auto &l) { hashed(r, l), l.weights = weights; }));  // of no logits
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, route([&](auto &, auto &l) { l.weights = weights, l.weights_stride = 1; }));
     EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, route([](auto &, auto &l) { l.first_row = 8; }));
     EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, route([](auto &, auto &l) { l.rows = 9; }));
     EXPECT_STATUS(ROUTECAP_OK, route([](auto &, auto &l) { l.rows = 0; }));
