@@ -92,11 +92,12 @@
  * The ABI
  * ------------------------------------------------------------------------------------------------
  * A program built against 1.x runs with every later 1.y: functions, statuses, flags and constants are only added, structs and the function table
- * only grow at their end. An experimental function is outside of what it does, not of this: it does not change under its name. If it has to
- * change, another is added, and it stays and returns an error.
+ * only grow at their end. An experimental function keeps its name and signature too, but may cease to work: it then returns an error, and another
+ * is there for what it did.
  *
  * So a program may meet what it does not know: a status (its sign says what it is), a reason, a provenance, an id space, a dtype, a bit of a probe,
- * one more outcome of a row in the stats. What could only be misunderstood by a caller with a smaller struct is an error for it instead.
+ * one more outcome of a row in the stats. Where the caller's struct has no room for what is new and the rest would be misunderstood without it, the
+ * call returns an error.
  *
  * Every struct begins with struct_size, which the caller sets to its sizeof; array arguments pass the size of one element instead. A struct
  * without an _init function begins as zeros. Of a struct that the caller fills, a smaller one of an older caller is accepted, down to what it was
