@@ -33,7 +33,7 @@ bool Workload::allowed(const char *function, int32_t status) const {
         {ROUTECAP_PARTIAL, kPartial},             {ROUTECAP_LOST, kLost},
         {ROUTECAP_PENDING, kPending},             {ROUTECAP_ERR_UNKNOWN_REQUEST, kNothingThere},
         {ROUTECAP_ERR_UNKNOWN_STEP, kNothingThere}, {ROUTECAP_ERR_OUT_OF_RANGE, kNothingThere},
-        {ROUTECAP_ERR_STATE, kNothingThere},
+        {ROUTECAP_ERR_STATE, kNothingThere},      {ROUTECAP_ERR_CONFLICT, kNothingThere},
     };
     static const std::map<std::string_view, int> documented{
         {"routecap_capturer_create", kDevice | kThread},
@@ -66,7 +66,7 @@ bool Workload::allowed(const char *function, int32_t status) const {
     if (status == ROUTECAP_ERR_NO_MEMORY) return true;
     const auto kind = kinds.find(status);
     if (kind == kinds.end()) return false;
-    // Where calls before it have failed for good a call may find nothing to work on.
+    // Where calls before it have failed for good a call may find nothing to work on, or what a begin that failed has not forgotten.
     if (kind->second == kNothingThere) return (!retry_ || lost_) && failures_ > 0;
     const auto of = documented.find(function);
     return of != documented.end() && (of->second & kind->second) != 0;

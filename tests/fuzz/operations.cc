@@ -118,8 +118,8 @@ private:
             e.requests.clear();
             progress(e);
             check_counters(e);
-            SAME(0, stats(e).bytes_in_use);
         }
+        for (Engine &e : engines_) SAME(0, stats(e).bytes_in_use);  // after all have closed: what was attached shares the pages of another
         destroy();
     }
 
