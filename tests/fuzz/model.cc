@@ -47,9 +47,9 @@ std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason) {
     return row;
 }
 
-RowPtr unite(const RowPtr &first, const RowPtr &second, bool whole) {
+RowPtr unite(const RowPtr &first, const RowPtr &second) {
     if (first == nullptr || second == nullptr) return first == nullptr ? second : first;
-    if (!first->any() && second->any() && whole) return second;
+    if (!first->any() && second->any()) return second;
     auto row = std::make_shared<Row>(*first);
     const size_t k = row->ids.size() / row->missing.size();
     for (size_t l = 0; l < row->missing.size(); l++) {
@@ -224,7 +224,7 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
             RowPtr &known = merged->content[position];
             for (size_t l = 0; known != nullptr && l < shape->cells(); l++)
                 if (known->valid(l) && wide->valid(l) && !known->same_set(*wide, l)) return merged = nullptr, ROUTECAP_ERR_CONFLICT;
-            known = unite(known, wide, false);
+            known = unite(known, wide);
         }
     return merged->status();
 }
