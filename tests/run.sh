@@ -171,7 +171,7 @@ valgrinded() {
         run "${valgrind[@]}" "build/tests/$program" --gtest_filter='-*F24*:*F27_memory*:*F34*:Sizes.*:Lifecycle.forked_child:Steps.tickets*'
     done
     run "${valgrind[@]}" build/loading/loading "$library" build/loading/copy/libroutecap.so.1
-    run "${valgrind[@]}" build/consumers/linked
+    run env LD_LIBRARY_PATH="$(dirname "$library")" "${valgrind[@]}" build/consumers/linked
     run "${valgrind[@]}" build/consumers/loaded "$library"
     run "${valgrind[@]}" build/abi_consumer "$library"
     closing

@@ -53,7 +53,7 @@ using Rows = std::map<uint64_t, RowPtr>;    // by position
 uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts);
 // A row without a valid cell, all for one reason.
 std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason);
-// Of two rows of one position the first's valid cells, then the second's, then the first's reasons; if `whole`, a first row without a valid cell
+// Of two rows of one position the first's valid cells, then the second's, then the first's reasons; but a first row without a valid cell
 // gives way to one that has some with all that it is. Either may be null.
 RowPtr unite(const RowPtr &first, const RowPtr &second);
 
