@@ -154,16 +154,17 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
 
 // The status of reading the plan's layers, which may all be there although others are missing.
 static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
-    const Shape &shape = routing.shape();
-    if (routing.status() == ROUTECAP_OK) return ROUTECAP_OK;
-    if (plan.layers == shape.layers || routing.status() == ROUTECAP_NOT_CAPTURED) return routing.poll();  // with its text
-    uint64_t valid = 0;
-    for (const Segment &segment : routing.segments())
-        for (uint64_t r = 0; r < segment.rows; r++)
-            for (uint32_t l = 0; l < plan.layers; l++) valid += Shape::valid(segment.validity(r), plan.first_layer + l);
-    if (valid == (routing.end() - routing.first()) * plan.layers) return ROUTECAP_OK;
-    return report(valid == 0 ? ROUTECAP_NOT_CAPTURED : ROUTECAP_INCOMPLETE, "cells are missing in layers [%u,%u); coverage names them",
-                  plan.first_layer, plan.first_layer + plan.layers);
+    int32_t status = routing.status();
+    if (plan.layers != routing.shape().layers && status == ROUTECAP_INCOMPLETE) {
+        uint64_t valid = 0;
+        for (const Segment &segment : routing.segments())
+            for (uint64_t r = 0; r < segment.rows; r++)
+                for (uint32_t l = 0; l < plan.layers; l++) valid += Shape::valid(segment.validity(r), plan.first_layer + l);
+        if (valid == (routing.end() - routing.first()) * plan.layers) status = ROUTECAP_OK;
+        if (valid == 0) status = ROUTECAP_NOT_CAPTURED;
+    }
+    if (status == ROUTECAP_OK) return ROUTECAP_OK;
+    return report(status, "cells are missing in layers [%u,%u); coverage names them", plan.first_layer, plan.first_layer + plan.layers);
 }
 
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask) {
