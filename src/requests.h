@@ -156,10 +156,8 @@ public:
     // A handle is the generation in the upper 32 bits and one plus the index in the lower. Generations start at the capturer's nonce, so that
     // another capturer's handles are not taken for ours. Null if the handle is not an open request's.
     Request *find(routecap_request handle) {
-        const uint32_t index = index_of(handle);
-        if (index / kChunk >= chunks_.size()) return nullptr;
-        Request &r = at(index);
-        return r.generation == handle >> 32 && r.open ? &r : nullptr;
+        Request *r = place(handle);
+        return r != nullptr && r->generation == handle >> 32 && r->open ? r : nullptr;
     }
 
     // How many are open. Any thread may ask.
@@ -169,26 +167,30 @@ public:
     // for the handle kAhead ahead; then what a change or the end of the request will, for the one kAhead / 2 ahead.
     static constexpr uint32_t kAhead = 16;
     void prefetch(routecap_request handle, bool draft) {
-        const uint32_t index = index_of(handle);
-        if (index / kChunk >= chunks_.size()) return;
-        __builtin_prefetch(&at(index), 1);
-        if (draft) __builtin_prefetch(&at(index).drafts, 1);
+        Request *request = place(handle);
+        if (request == nullptr) return;
+        __builtin_prefetch(request, 1);
+        if (draft) __builtin_prefetch(&request->drafts, 1);
     }
     void prefetch_more(routecap_request handle) {
-        const uint32_t index = index_of(handle);
-        if (index / kChunk >= chunks_.size()) return;
-        const Request &request = at(index);
-        if (request.captured) request.captured->routing.prefetch();
-        if (!request.changed) return;
-        __builtin_prefetch(&request.drafts, 1);
-        __builtin_prefetch(&request.operations, 1);
-        __builtin_prefetch(request.drafts.data(), 1);
+        const Request *request = place(handle);
+        if (request == nullptr) return;
+        if (request->captured) request->captured->routing.prefetch();
+        if (!request->changed) return;
+        __builtin_prefetch(&request->drafts, 1);
+        __builtin_prefetch(&request->operations, 1);
+        __builtin_prefetch(request->drafts.data(), 1);
     }
 
 private:
     static constexpr uint32_t kChunk = 256;
     static uint32_t index_of(routecap_request handle) { return static_cast<uint32_t>(handle) - 1; }
     Request &at(uint32_t index) { return chunks_[index / kChunk][index % kChunk]; }
+    // Where a handle's request is, or was, or another's is by now; null if nothing was ever there.
+    Request *place(routecap_request handle) {
+        const uint32_t index = index_of(handle);
+        return index / kChunk < chunks_.size() ? &at(index) : nullptr;
+    }
 
     const uint32_t max_requests_, nonce_;
     std::vector<std::unique_ptr<Request[]>> chunks_;  // addresses of requests do not change
