@@ -791,7 +791,7 @@ typedef struct routecap_received {
  *         rows beyond ranks * tokens_per_rank: another step's tokens_per_rank).
  */
 ROUTECAP_API int32_t routecap_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received,
-                                                    routecap_stream stream);
+                                            routecap_stream stream);
 
 /**
  * Merge the tables of all ranks in host memory, where no collective does: the whole rows of all tokens. Experimental, as the above.
@@ -935,7 +935,8 @@ ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routeca
  * they are recorded anew, with other weights for instance.
  *
  * The batch forms make one call of many. They return ROUTECAP_OK if every item has the status ROUTECAP_OK, otherwise ROUTECAP_PARTIAL: look
- * at the status of each item. ============================================================================================== */
+ * at the status of each item.
+ * ============================================================================================== */
 
 #define ROUTECAP_POLICY_KEEP 0 /* a valid cell is final */
 #define ROUTECAP_POLICY_REPLACE 1 /* a later row with a valid cell replaces the whole row, tag and missing cells included */
@@ -1045,7 +1046,7 @@ typedef struct routecap_missing {
     uint64_t rows;
     uint32_t first_layer;
     uint32_t layers;
-    int32_t reason; /* ROUTECAP_MISSING_* */
+    int32_t reason;    /* ROUTECAP_MISSING_* */
     uint32_t reserved; /* 0 */
 } routecap_missing;
 
@@ -1486,9 +1487,9 @@ ROUTECAP_API int32_t routecap_serialized_info(const void *data, size_t bytes, ro
 #define ROUTECAP_PIECE_ZERO 3   /* bytes of 0: padding */
 
 typedef struct routecap_piece {
-    uint64_t offset; /* in its source; 0 for ZERO */
+    uint64_t offset;   /* in its source; 0 for ZERO */
     uint64_t bytes;
-    int32_t source;  /* ROUTECAP_PIECE_* */
+    int32_t source;    /* ROUTECAP_PIECE_* */
     uint32_t reserved; /* 0 */
 } routecap_piece;
 
