@@ -94,19 +94,28 @@ public:
 
 private:
     friend class PageRef;
-    PagePool(ShapePtr shape, uint64_t budget_bytes);
+    PagePool(ShapePtr shape, uint64_t budget_bytes, bool recycles);
     void *take_memory(size_t bytes);
     static void free(Page *page);
     void give_memory(void *memory, size_t bytes);
+    bool recycled(size_t bytes) const { return recycles_ && bytes == page_bytes_; }
+    bool grow();
+    void discard_one();
 
     const ShapePtr shape_;
     const size_t page_bytes_;
     const uint64_t budget_;
+    const bool recycles_;  // standard pages are cut from blocks and used again; otherwise each is memory of its own
     std::atomic<uint64_t> used_{0};  // in pages and reserved
     std::atomic<uint64_t> peak_{0};
 
-    std::mutex mutex_;          // guards idle_
-    std::vector<void *> idle_;  // memory of standard pages: used_ and these together stay within the budget
+    // Memory of standard pages, each in one of these places unless it is in use. Guarded by mutex_.
+    std::mutex mutex_;
+    std::vector<void *> blocks_;            // all of it, until the pool's end
+    size_t pages_ = 0;                      // that the blocks hold
+    uint8_t *fresh_ = nullptr, *fresh_end_ = nullptr;  // never used, of the last block
+    std::vector<void *> idle_;              // used before: used_ and these together stay within the budget
+    std::vector<void *> discarded_;         // the same, and its memory was given back to the system
 };
 
 }  // namespace routecap

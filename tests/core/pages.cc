@@ -1,0 +1,112 @@
+// Memory for rows: what is used again, what goes back to the system, and what the budget allows of both.
+#include "pages.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <set>
+
+namespace {
+
+using namespace routecap;
+
+ShapePtr shape_of(uint32_t layers, uint32_t k) {
+    return std::make_shared<const Shape>(k, ROUTECAP_ID_SPACE_LOGICAL, std::vector<int32_t>(layers), std::vector<uint32_t>(layers, 256),
+                                         std::vector<int32_t>(layers, ROUTECAP_PROVENANCE_CAPTURED));
+}
+
+struct Pages : testing::Test {
+    ShapePtr shape = shape_of(58, 8);
+
+    PageRef make(PagePool &pool) {
+        if (!pool.reserve(pool.page_bytes())) return PageRef();
+        PageRef page = pool.make(*shape, shape->page_rows);
+        for (uint32_t r = 0; page && r < shape->page_rows; r++) EXPECT_EQ(page->validity(r)[0], 0);
+        if (page) std::memset(page->ids(0), 7, size_t{shape->page_rows} * shape->row_bytes());
+        return page;
+    }
+    std::vector<PageRef> make(PagePool &pool, size_t count) {
+        std::vector<PageRef> pages;
+        for (size_t i = 0; i < count; i++) pages.push_back(make(pool));
+        return pages;
+    }
+    static int64_t resident_bytes() {
+        int64_t all = 0, resident = 0;
+        std::ifstream("/proc/self/statm") >> all >> resident;
+        return resident * sysconf(_SC_PAGESIZE);
+    }
+};
+
+TEST_F(Pages, are_used_again) {
+    const auto pool = PagePool::create(shape, uint64_t{1} << 30);
+    const auto memory_of = [](const std::vector<PageRef> &pages) {
+        std::set<const void *> memory;
+        for (const PageRef &page : pages) memory.insert(page.get());
+        return memory;
+    };
+    std::vector<PageRef> pages = make(*pool, 500);
+    const std::set<const void *> first = memory_of(pages);
+    EXPECT_EQ(first.size(), 500u);
+    EXPECT_EQ(pool->used(), 500 * pool->page_bytes());
+    pages.clear();
+    EXPECT_EQ(pool->used(), 0u);
+    EXPECT_EQ(memory_of(make(*pool, 500)), first);
+}
+
+TEST_F(Pages, beyond_what_is_kept_go_back_to_the_system) {
+    const auto pool = PagePool::create(shape, uint64_t{1} << 30);
+    const size_t count = (size_t{160} << 20) / pool->page_bytes();
+    std::vector<PageRef> pages = make(*pool, count);
+    const int64_t full = resident_bytes();
+    pages.clear();
+    EXPECT_LT(resident_bytes(), full - (int64_t{80} << 20)) << "64 MiB of 160 are kept";
+    pages = make(*pool, count);  // what was given back can be used as well
+    EXPECT_TRUE(pages.back());
+    EXPECT_EQ(pages.back()->ids(3)[5], 7);
+}
+
+TEST_F(Pages, that_are_kept_make_room_within_the_budget) {
+    const auto pool = PagePool::create(shape, 1000 * PagePool::page_bytes(*shape, shape->page_rows));
+    make(*pool, 900);
+    const uint32_t rows = 800 * shape->page_rows;
+    ASSERT_TRUE(pool->reserve(PagePool::page_bytes(*shape, rows)));
+    const int64_t kept = resident_bytes();
+    const PageRef large = pool->make(*shape, rows);
+    ASSERT_TRUE(large);
+    EXPECT_LT(resident_bytes(), kept - (int64_t{30} << 20)) << "of the large page little was touched, and 700 pages had to go";
+    EXPECT_EQ(make(*pool, 150).size(), 150u);
+}
+
+TEST_F(Pages, end_at_the_budget_whatever_the_size_of_a_block) {
+    for (const size_t budget : {1, 2, 33, 34, 35, 100}) {
+        const auto pool = PagePool::create(shape, budget * PagePool::page_bytes(*shape, shape->page_rows) + 5);
+        for (int i = 0; i < 2; i++) {
+            const std::vector<PageRef> pages = make(*pool, budget + 1);
+            for (size_t p = 0; p < budget; p++) EXPECT_TRUE(pages[p]);
+            EXPECT_FALSE(pages[budget]);
+        }
+    }
+}
+
+TEST_F(Pages, that_are_lent_are_not_used_again) {
+    const auto lender = std::make_shared<const int>(0);
+    std::vector<uint8_t> ids(1 << 20);
+    const auto pool = PagePool::create(shape, uint64_t{1} << 30);
+    const size_t rows = (pool->page_bytes() - Page::kHeader) / shape->validity_bytes;
+    ASSERT_EQ(Page::kHeader + rows * shape->validity_bytes, pool->page_bytes()) << "a lent page as large as one of the pool's";
+    const void *lent = pool->borrow(static_cast<uint32_t>(rows), ids.data(), nullptr, nullptr, 0, lender).get();
+    EXPECT_EQ(lender.use_count(), 1);
+    const PageRef page = make(*pool);
+    EXPECT_NE(page.get(), lent);
+}
+
+TEST_F(Pages, outlive_what_made_them) {
+    auto pool = PagePool::create(shape, uint64_t{1} << 30);
+    const PageRef page = make(*pool);
+    pool.reset();
+    EXPECT_EQ(page->ids(1)[0], 7);
+}
+
+}  // namespace
