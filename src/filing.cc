@@ -70,6 +70,7 @@ void Filing::work() {
             pause = kFirst;
             continue;
         }
+        fetch_waiting();
         pause = filed != counters_.steps_landed ? kFirst : std::min(pause + pause / 4, kLongest);
         std::this_thread::sleep_for(pause);
     }
@@ -178,19 +179,53 @@ void Filing::count(const Filed &filed) {
 
 // ---- A step ---------------------------------------------------------------------------------
 
+// What a span's rows go through is in no cache. First the object is fetched that says where they go, and kAhead spans later their place in a page.
+constexpr uint32_t kAhead = 6;
+
+static void fetch_object(const Step &step, uint32_t span) {
+    if (span < step.span_count) step.spans[span].rows->prefetch();
+}
+static void fetch_place(const Step &step, uint32_t span) {
+    if (span >= step.span_count) return;
+    const StepSpan &s = step.spans[span];
+    std::lock_guard lock(s.rows->mutex);
+    s.rows->prefetch(s.position);
+}
+
+// While steps have not landed there is time for it; not at once, because the engine's thread still uses some of it when it has issued a step.
+void Filing::fetch_waiting() {
+    constexpr uint32_t kLooks = 8;  // about 100 us
+    const auto step_of = [&](const LogEntry &entry) {
+        const FileStep *what = std::get_if<FileStep>(&entry.what);
+        return what != nullptr ? &steps_.step(what->slot) : nullptr;
+    };
+    uint64_t newest = 0;
+    for (const LogEntry &entry : pending_)
+        if (const Step *step = step_of(entry)) newest = step->ticket;
+    if (newest != newest_) newest_ = newest, looks_ = 0;
+    if (++looks_ != kLooks) return;
+    for (const LogEntry &entry : pending_) {
+        const Step *step = step_of(entry);
+        if (step == nullptr || step->ticket <= fetched_) continue;
+        for (uint32_t i = 0; i < step->span_count + kAhead; i++) {
+            fetch_object(*step, i);
+            if (i >= kAhead) fetch_place(*step, i - kAhead);
+        }
+    }
+    fetched_ = newest;
+}
+
 void Filing::file(int32_t slot) {
     Step &step = steps_.step(slot);
     const SlotContents contents = backend_.contents(slot);
-    constexpr uint32_t kAhead = 6;  // spans of as many requests, whose memory is in no cache
+    const bool fetched = step.ticket <= fetched_;
+    counters_.rows_in_flight -= step.rows;
+    Filed filed;
     for (uint32_t i = 0; i < step.span_count; i++) {
-        if (i + 2 * kAhead < step.span_count) step.spans[i + 2 * kAhead].rows->prefetch();
-        if (i + kAhead < step.span_count) {
-            const StepSpan &ahead = step.spans[i + kAhead];
-            std::lock_guard lock(ahead.rows->mutex);
-            ahead.rows->prefetch(ahead.position);
-        }
-        file(step, step.spans[i], contents);
+        if (!fetched) fetch_object(step, i + 2 * kAhead), fetch_place(step, i + kAhead);
+        filed += file(step, step.spans[i], contents);
     }
+    count(filed);
     finish_tally();
     counters_.cells_conflicting += contents.conflicts;
     counters_.rows_dropped += contents.dropped;
@@ -210,7 +245,7 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
     return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
 }
 
-void Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
+Filed Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
     const uint64_t cut = std::atomic_ref(span.cut).load(std::memory_order_acquire);
     const RowSource rows = source(contents.slot, span.sink_row);
     const uint8_t *device = span.device_positions ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
@@ -235,15 +270,15 @@ void Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
 
     std::lock_guard lock(span.rows->mutex);
     span.rows->promise(span.pages);
-    counters_.rows_in_flight -= span.count;
+    Filed filed;
     if (span.speculative) {
         std::vector<uint64_t> positions;
         try {
             positions.resize(span.count);
         } catch (const std::bad_alloc &) {
             context_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-            counters_.rows_refused += span.count;
-            return;
+            filed.refused = span.count;
+            return filed;
         }
         uint64_t kept = 0;
         for (uint32_t r = 0; r < span.count; r++) kept += (positions[r] = place(r)) != RowStore::kDropped;
@@ -252,9 +287,9 @@ void Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
         } else if (span.rows->file_draft(step.ticket, span.draft_index, std::move(positions), covered, rows, step.tag)) {
             counters_.rows_provisional += kept;
         } else {
-            counters_.rows_refused += kept;
+            filed.refused = kept;
         }
-        return;
+        return filed;
     }
     // Runs of rows at consecutive positions.
     uint32_t start = 0, n = 0;
@@ -262,9 +297,9 @@ void Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
     const auto flush = [&] {
         if (n == 0) return;
         if (start < covered)
-            count(span.rows->file(first, rows.from(start), n, step.tag));
+            filed += span.rows->file(first, rows.from(start), n, step.tag);
         else
-            counters_.rows_missing += n;
+            filed.missing += n;
         if (device != nullptr) span.rows->placed(first + n);
         n = 0;
     };
@@ -277,6 +312,7 @@ void Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
         n += position != RowStore::kDropped;
     }
     flush();
+    return filed;
 }
 
 // ---- What the rows of a step lack -----------------------------------------------------------

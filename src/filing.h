@@ -115,8 +115,9 @@ public:
 private:
     void work();
     bool apply(LogEntry &entry);
+    void fetch_waiting();
     void file(int32_t slot);
-    void file(Step &step, StepSpan &span, const SlotContents &contents);
+    Filed file(Step &step, StepSpan &span, const SlotContents &contents);
     void tally(const uint8_t *ids, const uint8_t *validity);
     void finish_tally();
     void count(const Filed &filed);
@@ -137,6 +138,9 @@ private:
 
     // Only whoever files touches these.
     std::vector<LogEntry> pending_;
+    uint64_t newest_ = 0;   // of the steps that are waited for
+    uint32_t looks_ = 0;    // since it came
+    uint64_t fetched_ = 0;  // the last step whose rows' places were fetched before it landed
     std::vector<uint64_t> unwritten_, invalid_;  // of the step being filed, per layer
     uint32_t refused_at_end_ = 0;                // times that memory was refused since stop
     uint64_t tallied_ = 0;                       // rows of it

@@ -38,6 +38,7 @@ static_assert(sizeof(StepSpan) == 64);
 struct Step {
     uint64_t ticket = 0;
     uint64_t tag = 0;
+    uint64_t rows = 0;  // of its spans together
     uint32_t rows_copied = 0;
     int32_t positions_dtype = 0;  // of the positions in the slot, where spans have device positions
     uint32_t span_count = 0;
