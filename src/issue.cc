@@ -238,8 +238,11 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     if (issue.wanted > 0 && capture_->pool.reserve(issue.wanted)) issue.reserved = issue.wanted;
     for (uint32_t i = 0; i < count; i++) {
         if (i + Requests::kAhead < count) {
-            __builtin_prefetch(checked_[i + Requests::kAhead].request, 1);
+            const Request *ahead = checked_[i + Requests::kAhead].request;
+            __builtin_prefetch(ahead, 1);
             if (issue.step) __builtin_prefetch(&issue.step->spans[i + Requests::kAhead], 1);
+            if (ahead != nullptr && (issue.span(i + Requests::kAhead).flags & ROUTECAP_SPAN_SPECULATIVE) != 0)
+                __builtin_prefetch(ahead->drafts.data() + ahead->drafts.size(), 1);
         }
         const int32_t s = issue_span(issue, i);
         if (status != nullptr) status[i] = s;
@@ -252,6 +255,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
     backend_->name_slot(steps.named(), stream);
     if (to_file) {
+        issue.step->rows = issue.rows_filed;
         issue.step->rows_copied = issue.sink_rows;
         issue.step->positions_dtype = o.positions_dtype;
         backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions}, stream);
