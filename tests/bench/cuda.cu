@@ -7,6 +7,7 @@
 // A cost is a difference: runs without capture and with it alternate, and each run with it is held against the mean of its two neighbours.
 // Everything is repeated 30 times (5 with --quick). Times of the engine's thread are wall times of its calls unless called CPU time.
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 #include <routecap.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@
 
 #include "extraction.h"
 #include "measure.h"
+#include "threads.h"
 
 namespace {
 
@@ -122,6 +124,13 @@ __global__ void multiply(uint32_t iterations, uint4 *never) {
 __global__ void stamp(volatile uint32_t *word, uint32_t value) {
     *word = value;
     __threadfence_system();
+}
+
+// Has a stream write a word of the host's memory, which only the driver's own interface can.
+void write_word(cudaStream_t stream, uint64_t *word, uint64_t value) {
+    using Function = int (*)(cudaStream_t, uint64_t address, uint64_t value, unsigned flags);
+    static const auto function = reinterpret_cast<Function>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamWriteValue64_v2"));
+    if (function == nullptr || function(stream, reinterpret_cast<uint64_t>(word), value, 0) != 0) fail("cuStreamWriteValue64 fails");
 }
 
 // What begin and snapshot cannot do with less: a launch, and their bytes.
@@ -345,7 +354,7 @@ enum class Mode {
     // Limits of kInLine, which capture nothing:
     kTwoKernels,  // empty kernels in the places of begin and snapshot
     kSameMemory,  // kernels that write, or read and write, as many bytes and do nothing else
-    kProtocol,    // the same, and behind the graph what orders a copy with it: a word, an event, the copy on another stream
+    kProtocol,    // the same, and behind the graph what orders a copy with it: a word, an event, on another stream the copy and a word
 };
 
 bool captures(Mode mode) { return mode == Mode::kEager || mode == Mode::kInLine || mode == Mode::kForked || mode == Mode::kRecord; }
@@ -358,7 +367,7 @@ const char *name_of(Mode mode) {
         case Mode::kRecord: return "each layer recorded, all captured";
         case Mode::kTwoKernels: return "limit: two empty kernels";
         case Mode::kSameMemory: return "limit: two kernels that move the bytes";
-        case Mode::kProtocol: return "limit: the same, a word, an event, a copy";
+        case Mode::kProtocol: return "limit: the same, an event, a copy, two words";
         default: return "without capture";
     }
 }
@@ -420,15 +429,21 @@ public:
             if (calls != nullptr) calls->issue.push_back(used);
         }
     }
-    // What no protocol of this kind can do without: the word that the next replay reads, and the rows' copy behind this one.
+    // What no protocol of this kind can do without: the word that the next replay reads, and behind this one the rows' copy and a word that says
+    // that they have come.
     void order_copy() {
-        const size_t bytes = cells() * (shape_.k * (shape_.experts > 256 ? 2 : 1)) + batch_.rows * ((shape_.layers + 7) / 8);
-        if (landed_ == nullptr) CUDA(cudaMallocHost(&landed_.value, bytes));
+        if (landed_ == nullptr) CUDA(cudaMallocHost(&landed_.value, batch_.rows * row_bytes()));
         CUDA(cudaMemsetAsync(bytes_, 0, 4, main_));
         CUDA(cudaEventRecord(fork_, main_));
         CUDA(cudaStreamWaitEvent(branch_, fork_, 0));
-        CUDA(cudaMemcpyAsync(landed_, bytes_, bytes, cudaMemcpyDeviceToHost, branch_));
+        CUDA(cudaMemcpyAsync(landed_, bytes_, batch_.rows * row_bytes(), cudaMemcpyDeviceToHost, branch_));
+        write_word(branch_, arrived_, ++copies_);
     }
+    const uint8_t *landed_rows() const { return landed_; }
+    size_t row_bytes() const { return shape_.layers * (shape_.k * (shape_.experts > 256 ? 2 : 1)) + (shape_.layers + 7) / 8; }
+    // The last copy that was ordered, and the last that has come.
+    uint64_t copies() const { return copies_; }
+    const uint64_t *arrived() const { return arrived_; }
     // The spans of the step-th step since the requests were opened. Outside the timing of issue: an engine has them already.
     void arrange(uint64_t step, uint32_t flags = 0) {
         for (routecap_span &span : spans_) span.position = step * batch_.share(), span.flags = flags;
@@ -634,75 +649,10 @@ private:
     Owned<int32_t *, cudaFree> own_buffers_;
     Owned<uint8_t *, cudaFree> bytes_;  // of kSameMemory: cells of 16 bytes, then of 8
     Owned<uint8_t *, cudaFreeHost> landed_;
+    uint64_t copies_ = 0;
+    PinnedArray<uint64_t> arrived_{1};
     Owned<routecap_capturer *, routecap_capturer_destroy> capturer_;
     std::map<Mode, Graph> graphs_;
-};
-
-// ---- What passes between threads -------------------------------------------------------------------------------------
-
-// All that has to pass from an engine's thread to one that files rows, whatever the library: of each request a line of its own is looked up and
-// changed at both calls, and one line is written that the other thread has read last. Nothing is decided and no memory asked for.
-class Handover {
-public:
-    explicit Handover(uint32_t requests) : own_(requests), spans_(requests), ends_(requests), filer_([this] { file(); }) {}
-    ~Handover() {
-        given_.store(UINT32_MAX, std::memory_order_release);
-        filer_.join();
-    }
-    void issue(const std::vector<routecap_span> &spans) {
-        for (size_t i = 0; i < own_.size(); i++) {
-            ahead(i, spans_);
-            const routecap_span &span = spans[i];
-            own_[i] = {span.request, span.position + span.rows, own_[i].words[2] + 1};
-            spans_[i] = {span.request, span.position, span.rows, span.sink_row, own_[i].words[2]};
-        }
-        give();
-    }
-    void finish(std::vector<routecap_finish_item> &items) {
-        for (size_t i = 0; i < own_.size(); i++) {
-            ahead(i, ends_);
-            items[i].routing = reinterpret_cast<routecap_routing *>(&own_[i]);
-            own_[i].words[0] += 1;
-            ends_[i] = {items[i].request, items[i].rows, own_[i].words[1]};
-        }
-        give();
-    }
-    // Until the other thread has read it all.
-    void wait() const {
-        while (taken_.load(std::memory_order_acquire) != given_.load(std::memory_order_relaxed)) std::this_thread::yield();
-    }
-
-private:
-    struct alignas(64) Line {
-        uint64_t words[8];
-    };
-    using Lines = std::vector<Line>;
-    void ahead(size_t i, Lines &lines) {
-        constexpr size_t kAhead = 16;
-        if (i + kAhead >= lines.size()) return;
-        __builtin_prefetch(&own_[i + kAhead], 1);
-        __builtin_prefetch(&lines[i + kAhead], 1);
-    }
-    void give() { given_.fetch_add(1, std::memory_order_release); }
-    void file() {
-        for (uint32_t seen = 0;;) {
-            const uint32_t given = given_.load(std::memory_order_acquire);
-            if (given == UINT32_MAX) return;
-            if (given == seen) {
-                std::this_thread::sleep_for(std::chrono::microseconds(5));
-                continue;
-            }
-            uint64_t sum = 0;
-            for (const Lines *lines : {&spans_, &ends_})
-                for (const Line &line : *lines) sum += line.words[0];
-            asm volatile("" : : "r"(sum));
-            taken_.store(seen = given, std::memory_order_release);
-        }
-    }
-
-    Lines own_, spans_, ends_;
-    std::atomic<uint32_t> given_{0}, taken_{0};
-    std::thread filer_;
 };
 
 // ---- What is made of samples ----------------------------------------------------------------------------------------
@@ -799,7 +749,7 @@ void engine_thread(Report &report, const Workload &workload) {
         std::vector<routecap_accept_item> accepts(n);
         std::vector<routecap_finish_item> finishes(n);
         struct Samples {
-            std::vector<double> calls, issue, accept, finish, all, all_cpu;
+            std::vector<double> calls, issue, accept, finish, all, all_cpu;  // the limit's `all` has no accept
         } samples[std::size(kinds)], least;
         Handover handover(n);
         for (int i = -4; i < repetitions * 4; i++) {
@@ -842,6 +792,8 @@ void engine_thread(Report &report, const Workload &workload) {
             engine.forward(Mode::kSameMemory);
             const double calls = timed([&] { engine.order_copy(); }, clock), issue = timed([&] { handover.issue(engine.spans()); }, clock);
             handover.wait();
+            const double accept = timed([&] { handover.accept(accepts); }, clock);
+            handover.wait();
             const double finish = timed([&] { handover.finish(finishes); }, clock);
             handover.wait();
             engine.synchronize();
@@ -850,6 +802,7 @@ void engine_thread(Report &report, const Workload &workload) {
             if (cpu) continue;
             least.calls.push_back(calls);
             least.issue.push_back(issue);
+            least.accept.push_back(accept);
             least.finish.push_back(finish);
         }
         const std::string group = "Engine's thread, " + std::to_string(n) + " requests of one row, begin and snapshot in the graph";
@@ -864,9 +817,10 @@ void engine_thread(Report &report, const Workload &workload) {
         }
         report.add(group, "limit: the driver's calls", p, "us", estimate(least.calls));
         report.add(group, "limit: lines of issue", p, "us", estimate(least.issue));
+        report.add(group, "limit: lines of accept", p, "us", estimate(least.accept));
         report.add(group, "limit: lines of finish", p, "us", estimate(least.finish));
-        report.add(group, "limit: all", p, "us", estimate(least.all));
-        report.add(group, "limit: all, CPU time", p, "us", estimate(least.all_cpu));
+        report.add(group, "limit: all but accept", p, "us", estimate(least.all));
+        report.add(group, "limit: all but accept, CPU time", p, "us", estimate(least.all_cpu));
     }
 }
 
@@ -895,13 +849,16 @@ void landing(Report &report, const Workload &workload) {
         const Event end;
         std::vector<double> polled, waited;
 
+        const auto await = [](const Event &event) {
+            for (cudaError_t e = cudaErrorNotReady; e == cudaErrorNotReady;)
+                if (e = cudaEventQuery(event); e != cudaErrorNotReady) CUDA(e);
+        };
         // The engine's thread polls the forward's event, then the step.
         const auto poll = [&] {
             engine.forward(Mode::kForked);
             CUDA(cudaEventRecord(end, engine.stream()));
             const routecap_step step = engine.issue();
-            for (cudaError_t e = cudaErrorNotReady; e == cudaErrorNotReady;)
-                if (e = cudaEventQuery(end); e != cudaErrorNotReady) CUDA(e);
+            await(end);
             const double start = wall_us();
             int32_t status = ROUTECAP_PENDING;
             while (status == ROUTECAP_PENDING) status = routecap_step_poll(engine.capturer(), step);
@@ -941,6 +898,24 @@ void landing(Report &report, const Workload &workload) {
         };
         sample(polled, poll);
         sample(waited, wait);
+
+        // The limits: from the same moment to rows in the host's memory, and to rows that another thread has found and copied.
+        std::vector<double> arrived, copied;
+        const auto limit = [&](std::vector<double> &samples, auto done) {
+            for (int i = -8; i < steps; i++) {
+                engine.forward(Mode::kProtocol);
+                CUDA(cudaEventRecord(end, engine.stream()));
+                await(end);
+                const double used = timed([&] { while (!done(engine.copies())) {} });
+                if (i >= 0) samples.push_back(used);
+            }
+        };
+        engine.prepare(Mode::kProtocol);
+        limit(arrived, [&](uint64_t copy) { return __atomic_load_n(engine.arrived(), __ATOMIC_ACQUIRE) == copy; });
+        {
+            const Filer filer(engine.arrived(), engine.landed_rows(), engine.row_bytes(), n, decode ? n : 4);
+            limit(copied, [&](uint64_t copy) { return filer.filed(copy); });
+        }
         const std::string group =
             "Landing: from the end of the forward to readable rows, n=" + std::to_string(n) + ", " + std::to_string(steps) + " steps";
         const std::string p = parameters(Shape{}, n);
@@ -953,6 +928,8 @@ void landing(Report &report, const Workload &workload) {
         };
         add("the engine's thread polls", polled, decode ? "target 60" : "target 800");
         add("another thread waits", waited, "");
+        add("limit: rows have come", arrived, "");
+        add("limit: found and copied by another thread", copied, "");
     }
 }
 
