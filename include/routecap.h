@@ -870,7 +870,7 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
  *
  * A span of an unknown or closed request, or one whose pages exceed the budget, is skipped and counted; the others are not affected, and
  * the call returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing. Rows that meet a page
- * shared with a routing or another request may also be refused later, where it has to be copied.
+ * shared with a routing or another request may also be refused later, where it has to be copied; what is there then stays.
  *
  * Each forward fills one slot, which is free again once its step was filed. The slot is chosen by the issue or discard before the forward
  * or, if it is not captured, by its begin. If none was free then, the step is lost: it has a ticket and has landed, all its rows are

@@ -297,6 +297,24 @@ TEST_F(Budget, replaced_rows_do_not_complete_a_page) {
     rig.expect(r, 0, expected);
 }
 
+// The same where rows are to be replaced: those that are there stay, whole.
+TEST_F(Budget, rows_that_find_no_memory_replace_nothing) {
+    const routecap_request r = rig.open(ROUTECAP_POLICY_REPLACE);
+    step(r, 1, 0, 5, ROUTECAP_OK, 0, 100);
+    EXPECT_EQ(step(rig.open(), 1, 0, 3 * kRows), 4);
+    const RoutingPtr shared(rig.extract(r, 0, 5, ROUTECAP_OK));
+    rig.forward([&] {  // a layer of it silent
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(2));
+        for (uint32_t l = 1; l < kShape.layers; l++) rig.record_tokens(l, {{2, 1, 2}});
+        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    });
+    rig.issue({Rig::span(r, 1, 0, 2)});
+    rig.open_gate();
+    EXPECT_EQ(rig.stats().rows_refused, 2u);
+    EXPECT_EQ(rig.stats().rows_in_flight, 0u);
+    rig.expect(r, 0, routed_rows(kShape, 1, 0, 5));
+}
+
 TEST_F(Budget, a_copy_takes_its_own_size) {
     const routecap_request r = rig.open();
     EXPECT_EQ(step(r, 1, 0, 100), 1);
