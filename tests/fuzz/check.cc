@@ -65,7 +65,7 @@ void coverage(const routecap_coverage &expected, const std::vector<routecap_miss
     }
 }
 
-uint64_t rows(const routecap_routing *routing, const model::Routing &expected, const std::function<void(uint64_t, size_t)> &missed) {
+uint64_t rows(const routecap_routing *routing, const model::Routing &expected, const Refused &refused) {
     routecap_view view{};
     view.struct_size = sizeof view;
     SAME_STATUS(ROUTECAP_OK, routecap_routing_view(routing, &view));
@@ -78,7 +78,7 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected, c
     SAME(shape.id_space, view.id_space);
     SAME(expected.first, view.first);
     SAME(expected.rows, view.rows);
-    if (!missed) SAME(expected.status() == ROUTECAP_OK, view.complete);
+    if (!refused) SAME(expected.status() == ROUTECAP_OK, view.complete);
     for (size_t l = 0; l < shape.cells(); l++) {
         SAME(shape.layers[l].index, view.layer_map[l]);
         SAME(shape.layers[l].experts, view.layer_experts[l]);
@@ -97,23 +97,23 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected, c
                 const bool valid =
                     segment.ids != nullptr && (segment.validity == nullptr || (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0);
                 const bool wanted = has != nullptr && has->valid(l);
-                if (valid != wanted) {
-                    if (wanted && missed) {
-                        missed(position, l);
-                        continue;
-                    }
-                    fail("row %" PRIu64 " layer %zu is %s", position, l, valid ? "there and should be missing" : "missing");
-                }
                 const auto id = [&](size_t c) {
                     return shape.id_bytes() == 1 ? static_cast<const uint8_t *>(segment.ids)[at + c]
                                                  : static_cast<const uint16_t *>(segment.ids)[at + c];
                 };
+                if (valid != wanted) {
+                    if (!refused) fail("row %" PRIu64 " layer %zu is %s", position, l, valid ? "there and should be missing" : "missing");
+                    std::vector<int64_t> ids;
+                    for (size_t c = 0; valid && c < shape.k; c++) ids.push_back(id(c));
+                    refused(position, l, ids);
+                    continue;
+                }
                 if (!valid) {
                     const int reason = has != nullptr ? has->missing[l] : ROUTECAP_MISSING_ABSENT;
                     const int says = segment.ids == nullptr                                                      ? reason
                                      : (id(0) >= ROUTECAP_MISSING_ABSENT && id(0) <= ROUTECAP_MISSING_DUPLICATE) ? id(0)
                                                                                                                  : ROUTECAP_MISSING_UNWRITTEN;
-                    if (!missed && segment.ids != nullptr && says != reason)
+                    if (!refused && segment.ids != nullptr && says != reason)
                         fail("row %" PRIu64 " layer %zu is missing for reason %d instead of %d", position, l, says, reason);
                     continue;
                 }
@@ -122,7 +122,7 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected, c
                     if (id(c) != has->ids[l * shape.k + c])
                         fail("row %" PRIu64 " layer %zu column %zu is %d instead of %d", position, l, c, id(c), has->ids[l * shape.k + c]);
             }
-            if (!missed && has != nullptr && has->any()) {
+            if (!refused && has != nullptr && has->any()) {
                 const uint64_t tag = segment.tags != nullptr ? segment.tags[r] : segment.tag;
                 if (tag != has->tag) fail("row %" PRIu64 " has the tag %" PRIu64 " instead of %" PRIu64, position, tag, has->tag);
             }

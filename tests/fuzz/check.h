@@ -29,10 +29,10 @@ void coverage(const routecap_coverage &expected, const std::vector<routecap_miss
 
 // All that a routing shows: status, view, coverage, and whether its serialised form is that of the model.
 void routing(const routecap_routing *routing, const model::Routing &expected);
-// The rows of its view alone, the cheapest whole comparison. `missed` is called for a cell that should be there and is reported as missing; without
-// it that is a failure too. Returns how many valid cells were compared.
-uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
-              const std::function<void(uint64_t position, size_t layer)> &missed = {});
+// The rows of its view alone, the cheapest whole comparison. `refused` is called for a cell that is missing and should be there (no ids), or is there
+// and should be missing (k ids): rows may have been refused for memory. Without it that is a failure. Returns how many valid cells were compared.
+using Refused = std::function<void(uint64_t position, size_t layer, const std::vector<int64_t> &ids)>;
+uint64_t rows(const routecap_routing *routing, const model::Routing &expected, const Refused &refused = {});
 
 // Copies out, into a buffer with guards, and compares all of it. `read` is the status that reading has by itself, `expected` what the model then has
 // read.

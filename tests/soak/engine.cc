@@ -500,17 +500,28 @@ bool Engine::compare_next() {
 
 void Engine::compare(Result result) {
     examined = result.sequence.get();
-    // Under pressure rows may be refused where they meet a page that is shared; that they were is counted, and looked at in the end.
-    const std::function<void(uint64_t, size_t)> refused = [this](uint64_t, size_t) { cells_refused_++; };
-    const std::function<void(uint64_t, size_t)> missed = shape_.pages != 0 ? refused : nullptr;
+    // Under pressure rows may be refused where they meet a page that is shared; that they were is counted, and looked at in the end. Where they should
+    // have replaced others these stay, which were of the same token.
+    const check::Refused any = [&](uint64_t position, size_t layer, const std::vector<int64_t> &ids) {
+        if (ids.empty()) {
+            cells_refused_++;
+            return;
+        }
+        totals_.cells_kept++;
+        std::vector<int64_t> right(shape_.k);
+        route(shape_, result.sequence->tokens[position], static_cast<uint32_t>(layer), false, right.data());
+        if (shape_.policy != ROUTECAP_POLICY_REPLACE || ids != right)
+            check::fail("row %llu layer %zu is there and should be missing", ull(position), layer);
+    };
+    const check::Refused refused = shape_.pages != 0 ? any : nullptr;
     const auto all = [&](routecap_routing *routing, const model::Routing &expected, bool thoroughly) {
-        if (thoroughly && !missed) check::routing(routing, expected);
-        const uint64_t compared = check::rows(routing, expected, missed);
+        if (thoroughly && !refused) check::routing(routing, expected);
+        const uint64_t compared = check::rows(routing, expected, refused);
         totals_.cells_compared += compared;
         return compared;
     };
     const int32_t status = routecap_routing_wait(result.routing, -1);
-    if (!missed || status < 0) check::status("wait", result.expected->status(), status);
+    if (!refused || status < 0) check::status("wait", result.expected->status(), status);
     all(result.routing, *result.expected, result.sequence->number % 4 == 0);
     totals_.cells += result.expected->rows * shape_.layers;
     totals_.routings++;
@@ -527,7 +538,7 @@ void Engine::compare(Result result) {
         routecap_routing *merged = nullptr;
         const int32_t same = model::merge(expected, united);
         const int32_t merging = routecap_routing_merge(routings.data(), routings.size(), 0, &merged);
-        if (!missed) check::status("merge", same, merging);
+        if (!refused) check::status("merge", same, merging);
         if (merged != nullptr && united != nullptr) all(merged, *united, false);
         routecap_routing_free(merged);
         for (const auto &[routing, same_part] : result.parts) routecap_routing_free(routing);

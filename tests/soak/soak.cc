@@ -133,6 +133,7 @@ int main(int argc, char **argv) {
         {"cells_compared", totals.cells_compared},
         {"cells_compared_while_running", totals.live_cells_compared},
         {"cells_refused_for_memory", totals.cells_refused},
+        {"cells_not_replaced_for_memory", totals.cells_kept},
         {"cells_wrong", 0},  // else it had ended
         {"cells_unexpectedly_missing", 0},
         {"budget_peak_bytes", totals.bytes_peak},
