@@ -226,12 +226,12 @@ private:
 // Between the blocks of one launch, in the memory of the device.
 struct Blocks {
     uint32_t started, occupying, decided;
+    uint32_t release;  // written by the host. Blocks that look at the host's memory make every other kernel wait when it ends
 };
-// Between those blocks and the host, in the host's memory.
+// From those blocks to the host, in the host's memory.
 struct Word {
     uint32_t occupying;  // blocks that stay, once settled
     uint32_t settled;
-    uint32_t release;
     uint32_t expired;
 };
 
@@ -258,12 +258,12 @@ __global__ void __launch_bounds__(1024, 2) occupy(Blocks *blocks, volatile Word 
             __threadfence_system();
             word->settled = 1;
         }
-        while (stay && word->release == 0) {
+        while (stay && *static_cast<volatile uint32_t *>(&blocks->release) == 0) {
             if (now_ns() - start >= limit_ns) {
                 word->expired = 1;
                 break;
             }
-            __nanosleep(200'000);
+            __nanosleep(1000);
         }
     }
     __syncthreads();
@@ -276,7 +276,7 @@ public:
         CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, occupy, 1024, 0));
         if (per_sm != 2) fail("an SM holds " + std::to_string(per_sm) + " blocks of 1024 threads, not 2");
     }
-    ~Occupier() { *release_word() = 1; }
+    ~Occupier() { let_go(); }
 
     // From here to release nothing may synchronize with the whole device.
     void start() {
@@ -293,19 +293,19 @@ public:
             fail(std::to_string(word->occupying) + " blocks occupy SMs, not " + std::to_string(2 * (sms_ - free_)));
     }
     void release() {
-        *release_word() = 1;
+        let_go();
         CUDA(cudaStreamSynchronize(stream_));
         if (const volatile Word *word = word_; word->expired != 0) fail("the blocks that occupy SMs left before they were released");
     }
 
 private:
     static constexpr uint64_t kLimitNs = 120'000'000'000;
-    volatile uint32_t *release_word() { return &word_.value->release; }
+    void let_go() { CUDA(cudaMemsetAsync(&blocks_.value->release, 1, sizeof blocks_.value->release, letting_go_)); }
 
     int sms_, free_;
     DeviceArray<Blocks> blocks_;
     PinnedArray<Word> word_;
-    Stream stream_;
+    Stream stream_, letting_go_;
 };
 
 // ---- The engine -----------------------------------------------------------------------------------------------------
@@ -680,18 +680,18 @@ struct Added {
     Calls calls;
 };
 
-// Runs of `steps` steps, those of each of `modes` between two of `base`, so many times.
+// Runs of `steps` steps, those of each of `modes` between two of `base`.
 struct Comparison {
     std::vector<double> base;
     std::map<Mode, Added> added;
 };
-Comparison compare(Engine &engine, Mode base, const std::vector<Mode> &modes, int steps, int times = repetitions) {
+Comparison compare(Engine &engine, Mode base, const std::vector<Mode> &modes, int steps) {
     Comparison c;
     engine.prepare(base);
     for (const Mode mode : modes) engine.prepare(mode);
     for (const Mode mode : modes) engine.run(mode, steps);
     double before = engine.run(base, steps);
-    for (int i = 0; i < times; i++) {
+    for (int i = 0; i < repetitions; i++) {
         for (const Mode mode : modes) {
             Added &added = c.added[mode];
             const double with = engine.run(mode, steps, &added.calls);
@@ -1004,10 +1004,9 @@ void limits(Report &report, const Workload &workload) {
     host_to_host("256 MiB", parameter("bytes", kLarge), kLarge);
 }
 
-// The decode step where another kernel holds all SMs but eight, its work scaled to last as long. What such a device takes for the same work changes
-// from moment to moment: the runs are short and many.
+// The decode step where another kernel holds all SMs but eight, its work scaled to last as long.
 void few_sms(Report &report, Workload &workload) {
-    constexpr int kFree = 8, kSteps = 10, kTimes = 6;
+    constexpr int kFree = 8, kSteps = 60;
     constexpr uint32_t kRows = 256;
     Occupier occupier(workload.sms(), kFree);
     occupier.start();
@@ -1018,7 +1017,7 @@ void few_sms(Report &report, Workload &workload) {
         // What allocates or loads code does so here: it might wait for the whole device.
         for (const Mode mode : {Mode::kNone, Mode::kForked}) engine.prepare(mode), engine.run(mode, kSlots);
         occupier.start();
-        const Comparison c = compare(engine, Mode::kNone, {Mode::kForked}, kSteps, kTimes * repetitions);
+        const Comparison c = compare(engine, Mode::kNone, {Mode::kForked}, kSteps);
         occupier.release();
         const Added &added = c.added.at(Mode::kForked);
         const std::string group = "Device time added to a decode step, n=" + std::to_string(kRows) + ", " + std::to_string(kFree) + " of " +
