@@ -54,7 +54,7 @@ done
 breaks operations "everything is reported missing" src/rows.cc \
     's/std::memcpy\(to, source\.from\(r\)\.validity, shape_->validity_bytes\);/std::memset(to, 0, shape_->validity_bytes);/'
 breaks operations "rows of another are taken" src/filing.cc \
-    's/const RowSource rows = source\(contents\.slot, span\.sink_row\);/const RowSource rows = source(contents.slot, span.sink_row / 2 * 2);/'
+    's|const RowSource rows = source\(contents\.slot, span\.sink_row\);|const RowSource rows = source(contents.slot, span.sink_row / 2 * 2);|'
 breaks operations "a span's status is lost" src/issue.cc \
     's/if \(status != nullptr\) status\[i\] = s;/if (status != nullptr \&\& i != 1) status[i] = s;/'
 breaks operations "a truncate is forgotten" src/changing.cc \
