@@ -7,8 +7,8 @@
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
+#include "page_blocks.h"
 #include "shape.h"
 
 namespace routecap {
@@ -74,7 +74,6 @@ public:
     static std::shared_ptr<PagePool> unlimited(ShapePtr shape);
     PagePool(const PagePool &) = delete;
     PagePool &operator=(const PagePool &) = delete;
-    ~PagePool();
 
     // What a page of this many rows takes from the budget.
     static size_t page_bytes(const Shape &shape, uint64_t rows);
@@ -99,23 +98,17 @@ private:
     static void free(Page *page);
     void give_memory(void *memory, size_t bytes);
     bool recycled(size_t bytes) const { return recycles_ && bytes == page_bytes_; }
-    bool grow();
-    void discard_one();
+    bool release_idle(size_t keep);
 
     const ShapePtr shape_;
     const size_t page_bytes_;
     const uint64_t budget_;
-    const bool recycles_;  // standard pages are cut from blocks and used again; otherwise each is memory of its own
+    const bool recycles_;            // standard pages come from blocks_; otherwise each is memory of its own
     std::atomic<uint64_t> used_{0};  // in pages and reserved
     std::atomic<uint64_t> peak_{0};
 
-    // Memory of standard pages, each in one of these places unless it is in use. Guarded by mutex_.
-    std::mutex mutex_;
-    std::vector<void *> blocks_;            // all of it, until the pool's end
-    size_t pages_ = 0;                      // that the blocks hold
-    uint8_t *fresh_ = nullptr, *fresh_end_ = nullptr;  // never used, of the last block
-    std::vector<void *> idle_;              // used before: used_ and these together stay within the budget
-    std::vector<void *> discarded_;         // the same, and its memory was given back to the system
+    std::mutex mutex_;  // guards blocks_
+    PageBlocks blocks_;     // where memory is taken or given back, used_ and its idle ones together stay within the budget
 };
 
 }  // namespace routecap
