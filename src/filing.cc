@@ -173,6 +173,9 @@ void Filing::count(const Filed &filed) {
     counters_.rows_missing += filed.missing;
     counters_.rows_refused += filed.refused;
     counters_.rows_rejected += filed.rejected;
+    counters_.rows_late += filed.late;
+    counters_.rows_unplaced += filed.unplaced;
+    counters_.rows_provisional += filed.provisional;
     counters_.rows_overlapped += filed.overlapped;
     counters_.rows_mismatched += filed.mismatched;
 }
@@ -188,8 +191,8 @@ static void fetch_object(const Step &step, uint32_t span) {
 static void fetch_place(const Step &step, uint32_t span) {
     if (span >= step.span_count) return;
     const StepSpan &s = step.spans[span];
-    std::lock_guard lock(s.rows->mutex);
-    s.rows->prefetch(s.position);
+    const std::unique_lock lock(s.rows->mutex, std::try_to_lock);
+    if (lock) s.rows->prefetch(s.position);
 }
 
 // While steps have not landed there is time for it; not at once, because the engine's thread still uses some of it when it has issued a step.
@@ -207,6 +210,7 @@ void Filing::fetch_waiting() {
     for (const LogEntry &entry : pending_) {
         const Step *step = step_of(entry);
         if (step == nullptr || step->ticket <= fetched_) continue;
+        if (backend_.landed(std::get<FileStep>(entry.what).slot)) return;
         for (uint32_t i = 0; i < step->span_count + kAhead; i++) {
             fetch_object(*step, i);
             if (i >= kAhead) fetch_place(*step, i - kAhead);
@@ -219,12 +223,12 @@ void Filing::file(int32_t slot) {
     Step &step = steps_.step(slot);
     const SlotContents contents = backend_.contents(slot);
     const bool fetched = step.ticket <= fetched_;
-    counters_.rows_in_flight -= step.rows;
     Filed filed;
     for (uint32_t i = 0; i < step.span_count; i++) {
         if (!fetched) fetch_object(step, i + 2 * kAhead), fetch_place(step, i + kAhead);
         filed += file(step, step.spans[i], contents);
     }
+    counters_.rows_in_flight -= step.rows;
     count(filed);
     finish_tally();
     counters_.cells_conflicting += contents.conflicts;
@@ -252,12 +256,13 @@ Filed Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
     const uint32_t covered = std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
 
     // Where row r goes; kDropped if it goes nowhere, which is counted.
+    Filed filed;
     const auto place = [&](uint32_t r) {
         const uint64_t position = device == nullptr ? span.position + r : position_of(device, step.positions_dtype, span.sink_row + r);
         if (device != nullptr && (position < span.position || position >= span.position_end)) {
-            counters_.rows_unplaced++;
+            filed.unplaced++;
         } else if (position >= cut) {
-            counters_.rows_late++;
+            filed.late++;
         } else {
             if (r < covered)
                 tally(rows.from(r).ids, rows.from(r).validity);
@@ -270,7 +275,6 @@ Filed Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
 
     std::lock_guard lock(span.rows->mutex);
     span.rows->promise(span.pages);
-    Filed filed;
     if (span.speculative) {
         std::vector<uint64_t> positions;
         try {
@@ -285,7 +289,7 @@ Filed Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
         if (kept == 0) {
             context_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
         } else if (span.rows->file_draft(step.ticket, span.draft_index, std::move(positions), covered, rows, step.tag)) {
-            counters_.rows_provisional += kept;
+            filed.provisional = kept;
         } else {
             filed.refused = kept;
         }

@@ -27,17 +27,22 @@ struct RowSource {
     }
 };
 
-// What became of rows. A row is delivered, missing (no valid cell), refused (no memory) or rejected (a draft).
+// What became of rows. A row is delivered, missing (no valid cell), refused (no memory), rejected (a draft), late, without a place, or provisional (a
+// draft that waits).
 struct Filed {
     uint64_t delivered = 0;
     uint64_t missing = 0;
     uint64_t refused = 0;
     uint64_t rejected = 0;
+    uint64_t late = 0;
+    uint64_t unplaced = 0;
+    uint64_t provisional = 0;
     uint64_t overlapped = 0;  // of the delivered
     uint64_t mismatched = 0;  // of the overlapped
 
     Filed &operator+=(const Filed &o) {
         delivered += o.delivered, missing += o.missing, refused += o.refused, rejected += o.rejected;
+        late += o.late, unplaced += o.unplaced, provisional += o.provisional;
         overlapped += o.overlapped, mismatched += o.mismatched;
         return *this;
     }
