@@ -102,7 +102,8 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected, c
                                                  : static_cast<const uint16_t *>(segment.ids)[at + c];
                 };
                 if (valid != wanted) {
-                    if (!refused) fail("row %" PRIu64 " layer %zu is %s", position, l, valid ? "there and should be missing" : "missing");
+                    if (!refused || (valid && (has == nullptr || !has->any())))
+                        fail("row %" PRIu64 " layer %zu is %s", position, l, valid ? "there and should be missing" : "missing");
                     std::vector<int64_t> ids;
                     for (size_t c = 0; valid && c < shape.k; c++) ids.push_back(id(c));
                     refused(position, l, ids);

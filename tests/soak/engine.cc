@@ -507,7 +507,7 @@ void Engine::compare(Result result) {
             cells_refused_++;
             return;
         }
-        totals_.cells_kept++;
+        cells_kept_++;
         std::vector<int64_t> right(shape_.k);
         route(shape_, result.sequence->tokens[position], static_cast<uint32_t>(layer), false, right.data());
         if (shape_.policy != ROUTECAP_POLICY_REPLACE || ids != right)
@@ -642,8 +642,8 @@ void Engine::compare_counters() {
         if (s.rows_delivered > m.rows_delivered || s.rows_missing > m.rows_missing || s.rows_rejected > m.rows_rejected)
             check::fail("more rows were filed than issued");
         SAME(m.rows_delivered + m.rows_missing + m.rows_rejected, s.rows_delivered + s.rows_missing + s.rows_rejected + s.rows_late);
-    } else if (cells_refused_ > 0 && s.rows_refused <= m.rows_refused && !attached_) {  // attached rows may be refused too, and are not counted
-        check::fail("%llu cells are missing, and no row was refused when it landed", ull(cells_refused_));
+    } else if (cells_refused_ + cells_kept_ > 0 && s.rows_refused <= m.rows_refused && !attached_) {  // attached rows may be refused too, and are not counted
+        check::fail("%llu cells are missing or not replaced, and no row was refused when it landed", ull(cells_refused_ + cells_kept_));
     }
     if (s.bytes_in_use > s.bytes_budget) check::fail("%llu bytes are in use of %llu", ull(s.bytes_in_use), ull(s.bytes_budget));
     totals_.rows_issued += shape_.pages == 0 ? s.rows_issued : 0;
@@ -653,6 +653,7 @@ void Engine::compare_counters() {
     totals_.steps_lost += s.steps_lost;
     totals_.bytes_peak = std::max(totals_.bytes_peak, s.bytes_peak);
     totals_.cells_refused += cells_refused_;
+    totals_.cells_kept += cells_kept_;
 }
 
 }  // namespace soak

@@ -150,7 +150,7 @@ private:
     std::deque<Result> results_;
 
     std::deque<Result> prefixes_;  // of finished sequences, to be used again
-    std::atomic<uint64_t> cells_refused_{0};
+    std::atomic<uint64_t> cells_refused_{0}, cells_kept_{0};
 };
 
 }  // namespace soak
