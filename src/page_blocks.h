@@ -37,7 +37,7 @@ private:
     void unlink(Block *block);
 
     const size_t page_bytes_;
-    const size_t stride_;         // from page to page
+    const size_t stride_;  // from page to page
     const uint32_t block_pages_;
     const size_t block_bytes_;
     Block *partial_ = nullptr;  // blocks with room, and pages in use

@@ -46,18 +46,18 @@ void *PagePool::take_memory(size_t bytes) {
         const std::lock_guard lock(mutex_);
         return blocks_.take();
     }
-    while (release_idle(kIdleBytes)) {
+    while (release_idle()) {
     }
     return ::operator new(bytes, kAlignment, std::nothrow);
 }
 
-// One idle block, if more than `keep` bytes of them are idle or the budget is needed for something else.
-bool PagePool::release_idle(size_t keep) {
+// One block, if too many are idle or the budget is needed for something else.
+bool PagePool::release_idle() {
     PageBlocks::Block *block = nullptr;
     {
         const std::lock_guard lock(mutex_);
         const size_t idle = blocks_.idle_bytes();
-        if (idle <= keep && used() + idle <= budget_) return false;
+        if (idle <= kIdleBytes && used() + idle <= budget_) return false;
         block = blocks_.take_idle();
     }
     if (block == nullptr) return false;
@@ -125,7 +125,7 @@ void PagePool::give_memory(void *memory, size_t bytes) {
         const std::lock_guard lock(mutex_);
         blocks_.give(memory);
     }
-    release_idle(kIdleBytes);
+    release_idle();
 }
 
 }  // namespace routecap

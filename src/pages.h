@@ -98,7 +98,7 @@ private:
     static void free(Page *page);
     void give_memory(void *memory, size_t bytes);
     bool recycled(size_t bytes) const { return recycles_ && bytes == page_bytes_; }
-    bool release_idle(size_t keep);
+    bool release_idle();
 
     const ShapePtr shape_;
     const size_t page_bytes_;
