@@ -198,22 +198,18 @@ static void fetch_place(const Step &step, uint32_t span) {
 // While steps have not landed there is time for it; not at once, because the engine's thread still uses some of it when it has issued a step.
 void Filing::fetch_waiting() {
     constexpr uint32_t kLooks = 8;  // about 100 us
-    const auto step_of = [&](const LogEntry &entry) {
-        const FileStep *what = std::get_if<FileStep>(&entry.what);
-        return what != nullptr ? &steps_.step(what->slot) : nullptr;
-    };
-    uint64_t newest = 0;
-    for (const LogEntry &entry : pending_)
-        if (const Step *step = step_of(entry)) newest = step->ticket;
+    const uint64_t newest = steps_.issued();
     if (newest != newest_) newest_ = newest, looks_ = 0;
     if (++looks_ != kLooks) return;
     for (const LogEntry &entry : pending_) {
-        const Step *step = step_of(entry);
-        if (step == nullptr || step->ticket <= fetched_) continue;
-        if (backend_.landed(std::get<FileStep>(entry.what).slot)) return;
-        for (uint32_t i = 0; i < step->span_count + kAhead; i++) {
-            fetch_object(*step, i);
-            if (i >= kAhead) fetch_place(*step, i - kAhead);
+        const FileStep *what = std::get_if<FileStep>(&entry.what);
+        if (what == nullptr) continue;
+        const Step &step = steps_.step(what->slot);
+        if (step.ticket <= fetched_) continue;
+        if (backend_.landed(what->slot)) return;
+        for (uint32_t i = 0; i < step.span_count + kAhead; i++) {
+            fetch_object(step, i);
+            if (i >= kAhead) fetch_place(step, i - kAhead);
         }
     }
     fetched_ = newest;
@@ -255,8 +251,8 @@ Filed Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
     const uint8_t *device = span.device_positions ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
     const uint32_t covered = std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
 
-    // Where row r goes; kDropped if it goes nowhere, which is counted.
     Filed filed;
+    // Where row r goes; kDropped if it goes nowhere, which is counted.
     const auto place = [&](uint32_t r) {
         const uint64_t position = device == nullptr ? span.position + r : position_of(device, step.positions_dtype, span.sink_row + r);
         if (device != nullptr && (position < span.position || position >= span.position_end)) {

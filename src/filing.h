@@ -138,8 +138,8 @@ private:
 
     // Only whoever files touches these.
     std::vector<LogEntry> pending_;
-    uint64_t newest_ = 0;   // of the steps that are waited for
-    uint32_t looks_ = 0;    // since it came
+    uint64_t newest_ = 0;   // the last step that was issued
+    uint32_t looks_ = 0;    // since then
     uint64_t fetched_ = 0;  // the last step whose rows' places were fetched before it landed
     std::vector<uint64_t> unwritten_, invalid_;  // of the step being filed, per layer
     uint32_t refused_at_end_ = 0;                // times that memory was refused since stop
