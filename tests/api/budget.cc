@@ -38,6 +38,16 @@ protected:
         rig.open_gate();
         return pages();
     }
+    // The same with a layer that is silent: 0.
+    void step_without_a_layer(routecap_request r, uint64_t seed, uint64_t position, uint32_t rows) {
+        rig.forward([&] {
+            EXPECT_STATUS(ROUTECAP_OK, rig.begin(rows));
+            for (uint32_t l = 1; l < kShape.layers; l++) rig.record_tokens(l, {{seed, position, rows}});
+            EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+        });
+        rig.issue({Rig::span(r, position, 0, rows)});
+        rig.open_gate();
+    }
     double pages() const { return static_cast<double>(rig.stats().bytes_in_use) / static_cast<double>(kPage); }
 
     Rig rig;
@@ -281,13 +291,7 @@ TEST_F(Budget, replaced_rows_do_not_complete_a_page) {
     step(r, 1, 0, kRows - 1);
     step(r, 2, 0, 1);
     rig.run({{1, kRows - 1, 1}});
-    rig.forward([&] {  // the page's last row, one layer of it silent
-        EXPECT_STATUS(ROUTECAP_OK, rig.begin(1));
-        for (uint32_t l = 1; l < kShape.layers; l++) rig.record_tokens(l, {{1, kRows - 1, 1}});
-        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
-    });
-    rig.issue({Rig::span(r, kRows - 1, 0, 1)});
-    rig.open_gate();
+    step_without_a_layer(r, 1, kRows - 1, 1);  // the page's last row
     Rows expected = routed_rows(kShape, 2, 0, 1) + routed_rows(kShape, 1, 1, kRows);
     expected.back()[0].reset();
     rig.expect(r, 0, expected);
@@ -303,13 +307,7 @@ TEST_F(Budget, rows_that_find_no_memory_replace_nothing) {
     step(r, 1, 0, 5, ROUTECAP_OK, 0, 100);
     EXPECT_EQ(step(rig.open(), 1, 0, 3 * kRows), 4);
     const RoutingPtr shared(rig.extract(r, 0, 5, ROUTECAP_OK));
-    rig.forward([&] {  // a layer of it silent
-        EXPECT_STATUS(ROUTECAP_OK, rig.begin(2));
-        for (uint32_t l = 1; l < kShape.layers; l++) rig.record_tokens(l, {{2, 1, 2}});
-        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
-    });
-    rig.issue({Rig::span(r, 1, 0, 2)});
-    rig.open_gate();
+    step_without_a_layer(r, 2, 1, 2);
     EXPECT_EQ(rig.stats().rows_refused, 2u);
     EXPECT_EQ(rig.stats().rows_in_flight, 0u);
     rig.expect(r, 0, routed_rows(kShape, 1, 0, 5));

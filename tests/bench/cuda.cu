@@ -337,6 +337,15 @@ routecap_config config_of(const Shape &shape, int device) {
     return config;
 }
 
+// What the library makes of a row.
+size_t row_bytes_of(const Shape &shape, int device) {
+    routecap_memory memory{};
+    memory.struct_size = sizeof memory;
+    const routecap_config config = config_of(shape, device);
+    CHECK(routecap_config_memory(&config, &memory));
+    return memory.row_bytes;
+}
+
 // The rows of a step: so many, of so many requests of equal shares, while so many are open.
 struct Batch {
     uint32_t rows, requests, open;
@@ -388,8 +397,8 @@ double timed(F f, double (*clock)() = wall_us) {
 class Engine {
 public:
     Engine(const Workload &workload, const Shape &shape, const Batch &batch, const Work &work)
-        : workload_(workload), shape_(shape), batch_(batch), work_(work), requests_(batch.open), spans_(batch.requests),
-          sinks_(shape.layers) {
+        : workload_(workload), shape_(shape), row_bytes_(row_bytes_of(shape, workload.device())), batch_(batch), work_(work),
+          requests_(batch.open), spans_(batch.requests), sinks_(shape.layers) {
         const routecap_config config = config_of(shape, workload.device());
         CHECK(routecap_capturer_create(&config, &capturer_.value));
         for (uint32_t l = 0; l < shape.layers; l++) {
@@ -433,15 +442,15 @@ public:
     // What no protocol of this kind can do without: the word that the next replay reads, and behind this one the rows' copy and a word that says
     // that they have come.
     void order_copy() {
-        if (landed_ == nullptr) CUDA(cudaMallocHost(&landed_.value, batch_.rows * row_bytes()));
+        if (landed_ == nullptr) CUDA(cudaMallocHost(&landed_.value, batch_.rows * row_bytes_));
         CUDA(cudaMemsetAsync(bytes_, 0, 4, main_));
         CUDA(cudaEventRecord(fork_, main_));
         CUDA(cudaStreamWaitEvent(branch_, fork_, 0));
-        CUDA(cudaMemcpyAsync(landed_, bytes_, batch_.rows * row_bytes(), cudaMemcpyDeviceToHost, branch_));
+        CUDA(cudaMemcpyAsync(landed_, bytes_, batch_.rows * row_bytes_, cudaMemcpyDeviceToHost, branch_));
         write_word(branch_, arrived_, ++copies_);
     }
     const uint8_t *landed_rows() const { return landed_; }
-    size_t row_bytes() const { return shape_.layers * (shape_.k * (shape_.experts > 256 ? 2 : 1)) + (shape_.layers + 7) / 8; }
+    size_t row_bytes() const { return row_bytes_; }
     // The last copy that was ordered, and the last that has come.
     uint64_t copies() const { return copies_; }
     const uint64_t *arrived() const { return arrived_; }
@@ -639,6 +648,7 @@ private:
 
     const Workload &workload_;
     const Shape shape_;
+    const size_t row_bytes_;
     const Batch batch_;
     const Work work_;
     std::vector<routecap_request> requests_;
@@ -952,10 +962,7 @@ void extraction_of_32768(Report &report, const Workload &workload) {
 // What the machine gives without the library.
 void limits(Report &report, const Workload &workload) {
     constexpr size_t kLarge = size_t{256} << 20;
-    routecap_memory m{};
-    m.struct_size = sizeof m;
-    const routecap_config config = config_of(Shape{}, workload.device());
-    CHECK(routecap_config_memory(&config, &m));
+    const size_t row_bytes = row_bytes_of(Shape{}, workload.device());
     const Stream stream;
     const Event from(cudaEventDefault), to(cudaEventDefault);
     DeviceArray<uint8_t> device(kLarge);
@@ -993,12 +1000,12 @@ void limits(Report &report, const Workload &workload) {
         report.add(group, "memcpy of one thread, " + name, p, "GB/s", estimate(rate));
     };
     for (const uint32_t n : {64u, 256u, 1024u, 8192u}) {
-        const size_t bytes = n * m.row_bytes;
+        const size_t bytes = n * row_bytes;
         device_to_host(std::to_string(n) + " rows", parameter("rows", n) + ", " + parameter("bytes", bytes), bytes, 50);
     }
     device_to_host("256 MiB", parameter("bytes", kLarge), kLarge, 1);
     for (const uint32_t n : {256u, 8192u, 32768u}) {
-        const size_t bytes = n * m.row_bytes;
+        const size_t bytes = n * row_bytes;
         host_to_host(std::to_string(n) + " rows", parameter("rows", n) + ", " + parameter("bytes", bytes), bytes);
     }
     host_to_host("256 MiB", parameter("bytes", kLarge), kLarge);

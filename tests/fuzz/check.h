@@ -30,7 +30,8 @@ void coverage(const routecap_coverage &expected, const std::vector<routecap_miss
 // All that a routing shows: status, view, coverage, and whether its serialised form is that of the model.
 void routing(const routecap_routing *routing, const model::Routing &expected);
 // The rows of its view alone, the cheapest whole comparison. `refused` is called for a cell that is missing and should be there (no ids), or is there
-// and should be missing from a row that has others (k ids): rows may have been refused for memory. Without it that is a failure. Returns how many valid cells were compared.
+// and should be missing from a row that has others (k ids): rows may have been refused for memory. Without it that is a failure. Returns how many
+// valid cells were compared.
 using Refused = std::function<void(uint64_t position, size_t layer, const std::vector<int64_t> &ids)>;
 uint64_t rows(const routecap_routing *routing, const model::Routing &expected, const Refused &refused = {});
 

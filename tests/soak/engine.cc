@@ -642,7 +642,8 @@ void Engine::compare_counters() {
         if (s.rows_delivered > m.rows_delivered || s.rows_missing > m.rows_missing || s.rows_rejected > m.rows_rejected)
             check::fail("more rows were filed than issued");
         SAME(m.rows_delivered + m.rows_missing + m.rows_rejected, s.rows_delivered + s.rows_missing + s.rows_rejected + s.rows_late);
-    } else if (cells_refused_ + cells_kept_ > 0 && s.rows_refused <= m.rows_refused && !attached_) {  // attached rows may be refused too, and are not counted
+    } else if (cells_refused_ + cells_kept_ > 0 && s.rows_refused <= m.rows_refused && !attached_) {
+        // Attached rows may be refused too, and are not counted.
         check::fail("%llu cells are missing or not replaced, and no row was refused when it landed", ull(cells_refused_ + cells_kept_));
     }
     if (s.bytes_in_use > s.bytes_budget) check::fail("%llu bytes are in use of %llu", ull(s.bytes_in_use), ull(s.bytes_budget));
