@@ -1,5 +1,8 @@
 #include "config.h"
 
+#include <cstdlib>
+#include <string_view>
+
 #include "pages.h"
 #include "sink.h"
 #include "status.h"
@@ -8,7 +11,8 @@
 namespace routecap {
 namespace {
 
-constexpr uint32_t kFlags = ROUTECAP_CONFIG_COMPARE | ROUTECAP_CONFIG_EXTERNAL_SINK | ROUTECAP_CONFIG_MANUAL_PROGRESS;
+constexpr uint32_t kFlags = ROUTECAP_CONFIG_COMPARE | ROUTECAP_CONFIG_EXTERNAL_SINK | ROUTECAP_CONFIG_MANUAL_PROGRESS | ROUTECAP_CONFIG_MAY_LOSE |
+                            ROUTECAP_CONFIG_CHECKED;
 
 int32_t between(const char *name, uint64_t value, uint64_t low, uint64_t high) { return check_between("config", name, value, low, high); }
 
@@ -38,6 +42,9 @@ int32_t read_config(const routecap_config *config, Config &out) {
     out.compare = (c.flags & ROUTECAP_CONFIG_COMPARE) != 0;
     out.external_sink = (c.flags & ROUTECAP_CONFIG_EXTERNAL_SINK) != 0;
     out.manual_progress = (c.flags & ROUTECAP_CONFIG_MANUAL_PROGRESS) != 0;
+    out.may_lose = (c.flags & ROUTECAP_CONFIG_MAY_LOSE) != 0;
+    const char *checked = std::getenv("ROUTECAP_CHECKED");
+    out.checked = (c.flags & ROUTECAP_CONFIG_CHECKED) != 0 || (checked != nullptr && checked[0] != '\0' && std::string_view(checked) != "0");
     out.max_requests = c.max_requests != 0 ? c.max_requests : 65536;
     if (int32_t s = between("max_requests", out.max_requests, 1, 1u << 24); s < 0) return s;
     out.budget_bytes = c.budget_bytes != 0 ? c.budget_bytes : uint64_t{1} << 30;

@@ -18,6 +18,8 @@ struct Config {
     bool compare = false;
     bool external_sink = false;
     bool manual_progress = false;
+    bool may_lose = false;
+    bool checked = false;
     uint32_t max_requests = 0;
     uint64_t budget_bytes = 0;
     ShapePtr shape;  // null if disabled

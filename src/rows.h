@@ -48,13 +48,17 @@ struct Filed {
     }
 };
 
-// Rows next to one another in one page, lent to a reader.
+// Rows next to one another in one page, lent to a reader; or, without a page, rows that are not there for a known reason. Where a list of segments
+// has a gap, rows are ABSENT.
 struct Segment {
     PageRef page;
     uint32_t page_row;
     uint64_t first;  // position
     uint64_t rows;
-    bool complete;  // no cell is missing; false if that is not known
+    bool complete;       // no cell is missing; false if that is not known
+    int32_t reason = 0;  // without a page: a row reason but ABSENT (is_row_reason)
+
+    static Segment not_there(uint64_t first, uint64_t rows, int32_t reason) { return {PageRef(), 0, first, rows, false, reason}; }
 
     uint64_t end() const { return first + rows; }
     const uint8_t *ids(uint64_t row = 0) const { return page->ids(page_row + row); }

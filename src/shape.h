@@ -10,6 +10,18 @@
 
 namespace routecap {
 
+// Reasons are compared by their place in the header's list: where two rows lack a cell, the higher one stands.
+constexpr bool known_reason(int32_t reason) { return reason >= ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE; }
+constexpr int32_t reason_rank(int32_t reason) {
+    constexpr int32_t kRank[] = {0, /* ABSENT */ 1, /* UNWRITTEN */ 8, /* OUT_OF_RANGE */ 9, /* DUPLICATE */ 10, /* LOST */ 6, /* REFUSED */ 5,
+                                 /* TAKEN */ 7, /* EVICTED */ 3, /* NOT_PUBLISHED */ 2, /* STALE */ 4};
+    return known_reason(reason) ? kRank[reason] : 0;
+}
+// The reason of whole rows that are not there; the others belong to cells of rows that are.
+constexpr bool is_row_reason(int32_t reason) {
+    return known_reason(reason) && reason != ROUTECAP_MISSING_UNWRITTEN && reason != ROUTECAP_MISSING_OUT_OF_RANGE && reason != ROUTECAP_MISSING_DUPLICATE;
+}
+
 constexpr size_t kPageBytes = 64 * 1024;  // a page is no larger, unless one row is
 constexpr uint32_t kPageRows = 256;       // nor has it more rows, so that a short request of a small model costs little
 
@@ -97,7 +109,7 @@ struct Shape {
     int32_t reason(const uint8_t *ids, uint32_t layer) const {
         const uint8_t *cell = ids + static_cast<size_t>(layer) * cell_bytes;
         const int32_t reason = id_bytes == 1 ? cell[0] : cell[0] | cell[1] << 8;
-        return reason >= ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_DUPLICATE ? reason : ROUTECAP_MISSING_UNWRITTEN;
+        return known_reason(reason) ? reason : ROUTECAP_MISSING_UNWRITTEN;
     }
     static bool valid(const uint8_t *validity, uint32_t layer) { return (validity[layer / 8] >> layer % 8 & 1) != 0; }
 
