@@ -31,6 +31,9 @@ struct SlotContents {
     uint32_t covered;
     uint64_t conflicts;
     uint64_t dropped;
+    bool failed = false;         // nothing arrived, and nothing will
+    const char *text = nullptr;  // why, until the slot is named again
+    int32_t slip = 0;            // in checked mode: the status of a slip that the device saw, or 0
 };
 
 // What record is given of one layer: its ids and, if there are tables, its table.

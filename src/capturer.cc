@@ -1,22 +1,9 @@
 #include "capturer.h"
 
-#include <chrono>
-
 #include "status.h"
 #include "structs.h"
 
 namespace routecap {
-namespace {
-
-// Different for every capturer, so that their handles are.
-uint32_t make_nonce(const void *capturer) {
-    uint64_t x = reinterpret_cast<uintptr_t>(capturer) ^ static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return static_cast<uint32_t>(x ^ x >> 31);
-}
-
-}  // namespace
 
 // ---- Life -----------------------------------------------------------------------------------
 
@@ -29,7 +16,7 @@ routecap_memory memory_of(const Config &config) {
     const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
     const bool host = config.backend == ROUTECAP_BACKEND_HOST;
     m.host_bytes = (host ? sink + slots : 0) + sizeof(Capturer) + 256 * 1024;
-    if (config.role == ROUTECAP_ROLE_OWNER) m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows);
+    if (config.role == ROUTECAP_ROLE_OWNER) m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows) + Requests::bytes(config.max_requests);
     const DeviceMemory device = device_memory_of(config);
     m.device_bytes = device.device_bytes;
     m.pinned_bytes = device.pinned_bytes;
@@ -37,6 +24,7 @@ routecap_memory memory_of(const Config &config) {
     m.row_bytes = shape.row_bytes();
     m.page_bytes = PagePool::page_bytes(shape, shape.page_rows);
     m.request_bytes = sizeof(Request) + sizeof(Captured) + 64;
+    m.tag_bytes = PagePool::tag_bytes(shape.page_rows);
     return m;
 }
 
@@ -46,7 +34,7 @@ Capturer::Capture::Capture(const Config &config, Backend &backend)
       landing(*context->landing),
       counters(config.shape->layers),
       steps(config.slots, config.rows),
-      requests(config.max_requests, make_nonce(this)),
+      requests(config.max_requests),
       filing(mutex, context, backend, steps, counters) {}
 
 int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &capturer) {
@@ -58,6 +46,8 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
         c->listed_.reserve(config.shape->layers);
         c->seen_.reserve(config.shape->layers);
         c->checked_.resize(std::min(config.rows, 1024u));
+        c->order_.reserve(c->checked_.size());
+        c->sorted_.reserve(c->checked_.size());
     }
     if (c->owner()) {
         c->capture_.emplace(config, *c->backend_);
@@ -70,6 +60,38 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
 
 Capturer::~Capturer() {
     if (capture_) capture_->filing.stop();
+}
+
+// ---- The mutex ------------------------------------------------------------------------------
+
+bool Capturer::make_room(std::unique_lock<QuickMutex> &lock, const Room &room) {
+    Capture &c = *capture_;
+    bool released = false;
+    for (;;) {
+        const size_t blocks = c.filing.log.missing(room.entries);
+        const size_t chunks = c.requests.missing(room.requests);
+        const size_t nodes = c.filing.nodes.free() < room.nodes ? room.nodes - c.filing.nodes.free() : 0, node_chunks = c.filing.nodes.chunks();
+        if (blocks == 0 && chunks == 0 && nodes == 0) return released;
+        lock.unlock();
+        released = true;
+        std::unique_ptr<Filing::Log::Block, void (*)(Filing::Log::Block *)> made(Filing::Log::make(blocks), Filing::Log::drop);
+        Requests::Chunk chunk = chunks > 0 ? Requests::make() : nullptr;
+        Nodes::More more;
+        if (nodes > 0) more = Nodes::make(nodes, node_chunks);
+        lock.lock();
+        c.filing.log.add(made.release());
+        if (chunk != nullptr && c.requests.missing(room.requests) > 0) c.requests.add(std::move(chunk));
+        if (nodes > 0) c.filing.nodes.add(more);
+        lock.unlock();  // what was made in vain is freed
+        chunk = nullptr, more = {};
+        lock.lock();
+    }
+}
+
+std::unique_lock<QuickMutex> Capturer::lock_with(const Room &room) {
+    std::unique_lock lock(capture_->mutex);
+    make_room(lock, room);
+    return lock;
 }
 
 // ---- The forward path -----------------------------------------------------------------------
@@ -101,12 +123,14 @@ int32_t Capturer::begin(uint32_t rows, routecap_stream stream) {
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
     if (rows > config_.rows) return report(ROUTECAP_ERR_CAPACITY, "%u rows, the sink has %u", rows, config_.rows);
-    if (owner() && !capturing) {
-        std::lock_guard lock(capture_->mutex);
-        if (capture_->steps.named() == kernels::kNoSlot) {  // none was free at the last issue; maybe one is now
-            capture_->steps.name(capture_->steps.free_slot());
-            backend_->name_slot(capture_->steps.named(), stream);
-        }
+    if (owner() && !capturing && capture_->steps.named() == kernels::kNoSlot) {  // none was free at the last issue; maybe one is now
+        Steps &steps = capture_->steps;
+        int32_t slot = steps.free_slot();
+        // On the host every step in flight has landed: it only waits to be filed.
+        for (; slot == kernels::kNoSlot && config_.backend == ROUTECAP_BACKEND_HOST && !config_.may_lose; slot = steps.free_slot())
+            capture_->filing.file_one_step();
+        steps.name(slot);
+        backend_->name_slot(slot, stream);
     }
     const int32_t status = backend_->begin(rows, stream);
     if (status < 0) return status;
@@ -134,7 +158,6 @@ int32_t Capturer::discard(routecap_stream stream) {
         if (int32_t s = enter_outside_capture(stream); s < 0) return s;
     begun_ = false;
     if (!owner()) return ROUTECAP_OK;
-    std::lock_guard lock(capture_->mutex);
     Steps &steps = capture_->steps;
     if (steps.named() == kernels::kNoSlot) steps.name(steps.free_slot());
     backend_->name_slot(steps.named(), stream);
@@ -150,7 +173,7 @@ int32_t Capturer::poll(routecap_step step) const {
         return report(ROUTECAP_ERR_UNKNOWN_STEP, "step %llu was not issued; the last was %llu", static_cast<unsigned long long>(step),
                       static_cast<unsigned long long>(steps.issued()));
     if (!steps.landed(step)) return ROUTECAP_PENDING;
-    return steps.lost(step) ? ROUTECAP_LOST : ROUTECAP_OK;
+    return steps.with_result(step, [](const StepResult &r) { return r.lost ? report(ROUTECAP_LOST, "%s", r.text) : ROUTECAP_OK; });
 }
 
 int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *conflicting) {
@@ -161,7 +184,8 @@ int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *con
     if (int32_t s = poll(step); s < 0) return s;
     capture_->landing.wait(timeout_ns, [&] { return capture_->steps.landed(step); });
     const int32_t status = poll(step);
-    if (conflicting != nullptr && status != ROUTECAP_PENDING) *conflicting = capture_->steps.conflicts(step);
+    if (conflicting != nullptr && status != ROUTECAP_PENDING)
+        *conflicting = capture_->steps.with_result(step, [](const StepResult &r) { return r.conflicts; });
     return status;
 }
 

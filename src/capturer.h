@@ -84,8 +84,8 @@ private:
     struct Capture {
         Capture(const Config &config, Backend &backend);
 
-        // Guards steps, requests and the log. Held for as long as one call's arguments take, never while waiting or copying rows (but for the one
-        // page that a take may split).
+        // Guards requests, the log and the nodes. Held for as long as one call's arguments take: never while waiting, copying rows, calling the driver
+        // or a callback, or allocating (docs/threading.md).
         mutable QuickMutex mutex;
         const ContextPtr context;
         PagePool &pool;
@@ -93,9 +93,19 @@ private:
         Counters counters;
         Steps steps;
         Requests requests;
+        std::atomic<bool> tags_vary{false};  // the steps have not all had the same tag
         Filing filing;  // last: it uses the others
-
     };
+
+    // What a call will add: room for it is made while the mutex is not held.
+    struct Room {
+        size_t entries = 0;   // of the log
+        size_t nodes = 0;
+        size_t requests = 0;
+    };
+    std::unique_lock<QuickMutex> lock_with(const Room &room);
+    // True if there was not enough, so that the mutex was released meanwhile.
+    bool make_room(std::unique_lock<QuickMutex> &lock, const Room &room);
 
     // Rows of a layer that the host knows to be recorded in this step.
     struct Recorded {
@@ -119,30 +129,40 @@ private:
     // issue.cc; with the mutex held.
     struct Issue;
     int32_t check_spans(Issue &issue);
-    bool overlaps(const Issue &issue, const Request &request, uint32_t index) const;
+    bool overlaps(const Issue &issue);
     int32_t issue_span(Issue &issue, uint32_t index);
     int32_t issue_special(Issue &issue, uint32_t index);
-    void hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end, uint64_t pages, uint64_t draft_index);
+    void hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end, uint64_t pages, const SpanExtra *extra);
 
     // changing.cc; with the mutex held. Those that return a status have reported it.
-    routecap_request open_one(RowStore::Policy policy);
     int32_t find(routecap_request handle, Request **request);
-    int32_t accept_one(const routecap_accept_item &item);
+    using Kept = std::unique_ptr<std::vector<uint32_t>>;
+    Kept copy_kept(const routecap_accept_item &item, size_t &nodes);
+    int32_t accept_one(const routecap_accept_item &item, Kept kept);
     int32_t finish_one(routecap_request request, uint64_t rows, Routing **routing);
     int32_t close_one(routecap_request request);
     void cut_in_flight(Request &request, uint64_t end);
+    int32_t refuse_many(size_t count) const;
+    bool tags_vary() const { return capture_->tags_vary.load(std::memory_order_relaxed); }
     template <class Item, class One>
-    int32_t batch(Item *items, size_t item_size, size_t count, One one);
+    int32_t batch(Item *items, size_t item_size, size_t count, size_t nodes, One one);
 
     // reading.cc
     struct Range {
         uint64_t first, rows, length;
+        uint64_t end() const { return first + rows; }
     };
     int32_t read(routecap_request request, uint64_t first, uint64_t rows, bool take, Strictness strictness, Range &range,
                  std::vector<Segment> &segments);
+    struct Reading;
+    int32_t find_to_read(routecap_request handle, CapturedPtr &captured);
+    int32_t check_readable(Request &request, uint64_t first, uint64_t rows, bool take, Range &range);
+    int32_t collect(Reading &reading);
+    int32_t take(Reading &reading);
+    int32_t make_split(Reading &reading);
+    bool promise_again(Request &request, RowStore &store, const Range &range, const RowStore::TakePlan &plan);
+    void note_taken(const Reading &reading) noexcept;
     int32_t read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, Routing **routing);
-    void forget_pages(Request &request, uint64_t first, uint64_t end, RowStore &store) noexcept;
-
     const Config config_;
     std::unique_ptr<Backend> backend_;  // null if disabled
     std::optional<Capture> capture_;    // an owner's
@@ -154,13 +174,15 @@ private:
     std::vector<RecordedLayer> listed_;  // record_layers' own; it keeps its memory
     std::vector<bool> seen_;             // likewise
 
-    // What check_spans found, for issue_span: the request of each span, and the span before it of the same request.
+    // What check_spans found, for issue_span: the request of each span; and of all spans of that request up to this one the bounds.
     struct Checked {
         Request *request;
-        uint32_t previous;
+        uint64_t first, end;
     };
     uint32_t checks_ = 0;  // issues that were checked
     std::vector<Checked> checked_;
+    std::vector<uint32_t> order_, sorted_;  // spans by position, where they neither ascend nor descend
+    uint64_t first_tag_ = 0, last_tag_ = 0;  // of the steps
 };
 
 }  // namespace routecap

@@ -13,8 +13,9 @@ int32_t Capturer::find(routecap_request handle, Request **request) {
 
 // ---- Open -----------------------------------------------------------------------------------
 
-routecap_request Capturer::open_one(RowStore::Policy policy) {
-    return capture_->requests.open(OpenPtr(new Captured(capture_->context, policy, config_.compare)));
+int32_t Capturer::refuse_many(size_t count) const {
+    return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%zu more than the %llu open, of at most %u", count, ull(capture_->requests.count()),
+                  config_.max_requests);
 }
 
 int32_t Capturer::open(const routecap_open_options *options, routecap_request *requests, size_t count) {
@@ -26,68 +27,94 @@ int32_t Capturer::open(const routecap_open_options *options, routecap_request *r
     if (o.policy != ROUTECAP_POLICY_KEEP && o.policy != ROUTECAP_POLICY_REPLACE)
         return report(ROUTECAP_ERR_ARGUMENT, "options.policy is %d", o.policy);
     const RowStore::Policy policy = o.policy == ROUTECAP_POLICY_KEEP ? RowStore::Policy::keep : RowStore::Policy::replace;
+    if (count == 0) return ROUTECAP_OK;
+    if (!capture_->requests.possible(count)) return refuse_many(count);
 
-    std::lock_guard lock(capture_->mutex);
-    if (!capture_->requests.reserve(count))
-        return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%zu more than the %llu open, of at most %u", count, ull(capture_->requests.count()),
-                      config_.max_requests);
-    size_t opened = 0;
-    try {
-        for (; opened < count; opened++) requests[opened] = open_one(policy);
-    } catch (const std::bad_alloc &) {
-        for (size_t i = 0; i < opened; i++) capture_->requests.close(*capture_->requests.find(requests[i]), requests[i]);
-        std::fill_n(requests, count, routecap_request{0});
-        throw;
-    }
+    std::vector<OpenPtr> made(count);
+    for (OpenPtr &captured : made) captured.reset(new Captured(capture_->context, policy, config_.compare));
+    const auto lock = lock_with({.requests = count});
+    if (!capture_->requests.possible(count)) return refuse_many(count);
+    const uint64_t serial = Serials::take(count);
+    if (serial == 0) return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
+    for (size_t i = 0; i < count; i++) requests[i] = capture_->requests.open(std::move(made[i]), serial + i);
     return ROUTECAP_OK;
 }
 
 // ---- Change ---------------------------------------------------------------------------------
 
-int32_t Capturer::accept_one(const routecap_accept_item &item) {
+// Of the rows of an item, if it names any and there may be so many: before that is known they are not looked at.
+Capturer::Kept Capturer::copy_kept(const routecap_accept_item &item, size_t &nodes) {
+    size_t spans = 0;
+    uint64_t drafts = 0;
+    {
+        std::lock_guard lock(capture_->mutex);
+        const Request *request = capture_->requests.find(item.request);
+        for (const DraftSpan *d = request != nullptr ? request->drafts : nullptr; d != nullptr; d = d->next)
+            if (d->step == item.step) drafts += d->rows, spans++;
+    }
+    if (item.rows == nullptr || item.count == 0 || item.count > drafts) return nodes += spans, nullptr;
+    nodes += item.count;
+    return std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
+}
+
+int32_t Capturer::accept_one(const routecap_accept_item &item, Kept kept) {
     Request *request = nullptr;
     if (int32_t s = find(item.request, &request); s < 0) return s;
     uint64_t drafts = 0;
     bool filed = false;
-    for (const DraftSpan &d : request->drafts)
-        if (d.step == item.step) drafts += d.rows, filed |= d.filed;
+    for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
+        if (d->step == item.step) drafts += d->rows, filed |= d->missing == 0;
     if (drafts == 0) return report(ROUTECAP_ERR_UNKNOWN_STEP, "no drafts of step %llu wait to be accepted", ull(item.step));
     if (item.count > drafts) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows of %llu drafts", ull(item.count), ull(drafts));
     for (uint64_t i = 0; item.rows != nullptr && i < item.count; i++) {
         if (item.rows[i] >= drafts) return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %u of %llu drafts", item.rows[i], ull(drafts));
         if (i > 0 && item.rows[i] <= item.rows[i - 1]) return report(ROUTECAP_ERR_ARGUMENT, "rows do not ascend at index %llu", ull(i));
     }
-    Settle settle{request->rows(), item.step, item.rows == nullptr ? item.count : 0, nullptr};
-    if (item.rows != nullptr && item.count > 0) settle.kept = std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
-    capture_->filing.make_room();
+
+    if (item.rows != nullptr && item.count > 0 && kept == nullptr) return report(ROUTECAP_ERR_UNKNOWN_STEP, "the drafts are new since the call began");
 
     // The length, and which rows change once this is applied.
+    Nodes &nodes = capture_->filing.nodes;
     uint64_t changed_first = UINT64_MAX, changed_end = 0, listed = 0;
-    for (const DraftSpan &d : request->drafts) {
-        if (d.step != item.step) continue;
+    DraftSpan *settled = request->take_drafts(item.step);
+    while (settled != nullptr) {
+        const DraftSpan span = *settled, *d = &span;
+        settled = nodes.give(settled);  // which a note may take
+        const uint64_t draft_end = uint64_t{d->first_index} + d->rows;
         uint64_t end = 0;
+        const auto missing = [&](uint64_t index, uint64_t to) {  // rows from `index` on, up to a position
+            const uint64_t from = d->device_positions ? d->position : d->position + (index - d->first_index);
+            if (d->missing != 0) request->note_missing(from, to, d->missing, nodes);
+        };
         if (item.rows == nullptr) {
-            end = d.end_of_first(std::clamp(item.count, d.first_index, d.first_index + d.rows) - d.first_index);
+            end = d->end_of_first(std::clamp<uint64_t>(item.count, d->first_index, draft_end) - d->first_index);
+            missing(d->first_index, end);  // one note a span at most
         } else {
-            for (; listed < item.count && item.rows[listed] < d.first_index + d.rows; listed++) end = std::max(end, d.end_of(item.rows[listed]));
+            for (; listed < item.count && item.rows[listed] < draft_end; listed++) {
+                const uint64_t row_end = d->end_of(item.rows[listed]);
+                missing(item.rows[listed], row_end);
+                end = std::max(end, row_end);
+            }
         }
         if (end == 0) continue;
-        if (!d.device_positions || !d.filed) request->length = std::max(request->length, end);
-        if (d.filed) changed_first = std::min(changed_first, d.position), changed_end = std::max(changed_end, end);
+        if (!d->device_positions || d->missing != 0) request->length = std::max(request->length, end);
+        if (d->missing == 0) changed_first = std::min(changed_first, d->position), changed_end = std::max(changed_end, end);
     }
-    std::erase_if(request->drafts, [&](const DraftSpan &d) { return d.step == item.step; });
     if (filed) {
         request->operate(changed_first, changed_end);
-        capture_->filing.append(request->after(), std::move(settle));
+        capture_->filing.log.append(request->after(), Settle{request->rows(), item.step, item.rows == nullptr ? item.count : 0, std::move(kept)});
     }
     return ROUTECAP_OK;
 }
 
 int32_t Capturer::accept(routecap_request request, routecap_step step, const uint32_t *rows, size_t count) {
     if (!owner()) return ROUTECAP_OK;
+    const routecap_accept_item item{.request = request, .step = step, .rows = rows, .count = count, .status = 0, .reserved = 0};
+    size_t nodes = 0;
+    Kept kept = rows != nullptr ? copy_kept(item, nodes) : nullptr;
     {
-        std::lock_guard lock(capture_->mutex);
-        if (int32_t s = accept_one({.request = request, .step = step, .rows = rows, .count = count, .status = 0, .reserved = 0}); s < 0) return s;
+        const auto lock = lock_with({.entries = 1, .nodes = nodes});
+        if (int32_t s = accept_one(item, std::move(kept)); s < 0) return s;
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -106,24 +133,26 @@ void Capturer::cut_in_flight(Request &request, uint64_t end) {
 int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
     if (!owner()) return ROUTECAP_OK;
     {
-        std::lock_guard lock(capture_->mutex);
+        const auto lock = lock_with({.entries = 1, .nodes = 2});
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
         if (rows >= std::max(request->length_now(capture_->steps), request->flagged_end)) return ROUTECAP_OK;
-        capture_->filing.make_room();
-        std::erase_if(request->cuts, [applied = request->applied()](const Request::Cut &cut) { return applied >= cut.until; });
-        request->cuts.reserve(request->cuts.size() + 1);
+        Nodes &nodes = capture_->filing.nodes;
+        request->forget_cuts(nodes);
+        const bool alone = request->settled();
         const uint64_t page_rows = config_.shape->page_rows;
-        const uint64_t first_page = rows / page_rows + (rows % page_rows != 0);
-        const uint64_t pages = request->pages.remove(first_page, UINT64_MAX);
+        const uint64_t first_page = (rows + page_rows - 1) / page_rows;
+        const uint64_t pages = request->pages.remove(first_page, UINT64_MAX, nodes);
         cut_in_flight(*request, rows);
-        for (DraftSpan &draft : request->drafts) draft.cut = std::min(draft.cut, rows);
+        for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next) draft->cut = std::min(draft->cut, rows);
+        request->cut_notes(rows, nodes);
         request->length = std::min(request->length, rows);
+        request->shared_end = std::min(request->shared_end, rows);
         request->changing_end = std::min(request->changing_end, rows);
         request->operate(0, 0);
         request->flagged_end = std::min(request->flagged_end, rows);
-        request->cuts.push_back({rows, request->operations, request->newest.step});
-        capture_->filing.append(request->after(), Truncate{request->rows(), rows, pages});
+        request->cuts = nodes.take(Request::Cut{rows, request->operations, request->newest_step, request->cuts});
+        capture_->filing.log.append(request->after(), Truncate{request->rows(), rows, pages, alone});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -131,28 +160,47 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
 
 int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request *child) {
     if (!owner()) return ROUTECAP_OK;
+    const uint64_t serial = Serials::take(1);
+    if (serial == 0) return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
+    OpenPtr made(new Captured(capture_->context, RowStore::Policy::keep, config_.compare));
     {
-        std::lock_guard lock(capture_->mutex);
+        Room room{.entries = 1, .nodes = 1, .requests = 1};
+        auto lock = lock_with(room);
         Request *parent = nullptr;
-        if (int32_t s = find(handle, &parent); s < 0) return s;
+        for (;;) {  // how much the parent has to copy is known with the mutex only
+            if (int32_t s = find(handle, &parent); s < 0) return s;
+            room.nodes = parent->pages.nodes() + 1;
+            for (const MissingNote *note = parent->missing; note != nullptr; note = note->next) room.nodes++;
+            if (!make_room(lock, room)) break;
+        }
         const uint64_t length = parent->length_now(capture_->steps);
         if (rows == ROUTECAP_ROWS_ALL) rows = length;
         if (rows > length) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length), ull(rows));
-        if (!capture_->requests.reserve(1)) return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%u requests are open", config_.max_requests);
-        capture_->filing.make_room();
-        Intervals pages = parent->pages;
-        pages.remove(rows / config_.shape->page_rows, UINT64_MAX);  // a page that is shared in part will be copied when it is written
-        *child = open_one(parent->rows()->policy());
+        if (!capture_->requests.possible(1)) return refuse_many(1);
+        Nodes &nodes = capture_->filing.nodes;
+        made->rows.set_policy(parent->rows()->policy());
+        *child = capture_->requests.open(std::move(made), serial);
         Request &c = *capture_->requests.find(*child);
+        const uint64_t end_page = rows / config_.shape->page_rows;  // a page that is shared in part will be copied when it is written
+        parent->pages.for_each([&](const Intervals::Interval &i) { c.pages.add(i.begin, std::min(i.end, end_page), nodes); });
+        MissingNote **last = &c.missing;
+        for (const MissingNote *note = parent->missing; note != nullptr; note = note->next)
+            if (note->first < rows) {
+                *last = nodes.take(MissingNote{note->first, std::min(note->end, rows), note->reason, nullptr});
+                last = &(*last)->next;
+            }
         c.length = rows;
-        c.pages = std::move(pages);
         c.inherited_after = parent->after();
+        c.tag = parent->tag, c.tagged = parent->tagged;
+        c.mixed_end = std::min(std::max(parent->mixed_end, tags_vary() ? UINT64_MAX : 0), end_page + 1);
         c.operate(0, rows);
+        c.share(0, rows);
+        parent->share(0, rows);
         parent->operate(0, 0);
         parent->lending_end = parent->lending() ? std::max(parent->lending_end, rows) : rows;
-        parent->lending_step = parent->newest.step;
+        parent->lending_step = parent->newest_step;
         parent->lending_until = parent->operations;
-        capture_->filing.append(parent->after(), Fork{parent->rows(), c.rows(), rows});
+        capture_->filing.log.append(parent->after(), Fork{parent->rows(), c.rows(), rows});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -170,19 +218,21 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
     const uint64_t routing_end = routing->expected_end();
     if (rows == ROUTECAP_ROWS_ALL) rows = routing_end;
     if (rows > routing_end) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) are beyond the routing", ull(routing_end), ull(rows));
+    routing->retain();
+    RoutingPtr held(routing);
     {
-        std::lock_guard lock(capture_->mutex);
+        const auto lock = lock_with({.entries = 1, .nodes = 1});
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
-        capture_->filing.make_room();
         const uint64_t first = pending ? 0 : std::min(routing->first(), rows), page_rows = config_.shape->page_rows;
         if (first >= rows) return ROUTECAP_OK;
-        request->pages.add((first + page_rows - 1) / page_rows, rows / page_rows);  // shared as a whole
+        request->pages.add((first + page_rows - 1) / page_rows, rows / page_rows, capture_->filing.nodes);  // shared as a whole
         request->length = std::max(request->length, rows);
         if (pending) request->inherited_after = std::max(request->inherited_after, routing->after());
         request->operate(first, rows);
-        routing->retain();
-        capture_->filing.append(request->after(), Attach{request->rows(), RoutingPtr(routing), rows});
+        request->share(first, rows);
+        request->mixed_end = std::max(request->mixed_end, (rows + page_rows - 1) / page_rows);
+        capture_->filing.log.append(request->after(), Attach{request->rows(), std::move(held), rows});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -197,19 +247,19 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     if (rows != ROUTECAP_ROWS_ALL && rows > ROUTECAP_MAX_POSITION) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
     const bool all = rows == ROUTECAP_ROWS_ALL;
     const uint64_t length = request->length, expected = all ? request->length_now(capture_->steps) : rows, after = request->after();
-    capture_->filing.make_room();
     if (!all && rows < request->issued_end()) cut_in_flight(*request, rows);
     *routing = &request->captured->routing;
     (*routing)->expect(after, expected);
-    capture_->filing.append(after, Finish{CapturedPtr(request->captured.release()), all ? length : rows, all});
-    capture_->requests.close(*request, handle);
+    MissingNote *missing = request->changed ? std::exchange(request->missing, nullptr) : nullptr;
+    capture_->filing.log.append(after, Finish{CapturedPtr(request->captured.release()), all ? length : rows, missing, all});
+    capture_->requests.close(*request, capture_->filing.nodes);
     return ROUTECAP_OK;
 }
 
 int32_t Capturer::finish(routecap_request request, uint64_t rows, Routing **routing) {
     if (!owner()) return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
     {
-        std::lock_guard lock(capture_->mutex);
+        const auto lock = lock_with({.entries = 1});
         if (int32_t s = finish_one(request, rows, routing); s < 0) return s;
     }
     capture_->filing.wake();
@@ -220,17 +270,17 @@ int32_t Capturer::close_one(routecap_request handle) {
     if (handle == 0) return ROUTECAP_OK;
     Request *request = nullptr;
     if (int32_t s = find(handle, &request); s < 0) return s;
-    capture_->filing.make_room();
+    const bool alone = request->settled();
     cut_in_flight(*request, 0);
-    capture_->filing.append(request->after(), Close{std::move(request->captured)});
-    capture_->requests.close(*request, handle);
+    capture_->filing.log.append(request->after(), Close{std::move(request->captured), alone});
+    capture_->requests.close(*request, capture_->filing.nodes);
     return ROUTECAP_OK;
 }
 
 int32_t Capturer::close(routecap_request request) {
     if (!owner()) return ROUTECAP_OK;
     {
-        std::lock_guard lock(capture_->mutex);
+        const auto lock = lock_with({.entries = 1});
         if (int32_t s = close_one(request); s < 0) return s;
     }
     capture_->filing.wake();
@@ -239,22 +289,18 @@ int32_t Capturer::close(routecap_request request) {
 
 // ---- Many at once ---------------------------------------------------------------------------
 
+// Calls one(item, i) for each, with the mutex and so many nodes for all of them.
 template <class Item, class One>
-int32_t Capturer::batch(Item *items, size_t item_size, size_t count, One one) {
-    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
+int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t nodes, One one) {
     bool ok = true;
     {
-        std::lock_guard lock(capture_->mutex);
+        const auto lock = lock_with({.entries = count, .nodes = nodes});
         for (size_t i = 0; i < count; i++) {
             if (i + Requests::kAhead < count) capture_->requests.prefetch(at(items, item_size, i + Requests::kAhead).request, false);
             if (i + Requests::kAhead / 2 < count) capture_->requests.prefetch_more(at(items, item_size, i + Requests::kAhead / 2).request);
-            capture_->filing.prefetch_log(Requests::kAhead);
+            capture_->filing.log.prefetch(Requests::kAhead);
             Item &item = at(items, item_size, i);
-            try {
-                item.status = item.reserved == 0 ? one(item) : refuse_reserved(item.reserved);
-            } catch (const std::bad_alloc &) {
-                item.status = ROUTECAP_ERR_NO_MEMORY;
-            }
+            item.status = item.reserved == 0 ? one(item, i) : refuse_reserved(item.reserved);
             ok &= item.status == ROUTECAP_OK;
         }
     }
@@ -268,12 +314,24 @@ int32_t Capturer::accept_batch(routecap_accept_item *items, size_t item_size, si
         for (size_t i = 0; sound == ROUTECAP_OK && i < count; i++) at(items, item_size, i).status = ROUTECAP_OK;
         return ROUTECAP_OK;
     }
-    return batch(items, item_size, count, [this](const routecap_accept_item &item) { return accept_one(item); });
+    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
+    std::vector<Kept> kept;  // of the items that name their rows
+    size_t nodes = 0;
+    for (size_t i = 0; i < count; i++) {
+        const routecap_accept_item &item = at(items, item_size, i);
+        if (item.rows == nullptr || item.reserved != 0) continue;
+        kept.resize(count);
+        kept[i] = copy_kept(item, nodes);
+    }
+    return batch(items, item_size, count, nodes, [&](const routecap_accept_item &item, size_t i) {
+        return accept_one(item, kept.empty() ? nullptr : std::move(kept[i]));
+    });
 }
 
 int32_t Capturer::finish_batch(routecap_finish_item *items, size_t item_size, size_t count) {
     if (!owner()) return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
-    return batch(items, item_size, count, [this](routecap_finish_item &item) {
+    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
+    return batch(items, item_size, count, 0, [this](routecap_finish_item &item, size_t) {
         return finish_one(item.request, item.rows, reinterpret_cast<Routing **>(&item.routing));
     });
 }
@@ -286,8 +344,7 @@ int32_t Capturer::close_batch(const routecap_request *requests, int32_t *status,
     if (requests == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "requests is NULL");
     bool ok = true;
     {
-        std::lock_guard lock(capture_->mutex);
-        capture_->filing.make_room(count);  // so that none fails halfway
+        const auto lock = lock_with({.entries = count});
         for (size_t i = 0; i < count; i++) {
             const int32_t s = close_one(requests[i]);
             if (status != nullptr) status[i] = s;

@@ -13,6 +13,12 @@
 
 namespace routecap {
 
+namespace {
+
+using std::chrono::nanoseconds;
+
+}  // namespace
+
 Filing::Filing(QuickMutex &mutex, ContextPtr context, Backend &backend, Steps &steps, Counters &counters)
     : mutex_(mutex),
       context_(std::move(context)),
@@ -20,16 +26,17 @@ Filing::Filing(QuickMutex &mutex, ContextPtr context, Backend &backend, Steps &s
       backend_(backend),
       steps_(steps),
       counters_(counters),
-      unwritten_(shape_->layers, 0),
-      invalid_(shape_->layers, 0) {
-    log_.reserve(1024);
+      tallies_(shape_->layers, Tally{}) {
+    log.add(Log::make(8));
+    Nodes::More more = Nodes::make(Nodes::kChunk, 0);
+    nodes.add(more);
     pending_.reserve(1024);
 }
 
 int32_t Filing::start(bool manual) {
     manual_ = manual;
     if (manual) {
-        context_->landing->set_progress([this] { progress(); });
+        context_->landing->set_progress([this] { return progress(), true; });
         return ROUTECAP_OK;
     }
     try {
@@ -37,6 +44,7 @@ int32_t Filing::start(bool manual) {
     } catch (const std::system_error &error) {
         return report(ROUTECAP_ERR_THREAD, "the worker thread could not be started: %s", error.what());
     }
+    context_->landing->set_progress([this] { return call(), false; });
     return ROUTECAP_OK;
 }
 
@@ -46,121 +54,199 @@ void Filing::stop() {
         context_->landing->set_progress({});
         while (!progress()) std::this_thread::yield();
     } else if (worker_.joinable()) {
-        wake();
+        call();
         worker_.join();
+        context_->landing->set_progress({});
     }
+    Log::drop(taken_);
 }
 
-// While a step is in flight the worker looks again and again, less often the longer it takes; then it costs nothing to wake it, and no driver's lock
-// is touched to see what has landed. With nothing to do it sleeps until something is appended.
+// With nothing to do the worker sleeps until something is appended. While a step is in flight it dozes until shortly before that can have landed, then
+// looks again and again, less often the longer it takes: no lock of the driver is touched to see what has landed.
 void Filing::work() {
-    using std::chrono::nanoseconds;
-    constexpr nanoseconds kFirst{5'000}, kLongest{20'000};
+    constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kDoze{200'000}, kWorthDozing{50'000};
     nanoseconds pause = kFirst;
 #if defined(__linux__)
     prctl(PR_SET_TIMERSLACK, 1000);  // of pauses, in nanoseconds; the default is longer than they are
 #endif
     for (;;) {
-        const int32_t seen = signal_.load(std::memory_order_acquire);
+        const uint64_t rings = bell_.rings();
         const bool stop = stop_.load(std::memory_order_acquire);
         const uint64_t filed = counters_.steps_landed;
         if (progress()) {
             if (stop) return;
-            signal_.wait(seen, std::memory_order_acquire);
+            bell_.sleep(rings);
             pause = kFirst;
             continue;
         }
-        fetch_waiting();
-        pause = filed != counters_.steps_landed ? kFirst : std::min(pause + pause / 4, kLongest);
+        const bool some = filed != counters_.steps_landed;
+        const auto now = Rhythm::Clock::now();
+        Rhythm::Clock::time_point look{};
+        {
+            std::lock_guard turn(turn_);
+            fetch_waiting();
+            for (const LogEntry &entry : pending_) {
+                const FileStep *step = std::get_if<FileStep>(&entry.what);
+                if (step == nullptr) continue;
+                look = rhythm_.first_look(steps_.step(step->slot).issued_at);
+                break;
+            }
+            dozed_ = !stop && look > now + kWorthDozing;
+        }
+        if (look > now + kWorthDozing && !stop) {
+            bell_.doze(rings, std::min(look, now + kDoze));  // not longer: the next step may be another kind of step
+            pause = kFirst;
+            continue;
+        }
+        pause = some ? kFirst : std::min(pause + pause / 4, kLongest);
         std::this_thread::sleep_for(pause);
     }
 }
 
 bool Filing::progress() {
-    short_of_memory_ = false;
-    try {
+    bool done = false;
+    do {
+        while (waiting_.load(std::memory_order_acquire) > 0) std::this_thread::yield();  // they have the turn first
+        DeferredPages::Scope later(released_);
+        std::lock_guard turn(turn_);
+        done = apply_ready(Until::all_applied);
+    } while (!done && waiting_.load(std::memory_order_relaxed) > 0);
+    released_.free();
+    return done;
+}
+
+void Filing::file_one_step() { with_turn(Until::step_filed); }
+
+void Filing::reclaim() { with_turn(manual_ ? Until::operations_applied : Until::all_applied); }
+
+bool Filing::with_turn(Until until) {
+    bool done = false;
+    waiting_.fetch_add(1, std::memory_order_acq_rel);
+    {
+        DeferredPages::Scope later(released_);
+        std::lock_guard turn(turn_);
+        waiting_.fetch_sub(1, std::memory_order_acq_rel);
+        done = apply_ready(until);
+    }
+    if (manual_)
+        released_.free();
+    else if (!released_.empty())
+        bell_.call();
+    return done;
+}
+
+// Takes over what was appended. Without memory some of it stays where it is.
+void Filing::take_log() {
+    {
         std::lock_guard lock(mutex_);
-        if (pending_.empty()) {
-            pending_.swap(log_);
-        } else {
-            pending_.insert(pending_.end(), std::move_iterator(log_.begin()), std::move_iterator(log_.end()));
-            log_.clear();
+        Log::Block **end = &taken_;
+        while (*end != nullptr) end = &(*end)->next;
+        *end = log.take();
+        nodes.give_all(used_notes_);
+    }
+    Log::Block *emptied = nullptr;
+    try {
+        while (taken_ != nullptr) {
+            if (pending_.size() + taken_->count > pending_.capacity())
+                pending_.reserve(std::max(2 * pending_.capacity(), pending_.size() + taken_->count));
+            for (uint32_t i = 0; i < taken_->count; i++) pending_.push_back(std::move(*taken_->entry(i)));
+            taken_->clear();
+            emptied = std::exchange(taken_, std::exchange(taken_->next, emptied));
         }
     } catch (const std::bad_alloc &) {
         short_of_memory_ = true;  // with what is pending already
     }
+    if (emptied == nullptr) return;
+    std::lock_guard lock(mutex_);
+    log.add(emptied);
+}
 
+// With the turn. Applies what can be applied, in order; true if nothing is left.
+bool Filing::apply_ready(Until until) {
+    short_of_memory_ = false;
+    take_log();
     uint64_t blocked = UINT64_MAX;  // the first step that has not landed
-    bool applied = false;
+    bool applied = false, enough = false;
     auto kept = pending_.begin();
     for (LogEntry &entry : pending_) {
-        const FileStep *step = std::get_if<FileStep>(&entry.what);
-        const bool ready = step != nullptr ? blocked == UINT64_MAX && backend_.landed(step->slot) : entry.after < blocked;
+        const FileStep *what = std::get_if<FileStep>(&entry.what);
+        bool ready = false;
+        if (enough) {
+        } else if (what != nullptr) {
+            const Step &step = steps_.step(what->slot);
+            ready = until != Until::operations_applied && blocked == UINT64_MAX && step.copied.load(std::memory_order_acquire) &&
+                    backend_.landed(what->slot);
+        } else {
+            ready = entry.after < blocked;
+        }
+        const uint64_t ticket = what != nullptr ? steps_.step(what->slot).ticket : 0;
         if (ready && apply(entry)) {
             applied = true;
+            const bool yield = until == Until::all_applied && waiting_.load(std::memory_order_relaxed) > 0;
+            enough = yield || (until == Until::step_filed && what != nullptr);
             continue;
         }
         if (ready) blocked = 0, short_of_memory_ = true;
-        if (step != nullptr) blocked = std::min(blocked, steps_.step(step->slot).ticket);
+        if (what != nullptr) blocked = std::min(blocked, ticket);
+        if (!ready && !enough) release_early(entry);
         if (&*kept != &entry) *kept = std::move(entry);
         ++kept;
     }
     pending_.erase(kept, pending_.end());
     if (applied) context_->landing->notify();
-    return pending_.empty() && !short_of_memory_;
+    return pending_.empty() && taken_ == nullptr && !short_of_memory_;
+}
+
+// What a request gives up needs not wait for steps in flight: their rows for it are cut.
+void Filing::release_early(LogEntry &entry) {
+    if (Close *close = std::get_if<Close>(&entry.what); close != nullptr && close->alone) {
+        close->captured->rows.drop(0);
+    } else if (Truncate *truncate = std::get_if<Truncate>(&entry.what); truncate != nullptr && truncate->alone) {
+        const uint64_t gone = truncate->rows->drop(truncate->end);
+        truncate->pages -= std::min(truncate->pages, gone);
+    }
 }
 
 // False if there was no memory for it, and nothing has changed. Only a Finish needs any: everything else refuses rows instead.
 bool Filing::apply(LogEntry &entry) {
     const auto applied = [](RowStore &rows) { rows.applied.fetch_add(1, std::memory_order_release); };
-    const auto settled = [&](const Filed &filed) {
-        counters_.rows_provisional -= filed.delivered + filed.missing + filed.refused + filed.rejected;
-        count(filed);
-    };
     return std::visit(
         [&]<class What>(What &what) {
             if constexpr (std::is_same_v<What, FileStep>) {
                 file(what.slot);
             } else if constexpr (std::is_same_v<What, Settle>) {
-                std::lock_guard lock(what.rows->mutex);
-                settled(what.rows->settle(what.step, what.kept ? std::span<const uint32_t>(*what.kept) : std::span<const uint32_t>(), what.keep_first));
+                count_settled(what.rows->settle(what.step, what.kept ? std::span<const uint32_t>(*what.kept) : std::span<const uint32_t>(), what.keep_first));
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Truncate>) {
-                std::lock_guard lock(what.rows->mutex);
                 what.rows->truncate(what.end, what.pages);
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Fork>) {
-                std::scoped_lock lock(what.parent->mutex, what.child->mutex);
                 what.child->fork(*what.parent, what.end);
                 applied(*what.child);
                 applied(*what.parent);
             } else if constexpr (std::is_same_v<What, Attach>) {
-                std::lock_guard lock(what.rows->mutex);
                 what.rows->attach(what.routing->segments(), what.end);
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Finish>) {
                 RowStore &rows = what.captured->rows;
+                const uint64_t end = what.all ? std::max(what.end, rows.placed_end.load(std::memory_order_relaxed)) : what.end;
                 std::vector<Segment> segments;
-                uint64_t end = what.end, gone_first = 0, gone_end = 0;
                 try {
-                    std::lock_guard lock(rows.mutex);
-                    if (what.all) end = std::max(end, rows.placed_end.load(std::memory_order_relaxed));
-                    rows.take(0, end, segments, gone_first, gone_end);
-                    settled(rows.reject_drafts());
-                    rows.clear();
+                    segments = rows.take_all(end, what.missing);
                 } catch (const std::bad_alloc &) {
                     constexpr uint32_t kPatience = 100;  // at the capturer's end, which must not wait for memory for ever
                     if (!stop_.load(std::memory_order_relaxed) || ++refused_at_end_ < kPatience) return false;
-                    std::lock_guard lock(rows.mutex);
-                    segments.clear();
-                    settled(rows.reject_drafts());
-                    rows.clear();
+                }
+                count_settled(rows.reject_drafts());
+                rows.clear();
+                while (what.missing != nullptr) {
+                    MissingNote *note = std::exchange(what.missing, what.missing->next);
+                    note->next = std::exchange(used_notes_, note);
                 }
                 what.captured->routing.fill(0, end, std::move(segments));
             } else if constexpr (std::is_same_v<What, Close>) {
                 RowStore &rows = what.captured->rows;
-                std::lock_guard lock(rows.mutex);
-                settled(rows.reject_drafts());
+                count_settled(rows.reject_drafts());
                 rows.clear();
             }
             return true;
@@ -175,9 +261,16 @@ void Filing::count(const Filed &filed) {
     counters_.rows_rejected += filed.rejected;
     counters_.rows_late += filed.late;
     counters_.rows_unplaced += filed.unplaced;
+    counters_.rows_lost += filed.lost;
     counters_.rows_provisional += filed.provisional;
     counters_.rows_overlapped += filed.overlapped;
     counters_.rows_mismatched += filed.mismatched;
+}
+
+// Of drafts that were provisional until now.
+void Filing::count_settled(const Filed &filed) {
+    counters_.rows_provisional -= filed.delivered + filed.missing + filed.refused + filed.rejected + filed.late + filed.lost;
+    count(filed);
 }
 
 // ---- A step ---------------------------------------------------------------------------------
@@ -197,40 +290,39 @@ static void fetch_place(const Step &step, uint32_t span) {
 
 // While steps have not landed there is time for it; not at once, because the engine's thread still uses some of it when it has issued a step.
 void Filing::fetch_waiting() {
-    constexpr uint32_t kLooks = 8;  // about 100 us
-    const uint64_t newest = steps_.issued();
-    if (newest != newest_) newest_ = newest, looks_ = 0;
-    if (++looks_ != kLooks) return;
+    constexpr nanoseconds kSettled{100'000};
     for (const LogEntry &entry : pending_) {
         const FileStep *what = std::get_if<FileStep>(&entry.what);
         if (what == nullptr) continue;
         const Step &step = steps_.step(what->slot);
         if (step.ticket <= fetched_) continue;
-        if (backend_.landed(what->slot)) return;
+        if (Rhythm::Clock::now() - step.issued_at < kSettled || !step.copied.load(std::memory_order_acquire) || backend_.landed(what->slot)) return;
         for (uint32_t i = 0; i < step.span_count + kAhead; i++) {
             fetch_object(step, i);
             if (i >= kAhead) fetch_place(step, i - kAhead);
         }
+        fetched_ = step.ticket;
     }
-    fetched_ = newest;
 }
 
 void Filing::file(int32_t slot) {
-    Step &step = steps_.step(slot);
+    const Step &step = steps_.step(slot);
+    rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
     const SlotContents contents = backend_.contents(slot);
     const bool fetched = step.ticket <= fetched_;
     Filed filed;
     for (uint32_t i = 0; i < step.span_count; i++) {
         if (!fetched) fetch_object(step, i + 2 * kAhead), fetch_place(step, i + kAhead);
-        filed += file(step, step.spans[i], contents);
+        filed += file(step, i, contents);
     }
     counters_.rows_in_flight -= step.rows;
     count(filed);
     finish_tally();
     counters_.cells_conflicting += contents.conflicts;
     counters_.rows_dropped += contents.dropped;
+    if (contents.failed) counters_.steps_lost++;
     counters_.steps_landed++;
-    steps_.filed(slot, contents.conflicts);
+    steps_.filed(slot, contents.conflicts, contents.failed, contents.text, contents.slip);
 }
 
 RowSource Filing::source(uint8_t *slot, uint32_t row) const {
@@ -245,50 +337,65 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
     return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
 }
 
-Filed Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
-    const uint64_t cut = std::atomic_ref(span.cut).load(std::memory_order_acquire);
+Filed Filing::file(const Step &step, uint32_t index, const SlotContents &contents) {
+    const StepSpan &span = step.spans[index];
+    SpanExtra extra = step.extra(index);
+    const uint64_t cut = std::atomic_ref(const_cast<uint64_t &>(span.cut)).load(std::memory_order_acquire);
     const RowSource rows = source(contents.slot, span.sink_row);
-    const uint8_t *device = span.device_positions ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
+    const bool from_device = span.device_positions != 0;
+    const uint8_t *device = from_device && !contents.failed ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
     const uint32_t covered = std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
 
     Filed filed;
-    // Where row r goes; kDropped if it goes nowhere, which is counted.
+    // Where row r goes; kCut if it was cut, kDropped if it goes nowhere. That is counted, but for a draft that was cut.
     const auto place = [&](uint32_t r) {
         const uint64_t position = device == nullptr ? span.position + r : position_of(device, step.positions_dtype, span.sink_row + r);
         if (device != nullptr && (position < span.position || position >= span.position_end)) {
             filed.unplaced++;
-        } else if (position >= cut) {
-            filed.late++;
-        } else {
-            if (r < covered)
-                tally(rows.from(r).ids, rows.from(r).validity);
-            else
-                tally(nullptr, nullptr);
-            return position;
+            return RowStore::kDropped;
         }
-        return RowStore::kDropped;
+        if (position >= cut) {
+            filed.late += span.speculative == 0;
+            return RowStore::kCut;
+        }
+        if (contents.failed) return position;
+        if (r < covered)
+            tally(rows.from(r).ids, rows.from(r).validity);
+        else
+            tally(nullptr, nullptr);
+        return position;
     };
 
-    std::lock_guard lock(span.rows->mutex);
-    span.rows->promise(span.pages);
-    if (span.speculative) {
+    if (span.pages > 0) {
+        std::lock_guard lock(span.rows->mutex);
+        span.rows->promise(span.pages);
+    }
+    if (contents.failed && (span.speculative == 0 || from_device)) {
+        const uint64_t end = std::min(span.position_end, cut);
+        filed.lost = from_device || span.position >= end ? (from_device ? span.count : 0) : end - span.position;
+        filed.late = span.count - filed.lost;
+        if (span.position < end) span.rows->note_missing(span.position, end, ROUTECAP_MISSING_LOST);
+        if (from_device) span.rows->placed(end);
+        if (span.speculative != 0) context_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
+        span.rows->give_back(extra.purse);
+        return filed;
+    }
+    if (span.speculative != 0) {
         std::vector<uint64_t> positions;
         try {
             positions.resize(span.count);
         } catch (const std::bad_alloc &) {
             context_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
+            span.rows->give_back(extra.purse);
             filed.refused = span.count;
             return filed;
         }
         uint64_t kept = 0;
         for (uint32_t r = 0; r < span.count; r++) kept += (positions[r] = place(r)) != RowStore::kDropped;
-        if (kept == 0) {
-            context_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-        } else if (span.rows->file_draft(step.ticket, span.draft_index, std::move(positions), covered, rows, step.tag)) {
+        if (span.rows->file_draft(step.ticket, extra.draft_index, std::move(positions), covered, rows, step.tag, extra.purse, contents.failed))
             filed.provisional = kept;
-        } else {
+        else
             filed.refused = kept;
-        }
         return filed;
     }
     // Runs of rows at consecutive positions.
@@ -297,7 +404,7 @@ Filed Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
     const auto flush = [&] {
         if (n == 0) return;
         if (start < covered)
-            filed += span.rows->file(first, rows.from(start), n, step.tag);
+            filed += span.rows->file(first, rows.from(start), n, step.tag, extra.purse);
         else
             filed.missing += n;
         if (device != nullptr) span.rows->placed(first + n);
@@ -309,9 +416,10 @@ Filed Filing::file(Step &step, StepSpan &span, const SlotContents &contents) {
             flush();
             start = r, first = position;
         }
-        n += position != RowStore::kDropped;
+        n += position < RowStore::kCut;
     }
     flush();
+    span.rows->give_back(extra.purse);
     return filed;
 }
 
@@ -324,30 +432,26 @@ void Filing::tally(const uint8_t *ids, const uint8_t *validity) {
     any_missing_ = true;
     for (uint32_t l = 0; l < shape_->layers; l++) {
         if (validity != nullptr && Shape::valid(validity, l)) continue;
-        invalid_[l]++;
         const int32_t reason = ids != nullptr ? shape_->reason(ids, l) : ROUTECAP_MISSING_UNWRITTEN;
-        if (reason == ROUTECAP_MISSING_OUT_OF_RANGE) {
-            counters_.layers[l].out_of_range++;
-        } else if (reason == ROUTECAP_MISSING_DUPLICATE) {
-            counters_.layers[l].duplicate++;
-        } else {
-            counters_.layers[l].unwritten++;
-            unwritten_[l]++;
-        }
+        Tally &t = tallies_[l];
+        (reason == ROUTECAP_MISSING_OUT_OF_RANGE ? t.out_of_range : reason == ROUTECAP_MISSING_DUPLICATE ? t.duplicate : t.unwritten)++;
     }
 }
 
+// Adds up what the step lacks, once a step: counters are atomic, and others read them.
 void Filing::finish_tally() {
     if (tallied_ == 0) return;
     counters_.rows_landed += tallied_;
     uint64_t silent = 0;
-    if (any_missing_) {
-        for (uint32_t l = 0; l < shape_->layers; l++) {
-            if (unwritten_[l] == tallied_) counters_.layers[l].silent_steps++;
-            silent += invalid_[l] == tallied_;
-        }
-        std::fill(unwritten_.begin(), unwritten_.end(), 0);
-        std::fill(invalid_.begin(), invalid_.end(), 0);
+    for (uint32_t l = 0; l < shape_->layers && any_missing_; l++) {
+        Tally &t = tallies_[l];
+        LayerCounters &layer = counters_.layers[l];
+        layer.unwritten += t.unwritten;
+        layer.out_of_range += t.out_of_range;
+        layer.duplicate += t.duplicate;
+        if (t.unwritten == tallied_) layer.silent_steps++;
+        silent += t.missing() == tallied_;
+        t = {};
     }
     counters_.silent_layers.set(silent);
     tallied_ = 0;

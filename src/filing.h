@@ -1,7 +1,8 @@
 // Filing: everything that happens to rows after they were issued, done by one thread at a time in order of issue.
 //
 // The engine's thread appends to a log and goes on; the worker thread takes entries from it. A step waits until it has landed; an operation on a
-// request waits only for the steps that were issued with that request before it, so that no request waits for another's step.
+// request waits only for the steps that were issued with that request before it, so that no request waits for another's step. Two calls of the
+// engine's thread may take the worker's turn: begin, where no slot is free on the host backend, and issue, where the budget is exhausted.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +14,13 @@
 #include <vector>
 
 #include "backend.h"
+#include "bell.h"
 #include "counters.h"
 #include "landing.h"
 #include "mutex.h"
+#include "nodes.h"
+#include "operation_log.h"
+#include "rhythm.h"
 #include "routing.h"
 #include "rows.h"
 #include "steps.h"
@@ -52,6 +57,7 @@ struct Truncate {
     RowStore *rows;
     uint64_t end;
     uint64_t pages;  // that the request no longer counts
+    bool alone;      // nothing that was handed over before changes the request's rows: what is there can go before the steps in flight have landed
 };
 struct Fork {
     RowStore *parent;
@@ -66,10 +72,12 @@ struct Attach {
 struct Finish {
     CapturedPtr captured;
     uint64_t end;
-    bool all;  // the routing ends where the rows do
+    MissingNote *missing;  // nodes of Filing's
+    bool all;              // the routing ends where the rows do
 };
 struct Close {
     OpenPtr captured;
+    bool alone;  // as in Truncate
 };
 
 struct LogEntry {
@@ -82,7 +90,9 @@ struct LogEntry {
 
 class Filing {
 public:
-    // `mutex` is the capturer's: it guards the log.
+    using Log = OperationLog<LogEntry>;
+
+    // `mutex` is the capturer's: it guards the log and the nodes.
     Filing(QuickMutex &mutex, ContextPtr context, Backend &backend, Steps &steps, Counters &counters);
 
     // Starts the worker thread, or lets whoever waits do its work.
@@ -91,36 +101,38 @@ public:
     void stop();
     bool manual() const { return manual_; }
 
-    // With the mutex held. Room is made first, so that append cannot fail.
-    void make_room(size_t entries = 1) {
-        if (log_.size() + entries > log_.capacity()) log_.reserve(std::max(2 * log_.capacity(), log_.size() + entries));
-    }
-    // Starts fetching where the entries go that come after the next `ahead`: a worker's core has it.
-    void prefetch_log(size_t ahead) const {
-        if (log_.size() + ahead < log_.capacity()) __builtin_prefetch(log_.data() + log_.size() + ahead, 1);
-    }
-    template <class What>
-    void append(uint64_t after, What what) {
-        log_.emplace_back(after, std::move(what));
-    }
+    // The log and the nodes, with the mutex held.
+    Log log;
+    Nodes nodes;
+
     // After the mutex was released, where something was appended.
-    void wake() {
-        signal_.fetch_add(1, std::memory_order_release);
-        signal_.notify_one();
-    }
+    void wake() { bell_.ring(); }
+    // For who waits for what a worker would do.
+    void call() { bell_.call(); }
 
     // Applies what can be applied. True if nothing is left.
     bool progress();
+    // The same on the engine's thread, up to the first step: files one if one has landed. It may wait until the worker has filed one.
+    void file_one_step();
+    // And without a step, where there is no worker thread that files them: what has ended gives back its memory.
+    void reclaim();
 
 private:
+    enum class Until { all_applied, step_filed, operations_applied };
+
     void work();
+    bool with_turn(Until until);
+    bool apply_ready(Until until);
+    void take_log();
     bool apply(LogEntry &entry);
+    void release_early(LogEntry &entry);
     void fetch_waiting();
     void file(int32_t slot);
-    Filed file(Step &step, StepSpan &span, const SlotContents &contents);
+    Filed file(const Step &step, uint32_t index, const SlotContents &contents);
     void tally(const uint8_t *ids, const uint8_t *validity);
     void finish_tally();
     void count(const Filed &filed);
+    void count_settled(const Filed &filed);
     RowSource source(uint8_t *slot, uint32_t row) const;
 
     QuickMutex &mutex_;
@@ -129,21 +141,30 @@ private:
     Backend &backend_;
     Steps &steps_;
     Counters &counters_;
-    std::vector<LogEntry> log_;  // guarded by mutex_
-    std::atomic<int32_t> signal_{0};
+    Bell bell_;
     std::atomic<bool> stop_{false};
     bool manual_ = false;
     std::thread worker_;
-    bool short_of_memory_ = false;  // the last look at the log ended early
 
-    // Only whoever files touches these.
+    // Whoever holds it files. It is taken before any other mutex, and never while one is held.
+    std::mutex turn_;
+    std::atomic<uint32_t> waiting_{0};  // threads that want the turn: the worker lets them have it between two entries
+    DeferredPages released_;            // of lenders: freed without any mutex, by the worker if there is one
+    // What follows is guarded by turn_.
+    Log::Block *taken_ = nullptr;      // of the log, not yet in pending_
     std::vector<LogEntry> pending_;
-    uint64_t newest_ = 0;   // the last step that was issued
-    uint32_t looks_ = 0;    // since then
+    MissingNote *used_notes_ = nullptr;  // to be given back with the log's mutex
+    bool short_of_memory_ = false;       // the last look at the log ended early
+    Rhythm rhythm_;
+    bool dozed_ = false;    // until now, for the next step
     uint64_t fetched_ = 0;  // the last step whose rows' places were fetched before it landed
-    std::vector<uint64_t> unwritten_, invalid_;  // of the step being filed, per layer
-    uint32_t refused_at_end_ = 0;                // times that memory was refused since stop
-    uint64_t tallied_ = 0;                       // rows of it
+    struct Tally {
+        uint64_t unwritten, out_of_range, duplicate;
+        uint64_t missing() const { return unwritten + out_of_range + duplicate; }
+    };
+    std::vector<Tally> tallies_;   // of the step being filed, per layer
+    uint32_t refused_at_end_ = 0;  // times that memory was refused since stop
+    uint64_t tallied_ = 0;         // rows of it
     bool any_missing_ = false;
 };
 

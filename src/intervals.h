@@ -1,12 +1,14 @@
-// A set of numbers kept as disjoint intervals. Most sets here are one interval, which lives inside the object.
+// A set of numbers kept as disjoint intervals. Most sets here are one interval, which lives inside the object; the others are nodes.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
+
+#include "nodes.h"
 
 namespace routecap {
 
+// Needs clear() before its end: its nodes belong to a Nodes. A change takes one node at most.
 class Intervals {
 public:
     struct Interval {
@@ -26,72 +28,91 @@ public:
         return n;
     }
 
-    void add(uint64_t begin, uint64_t end) {
+    void add(uint64_t begin, uint64_t end, Nodes &nodes) noexcept {
         if (begin >= end) return;
-        if (first_.begin == first_.end) {
-            first_ = {begin, end};
-        } else if (more_.empty() && begin <= first_.end && end >= first_.begin) {
-            first_ = {std::min(begin, first_.begin), std::max(end, first_.end)};
-        } else {
-            rebuild([&](std::vector<Interval> &all) { all.push_back({begin, end}); });
+        const auto touches = [&](const Interval &i) { return begin <= i.end && end >= i.begin; };
+        const auto absorb = [&](const Interval &i) { begin = std::min(begin, i.begin), end = std::max(end, i.end); };
+        if (first_.begin != first_.end && touches(first_)) absorb(first_), first_ = {0, 0};
+        Node **at = &more_;
+        while (*at != nullptr) {
+            if (touches((*at)->interval))
+                absorb((*at)->interval), *at = nodes.give(*at);
+            else
+                at = &(*at)->next;
         }
+        if (first_.begin == first_.end && (more_ == nullptr || end < more_->interval.begin)) {
+            first_ = {begin, end};
+            return;
+        }
+        pull(nodes);
+        if (end < first_.begin) std::swap(first_.begin, begin), std::swap(first_.end, end);
+        for (at = &more_; *at != nullptr && (*at)->interval.begin < begin;) at = &(*at)->next;
+        *at = nodes.take(Node{{begin, end}, *at});
     }
 
     // Removes [begin, end) and returns how many of those numbers were in the set.
-    uint64_t remove(uint64_t begin, uint64_t end) {
+    uint64_t remove(uint64_t begin, uint64_t end, Nodes &nodes) noexcept {
         if (begin >= end) return 0;
-        const uint64_t present = end - begin - absent(begin, end);
-        if (present == 0) return 0;
-        if (more_.empty() && end >= first_.end) {
-            first_.end = std::max(first_.begin, begin);
-        } else {
-            rebuild([&](std::vector<Interval> &all) {
-                std::vector<Interval> kept;
-                for (const Interval &i : all) {
-                    if (i.begin < begin) kept.push_back({i.begin, std::min(i.end, begin)});
-                    if (i.end > end) kept.push_back({std::max(i.begin, end), i.end});
-                }
-                all = std::move(kept);
-            });
+        uint64_t removed = 0;
+        // What is left of an interval: its first part in place, its second, if there are two, as a node behind it.
+        const auto cut = [&](Interval &i, Node *&behind) {
+            const uint64_t b = std::max(begin, i.begin), e = std::min(end, i.end);
+            if (b >= e) return;
+            removed += e - b;
+            const Interval right{e, i.end};
+            i.end = b;
+            if (right.begin == right.end) return;
+            if (i.begin == i.end)
+                i = right;
+            else
+                behind = nodes.take(Node{right, behind});
+        };
+        cut(first_, more_);
+        for (Node **at = &more_; *at != nullptr;) {
+            cut((*at)->interval, (*at)->next);
+            if ((*at)->interval.begin == (*at)->interval.end)
+                *at = nodes.give(*at);
+            else
+                at = &(*at)->next;
         }
-        return present;
+        if (first_.begin == first_.end) first_ = {0, 0}, pull(nodes);
+        return removed;
     }
 
-    // Whether it is one interval at most. Then all of it is in the object's first bytes, and clear_first() empties it.
-    bool simple() const { return more_.empty(); }
-    void clear_first() { first_ = {0, 0}; }
-    void clear() {
-        clear_first();
-        more_.clear();
-    }
-
-private:
     template <class F>
     void for_each(F f) const {
         if (first_.begin != first_.end) f(first_);
-        for (const Interval &i : more_) f(i);
+        for (const Node *node = more_; node != nullptr; node = node->next) f(node->interval);
+    }
+    // How many nodes a copy takes.
+    size_t nodes() const {
+        size_t n = 0;
+        for (const Node *node = more_; node != nullptr; node = node->next) n++;
+        return n;
     }
 
-    template <class F>
-    void rebuild(F change) {
-        std::vector<Interval> all;
-        for_each([&](const Interval &i) { all.push_back(i); });
-        change(all);
-        std::sort(all.begin(), all.end(), [](const Interval &a, const Interval &b) { return a.begin < b.begin; });
-        std::vector<Interval> joined;
-        for (const Interval &i : all) {
-            if (!joined.empty() && i.begin <= joined.back().end)
-                joined.back().end = std::max(joined.back().end, i.end);
-            else
-                joined.push_back(i);
-        }
-        more_.reserve(joined.size());  // from here on nothing fails
-        first_ = joined.empty() ? Interval{0, 0} : joined.front();
-        more_.assign(joined.begin() + (joined.empty() ? 0 : 1), joined.end());
+    // Whether it is one interval at most. Then all of it is in the object's first bytes, and clear_first() empties it.
+    bool simple() const { return more_ == nullptr; }
+    void clear_first() { first_ = {0, 0}; }
+    void clear(Nodes &nodes) {
+        clear_first();
+        nodes.give_all(more_);
+    }
+
+private:
+    struct Node {
+        Interval interval;
+        Node *next;
+    };
+    // The first of the nodes becomes first_, where that is empty.
+    void pull(Nodes &nodes) noexcept {
+        if (first_.begin != first_.end || more_ == nullptr) return;
+        first_ = more_->interval;
+        more_ = nodes.give(more_);
     }
 
     Interval first_{0, 0};
-    std::vector<Interval> more_;  // after first_, ascending
+    Node *more_ = nullptr;  // after first_, ascending
 };
 
 }  // namespace routecap

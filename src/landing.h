@@ -37,22 +37,22 @@ public:
         landed_.notify_all();
     }
 
-    // Without a worker thread, whoever waits does its work. Set for the capturer's life; empty where there is a worker.
-    void set_progress(std::function<void()> progress) {
+    // What whoever waits does for the work's progress, for the capturer's life: the work itself, where there is no worker thread, which it then says;
+    // otherwise it calls that thread.
+    void set_progress(std::function<bool()> progress) {
         std::lock_guard lock(progress_mutex_);
         progress_ = std::move(progress);
     }
     bool progress() {
         std::lock_guard lock(progress_mutex_);
-        if (progress_) progress_();
-        return static_cast<bool>(progress_);
+        return progress_ && progress_();
     }
 
 private:
     std::mutex mutex_;  // guards nothing but the moment between ready() and the wait
     std::condition_variable landed_;
-    std::mutex progress_mutex_;  // guards progress_; held while it runs, so that one thread at a time files
-    std::function<void()> progress_;
+    std::mutex progress_mutex_;  // guards progress_; held while it runs, so that it is not taken away meanwhile
+    std::function<bool()> progress_;
 };
 
 }  // namespace routecap

@@ -58,8 +58,10 @@ PageBlocks::~PageBlocks() {
 }
 
 void *PageBlocks::take() {
-    if (partial_ == nullptr && !add()) return nullptr;
+    if (partial_ == nullptr)
+        if (Block *idle = take_idle(); idle != nullptr) link(idle);
     Block *block = partial_;
+    if (block == nullptr) return nullptr;
     void *page = block->given;
     if (page != nullptr)
         block->given = *static_cast<void **>(page);
@@ -70,21 +72,18 @@ void *PageBlocks::take() {
     return page;
 }
 
-// Gives the partial ones a block.
-bool PageBlocks::add() {
-    Block *block = take_idle();
-    if (block == nullptr) {
-        void *memory = ::operator new(block_bytes_, kBlockAlignment, std::nothrow);
-        if (memory == nullptr) return false;
+PageBlocks::Block *PageBlocks::make() const {
+    void *memory = ::operator new(block_bytes_, kBlockAlignment, std::nothrow);
+    if (memory == nullptr) return nullptr;
 #if defined(__linux__)
-        if (block_bytes_ == kHugePage) madvise(memory, kHugePage, MADV_HUGEPAGE);
+    if (block_bytes_ == kHugePage) madvise(memory, kHugePage, MADV_HUGEPAGE);
 #endif
-        block = new (memory) Block{};
-        forbid(block + 1, block_bytes_ - sizeof(Block));
-    }
-    link(block);
-    return true;
+    auto *block = new (memory) Block{};
+    forbid(block + 1, block_bytes_ - sizeof(Block));
+    return block;
 }
+
+void PageBlocks::add(Block *block) { link(block); }
 
 void PageBlocks::give(void *page) {
     Block *block = Block::of(page);

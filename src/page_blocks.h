@@ -22,9 +22,12 @@ public:
     // No page may be in use.
     ~PageBlocks();
 
-    // Null without memory.
+    // Null if there is no block with room: make one, where nothing guards this, and add it.
     void *take();
     void give(void *page);
+    // Null without memory.
+    Block *make() const;
+    void add(Block *block);
 
     // Bytes of blocks without a page in use; and one of them, which is then its caller's to release, at any time.
     size_t idle_bytes() const { return idle_blocks_ * block_bytes_; }
@@ -32,7 +35,6 @@ public:
     void release(Block *block) const;
 
 private:
-    bool add();
     void link(Block *block);
     void unlink(Block *block);
 

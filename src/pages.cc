@@ -11,8 +11,29 @@ constexpr size_t kIdleBytes = 64 << 20;  // kept for reuse at most; the rest goe
 
 }  // namespace
 
+static thread_local DeferredPages *deferring = nullptr;
+
 PageRef::~PageRef() {
-    if (page_ != nullptr && page_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) PagePool::free(page_);
+    if (page_ == nullptr || page_->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (deferring != nullptr && page_->lender != nullptr)
+        deferring->add(page_);
+    else
+        PagePool::free(page_);
+}
+
+DeferredPages::Scope::Scope(DeferredPages &to) : before_(std::exchange(deferring, &to)) {}
+
+DeferredPages::Scope::~Scope() { deferring = before_; }
+
+void DeferredPages::add(Page *page) {
+    page->next = pages_.load(std::memory_order_relaxed);
+    while (!pages_.compare_exchange_weak(page->next, page, std::memory_order_release, std::memory_order_relaxed)) {
+    }
+}
+
+void DeferredPages::free() {
+    Page *page = pages_.exchange(nullptr, std::memory_order_acquire);
+    while (page != nullptr) PagePool::free(std::exchange(page, page->next));
 }
 
 std::shared_ptr<PagePool> PagePool::create(ShapePtr shape, uint64_t budget_bytes) {
@@ -43,8 +64,16 @@ bool PagePool::reserve(uint64_t bytes) {
 
 void *PagePool::take_memory(size_t bytes) {
     if (recycled(bytes)) {
-        const std::lock_guard lock(mutex_);
-        return blocks_.take();
+        for (;;) {
+            {
+                const std::lock_guard lock(mutex_);
+                if (void *memory = blocks_.take(); memory != nullptr) return memory;
+            }
+            PageBlocks::Block *block = blocks_.make();  // of the system, and that may take its time
+            if (block == nullptr) return nullptr;
+            const std::lock_guard lock(mutex_);
+            blocks_.add(block);
+        }
     }
     while (release_idle()) {
     }
@@ -66,12 +95,16 @@ bool PagePool::release_idle() {
 }
 
 PageRef PagePool::make(const Shape &shape, uint32_t rows) {
-    const size_t bytes = page_bytes(shape, rows);
-    void *memory = take_memory(bytes);
+    void *memory = blank(shape, rows);
     if (memory == nullptr) {
-        unreserve(bytes);
+        unreserve(page_bytes(shape, rows));
         return PageRef();
     }
+    return make(shape, rows, memory);
+}
+
+PageRef PagePool::make(const Shape &shape, uint32_t rows, void *memory) {
+    const size_t bytes = page_bytes(shape, rows);
     uint8_t *ids = static_cast<uint8_t *>(memory) + Page::kHeader;
     Page *page = new (memory) Page{.rows = rows,
                                    .ids_bytes = shape.ids_bytes,

@@ -29,6 +29,7 @@ struct Page {
     std::shared_ptr<PagePool> pool;      // whose budget it counts in
     size_t bytes;                        // in that budget, tags apart
     std::shared_ptr<const void> lender;  // keeps foreign planes and tags alive; nobody writes such a page
+    Page *next = nullptr;                // among DeferredPages
 
     uint8_t *ids(size_t row) const { return ids_plane + row * ids_bytes; }
     uint8_t *validity(size_t row) const { return validity_plane + row * validity_bytes; }
@@ -64,6 +65,31 @@ private:
     Page *page_ = nullptr;
 };
 
+// Borrowed pages that nobody refers to any more, to be freed where no mutex is held: that runs their lenders' callbacks.
+class DeferredPages {
+public:
+    // While it lives, pages that this thread drops last are deferred and not freed.
+    class Scope {
+    public:
+        explicit Scope(DeferredPages &to);
+        ~Scope();
+        Scope(const Scope &) = delete;
+
+    private:
+        DeferredPages *const before_;
+    };
+
+    ~DeferredPages() { free(); }
+    bool empty() const { return pages_.load(std::memory_order_relaxed) == nullptr; }
+    void free();
+
+private:
+    friend class PageRef;
+    void add(Page *page);
+
+    std::atomic<Page *> pages_{nullptr};
+};
+
 // Gives out pages within a budget. Outlives its capturer for as long as one of its pages lives.
 //
 // Memory is first reserved, on the thread that promises it, and turned into a page later, on the thread that fills it.
@@ -75,14 +101,20 @@ public:
     PagePool(const PagePool &) = delete;
     PagePool &operator=(const PagePool &) = delete;
 
-    // What a page of this many rows takes from the budget.
+    // What a page of this many rows takes from the budget, and what its tags take once two of them differ.
     static size_t page_bytes(const Shape &shape, uint64_t rows);
     size_t page_bytes() const { return page_bytes_; }
+    static constexpr size_t tag_bytes(uint64_t rows) { return rows * sizeof(uint64_t); }
 
     bool reserve(uint64_t bytes);
     void unreserve(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-    // Makes a page out of page_bytes(shape, rows) reserved bytes, its validity all zero. Null without memory; the reservation then is undone.
+    // Memory for a page of so many rows, as yet without a reservation: to be fetched where no lock is held. Null without memory.
+    void *blank(const Shape &shape, uint32_t rows) { return take_memory(page_bytes(shape, rows)); }
+    void give_blank(const Shape &shape, uint32_t rows, void *memory) { give_memory(memory, page_bytes(shape, rows)); }
+    // Makes a page of that memory and of page_bytes(shape, rows) reserved bytes, its validity all zero. Allocates nothing.
+    PageRef make(const Shape &shape, uint32_t rows, void *blank);
+    // Both. Null without memory; the reservation then is undone.
     PageRef make(const Shape &shape, uint32_t rows);
     // Makes one around planes of a lender; without a validity plane every cell is valid. Throws without memory.
     PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags, uint64_t tag, std::shared_ptr<const void> lender);
@@ -93,6 +125,7 @@ public:
 
 private:
     friend class PageRef;
+    friend class DeferredPages;
     PagePool(ShapePtr shape, uint64_t budget_bytes, bool recycles);
     void *take_memory(size_t bytes);
     static void free(Page *page);

@@ -12,10 +12,72 @@ int32_t refuse_reading() { return report(ROUTECAP_ERR_DISABLED, "this capturer i
 
 }  // namespace
 
+// ---- Find, check, collect, take -------------------------------------------------------------
+
+// One call of read(), and what it has found so far.
+struct Capturer::Reading {
+    const routecap_request handle;
+    const uint64_t first, rows;
+    const bool take;
+    const Strictness strictness;
+    RowStore &store;
+
+    Range range{};
+    std::vector<Segment> segments;
+    std::vector<MissingNote> notes;               // of the request
+    std::shared_ptr<const MissingRows> missing;   // and of its rows
+    RowStore::Split split;                        // memory for a page that the take divides
+    bool splits = false, split_tags = false;      // it does, and the page has a tag for each row
+    size_t segment_room = 0, note_room = 0, nodes = 0;  // what was too little
+};
+
 // Finds the rows of a range, after checking that they exist, have landed and are as strict reading wants them. With `take` they leave the request.
 int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, bool take, Strictness strictness, Range &range,
                        std::vector<Segment> &segments) {
     CapturedPtr captured;
+    if (int32_t s = find_to_read(handle, captured); s < 0) return s;
+    Reading reading{.handle = handle, .first = first, .rows = rows, .take = take, .strictness = strictness, .store = captured->rows};
+    int32_t status = ROUTECAP_PENDING;
+    try {
+        while (status == ROUTECAP_PENDING) {  // there was too little room, which is made without a lock
+            reading.segments.reserve(reading.segment_room);
+            reading.notes.reserve(reading.note_room);
+            status = collect(reading);
+            if (status == ROUTECAP_PENDING && reading.splits) status = make_split(reading);
+            if (reading.nodes > 0) lock_with({.nodes = reading.nodes});
+        }
+    } catch (const std::bad_alloc &) {
+        status = ROUTECAP_ERR_NO_MEMORY;
+        report(status, "the system has no memory left");
+    }
+    if (reading.split.blank != nullptr) {  // it was not needed in the end
+        PagePool &pool = capture_->pool;
+        const Shape &shape = *config_.shape;
+        pool.give_blank(shape, shape.page_rows, reading.split.blank);
+        pool.unreserve(pool.page_bytes());
+    }
+    if (reading.split.tags != nullptr) capture_->pool.unreserve(PagePool::tag_bytes(config_.shape->page_rows));
+    if (status < 0) return status;
+
+    range = reading.range;
+    MissingRows noted;
+    for (const MissingNote &note : reading.notes) noted.add(std::max(note.first, range.first), std::min(note.end, range.end()), note.reason);
+    if (take) note_taken(reading);
+    segments = std::move(reading.segments);
+    if (reading.missing != nullptr || !noted.empty())
+        segments = with_missing(*config_.shape, std::move(segments), noted, reading.missing.get(), range.first, range.end());
+    if (!take && strictness.complete) {
+        if (reading_status(*config_.shape, range.first, range.rows, segments) != ROUTECAP_OK)
+            return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing in rows [%llu,%llu) and the reading is strict; coverage names them",
+                          ull(range.first), ull(range.end()));
+        return check_provenance(*config_.shape, 0, config_.shape->layers, range.rows, strictness);
+    }
+    return ROUTECAP_OK;
+}
+
+// Finds the request's rows, and waits until what was handed over before and waits for no step was applied: in the worker's next round; only without
+// memory does that take longer.
+int32_t Capturer::find_to_read(routecap_request handle, CapturedPtr &captured) {
     uint64_t operations = 0;  // to wait for
     {
         std::lock_guard lock(capture_->mutex);
@@ -25,27 +87,25 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
         captured.reset(request->captured.get());
         if (!capture_->filing.manual() && request->behind(capture_->steps)) operations = request->operations;
     }
-    RowStore &store = captured->rows;
-    // What was handed over before and waits for no step is applied in the worker's next round; only without memory does that take longer.
     constexpr int64_t kPatience = 100'000'000;
-    if (operations > 0) capture_->landing.wait(kPatience, [&] { return store.applied.load(std::memory_order_acquire) >= operations; });
-    // With this lock held nothing is filed into the request, so what is found in flight below is what is not in the store.
-    std::lock_guard store_lock(store.mutex);
-    std::unique_lock lock(capture_->mutex);
-    Request *request = nullptr;
-    if (int32_t s = find(handle, &request); s < 0) return s;
+    if (operations > 0)
+        capture_->landing.wait(kPatience, [&] { return captured->rows.applied.load(std::memory_order_acquire) >= operations; });
+    return ROUTECAP_OK;
+}
 
-    const uint64_t length = request->length_now(capture_->steps);
+// With the store's mutex and the capturer's: nothing is filed into the request, so what is found in flight is what is not in the store.
+int32_t Capturer::check_readable(Request &request, uint64_t first, uint64_t rows, bool take, Range &range) {
+    const uint64_t length = request.length_now(capture_->steps);
     uint64_t in_flight = UINT64_MAX;  // the first row at or after `first` that is
     const auto not_landed = [&](uint64_t from, uint64_t to) {
         if (std::max(from, first) < to) in_flight = std::min(in_flight, std::max(from, first));
     };
-    request->for_each_in_flight(capture_->steps, [&](const StepSpan &span, uint64_t) {
+    request.for_each_in_flight(capture_->steps, [&](const StepSpan &span, uint64_t) {
         if (!span.speculative) not_landed(span.position, std::min(span.position_end, std::atomic_ref(const_cast<uint64_t &>(span.cut)).load()));
     });
-    if (request->changing(first, UINT64_MAX)) not_landed(request->changing_first, request->changing_end);
-    not_landed(request->cut_not_applied(), UINT64_MAX);
-    if (take && request->lending()) not_landed(0, request->lending_end);
+    if (request.changing(first, UINT64_MAX)) not_landed(request.changing_first, request.changing_end);
+    not_landed(request.cut_not_applied(), UINT64_MAX);
+    if (take && request.lending()) not_landed(0, request.lending_end);
 
     if (first > length) return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %llu: the request has %llu rows", ull(first), ull(length));
     if (rows == ROUTECAP_ROWS_LANDED) rows = std::min(in_flight, length) - first;
@@ -53,44 +113,150 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
     if (rows > length - first)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist: the request has %llu rows", ull(std::max(first, length)),
                       rows > UINT64_MAX - first ? ull(UINT64_MAX) : ull(first + rows), ull(length));
-    const uint64_t end = first + rows;
-    if (in_flight < end) return report(ROUTECAP_ERR_NOT_READY, "row %llu is in flight", ull(in_flight));
+    if (in_flight < first + rows) return report(ROUTECAP_ERR_NOT_READY, "row %llu is in flight", ull(in_flight));
     range = {first, rows, length};
-    if (!take || strictness.complete) {
-        lock.unlock();
-        segments = store.share(first, end);
-        if (strictness.complete && reading_status(*config_.shape, first, rows, segments) != ROUTECAP_OK)
-            return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing in rows [%llu,%llu) and the reading is strict; coverage names them", ull(first),
-                          ull(end));
-        if (int32_t status = check_provenance(*config_.shape, 0, config_.shape->layers, rows, strictness); status < 0) return status;
-        if (!take) return ROUTECAP_OK;
-        segments = {};
-        lock.lock();
-        if (int32_t s = find(handle, &request); s < 0) return s;
-    }
-    uint64_t gone_first = 0, gone_end = 0;
-    if (rows > 0 && !store.take(first, end, segments, gone_first, gone_end))
-        return report(ROUTECAP_ERR_NO_MEMORY, "taking rows [%llu,%llu) needs a page more than the budget has", ull(first), ull(end));
-    forget_pages(*request, gone_first, gone_end, store);
     return ROUTECAP_OK;
 }
 
-// Pages that left the table are promised no longer, but those that rows in flight will need again. Without memory to note it, the request finds out
-// when it asks for a page.
-void Capturer::forget_pages(Request &request, uint64_t first, uint64_t end, RowStore &store) noexcept try {
-    if (first >= end) return;
-    request.changed = true;
-    request.pages.remove(first, end);
-    const uint64_t page_rows = config_.shape->page_rows;
+// Looks at the request and its rows at one instant. ROUTECAP_PENDING if there is too little room for them, which it has noted.
+int32_t Capturer::collect(Reading &reading) {
+    std::lock_guard store_lock(reading.store.mutex);
+    Range &range = reading.range;
+    {
+        std::lock_guard lock(capture_->mutex);
+        Request *request = nullptr;
+        if (int32_t s = find(reading.handle, &request); s < 0) return s;
+        if (int32_t s = check_readable(*request, reading.first, reading.rows, reading.take, range); s < 0) return s;
+        reading.notes.clear();
+        size_t notes = 0;
+        for (const MissingNote *note = request->missing; note != nullptr; note = note->next) {
+            if (note->first >= range.end() || note->end <= range.first) continue;
+            if (++notes <= reading.notes.capacity()) reading.notes.push_back(*note);
+        }
+        if (notes > reading.notes.capacity()) return reading.note_room = notes, ROUTECAP_PENDING;
+        if (!reading.take) {
+            if (!promise_again(*request, reading.store, range, {}))
+                return report(ROUTECAP_ERR_NO_MEMORY, "sharing rows [%llu,%llu), which drafts name too, needs more than the budget has", ull(range.first),
+                              ull(range.end()));
+            request->share(range.first, range.end());
+        }
+    }
+    reading.segments.clear();
+    reading.segment_room = reading.store.count(range.first, range.end());
+    if (reading.segment_room > reading.segments.capacity()) return ROUTECAP_PENDING;
+    reading.missing = reading.store.missing();
+    if (reading.take) return take(reading);
+    reading.store.share(range.first, range.end(), reading.segments);
+    return ROUTECAP_OK;
+}
+
+// With the store's mutex.
+int32_t Capturer::take(Reading &reading) {
+    const Range &range = reading.range;
+    if (range.rows == 0) return ROUTECAP_OK;
+    if (reading.strictness.complete) {
+        reading.store.share(range.first, range.end(), reading.segments);
+        const int32_t status = reading_status(*config_.shape, range.first, range.rows, reading.segments);
+        reading.segments.clear();
+        if (status != ROUTECAP_OK)
+            return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing in rows [%llu,%llu) and the reading is strict; coverage names them",
+                          ull(range.first), ull(range.end()));
+        if (int32_t s = check_provenance(*config_.shape, 0, config_.shape->layers, range.rows, reading.strictness); s < 0) return s;
+    }
+    const RowStore::TakePlan plan = reading.store.plan_take(range.first, range.end());
+    reading.splits = plan.splits;
+    reading.split_tags = plan.splits && reading.store.has_tags(range.first);
+    if (plan.splits && (reading.split.blank == nullptr || (reading.split_tags && reading.split.tags == nullptr))) return ROUTECAP_PENDING;
+    {
+        std::lock_guard lock(capture_->mutex);
+        Request *request = nullptr;
+        if (int32_t s = find(reading.handle, &request); s < 0) return s;
+        size_t nodes = 4;
+        request->for_each_in_flight(capture_->steps, [&](const StepSpan &, uint64_t) { nodes += 2; });
+        for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next) nodes += 2;
+        if (nodes > capture_->filing.nodes.free()) return reading.nodes = nodes, ROUTECAP_PENDING;
+        if (!promise_again(*request, reading.store, range, plan))
+            return report(ROUTECAP_ERR_NO_MEMORY, "taking rows [%llu,%llu) needs a page more than the budget has", ull(range.first), ull(range.end()));
+        request->share(range.first, range.end());
+    }
+    reading.store.take(range.first, range.end(), reading.segments, reading.split);
+    return ROUTECAP_OK;
+}
+
+// Memory for a page that is divided, without a lock.
+int32_t Capturer::make_split(Reading &reading) {
+    const Shape &shape = *config_.shape;
     PagePool &pool = capture_->pool;
-    request.for_each_in_flight(capture_->steps, [&](const StepSpan &span, uint64_t) {
-        const uint64_t from = std::max(first, span.position / page_rows), to = std::min(end, (span.position_end - 1) / page_rows + 1);
-        if (from >= to) return;
-        const uint64_t pages = request.pages.absent(from, to);
-        if (pages == 0 || !pool.reserve(pages * pool.page_bytes())) return;
+    const uint64_t tags = PagePool::tag_bytes(shape.page_rows);
+    const auto refuse = [&] {
+        return report(ROUTECAP_ERR_NO_MEMORY, "taking rows [%llu,%llu) needs a page more than the budget has", ull(reading.range.first),
+                      ull(reading.range.end()));
+    };
+    if (reading.split_tags && reading.split.tags == nullptr) {
+        if (!pool.reserve(tags)) return refuse();
+        reading.split.tags.reset(new (std::nothrow) uint64_t[shape.page_rows]);
+        if (reading.split.tags == nullptr) return pool.unreserve(tags), refuse();
+    }
+    if (reading.split.blank != nullptr) return ROUTECAP_PENDING;
+    if (!pool.reserve(pool.page_bytes())) return refuse();
+    reading.split.blank = pool.blank(shape, shape.page_rows);
+    if (reading.split.blank == nullptr) return pool.unreserve(pool.page_bytes()), refuse();
+    return ROUTECAP_PENDING;
+}
+
+// Rows of this range will be seen by others, and the pages of the plan leave the table. What was issued before and is not filed may need pages again:
+// it gets them promised now, or nothing is changed. With both mutexes.
+bool Capturer::promise_again(Request &request, RowStore &store, const Range &range, const RowStore::TakePlan &plan) {
+    Nodes &nodes = capture_->filing.nodes;
+    const uint64_t page_rows = config_.shape->page_rows;
+    Intervals again;
+    uint64_t copies = 0;  // of pages that drafts may write
+    if (plan.gone_first < plan.gone_end)
+        request.for_each_in_flight(capture_->steps, [&](const StepSpan &span, uint64_t) {
+            const uint64_t span_first = span.position / page_rows, span_end = (span.position_end - 1) / page_rows + 1;
+            if (span_end - span_first > span.count + uint64_t{1}) return;  // it has a page for each row
+            again.add(std::max(plan.gone_first, span_first), std::min(plan.gone_end, span_end), nodes);
+        });
+    for (const DraftSpan *d = request.drafts; d != nullptr; d = d->next) {
+        if (d->missing != 0) continue;
+        const uint64_t from = std::max(range.first, d->position), to = std::min({range.end(), d->position_end, d->cut});
+        if (from < to) copies += std::min<uint64_t>((to - 1) / page_rows + 1 - from / page_rows, d->rows);
+    }
+    uint64_t pages = copies;
+    again.for_each([&](const Intervals::Interval &i) { pages += i.end - i.begin; });
+    const bool promised = pages == 0 || capture_->pool.reserve(pages * capture_->pool.page_bytes());
+    if (promised) {
         store.promise(pages);
-        request.pages.add(from, to);
-    });
+        if (request.pages.remove(plan.gone_first, plan.gone_end, nodes) > 0) request.changed = true;
+        again.for_each([&](const Intervals::Interval &i) { request.pages.add(i.begin, i.end, nodes); });
+        request.changed |= !request.pages.simple();
+    }
+    again.clear(nodes);
+    return promised;
+}
+
+// The rows that were taken are with whoever took them. Without memory nobody knows.
+void Capturer::note_taken(const Reading &reading) noexcept try {
+    std::vector<Range> taken;  // rows that were there, next to one another
+    const auto add = [&](uint64_t first, uint64_t rows) {
+        if (!taken.empty() && taken.back().end() == first)
+            taken.back().rows += rows;
+        else
+            taken.push_back({first, rows, 0});
+    };
+    for (const Segment &segment : reading.segments) {
+        if (segment.complete) {
+            add(segment.first, segment.rows);
+            continue;
+        }
+        for (uint64_t r = 0; r < segment.rows; r++)
+            if (!config_.shape->row_absent(segment.ids(r), segment.validity(r))) add(segment.first + r, 1);
+    }
+    if (taken.empty()) return;
+    const auto lock = lock_with({.nodes = taken.size()});
+    Request *request = capture_->requests.find(reading.handle);
+    for (const Range &range : taken)
+        if (request != nullptr) request->note_missing(range.first, range.end(), ROUTECAP_MISSING_TAKEN, capture_->filing.nodes);
 } catch (const std::bad_alloc &) {
 }
 

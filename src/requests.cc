@@ -2,48 +2,48 @@
 
 namespace routecap {
 
-bool Requests::reserve(size_t count) {
-    if (count > free_.size() + max_requests_ - std::min<size_t>(max_requests_, chunks_.size() * kChunk)) return false;
-    while (free_.size() < count) {
-        const auto first = static_cast<uint32_t>(chunks_.size() * kChunk);
-        const uint32_t end = std::min(first + kChunk, max_requests_);
-        free_.reserve(end);
-        chunks_.reserve(chunks_.size() + 1);
-        chunks_.emplace_back(new Request[kChunk]);
-        for (uint32_t i = end; i-- > first;) {
-            at(i).generation = nonce_;
-            free_.push_back(i);
-        }
-    }
-    return true;
+void Requests::add(Chunk chunk) {
+    const uint32_t end = std::min(made_ + kChunk, max_requests_);
+    if (end == made_) return;
+    chunks_[made_ / kChunk] = std::move(chunk);
+    const uint32_t first = std::exchange(made_, end);
+    for (uint32_t i = end; i-- > first; free_count_++) at(i).check_last = std::exchange(free_, i);
 }
 
-routecap_request Requests::open(OpenPtr captured) {
-    const uint32_t index = free_.back();
-    free_.pop_back();
+routecap_request Requests::open(OpenPtr captured, uint64_t serial) {
+    const uint32_t index = free_;
     Request &r = at(index);
-    r.open = true;
+    free_ = r.check_last;
+    free_count_--;
+    r.handle = serial << Serials::kIndexBits | index;
+    r.check = 0;
     count_.store(count() + 1, std::memory_order_relaxed);
     r.captured = std::move(captured);
-    return static_cast<uint64_t>(r.generation) << 32 | (index + 1);
+    return r.handle;
 }
 
-void Requests::close(Request &r, routecap_request handle) {
-    r.generation++;
+void Requests::close(Request &r, Nodes &nodes) {
     count_.store(count() - 1, std::memory_order_relaxed);
-    r.open = r.device_positions = false;
+    const auto index = static_cast<uint32_t>(r.handle & ((1u << Serials::kIndexBits) - 1));
+    r.handle = 0;
+    r.device_positions = false;
     r.captured.reset();
     r.length = 0;
-    r.newest = {};
+    r.newest_step = 0;
     r.pages.clear_first();
-    free_.push_back(index_of(handle));
+    r.check_last = std::exchange(free_, index);
+    free_count_++;
     if (!r.changed) return;
     r.changed = false;
-    r.pages.clear();
-    r.drafts.clear();  // keeps its memory
+    r.pages.clear(nodes);
+    nodes.give_all(r.drafts);
+    nodes.give_all(r.missing);
+    nodes.give_all(r.cuts);
     r.flagged_end = r.inherited_after = 0;
+    r.shared_first = r.shared_end = 0;
+    r.tagged = false;
+    r.mixed_end = 0;
     r.operations = r.changing_first = r.changing_end = r.changing_until = 0;
-    r.cuts.clear();
     r.lending_end = r.lending_step = r.lending_until = 0;
 }
 

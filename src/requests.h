@@ -1,7 +1,7 @@
 // Open requests: what the engine's thread knows of each, and the handles that name them. Guarded by the capturer's mutex.
 //
 // Rows that landed are in the request's RowStore. Here is what has to be answered before they land: length, pages promised, drafts to accept,
-// what is in flight.
+// what is in flight. What of it has no fixed size is in nodes (nodes.h), because nothing may be allocated under that mutex.
 #pragma once
 
 #include <algorithm>
@@ -20,13 +20,14 @@ namespace routecap {
 // Speculative rows that wait to be accepted.
 struct DraftSpan {
     uint64_t step;
-    uint64_t first_index;  // of its first row among the request's drafts of that step
-    uint64_t rows;
     uint64_t position;
     uint64_t position_end;
     uint64_t cut;  // rows at and after were cut since
-    bool device_positions;
-    bool filed;  // or will be: neither lost nor refused
+    uint32_t first_index;  // of its first row among the request's drafts of that step
+    uint32_t rows;
+    uint8_t device_positions;
+    uint8_t missing;  // 0, or why they will never be there: ROUTECAP_MISSING_LOST or _REFUSED
+    DraftSpan *next;
 
     // One past the highest position that row `index` may have, for the request's length; 0 if it was cut.
     uint64_t end_of(uint64_t index) const {
@@ -43,22 +44,29 @@ struct DraftSpan {
 
 struct alignas(64) Request {
     // All that certain rows need, in the first cache line.
-    uint32_t generation = 0;
-    bool open = false;
+    routecap_request handle = 0;  // 0: it is not open
+    uint32_t check = 0;           // the last issue that looked at this request
+    uint32_t check_last = 0;      // and the last of its spans for it; of a request that is not open the next such one
+    OpenPtr captured;
+    uint64_t length = 0;          // without spans that have device positions
+    uint64_t newest_step = 0;     // the newest span in flight; each links to the one before
+    uint32_t newest_span = 0;
+    int8_t newest_slot = kernels::kNoSlot;
     bool device_positions = false;  // some span had them
     bool changed = false;           // what comes after the first of `pages` may differ from what it is in a new request
-    uint32_t check = 0;             // the last issue that looked at this request
-    uint32_t check_last = 0;        // and the last of its spans for it
-    OpenPtr captured;
-    uint64_t length = 0;            // without spans that have device positions
-    SpanLink newest;                // the newest span in flight; each links to the one before
     Intervals pages;                // of the RowStore's table, in use or promised
 
-    std::vector<DraftSpan> drafts;
-    uint32_t drafts_checked = 0;   // the last issue that had drafts of this request
-    uint32_t check_drafts = 0;     // and how many
-    uint64_t flagged_end = 0;      // one past the highest position that a draft, or a row with a device position, was issued for
-    uint64_t inherited_after = 0;  // see after()
+    DraftSpan *drafts = nullptr;      // in order of issue
+    DraftSpan *last_draft = nullptr;
+    MissingNote *missing = nullptr;   // rows that will not come, newest first
+    uint64_t flagged_end = 0;         // one past the highest position that a draft, or a row with a device position, was issued for
+    uint64_t inherited_after = 0;     // see after()
+
+    // Rows that others may see, too: lent to a routing, or had from another request or a routing. Whoever writes them needs a page for a copy.
+    uint64_t shared_first = 0, shared_end = 0;
+    // The tag of the rows that were issued last, and one past the last page that may have rows of another.
+    uint64_t tag = 0, mixed_end = 0;
+    bool tagged = false;  // some row was issued, or its tag would be that
 
     // Operations handed over, the step that must be filed before the last of them, and the rows that the last ones change: readable when
     // RowStore::applied has come so far.
@@ -66,21 +74,24 @@ struct alignas(64) Request {
     uint64_t operated_after = 0;
     uint64_t changing_first = 0, changing_end = 0, changing_until = 0;
 
-    // Truncates that may not be applied yet, in order: until then the rows that they cut are in the RowStore still.
+    // Truncates that may not be applied yet: until then the rows that they cut are in the RowStore still.
     struct Cut {
         uint64_t rows;
         uint64_t until;  // operations that are applied once it is
         uint64_t step;   // the last step that it concerns
+        Cut *next;
     };
-    std::vector<Cut> cuts;
+    Cut *cuts = nullptr;
 
     // Children that may not have their rows yet: those before lending_end, of steps up to lending_step, until so many operations are applied.
     uint64_t lending_end = 0, lending_step = 0, lending_until = 0;
 
+    bool open() const { return handle != 0; }
     RowStore *rows() const { return &captured->rows; }
+    SpanLink newest() const { return {newest_step, newest_span, newest_slot}; }
 
     // The step that must be filed before an operation on this request is applied.
-    uint64_t after() const { return changed ? std::max(newest.step, inherited_after) : newest.step; }
+    uint64_t after() const { return changed ? std::max(newest_step, inherited_after) : newest_step; }
     // One past the highest position that was issued.
     uint64_t issued_end() const { return changed ? std::max(length, flagged_end) : length; }
 
@@ -100,22 +111,80 @@ struct alignas(64) Request {
     }
 
     uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
+    // Nothing that was handed over waits to be applied.
+    bool settled() const { return !changed || applied() >= operations; }
     // Operations that no step in flight holds up.
     bool behind(const Steps &steps) const { return applied() < operations && !steps.in_flight(operated_after); }
     bool lending() const { return applied() < lending_until; }
 
+    void share(uint64_t first, uint64_t end) {
+        if (first >= end) return;
+        changed = true;
+        const bool none = shared_first >= shared_end;
+        shared_first = none ? first : std::min(shared_first, first);
+        shared_end = none ? end : std::max(shared_end, end);
+    }
+    bool shares(uint64_t first, uint64_t end) const { return std::max(first, shared_first) < std::min(end, shared_end); }
+
+    void note_missing(uint64_t first, uint64_t end, int32_t reason, Nodes &nodes) noexcept {
+        if (first >= end) return;
+        changed = true;
+        if (missing != nullptr && missing->reason == reason && missing->end == first)
+            missing->end = end;
+        else
+            missing = nodes.take(MissingNote{first, end, reason, missing});
+    }
+    void cut_notes(uint64_t end, Nodes &nodes) noexcept {
+        for (MissingNote **at = &missing; *at != nullptr;) {
+            (*at)->end = std::min((*at)->end, end);
+            if ((*at)->first >= (*at)->end)
+                *at = nodes.give(*at);
+            else
+                at = &(*at)->next;
+        }
+    }
+
+    void add_draft(const DraftSpan &draft, Nodes &nodes) noexcept {
+        DraftSpan *added = nodes.take(draft);
+        (drafts != nullptr ? last_draft->next : drafts) = added;
+        last_draft = added;
+    }
+    // Those of a step, which leave the request.
+    DraftSpan *take_drafts(uint64_t step) noexcept {
+        DraftSpan *taken = nullptr, **last = &taken;
+        last_draft = nullptr;
+        for (DraftSpan **at = &drafts; *at != nullptr;) {
+            if ((*at)->step == step) {
+                *last = *at, last = &(*at)->next;
+                *at = (*at)->next;
+            } else {
+                last_draft = *at, at = &(*at)->next;
+            }
+        }
+        *last = nullptr;
+        return taken;
+    }
+
     // The first row of which the RowStore may still have what was cut.
     uint64_t cut_not_applied() const {
         uint64_t first = UINT64_MAX;
-        for (const Cut &cut : cuts)
-            if (applied() < cut.until) first = std::min(first, cut.rows);
+        for (const Cut *cut = cuts; cut != nullptr; cut = cut->next)
+            if (applied() < cut->until) first = std::min(first, cut->rows);
         return first;
+    }
+    void forget_cuts(Nodes &nodes) noexcept {
+        for (Cut **at = &cuts; *at != nullptr;) {
+            if (applied() >= (*at)->until)
+                *at = nodes.give(*at);
+            else
+                at = &(*at)->next;
+        }
     }
 
     // Calls f(span, step) for each span in flight.
     template <class F>
     void for_each_in_flight(Steps &steps, F f) const {
-        for (SpanLink link = newest; link.step != 0 && steps.in_flight(link.step);) {
+        for (SpanLink link = newest(); link.step != 0 && steps.in_flight(link.step);) {
             StepSpan &span = steps.step(link.slot).spans[link.span];
             f(span, link.step);
             link = span.previous;
@@ -129,8 +198,8 @@ struct alignas(64) Request {
         for_each_in_flight(steps, [&](StepSpan &span, uint64_t step) {
             if (!span.device_positions || span.speculative) return;
             uint64_t span_end = span.position_end;
-            for (const Cut &cut : cuts)
-                if (step <= cut.step) span_end = std::min(span_end, cut.rows);
+            for (const Cut *cut = cuts; cut != nullptr; cut = cut->next)
+                if (step <= cut->step) span_end = std::min(span_end, cut->rows);
             end = std::max(end, span_end);
         });
         return std::max(end, placed_end());  // again: what was in flight may have landed in between
@@ -143,21 +212,56 @@ private:
     }
 };
 
+// A handle is a serial number, of which a process gives out each once, above an index: no two requests of a process ever have the same.
+class Serials {
+public:
+    static constexpr int kIndexBits = 24;
+    static constexpr uint64_t kLast = (uint64_t{1} << (64 - kIndexBits)) - 1;
+
+    // `count` numbers in a row: the first of them, or 0 if there are not so many left.
+    static uint64_t take(size_t count) {
+        uint64_t first = next_.load(std::memory_order_relaxed);
+        do {
+            if (count > kLast || first > kLast - count + 1) return 0;
+        } while (!next_.compare_exchange_weak(first, first + count, std::memory_order_relaxed));
+        return first;
+    }
+    // For tests: the next number.
+    static void start_at(uint64_t serial) { next_.store(serial, std::memory_order_relaxed); }
+
+private:
+    inline static std::atomic<uint64_t> next_{1};
+};
+
 class Requests {
 public:
-    Requests(uint32_t max_requests, uint32_t nonce) : max_requests_(max_requests), nonce_(nonce) {}
+    explicit Requests(uint32_t max_requests) : max_requests_(max_requests), chunks_(new Chunk[(max_requests + kChunk - 1) / kChunk]) {}
+    static size_t bytes(uint32_t max_requests) { return (max_requests + kChunk - 1) / kChunk * sizeof(Chunk); }
 
-    // Makes room for `count` more. False if there would be too many.
-    bool reserve(size_t count);
+    // Whether there can be `count` more; and how many chunks that takes which are not there yet.
+    bool possible(size_t count) const { return count <= max_requests_ - std::min<uint64_t>(max_requests_, this->count()); }
+    size_t missing(size_t count) const {
+        return count <= free_count_ || !possible(count) ? 0 : (count - free_count_ + kChunk - 1) / kChunk;
+    }
+    // Made without the mutex.
+    using Chunk = std::unique_ptr<Request[]>;
+    static Chunk make() { return Chunk(new Request[kChunk]); }
+    void add(Chunk chunk);
+
     // Opens one; there must be room.
-    routecap_request open(OpenPtr captured);
-    void close(Request &request, routecap_request handle);
+    routecap_request open(OpenPtr captured, uint64_t serial);
+    // Ends one. What it had in nodes is given back, but for its notes.
+    void close(Request &request, Nodes &nodes);
 
-    // A handle is the generation in the upper 32 bits and one plus the index in the lower. Generations start at the capturer's nonce, so that
-    // another capturer's handles are not taken for ours. Null if the handle is not an open request's.
+    // Null if it is not open.
     Request *find(routecap_request handle) {
         Request *r = place(handle);
-        return r != nullptr && r->generation == handle >> 32 && r->open ? r : nullptr;
+        return r != nullptr && r->handle == handle && handle != 0 ? r : nullptr;
+    }
+
+    // Forgets which issue looked at which request last.
+    void clear_checks() {
+        for (uint32_t i = 0; i < made_; i++) at(i).check = 0;
     }
 
     // How many are open. Any thread may ask.
@@ -179,22 +283,23 @@ public:
         if (!request->changed) return;
         __builtin_prefetch(&request->drafts, 1);
         __builtin_prefetch(&request->operations, 1);
-        __builtin_prefetch(request->drafts.data(), 1);
+        __builtin_prefetch(request->drafts, 1);
     }
 
 private:
     static constexpr uint32_t kChunk = 256;
-    static uint32_t index_of(routecap_request handle) { return static_cast<uint32_t>(handle) - 1; }
     Request &at(uint32_t index) { return chunks_[index / kChunk][index % kChunk]; }
     // Where a handle's request is, or was, or another's is by now; null if nothing was ever there.
     Request *place(routecap_request handle) {
-        const uint32_t index = index_of(handle);
-        return index / kChunk < chunks_.size() ? &at(index) : nullptr;
+        const auto index = static_cast<uint32_t>(handle & ((1u << Serials::kIndexBits) - 1));
+        return index < made_ ? &at(index) : nullptr;
     }
 
-    const uint32_t max_requests_, nonce_;
-    std::vector<std::unique_ptr<Request[]>> chunks_;  // addresses of requests do not change
-    std::vector<uint32_t> free_;
+    const uint32_t max_requests_;
+    std::unique_ptr<Chunk[]> chunks_;  // addresses of requests do not change
+    uint32_t made_ = 0;                // requests in them
+    uint32_t free_ = 0;                // the first that is not open, and
+    uint32_t free_count_ = 0;          // how many there are
     std::atomic<uint64_t> count_{0};
 };
 

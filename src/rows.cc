@@ -2,26 +2,85 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <new>
+#include <utility>
 
 #include "routecap.h"
 
 namespace routecap {
-namespace {
 
-// Makes room for one more element. False without memory: filing never throws.
-template <class T>
-bool room(std::vector<T> &vector, size_t more = 1) noexcept {
-    if (vector.size() + more <= vector.capacity()) return true;
+// ---- Memory ---------------------------------------------------------------------------------
+
+void RowStore::give_back(Purse &purse) {
+    pool_->unreserve(purse.bytes(PagePool::page_bytes(*shape_, shape_->page_rows), PagePool::tag_bytes(shape_->page_rows)));
+    purse = {};
+}
+
+RowStore::Supply::~Supply() {
+    const Shape &shape = *store.shape_;
+    if (blank != nullptr) store.pool_->give_blank(shape, shape.page_rows, blank);
+    if (page_paid && page_promised) {
+        std::lock_guard lock(store.mutex);
+        store.promised_pages_++;
+    } else if (page_paid) {
+        purse.pages++;
+    }
+    if (tags_paid) purse.tags++;
+    store.give_back(purse);
+}
+
+// With the store's mutex. Of the purse, then of what was promised, then of the budget.
+RowStore::Supply::Need RowStore::Supply::pay(bool page, bool tags_, bool entry) {
+    const Shape &shape = *store.shape_;
+    if (page && !page_paid) {
+        page_promised = purse.pages == 0 && promised && store.promised_pages_ > 0;
+        if (page_promised)
+            store.promised_pages_--;
+        else if (purse.pages > 0)
+            purse.pages--;
+        else if (!store.pool_->reserve(PagePool::page_bytes(shape, shape.page_rows)))  // merged rows may be wider than the pool's own
+            return Need::refused;
+        page_paid = true;
+    }
+    if (tags_ && !tags_paid) {
+        if (purse.tags > 0)
+            purse.tags--;
+        else if (!store.pool_->reserve(PagePool::tag_bytes(shape.page_rows)))
+            return Need::refused;
+        tags_paid = true;
+    }
+    if (entry && store.entries_.size() == store.entries_.capacity()) {
+        if (room.capacity() <= store.entries_.size()) return Need::memory;
+        for (Entry &e : store.entries_) room.push_back(std::move(e));
+        store.entries_.swap(room);
+    }
+    return (page && blank == nullptr) || (tags_ && tags == nullptr) ? Need::memory : Need::nothing;
+}
+
+// Without the store's mutex: what was paid for, and room for a longer table. What the last page's rows left is freed.
+bool RowStore::Supply::fetch() {
+    const Shape &shape = *store.shape_;
     try {
-        vector.reserve(std::max(2 * vector.capacity(), vector.size() + more));
+        if (page_paid && blank == nullptr && (blank = store.pool_->blank(shape, shape.page_rows)) == nullptr) return false;
+        if (tags_paid && tags == nullptr) tags.reset(new uint64_t[shape.page_rows]);
+        size_t longer = 0;
+        {
+            std::lock_guard lock(store.mutex);
+            if (store.entries_.size() == store.entries_.capacity()) longer = 2 * store.entries_.size() + 2;
+        }
+        room = Entries();
+        room.reserve(longer);
         return true;
     } catch (const std::bad_alloc &) {
         return false;
     }
 }
 
-}  // namespace
+PageRef RowStore::Supply::take_page() {
+    page_paid = false;
+    return store.pool_->make(*store.shape_, store.shape_->page_rows, std::exchange(blank, nullptr));
+}
 
 // ---- Filing ---------------------------------------------------------------------------------
 
@@ -35,94 +94,127 @@ void RowStore::prefetch(uint64_t position) {
     __builtin_prefetch(page + Page::kHeader + size_t{shape_->page_rows} * shape_->ids_bytes + size_t{entry->row(position)} * shape_->validity_bytes, 1);
 }
 
-Filed RowStore::file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy) {
+Filed RowStore::file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Purse &purse) {
+    Supply supply{.store = *this, .purse = purse, .promised = true};
+    return file(position, source, rows, tag, policy_, supply);
+}
+
+Filed RowStore::file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply) {
     Filed filed;
     const uint64_t page_rows = shape_->page_rows;
     while (rows > 0) {
         const uint64_t index = position / page_rows;
         const uint64_t n = std::min(rows, (index + 1) * page_rows - position);
-        file_in_page(index, position, source, n, tag, policy, filed);
+        Supply::Need need;
+        {
+            std::lock_guard lock(mutex);
+            const auto entry = at_or_after(index);
+            need = prepare(entry, index, position, source, n, tag, policy, supply);
+            // The table may have moved: prepare is the last that looks at `entry`.
+            if (need == Supply::Need::nothing) file_in_page(at_or_after(index), index, position, source, n, tag, policy, supply, filed);
+        }
+        supply.dropped = PageRef();
+        if (need == Supply::Need::memory && supply.fetch()) continue;
+        if (need != Supply::Need::nothing) {
+            filed.refused += n;
+            note_missing(position, position + n, ROUTECAP_MISSING_REFUSED);
+        }
         position += n, rows -= n, source = source.from(n);
     }
     return filed;
 }
 
-void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Filed &filed) {
-    auto entry = at_or_after(index);
-    if (entry == entries_.end() || entry->index != index) {
-        const auto at = entry - entries_.begin();
-        PageRef page = room(entries_) ? new_page() : PageRef();
-        entry = entries_.begin() + at;
-        if (!page) {
-            filed.refused += rows;
-            return;
+// Pays for what filing rows into one page will need.
+RowStore::Supply::Need RowStore::prepare(Entries::iterator entry, uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
+                                         Policy policy, Supply &supply) {
+    if (entry == entries_.end() || entry->index != index) return supply.pay(true, false, true);
+    const uint64_t end = position + rows;
+    const uint64_t inside = std::clamp(entry->first, position, end), after = std::clamp(entry->end, inside, end);
+    const bool empty = entry->first == entry->end;
+    bool copies = false, whole = false;
+    if (after < end) copies |= !writable(*entry, empty ? after : entry->end, end), whole = true;
+    if (position < inside) copies |= !writable(*entry, position, empty ? inside : entry->first), whole = true;
+    if (inside < after && (!writable(*entry, inside, after) || needs_tags(*entry, tag)))
+        for (uint64_t p = inside; p < after; p++) {
+            const Meeting m = meet(*entry, p, source.from(p - position), policy);
+            whole |= m.whole;
+            copies |= m.writes() && !writable(*entry, p, p + 1);
         }
+    const bool tagged = entry->page->tags.load(std::memory_order_relaxed) != nullptr;
+    const bool tags = copies ? tagged || (whole && entry->page->tag_of(0) != tag && !empty) : whole && needs_tags(*entry, tag);
+    if (!copies && !tags) return Supply::Need::nothing;
+    return supply.pay(copies, tags, false);
+}
+
+void RowStore::file_in_page(Entries::iterator entry, uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy,
+                            Supply &supply, Filed &filed) {
+    if (entry == entries_.end() || entry->index != index)
         entry = entries_.insert(entry, Entry{.index = index,
                                              .origin = index * shape_->page_rows,
                                              .first = position,
                                              .end = position,
-                                             .page = std::move(page),
+                                             .page = supply.take_page(),
                                              .own = true,
                                              .lent_first = 0,
                                              .lent_end = 0,
                                              .full_rows = 0});
-    }
     // Rows outside the visible ones are new, rows inside meet others.
     const uint64_t end = position + rows;
     const uint64_t inside = std::clamp(entry->first, position, end), after = std::clamp(entry->end, inside, end);
     const auto add_new = [&](uint64_t from, uint64_t to) {
         if (from == to) return;
         const RowSource part = source.from(from - position);
-        if (!append(*entry, from, part, to - from, tag)) {
-            filed.refused += to - from;
-            return;
-        }
+        append(*entry, from, part, to - from, tag, supply);
         for (uint64_t r = 0; r < to - from; r++) (shape_->row_empty(part.from(r).validity) ? filed.missing : filed.delivered)++;
     };
     const uint64_t visible_first = entry->first, visible_end = entry->end;
     for (uint64_t p = std::max(position, visible_first); p < std::min(end, visible_end); p++)
-        merge(*entry, p, source.from(p - position), tag, policy, filed);
+        merge(*entry, p, source.from(p - position), tag, policy, supply, filed);
     add_new(after, end);
     add_new(position, inside);
 }
 
 // Adds rows outside the visible ones. Rows between these and the visible ones become absent rows.
-bool RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag) {
+void RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Supply &supply) {
     const uint64_t end = position + rows;
     const bool empty = entry.first == entry.end;
     const uint64_t first = empty ? position : std::min(position, entry.first), last = empty ? end : std::max(end, entry.end);
     if (empty) entry.first = entry.end = position;
     const uint64_t write_first = position >= entry.end ? entry.end : position, write_end = position >= entry.end ? end : entry.first;
-    if (!make_writable(entry, write_first, write_end) || !tag_rows(entry, position, rows, tag)) return false;
+    make_writable(entry, write_first, write_end, supply);
+    tag_rows(entry, position, rows, tag, supply.tags);
+    if (supply.tags == nullptr) supply.tags_paid = false;
     if (write_first < position) clear(entry, write_first, position);
     if (end < write_end) clear(entry, end, write_end);
     put(entry, position, source, rows);
     entry.first = first, entry.end = last;
-    return true;
+}
+
+RowStore::Meeting RowStore::meet(const Entry &entry, uint64_t position, RowSource source, Policy policy) const {
+    const uint8_t *ids = entry.page->ids(entry.row(position)), *validity = entry.page->validity(entry.row(position));
+    const bool nothing_old = shape_->row_empty(validity);
+    Meeting m{.nothing_new = shape_->row_empty(source.validity), .overlap = false, .mismatch = false, .fills = false, .whole = false};
+    if (!m.nothing_new && !nothing_old) {
+        for (uint32_t b = 0; b < shape_->validity_bytes; b++) {
+            m.overlap |= (validity[b] & source.validity[b]) != 0;
+            m.fills |= (~validity[b] & source.validity[b]) != 0;
+        }
+        for (uint32_t l = 0; compare_ && m.overlap && !m.mismatch && l < shape_->layers; l++)
+            m.mismatch = Shape::valid(validity, l) && Shape::valid(source.validity, l) &&
+                         !same_ids(ids + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes);
+    }
+    m.whole = nothing_old ? !m.nothing_new || ids[0] == ROUTECAP_MISSING_ABSENT : !m.nothing_new && policy == Policy::replace;
+    return m;
 }
 
 // Files one row at a position that has one.
-void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t tag, Policy policy, Filed &filed) {
-    const uint8_t *ids = entry.page->ids(entry.row(position)), *validity = entry.page->validity(entry.row(position));
-    const bool nothing_new = shape_->row_empty(source.validity), nothing_old = shape_->row_empty(validity);
-
-    bool overlap = false, mismatch = false, fills = false;
-    if (!nothing_new && !nothing_old) {
-        for (uint32_t b = 0; b < shape_->validity_bytes; b++) {
-            overlap |= (validity[b] & source.validity[b]) != 0;
-            fills |= (~validity[b] & source.validity[b]) != 0;
-        }
-        for (uint32_t l = 0; compare_ && overlap && !mismatch && l < shape_->layers; l++)
-            mismatch = Shape::valid(validity, l) && Shape::valid(source.validity, l) &&
-                       !same_ids(ids + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes);
-    }
-    const bool whole = nothing_old ? !nothing_new || ids[0] == ROUTECAP_MISSING_ABSENT : !nothing_new && policy == Policy::replace;
-    if (whole || fills) {
-        if (!make_writable(entry, position, position + 1) || (whole && !tag_rows(entry, position, 1, tag))) {
-            filed.refused++;
-            return;
-        }
-        if (whole) {
+void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t tag, Policy policy, Supply &supply, Filed &filed) {
+    const Meeting m = meet(entry, position, source, policy);
+    if (m.writes()) {
+        make_writable(entry, position, position + 1, supply);
+        if (m.whole) {
+            tag_rows(entry, position, 1, tag, supply.tags);
+            if (supply.tags == nullptr) supply.tags_paid = false;
             put(entry, position, source, 1);
         } else {
             const uint32_t row = entry.row(position);
@@ -134,45 +226,64 @@ void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t
             entry.full_rows += shape_->row_full(to_validity);
         }
     }
-    (nothing_new ? filed.missing : filed.delivered)++;
-    filed.overlapped += overlap;
-    filed.mismatched += mismatch;
+    (m.nothing_new ? filed.missing : filed.delivered)++;
+    filed.overlapped += m.overlap;
+    filed.mismatched += m.mismatch;
 }
 
-bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag) {
-    if (!room(drafts_)) {
-        pool_->unreserve(PagePool::page_bytes(*shape_, positions.size()));
+bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag,
+                          Purse purse, bool lost) {
+    const auto rows = static_cast<uint32_t>(positions.size());
+    const bool kept = !lost && std::any_of(positions.begin(), positions.end(), [](uint64_t p) { return p < kCut; });
+    PageRef page;
+    if (kept) {
+        page = pool_->make(*shape_, rows);
+        if (!page) {
+            give_back(purse);
+            return false;
+        }
+        page->tag.store(tag, std::memory_order_relaxed);
+        for (uint64_t r = 0; r < rows; r++) {
+            if (r < covered) {
+                std::memcpy(page->ids(r), source.from(r).ids, shape_->ids_bytes);
+                std::memcpy(page->validity(r), source.from(r).validity, shape_->validity_bytes);
+            } else {
+                shape_->mark_absent(page->ids(r));
+            }
+        }
+    } else {
+        pool_->unreserve(PagePool::page_bytes(*shape_, rows));
+        give_back(purse);
+    }
+    try {
+        drafts_.push_back({step, first_index, std::move(page), std::move(positions), purse, lost});
+        return true;
+    } catch (const std::bad_alloc &) {
+        give_back(purse);
         return false;
     }
-    PageRef page = pool_->make(*shape_, static_cast<uint32_t>(positions.size()));
-    if (!page) return false;
-    page->tag.store(tag, std::memory_order_relaxed);
-    for (uint64_t r = 0; r < positions.size(); r++) {
-        if (r < covered) {
-            std::memcpy(page->ids(r), source.from(r).ids, shape_->ids_bytes);
-            std::memcpy(page->validity(r), source.from(r).validity, shape_->validity_bytes);
-        } else {
-            shape_->mark_absent(page->ids(r));
-        }
-    }
-    drafts_.push_back({step, first_index, std::move(page), std::move(positions)});
-    return true;
 }
 
 Filed RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first) {
     Filed filed;
     for (Draft &draft : drafts_) {
         if (draft.step != step) continue;
+        Supply supply{.store = *this, .purse = draft.purse, .promised = true};
         for (uint64_t r = 0; r < draft.positions.size(); r++) {
             if (draft.positions[r] == kDropped) continue;
             const uint64_t index = draft.first_index + r;
             const bool keep = kept.empty() ? index < keep_first : std::binary_search(kept.begin(), kept.end(), index);
-            if (!keep || draft.positions[r] == kCut) {
+            if (!keep) {
                 filed.rejected++;
-                continue;
+            } else if (draft.positions[r] == kCut) {
+                filed.late++;
+            } else if (draft.lost) {
+                filed.lost++;
+                note_missing(draft.positions[r], draft.positions[r] + 1, ROUTECAP_MISSING_LOST);
+            } else {
+                filed += file(draft.positions[r], {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1, draft.page->tag_of(r), policy_, supply);
+                placed(draft.positions[r] + 1);
             }
-            filed += file(draft.positions[r], {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1, draft.page->tag_of(r));
-            placed(draft.positions[r] + 1);
         }
     }
     std::erase_if(drafts_, [step](const Draft &draft) { return draft.step == step; });
@@ -181,68 +292,168 @@ Filed RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t k
 
 Filed RowStore::reject_drafts() {
     Filed filed;
-    for (const Draft &draft : drafts_)
-        for (uint64_t position : draft.positions) filed.rejected += position != kDropped;
+    for (Draft &draft : drafts_) {
+        for (uint64_t position : draft.positions) {
+            filed.rejected += position < kCut;
+            filed.late += position == kCut;
+        }
+        give_back(draft.purse);
+    }
     drafts_.clear();
     return filed;
 }
 
-void RowStore::truncate(uint64_t end, uint64_t pages) {
+uint64_t RowStore::drop(uint64_t end) {
     const uint64_t first_page = end / shape_->page_rows + (end % shape_->page_rows != 0);
-    uint64_t gone = 0;
-    while (!entries_.empty() && entries_.back().index >= first_page) entries_.pop_back(), gone++;
-    if (!entries_.empty()) {  // the page that is cut in two stays, even without a row
-        Entry &last = entries_.back();
-        last.end = std::min(last.end, end);
-        last.first = std::min(last.first, last.end);
+    const auto to_go = [&] { return static_cast<size_t>(entries_.end() - at_or_after(first_page)); };
+    Entries gone;
+    for (size_t room = 0;;) {
+        try {
+            gone.reserve(room);
+        } catch (const std::bad_alloc &) {
+            return 0;
+        }
+        std::lock_guard lock(mutex);
+        if ((room = to_go()) > gone.capacity()) continue;
+        gone.insert(gone.end(), std::move_iterator(entries_.end() - static_cast<ptrdiff_t>(room)), std::move_iterator(entries_.end()));
+        entries_.erase(entries_.end() - static_cast<ptrdiff_t>(room), entries_.end());
+        if (!entries_.empty()) {  // the page that is cut in two stays, even without a row
+            Entry &last = entries_.back();
+            last.end = std::min(last.end, end);
+            last.first = std::min(last.first, last.end);
+        }
+        return room;
     }
-    const uint64_t unused = std::min(promised_pages_, pages > gone ? pages - gone : 0);
-    promised_pages_ -= unused;
-    pool_->unreserve(unused * pool_->page_bytes());
-    for (Draft &draft : drafts_)
-        for (uint64_t &position : draft.positions)
+}
+
+void RowStore::truncate(uint64_t end, uint64_t pages) {
+    const uint64_t gone = drop(end);
+    {
+        std::lock_guard lock(mutex);
+        const uint64_t unused = std::min(promised_pages_, pages > gone ? pages - gone : 0);
+        promised_pages_ -= unused;
+        pool_->unreserve(unused * pool_->page_bytes());
+    }
+    for (Draft &draft : drafts_) {
+        bool left = false;
+        for (uint64_t &position : draft.positions) {
             if (position >= end && position != kDropped) position = kCut;
+            left |= position < kCut;
+        }
+        if (left) continue;
+        draft.page = PageRef();
+        give_back(draft.purse);
+    }
+    cut_missing(end);
     if (placed_end.load(std::memory_order_relaxed) > end) placed_end.store(end, std::memory_order_relaxed);
 }
 
 void RowStore::clear() {
-    pool_->unreserve(promised_pages_ * pool_->page_bytes());
-    promised_pages_ = 0;
-    entries_ = {};
+    Entries gone;
+    uint64_t promised = 0;
+    {
+        std::lock_guard lock(mutex);
+        gone.swap(entries_);
+        promised = std::exchange(promised_pages_, 0);
+    }
+    pool_->unreserve(promised * pool_->page_bytes());
+    for (Draft &draft : drafts_) give_back(draft.purse);
     drafts_ = {};
+    cut_missing(0);
+}
+
+template <class Change>
+void RowStore::change_missing(Change change) noexcept {
+    std::shared_ptr<const MissingRows> changed;
+    try {
+        auto copy = missing_ != nullptr ? std::make_shared<MissingRows>(*missing_) : std::make_shared<MissingRows>();
+        change(*copy);
+        if (!copy->empty()) changed = std::move(copy);
+    } catch (const std::bad_alloc &) {
+        return;
+    }
+    std::lock_guard lock(mutex);
+    missing_.swap(changed);  // what was known before is freed after
+}
+
+void RowStore::note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept {
+    if (first < end) change_missing([&](MissingRows &missing) { missing.add(first, end, reason); });
+}
+
+void RowStore::cut_missing(uint64_t end) noexcept {
+    if (missing_ != nullptr) change_missing([&](MissingRows &missing) { missing.cut(end); });
+}
+
+std::vector<Segment> RowStore::take_all(uint64_t end, const MissingNote *notes) {
+    MissingRows noted;
+    for (const MissingNote *note = notes; note != nullptr; note = note->next) noted.add(note->first, std::min(note->end, end), note->reason);
+    std::vector<Segment> segments;
+    Split none;
+    for (size_t room = 0;;) {
+        segments.reserve(room);
+        std::lock_guard lock(mutex);
+        if ((room = count(0, end)) > segments.capacity()) continue;
+        if (notes == nullptr && missing_ == nullptr)
+            take(0, end, segments, none);
+        else
+            share(0, end, segments);
+        break;
+    }
+    if (notes == nullptr && missing_ == nullptr) return segments;
+    return with_missing(*shape_, std::move(segments), noted, missing_.get(), 0, end);
 }
 
 void RowStore::fork(RowStore &parent, uint64_t end) {
-    if (!room(entries_, parent.entries_.size())) return;  // its rows are missing
-    for (Entry &entry : parent.entries_) {
-        const uint64_t entry_end = std::min(entry.end, end);
-        if (entry.first >= entry_end) continue;
-        note_lent(entry, entry.first, entry_end);
-        entries_.push_back({entry.index, entry.origin, entry.first, entry_end, entry.page, false, 0, 0, entry.full_rows});
+    Entries shared;
+    try {
+        shared.reserve(parent.entries_.capacity());  // only whoever files changes that
+    } catch (const std::bad_alloc &) {
+        return;  // its rows are missing
     }
+    {
+        std::lock_guard lock(parent.mutex);
+        for (Entry &entry : parent.entries_) {
+            const uint64_t entry_end = std::min(entry.end, end);
+            if (entry.first >= entry_end) continue;
+            parent.note_lent(entry, entry.first, entry_end);
+            shared.push_back({entry.index, entry.origin, entry.first, entry_end, entry.page, false, 0, 0, entry.full_rows});
+        }
+    }
+    if (parent.missing_ != nullptr)
+        change_missing([&](MissingRows &missing) { parent.missing_->for_each(0, end, [&](uint64_t a, uint64_t b, int32_t why) { missing.add(a, b, why); }); });
+    std::lock_guard lock(mutex);
+    entries_.swap(shared);
 }
 
 Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
     Filed filed;
     const uint64_t page_rows = shape_->page_rows;
+    Purse purse;
+    Supply supply{.store = *this, .purse = purse, .promised = false};
     for (const Segment &segment : segments) {
+        if (!segment.page) continue;
         const uint64_t segment_end = std::min(segment.end(), end);
         for (uint64_t position = segment.first; position < segment_end;) {
             const uint64_t index = position / page_rows;
             const uint64_t n = std::min(segment_end, (index + 1) * page_rows) - position;
-            if (!room(entries_)) {
+            bool shared = false;
+            Supply::Need need = Supply::Need::nothing;
+            {
+                std::lock_guard lock(mutex);
+                const auto entry = at_or_after(index);
+                shared = (entry == entries_.end() || entry->index != index) && segment.page_row <= segment.first;
+                if (shared && (need = supply.pay(false, false, true)) == Supply::Need::nothing)
+                    entries_.insert(at_or_after(index), {index, segment.first - segment.page_row, position, position + n, segment.page, false, 0, 0,
+                                                         segment.complete ? shape_->page_rows : 0});
+            }
+            if (need == Supply::Need::memory && supply.fetch()) continue;
+            if (need != Supply::Need::nothing) {
                 filed.refused += segment_end - position;
                 break;
             }
-            const auto entry = at_or_after(index);
-            if ((entry == entries_.end() || entry->index != index) && segment.page_row <= segment.first) {
-                entries_.insert(entry, {index, segment.first - segment.page_row, position, position + n, segment.page, false, 0, 0,
-                                        segment.complete ? shape_->page_rows : 0});
-            } else {
-                for (uint64_t p = position; p < position + n; p++) {
-                    const uint64_t row = p - segment.first;
-                    filed += file(p, {segment.ids(row), segment.validity(row), 0, 0}, 1, segment.tag(row), Policy::keep);
-                }
+            for (uint64_t p = position; !shared && p < position + n; p++) {
+                const uint64_t row = p - segment.first;
+                filed += file(p, {segment.ids(row), segment.validity(row), 0, 0}, 1, segment.tag(row), Policy::keep, supply);
             }
             position += n;
         }
@@ -252,31 +463,44 @@ Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
 
 // ---- Reading --------------------------------------------------------------------------------
 
-std::vector<Segment> RowStore::share(uint64_t first, uint64_t end) {
-    std::vector<Segment> segments;
-    auto entry = at_or_after(first / shape_->page_rows);
-    segments.reserve(static_cast<size_t>(entries_.end() - entry));
-    for (; entry != entries_.end() && entry->first < end; ++entry)
-        lend(*entry, std::max(first, entry->first), std::min(end, entry->end), segments);
-    return segments;
+size_t RowStore::count(uint64_t first, uint64_t end) {
+    size_t n = 0;
+    for (auto entry = at_or_after(first / shape_->page_rows); entry != entries_.end() && entry->first < end; ++entry) n++;
+    return n;
 }
 
-bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments, uint64_t &gone_first, uint64_t &gone_end) {
+void RowStore::share(uint64_t first, uint64_t end, std::vector<Segment> &segments) noexcept {
+    for (auto entry = at_or_after(first / shape_->page_rows); entry != entries_.end() && entry->first < end; ++entry)
+        lend(*entry, std::max(first, entry->first), std::min(end, entry->end), segments);
+}
+
+bool RowStore::has_tags(uint64_t position) {
+    const auto entry = at_or_after(position / shape_->page_rows);
+    return entry != entries_.end() && entry->page->tags.load(std::memory_order_relaxed) != nullptr;
+}
+
+RowStore::TakePlan RowStore::plan_take(uint64_t first, uint64_t end) {
     const uint64_t page_rows = shape_->page_rows;
     const auto begin = at_or_after(first / page_rows);
-    gone_first = gone_end = 0;
-    if (begin == entries_.end() || begin->first >= end) return true;
+    if (begin == entries_.end() || begin->first >= end) return {};
+    if (begin->first < first && begin->end > end) return {.splits = true};
+    TakePlan plan{.gone_first = begin->first < first ? begin->index + 1 : first / page_rows, .gone_end = (end - 1) / page_rows + 1, .splits = false};
+    const auto last = std::lower_bound(begin, entries_.end(), plan.gone_end, [](const Entry &e, uint64_t i) { return e.index < i; });
+    if (last != begin && ((last - 1)->first >= end || (last - 1)->end > end)) plan.gone_end = (last - 1)->index;
+    plan.gone_end = std::max(plan.gone_end, plan.gone_first);
+    return plan;
+}
 
-    if (begin->first < first && begin->end > end) {  // rows stay on both sides: they need a page of their own
-        Entry kept = *begin;
-        segments.reserve(1);
-        if (!copy_page(kept)) return false;
+void RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments, Split &spare) noexcept {
+    const auto begin = at_or_after(first / shape_->page_rows);
+    if (begin == entries_.end() || begin->first >= end) return;
+    if (begin->first < first && begin->end > end) {  // rows stay on both sides: they get a page of their own
+        Entry kept = copy_of(*begin, pool_->make(*shape_, shape_->page_rows, std::exchange(spare.blank, nullptr)), spare.tags);
         lend(*begin, first, end, segments);
         *begin = std::move(kept);
         clear(*begin, first, end);
-        return true;
+        return;
     }
-    segments.reserve(static_cast<size_t>(entries_.end() - begin));  // from here on nothing fails
     auto from = begin, to = begin;
     for (; to != entries_.end() && to->first < end; ++to) {
         if (to->first >= first && to->end <= end) {  // goes as a whole
@@ -291,10 +515,7 @@ bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments
             break;
         }
     }
-    gone_first = from == begin ? first / page_rows : begin->index + 1;
-    gone_end = to != entries_.end() && to->index <= (end - 1) / page_rows ? to->index : (end - 1) / page_rows + 1;
     entries_.erase(from, to);
-    return true;
 }
 
 void RowStore::lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments) {
@@ -316,26 +537,25 @@ std::vector<RowStore::Entry>::iterator RowStore::at_or_after(uint64_t index) {
     return std::lower_bound(entries_.begin(), entries_.end(), index, [](const Entry &e, uint64_t i) { return e.index < i; });
 }
 
-PageRef RowStore::new_page() {
-    if (promised_pages_ > 0)
-        promised_pages_--;
-    else if (!pool_->reserve(PagePool::page_bytes(*shape_, shape_->page_rows)))  // merged rows may be wider than the pool's own
-        return PageRef();
-    return pool_->make(*shape_, shape_->page_rows);
+// Whether the rows may be written in place.
+bool RowStore::writable(Entry &entry, uint64_t first, uint64_t end) {
+    if (!entry.own) return false;
+    if (entry.lent_first != entry.lent_end && entry.page.unique()) entry.lent_first = entry.lent_end = 0;
+    return first >= entry.lent_end || end <= entry.lent_first;
 }
 
-// Whether the rows may be written in place; gives the entry a page of its own if they may not.
-bool RowStore::make_writable(Entry &entry, uint64_t first, uint64_t end) {
-    if (entry.own) {
-        if (entry.lent_first != entry.lent_end && entry.page.unique()) entry.lent_first = entry.lent_end = 0;
-        if (first >= entry.lent_end || end <= entry.lent_first) return true;
-    }
-    return copy_page(entry);
+// Gives the entry a page of its own if they may not.
+void RowStore::make_writable(Entry &entry, uint64_t first, uint64_t end, Supply &supply) {
+    if (writable(entry, first, end)) return;
+    PageRef page = supply.take_page();
+    Entry copy = copy_of(entry, std::move(page), supply.tags);
+    if (supply.tags == nullptr) supply.tags_paid = false;
+    supply.dropped = std::move(entry.page);
+    entry = std::move(copy);
 }
 
-bool RowStore::copy_page(Entry &entry) {
-    PageRef page = new_page();
-    if (!page) return false;
+// The entry's rows in another page. Where they have several tags, `tags` becomes the page's.
+RowStore::Entry RowStore::copy_of(const Entry &entry, PageRef page, std::unique_ptr<uint64_t[]> &tags) {
     Entry copy{.index = entry.index,
                .origin = entry.index * shape_->page_rows,
                .first = entry.first,
@@ -350,34 +570,31 @@ bool RowStore::copy_page(Entry &entry) {
         const uint64_t tag = entry.page->tag_of(entry.row(p));
         uint64_t q = p + 1;
         while (q < entry.end && entry.page->tag_of(entry.row(q)) == tag) q++;
-        if (!tag_rows(copy, p, q - p, tag)) return false;
+        tag_rows(copy, p, q - p, tag, tags);
         put(copy, p, {entry.page->ids(entry.row(p)), entry.page->validity(entry.row(p)), ids_stride, validity_stride}, q - p);
         copy.end = p = q;
     }
-    entry = std::move(copy);
-    return true;
+    return copy;
 }
 
-// Gives rows a tag. Most pages have one tag for all rows; the first that has two gets one per row, if the budget allows.
-bool RowStore::tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag) {
+// Whether rows of this tag make it necessary to keep one for each row.
+bool RowStore::needs_tags(const Entry &entry, uint64_t tag) const {
+    const Page &page = *entry.page.get();
+    if (page.tags.load(std::memory_order_relaxed) != nullptr || page.tag.load(std::memory_order_relaxed) == tag) return false;
+    return entry.first != entry.end || entry.lent_first != entry.lent_end;  // or nobody looks at the old one
+}
+
+// Gives rows a tag. Most pages have one tag for all rows; the first that has two gets `tags`, which are one for each row.
+void RowStore::tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag, std::unique_ptr<uint64_t[]> &tags) {
     Page &page = *entry.page.get();
-    uint64_t *tags = page.tags.load(std::memory_order_relaxed);
-    if (tags == nullptr) {
-        const bool nobody_looks = entry.first == entry.end && entry.lent_first == entry.lent_end;
-        if (nobody_looks) page.tag.store(tag, std::memory_order_relaxed);
-        if (page.tag.load(std::memory_order_relaxed) == tag) return true;
-        const size_t bytes = static_cast<size_t>(page.rows) * sizeof *tags;
-        if (!page.pool->reserve(bytes)) return false;
-        tags = new (std::nothrow) uint64_t[page.rows];
-        if (tags == nullptr) {
-            page.pool->unreserve(bytes);
-            return false;
-        }
-        std::fill_n(tags, page.rows, page.tag.load(std::memory_order_relaxed));
-        page.tags.store(tags, std::memory_order_release);
+    if (needs_tags(entry, tag)) {
+        std::fill_n(tags.get(), page.rows, page.tag.load(std::memory_order_relaxed));
+        page.tags.store(tags.release(), std::memory_order_release);
     }
-    std::fill_n(tags + entry.row(position), rows, tag);
-    return true;
+    if (uint64_t *each = page.tags.load(std::memory_order_relaxed); each != nullptr)
+        std::fill_n(each + entry.row(position), rows, tag);
+    else
+        page.tag.store(tag, std::memory_order_relaxed);
 }
 
 void RowStore::put(Entry &entry, uint64_t position, RowSource source, uint64_t rows) {

@@ -1,6 +1,7 @@
 // The rows of one request that have landed: a table of pages, the rule that the first write wins, and drafts that wait to be accepted.
 //
-// Written by whoever files (one thread at a time), read and taken from by readers; `mutex` is for these two. The engine's thread never takes it.
+// Written by whoever files (one thread at a time), read and taken from by readers; `mutex` is for these two, and held for one page's rows at a time.
+// Nothing is allocated or freed while it is held: what will be needed is fetched before (Supply), what is dropped is freed after.
 #pragma once
 
 #include <atomic>
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include "context.h"
+#include "missing_rows.h"
+#include "purse.h"
 
 namespace routecap {
 
@@ -36,16 +39,24 @@ struct Filed {
     uint64_t rejected = 0;
     uint64_t late = 0;
     uint64_t unplaced = 0;
+    uint64_t lost = 0;  // their step's copy failed
     uint64_t provisional = 0;
     uint64_t overlapped = 0;  // of the delivered
     uint64_t mismatched = 0;  // of the overlapped
 
     Filed &operator+=(const Filed &o) {
         delivered += o.delivered, missing += o.missing, refused += o.refused, rejected += o.rejected;
-        late += o.late, unplaced += o.unplaced, provisional += o.provisional;
+        late += o.late, unplaced += o.unplaced, lost += o.lost, provisional += o.provisional;
         overlapped += o.overlapped, mismatched += o.mismatched;
         return *this;
     }
+};
+
+// A note of the engine's thread: these rows of a request are not there, and why. Newest first.
+struct MissingNote {
+    uint64_t first, end;
+    int32_t reason;
+    MissingNote *next;
 };
 
 // Rows next to one another in one page, lent to a reader; or, without a page, rows that are not there for a known reason. Where a list of segments
@@ -77,55 +88,82 @@ public:
     ~RowStore() { clear(); }
 
     Policy policy() const { return policy_; }
+    void set_policy(Policy policy) { policy_ = policy; }  // before anybody else knows it
 
-    // Starts fetching what filing a row will touch: first this object, without `mutex`; then the row's place in its page.
+    // Starts fetching what filing a row will touch: first this object, without `mutex`; then, with it, the row's place in its page.
     void prefetch() const {
         __builtin_prefetch(&mutex, 1);
         __builtin_prefetch(&entries_, 1);
     }
     void prefetch(uint64_t position);
 
-    // Everything else needs `mutex`, unless it says otherwise.
     std::mutex mutex;
 
-    // ---- Filing. Nothing here throws: without memory rows are refused.
+    // ---- Filing, by one thread at a time, without `mutex`. Nothing here throws: without memory rows are refused.
 
-    // Hands over the reservation of so many pages; rows filed later use it up before they ask the budget.
+    // Hands over the reservation of so many pages: rows that are filed later use it up before they ask the budget. With `mutex`.
     void promise(uint64_t pages) { promised_pages_ += pages; }
 
-    // Files rows at consecutive positions.
-    Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag) { return file(position, source, rows, tag, policy_); }
+    // Files rows at consecutive positions; what they need beyond promised pages comes out of the purse.
+    Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Purse &purse);
 
     // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already reserved. They are the rows from first_index on
-    // of the step's drafts for this request. Rows from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept.
-    // False without memory.
-    bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag);
-    static constexpr uint64_t kDropped = UINT64_MAX;
+    // of the step's drafts for this request. Rows from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept; one at kCut
+    // was cut. The purse is for their settling. Of a step whose copy failed they are `lost`. False without memory; the reservations are then given back.
+    bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag, Purse purse,
+                    bool lost);
+    static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1;
 
     // Files the kept drafts of a step and rejects the others. `kept` are ascending indices; without them the first keep_first are kept.
     Filed settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first);
     Filed reject_drafts();
 
-    // Rows at and after `end` are gone. Of the pages that the caller counted for them, so many were promised or in use.
+    // Rows at and after `end` are gone. Returns how many pages went with them.
+    uint64_t drop(uint64_t end);
+    // The same, and drafts are cut. Of the pages that the caller counted for them, so many were promised or in use.
     void truncate(uint64_t end, uint64_t pages);
 
     // Rows [0, end) of another request become rows of this empty one, without a copy.
     void fork(RowStore &parent, uint64_t end);
 
-    // Rows of segments before `end` become rows of this request where it has none.
+    // Rows of segments before `end` become rows of this request where it has none. Asks the budget for what it needs.
     Filed attach(std::span<const Segment> segments, uint64_t end);
+
+    // Rows that will not come, and why. Without memory nobody knows why.
+    void note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept;
+
+    // All rows before `end` as segments, with what is known of those that are not there, also from the engine's notes. They may leave the table, which
+    // can only be cleared then. Throws without memory; nothing has changed then.
+    std::vector<Segment> take_all(uint64_t end, const MissingNote *notes);
 
     // Gives everything back.
     void clear();
+    void give_back(Purse &purse);
 
-    // ---- Reading
+    // ---- Reading, with `mutex`. Nothing is allocated: the caller brings a vector with room.
 
-    // The rows of [first, end) that are there, in order.
-    std::vector<Segment> share(uint64_t first, uint64_t end);
+    // How many segments the rows of [first, end) are at most, and these.
+    size_t count(uint64_t first, uint64_t end);
+    void share(uint64_t first, uint64_t end, std::vector<Segment> &segments) noexcept;
+    // What is known of rows that are not there.
+    std::shared_ptr<const MissingRows> missing() const { return missing_; }
 
-    // The same, and they leave. Sets [gone_first, gone_end) to the pages of the range that are no longer in the table.
-    // False if a page was needed and refused; nothing has changed then.
-    bool take(uint64_t first, uint64_t end, std::vector<Segment> &segments, uint64_t &gone_first, uint64_t &gone_end);
+    // Whether the page of a row has a tag for each row.
+    bool has_tags(uint64_t position);
+
+    // What a take of [first, end) does: the pages that will no longer be in the table, and whether rows on both sides need a page of their own.
+    struct TakePlan {
+        uint64_t gone_first = 0, gone_end = 0;
+        bool splits = false;
+    };
+    TakePlan plan_take(uint64_t first, uint64_t end);
+    // Memory for the page of a split: reserved, and fetched without `mutex`.
+    struct Split {
+        void *blank = nullptr;
+        std::unique_ptr<uint64_t[]> tags;
+    };
+    // The rows of [first, end) leave, as planned. `spare` must hold the memory if they split a page.
+    void take(uint64_t first, uint64_t end, std::vector<Segment> &segments, Split &spare) noexcept;
 
     // One past the highest position whose row came where the host did not know it would: from the device, or from a draft. Read without `mutex`.
     std::atomic<uint64_t> placed_end{0};
@@ -149,27 +187,61 @@ private:
         uint32_t full_rows;  // rows of the whole page without a missing cell, visible or not; page_rows: every row of it is complete
         uint32_t row(uint64_t position) const { return static_cast<uint32_t>(position - origin); }
     };
+    using Entries = std::vector<Entry>;
     struct Draft {
         uint64_t step;
         uint64_t first_index;
-        PageRef page;
+        PageRef page;  // none if no row is left
         std::vector<uint64_t> positions;
+        Purse purse;
+        bool lost;
     };
-    static constexpr uint64_t kCut = UINT64_MAX - 1;  // position of a draft that a truncate cut
 
-    Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy);
-    void file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Filed &filed);
-    bool append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag);
-    void merge(Entry &entry, uint64_t position, RowSource row, uint64_t tag, Policy policy, Filed &filed);
-    std::vector<Entry>::iterator at_or_after(uint64_t index);
-    PageRef new_page();
-    bool make_writable(Entry &entry, uint64_t first, uint64_t end);
-    bool copy_page(Entry &entry);
-    bool tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag);
+    // Memory for filing rows into one page after another. What one page's rows need is paid for with `mutex` held, then fetched without it.
+    struct Supply {
+        RowStore &store;
+        Purse &purse;
+        const bool promised;  // it may use up what was promised to the request
+        bool page_paid = false, page_promised = false, tags_paid = false;
+        void *blank = nullptr;
+        std::unique_ptr<uint64_t[]> tags;
+        Entries room;   // for a longer table
+        PageRef dropped;  // a page that was replaced, to be freed
+
+        ~Supply();
+        // What is short, and whether it could be paid for.
+        enum class Need { nothing, memory, refused };
+        Need pay(bool page, bool tags, bool entry);
+        bool fetch();
+        PageRef take_page();
+    };
+
+    Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply);
+    Supply::Need prepare(Entries::iterator entry, uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy,
+                         Supply &supply);
+    void file_in_page(Entries::iterator entry, uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy,
+                      Supply &supply, Filed &filed);
+    void append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Supply &supply);
+    // What filing one row at a position that has one does.
+    struct Meeting {
+        bool nothing_new, overlap, mismatch, fills, whole;
+        bool writes() const { return fills || whole; }
+    };
+    Meeting meet(const Entry &entry, uint64_t position, RowSource source, Policy policy) const;
+    void merge(Entry &entry, uint64_t position, RowSource row, uint64_t tag, Policy policy, Supply &supply, Filed &filed);
+    Entries::iterator at_or_after(uint64_t index);
+    bool writable(Entry &entry, uint64_t first, uint64_t end);
+    void make_writable(Entry &entry, uint64_t first, uint64_t end, Supply &supply);
+    Entry copy_of(const Entry &entry, PageRef page, std::unique_ptr<uint64_t[]> &tags);
+    bool needs_tags(const Entry &entry, uint64_t tag) const;
+    void tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag, std::unique_ptr<uint64_t[]> &tags);
     void put(Entry &entry, uint64_t position, RowSource source, uint64_t rows);
     void clear(Entry &entry, uint64_t first, uint64_t end);
     void lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments);
     void note_lent(Entry &entry, uint64_t first, uint64_t end);
+    void cut_missing(uint64_t end) noexcept;
+    template <class Change>
+    void change_missing(Change change) noexcept;
     Segment segment(const Entry &entry, PageRef page, uint64_t first, uint64_t end) const {
         return {std::move(page), entry.row(first), first, end - first, entry.full_rows == shape_->page_rows};
     }
@@ -178,11 +250,12 @@ private:
     const ContextPtr context_;
     const Shape *const shape_;
     PagePool *const pool_;
-    const Policy policy_;
+    Policy policy_;
     const bool compare_;
     uint64_t promised_pages_ = 0;  // reserved for this request and not yet made
-    std::vector<Entry> entries_;   // ascending by index
-    std::vector<Draft> drafts_;    // in order of filing
+    Entries entries_;              // ascending by index; only whoever files makes it longer
+    std::shared_ptr<const MissingRows> missing_;  // null: nothing is known; only whoever files replaces it
+    std::vector<Draft> drafts_;    // in order of filing; only whoever files looks at them
 };
 
 }  // namespace routecap

@@ -111,6 +111,13 @@ struct Shape {
         const int32_t reason = id_bytes == 1 ? cell[0] : cell[0] | cell[1] << 8;
         return known_reason(reason) ? reason : ROUTECAP_MISSING_UNWRITTEN;
     }
+    // Whether nothing is known of a row in a page: it lies between others.
+    bool row_absent(const uint8_t *ids, const uint8_t *validity) const {
+        if (!row_empty(validity)) return false;
+        for (uint32_t l = 0; l < layers; l++)
+            if (reason(ids, l) != ROUTECAP_MISSING_ABSENT) return false;
+        return true;
+    }
     static bool valid(const uint8_t *validity, uint32_t layer) { return (validity[layer / 8] >> layer % 8 & 1) != 0; }
 
     // Rows of both lie the same way in memory, and an id means the same in both.

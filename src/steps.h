@@ -4,10 +4,15 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "bell.h"
 #include "kernels/body.h"
+#include "mutex.h"
+#include "purse.h"
 #include "rows.h"
 
 namespace routecap {
@@ -15,11 +20,12 @@ namespace routecap {
 // Names a span of a step in flight, until that step was filed.
 struct SpanLink {
     uint64_t step = 0;
-    int32_t slot = kernels::kNoSlot;
     uint32_t span = 0;
+    int32_t slot = kernels::kNoSlot;
 };
 
-// Rows of one step on their way to one request. Written by issue; but for `cut`, not changed while the step is in flight. One cache line.
+// Rows of one step on their way to one request. Written by issue; but for `cut`, not changed while the step is in flight. One cache line, and what
+// few spans have is in SpanExtra.
 struct alignas(64) StepSpan {
     RowStore *rows;         // lives at least until everything issued before the request's end was filed
     uint64_t position;      // of the first row, or the lower bound of device positions
@@ -28,12 +34,17 @@ struct alignas(64) StepSpan {
     SpanLink previous;      // of the same request
     uint32_t sink_row;
     uint32_t count;
-    uint32_t pages;            // reserved for it
-    uint32_t draft_index : 30;  // of the first row, if speculative
-    uint32_t speculative : 1;
-    uint32_t device_positions : 1;
+    uint32_t pages;  // reserved for it, for the request to keep
+    uint8_t speculative;
+    uint8_t device_positions;
+    uint8_t extra;  // it has a SpanExtra
+    uint8_t unused;
 };
 static_assert(sizeof(StepSpan) == 64);
+struct SpanExtra {
+    uint32_t draft_index;  // of the first row, if speculative
+    Purse purse;
+};
 
 struct Step {
     uint64_t ticket = 0;
@@ -42,30 +53,43 @@ struct Step {
     uint32_t rows_copied = 0;
     int32_t positions_dtype = 0;  // of the positions in the slot, where spans have device positions
     uint32_t span_count = 0;
-    std::vector<StepSpan> spans;  // the first span_count are this step's; it only grows
+    Bell::Clock::time_point issued_at;
+    std::atomic<bool> copied{false};  // its copy was started, or failed to
+    std::vector<StepSpan> spans;      // the first span_count are this step's; it only grows
+    std::vector<SpanExtra> extras;    // likewise; of spans that have one
 
     void begin(uint64_t new_ticket, uint64_t new_tag, size_t most_spans) {
-        if (spans.size() < most_spans) spans.resize(most_spans);
+        if (spans.size() < most_spans) spans.resize(most_spans), extras.resize(most_spans);
         ticket = new_ticket;
         tag = new_tag;
         span_count = 0;
     }
+    SpanExtra extra(uint32_t span) const { return spans[span].extra != 0 ? extras[span] : SpanExtra{}; }
 };
 
-// Everything is guarded by the capturer's mutex unless it is atomic.
+// What became of a step.
+struct StepResult {
+    bool lost = false;        // no slot was free, or its copy failed
+    int32_t slip = 0;         // the status of a slip that the device saw
+    uint64_t conflicts = 0;   // cells that were recorded twice
+    const char *text = nullptr;  // why it was lost, in static storage or in Steps
+};
+
+// The forward path's thread names slots and issues; whoever files says what was filed; anyone asks. The spans of a step are written before it is
+// issued, and read by other threads with the capturer's mutex, while it is in flight.
 class Steps {
 public:
-    explicit Steps(uint32_t slots, uint32_t sink_rows) : steps_(slots), in_slot_(new std::atomic<uint64_t>[slots]()) {
-        for (Step &step : steps_) step.spans.resize(first_spans(sink_rows));
+    explicit Steps(uint32_t slots, uint32_t sink_rows) : slots_(slots), steps_(new Step[slots]), in_slot_(new std::atomic<uint64_t>[slots]()) {
+        for (uint32_t slot = 0; slot < slots; slot++) steps_[slot].begin(0, 0, first_spans(sink_rows));
     }
-    static size_t bytes_per_slot(uint32_t sink_rows) { return first_spans(sink_rows) * sizeof(StepSpan); }
+    static size_t bytes_per_slot(uint32_t sink_rows) { return sizeof(Step) + first_spans(sink_rows) * (sizeof(StepSpan) + sizeof(SpanExtra)); }
 
     // The slot that the next snapshot fills, as issue, discard or begin named it.
     int32_t named() const { return named_; }
     void name(int32_t slot) { named_ = slot; }
     // A slot that holds no step, or none.
     int32_t free_slot() const {
-        const auto n = static_cast<int32_t>(steps_.size());
+        const auto n = static_cast<int32_t>(slots_);
         for (int32_t i = 1; i <= n; i++) {
             const int32_t slot = (named_ + i + n) % n;
             if (in_slot_[static_cast<size_t>(slot)].load(std::memory_order_acquire) == 0) return slot;
@@ -73,6 +97,7 @@ public:
         return kernels::kNoSlot;
     }
     Step &step(int32_t slot) { return steps_[static_cast<size_t>(slot)]; }
+    const Step &step(int32_t slot) const { return steps_[static_cast<size_t>(slot)]; }
     // Gives a slot to next_ticket(), which is still to be issued.
     void occupy(int32_t slot) { in_slot_[static_cast<size_t>(slot)].store(next_ticket(), std::memory_order_relaxed); }
 
@@ -81,19 +106,28 @@ public:
     // Gives out next_ticket(). A step without a slot has nothing to file: it has landed.
     void issue(bool lost) {
         const uint64_t ticket = next_ticket();
-        Result &r = result(ticket);
-        r.ticket.store(0, std::memory_order_release);
-        r.lost.store(lost, std::memory_order_relaxed);
-        r.conflicts.store(0, std::memory_order_relaxed);
-        r.ticket.store(ticket, std::memory_order_release);
+        {
+            std::lock_guard lock(results_mutex_);
+            results_[ticket % results_.size()] = {ticket, {.lost = lost, .text = lost ? kNoSlotText : nullptr}};
+        }
         issued_.store(ticket, std::memory_order_release);
     }
 
     // A step was filed: steps are, in order of issue.
-    void filed(int32_t slot, uint64_t conflicts) {
+    void filed(int32_t slot, uint64_t conflicts, bool failed, const char *text, int32_t slip) {
         const uint64_t ticket = step(slot).ticket;
-        Result &r = result(ticket);
-        if (r.ticket.load(std::memory_order_acquire) == ticket) r.conflicts.store(conflicts, std::memory_order_relaxed);
+        {
+            std::lock_guard lock(results_mutex_);
+            Result &r = results_[ticket % results_.size()];
+            if (r.ticket == ticket) {
+                r.result = {.lost = failed, .slip = slip, .conflicts = conflicts, .text = nullptr};
+                if (failed) {
+                    Text &kept = texts_[failures_++ % texts_.size()];
+                    std::snprintf(kept.data(), kept.size(), "%s", text);
+                    r.result.text = kept.data();
+                }
+            }
+        }
         filed_.store(ticket, std::memory_order_release);
         in_slot_[static_cast<size_t>(slot)].store(0, std::memory_order_release);
     }
@@ -102,34 +136,36 @@ public:
 
     // For steps that were issued. Who sees that one has landed finds its slot free.
     bool landed(uint64_t ticket) const {
-        for (size_t slot = 0; slot < steps_.size(); slot++)
+        for (size_t slot = 0; slot < slots_; slot++)
             if (in_slot_[slot].load(std::memory_order_acquire) == ticket) return false;
         return true;
     }
-    bool lost(uint64_t ticket) const {
-        const Result &r = result(ticket);
-        return r.ticket.load(std::memory_order_acquire) == ticket && r.lost.load(std::memory_order_relaxed);
-    }
-    uint64_t conflicts(uint64_t ticket) const {
-        const Result &r = result(ticket);
-        return r.ticket.load(std::memory_order_acquire) == ticket ? r.conflicts.load(std::memory_order_relaxed) : 0;
+    // Calls f(result), with a text that is valid meanwhile. Steps of long ago were not lost, and nothing else is known of them.
+    template <class F>
+    auto with_result(uint64_t ticket, F f) const {
+        std::lock_guard lock(results_mutex_);
+        const Result &r = results_[ticket % results_.size()];
+        return f(r.ticket == ticket ? r.result : StepResult{});
     }
 
 private:
+    static constexpr char kNoSlotText[] = "no slot was free for this step: more steps were in flight than config.slots allows";
     static size_t first_spans(uint32_t sink_rows) { return sink_rows < 1024 ? sink_rows : 1024; }
     struct Result {
-        std::atomic<uint64_t> ticket{0};
-        std::atomic<uint64_t> conflicts{0};
-        std::atomic<bool> lost{false};
+        uint64_t ticket = 0;
+        StepResult result;
     };
-    Result &result(uint64_t ticket) { return results_[ticket % results_.size()]; }
-    const Result &result(uint64_t ticket) const { return results_[ticket % results_.size()]; }
+    using Text = std::array<char, 200>;
 
-    std::vector<Step> steps_;  // by slot
+    const size_t slots_;
+    std::unique_ptr<Step[]> steps_;                     // by slot
     std::unique_ptr<std::atomic<uint64_t>[]> in_slot_;  // the ticket of the step in each, or 0
-    int32_t named_ = kernels::kNoSlot;
+    int32_t named_ = kernels::kNoSlot;                  // the forward path's own
     std::atomic<uint64_t> issued_{0}, filed_{0};
-    std::array<Result, 1024> results_;  // of the last steps
+    mutable QuickMutex results_mutex_;      // guards what follows; held for a few instructions
+    std::array<Result, 1024> results_{};    // of the last steps
+    std::array<Text, 16> texts_{};          // of the last that failed
+    uint64_t failures_ = 0;
 };
 
 }  // namespace routecap
