@@ -101,38 +101,45 @@ bool RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_
     return true;
 }
 
-// Files one row at a position that has one.
+// Files one row at a position that has one. Of a cell that neither has, the reason with the higher rank stands.
 void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t tag, Policy policy, Filed &filed) {
     const uint8_t *ids = entry.page->ids(entry.row(position)), *validity = entry.page->validity(entry.row(position));
     const bool nothing_new = shape_->row_empty(source.validity), nothing_old = shape_->row_empty(validity);
 
-    bool overlap = false, mismatch = false, fills = false;
+    bool overlap = false, mismatch = false;
     if (!nothing_new && !nothing_old) {
-        for (uint32_t b = 0; b < shape_->validity_bytes; b++) {
-            overlap |= (validity[b] & source.validity[b]) != 0;
-            fills |= (~validity[b] & source.validity[b]) != 0;
-        }
+        for (uint32_t b = 0; b < shape_->validity_bytes; b++) overlap |= (validity[b] & source.validity[b]) != 0;
         for (uint32_t l = 0; compare_ && overlap && !mismatch && l < shape_->layers; l++)
             mismatch = Shape::valid(validity, l) && Shape::valid(source.validity, l) &&
                        !same_ids(ids + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes);
     }
-    const bool whole = nothing_old ? !nothing_new || ids[0] == ROUTECAP_MISSING_ABSENT : !nothing_new && policy == Policy::replace;
-    if (whole || fills) {
-        if (!make_writable(entry, position, position + 1) || (whole && !tag_rows(entry, position, 1, tag))) {
+    const auto better = [&](uint32_t l) {  // whether the new cell goes in the old one's place
+        if (Shape::valid(validity, l)) return false;
+        return Shape::valid(source.validity, l) || reason_rank(shape_->reason(source.ids, l)) > reason_rank(shape_->reason(ids, l));
+    };
+    const bool whole = !nothing_new && (policy == Policy::replace || (nothing_old && shape_->row_full(source.validity)));
+    bool changes = whole;
+    for (uint32_t l = 0; !changes && !shape_->row_full(validity) && l < shape_->layers; l++) changes = better(l);
+    if (changes) {
+        const bool first = nothing_old && (!nothing_new || shape_->row_reason(ids, validity) != 0);  // to say anything of the row
+        if (!make_writable(entry, position, position + 1) || ((whole || first) && !tag_rows(entry, position, 1, tag))) {
             filed.refused++;
             return;
         }
-        if (whole) {
-            put(entry, position, source, 1);
-        } else {
-            const uint32_t row = entry.row(position);
-            uint8_t *to = entry.page->ids(row), *to_validity = entry.page->validity(row);
-            for (uint32_t l = 0; l < shape_->layers; l++)
-                if (!Shape::valid(to_validity, l) && Shape::valid(source.validity, l))
-                    std::memcpy(to + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes, shape_->cell_bytes);
-            for (uint32_t b = 0; b < shape_->validity_bytes; b++) to_validity[b] |= source.validity[b];
-            entry.full_rows += shape_->row_full(to_validity);
+        const uint32_t row = entry.row(position);
+        uint8_t *to = entry.page->ids(row), *to_validity = entry.page->validity(row);
+        ids = to, validity = to_validity;
+        if (whole) put(entry, position, source, 1);
+        for (uint32_t l = 0; !whole && l < shape_->layers; l++) {
+            if (!better(l)) continue;
+            if (Shape::valid(source.validity, l)) {
+                std::memcpy(to + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes, shape_->cell_bytes);
+                to_validity[l / 8] = static_cast<uint8_t>(to_validity[l / 8] | 1u << l % 8);
+            } else {
+                shape_->mark(to, l, shape_->reason(source.ids, l));
+            }
         }
+        entry.full_rows += !whole && shape_->row_full(to_validity);
     }
     (nothing_new ? filed.missing : filed.delivered)++;
     filed.overlapped += overlap;
@@ -202,6 +209,7 @@ void RowStore::truncate(uint64_t end, uint64_t pages) {
     for (Draft &draft : drafts_)
         for (uint64_t &position : draft.positions)
             if (position >= end && position != kDropped) position = kCut;
+    missing_.cut(end);
     if (placed_end.load(std::memory_order_relaxed) > end) placed_end.store(end, std::memory_order_relaxed);
 }
 
@@ -210,6 +218,7 @@ void RowStore::clear() {
     promised_pages_ = 0;
     entries_ = {};
     drafts_ = {};
+    missing_ = {};
 }
 
 void RowStore::fork(RowStore &parent, uint64_t end) {
@@ -220,6 +229,19 @@ void RowStore::fork(RowStore &parent, uint64_t end) {
         note_lent(entry, entry.first, entry_end);
         entries_.push_back({entry.index, entry.origin, entry.first, entry_end, entry.page, false, 0, 0, entry.full_rows});
     }
+    try {
+        missing_ = parent.missing_;
+        missing_.cut(end);
+    } catch (const std::bad_alloc &) {  // it is not known why they are missing
+    }
+}
+
+bool RowStore::note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept try {
+    missing_.reserve();
+    missing_.add(first, end, reason);
+    return true;
+} catch (const std::bad_alloc &) {
+    return false;
 }
 
 Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
@@ -227,6 +249,10 @@ Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
     const uint64_t page_rows = shape_->page_rows;
     for (const Segment &segment : segments) {
         const uint64_t segment_end = std::min(segment.end(), end);
+        if (!segment.page) {
+            if (segment.first < segment_end && !note_missing(segment.first, segment_end, segment.reason)) filed.refused += segment_end - segment.first;
+            continue;
+        }
         for (uint64_t position = segment.first; position < segment_end;) {
             const uint64_t index = position / page_rows;
             const uint64_t n = std::min(segment_end, (index + 1) * page_rows) - position;
@@ -250,6 +276,33 @@ Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
     return filed;
 }
 
+Filed RowStore::file_missing(uint64_t first, uint64_t end, RowSource row, int32_t reason) {
+    Filed filed;
+    const auto file_nowhere = [&](uint64_t from, uint64_t to) {
+        if (reason == 0)
+            filed += file(from, row, to - from, 0);
+        else if (!note_missing(from, to, reason))
+            filed.refused += to - from;
+    };
+    for (uint64_t position = first; position < end;) {
+        auto entry = at_or_after(position / shape_->page_rows);
+        if (entry != entries_.end() && entry->end <= position) ++entry;
+        const uint64_t there = entry != entries_.end() ? std::clamp(entry->first, position, end) : end;
+        if (position < there) {
+            file_nowhere(position, there);
+            position = there;
+            continue;
+        }
+        const uint32_t r = entry->row(position);
+        if (reason != 0 && shape_->row_reason(entry->page->ids(r), entry->page->validity(r)) != 0)
+            file_nowhere(position, position + 1);
+        else
+            filed += file(position, row, 1, 0);
+        position++;
+    }
+    return filed;
+}
+
 // ---- Reading --------------------------------------------------------------------------------
 
 std::vector<Segment> RowStore::share(uint64_t first, uint64_t end) {
@@ -258,7 +311,7 @@ std::vector<Segment> RowStore::share(uint64_t first, uint64_t end) {
     segments.reserve(static_cast<size_t>(entries_.end() - entry));
     for (; entry != entries_.end() && entry->first < end; ++entry)
         lend(*entry, std::max(first, entry->first), std::min(end, entry->end), segments);
-    return segments;
+    return with_missing(*shape_, std::move(segments), missing_, nullptr, first, end);
 }
 
 bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments, uint64_t &gone_first, uint64_t &gone_end) {

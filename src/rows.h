@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "context.h"
+#include "missing_rows.h"
 
 namespace routecap {
 
@@ -61,6 +62,10 @@ struct Segment {
     static Segment not_there(uint64_t first, uint64_t rows, int32_t reason) { return {PageRef(), 0, first, rows, false, reason}; }
 
     uint64_t end() const { return first + rows; }
+    // Rows [from, to) of it.
+    Segment part(uint64_t from, uint64_t to) const {
+        return {page, page ? static_cast<uint32_t>(page_row + (from - first)) : 0, from, to - from, complete, reason};
+    }
     const uint8_t *ids(uint64_t row = 0) const { return page->ids(page_row + row); }
     const uint8_t *validity(uint64_t row = 0) const { return page->validity(page_row + row); }
     uint64_t tag(uint64_t row) const { return page->tag_of(page_row + row); }
@@ -112,15 +117,19 @@ public:
     // Rows [0, end) of another request become rows of this empty one, without a copy.
     void fork(RowStore &parent, uint64_t end);
 
-    // Rows of segments before `end` become rows of this request where it has none.
+    // Rows of segments before `end` become rows of this request where it has none. Why rows of them are not there is told where it has none either.
     Filed attach(std::span<const Segment> segments, uint64_t end);
+    // Rows are missing for this reason where there is nothing of them. False without memory to note it.
+    bool note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept;
+    // Files one row again and again, at each of these positions: one without a valid cell, for `reason` if that is of the whole row, otherwise 0.
+    Filed file_missing(uint64_t first, uint64_t end, RowSource row, int32_t reason);
 
     // Gives everything back.
     void clear();
 
     // ---- Reading
 
-    // The rows of [first, end) that are there, in order.
+    // The rows of [first, end) that are there, in order, and those that attached segments say to be missing.
     std::vector<Segment> share(uint64_t first, uint64_t end);
 
     // The same, and they leave. Sets [gone_first, gone_end) to the pages of the range that are no longer in the table.
@@ -183,6 +192,7 @@ private:
     uint64_t promised_pages_ = 0;  // reserved for this request and not yet made
     std::vector<Entry> entries_;   // ascending by index
     std::vector<Draft> drafts_;    // in order of filing
+    MissingRows missing_;          // as attached segments say
 };
 
 }  // namespace routecap
