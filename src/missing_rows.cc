@@ -19,9 +19,17 @@ void MissingRows::split(uint64_t position) {
     runs_.insert(runs_.begin() + static_cast<ptrdiff_t>(i), left);
 }
 
+void MissingRows::append(uint64_t first, uint64_t end, int32_t reason) {
+    if (reason == ROUTECAP_MISSING_ABSENT) return;
+    if (!runs_.empty() && runs_.back().end == first && runs_.back().reason == reason)
+        runs_.back().end = end;
+    else
+        runs_.push_back({first, end, reason});
+}
+
 void MissingRows::add(uint64_t first, uint64_t end, int32_t reason) {
     if (first >= end || reason == ROUTECAP_MISSING_ABSENT) return;
-    if (runs_.empty() || runs_.back().end < first) return runs_.push_back({first, end, reason});  // mostly rows are missing in order
+    if (runs_.empty() || runs_.back().end <= first) return append(first, end, reason);  // mostly rows are missing in order
     split(first);
     split(end);
     const size_t begin = after(first);
@@ -56,6 +64,34 @@ void MissingRows::add(uint64_t first, uint64_t end, int32_t reason) {
     runs_.erase(runs_.begin() + static_cast<ptrdiff_t>(last + 1), runs_.begin() + static_cast<ptrdiff_t>(next));
 }
 
+void MissingRows::add(const MissingRows &other) {
+    if (other.runs_.size() <= 4) {
+        reserve(other.runs_.size());
+        for (const Run &run : other.runs_) add(run.first, run.end, run.reason);
+        return;
+    }
+    // Where neither begins or ends, in order.
+    MissingRows both;
+    both.reserve(runs_.size() + other.runs_.size());
+    auto a = runs_.begin();
+    auto b = other.runs_.begin();
+    for (uint64_t position = 0; a != runs_.end() || b != other.runs_.end();) {
+        uint64_t end = UINT64_MAX;
+        int32_t reason = ROUTECAP_MISSING_ABSENT;
+        const auto look = [&](auto &run, auto last) {
+            while (run != last && run->end <= position) ++run;
+            if (run == last) return;
+            end = std::min(end, run->first > position ? run->first : run->end);
+            if (run->first <= position && reason_rank(run->reason) > reason_rank(reason)) reason = run->reason;
+        };
+        look(a, runs_.end());
+        look(b, other.runs_.end());
+        both.append(position, end, reason);
+        position = end;
+    }
+    *this = std::move(both);
+}
+
 void MissingRows::clear(uint64_t first, uint64_t end) {
     if (first >= end) return;
     split(first);
@@ -84,10 +120,8 @@ void append(std::vector<Segment> &segments, uint64_t first, uint64_t end, int32_
 
 std::vector<Segment> with_missing(const Shape &shape, std::vector<Segment> &&present, const MissingRows &a, const MissingRows *b, uint64_t first,
                                   uint64_t end) {
-    MissingRows known;
-    const auto learn = [&](uint64_t from, uint64_t to, int32_t reason) { known.add(from, to, reason); };
-    a.for_each(first, end, learn);
-    if (b != nullptr) b->for_each(first, end, learn);
+    MissingRows known = a.part(first, end);
+    if (b != nullptr) known.add(b->part(first, end));
     if (known.empty()) return std::move(present);
 
     // Rows that are there hide what is known; those of pages that are not there hide it if they know better.

@@ -28,6 +28,8 @@ public:
 
     // Rows are missing for this reason; of two reasons of one row the one with the higher rank stands.
     void add(uint64_t first, uint64_t end, int32_t reason);
+    // Many at once, in time that grows with both.
+    void add(const MissingRows &other);
     // Forgets what is known of rows.
     void clear(uint64_t first, uint64_t end);
     void cut(uint64_t end) noexcept;
@@ -38,6 +40,12 @@ public:
         for (size_t i = after(first); first < end && i < runs_.size() && runs_[i].first < end; i++)
             f(std::max(first, runs_[i].first), std::min(end, runs_[i].end), runs_[i].reason);
     }
+    // What is known of rows [first, end).
+    MissingRows part(uint64_t first, uint64_t end) const {
+        MissingRows rows;
+        for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) { rows.append(from, to, reason); });
+        return rows;
+    }
 
 private:
     // The first run that ends after a position.
@@ -46,6 +54,7 @@ private:
                                    runs_.begin());
     }
     void split(uint64_t position);
+    void append(uint64_t first, uint64_t end, int32_t reason);
 
     std::vector<Run> runs_;
 };

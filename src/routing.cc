@@ -223,9 +223,10 @@ Filed merge_missing(std::span<const Routing *const> routings, const std::vector<
     const uint64_t most = present + kMost / shape.row_bytes();
     Filed filed;
     uint64_t written = 0;
+    MissingRows missing;
     std::vector<uint8_t> cells(shape.ids_bytes), validity(shape.validity_bytes);
     std::vector<size_t> next(routings.size());
-    for (size_t e = 1; e < edges.size() && filed.refused == 0; e++) {
+    for (size_t e = 1; e < edges.size(); e++) {
         const uint64_t first = edges[e - 1], end = edges[e];
         shape.mark_absent(cells.data());
         for (size_t i = 0; i < routings.size(); i++) {
@@ -234,15 +235,15 @@ Filed merge_missing(std::span<const Routing *const> routings, const std::vector<
             if (next[i] == segments.size() || segments[next[i]].page || segments[next[i]].first > first) continue;
             widen[i].missing(segments[next[i]].reason, cells.data());
         }
-        const int32_t reason = shape.row_reason(cells.data(), validity.data());
-        if (reason == ROUTECAP_MISSING_ABSENT) continue;
-        if (reason == 0) written += end - first;
-        if (written > most)
-            filed.refused += end - first;
-        else
-            filed += rows.file_missing(first, end, {cells.data(), validity.data(), 0, 0}, reason);
+        if (const int32_t reason = shape.row_reason(cells.data(), validity.data()); reason != 0) {
+            missing.add(first, end, reason);
+            continue;
+        }
+        written += end - first;
+        if (written > most) return {.refused = written};
+        filed += rows.file(first, {cells.data(), validity.data(), 0, 0}, end - first, 0);
     }
-    return filed;
+    return filed += rows.attach(missing, 0, UINT64_MAX);
 }
 
 }  // namespace

@@ -236,24 +236,12 @@ void RowStore::fork(RowStore &parent, uint64_t end) {
     }
 }
 
-bool RowStore::note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept try {
-    missing_.reserve();
-    missing_.add(first, end, reason);
-    return true;
-} catch (const std::bad_alloc &) {
-    return false;
-}
-
 Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
     Filed filed;
     const uint64_t page_rows = shape_->page_rows;
     for (const Segment &segment : segments) {
         const uint64_t segment_end = std::min(segment.end(), end);
-        if (!segment.page) {
-            if (segment.first < segment_end && !note_missing(segment.first, segment_end, segment.reason)) filed.refused += segment_end - segment.first;
-            continue;
-        }
-        for (uint64_t position = segment.first; position < segment_end;) {
+        for (uint64_t position = segment.first; segment.page && position < segment_end;) {
             const uint64_t index = position / page_rows;
             const uint64_t n = std::min(segment_end, (index + 1) * page_rows) - position;
             if (!room(entries_)) {
@@ -273,33 +261,33 @@ Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
             position += n;
         }
     }
+    try {
+        MissingRows missing;
+        for (const Segment &segment : segments)
+            if (!segment.page) missing.add(segment.first, std::min(segment.end(), end), segment.reason);
+        if (!segments.empty()) filed += attach(missing, segments.front().first, end);
+    } catch (const std::bad_alloc &) {
+        filed.refused += end - segments.front().first;
+    }
     return filed;
 }
 
-Filed RowStore::file_missing(uint64_t first, uint64_t end, RowSource row, int32_t reason) {
+Filed RowStore::attach(const MissingRows &missing, uint64_t first, uint64_t end) {
     Filed filed;
-    const auto file_nowhere = [&](uint64_t from, uint64_t to) {
-        if (reason == 0)
-            filed += file(from, row, to - from, 0);
-        else if (!note_missing(from, to, reason))
-            filed.refused += to - from;
-    };
-    for (uint64_t position = first; position < end;) {
-        auto entry = at_or_after(position / shape_->page_rows);
-        if (entry != entries_.end() && entry->end <= position) ++entry;
-        const uint64_t there = entry != entries_.end() ? std::clamp(entry->first, position, end) : end;
-        if (position < there) {
-            file_nowhere(position, there);
-            position = there;
-            continue;
+    missing_.add(missing);
+    if (missing_.empty()) return filed;
+    std::vector<uint8_t> cells(size_t{shape_->ids_bytes} + shape_->validity_bytes);
+    const RowSource row{cells.data(), cells.data() + shape_->ids_bytes, 0, 0};
+    missing_.for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
+        shape_->mark_missing(cells.data(), reason);
+        for (auto entry = at_or_after(from / shape_->page_rows); entry != entries_.end() && entry->first < to; ++entry) {
+            if (entry->full_rows == shape_->page_rows) continue;
+            for (uint64_t p = std::max(from, entry->first); p < std::min(to, entry->end); p++) {
+                const uint32_t r = entry->row(p);
+                if (shape_->row_reason(entry->page->ids(r), entry->page->validity(r)) == 0) merge(*entry, p, row, 0, Policy::keep, filed);
+            }
         }
-        const uint32_t r = entry->row(position);
-        if (reason != 0 && shape_->row_reason(entry->page->ids(r), entry->page->validity(r)) != 0)
-            file_nowhere(position, position + 1);
-        else
-            filed += file(position, row, 1, 0);
-        position++;
-    }
+    });
     return filed;
 }
 

@@ -117,12 +117,11 @@ public:
     // Rows [0, end) of another request become rows of this empty one, without a copy.
     void fork(RowStore &parent, uint64_t end);
 
-    // Rows of segments before `end` become rows of this request where it has none. Why rows of them are not there is told where it has none either.
+    // Rows of segments before `end` become rows of this request where it has none.
     Filed attach(std::span<const Segment> segments, uint64_t end);
-    // Rows are missing for this reason where there is nothing of them. False without memory to note it.
-    bool note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept;
-    // Files one row again and again, at each of these positions: one without a valid cell, for `reason` if that is of the whole row, otherwise 0.
-    Filed file_missing(uint64_t first, uint64_t end, RowSource row, int32_t reason);
+
+    // Rows are missing, and so are the cells that a row of [first, end) lacks, for a reason at least as good as here. Throws without memory.
+    Filed attach(const MissingRows &missing, uint64_t first, uint64_t end);
 
     // Gives everything back.
     void clear();

@@ -76,6 +76,24 @@ TEST(MissingRows, agree_with_a_map) {
     }
 }
 
+TEST(MissingRows, of_others_are_added_as_if_one_by_one) {
+    std::mt19937_64 random(4);
+    for (int round = 0; round < 1000; round++) {
+        MissingRows rows, other;
+        Reasons reasons;
+        for (uint64_t i = 0, n = random() % 20; i < n; i++) {
+            const uint64_t first = random() % kEnd, end = std::min(kEnd, first + random() % 5);
+            const int32_t reason = kReasons[random() % std::size(kReasons)];
+            (random() % 2 == 0 ? rows : other).add(first, end, reason);
+            add(reasons, first, end, reason);
+        }
+        rows.add(other);
+        ASSERT_NO_FATAL_FAILURE(expect_equal(rows, reasons, 0, kEnd));
+        const uint64_t first = random() % kEnd, end = first + random() % kEnd;
+        ASSERT_NO_FATAL_FAILURE(expect_equal(rows.part(first, end), reasons, first, std::min(end, kEnd)));
+    }
+}
+
 TEST(MissingRows, absent_is_no_reason_to_remember) {
     MissingRows rows;
     rows.add(0, 8, ROUTECAP_MISSING_ABSENT);
