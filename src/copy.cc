@@ -47,7 +47,7 @@ template <class Id, class T>
 void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first, std::span<const Segment> segments, uint64_t rows, T *dst,
                 uint8_t *mask) {
     const uint32_t k = shape.k;
-    const auto absent_rows = [&](uint64_t from, uint64_t to) {
+    const auto missing_rows = [&](uint64_t from, uint64_t to) {
         for (uint64_t r = from; r < to; r++)
             for (uint32_t l = 0; l < plan.layers; l++) {
                 T *out = dst + static_cast<int64_t>(r) * plan.row_stride + static_cast<int64_t>(l) * plan.layer_stride;
@@ -66,7 +66,8 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first, std::s
     };
     uint64_t row = 0;
     for (const Segment &segment : segments) {
-        absent_rows(row, segment.first - first);
+        if (!segment.page) continue;  // as if it were not there
+        missing_rows(row, segment.first - first);
         row = segment.first - first;
         if (dense && segment.complete) {
             copy_ids(reinterpret_cast<const Id *>(segment.ids()), segment.rows * shape.layers * k, dst + row * shape.layers * k);
@@ -91,7 +92,7 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first, std::s
             }
         }
     }
-    absent_rows(row, rows);
+    missing_rows(row, rows);
 }
 
 }  // namespace
@@ -158,7 +159,7 @@ static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
     if (plan.layers != routing.shape().layers && status == ROUTECAP_INCOMPLETE) {
         uint64_t valid = 0;
         for (const Segment &segment : routing.segments())
-            for (uint64_t r = 0; r < segment.rows; r++)
+            for (uint64_t r = 0; segment.page && r < segment.rows; r++)
                 for (uint32_t l = 0; l < plan.layers; l++) valid += Shape::valid(segment.validity(r), plan.first_layer + l);
         if (valid == (routing.end() - routing.first()) * plan.layers) status = ROUTECAP_OK;
         if (valid == 0) status = ROUTECAP_NOT_CAPTURED;

@@ -75,17 +75,20 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
     };
     Blocks<decltype(out)> blocks(out);
 
-    const std::vector<Run> none, all{{0, shape.layers, ROUTECAP_MISSING_ABSENT}};
+    const std::vector<Run> none;
     std::vector<Run> runs;
     uint64_t position = first;
-    const auto absent_until = [&](uint64_t end) {
+    const auto missing_until = [&](uint64_t end, int32_t reason) {
+        runs.assign(1, {0, shape.layers, reason});
         coverage.rows_empty += end - position;
-        blocks.add(position, end - position, all);
+        blocks.add(position, end - position, runs);
         position = end;
     };
     for (const Segment &segment : segments) {
-        absent_until(segment.first);
-        if (segment.complete) {
+        missing_until(segment.first, ROUTECAP_MISSING_ABSENT);
+        if (!segment.page) {
+            missing_until(segment.end(), segment.reason);
+        } else if (segment.complete) {
             coverage.rows_complete += segment.rows;
             coverage.cells_recomputed += segment.rows * shape.recomputed_layers;
             blocks.add(position, segment.rows, none);
@@ -99,7 +102,7 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
         }
         position = segment.end();
     }
-    absent_until(first + rows);
+    missing_until(first + rows, ROUTECAP_MISSING_ABSENT);
 }
 
 int32_t report_missing(const routecap_coverage &coverage) {
@@ -128,6 +131,7 @@ int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows, std::s
     uint64_t missing = UINT64_MAX;  // the first row with a missing cell
     uint32_t layer = 0;             // and its first missing layer
     for (const Segment &segment : segments) {
+        if (!segment.page) continue;  // as if it were not there
         if (segment.first != expected && missing == UINT64_MAX) missing = expected;
         expected = segment.end();
         if (segment.complete) {

@@ -10,7 +10,7 @@
 
 namespace routecap {
 
-// Counts the missing cells of rows [first, first + rows), of which `segments` are there, and writes the first `capacity` blocks of them, each
+// Counts the missing cells of rows [first, first + rows), of which `segments` are known, and writes the first `capacity` blocks of them, each
 // into missing_size bytes. Sets all of `coverage` but struct_size and length.
 void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments, routecap_coverage &coverage,
            routecap_missing *missing, size_t missing_size, size_t capacity);

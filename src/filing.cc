@@ -232,7 +232,7 @@ bool Filing::apply(LogEntry &entry) {
                 const uint64_t end = what.all ? std::max(what.end, rows.placed_end.load(std::memory_order_relaxed)) : what.end;
                 std::vector<Segment> segments;
                 try {
-                    segments = rows.take_all(end, what.missing);
+                    segments = rows.take_all(0, end, what.missing);
                 } catch (const std::bad_alloc &) {
                     constexpr uint32_t kPatience = 100;  // at the capturer's end, which must not wait for memory for ever
                     if (!stop_.load(std::memory_order_relaxed) || ++refused_at_end_ < kPatience) return false;

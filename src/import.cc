@@ -61,7 +61,7 @@ int32_t check_validity(const Shape &shape, const routecap_segment &segment) {
 // The segments' arrays, one after another in one piece of memory; the segments then point there.
 std::shared_ptr<const void> copy_arrays(const Shape &shape, std::vector<routecap_segment> &segments) {
     const auto bytes_of = [&](const routecap_segment &s) {
-        return (s.tags != nullptr ? s.rows * sizeof *s.tags : 0) + (s.rows * shape.ids_bytes + 7) / 8 * 8 +
+        return (s.tags != nullptr ? s.rows * sizeof *s.tags : 0) + (s.ids != nullptr ? (s.rows * shape.ids_bytes + 7) / 8 * 8 : 0) +
                (s.validity != nullptr ? (s.rows * shape.validity_bytes + 7) / 8 * 8 : 0);
     };
     size_t bytes = 0;
@@ -91,6 +91,7 @@ int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release,
     // What is copied is checked afterwards: nobody can change it then, and it is aligned.
     const std::shared_ptr<const void> memory = release != nullptr ? lender : copy_arrays(shape, rows.segments);
     for (const routecap_segment &segment : rows.segments) {
+        if (segment.ids == nullptr) continue;
         if (int32_t s = check_validity(shape, segment); s < 0) return s;
         if ((flags & ROUTECAP_IMPORT_TRUSTED) == 0)
             if (int32_t s = check_ids(shape, segment); s < 0) return s;
@@ -99,7 +100,8 @@ int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release,
     std::vector<Segment> segments;
     for (const routecap_segment &s : rows.segments) {
         const auto *ids = static_cast<const uint8_t *>(s.ids);
-        for (uint64_t from = 0; from < s.rows; from += kMaxPageRows) {
+        if (ids == nullptr) segments.push_back(Segment::not_there(s.first, s.rows, s.reason));
+        for (uint64_t from = 0; ids != nullptr && from < s.rows; from += kMaxPageRows) {
             const auto n = static_cast<uint32_t>(std::min(s.rows - from, kMaxPageRows));
             segments.push_back({pool->borrow(n, ids + from * shape.ids_bytes, s.validity != nullptr ? s.validity + from * shape.validity_bytes : nullptr,
                                              s.tags != nullptr ? s.tags + from : nullptr, s.tag, memory),
@@ -137,8 +139,12 @@ int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release 
             return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has no ids, but validity or tags", i);
         if (reinterpret_cast<uintptr_t>(segment.ids) % shape.id_bytes != 0 || reinterpret_cast<uintptr_t>(segment.tags) % sizeof(uint64_t) != 0)
             return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has ids or tags that are not aligned to their elements", i);
+        if (segment.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu].reserved is %u", i, segment.reserved);
+        if (segment.reason != 0 && (segment.ids != nullptr || !is_row_reason(segment.reason)))
+            return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has %s and reason %d", i, segment.ids != nullptr ? "ids" : "no ids", segment.reason);
         position = segment.first + segment.rows;
-        if (segment.ids != nullptr && segment.rows > 0) rows.segments.push_back(segment);
+        const bool known = segment.ids != nullptr || (segment.reason != 0 && segment.reason != ROUTECAP_MISSING_ABSENT);
+        if (known && segment.rows > 0) rows.segments.push_back(segment);
     }
     return import_rows(std::move(rows), flags, release, context, routing);
 }

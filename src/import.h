@@ -28,7 +28,7 @@ private:
     bool armed_ = false;
 };
 
-// Rows of some shape, in segments that are in order; what no segment has is missing.
+// Rows of some shape, in segments that are in order; what no segment has is ABSENT. A segment without ids has a reason.
 struct ImportedRows {
     ShapePtr shape;
     uint64_t first, rows;

@@ -250,7 +250,7 @@ void Capturer::note_taken(const Reading &reading) noexcept try {
             continue;
         }
         for (uint64_t r = 0; r < segment.rows; r++)
-            if (!config_.shape->row_absent(segment.ids(r), segment.validity(r))) add(segment.first + r, 1);
+            if (config_.shape->row_reason(segment.ids(r), segment.validity(r)) != ROUTECAP_MISSING_ABSENT) add(segment.first + r, 1);
     }
     if (taken.empty()) return;
     const auto lock = lock_with({.nodes = taken.size()});

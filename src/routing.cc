@@ -43,17 +43,22 @@ void Routing::view(routecap_view *view) const {
         std::vector<routecap_segment> all;
         all.reserve(segments_.size());
         uint64_t position = first_;
-        const auto absent_until = [&](uint64_t end) {
-            if (position < end) all.push_back({position, end - position, nullptr, nullptr, nullptr, 0});
+        const auto missing_until = [&](uint64_t end, int32_t reason) {
+            if (position < end) all.push_back({position, end - position, nullptr, nullptr, nullptr, 0, reason, 0});
+            position = end;
         };
         for (const Segment &s : segments_) {
-            absent_until(s.first);
+            missing_until(s.first, ROUTECAP_MISSING_ABSENT);
+            if (!s.page) {
+                missing_until(s.end(), s.reason);
+                continue;
+            }
             const uint64_t *tags = s.page->tags.load(std::memory_order_acquire);
             const bool complete = reading_status_ == ROUTECAP_OK || s.complete;
-            all.push_back({s.first, s.rows, s.ids(), complete ? nullptr : s.validity(), tags == nullptr ? nullptr : tags + s.page_row, s.tag(0)});
+            all.push_back({s.first, s.rows, s.ids(), complete ? nullptr : s.validity(), tags == nullptr ? nullptr : tags + s.page_row, s.tag(0), 0, 0});
             position = s.end();
         }
-        absent_until(end());
+        missing_until(end(), ROUTECAP_MISSING_ABSENT);
         view_ = std::move(all);
     });
     routecap_view v{};
@@ -88,7 +93,7 @@ Routing *Routing::slice(uint64_t first, uint64_t rows) const {
     std::vector<Segment> part;
     for (const Segment &s : segments_) {
         const uint64_t from = std::max(s.first, first), to = std::min(s.end(), end);
-        if (from < to) part.push_back({s.page, static_cast<uint32_t>(s.page_row + (from - s.first)), from, to - from, s.complete});
+        if (from < to) part.push_back(s.part(from, to));
     }
     return new Routing(context_, first, rows, std::move(part));
 }
@@ -103,19 +108,25 @@ Routing *Routing::copy() const {
     // One tag if all rows have one; otherwise a RowStore's rules would be needed for nothing else, so the plane is made here.
     uint64_t position = first_;
     bool one_tag = true;
-    const auto clear_until = [&](uint64_t end) {
-        for (; position < end; position++) shape().mark_absent(page->ids(position - first_));
+    const auto missing_until = [&](uint64_t end, int32_t reason) {
+        for (; position < end; position++) shape().mark_missing(page->ids(position - first_), reason);
     };
-    if (!segments_.empty()) page->tag.store(segments_.front().tag(0), std::memory_order_relaxed);
+    const auto there = [](const Segment &s) { return static_cast<bool>(s.page); };
+    if (const auto s = std::find_if(segments_.begin(), segments_.end(), there); s != segments_.end())
+        page->tag.store(s->tag(0), std::memory_order_relaxed);
     for (const Segment &s : segments_) {
-        clear_until(s.first);
+        missing_until(s.first, ROUTECAP_MISSING_ABSENT);
+        if (!s.page) {
+            missing_until(s.end(), s.reason);
+            continue;
+        }
         const size_t row = s.first - first_;
         std::memcpy(page->ids(row), s.ids(), s.rows * shape().ids_bytes);
         std::memcpy(page->validity(row), s.validity(), s.rows * shape().validity_bytes);
         if (s.page->tags.load(std::memory_order_acquire) != nullptr || s.tag(0) != page->tag.load(std::memory_order_relaxed)) one_tag = false;
         position = s.end();
     }
-    clear_until(end());
+    missing_until(end(), ROUTECAP_MISSING_ABSENT);
     if (!one_tag) {
         if (!pool.reserve(rows_ * sizeof(uint64_t))) return nullptr;
         auto *tags = new (std::nothrow) uint64_t[rows_]();
@@ -124,7 +135,7 @@ Routing *Routing::copy() const {
             return nullptr;
         }
         for (const Segment &s : segments_)
-            for (uint64_t r = 0; r < s.rows; r++) tags[s.first - first_ + r] = s.tag(r);
+            for (uint64_t r = 0; s.page && r < s.rows; r++) tags[s.first - first_ + r] = s.tag(r);
         page->tags.store(tags, std::memory_order_release);
     }
     std::vector<Segment> one;
@@ -179,12 +190,61 @@ public:
         }
         return {ids_.data(), validity_.data(), 0, 0};
     }
+    // A row that is not there, into `cells` of the other shape: in each the reason with the higher rank stands.
+    void missing(int32_t reason, uint8_t *cells) const {
+        for (uint32_t l : layer_)
+            if (reason_rank(reason) > reason_rank(to_.reason(cells, l))) to_.mark(cells, l, reason);
+    }
 
 private:
     const Shape &from_, &to_;
     std::vector<uint32_t> layer_;
     std::vector<uint8_t> ids_, validity_;
 };
+
+// Files rows of which routings know no more than why they are not there. Routings have layers of their own, so that cells of one row may be missing
+// for different reasons: where that is so, rows need memory for them.
+Filed merge_missing(std::span<const Routing *const> routings, const std::vector<Widen> &widen, const Shape &shape, RowStore &rows) {
+    // Between two of these positions nothing changes.
+    std::vector<uint64_t> edges;
+    uint64_t present = 0;
+    for (const Routing *routing : routings)
+        for (const Segment &s : routing->segments()) {
+            if (s.page)
+                present += s.rows;
+            else
+                edges.push_back(s.first), edges.push_back(s.end());
+        }
+    std::sort(edges.begin(), edges.end());
+    edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+
+    // A few bytes from anywhere may say that rows are missing in numbers that no memory holds. Beyond rows that are there so many bytes are enough.
+    constexpr uint64_t kMost = 1 << 30;
+    const uint64_t most = present + kMost / shape.row_bytes();
+    Filed filed;
+    uint64_t written = 0;
+    MissingRows missing;
+    std::vector<uint8_t> cells(shape.ids_bytes), validity(shape.validity_bytes);
+    std::vector<size_t> next(routings.size());
+    for (size_t e = 1; e < edges.size(); e++) {
+        const uint64_t first = edges[e - 1], end = edges[e];
+        shape.mark_absent(cells.data());
+        for (size_t i = 0; i < routings.size(); i++) {
+            const std::span<const Segment> segments = routings[i]->segments();
+            while (next[i] < segments.size() && segments[next[i]].end() <= first) next[i]++;
+            if (next[i] == segments.size() || segments[next[i]].page || segments[next[i]].first > first) continue;
+            widen[i].missing(segments[next[i]].reason, cells.data());
+        }
+        if (const int32_t reason = shape.row_reason(cells.data(), validity.data()); reason != 0) {
+            missing.add(first, end, reason);
+            continue;
+        }
+        written += end - first;
+        if (written > most) return {.refused = written};
+        filed += rows.file(first, {cells.data(), validity.data(), 0, 0}, end - first, 0);
+    }
+    return filed += rows.attach(missing, 0, UINT64_MAX);
+}
 
 }  // namespace
 
@@ -204,20 +264,23 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
     const auto context = std::make_shared<const Context>(shape, first_context.pool, first_context.landing);
     RowStore rows(context, RowStore::Policy::keep, true);
     Filed filed;
+    std::vector<Widen> widen;
+    widen.reserve(routings.size());
     for (const Routing *routing : routings) {
+        Widen &wide = widen.emplace_back(routing->shape(), *shape);
         if (routing->shape().same_rows(*shape)) {
             filed += rows.attach(routing->segments(), end);
-        } else {
-            Widen widen(routing->shape(), *shape);
-            for (const Segment &s : routing->segments())
-                for (uint64_t r = 0; r < s.rows; r++) filed += rows.file(s.first + r, widen.row(s.ids(r), s.validity(r)), 1, s.tag(r));
+            continue;
         }
+        for (const Segment &s : routing->segments())
+            for (uint64_t r = 0; s.page && r < s.rows; r++) filed += rows.file(s.first + r, wide.row(s.ids(r), s.validity(r)), 1, s.tag(r));
     }
+    filed += merge_missing(routings, widen, *shape, rows);
     if (filed.refused > 0) return report(ROUTECAP_ERR_NO_MEMORY, "the merged rows exceed the budget");
     if (filed.mismatched > 0)
         return report(ROUTECAP_ERR_CONFLICT, "%llu rows have different experts in a layer that two routings have",
                       static_cast<unsigned long long>(filed.mismatched));
-    *merged = new Routing(context, first, end - first, rows.share(first, end));
+    *merged = new Routing(context, first, end - first, rows.take_all(first, end));
     return (*merged)->status();
 }
 

@@ -137,8 +137,8 @@ RowStore::Supply::Need RowStore::prepare(Entries::iterator entry, uint64_t index
     if (inside < after && (!writable(*entry, inside, after) || needs_tags(*entry, tag)))
         for (uint64_t p = inside; p < after; p++) {
             const Meeting m = meet(*entry, p, source.from(p - position), policy);
-            whole |= m.whole;
-            copies |= m.writes() && !writable(*entry, p, p + 1);
+            whole |= m.whole || m.first;
+            copies |= m.writes && !writable(*entry, p, p + 1);
         }
     const bool tagged = entry->page->tags.load(std::memory_order_relaxed) != nullptr;
     const bool tags = copies ? tagged || (whole && entry->page->tag_of(0) != tag && !empty) : whole && needs_tags(*entry, tag);
@@ -193,36 +193,49 @@ void RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_
 RowStore::Meeting RowStore::meet(const Entry &entry, uint64_t position, RowSource source, Policy policy) const {
     const uint8_t *ids = entry.page->ids(entry.row(position)), *validity = entry.page->validity(entry.row(position));
     const bool nothing_old = shape_->row_empty(validity);
-    Meeting m{.nothing_new = shape_->row_empty(source.validity), .overlap = false, .mismatch = false, .fills = false, .whole = false};
+    Meeting m{.nothing_new = shape_->row_empty(source.validity)};
     if (!m.nothing_new && !nothing_old) {
-        for (uint32_t b = 0; b < shape_->validity_bytes; b++) {
-            m.overlap |= (validity[b] & source.validity[b]) != 0;
-            m.fills |= (~validity[b] & source.validity[b]) != 0;
-        }
+        for (uint32_t b = 0; b < shape_->validity_bytes; b++) m.overlap |= (validity[b] & source.validity[b]) != 0;
         for (uint32_t l = 0; compare_ && m.overlap && !m.mismatch && l < shape_->layers; l++)
             m.mismatch = Shape::valid(validity, l) && Shape::valid(source.validity, l) &&
                          !same_ids(ids + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes);
     }
-    m.whole = nothing_old ? !m.nothing_new || ids[0] == ROUTECAP_MISSING_ABSENT : !m.nothing_new && policy == Policy::replace;
+    m.whole = !m.nothing_new && (policy == Policy::replace || (nothing_old && shape_->row_full(source.validity)));
+    m.writes = m.whole;
+    for (uint32_t l = 0; !m.writes && !shape_->row_full(validity) && l < shape_->layers; l++) m.writes = better(l, ids, validity, source);
+    m.first = m.writes && nothing_old && (!m.nothing_new || shape_->row_reason(ids, validity) != 0);
     return m;
+}
+
+// Whether the new cell of a layer goes in the old one's place. Of two that are missing the reason with the higher rank stands.
+bool RowStore::better(uint32_t layer, const uint8_t *ids, const uint8_t *validity, RowSource source) const {
+    if (Shape::valid(validity, layer)) return false;
+    return Shape::valid(source.validity, layer) || reason_rank(shape_->reason(source.ids, layer)) > reason_rank(shape_->reason(ids, layer));
 }
 
 // Files one row at a position that has one.
 void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t tag, Policy policy, Supply &supply, Filed &filed) {
     const Meeting m = meet(entry, position, source, policy);
-    if (m.writes()) {
+    if (m.writes) {
         make_writable(entry, position, position + 1, supply);
-        if (m.whole) {
+        if (m.whole || m.first) {
             tag_rows(entry, position, 1, tag, supply.tags);
             if (supply.tags == nullptr) supply.tags_paid = false;
+        }
+        if (m.whole) {
             put(entry, position, source, 1);
         } else {
             const uint32_t row = entry.row(position);
             uint8_t *to = entry.page->ids(row), *to_validity = entry.page->validity(row);
-            for (uint32_t l = 0; l < shape_->layers; l++)
-                if (!Shape::valid(to_validity, l) && Shape::valid(source.validity, l))
+            for (uint32_t l = 0; l < shape_->layers; l++) {
+                if (!better(l, to, to_validity, source)) continue;
+                if (Shape::valid(source.validity, l)) {
                     std::memcpy(to + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes, shape_->cell_bytes);
-            for (uint32_t b = 0; b < shape_->validity_bytes; b++) to_validity[b] |= source.validity[b];
+                    to_validity[l / 8] = static_cast<uint8_t>(to_validity[l / 8] | 1u << l % 8);
+                } else {
+                    shape_->mark(to, l, shape_->reason(source.ids, l));
+                }
+            }
             entry.full_rows += shape_->row_full(to_validity);
         }
     }
@@ -384,23 +397,24 @@ void RowStore::cut_missing(uint64_t end) noexcept {
     if (missing_ != nullptr) change_missing([&](MissingRows &missing) { missing.cut(end); });
 }
 
-std::vector<Segment> RowStore::take_all(uint64_t end, const MissingNote *notes) {
+std::vector<Segment> RowStore::take_all(uint64_t first, uint64_t end, const MissingNote *notes) {
     MissingRows noted;
-    for (const MissingNote *note = notes; note != nullptr; note = note->next) noted.add(note->first, std::min(note->end, end), note->reason);
+    for (const MissingNote *note = notes; note != nullptr; note = note->next)
+        noted.add(std::max(note->first, first), std::min(note->end, end), note->reason);
     std::vector<Segment> segments;
     Split none;
     for (size_t room = 0;;) {
         segments.reserve(room);
         std::lock_guard lock(mutex);
-        if ((room = count(0, end)) > segments.capacity()) continue;
-        if (notes == nullptr && missing_ == nullptr)
+        if ((room = count(first, end)) > segments.capacity()) continue;
+        if (first == 0 && notes == nullptr && missing_ == nullptr)
             take(0, end, segments, none);
         else
-            share(0, end, segments);
+            share(first, end, segments);
         break;
     }
-    if (notes == nullptr && missing_ == nullptr) return segments;
-    return with_missing(*shape_, std::move(segments), noted, missing_.get(), 0, end);
+    if (noted.empty() && missing_ == nullptr) return segments;
+    return with_missing(*shape_, std::move(segments), noted, missing_.get(), first, end);
 }
 
 void RowStore::fork(RowStore &parent, uint64_t end) {
@@ -419,8 +433,7 @@ void RowStore::fork(RowStore &parent, uint64_t end) {
             shared.push_back({entry.index, entry.origin, entry.first, entry_end, entry.page, false, 0, 0, entry.full_rows});
         }
     }
-    if (parent.missing_ != nullptr)
-        change_missing([&](MissingRows &missing) { parent.missing_->for_each(0, end, [&](uint64_t a, uint64_t b, int32_t why) { missing.add(a, b, why); }); });
+    if (parent.missing_ != nullptr) change_missing([&](MissingRows &missing) { missing.add(parent.missing_->part(0, end)); });
     std::lock_guard lock(mutex);
     entries_.swap(shared);
 }
@@ -431,9 +444,8 @@ Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
     Purse purse;
     Supply supply{.store = *this, .purse = purse, .promised = false};
     for (const Segment &segment : segments) {
-        if (!segment.page) continue;
         const uint64_t segment_end = std::min(segment.end(), end);
-        for (uint64_t position = segment.first; position < segment_end;) {
+        for (uint64_t position = segment.first; segment.page && position < segment_end;) {
             const uint64_t index = position / page_rows;
             const uint64_t n = std::min(segment_end, (index + 1) * page_rows) - position;
             bool shared = false;
@@ -458,6 +470,42 @@ Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
             position += n;
         }
     }
+    try {
+        MissingRows missing;
+        for (const Segment &segment : segments)
+            if (!segment.page) missing.add(segment.first, std::min(segment.end(), end), segment.reason);
+        if (!segments.empty()) filed += attach(missing, segments.front().first, end);
+    } catch (const std::bad_alloc &) {
+        filed.refused += end - segments.front().first;
+    }
+    return filed;
+}
+
+Filed RowStore::attach(const MissingRows &missing, uint64_t first, uint64_t end) {
+    Filed filed;
+    if (missing.empty() && missing_ == nullptr) return filed;
+    change_missing([&](MissingRows &known) { known.add(missing); });
+    if (missing_ == nullptr) return filed;
+    Purse purse;
+    Supply supply{.store = *this, .purse = purse, .promised = false};
+    std::vector<uint8_t> cells(size_t{shape_->ids_bytes} + shape_->validity_bytes);
+    const RowSource row{cells.data(), cells.data() + shape_->ids_bytes, 0, 0};
+    // The next row at or after a position of which something is there and something is missing.
+    const auto next = [&](uint64_t from, uint64_t to) {
+        std::lock_guard lock(mutex);
+        for (auto entry = at_or_after(from / shape_->page_rows); entry != entries_.end() && entry->first < to; ++entry) {
+            if (entry->full_rows == shape_->page_rows) continue;
+            for (uint64_t p = std::max(from, entry->first); p < std::min(to, entry->end); p++) {
+                const uint8_t *validity = entry->page->validity(entry->row(p));
+                if (!shape_->row_full(validity) && shape_->row_reason(entry->page->ids(entry->row(p)), validity) == 0) return p;
+            }
+        }
+        return to;
+    };
+    missing_->for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
+        shape_->mark_missing(cells.data(), reason);
+        for (uint64_t p = next(from, to); p < to; p = next(p + 1, to)) filed += file(p, row, 1, 0, Policy::keep, supply);
+    });
     return filed;
 }
 

@@ -72,6 +72,10 @@ struct Segment {
     static Segment not_there(uint64_t first, uint64_t rows, int32_t reason) { return {PageRef(), 0, first, rows, false, reason}; }
 
     uint64_t end() const { return first + rows; }
+    // Rows [from, to) of it.
+    Segment part(uint64_t from, uint64_t to) const {
+        return {page, page ? static_cast<uint32_t>(page_row + (from - first)) : 0, from, to - from, complete, reason};
+    }
     const uint8_t *ids(uint64_t row = 0) const { return page->ids(page_row + row); }
     const uint8_t *validity(uint64_t row = 0) const { return page->validity(page_row + row); }
     uint64_t tag(uint64_t row) const { return page->tag_of(page_row + row); }
@@ -106,6 +110,10 @@ public:
 
     // Files rows at consecutive positions; what they need beyond promised pages comes out of the purse.
     Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Purse &purse);
+    Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag) {
+        Purse none;
+        return file(position, source, rows, tag, none);
+    }
 
     // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already reserved. They are the rows from first_index on
     // of the step's drafts for this request. Rows from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept; one at kCut
@@ -129,12 +137,15 @@ public:
     // Rows of segments before `end` become rows of this request where it has none. Asks the budget for what it needs.
     Filed attach(std::span<const Segment> segments, uint64_t end);
 
+    // Rows are missing, and so are the cells that a row of [first, end) lacks, for a reason at least as good as here. Throws without memory.
+    Filed attach(const MissingRows &missing, uint64_t first, uint64_t end);
+
     // Rows that will not come, and why. Without memory nobody knows why.
     void note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept;
 
-    // All rows before `end` as segments, with what is known of those that are not there, also from the engine's notes. They may leave the table, which
+    // All rows of [first, end) as segments, with what is known of those that are not there, also from the engine's notes. They may leave the table, which
     // can only be cleared then. Throws without memory; nothing has changed then.
-    std::vector<Segment> take_all(uint64_t end, const MissingNote *notes);
+    std::vector<Segment> take_all(uint64_t first, uint64_t end, const MissingNote *notes = nullptr);
 
     // Gives everything back.
     void clear();
@@ -224,9 +235,12 @@ private:
     void append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Supply &supply);
     // What filing one row at a position that has one does.
     struct Meeting {
-        bool nothing_new, overlap, mismatch, fills, whole;
-        bool writes() const { return fills || whole; }
+        bool nothing_new, overlap, mismatch;
+        bool whole;   // the new row goes in the old one's place
+        bool first;   // it is the first of which anything is known
+        bool writes;  // it changes the row
     };
+    bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity, RowSource source) const;
     Meeting meet(const Entry &entry, uint64_t position, RowSource source, Policy policy) const;
     void merge(Entry &entry, uint64_t position, RowSource row, uint64_t tag, Policy policy, Supply &supply, Filed &filed);
     Entries::iterator at_or_after(uint64_t index);

@@ -42,7 +42,7 @@ struct Run {
     uint64_t rows;
     uint64_t tag;
     uint32_t flags;
-    uint32_t reserved;
+    int32_t reason;  // of rows that are not PRESENT; 0 for ABSENT
 
     bool has(RunFlags flag) const { return (flags & flag) != 0; }
 };
@@ -109,14 +109,16 @@ public:
     explicit Runs(const Routing &routing) : shape_(routing.shape()) {
         uint64_t position = routing.first();
         for (const Segment &segment : routing.segments()) {
-            add(0, nullptr, 0, segment.first - position);
-            if (segment.complete || routing.status() == ROUTECAP_OK)
-                add(kPresent, &segment, 0, segment.rows);
+            add({}, nullptr, 0, segment.first - position);
+            if (!segment.page)
+                add({0, segment.reason}, nullptr, 0, segment.rows);
+            else if (segment.complete || routing.status() == ROUTECAP_OK)
+                add({kPresent, 0}, &segment, 0, segment.rows);
             else
                 for (uint64_t r = 0; r < segment.rows; r++) add(kind(segment, r), &segment, r, 1);
             position = segment.end();
         }
-        add(0, nullptr, 0, routing.end() - position);
+        add({}, nullptr, 0, routing.end() - position);
     }
 
     const std::vector<Run> &all() const { return runs_; }
@@ -148,24 +150,30 @@ private:
         uint64_t row, rows;  // in it
     };
 
-    // Rows whose cells are all absent are not written.
-    uint32_t kind(const Segment &segment, uint64_t row) const {
+    // What a run's rows have in common.
+    struct Kind {
+        uint32_t flags = 0;
+        int32_t reason = 0;
+    };
+
+    // Rows that say no more than one reason of the whole row are not written.
+    Kind kind(const Segment &segment, uint64_t row) const {
         const uint8_t *validity = segment.validity(row);
-        if (shape_.row_full(validity)) return kPresent;
-        if (!shape_.row_empty(validity)) return kPresent | kValidity;
-        for (uint32_t l = 0; l < shape_.layers; l++)
-            if (shape_.reason(segment.ids(row), l) != ROUTECAP_MISSING_ABSENT) return kPresent | kValidity;
-        return 0;
+        if (shape_.row_full(validity)) return {kPresent, 0};
+        const int32_t reason = shape_.row_reason(segment.ids(row), validity);
+        if (reason == 0) return {kPresent | kValidity, 0};
+        return {0, reason == ROUTECAP_MISSING_ABSENT ? 0 : reason};
     }
 
     // More rows of one kind; the last run grows if it is of that kind.
-    void add(uint32_t kind, const Segment *segment, uint64_t row, uint64_t rows) {
+    void add(Kind kind, const Segment *segment, uint64_t row, uint64_t rows) {
         if (rows == 0) return;
-        const bool grows = !runs_.empty() && (runs_.back().flags & ~kTags) == kind;
-        if (!grows) runs_.push_back({0, kind == 0 ? 0 : segment->tag(row), kind, 0});
+        const bool present = kind.flags != 0;
+        const bool grows = !runs_.empty() && (runs_.back().flags & ~kTags) == kind.flags && runs_.back().reason == kind.reason;
+        if (!grows) runs_.push_back({0, present ? segment->tag(row) : 0, kind.flags, kind.reason});
         Run &run = runs_.back();
         run.rows += rows;
-        if (kind == 0) return;
+        if (!present) return;
         const uint64_t tagged = segment->page->tags.load(std::memory_order_acquire) != nullptr ? rows : 1;
         for (uint64_t r = row; r < row + tagged && !run.has(kTags); r++)
             if (segment->tag(r) != run.tag) run.flags |= kTags, run.tag = 0;
@@ -176,13 +184,8 @@ private:
     }
 
     void write_reasons(const uint8_t *validity, uint8_t *ids) const {
-        for (uint32_t l = 0; l < shape_.layers; l++) {
-            if (Shape::valid(validity, l)) continue;
-            const auto reason = static_cast<uint8_t>(shape_.reason(ids, l));
-            uint8_t *cell = ids + size_t{l} * shape_.cell_bytes;
-            std::memset(cell, 0, shape_.cell_bytes);
-            cell[0] = reason;
-        }
+        for (uint32_t l = 0; l < shape_.layers; l++)
+            if (!Shape::valid(validity, l)) shape_.mark(ids, l, shape_.reason(ids, l));
     }
 
     const Shape &shape_;
@@ -255,9 +258,10 @@ int32_t read_header(const void *data, size_t bytes, Parsed &parsed) {
         const Run &run = parsed.runs[i];
         if (run.rows == 0 || run.rows > header.rows - rows)
             return report(ROUTECAP_ERR_FORMAT, "run %zu has %llu rows, where %llu are left", i, ull(run.rows), ull(header.rows - rows));
-        if ((run.flags & ~uint32_t{kPresent | kValidity | kTags}) != 0 || (run.flags != 0 && !run.has(kPresent)) || run.reserved != 0 ||
+        const bool known = run.reason == 0 || (!run.has(kPresent) && is_row_reason(run.reason) && run.reason != ROUTECAP_MISSING_ABSENT);
+        if ((run.flags & ~uint32_t{kPresent | kValidity | kTags}) != 0 || (run.flags != 0 && !run.has(kPresent)) || !known ||
             (run.tag != 0 && (run.has(kTags) || !run.has(kPresent))))
-            return report(ROUTECAP_ERR_FORMAT, "run %zu has flags %u, tag %llu and %u in a reserved field", i, run.flags, ull(run.tag), run.reserved);
+            return report(ROUTECAP_ERR_FORMAT, "run %zu has flags %u, tag %llu and reason %d", i, run.flags, ull(run.tag), run.reason);
         rows += run.rows;
     }
     if (rows != header.rows) return report(ROUTECAP_ERR_FORMAT, "runs of %llu rows, of %llu", ull(rows), ull(header.rows));
@@ -273,7 +277,7 @@ int32_t read_header(const void *data, size_t bytes, Parsed &parsed) {
 // Adds a run, to the last one if the two can be one.
 void append(std::vector<Run> &runs, const Run &run) {
     if (run.rows == 0) return;
-    if (!runs.empty() && runs.back().flags == run.flags && runs.back().tag == run.tag)
+    if (!runs.empty() && runs.back().flags == run.flags && runs.back().tag == run.tag && runs.back().reason == run.reason)
         runs.back().rows += run.rows;
     else
         runs.push_back(run);
@@ -301,7 +305,7 @@ Selection select(const Parsed &from, uint64_t first, uint64_t end, std::vector<R
         add(run.has(kPresent), selection.ids);
         add(run.has(kTags), selection.tags);
         add(run.has(kValidity), selection.validity);
-        append(runs, {b - a, run.tag, run.flags, 0});
+        append(runs, {b - a, run.tag, run.flags, run.reason});
         position = run_end;
     }
     return selection;
@@ -342,9 +346,9 @@ int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_rel
     const uint8_t *ids = at + layout.ids, *tags = at + layout.tags, *validity = at + layout.validity;
     uint64_t position = rows.first;
     for (const Run &run : parsed.runs) {
-        if (run.has(kPresent))
-            rows.segments.push_back({position, run.rows, ids, run.has(kValidity) ? validity : nullptr,
-                                     run.has(kTags) ? reinterpret_cast<const uint64_t *>(tags) : nullptr, run.tag});
+        if (run.has(kPresent) || run.reason != 0)
+            rows.segments.push_back({position, run.rows, run.has(kPresent) ? ids : nullptr, run.has(kValidity) ? validity : nullptr,
+                                     run.has(kTags) ? reinterpret_cast<const uint64_t *>(tags) : nullptr, run.tag, run.reason, 0});
         position += run.rows;
         ids += run.has(kPresent) ? run.rows * shape.ids_bytes : 0;
         tags += run.has(kTags) ? run.rows * sizeof(uint64_t) : 0;

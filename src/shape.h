@@ -99,24 +99,29 @@ struct Shape {
         return true;
     }
     // The reason of a missing cell is its first id.
-    void mark_absent(uint8_t *ids) const {
-        for (uint32_t l = 0; l < layers; l++) {
-            std::memset(ids + static_cast<size_t>(l) * cell_bytes, 0, cell_bytes);
-            ids[static_cast<size_t>(l) * cell_bytes] = ROUTECAP_MISSING_ABSENT;
-        }
+    void mark(uint8_t *ids, uint32_t layer, int32_t reason) const {
+        uint8_t *cell = ids + static_cast<size_t>(layer) * cell_bytes;
+        std::memset(cell, 0, cell_bytes);
+        cell[0] = static_cast<uint8_t>(reason);
     }
+    void mark_missing(uint8_t *ids, int32_t reason) const {
+        for (uint32_t l = 0; l < layers; l++) mark(ids, l, reason);
+    }
+    void mark_absent(uint8_t *ids) const { mark_missing(ids, ROUTECAP_MISSING_ABSENT); }
     // Rows of other origin may have anything there.
     int32_t reason(const uint8_t *ids, uint32_t layer) const {
         const uint8_t *cell = ids + static_cast<size_t>(layer) * cell_bytes;
         const int32_t reason = id_bytes == 1 ? cell[0] : cell[0] | cell[1] << 8;
         return known_reason(reason) ? reason : ROUTECAP_MISSING_UNWRITTEN;
     }
-    // Whether nothing is known of a row in a page: it lies between others.
-    bool row_absent(const uint8_t *ids, const uint8_t *validity) const {
-        if (!row_empty(validity)) return false;
-        for (uint32_t l = 0; l < layers; l++)
-            if (reason(ids, l) != ROUTECAP_MISSING_ABSENT) return false;
-        return true;
+    // Why a row is not there: the reason of all its cells, if it is one of whole rows. 0: there is something of it.
+    int32_t row_reason(const uint8_t *ids, const uint8_t *validity) const {
+        if (!row_empty(validity)) return 0;
+        const int32_t first = reason(ids, 0);
+        if (!is_row_reason(first)) return 0;
+        for (uint32_t l = 1; l < layers; l++)
+            if (reason(ids, l) != first) return 0;
+        return first;
     }
     static bool valid(const uint8_t *validity, uint32_t layer) { return (validity[layer / 8] >> layer % 8 & 1) != 0; }
 

@@ -374,7 +374,7 @@ TEST(Serialized, damaged_bytes_are_refused_or_are_another_valid_routing) {
                 EXPECT_LE(sum, UINT32_MAX);
             }
             EXPECT_EQ(position, view.first + view.rows);
-            for (const auto &block : missing(routing)) EXPECT_TRUE(block[4] >= ROUTECAP_MISSING_ABSENT && block[4] <= ROUTECAP_MISSING_DUPLICATE);
+            for (const auto &block : missing(routing)) EXPECT_TRUE(block[4] >= ROUTECAP_MISSING_ABSENT && block[4] <= ROUTECAP_MISSING_STALE);
         };
         for (size_t at = 0; at < bytes.size(); at++)
             for (uint8_t value : {uint8_t{0}, uint8_t{1}, uint8_t{0x7f}, uint8_t{0xff}}) {
@@ -554,7 +554,7 @@ TEST(Import, a_view_makes_an_equal_routing) {
 }
 
 TEST(Import, plain_arrays_need_no_tables) {
-    const uint16_t ids[3][2][2] = {{{299, 0}, {1, 2}}, {{5, 6}, {7, 8}}, {{9, 10}, {11, 12}}};
+    const uint16_t ids[3][2][2] = {{{299, 0}, {1, 2}}, {{5, 6}, {11, 8}}, {{9, 10}, {11, 12}}};
     const uint8_t validity[3] = {3, 1, 3};
     const routecap_segment segments[] = {{.first = 12, .rows = 3, .ids = ids, .validity = validity, .tags = nullptr, .tag = 4}};
     routecap_view view{};
