@@ -23,10 +23,10 @@ struct Capturer::Reading {
     RowStore &store;
 
     Range range{};
-    std::vector<Segment> segments;
-    std::vector<MissingNote> notes;               // of the request
-    std::shared_ptr<const MissingRows> missing;   // and of its rows
-    RowStore::Split split;                        // memory for a page that the take divides
+    std::vector<Segment> segments{};
+    std::vector<MissingNote> notes{};              // of the request
+    std::shared_ptr<const MissingRows> missing{};  // and of its rows
+    RowStore::Split split{};                       // memory for a page that the take divides
     bool splits = false, split_tags = false;      // it does, and the page has a tag for each row
     size_t segment_room = 0, note_room = 0, nodes = 0;  // what was too little
 };

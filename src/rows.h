@@ -215,9 +215,9 @@ private:
         const bool promised;  // it may use up what was promised to the request
         bool page_paid = false, page_promised = false, tags_paid = false;
         void *blank = nullptr;
-        std::unique_ptr<uint64_t[]> tags;
-        Entries room;   // for a longer table
-        PageRef dropped;  // a page that was replaced, to be freed
+        std::unique_ptr<uint64_t[]> tags{};
+        Entries room{};     // for a longer table
+        PageRef dropped{};  // a page that was replaced, to be freed
 
         ~Supply();
         // What is short, and whether it could be paid for.
@@ -235,10 +235,11 @@ private:
     void append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Supply &supply);
     // What filing one row at a position that has one does.
     struct Meeting {
-        bool nothing_new, overlap, mismatch;
-        bool whole;   // the new row goes in the old one's place
-        bool first;   // it is the first of which anything is known
-        bool writes;  // it changes the row
+        bool nothing_new;
+        bool overlap = false, mismatch = false;
+        bool whole = false;   // the new row goes in the old one's place
+        bool first = false;   // it is the first of which anything is known
+        bool writes = false;  // it changes the row
     };
     bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity, RowSource source) const;
     Meeting meet(const Entry &entry, uint64_t position, RowSource source, Policy policy) const;
