@@ -87,7 +87,7 @@ struct DeviceMemory {
 };
 
 // What a slot holds of the step that was named with this epoch.
-inline SlotContents read_slot(const kernels::SlotLayout &layout, uint8_t *slot, uint32_t epoch) {
+inline SlotContents read_slot(const kernels::SlotLayout &layout, uint8_t *slot, uint64_t epoch) {
     const kernels::SlotHeader &header = *layout.header(slot);
     if (header.epoch != epoch) return {slot, 0, 0, 0};
     return {slot, header.covered, header.conflicts, header.dropped};

@@ -51,7 +51,8 @@ public:
           config_(config),
           plan_(config),
           slot_count_(config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0),
-          slots_(slot_count_) {}
+          slots_(slot_count_),
+          epoch_(config.first_epoch - 1) {}
     int32_t create();
     ~CudaBackend() override;
 
@@ -77,7 +78,7 @@ public:
 
 private:
     struct Slot {
-        uint32_t epoch = 0;   // with which it was named last
+        uint64_t epoch = 0;   // with which it was named last
         bool failed = false;  // nothing was or will be copied
     };
 
@@ -128,7 +129,8 @@ private:
     uint32_t looks_ = 0;  // at slots that had not landed
 
     // The forward path's own.
-    uint32_t epoch_ = 0;
+    uint64_t epoch_ = 0;   // of the last naming
+    uint32_t upper_ = 0;   // half of the device's word that names a slot
     uint32_t rows_begun_ = 0;  // of the last begin, to choose the size of a snapshot's launch
     CUevent named_ = nullptr;  // after the last naming of a slot, on the stream of the last step
     CUstream last_stream_ = nullptr;
@@ -184,6 +186,7 @@ int32_t CudaBackend::create() {
     if (plan_.sink_bytes > 0) ROUTECAP_TRY(MemsetD8Async, arena_->at(plan_.sink), kernels::kPoisonByte, plan_.sink_bytes, side_);
     kernels::Control words{};
     words.named = {slot_count_ > 0 ? 0 : kernels::kNoSlot, ++epoch_};
+    upper_ = static_cast<uint32_t>(words.named.word >> 32);
     if (slot_count_ > 0) slots_[0].epoch = epoch_;
     ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
     if (int32_t s = upload_table(); s < 0) return s;
@@ -420,12 +423,20 @@ int32_t CudaBackend::snapshot(routecap_stream stream) {
     return with_snapshot([&](const auto &body) { return capturing_ ? add_leaf(body, items, stream) : launch(body, items, stream); });
 }
 
+// A fill of four bytes is the cheapest operation of a stream that comes after the work before it: 1.5 us
+// on an H200, where a write of eight takes 2.2. So the upper half is written only where it changes, every
+// 2^24 namings, and first: with the old lower half it is a name that is never given.
 void CudaBackend::name_slot(int32_t slot, routecap_stream stream) {
     if (lost_.load(std::memory_order_relaxed)) return;
     const Current current(context_);
     const kernels::Named named{slot, ++epoch_};
     if (slot != kernels::kNoSlot) slots_[static_cast<size_t>(slot)].epoch = named.epoch();
-    CUresult result = driver_.MemsetD32Async(arena_->at(plan_.control + offsetof(kernels::Control, named)), named.word, 1, stream);
+    const CUdeviceptr word = arena_->at(plan_.control + offsetof(kernels::Control, named));
+    const auto lower = static_cast<uint32_t>(named.word), upper = static_cast<uint32_t>(named.word >> 32);
+    CUresult result = CUDA_SUCCESS;
+    if (upper != upper_) result = driver_.MemsetD32Async(word + 4, upper, 1, stream);
+    upper_ = upper;
+    if (result == CUDA_SUCCESS) result = driver_.MemsetD32Async(word, lower, 1, stream);
     if (result == CUDA_SUCCESS) result = driver_.EventRecord(named_, stream);
     // The device goes on with the old name: nothing that it copies from now on can be trusted.
     if (result != CUDA_SUCCESS) fail(result, "cuMemsetD32Async"), lost_.store(true, std::memory_order_relaxed);

@@ -29,6 +29,7 @@ public:
     explicit HostBackend(const Config &config)
         : shape_(config.shape),
           rows_(config.rows),
+          epoch_(config.first_epoch - 1),
           layout_(config.rows, shape_->validity_bytes, shape_->ids_bytes),
           sink_memory_(allocate(config.external_sink ? 0 : shape_->layers * sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
           sink_(shape_->layer_experts, rows_, shape_->k, config.sink_dtype, sink_memory_.get()) {
@@ -96,8 +97,8 @@ public:
     }
 
     void name_slot(int32_t slot, routecap_stream) override {
-        control_.named = {slot, control_.named.epoch() + 1};
-        if (slot != kernels::kNoSlot) epochs_[static_cast<size_t>(slot)] = control_.named.epoch();
+        control_.named = {slot, ++epoch_};
+        if (slot != kernels::kNoSlot) epochs_[static_cast<size_t>(slot)] = epoch_;
     }
 
     void copy(int32_t slot, uint32_t rows, const DevicePositions &from, routecap_stream) override {
@@ -130,12 +131,13 @@ private:
 
     const ShapePtr shape_;
     const uint32_t rows_;
+    uint64_t epoch_;  // of the last naming
     const kernels::SlotLayout layout_;
     const Memory sink_memory_;
     Sink sink_;
     kernels::Control control_{.named = {kernels::kNoSlot, 0}, .begun = {kernels::kNoSlot, 0}, .armed = 0, .conflicts = 0, .dropped = 0};
     Memory slots_;
-    std::vector<uint32_t> epochs_;  // with which each slot was named last
+    std::vector<uint64_t> epochs_;  // with which each slot was named last
 };
 
 }  // namespace
