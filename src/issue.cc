@@ -251,6 +251,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     if (issue.reserved > 0) capture_->pool.unreserve(issue.reserved);  // two spans that share a page wanted it twice
 
     const bool to_file = issue.rows_filed > 0;
+    if (to_file) backend_->expect(slot);  // FORWARD: before the step can be seen by whoever files
     if (to_file) steps.occupy(slot);
     if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
     backend_->name_slot(steps.named(), stream);

@@ -1,10 +1,12 @@
-// How slots are named, from inside: the word by which a snapshot finds its slot, and by which rows that were begun under an older name are known.
+// Backends, from inside: the word by which a snapshot finds its slot, and by which rows that were begun under an older name are known; and what the
+// forward path and filing, which hold no lock together, tell each other of a slot.
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "backends.h"
@@ -124,5 +126,26 @@ TEST(Naming, steps_go_on_where_the_epochs_outgrow_24_and_32_bits) {
             for (uint32_t l = 0; l < kLayers; l++)
                 for (uint32_t c = 0; c < kColumns; c++) expected.push_back(id(p, l, c));
         EXPECT_EQ(ids, expected);
+    }
+}
+
+// The forward thread hands a step over before it makes the copy: whoever files must not take what an earlier step left.
+TEST(Backends, a_step_has_not_landed_before_it_was_copied) {
+    std::unique_ptr<Backend> backend;
+    ASSERT_EQ(make_backend(config_of(1, backend_to_test()), backend), ROUTECAP_OK);
+    for (const uint32_t rows : {4u, 2u, 3u}) {
+        bool capturing = true;
+        ASSERT_EQ(backend->enter(nullptr, capturing), ROUTECAP_OK);
+        ASSERT_EQ(backend->begin(rows, nullptr), ROUTECAP_OK);
+        ASSERT_EQ(backend->snapshot(nullptr), ROUTECAP_OK);
+        backend->expect(0);
+        EXPECT_FALSE(backend->landed(0));
+        backend->name_slot(1, nullptr);
+        EXPECT_FALSE(backend->landed(0));
+        backend->copy(0, rows, {nullptr, 0, 0}, nullptr);
+        while (!backend->landed(0)) std::this_thread::yield();
+        EXPECT_EQ(backend->contents(0).covered, rows);
+        EXPECT_EQ(backend->failure(0), nullptr);
+        backend->name_slot(0, nullptr);
     }
 }
