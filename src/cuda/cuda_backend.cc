@@ -156,7 +156,6 @@ private:
     // The forward path's own.
     uint64_t epoch_ = 0;   // of the last naming
     uint32_t upper_ = 0;   // half of the device's word that names a slot
-    uint32_t rows_begun_ = 0;  // of the last begin, to choose the size of a snapshot's launch
     int32_t naming_ = kernels::kNoSlot;  // the slot that was named last, or was to be
     Failure unnamed_;                    // of that naming: the device goes on with an older name, or nothing can wait for the new one
     CUevent named_ = nullptr;            // after the last naming, on the stream of the last step
@@ -170,6 +169,15 @@ private:
         bool operator==(const Capture &) const = default;
     } capture_, retained_, leaf_capture_;
     bool capturing_ = false;
+    Capture here() const { return capturing_ ? capture_ : Capture{}; }
+    // To choose the size of a snapshot's launch: the largest begin, of those captured and all others; and the last one, if it is known to be that which
+    // the snapshot will find: in the same capture or, outside, with no slot named since.
+    uint32_t largest_begin_ = 0;
+    struct Begun {
+        uint32_t rows;
+        Capture where;
+    };
+    std::optional<Begun> begun_;
     CUgraphNode leaf_ = nullptr;
     std::vector<CUgraphNode> before_;  // add_leaf's; it keeps its memory
 };
@@ -387,7 +395,8 @@ int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
     sink_->seal();
     const kernels::Begin body = begin_body(rows);
     if (int32_t s = launch(body, body.inner(), stream, false, body.outer()); s < 0) return s;
-    rows_begun_ = rows;
+    largest_begin_ = std::max(largest_begin_, rows);
+    begun_ = {rows, here()};
     return ROUTECAP_OK;
 }
 
@@ -449,7 +458,8 @@ int32_t CudaBackend::with_snapshot(F f) {
 int32_t CudaBackend::snapshot(routecap_stream stream) {
     const Current current(context_);
     if (int32_t s = retain(); s < 0) return s;
-    const uint64_t items = uint64_t{rows_begun_} * shape_->validity_bytes * 8;
+    const uint64_t rows = begun_ && begun_->where == here() ? begun_->rows : largest_begin_;
+    const uint64_t items = rows * shape_->validity_bytes * 8;
     return with_snapshot([&](const auto &body) { return capturing_ ? add_leaf(body, items, stream) : launch(body, items, stream); });
 }
 
@@ -479,6 +489,7 @@ int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
     }
     ROUTECAP_TRY(MemsetD32Async, word, lower, 1, stream);
     epoch_ = named.epoch();
+    if (begun_ && begun_->where == Capture{}) begun_.reset();
     last_stream_ = stream;
     any_step_ = true;
     named_recorded_ = false;

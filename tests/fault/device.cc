@@ -275,3 +275,52 @@ TEST(FailingDevice, two_devices_in_one_process) {
     for (routecap_capturer *c : capturers) routecap_capturer_destroy(c);
     EXPECT_EQ(fake().violations(), 0u) << fake().violation_text();
 }
+
+// A snapshot is as fast as its rows are many only if its launch is made for them, whatever was begun or captured last. Eight cells a row, 128 a block.
+TEST(Launches, a_snapshot_is_launched_for_the_rows_that_it_may_find) {
+    Rig rig({.shape = {.layers = 8, .k = 2, .experts = 16, .rows = 1024}});
+    const auto blocks = [] { return fake().blocks("routecap_snapshot8_2"); };
+    const auto issue = [&](int32_t snapshot) {
+        routecap_issue_options options{};
+        options.struct_size = sizeof options;
+        options.snapshot = snapshot;
+        rig.issue({}, ROUTECAP_OK, nullptr, &options);
+    };
+    const auto graph = [&](uint32_t rows, bool snapshot) {
+        return rig.device().capture([&] {
+            if (rows > 0) {
+                EXPECT_STATUS(ROUTECAP_OK, rig.begin(rows));
+            }
+            if (snapshot) {
+                EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+            }
+        });
+    };
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(160));
+    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    EXPECT_EQ(blocks(), 10u);
+
+    // In graphs, captured largest first. A replay of any may come before a snapshot that is in none.
+    const auto large = graph(512, true);
+    EXPECT_EQ(blocks(), 32u);
+    const auto small = graph(16, true);
+    EXPECT_EQ(blocks(), 1u);
+    const auto unread = graph(800, false), unread_small = graph(16, false);
+    unread.replay(rig.stream());
+    issue(ROUTECAP_SNAPSHOT_MAKE);
+    EXPECT_EQ(blocks(), 50u);
+    const auto headless = graph(0, true);
+    EXPECT_EQ(blocks(), 50u);
+
+    // A begin in line is known until its step was issued or discarded.
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(32));
+    issue(ROUTECAP_SNAPSHOT_MAKE);
+    EXPECT_EQ(blocks(), 2u);
+    unread.replay(rig.stream());
+    issue(ROUTECAP_SNAPSHOT_MAKE);
+    EXPECT_EQ(blocks(), 50u);
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(32));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream()));
+    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    EXPECT_EQ(blocks(), 50u);
+}
