@@ -230,7 +230,7 @@ void Filing::file(int32_t slot) {
     counters_.cells_conflicting += contents.conflicts;
     counters_.rows_dropped += contents.dropped;
     counters_.steps_landed++;
-    steps_.filed(slot, contents.conflicts);
+    steps_.filed(slot, contents.conflicts, backend_.failure(slot) != nullptr);
 }
 
 RowSource Filing::source(uint8_t *slot, uint32_t row) const {

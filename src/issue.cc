@@ -261,6 +261,8 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         issue.step->positions_dtype = o.positions_dtype;
         backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions}, stream);
     }
+    const char *failure = to_file ? backend_->failure(slot) : nullptr;  // FORWARD: before it can be filed
+    if (failure != nullptr) report(ROUTECAP_LOST, "%s", failure);
     begun_ = false;
 
     steps.issue(issue.lost);
@@ -280,7 +282,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     lock.unlock();
     if (to_file) capture_->filing.wake();
     if (step != nullptr) *step = issue.ticket;
-    if (issue.lost) return ROUTECAP_LOST;
+    if (issue.lost || failure != nullptr) return ROUTECAP_LOST;
     return issue.partial ? report(ROUTECAP_PARTIAL, "spans of unknown requests or beyond the budget were skipped") : ROUTECAP_OK;
 }
 

@@ -90,10 +90,13 @@ public:
     }
 
     // A step was filed: steps are, in order of issue.
-    void filed(int32_t slot, uint64_t conflicts) {
+    void filed(int32_t slot, uint64_t conflicts, bool lost = false) {
         const uint64_t ticket = step(slot).ticket;
         Result &r = result(ticket);
-        if (r.ticket.load(std::memory_order_acquire) == ticket) r.conflicts.store(conflicts, std::memory_order_relaxed);
+        if (r.ticket.load(std::memory_order_acquire) == ticket) {
+            r.conflicts.store(conflicts, std::memory_order_relaxed);
+            if (lost) r.lost.store(true, std::memory_order_relaxed);
+        }
         filed_.store(ticket, std::memory_order_release);
         in_slot_[static_cast<size_t>(slot)].store(0, std::memory_order_release);
     }

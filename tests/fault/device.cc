@@ -35,9 +35,11 @@ fake_cuda_live live() {
 constexpr int kInvalidValue = 1, kOutOfMemory = 2;  // CUresult
 
 // Issues a step whose rows are lost, because a call of the driver failed.
-void lose(Rig &rig, const routecap_span &span, const routecap_issue_options *options = nullptr) {
+routecap_step lose(Rig &rig, const char *call, const routecap_span &span, const routecap_issue_options *options = nullptr) {
     routecap_step step = 0;
-    EXPECT_GE(routecap_step_issue(rig.capturer(), &span, sizeof span, 1, options, nullptr, &step, rig.stream()), 0);
+    EXPECT_STATUS(ROUTECAP_LOST, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, options, nullptr, &step, rig.stream()));
+    EXPECT_NE(std::string(routecap_last_error()).find(call), std::string::npos) << routecap_last_error();
+    return step;
 }
 
 }  // namespace
@@ -112,7 +114,7 @@ TEST(FailingDevice, an_issue_that_fails_halfway_loses_its_rows_only) {
         rig.land(rig.step({{r, {1, 0, 4}}}));
         rig.run({{1, 4, 4}});
         fake().fail(call, 1, kInvalidValue);
-        lose(rig, Rig::span(r, 4, 0, 4));
+        rig.land(lose(rig, call, Rig::span(r, 4, 0, 4)), ROUTECAP_LOST);
         for (uint64_t position = 8; position < 24; position += 4) rig.land(rig.step({{r, {1, position, 4}}}));
         rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 8, 24));
         EXPECT_EQ(rig.stats().rows_in_flight, 0u);
@@ -131,7 +133,7 @@ TEST(FailingDevice, positions_that_are_no_memory_of_the_device_lose_the_rows_of_
     options.positions_dtype = ROUTECAP_DTYPE_I32;
     routecap_span span = Rig::span(r, 0, 0, 4, ROUTECAP_SPAN_DEVICE_POSITIONS);
     span.position_end = 4;
-    lose(rig, span, &options);
+    rig.land(lose(rig, "cuMemcpyAsync", span, &options), ROUTECAP_LOST);
     EXPECT_EQ(fake().violations(), 1u);
     fake().forget_violations();
     for (uint64_t position = 4; position < 12; position += 4) rig.land(rig.step({{r, {1, position, 4}}}));
@@ -161,12 +163,12 @@ TEST(FailingDevice, forwards_under_a_name_that_could_not_be_changed_are_missing_
                 const routecap_span span = Rig::span(requests[seed], 0, 0, 4);
                 if (seed == 2) fake().fail(call, 1, kInvalidValue);
                 if (seed == 2 || seed == 3)
-                    lose(rig, span);
+                    lose(rig, call, span);
                 else
                     rig.issue({span});
             }
             fake().step(1000);
-            rig.land(6);
+            for (routecap_step step = 1; step <= 6; step++) rig.land(step, step == 3 || step == 4 ? ROUTECAP_LOST : ROUTECAP_OK);
             for (uint64_t seed = 0; seed < 6; seed++) {
                 SCOPED_TRACE(seed);
                 const bool lost = seed == 2 || seed == 3;
@@ -182,7 +184,7 @@ TEST(FailingDevice, begin_names_the_slot_where_issue_could_not) {
     const routecap_request r = rig.open();
     rig.run({{1, 0, 4}});
     fake().fail_from("cuMemsetD32Async", 1, kInvalidValue);
-    lose(rig, Rig::span(r, 0, 0, 4));
+    rig.land(lose(rig, "cuMemsetD32Async", Rig::span(r, 0, 0, 4)), ROUTECAP_LOST);
     EXPECT_STATUS(ROUTECAP_ERR_DEVICE, rig.begin(4));
     EXPECT_NE(std::string(routecap_last_error()).find("cuMemsetD32Async"), std::string::npos) << routecap_last_error();
     fake().forget_failures();
@@ -215,7 +217,7 @@ TEST(FailingDevice, a_lost_device_ends_nothing_but_the_capture) {
         const RoutingPtr finished(rig.finish(other, ROUTECAP_ROWS_ALL));
         EXPECT_STATUS(ROUTECAP_PENDING, routecap_step_poll(rig.capturer(), step));
         fake().lose_device();
-        rig.land(step);
+        rig.land(step, ROUTECAP_LOST);
         EXPECT_STATUS(ROUTECAP_NOT_CAPTURED, routecap_routing_wait(finished.get(), -1));
         rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4));
         EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, routecap_step_begin(rig.capturer(), 4, rig.stream()));
