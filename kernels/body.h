@@ -53,16 +53,17 @@ constexpr int32_t kInvalidId = -1;
 
 constexpr int32_t kNoSlot = -1;
 
-// Which slot the next snapshot fills, as the host named it in stream order. Every naming has an epoch of its own, so that work that was begun
-// under another is recognised. One word of 32 bits, which the cheapest operation of a stream can write.
+// Which slot the next snapshot fills, as the host named it in stream order. Every naming has an epoch
+// of its own, so that work that was begun under another is recognised. The 56 bits of an epoch last
+// for two thousand years of a naming each microsecond.
 struct Named {
-    static constexpr uint32_t kEpochs = 1u << 24;
-    uint32_t word;
+    uint64_t word;
 
     Named() = default;
-    ROUTECAP_BODY constexpr Named(int32_t slot, uint32_t epoch) : word(epoch % kEpochs << 8 | (static_cast<uint32_t>(slot) & 0xff)) {}
+    ROUTECAP_BODY constexpr Named(int32_t slot, uint64_t epoch)
+        : word(epoch << 8 | (static_cast<uint32_t>(slot) & 0xff)) {}
     ROUTECAP_BODY constexpr int32_t slot() const { return static_cast<int8_t>(word & 0xff); }
-    ROUTECAP_BODY constexpr uint32_t epoch() const { return word >> 8; }
+    ROUTECAP_BODY constexpr uint64_t epoch() const { return word >> 8; }
     ROUTECAP_BODY constexpr bool operator==(const Named &other) const { return word == other.word; }
 };
 

@@ -22,6 +22,7 @@ struct Config {
     bool checked = false;
     uint32_t max_requests = 0;
     uint64_t budget_bytes = 0;
+    uint64_t first_epoch = 1;  // of the names of slots (kernels/body.h); tests begin late
     ShapePtr shape;  // null if disabled
 };
 

@@ -173,9 +173,7 @@ bool Filing::apply_ready(Until until) {
         bool ready = false;
         if (enough) {
         } else if (what != nullptr) {
-            const Step &step = steps_.step(what->slot);
-            ready = until != Until::operations_applied && blocked == UINT64_MAX && step.copied.load(std::memory_order_acquire) &&
-                    backend_.landed(what->slot);
+            ready = until != Until::operations_applied && blocked == UINT64_MAX && backend_.landed(what->slot);
         } else {
             ready = entry.after < blocked;
         }
@@ -296,7 +294,7 @@ void Filing::fetch_waiting() {
         if (what == nullptr) continue;
         const Step &step = steps_.step(what->slot);
         if (step.ticket <= fetched_) continue;
-        if (Rhythm::Clock::now() - step.issued_at < kSettled || !step.copied.load(std::memory_order_acquire) || backend_.landed(what->slot)) return;
+        if (Rhythm::Clock::now() - step.issued_at < kSettled || backend_.landed(what->slot)) return;
         for (uint32_t i = 0; i < step.span_count + kAhead; i++) {
             fetch_object(step, i);
             if (i >= kAhead) fetch_place(step, i - kAhead);
@@ -309,20 +307,21 @@ void Filing::file(int32_t slot) {
     const Step &step = steps_.step(slot);
     rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
     const SlotContents contents = backend_.contents(slot);
+    const char *failure = backend_.failure(slot);
     const bool fetched = step.ticket <= fetched_;
     Filed filed;
     for (uint32_t i = 0; i < step.span_count; i++) {
         if (!fetched) fetch_object(step, i + 2 * kAhead), fetch_place(step, i + kAhead);
-        filed += file(step, i, contents);
+        filed += file(step, i, contents, failure != nullptr);
     }
     counters_.rows_in_flight -= step.rows;
     count(filed);
     finish_tally();
     counters_.cells_conflicting += contents.conflicts;
     counters_.rows_dropped += contents.dropped;
-    if (contents.failed) counters_.steps_lost++;
+    if (failure != nullptr) counters_.steps_lost++;
     counters_.steps_landed++;
-    steps_.filed(slot, contents.conflicts, contents.failed, contents.text, contents.slip);
+    steps_.filed(slot, contents.conflicts, failure, contents.slip);
 }
 
 RowSource Filing::source(uint8_t *slot, uint32_t row) const {
@@ -337,13 +336,13 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
     return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
 }
 
-Filed Filing::file(const Step &step, uint32_t index, const SlotContents &contents) {
+Filed Filing::file(const Step &step, uint32_t index, const SlotContents &contents, bool failed) {
     const StepSpan &span = step.spans[index];
     SpanExtra extra = step.extra(index);
     const uint64_t cut = std::atomic_ref(const_cast<uint64_t &>(span.cut)).load(std::memory_order_acquire);
     const RowSource rows = source(contents.slot, span.sink_row);
     const bool from_device = span.device_positions != 0;
-    const uint8_t *device = from_device && !contents.failed ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
+    const uint8_t *device = from_device && !failed ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
     const uint32_t covered = std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
 
     Filed filed;
@@ -358,7 +357,7 @@ Filed Filing::file(const Step &step, uint32_t index, const SlotContents &content
             filed.late += span.speculative == 0;
             return RowStore::kCut;
         }
-        if (contents.failed) return position;
+        if (failed) return position;
         if (r < covered)
             tally(rows.from(r).ids, rows.from(r).validity);
         else
@@ -370,7 +369,7 @@ Filed Filing::file(const Step &step, uint32_t index, const SlotContents &content
         std::lock_guard lock(span.rows->mutex);
         span.rows->promise(span.pages);
     }
-    if (contents.failed && (span.speculative == 0 || from_device)) {
+    if (failed && (span.speculative == 0 || from_device)) {
         const uint64_t end = std::min(span.position_end, cut);
         filed.lost = from_device || span.position >= end ? (from_device ? span.count : 0) : end - span.position;
         filed.late = span.count - filed.lost;
@@ -392,7 +391,7 @@ Filed Filing::file(const Step &step, uint32_t index, const SlotContents &content
         }
         uint64_t kept = 0;
         for (uint32_t r = 0; r < span.count; r++) kept += (positions[r] = place(r)) != RowStore::kDropped;
-        if (span.rows->file_draft(step.ticket, extra.draft_index, std::move(positions), covered, rows, step.tag, extra.purse, contents.failed))
+        if (span.rows->file_draft(step.ticket, extra.draft_index, std::move(positions), covered, rows, step.tag, extra.purse, failed))
             filed.provisional = kept;
         else
             filed.refused = kept;

@@ -128,7 +128,7 @@ private:
     void release_early(LogEntry &entry);
     void fetch_waiting();
     void file(int32_t slot);
-    Filed file(const Step &step, uint32_t index, const SlotContents &contents);
+    Filed file(const Step &step, uint32_t index, const SlotContents &contents, bool failed);
     void tally(const uint8_t *ids, const uint8_t *validity);
     void finish_tally();
     void count(const Filed &filed);

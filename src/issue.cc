@@ -351,7 +351,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         issue.step->rows_copied = issue.sink_rows;
         issue.step->positions_dtype = o.positions_dtype;
         issue.step->issued_at = Bell::Clock::now();
-        issue.step->copied.store(false, std::memory_order_relaxed);
+        backend_->expect(slot);  // from now on it can be seen by whoever files
         steps.occupy(slot);
     }
     steps.issue(issue.lost);
@@ -377,10 +377,10 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     backend_->name_slot(steps.named(), stream);
     if (to_file) {
         backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions}, stream);
-        issue.step->copied.store(true, std::memory_order_release);  // the worker has been waiting for that
         filing.wake();
     }
     if (step != nullptr) *step = issue.ticket;
+    if (const char *failure = to_file ? backend_->failure(slot) : nullptr; failure != nullptr) return report(ROUTECAP_LOST, "%s", failure);
     if (issue.lost) return report(ROUTECAP_LOST, "no slot was free for this step: more steps are in flight than config.slots allows");
     return issue.partial ? report(ROUTECAP_PARTIAL, "spans of unknown requests or beyond the budget were skipped") : ROUTECAP_OK;
 }

@@ -54,9 +54,8 @@ struct Step {
     int32_t positions_dtype = 0;  // of the positions in the slot, where spans have device positions
     uint32_t span_count = 0;
     Bell::Clock::time_point issued_at;
-    std::atomic<bool> copied{false};  // its copy was started, or failed to
-    std::vector<StepSpan> spans;      // the first span_count are this step's; it only grows
-    std::vector<SpanExtra> extras;    // likewise; of spans that have one
+    std::vector<StepSpan> spans;    // the first span_count are this step's; it only grows
+    std::vector<SpanExtra> extras;  // likewise; of spans that have one
 
     void begin(uint64_t new_ticket, uint64_t new_tag, size_t most_spans) {
         if (spans.size() < most_spans) spans.resize(most_spans), extras.resize(most_spans);
@@ -114,16 +113,16 @@ public:
     }
 
     // A step was filed: steps are, in order of issue.
-    void filed(int32_t slot, uint64_t conflicts, bool failed, const char *text, int32_t slip) {
+    void filed(int32_t slot, uint64_t conflicts, const char *failure, int32_t slip) {
         const uint64_t ticket = step(slot).ticket;
         {
             std::lock_guard lock(results_mutex_);
             Result &r = results_[ticket % results_.size()];
             if (r.ticket == ticket) {
-                r.result = {.lost = failed, .slip = slip, .conflicts = conflicts, .text = nullptr};
-                if (failed) {
+                r.result = {.lost = failure != nullptr, .slip = slip, .conflicts = conflicts, .text = nullptr};
+                if (failure != nullptr) {
                     Text &kept = texts_[failures_++ % texts_.size()];
-                    std::snprintf(kept.data(), kept.size(), "%s", text);
+                    std::snprintf(kept.data(), kept.size(), "%s", failure);
                     r.result.text = kept.data();
                 }
             }

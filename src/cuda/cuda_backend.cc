@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -51,7 +52,8 @@ public:
           config_(config),
           plan_(config),
           slot_count_(config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0),
-          slots_(slot_count_) {}
+          slots_(slot_count_),
+          epoch_(config.first_epoch - 1) {}
     int32_t create();
     ~CudaBackend() override;
 
@@ -69,21 +71,44 @@ public:
     int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
-    void name_slot(int32_t slot, routecap_stream stream) override;
+    void name_slot(int32_t slot, routecap_stream stream) override { name(slot, stream); }
+    void expect(int32_t slot) override { in(slot).state.store(State::kExpected, std::memory_order_relaxed); }
     void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) override;
 
     bool landed(int32_t slot) override;
     SlotContents contents(int32_t slot) override;
+    const char *failure(int32_t slot) const override;
 
 private:
+    // What failed, as the last error says it, or "".
+    class Failure {
+    public:
+        explicit operator bool() const { return text_[0] != '\0'; }
+        const char *text() const { return text_; }
+        void note(int32_t status) {
+            text_[0] = '\0';
+            if (status < 0) std::snprintf(text_, sizeof text_, "%s", last_error());
+        }
+
+    private:
+        char text_[256] = "";
+    };
+    // The forward path's until it is copied or has failed, then filing's until its step was filed.
+    enum class State : uint8_t { kExpected, kCopied, kFailed };
     struct Slot {
-        uint32_t epoch = 0;   // with which it was named last
-        bool failed = false;  // nothing was or will be copied
+        uint64_t epoch = 0;  // with which it was named last
+        Failure failure;     // to name it or to copy it
+        std::atomic<State> state{State::kExpected};
     };
 
     int32_t fail(CUresult result, const char *call);
+    Slot &in(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
+    const Slot &in(int32_t slot) const { return slots_[static_cast<size_t>(slot)]; }
     int32_t upload_table();
     int32_t warm_up();
+    int32_t follow(CUstream stream);
+    int32_t name(int32_t slot, CUstream stream);
+    int32_t try_name(int32_t slot, CUstream stream);
     int32_t try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream);
     int32_t alive() const;
     uint32_t blocks(uint64_t items, uint32_t layers) const;
@@ -124,13 +149,17 @@ private:
     CUstream side_ = nullptr;
     std::vector<Slot> slots_;
     std::optional<Sink> sink_;
-    std::atomic<bool> lost_{false};
+    std::atomic<bool> losing_{false}, lost_{false};
+    Failure loss_;        // not written once lost_ is true
     uint32_t looks_ = 0;  // at slots that had not landed
 
     // The forward path's own.
-    uint32_t epoch_ = 0;
-    uint32_t rows_begun_ = 0;  // of the last begin, to choose the size of a snapshot's launch
-    CUevent named_ = nullptr;  // after the last naming of a slot, on the stream of the last step
+    uint64_t epoch_ = 0;   // of the last naming
+    uint32_t upper_ = 0;   // half of the device's word that names a slot
+    int32_t naming_ = kernels::kNoSlot;  // the slot that was named last, or was to be
+    Failure unnamed_;                    // of that naming: the device goes on with an older name, or nothing can wait for the new one
+    CUevent named_ = nullptr;            // after the last naming, on the stream of the last step
+    bool named_recorded_ = false;
     CUstream last_stream_ = nullptr;
     bool any_step_ = false;
     // The capture that enter() found, if any; the one that retains the arena already; and the snapshot captured last.
@@ -140,6 +169,15 @@ private:
         bool operator==(const Capture &) const = default;
     } capture_, retained_, leaf_capture_;
     bool capturing_ = false;
+    Capture here() const { return capturing_ ? capture_ : Capture{}; }
+    // To choose the size of a snapshot's launch: the largest begin, of those captured and all others; and the last one, if it is known to be that which
+    // the snapshot will find: in the same capture or, outside, with no slot named since.
+    uint32_t largest_begin_ = 0;
+    struct Begun {
+        uint32_t rows;
+        Capture where;
+    };
+    std::optional<Begun> begun_;
     CUgraphNode leaf_ = nullptr;
     std::vector<CUgraphNode> before_;  // add_leaf's; it keeps its memory
 };
@@ -148,12 +186,15 @@ private:
 
 int32_t CudaBackend::fail(CUresult result, const char *call) {
     const int32_t status = driver_.failed(result, call);
-    if (status == ROUTECAP_ERR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);
+    if (status == ROUTECAP_ERR_DEVICE_LOST && !losing_.exchange(true, std::memory_order_relaxed)) {
+        loss_.note(status);
+        lost_.store(true, std::memory_order_release);
+    }
     return status;
 }
 
 int32_t CudaBackend::alive() const {
-    return lost_.load(std::memory_order_relaxed) ? report(ROUTECAP_ERR_DEVICE_LOST, "the device was lost before") : ROUTECAP_OK;
+    return lost_.load(std::memory_order_acquire) ? report(ROUTECAP_ERR_DEVICE_LOST, "%s", loss_.text()) : ROUTECAP_OK;
 }
 
 int32_t CudaBackend::create() {
@@ -184,6 +225,7 @@ int32_t CudaBackend::create() {
     if (plan_.sink_bytes > 0) ROUTECAP_TRY(MemsetD8Async, arena_->at(plan_.sink), kernels::kPoisonByte, plan_.sink_bytes, side_);
     kernels::Control words{};
     words.named = {slot_count_ > 0 ? 0 : kernels::kNoSlot, ++epoch_};
+    upper_ = static_cast<uint32_t>(words.named.word >> 32);
     if (slot_count_ > 0) slots_[0].epoch = epoch_;
     ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
     if (int32_t s = upload_table(); s < 0) return s;
@@ -347,14 +389,14 @@ int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
     if (capturing_ && leaf_ != nullptr && leaf_capture_ == capture_)  // an earlier step's snapshot, which must have read the sink before
         ROUTECAP_TRY(StreamUpdateCaptureDependencies, stream, &leaf_, nullptr, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
     leaf_ = nullptr;
-    if (!capturing_ && any_step_ && stream != last_stream_) {
-        ROUTECAP_TRY(StreamWaitEvent, stream, named_, CU_EVENT_WAIT_DEFAULT);
-        last_stream_ = stream;
+    if (!capturing_) {
+        if (int32_t s = unnamed_ ? name(naming_, stream) : follow(stream); s < 0) return s;
     }
     sink_->seal();
     const kernels::Begin body = begin_body(rows);
     if (int32_t s = launch(body, body.inner(), stream, false, body.outer()); s < 0) return s;
-    rows_begun_ = rows;
+    largest_begin_ = std::max(largest_begin_, rows);
+    begun_ = {rows, here()};
     return ROUTECAP_OK;
 }
 
@@ -416,24 +458,57 @@ int32_t CudaBackend::with_snapshot(F f) {
 int32_t CudaBackend::snapshot(routecap_stream stream) {
     const Current current(context_);
     if (int32_t s = retain(); s < 0) return s;
-    const uint64_t items = uint64_t{rows_begun_} * shape_->validity_bytes * 8;
+    const uint64_t rows = begun_ && begun_->where == here() ? begun_->rows : largest_begin_;
+    const uint64_t items = rows * shape_->validity_bytes * 8;
     return with_snapshot([&](const auto &body) { return capturing_ ? add_leaf(body, items, stream) : launch(body, items, stream); });
 }
 
-void CudaBackend::name_slot(int32_t slot, routecap_stream stream) {
-    if (lost_.load(std::memory_order_relaxed)) return;
-    const Current current(context_);
+// What comes on another stream than the last step comes after it.
+int32_t CudaBackend::follow(CUstream stream) {
+    if (!any_step_ || stream == last_stream_) return ROUTECAP_OK;
+    if (!named_recorded_) ROUTECAP_TRY(EventRecord, named_, last_stream_);
+    named_recorded_ = true;
+    ROUTECAP_TRY(StreamWaitEvent, stream, named_, CU_EVENT_WAIT_DEFAULT);
+    last_stream_ = stream;
+    return ROUTECAP_OK;
+}
+
+// A fill of four bytes is the cheapest operation of a stream that comes after the work before it: 1.5 us on an H200, where a write of eight takes
+// 2.2. So the upper half is written only where it changes, every 2^24 namings, and first.
+int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
+    if (int32_t s = alive(); s < 0) return s;
+    if (int32_t s = follow(stream); s < 0) return s;
     const kernels::Named named{slot, ++epoch_};
-    if (slot != kernels::kNoSlot) slots_[static_cast<size_t>(slot)].epoch = named.epoch();
-    CUresult result = driver_.MemsetD32Async(arena_->at(plan_.control + offsetof(kernels::Control, named)), named.word, 1, stream);
-    if (result == CUDA_SUCCESS) result = driver_.EventRecord(named_, stream);
-    // The device goes on with the old name: nothing that it copies from now on can be trusted.
-    if (result != CUDA_SUCCESS) fail(result, "cuMemsetD32Async"), lost_.store(true, std::memory_order_relaxed);
+    if (slot != kernels::kNoSlot) in(slot).epoch = named.epoch();
+    const CUdeviceptr word = arena_->at(plan_.control + offsetof(kernels::Control, named));
+    const auto lower = static_cast<uint32_t>(named.word), upper = static_cast<uint32_t>(named.word >> 32);
+    if (upper != upper_) {
+        ROUTECAP_TRY(MemsetD32Async, word + 4, upper, 1, stream);
+        upper_ = upper;
+        epoch_ |= 0xffffff;  // should the next line fail: with the old lower half it is a name that is never given
+    }
+    ROUTECAP_TRY(MemsetD32Async, word, lower, 1, stream);
+    epoch_ = named.epoch();
+    if (begun_ && begun_->where == Capture{}) begun_.reset();
     last_stream_ = stream;
     any_step_ = true;
+    named_recorded_ = false;
+    ROUTECAP_TRY(EventRecord, named_, stream);
+    named_recorded_ = true;
+    return ROUTECAP_OK;
+}
+
+int32_t CudaBackend::name(int32_t slot, CUstream stream) {
+    const Current current(context_);
+    const int32_t status = try_name(slot, stream);
+    naming_ = slot;
+    unnamed_.note(status);
+    if (slot != kernels::kNoSlot) in(slot).failure = unnamed_;
+    return status;
 }
 
 int32_t CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream) {
+    if (int32_t s = alive(); s < 0) return s;
     uint8_t *device = device_slot(slot), *host = host_slot(slot);
     const auto address = [](const void *p) { return reinterpret_cast<CUdeviceptr>(p); };
     uint8_t *end = plan_.layout.ids(device, rows);
@@ -446,17 +521,17 @@ int32_t CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions
     const uint8_t *first = plan_.layout.validity(device, rows - 1);
     ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
     ROUTECAP_TRY(MemcpyDtoHAsync, host + (first - device), address(first), static_cast<size_t>(end - first), side_);
-    ROUTECAP_TRY(StreamWriteValue64, side_, arrival(slot), slots_[static_cast<size_t>(slot)].epoch, CU_STREAM_WRITE_VALUE_DEFAULT);
+    ROUTECAP_TRY(StreamWriteValue64, side_, arrival(slot), in(slot).epoch, CU_STREAM_WRITE_VALUE_DEFAULT);
     return ROUTECAP_OK;
 }
 
+// While the device has an older name, what it runs next may write the slot that this would read.
 void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) {
-    Slot &s = slots_[static_cast<size_t>(slot)];
-    s.failed = true;
-    if (lost_.load(std::memory_order_relaxed)) return;
     const Current current(context_);
-    s.failed = try_copy(slot, rows, positions, stream) < 0;
-    if (s.failed) lost_.store(true, std::memory_order_relaxed);
+    Slot &s = in(slot);
+    if (!s.failure) s.failure = unnamed_;
+    if (!s.failure) s.failure.note(try_copy(slot, rows, positions, stream));
+    s.state.store(s.failure ? State::kFailed : State::kCopied, std::memory_order_release);
 }
 
 // ---- Probing --------------------------------------------------------------------------------
@@ -489,8 +564,8 @@ int32_t CudaBackend::read_layer(uint32_t layer, uint32_t rows, void *ids) {
 // ---- Filing ---------------------------------------------------------------------------------
 
 bool CudaBackend::landed(int32_t slot) {
-    Slot &s = slots_[static_cast<size_t>(slot)];
-    if (s.failed) return true;
+    Slot &s = in(slot);
+    if (const State state = s.state.load(std::memory_order_acquire); state != State::kCopied) return state == State::kFailed;
     const auto *arrived = reinterpret_cast<uint64_t *>(arrival(slot));
     if (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) == s.epoch) return true;
     if (++looks_ % 1024 != 0) return false;
@@ -499,15 +574,19 @@ bool CudaBackend::landed(int32_t slot) {
     const Uncaptured uncaptured;
     const CUresult result = driver_.StreamQuery(side_);
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return false;
-    s.failed = true;
-    lost_.store(true, std::memory_order_relaxed);
+    s.failure.note(fail(result, "cuStreamQuery"));
+    s.state.store(State::kFailed, std::memory_order_release);
     return true;
 }
 
 SlotContents CudaBackend::contents(int32_t slot) {
-    const Slot &s = slots_[static_cast<size_t>(slot)];
-    if (s.failed) return {host_slot(slot), 0, 0, 0};
-    return read_slot(plan_.layout, host_slot(slot), s.epoch);
+    if (failure(slot) != nullptr) return {host_slot(slot), 0, 0, 0};
+    return read_slot(plan_.layout, host_slot(slot), in(slot).epoch);
+}
+
+const char *CudaBackend::failure(int32_t slot) const {
+    const Slot &s = in(slot);
+    return s.state.load(std::memory_order_acquire) == State::kFailed ? s.failure.text() : nullptr;
 }
 
 }  // namespace

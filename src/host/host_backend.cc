@@ -1,8 +1,9 @@
 #include "host/host_backend.h"
 
+#include <atomic>
 #include <cstring>
+#include <memory>
 #include <new>
-#include <vector>
 
 #include "kernels/list.h"
 #include "status.h"
@@ -29,13 +30,14 @@ public:
     explicit HostBackend(const Config &config)
         : shape_(config.shape),
           rows_(config.rows),
+          epoch_(config.first_epoch - 1),
           layout_(config.rows, shape_->validity_bytes, shape_->ids_bytes),
           sink_memory_(allocate(config.external_sink ? 0 : shape_->layers * sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
           sink_(shape_->layer_experts, rows_, shape_->k, config.sink_dtype, sink_memory_.get()) {
         if (config.role != ROUTECAP_ROLE_OWNER) return;
         slots_ = allocate(config.slots * layout_.bytes());
         for (uint32_t s = 0; s < config.slots; s++) *layout_.header(slot(static_cast<int32_t>(s))) = {};  // of no epoch
-        epochs_.resize(config.slots);
+        in_slots_ = std::make_unique<InSlot[]>(config.slots);
         name_slot(0, nullptr);
     }
 
@@ -96,20 +98,29 @@ public:
     }
 
     void name_slot(int32_t slot, routecap_stream) override {
-        control_.named = {slot, control_.named.epoch() + 1};
-        if (slot != kernels::kNoSlot) epochs_[static_cast<size_t>(slot)] = control_.named.epoch();
+        control_.named = {slot, ++epoch_};
+        if (slot != kernels::kNoSlot) in_slots_[static_cast<size_t>(slot)].epoch = epoch_;
     }
+    void expect(int32_t slot) override { in_slots_[static_cast<size_t>(slot)].landed.store(false, std::memory_order_relaxed); }
 
     void copy(int32_t slot, uint32_t rows, const DevicePositions &from, routecap_stream) override {
         if (from.rows > 0) std::memcpy(layout_.positions(this->slot(slot), rows), from.positions, from.bytes());
+        in_slots_[static_cast<size_t>(slot)].landed.store(true, std::memory_order_release);
     }
 
-    bool landed(int32_t) override { return true; }
+    bool landed(int32_t slot) override { return in_slots_[static_cast<size_t>(slot)].landed.load(std::memory_order_acquire); }
     SlotContents contents(int32_t slot) override {
-        return read_slot(layout_, this->slot(slot), epochs_[static_cast<size_t>(slot)]);
+        return read_slot(layout_, this->slot(slot), in_slots_[static_cast<size_t>(slot)].epoch);
     }
+    const char *failure(int32_t) const override { return nullptr; }
 
 private:
+    // The forward path's until it is landed, then filing's until its step was filed.
+    struct InSlot {
+        uint64_t epoch = 0;  // with which it was named last
+        std::atomic<bool> landed{false};
+    };
+
     uint8_t *slot(int32_t n) const { return layout_.slot(slots_.get(), n); }
 
     template <class Body>
@@ -130,12 +141,13 @@ private:
 
     const ShapePtr shape_;
     const uint32_t rows_;
+    uint64_t epoch_;  // of the last naming
     const kernels::SlotLayout layout_;
     const Memory sink_memory_;
     Sink sink_;
     kernels::Control control_{.named = {kernels::kNoSlot, 0}, .begun = {kernels::kNoSlot, 0}, .armed = 0, .conflicts = 0, .dropped = 0};
     Memory slots_;
-    std::vector<uint32_t> epochs_;  // with which each slot was named last
+    std::unique_ptr<InSlot[]> in_slots_;
 };
 
 }  // namespace

@@ -285,6 +285,33 @@ TEST(Protocol, steps_on_changing_streams) {
     e.rig.expect(r, 0, rows_of(e, 1, 0, 120));
 }
 
+// Also where the begin has to name a slot, because none was free when the step before was issued.
+TEST(Protocol, a_begin_on_another_stream_waits_for_the_last_step_also_if_that_found_no_free_slot) {
+    Engine e({.slots = 2, .held = true});
+    const routecap_stream other = e.rig.device().make_stream();
+    const routecap_request r = e.rig.open();
+    const auto step = [&](uint64_t position, routecap_stream stream) {
+        EXPECT_STATUS(ROUTECAP_OK, routecap_step_begin(e.rig.capturer(), 4, stream));
+        for (uint32_t l = 0; l < e.rig.shape().layers; l++) {
+            const routecap_source source = source_of(e.ids(l) + position * e.rig.shape().k, 4);
+            EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(e.rig.capturer(), l, &source, stream));
+        }
+        EXPECT_STATUS(ROUTECAP_OK, routecap_step_snapshot(e.rig.capturer(), stream));
+        const routecap_span span = Rig::span(r, position, 0, 4);
+        EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(e.rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, nullptr, stream));
+    };
+    e.feed({{1, 0, 12}});
+    step(0, e.rig.stream());
+    e.rig.device().synchronize();
+    e.rig.device().close_gate();
+    step(4, e.rig.stream());  // while the first is still to be filed
+    e.rig.land(1);
+    step(8, other);
+    e.rig.device().open_gate();
+    e.rig.land(3);
+    e.rig.expect(r, 0, rows_of(e, 1, 0, 12));
+}
+
 // What cannot be captured refuses, and the capture goes on; in every mode, with readers and the worker running beside it.
 TEST(Protocol, captures_of_every_mode_beside_readers) {
     Engine e({.shape = {.rows = 16}, .slots = 8});

@@ -34,6 +34,14 @@ fake_cuda_live live() {
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2;  // CUresult
 
+// Issues a step whose rows are lost, because a call of the driver failed.
+routecap_step lose(Rig &rig, const char *call, const routecap_span &span, const routecap_issue_options *options = nullptr) {
+    routecap_step step = 0;
+    EXPECT_STATUS(ROUTECAP_LOST, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, options, nullptr, &step, rig.stream()));
+    EXPECT_NE(std::string(routecap_last_error()).find(call), std::string::npos) << routecap_last_error();
+    return step;
+}
+
 }  // namespace
 
 // Run with FAKE_CUDA_VERSION below what the build needs.
@@ -97,7 +105,7 @@ TEST(FailingDevice, a_forward_goes_on_after_a_failed_launch) {
     rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
 }
 
-// Where issue fails halfway the rows are missing, never those of another step, and from then on the device counts as lost.
+// Where issue fails halfway the rows of its step are missing, never those of another, and the next steps are what they would have been.
 TEST(FailingDevice, an_issue_that_fails_halfway_loses_its_rows_only) {
     for (const char *call : {"cuMemsetD32Async", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyDtoHAsync", "cuStreamWriteValue64"}) {
         SCOPED_TRACE(call);
@@ -106,12 +114,94 @@ TEST(FailingDevice, an_issue_that_fails_halfway_loses_its_rows_only) {
         rig.land(rig.step({{r, {1, 0, 4}}}));
         rig.run({{1, 4, 4}});
         fake().fail(call, 1, kInvalidValue);
-        const routecap_step step = rig.issue({Rig::span(r, 4, 0, 4)});
-        rig.land(step);
-        rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4));
-        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, rig.begin(4));
+        rig.land(lose(rig, call, Rig::span(r, 4, 0, 4)), ROUTECAP_LOST);
+        for (uint64_t position = 8; position < 24; position += 4) rig.land(rig.step({{r, {1, position, 4}}}));
+        rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 8, 24));
         EXPECT_EQ(rig.stats().rows_in_flight, 0u);
     }
+}
+
+// One pointer that is wrong costs its step.
+TEST(FailingDevice, positions_that_are_no_memory_of_the_device_lose_the_rows_of_their_step_only) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    rig.run({{1, 0, 4}});
+    const int32_t positions[] = {0, 1, 2, 3};
+    routecap_issue_options options{};
+    options.struct_size = sizeof options;
+    options.positions = positions;
+    options.positions_dtype = ROUTECAP_DTYPE_I32;
+    routecap_span span = Rig::span(r, 0, 0, 4, ROUTECAP_SPAN_DEVICE_POSITIONS);
+    span.position_end = 4;
+    rig.land(lose(rig, "cuMemcpyAsync", span, &options), ROUTECAP_LOST);
+    EXPECT_EQ(fake().violations(), 1u);
+    fake().forget_violations();
+    for (uint64_t position = 4; position < 12; position += 4) rig.land(rig.step({{r, {1, position, 4}}}));
+    rig.expect(r, 0, missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 4, 12));
+}
+
+// A slot that could not be named leaves the device with the old name. What it then runs writes into the slot of the step before, which must not
+// be read any more, and into no slot that the host expects; it is lost with the text of what failed. The next naming mends it.
+TEST(FailingDevice, forwards_under_a_name_that_could_not_be_changed_are_missing_and_no_other_is) {
+    for (const char *call : {"cuMemsetD32Async", "cuEventRecord"})
+        for (const int order : {FAKE_CUDA_OLDEST, FAKE_CUDA_NEWEST}) {
+            SCOPED_TRACE(call);
+            fake().set_execution(FAKE_CUDA_LAZY);
+            fake().set_order(order, 0);
+            Rig rig({.slots = 8});
+            std::vector<Device::Graph> graphs;
+            for (uint64_t seed = 0; seed < 6; seed++)
+                graphs.push_back(rig.device().capture([&] {
+                    EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
+                    rig.record_all({{seed, 0, 4}});
+                    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+                }));
+            std::vector<routecap_request> requests;
+            for (uint64_t seed = 0; seed < 6; seed++) {
+                requests.push_back(rig.open());
+                graphs[seed].replay(rig.stream());
+                const routecap_span span = Rig::span(requests[seed], 0, 0, 4);
+                if (seed == 2) fake().fail(call, 1, kInvalidValue);
+                if (seed == 2 || seed == 3)
+                    lose(rig, call, span);
+                else
+                    rig.issue({span});
+            }
+            fake().step(1000);
+            for (routecap_step step = 1; step <= 6; step++) rig.land(step, step == 3 || step == 4 ? ROUTECAP_LOST : ROUTECAP_OK);
+            for (uint64_t seed = 0; seed < 6; seed++) {
+                SCOPED_TRACE(seed);
+                const bool lost = seed == 2 || seed == 3;
+                rig.expect(requests[seed], 0, lost ? missing_rows(rig.shape(), 4) : routed_rows(rig.shape(), seed, 0, 4));
+            }
+            fake().reset();
+        }
+}
+
+// An eager begin is a naming too.
+TEST(FailingDevice, begin_names_the_slot_where_issue_could_not) {
+    Rig rig;
+    const routecap_request r = rig.open();
+    rig.run({{1, 0, 4}});
+    fake().fail_from("cuMemsetD32Async", 1, kInvalidValue);
+    rig.land(lose(rig, "cuMemsetD32Async", Rig::span(r, 0, 0, 4)), ROUTECAP_LOST);
+    EXPECT_STATUS(ROUTECAP_ERR_DEVICE, rig.begin(4));
+    EXPECT_NE(std::string(routecap_last_error()).find("cuMemsetD32Async"), std::string::npos) << routecap_last_error();
+    fake().forget_failures();
+    rig.land(rig.step({{r, {1, 4, 4}}}));
+    rig.expect(r, 0, missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 4, 8));
+}
+
+// Whoever finds the device lost later hears of the first error.
+TEST(FailingDevice, a_lost_device_says_what_lost_it) {
+    Rig rig;
+    fake().fail("cuLaunchKernel", 1, 700);
+    EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, rig.begin(4));
+    const std::string first = routecap_last_error();
+    EXPECT_NE(first.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << first;
+    EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_step_poll(rig.capturer(), 7));
+    EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, rig.snapshot());
+    EXPECT_EQ(routecap_last_error(), first);
 }
 
 // A device that is lost with steps in flight: they land, missing; what had landed can be read; nothing waits for ever.
@@ -127,7 +217,7 @@ TEST(FailingDevice, a_lost_device_ends_nothing_but_the_capture) {
         const RoutingPtr finished(rig.finish(other, ROUTECAP_ROWS_ALL));
         EXPECT_STATUS(ROUTECAP_PENDING, routecap_step_poll(rig.capturer(), step));
         fake().lose_device();
-        rig.land(step);
+        rig.land(step, ROUTECAP_LOST);
         EXPECT_STATUS(ROUTECAP_NOT_CAPTURED, routecap_routing_wait(finished.get(), -1));
         rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4));
         EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, routecap_step_begin(rig.capturer(), 4, rig.stream()));
@@ -186,4 +276,53 @@ TEST(FailingDevice, two_devices_in_one_process) {
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_sink_bind(capturers[1], 0, 1, &sink));
     for (routecap_capturer *c : capturers) routecap_capturer_destroy(c);
     EXPECT_EQ(fake().violations(), 0u) << fake().violation_text();
+}
+
+// A snapshot is as fast as its rows are many only if its launch is made for them, whatever was begun or captured last. Eight cells a row, 128 a block.
+TEST(Launches, a_snapshot_is_launched_for_the_rows_that_it_may_find) {
+    Rig rig({.shape = {.layers = 8, .k = 2, .experts = 16, .rows = 1024}});
+    const auto blocks = [] { return fake().blocks("routecap_snapshot8_2"); };
+    const auto issue = [&](int32_t snapshot) {
+        routecap_issue_options options{};
+        options.struct_size = sizeof options;
+        options.snapshot = snapshot;
+        rig.issue({}, ROUTECAP_OK, nullptr, &options);
+    };
+    const auto graph = [&](uint32_t rows, bool snapshot) {
+        return rig.device().capture([&] {
+            if (rows > 0) {
+                EXPECT_STATUS(ROUTECAP_OK, rig.begin(rows));
+            }
+            if (snapshot) {
+                EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+            }
+        });
+    };
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(160));
+    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    EXPECT_EQ(blocks(), 10u);
+
+    // In graphs, captured largest first. A replay of any may come before a snapshot that is in none.
+    const auto large = graph(512, true);
+    EXPECT_EQ(blocks(), 32u);
+    const auto small = graph(16, true);
+    EXPECT_EQ(blocks(), 1u);
+    const auto unread = graph(800, false), unread_small = graph(16, false);
+    unread.replay(rig.stream());
+    issue(ROUTECAP_SNAPSHOT_MAKE);
+    EXPECT_EQ(blocks(), 50u);
+    const auto headless = graph(0, true);
+    EXPECT_EQ(blocks(), 50u);
+
+    // A begin in line is known until its step was issued or discarded.
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(32));
+    issue(ROUTECAP_SNAPSHOT_MAKE);
+    EXPECT_EQ(blocks(), 2u);
+    unread.replay(rig.stream());
+    issue(ROUTECAP_SNAPSHOT_MAKE);
+    EXPECT_EQ(blocks(), 50u);
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(32));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream()));
+    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    EXPECT_EQ(blocks(), 50u);
 }

@@ -598,6 +598,13 @@ const fake_cuda *control_table() {
         .asked = [] { return joined(&State::asked); },
         .inside = []() -> int { return t_calling; },
         .set_delay = [](int microseconds) { state().longest_delay = microseconds; },
+        .blocks =
+            [](const char *kernel) {
+                return control([&](State &s, Lock &) {
+                    const auto it = s.blocks.find(kernel);
+                    return it == s.blocks.end() ? uint64_t{0} : it->second;
+                });
+            },
     };
     return &table;
 }

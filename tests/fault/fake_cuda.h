@@ -141,6 +141,9 @@ typedef struct fake_cuda {
     /* ---- Delays. Each call, and each operation that the fake's threads run, first sleeps for a random time of less than so many microseconds, one
      * in four of them; 0: none. */
     void (*set_delay)(int microseconds);
+
+    /* ---- Launches. How many blocks the last launch, or the last node of a graph, of the kernel of this name has; 0: there was none. */
+    uint64_t (*blocks)(const char *kernel);
 } fake_cuda;
 
 const fake_cuda *fake_cuda_control(void);

@@ -184,7 +184,7 @@ bool can_launch(const Kernel &kernel, const Dimensions &grid, const Dimensions &
     return grid[0] != 0 && grid[1] != 0 && grid[2] != 0 && threads != 0 && threads <= kernel.max_threads;
 }
 
-CUresult kernel_work(const State &s, const void *handle, const Dimensions &grid, const Dimensions &block, void **parameters, void **extra,
+CUresult kernel_work(State &s, const void *handle, const Dimensions &grid, const Dimensions &block, void **parameters, void **extra,
                      Work &work) {
     const Kernel *kernel = s.find_kernel(handle);
     if (kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -195,6 +195,7 @@ CUresult kernel_work(const State &s, const void *handle, const Dimensions &grid,
     work.kind = Work::Kind::kKernel;
     work.kernel = kernel;
     work.data = std::move(data);
+    s.blocks[kernel->name] = uint64_t{grid[0]} * grid[1] * grid[2];
     return CUDA_SUCCESS;
 }
 

@@ -599,7 +599,7 @@ TEST_F(FakeKernels, RunInAGraph) {
     const int32_t *const ids = source();
     const CUgraph graph = capture(s, [&] { forward(s, ids); });
     EXPECT_STREQ(fake->graph_text(graph), "0 routecap_begin\n1 routecap_record_2 <- 0\n2 routecap_snapshot8_2 <- 1\n");
-    EXPECT_EQ(layout.header(slot)->epoch, 0xcdcdcdcdu);
+    EXPECT_EQ(layout.header(slot)->epoch, 0xcdcdcdcdcdcdcdcdu);
     for (int replays = 0; replays < 2; replays++) {
         std::memset(slot, 0xcd, layout.bytes());
         replay(graph, s);

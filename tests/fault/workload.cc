@@ -80,6 +80,7 @@ int32_t Workload::call(const char *function, F f, std::initializer_list<int32_t>
         if (std::find(untouched.begin(), untouched.end(), status) != untouched.end()) return status;
         EXPECT_GT(injected(), 0u) << function << " returned " << Status{status} << ": " << routecap_last_error();
         EXPECT_TRUE(allowed(function, status)) << function << " returned " << Status{status} << ": " << routecap_last_error();
+        said_lost_ |= status == ROUTECAP_LOST;
         if (status >= 0) return status;
         EXPECT_NE(*routecap_last_error(), 0) << function;
         failures_++;
@@ -483,8 +484,8 @@ void Workload::run() {
     reading();
     other_memory();
     ending();
-    // Rows that a driver's fault has cost are not only missing: some call has said why, be it that the device is lost.
-    EXPECT_TRUE(!missing_ || failures_ > 0 || refused_ || !memory_stays());
+    // Rows that a driver's fault has cost are not only missing: some call has said why, be it that the step or the device is lost.
+    EXPECT_TRUE(!missing_ || failures_ > 0 || refused_ || said_lost_ || !memory_stays());
 }
 
 }  // namespace faults

@@ -57,7 +57,7 @@ private:
     routecap_capturer *capturer_ = nullptr;
     void *bound_ = nullptr;  // memory of the last layer's sink
     routecap_step last_ = 0;
-    bool lost_ = false, refused_ = false, missing_ = false;
+    bool lost_ = false, said_lost_ = false, refused_ = false, missing_ = false;
     uint64_t failures_ = 0;  // calls that returned an error
     Sequence a_{1}, b_{2}, c_{3}, forked_{1}, ended_{4}, attached_{4};
     rig::RoutingPtr pending_;  // of ended_
