@@ -141,6 +141,13 @@ typedef struct fake_cuda {
     /* ---- Delays. Each call, and each operation that the fake's threads run, first sleeps for a random time of less than so many microseconds, one
      * in four of them; 0: none. */
     void (*set_delay)(int microseconds);
+
+    /* ---- A gate, and a look at every call. */
+    void (*close_gate)(uint64_t nth); /* the nth call that this thread makes from now on waits, before it does anything, for open_gate; calls of
+                                       * other threads go on */
+    int (*at_gate)(void);             /* 1: it waits there */
+    void (*open_gate)(void);          /* lets it go on; or, if it has not come, lets it pass */
+    void (*watch)(void (*called)(const char *name)); /* called on the thread of each call before the fake takes a lock; NULL: no more */
 } fake_cuda;
 
 const fake_cuda *fake_cuda_control(void);
