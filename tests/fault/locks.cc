@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "fake_cuda.h"
 #include "faults.h"
@@ -86,15 +87,19 @@ void gave(const void *lock) {
 
 // Something that must not be done with a lock held.
 void does(const char *what) {
-    if (looking || !watching.load(std::memory_order_relaxed) || !holds()) return;
-    looking = true;
+    if (!watching.load(std::memory_order_relaxed) || !holds()) return;
+    const bool before = std::exchange(looking, true);
     if (const uint64_t n = wrong.fetch_add(1); n < kMostTold) told[n].what = what, told[n].depth = backtrace(told[n].stack, kDepth);
-    looking = false;
+    looking = before;
 }
 void memory(const char *what) {
-    if (!watching.load(std::memory_order_relaxed) || (driver != nullptr && driver->inside() != 0)) return;
-    memory_seen++;
-    does(what);
+    if (looking || !watching.load(std::memory_order_relaxed)) return;
+    looking = true;  // a thread's first question to the driver takes memory
+    if (driver == nullptr || driver->inside() == 0) {
+        memory_seen++;
+        does(what);
+    }
+    looking = false;
 }
 
 template <class Function>
