@@ -29,14 +29,23 @@ int32_t create(const std::function<void(routecap_config &)> &change) {
     }
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
-    if (status != ROUTECAP_ERR_NO_BACKEND) {
-        EXPECT_STATUS(status, routecap_config_memory(&c, &memory));
-    }
+    EXPECT_STATUS(status, routecap_config_memory(&c, &memory));
     routecap_capturer_destroy(capturer);
     return status;
 }
 
 }  // namespace
+
+// Also where the device is what is wrong.
+TEST(Arguments, config_memory_has_the_errors_of_create) {
+    for (const int32_t device : {0, -1, 1, 1000})
+        for (const int32_t on : {ROUTECAP_BACKEND_HOST, ROUTECAP_BACKEND_CUDA, 3})
+            create([&](auto &c) { c.backend = on, c.device = device; });
+    if (on_cuda()) {
+        EXPECT_LT(create([](auto &c) { c.device = -1; }), 0);
+        EXPECT_LT(create([](auto &c) { c.device = 1000; }), 0);
+    }
+}
 
 TEST(Arguments, configuration) {
     EXPECT_STATUS(ROUTECAP_OK, create([](auto &) {}));
@@ -55,7 +64,7 @@ TEST(Arguments, configuration) {
         [](auto &c) { c.rows = ROUTECAP_MAX_ROWS + 1; },
         [](auto &c) { c.slots = ROUTECAP_MAX_SLOTS + 1; },
         [](auto &c) { c.sink_dtype = ROUTECAP_DTYPE_U8; },
-        [](auto &c) { c.flags = 8; },
+        [](auto &c) { c.flags = 32; },
         [](auto &c) { c.id_space = 2; },
         [](auto &c) { c.max_requests = UINT32_MAX; },
         [](auto &c) { c.reserved = 1; },

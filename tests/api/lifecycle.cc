@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <mutex>
+#include <set>
 #include <thread>
 
 using namespace rig;
@@ -24,6 +26,30 @@ TEST(Lifecycle, several_capturers_at_once) {
             }
         });
     for (auto &thread : threads) thread.join();
+}
+
+TEST(Lifecycle, no_two_requests_of_a_process_have_one_handle) {
+    std::mutex mutex;
+    std::set<routecap_request> all;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; t++)
+        threads.emplace_back([&] {
+            for (int i = 0; i < 20; i++) {
+                Rig rig({.max_requests = 8});
+                for (int round = 0; round < 20; round++) {
+                    routecap_request several[4] = {};
+                    EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr, several, 4));
+                    const std::lock_guard lock(mutex);
+                    for (const routecap_request r : several) {
+                        EXPECT_TRUE(all.insert(r).second) << "a handle was given out twice";
+                        rig.close(r);
+                    }
+                }
+            }
+        });
+    for (auto &thread : threads) thread.join();
+    EXPECT_EQ(all.size(), 3u * 20 * 20 * 4);
+    EXPECT_EQ(all.count(0), 0u);
 }
 
 // A forked child has neither the worker nor the locks: its calls say so and its frees do nothing. The parent is not disturbed.

@@ -1,6 +1,9 @@
 // Requests: positions from the device, reading what has landed, batches, shared sink rows, sizes.
 #include <rig.h>
 
+#include <algorithm>
+#include <random>
+
 using namespace rig;
 
 namespace {
@@ -492,4 +495,77 @@ TEST(Steps, landed_steps_stay_landed_behind_one_in_flight) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_finalize(rig.capturer(), first, 0, nullptr));
     rig.open_gate();
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_poll(rig.capturer(), slow));
+}
+
+// ---- Many spans ----------------------------------------------------------------------------
+
+namespace {
+
+// One step of 32,768 spans of one row each, of one request.
+class ManySpans : public testing::Test {
+protected:
+    static constexpr uint32_t kSpans = 32768;
+    Rig rig{{.shape = {.layers = 1, .k = 1, .experts = 4, .rows = kSpans}}};
+    const routecap_request request = rig.open();
+
+    ManySpans() {
+        for (uint32_t i = 0; i < kSpans; i++) spans.push_back(Rig::span(request, i, i, 1));
+    }
+    void issue(int32_t expected) {
+        EXPECT_STATUS(ROUTECAP_OK, rig.begin(kSpans));
+        EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+        std::vector<int32_t> status(kSpans, 77);
+        routecap_step step = 0;
+        EXPECT_STATUS(expected, routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(), nullptr, status.data(), &step,
+                                                    rig.stream()));
+        if (expected < 0) {
+            EXPECT_EQ(step, 0u);
+            EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream()));
+            return;
+        }
+        EXPECT_EQ(std::count(status.begin(), status.end(), ROUTECAP_OK), kSpans);
+        rig.land(step);
+        EXPECT_EQ(rig.stats().rows_missing, issued += kSpans);
+        rig.expect_length(request, spans.size());
+    }
+    // In the orders in which a request's spans may come.
+    void in_any_order(int32_t expected) {
+        issue(expected);
+        std::reverse(spans.begin(), spans.end());
+        issue(expected);
+        std::shuffle(spans.begin(), spans.end(), std::mt19937_64(7));
+        issue(expected);
+    }
+    std::vector<routecap_span> spans;
+    uint64_t issued = 0;
+};
+
+}  // namespace
+
+TEST_F(ManySpans, of_one_request_may_come_in_any_order) { in_any_order(ROUTECAP_OK); }
+
+TEST_F(ManySpans, that_overlap_are_found_in_any_order) {
+    spans[100].position = kSpans - 1;
+    in_any_order(ROUTECAP_ERR_OVERLAP);
+    EXPECT_EQ(rig.stats().rows_issued, 0u);
+}
+
+// A long one over the end of which others lie.
+TEST_F(ManySpans, that_lie_within_another_are_found_in_any_order) {
+    spans[0].rows = 20000;
+    for (uint32_t i = 1; i < kSpans; i++) spans[i].position = 20000 + i;
+    spans[kSpans / 2].position = 19999;
+    in_any_order(ROUTECAP_ERR_OVERLAP);
+}
+
+TEST_F(ManySpans, of_drafts_may_overlap) {
+    for (routecap_span &span : spans) span.position = 0, span.flags = ROUTECAP_SPAN_SPECULATIVE;
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(kSpans));
+    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    routecap_step step = 0;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(), nullptr, nullptr, &step, rig.stream()));
+    const uint32_t kept[] = {kSpans / 2, kSpans - 1};
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), request, step, kept, 2));
+    rig.land(step);
+    rig.expect_length(request, 1);
 }

@@ -8,8 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "extraction.h"
@@ -188,6 +191,39 @@ void issue_among_others(Report &report) {
     report.add(group, "256 live, a thread reading without pause", parameter("live", 256), "us", estimate(with_readers));
 }
 
+// Issue of many spans of one row each: all of one request, in ascending order and shuffled, or each of its own.
+void spans(Report &report) {
+    for (uint32_t n = 256; n <= 32768; n *= 2) {
+        Engine engine(n);
+        const routecap_request one = engine.open();
+        std::vector<routecap_request> many(n);
+        CHECK(routecap_request_open(engine.capturer, nullptr, many.data(), n));
+        std::vector<routecap_span> ascending, shuffled, apart;
+        for (uint32_t i = 0; i < n; i++) {
+            ascending.push_back(Engine::span(one, i, i, 1));
+            apart.push_back(Engine::span(many[i], 0, i, 1));
+        }
+        shuffled = ascending;
+        std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937_64(1));
+        const std::pair<const char *, const std::vector<routecap_span> *> kinds[] = {
+            {"of one request, ascending", &ascending}, {"of one request, shuffled", &shuffled}, {"of as many requests", &apart}};
+        std::vector<double> samples[3];
+        for (int i = -1; i < repetitions; i++)
+            for (size_t k = 0; k < std::size(kinds); k++) {
+                engine.begin(n);
+                engine.snapshot();
+                const double start = thread_cpu_us();
+                const routecap_step step = engine.issue(*kinds[k].second);
+                const double used = thread_cpu_us() - start;
+                engine.land(step);
+                if (i >= 0) samples[k].push_back(1000 * used / n);
+            }
+        for (size_t k = 0; k < std::size(kinds); k++)
+            report.add("CPU of issue for each of many spans of one row", std::to_string(n) + " spans " + kinds[k].first, parameter("spans", n), "ns",
+                       estimate(samples[k]));
+    }
+}
+
 // From issue to readable rows.
 void landing(Report &report) {
     for (uint32_t n : {1u, 256u, 8192u}) {
@@ -248,6 +284,7 @@ int main(int argc, char **argv) {
     Report report("routecap " + std::to_string(routecap_version()) + ", host backend, L=58 K=8 E=256", argc, argv);
     step_cost(report);
     issue_among_others(report);
+    spans(report);
     landing(report);
     extractions(report);
     memory(report);

@@ -385,6 +385,10 @@ void reset() {
         s.items = number_in_environment("FAKE_CUDA_ITEMS", FAKE_CUDA_FORWARD);
         s.destructors_when = FAKE_CUDA_DESTRUCTORS_AT_ONCE;
         s.abort_on_violation = number_in_environment("FAKE_CUDA_ABORT", 0) != 0;
+        s.gate_in = 0;
+        s.at_gate = false;
+        s.changed.notify_all();
+        s.watch = nullptr;
         s.failures.clear();
         s.failed_calls = 0;
         s.failed.clear();
@@ -605,6 +609,23 @@ const fake_cuda *control_table() {
                     return it == s.blocks.end() ? uint64_t{0} : it->second;
                 });
             },
+        .close_gate =
+            [](uint64_t nth) {
+                control([&](State &s, Lock &) {
+                    s.gate_thread = std::this_thread::get_id();
+                    s.gate_in = nth;
+                });
+            },
+        .at_gate = []() -> int { return control([](State &s, Lock &) { return s.at_gate; }); },
+        .open_gate =
+            [] {
+                control([](State &s, Lock &) {
+                    s.gate_in = 0;
+                    s.at_gate = false;
+                    s.changed.notify_all();
+                });
+            },
+        .watch = [](void (*called)(const char *)) { state().watch = called; },
     };
     return &table;
 }
@@ -684,6 +705,12 @@ void State::leave(Lock &lock) {
         destructors.pop_back();
         outside(lock, "the destructor of a user object", [destroy = destroy, user = user] { destroy(user); });
     }
+}
+
+void State::pass_gate(Lock &lock) {
+    if (gate_in == 0 || gate_thread != std::this_thread::get_id() || --gate_in > 0) return;
+    at_gate = true;
+    changed.wait(lock, [this] { return !at_gate; });
 }
 
 void State::violation(const char *format, ...) {

@@ -144,6 +144,13 @@ typedef struct fake_cuda {
 
     /* ---- Launches. How many blocks the last launch, or the last node of a graph, of the kernel of this name has; 0: there was none. */
     uint64_t (*blocks)(const char *kernel);
+
+    /* ---- A gate, and a look at every call. */
+    void (*close_gate)(uint64_t nth); /* the nth call that this thread makes from now on waits, before it does anything, for open_gate; calls of
+                                       * other threads go on */
+    int (*at_gate)(void);             /* 1: it waits there */
+    void (*open_gate)(void);          /* lets it go on; or, if it has not come, lets it pass */
+    void (*watch)(void (*called)(const char *name)); /* called on the thread of each call before the fake takes a lock; NULL: no more */
 } fake_cuda;
 
 const fake_cuda *fake_cuda_control(void);

@@ -215,6 +215,10 @@ struct State {
     std::vector<Failure> failures;
     std::set<std::string, std::less<>> hidden;
     std::atomic<int> longest_delay{0};
+    std::thread::id gate_thread;
+    uint64_t gate_in = 0;  // calls of that thread until the one that waits; 0: none will
+    bool at_gate = false;
+    std::atomic<void (*)(const char *)> watch{nullptr};
 
     // What exists.
     bool initialised = false;
@@ -248,6 +252,7 @@ struct State {
     // fake_cuda.cc
     CUresult enter(const CallInfo &info);
     void leave(Lock &lock);
+    void pass_gate(Lock &lock);
     [[gnu::format(printf, 2, 3)]] void violation(const char *format, ...);
     const Kernel *find_kernel(const void *handle) const;
     bool is_function(const void *handle) const;
@@ -315,8 +320,10 @@ template <class Body>
 CUresult call(const CallInfo &info, Body body) {
     const Calling calling;
     State &s = state();
+    if (const auto watch = s.watch.load(std::memory_order_relaxed); watch != nullptr) watch(info.name);
     delay();
     Lock lock(s.mutex);
+    s.pass_gate(lock);
     CUresult result = s.enter(info);
     if (result == CUDA_SUCCESS) result = body(s, lock);
     s.leave(lock);

@@ -1087,4 +1087,37 @@ TEST_F(Fake, WhatExistsIsCounted) {
     EXPECT_EQ(live.device_allocations, 0u);
 }
 
+// The gate is one thread's, and calls of others go on while a call waits there.
+TEST_F(Fake, a_call_waits_at_the_gate_and_others_go_on) {
+    std::atomic<bool> returned{false};
+    std::thread waiting([&] {
+        fake->close_gate(2);
+        int version = 0;
+        OK(cu().DriverGetVersion(&version));
+        OK(cu().DriverGetVersion(&version));
+        returned = true;
+        EXPECT_EQ(version, 13000);
+    });
+    while (fake->at_gate() == 0) std::this_thread::yield();
+    float *p = device<float>(2);
+    OK(cu().MemFree(address(p)));
+    EXPECT_FALSE(returned);
+    fake->open_gate();
+    waiting.join();
+    EXPECT_TRUE(returned);
+    EXPECT_EQ(fake->at_gate(), 0);
+}
+
+TEST_F(Fake, a_watch_sees_every_call_on_its_thread) {
+    static std::atomic<int> seen;
+    seen = 0;
+    fake->watch([](const char *name) { seen += std::string(name) == "cuDriverGetVersion" && fake->inside() == 1; });
+    int version = 0;
+    OK(cu().DriverGetVersion(&version));
+    OK(cu().DriverGetVersion(&version));
+    fake->watch(nullptr);
+    OK(cu().DriverGetVersion(&version));
+    EXPECT_EQ(seen, 2);
+}
+
 }  // namespace

@@ -89,6 +89,9 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected, c
     for (size_t i = 0; i < view.segment_count; i++) {
         const auto &segment = *reinterpret_cast<const routecap_segment *>(reinterpret_cast<const char *>(view.segments) + i * view.segment_size);
         SAME(position, segment.first);
+        if (segment.ids != nullptr ? segment.reason != 0 : !model::of_whole_rows(static_cast<uint8_t>(segment.reason)))
+            check::fail("a segment %s ids has the reason %d", segment.ids != nullptr ? "with" : "without", segment.reason);
+        SAME(0, segment.reserved);
         for (uint64_t r = 0; r < segment.rows; r++, position++) {
             while (row != expected.content.end() && row->first < position) ++row;
             const model::Row *has = row != expected.content.end() && row->first == position ? row->second.get() : nullptr;
@@ -111,10 +114,10 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected, c
                 }
                 if (!valid) {
                     const int reason = has != nullptr ? has->missing[l] : ROUTECAP_MISSING_ABSENT;
-                    const int says = segment.ids == nullptr                                                      ? reason
-                                     : (id(0) >= ROUTECAP_MISSING_ABSENT && id(0) <= ROUTECAP_MISSING_DUPLICATE) ? id(0)
-                                                                                                                 : ROUTECAP_MISSING_UNWRITTEN;
-                    if (!refused && segment.ids != nullptr && says != reason)
+                    const int says = segment.ids == nullptr                                                  ? segment.reason
+                                     : (id(0) >= ROUTECAP_MISSING_ABSENT && id(0) <= ROUTECAP_MISSING_STALE) ? id(0)
+                                                                                                             : ROUTECAP_MISSING_UNWRITTEN;
+                    if (!refused && says != reason)
                         fail("row %" PRIu64 " layer %zu is missing for reason %d instead of %d", position, l, says, reason);
                     continue;
                 }

@@ -21,8 +21,22 @@ bool Row::any() const {
 bool Row::complete() const {
     return std::all_of(missing.begin(), missing.end(), [](uint8_t reason) { return reason == 0; });
 }
-bool Row::absent() const {
-    return std::all_of(missing.begin(), missing.end(), [](uint8_t reason) { return reason == ROUTECAP_MISSING_ABSENT; });
+bool Row::there() const {
+    return std::any_of(missing.begin(), missing.end(), [](uint8_t reason) { return reason == 0 || !of_whole_rows(reason); });
+}
+uint8_t Row::reason() const {
+    const bool one = std::count(missing.begin(), missing.end(), missing.front()) == static_cast<ptrdiff_t>(missing.size());
+    return one && of_whole_rows(missing.front()) ? missing.front() : 0;
+}
+
+int rank(uint8_t reason) {
+    constexpr uint8_t kFirst[] = {ROUTECAP_MISSING_DUPLICATE, ROUTECAP_MISSING_OUT_OF_RANGE, ROUTECAP_MISSING_UNWRITTEN, ROUTECAP_MISSING_TAKEN,
+                                  ROUTECAP_MISSING_LOST,      ROUTECAP_MISSING_REFUSED,      ROUTECAP_MISSING_STALE,     ROUTECAP_MISSING_EVICTED,
+                                  ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_ABSENT};
+    return static_cast<int>(std::end(kFirst) - std::find(std::begin(kFirst), std::end(kFirst), reason));
+}
+bool of_whole_rows(uint8_t reason) {
+    return reason != 0 && rank(reason) < rank(ROUTECAP_MISSING_UNWRITTEN);
 }
 
 bool Row::same_set(const Row &other, size_t layer) const {
@@ -49,15 +63,14 @@ std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason) {
 
 RowPtr unite(const RowPtr &first, const RowPtr &second) {
     if (first == nullptr || second == nullptr) return first == nullptr ? second : first;
-    if (!first->any() && second->any()) return second;
     auto row = std::make_shared<Row>(*first);
     const size_t k = row->ids.size() / row->missing.size();
     for (size_t l = 0; l < row->missing.size(); l++) {
-        if (row->valid(l) || (row->missing[l] != ROUTECAP_MISSING_ABSENT && !second->valid(l))) continue;
+        if (row->valid(l) || (!second->valid(l) && rank(second->missing[l]) <= rank(row->missing[l]))) continue;
         row->missing[l] = second->missing[l];
         std::copy_n(second->ids.begin() + static_cast<ptrdiff_t>(l * k), k, row->ids.begin() + static_cast<ptrdiff_t>(l * k));
     }
-    if (!first->any() && (second->any() || first->absent())) row->tag = second->tag;
+    if (!first->any() && (second->any() || !first->there())) row->tag = second->tag;
     return row;
 }
 
@@ -141,7 +154,7 @@ std::vector<uint8_t> Routing::serialize() const {
     enum : uint32_t { kPresent = 1, kValidity = 2, kTags = 4 };
     struct Run {
         uint64_t rows, tag;
-        uint32_t flags;
+        uint32_t flags, reason;
     };
     std::vector<Run> runs;
     std::vector<uint8_t> ids, tags, validity;
@@ -149,13 +162,17 @@ std::vector<uint8_t> Routing::serialize() const {
         for (size_t b = 0; b < bytes; b++) to.push_back(static_cast<uint8_t>(value >> 8 * b));
     };
     const auto pad = [](std::vector<uint8_t> &to, size_t unit) { to.resize((to.size() + unit - 1) / unit * unit); };
-    const auto kind = [](const RowPtr &row) -> uint32_t {
-        return row == nullptr || row->absent() ? 0 : row->complete() ? kPresent : kPresent | kValidity;
+    // Flags and reason; 0 stands for ABSENT.
+    const auto kind = [](const RowPtr &row) -> std::pair<uint32_t, uint32_t> {
+        if (row == nullptr || row->reason() == ROUTECAP_MISSING_ABSENT) return {0, 0};
+        if (row->reason() != 0) return {0, row->reason()};
+        return {row->complete() ? kPresent : kPresent | kValidity, 0};
     };
     for (uint64_t p = first; p < end();) {
-        Run run{0, 0, kind(at(p))};
+        const auto [flags, reason] = kind(at(p));
+        Run run{0, 0, flags, reason};
         std::vector<uint64_t> own;
-        for (; p < end() && kind(at(p)) == run.flags; p++, run.rows++) {
+        for (; p < end() && kind(at(p)) == std::pair(flags, reason); p++, run.rows++) {
             if (run.flags == 0) continue;
             const RowPtr row = at(p);
             own.push_back(row->tag);
@@ -182,7 +199,7 @@ std::vector<uint8_t> Routing::serialize() const {
     for (const Layer &layer : shape->layers)
         for (uint32_t number : {static_cast<uint32_t>(layer.index), layer.experts, static_cast<uint32_t>(layer.provenance)}) put(data, number, 4);
     pad(data, 8);
-    for (const Run &run : runs) put(data, run.rows, 8), put(data, run.tag, 8), put(data, run.flags, 8);
+    for (const Run &run : runs) put(data, run.rows, 8), put(data, run.tag, 8), put(data, run.flags, 4), put(data, run.reason, 4);
     for (const auto *plane : {&ids, &tags, &validity}) {
         pad(data, 64);
         data.insert(data.end(), plane->begin(), plane->end());
@@ -413,6 +430,35 @@ void Request::reached(Reach reach) {
     reaches.push_back(std::move(reach));
 }
 
+void Request::note(uint8_t reason, uint64_t first, uint64_t end) {
+    for (uint64_t p = first; p < end; p++) {
+        uint8_t &known = reasons[p];
+        if (known == 0 || rank(reason) > rank(known)) known = reason;
+    }
+}
+
+Rows Request::rows(const Shape &shape, uint64_t first, uint64_t end) const {
+    Rows rows(content.lower_bound(first), content.lower_bound(end));
+    for (auto known = reasons.lower_bound(first); known != reasons.lower_bound(end); ++known) {
+        RowPtr &row = rows[known->first];
+        row = unite(row, empty_row(shape, known->second));
+    }
+    return rows;
+}
+
+bool Capturer::choose_slot_for_begin(bool files) {
+    choose_slot();
+    if (slot || !files) return true;
+    const bool steps_alone = in_flight() == log_.size();
+    const std::shared_ptr<Step> oldest = log_.front().step;
+    if (steps_alone) {
+        log_.erase(log_.begin());
+        land(*oldest);
+    }
+    slot = true;
+    return steps_alone;
+}
+
 uint64_t Capturer::in_flight() const {
     return static_cast<uint64_t>(std::count_if(log_.begin(), log_.end(), [](const Entry &entry) { return entry.step != nullptr; }));
 }
@@ -441,15 +487,16 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
             filed->tag = tag;
             filed->device = device;
             filed->known = !device;
-            filed->never = lost || s.status != ROUTECAP_OK;
+            filed->never = lost ? ROUTECAP_MISSING_LOST : s.status != ROUTECAP_OK ? ROUTECAP_MISSING_REFUSED : 0;
             rows.push_back(std::move(filed));
         }
+        if (!speculative && rows.front()->never != 0) s.request->note(rows.front()->never, rows.front()->first, rows.back()->end);
         s.request->issued_end = std::max(s.request->issued_end, rows.back()->end);
         stats.rows_issued += rows.size();
         (lost ? stats.rows_lost : s.status != ROUTECAP_OK ? stats.rows_refused : stats.rows_in_flight) += rows.size();
         if (speculative)
             s.request->drafts[ticket].insert(s.request->drafts[ticket].end(), rows.begin(), rows.end());
-        else if (device && !rows.front()->never)
+        else if (device && rows.front()->never == 0)
             s.request->reached({.rows = rows});
         else
             s.request->reached({.rows = {}, .at_least = rows.back()->end});
@@ -491,17 +538,18 @@ void Capturer::land(Step &step) {
     uint64_t counted = 0;
     for (const Step::Part &part : step.parts)
         for (const FiledPtr &filed : part.rows) {
+            const bool placed = filed->real >= filed->first && filed->real < filed->end, late = filed->real >= filed->late;
             stats.rows_in_flight--;
             filed->known = true;
-            filed->nowhere = filed->real < filed->first || filed->real >= filed->end || filed->real >= filed->late;
-            if (filed->nowhere) {
-                (filed->real < filed->first || filed->real >= filed->end ? stats.rows_unplaced : stats.rows_late)++;
-                continue;
+            filed->nowhere = !placed || (late && !part.speculative);
+            if (placed && !late) {
+                counted++;
+                count_cells(*filed, written, valid);
             }
-            counted++;
-            count_cells(*filed, written, valid);
-            if (part.speculative)
-                stats.rows_provisional++;
+            if (filed->nowhere)
+                (placed ? stats.rows_late : stats.rows_unplaced)++;
+            else if (part.speculative)
+                stats.rows_provisional++;  // until it is settled, also if it was cut: what it is counted as depends on that alone
             else
                 file(*part.request, *filed);
         }
@@ -577,49 +625,58 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *r
         Filed &row = *drafts[i];
         if (row.first >= row.cut) continue;
         row.known &= !row.device;  // the host learns where it is when it is filed
-        if (row.device && !row.never)
+        if (row.device && row.never == 0)
             reach.rows.push_back(drafts[i]);
         else
             reach.at_least = std::max(reach.at_least, row.reach());
-        if (!row.never) first = std::min(first, row.span), end = std::max(end, row.reach());
+        if (row.never != 0)
+            r->note(row.never, row.first, row.reach());
+        else
+            first = std::min(first, row.span), end = std::max(end, row.reach());
     }
     r->reached(std::move(reach));
     std::vector<uint64_t> cuts;  // those before this call
     for (const FiledPtr &row : drafts) cuts.push_back(row->cut);
     change(r, first, end, [this, r, drafts, kept, cuts] {
         for (uint64_t i = 0; i < drafts.size(); i++) {
-            if (drafts[i]->never) continue;
-            drafts[i]->known = true;
-            if (drafts[i]->nowhere) continue;
+            Filed &row = *drafts[i];
+            if (row.never != 0) continue;
+            row.known = true;
+            if (row.nowhere) continue;
             stats.rows_provisional--;
-            drafts[i]->nowhere = kept.count(i) == 0 || drafts[i]->real >= cuts[i];
-            if (drafts[i]->nowhere)
-                stats.rows_rejected++;
+            const bool keep = kept.count(i) > 0, late = row.real >= cuts[i] || row.real >= row.late;
+            row.nowhere = !keep || late;
+            if (row.nowhere)
+                (keep ? stats.rows_late : stats.rows_rejected)++;
             else
-                file(*r, *drafts[i]);
+                file(*r, row);
         }
     });
     return ROUTECAP_OK;
 }
 
-// Cuts rows of steps in flight, but for those that a child is to have.
-void Capturer::cut(const RequestPtr &r, uint64_t end) {
+// Rows of steps in flight from there on will be late, but for those that a child is to have.
+void Capturer::cut_in_flight(const RequestPtr &r, uint64_t end) {
     for (const Entry &entry : log_) {
         if (entry.step == nullptr) continue;
         const uint64_t late = r->lending > 0 && entry.step->ticket <= r->lending_step ? std::max(end, r->lending_end) : end;
         for (const Step::Part &part : entry.step->parts)
             for (const FiledPtr &row : part.rows)
-                if (part.request == r) row->late = std::min(row->late, late), row->cut = std::min(row->cut, end);
+                if (part.request == r) row->late = std::min(row->late, late);
     }
 }
 
 void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
     if (rows >= std::max(r->length(), r->issued_end)) return;
     r->issued_end = rows;
-    cut(r, rows);
-    for (auto &[ticket, drafts] : r->drafts)
-        for (const FiledPtr &row : drafts) row->cut = std::min(row->cut, rows);
+    cut_in_flight(r, rows);
+    for (const Entry &entry : log_)
+        for (const Step::Part &part : entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
+            for (const FiledPtr &row : part.rows)
+                if (part.request == r) row->cut = std::min(row->cut, rows);
+    for (const FiledPtr &row : r->waiting()) row->cut = std::min(row->cut, rows);
     r->reached({.rows = {}, .cut = rows});
+    r->reasons.erase(r->reasons.lower_bound(rows), r->reasons.end());
     r->changing_end = std::min(r->changing_end, rows);
     r->cuts.push_back(rows);
     change(r, 0, 0, [r, rows] {
@@ -635,6 +692,7 @@ int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
     if (!room(1)) return ROUTECAP_ERR_TOO_MANY_REQUESTS;
     child = open(r->policy);
     child->reached({.rows = {}, .at_least = rows});
+    child->reasons = {r->reasons.begin(), r->reasons.lower_bound(rows)};
     r->lending_end = r->lending++ > 0 ? std::max(r->lending_end, rows) : rows;
     for (const Entry &entry : log_)
         for (const Step::Part &part : entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
@@ -667,30 +725,37 @@ int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_
     return ROUTECAP_OK;
 }
 
-void Capturer::reject_drafts(Request &r) {
-    for (const auto &[ticket, drafts] : r.drafts)
-        for (const FiledPtr &row : drafts)
-            if (!row->never && !row->nowhere) stats.rows_provisional--, stats.rows_rejected++;
-    r.drafts.clear();
+std::vector<FiledPtr> Request::waiting() const {
+    std::vector<FiledPtr> waiting;
+    for (const auto &[ticket, rows] : drafts) waiting.insert(waiting.end(), rows.begin(), rows.end());
+    return waiting;
+}
+
+void Capturer::drop_drafts(const std::vector<FiledPtr> &drafts, const std::function<bool(const Filed &)> &late) {
+    for (const FiledPtr &row : drafts) {
+        if (row->never != 0 || row->nowhere) continue;
+        stats.rows_provisional--;
+        (late(*row) ? stats.rows_late : stats.rows_rejected)++;
+    }
 }
 
 RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
     const bool all = rows == ROUTECAP_ROWS_ALL;
     auto routing = std::make_shared<Routing>(Routing{shape, 0, all ? r->length() : rows, {}, this});
-    if (!all) cut(r, rows);
+    if (!all) cut_in_flight(r, rows);
     change(r, 0, 0, [this, r, routing, all] {
         if (all) routing->rows = r->length();
-        routing->content = Rows(r->content.begin(), r->content.lower_bound(routing->rows));
+        routing->content = r->rows(*shape, 0, routing->rows);
         routing->pending = nullptr;
-        reject_drafts(*r);
+        drop_drafts(r->waiting(), [](const Filed &row) { return row.real >= row.cut; });
     });
     stats.requests_open--;
     return routing;
 }
 
 void Capturer::close(const RequestPtr &r) {
-    cut(r, 0);
-    change(r, 0, 0, [this, r] { reject_drafts(*r); });
+    cut_in_flight(r, 0);
+    change(r, 0, 0, [this, r] { drop_drafts(r->waiting(), [](const Filed &) { return true; }); });
     stats.requests_open--;
 }
 
@@ -712,7 +777,7 @@ int32_t Capturer::read(const RequestPtr &r, uint64_t first, uint64_t rows, bool 
     if (rows == ROUTECAP_ROWS_ALL) rows = length - first;
     if (rows > length - first) return ROUTECAP_ERR_OUT_OF_RANGE;
     if (limit < first + rows) return ROUTECAP_ERR_NOT_READY;
-    routing = {shape, first, rows, Rows(r->content.lower_bound(first), r->content.lower_bound(first + rows))};
+    routing = {shape, first, rows, r->rows(*shape, first, first + rows)};
     return routing.status();
 }
 
@@ -721,7 +786,12 @@ int32_t Capturer::extract(const RequestPtr &r, uint64_t first, uint64_t rows, in
     const int32_t status = read(r, first, rows, mode == ROUTECAP_EXTRACT_TAKE, read_out);
     if (status < 0) return status;
     if (const int32_t refused = read_out.strict(strictness); refused < 0) return refused;
-    if (mode == ROUTECAP_EXTRACT_TAKE) r->content.erase(r->content.lower_bound(first), r->content.lower_bound(first + read_out.rows));
+    for (uint64_t p = first; mode == ROUTECAP_EXTRACT_TAKE && p < read_out.end(); p++) {
+        const auto row = r->content.find(p);
+        if (row == r->content.end() || !row->second->there()) continue;
+        r->content.erase(row);
+        r->note(ROUTECAP_MISSING_TAKEN, p, p + 1);
+    }
     routing = std::make_shared<Routing>(std::move(read_out));
     return status;
 }

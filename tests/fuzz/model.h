@@ -35,7 +35,12 @@ struct Shape {
 };
 using ShapePtr = std::shared_ptr<const Shape>;
 
-// One kept row. A cell that is missing has its reason for its first id, then zeros.
+// The place of a reason in the header's list, where the highest stands first: of two reasons for one cell that one stays.
+int rank(uint8_t reason);
+// Reasons of whole rows that are not there. The others belong to cells of rows that are.
+bool of_whole_rows(uint8_t reason);
+
+// One row, which is there or not. A cell that is missing has its reason for its first id, then zeros.
 struct Row {
     uint64_t tag = 0;
     std::vector<uint16_t> ids;     // [layers, k]
@@ -43,18 +48,19 @@ struct Row {
     bool valid(size_t layer) const { return missing[layer] == 0; }
     bool any() const;
     bool complete() const;
-    bool absent() const;  // in all cells
+    bool there() const;      // some cell says more than that there is no row
+    uint8_t reason() const;  // why the whole row is not there; 0 if cells say different things
     bool same_set(const Row &other, size_t layer) const;
 };
-using RowPtr = std::shared_ptr<const Row>;  // null: no row is kept
+using RowPtr = std::shared_ptr<const Row>;  // null: nothing is known of the row
 using Rows = std::map<uint64_t, RowPtr>;    // by position
 
 // A cell of k ids that are all written: 0, or why it is missing.
 uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts);
 // A row without a valid cell, all for one reason.
 std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason);
-// Of two rows of one position the first's valid cells, then the second's, then the first's reasons; but a first row without a valid cell
-// gives way to one that has some with all that it is. Either may be null.
+// Of two rows of one position the first's valid cells, then the second's; of two reasons the one that stands first. The tag is that of the first
+// valid cell; without any, that of the first row that is there. Either may be null.
 RowPtr unite(const RowPtr &first, const RowPtr &second);
 
 struct Capturer;
@@ -140,9 +146,9 @@ struct Filed {
     uint64_t tag = 0;
     bool device = false;         // its position is on the device
     bool known = true;           // the host knows where it is: from the start, or since it landed
-    bool never = false;          // lost, or refused for memory
-    bool nowhere = false;        // landed, and counted as unplaced or late
-    uint64_t cut = UINT64_MAX;   // rows from there on were cut after it was issued
+    uint8_t never = 0;           // why it is not filed: ROUTECAP_MISSING_LOST or _REFUSED
+    bool nowhere = false;        // landed or settled, and counted as unplaced, late or rejected
+    uint64_t cut = UINT64_MAX;   // rows from there on were cut by a truncate after it was issued
     uint64_t late = UINT64_MAX;  // and are not filed when they land: the same, but for those that a child is to have
     uint64_t reach() const;      // one past the highest position that it may have; 0 if it has none
 };
@@ -150,7 +156,8 @@ using FiledPtr = std::shared_ptr<Filed>;
 
 struct Request {
     int32_t policy = ROUTECAP_POLICY_KEEP;
-    Rows content{};
+    Rows content{};                        // rows that were filed or attached
+    std::map<uint64_t, uint8_t> reasons{};  // and what is known at once of others: LOST, REFUSED or TAKEN
     std::map<uint64_t, std::vector<FiledPtr>> drafts{};  // by ticket, as they were issued
     // What the length is made of, in the order of the calls: a number that is certain, then rows and cuts.
     struct Reach {
@@ -167,6 +174,9 @@ struct Request {
 
     uint64_t length() const;
     void reached(Reach reach);
+    void note(uint8_t reason, uint64_t first, uint64_t end);
+    std::vector<FiledPtr> waiting() const;  // drafts
+    Rows rows(const Shape &shape, uint64_t first, uint64_t end) const;  // both
 };
 using RequestPtr = std::shared_ptr<Request>;
 
@@ -190,6 +200,9 @@ struct Capturer {
     // Steps. A slot is chosen by begin, discard and issue.
     uint64_t in_flight() const;
     void choose_slot() { slot = in_flight() < slots; }
+    // On the host backend begin files the oldest step where none is free, unless it may lose steps. False if it did, and if operations wait beside
+    // steps, of which the header does not say how many it applies.
+    bool choose_slot_for_begin(bool files);
     // Positions of the sink rows where spans need them. Returns the status of the call (the spans' own are theirs).
     int32_t issue(const std::vector<Span> &spans, const std::vector<int64_t> &positions, uint64_t tag, const Sink::Taken &taken, bool lost,
                   uint64_t &ticket);
@@ -226,11 +239,12 @@ private:
         std::function<void()> apply;  // a change of a request
     };
     void change(const RequestPtr &r, uint64_t first, uint64_t end, std::function<void()> apply);
-    void cut(const RequestPtr &r, uint64_t end);
+    void cut_in_flight(const RequestPtr &r, uint64_t end);
     void land(Step &step);
     void count_cells(const Filed &filed, std::vector<bool> &written, std::vector<bool> &valid);
     void file(Request &r, const Filed &filed);
-    void reject_drafts(Request &r);
+    // Drafts that wait are dropped at the request's end: `late` says of which rows that is late, and not rejected.
+    void drop_drafts(const std::vector<FiledPtr> &drafts, const std::function<bool(const Filed &)> &late);
 
     std::vector<Entry> log_;
     std::map<uint64_t, int32_t> steps_;         // by ticket

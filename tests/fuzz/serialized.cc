@@ -14,7 +14,7 @@ namespace {
 using fuzz::Bytes;
 using Data = std::vector<uint8_t>;
 
-constexpr uint64_t kMostRows = 4096;  // to compare: absent rows take no bytes, so that there can be any number
+constexpr uint64_t kMostRows = 4096;  // to compare: rows that are not there take no bytes, so that there can be any number
 
 uint64_t number(const Data &data, size_t at, size_t bytes) {
     uint64_t value = 0;
@@ -46,9 +46,14 @@ std::optional<Fixed> fixed(const Data &data) {
 }
 
 struct Run {
-    uint64_t rows, tag, flags;
+    uint64_t rows, tag, flags, reason;
 };
 enum : uint64_t { kPresent = 1, kValidity = 2, kTags = 4 };
+
+// Why rows may be said not to be there: 0 stands for ABSENT, and what cells lack is said of cells.
+bool may_say(uint64_t reason) {
+    return reason == 0 || (reason > ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE && model::of_whole_rows(static_cast<uint8_t>(reason)));
+}
 
 // The header with its tables. None if it is not one.
 struct Header {
@@ -73,9 +78,9 @@ std::optional<Header> header(const Data &data) {
     at = up(at, 8);
     uint64_t rows = 0;
     for (uint64_t r = 0; r < f->runs; r++, at += 24) {
-        const Run run{number(data, at, 8), number(data, at + 8, 8), number(data, at + 16, 4)};
-        if (run.rows == 0 || run.rows > f->rows || run.flags > 7 || number(data, at + 20, 4) != 0) return {};
-        if ((run.flags & kPresent) == 0 && (run.flags != 0 || run.tag != 0)) return {};
+        const Run run{number(data, at, 8), number(data, at + 8, 8), number(data, at + 16, 4), number(data, at + 20, 4)};
+        if (run.rows == 0 || run.rows > f->rows || run.flags > 7) return {};
+        if ((run.flags & kPresent) == 0 ? run.flags != 0 || run.tag != 0 || !may_say(run.reason) : run.reason != 0) return {};
         if ((run.flags & kTags) != 0 && run.tag != 0) return {};
         rows += run.rows;
         h.runs.push_back(run);
@@ -108,6 +113,8 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
     const size_t k = h->f.k, size = h->shape->id_bytes();
     for (const Run &run : h->runs) {
         if ((run.flags & kPresent) == 0) {
+            for (uint64_t r = 0; run.reason != 0 && r < std::min(run.rows, kMostRows); r++)
+                routing.content.emplace(position + r, model::empty_row(*h->shape, static_cast<uint8_t>(run.reason)));
             position += run.rows;
             continue;
         }
@@ -121,7 +128,7 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
                 for (size_t c = 0; c < k; c++, ids += size) cell.push_back(static_cast<int64_t>(number(data, ids, size)));
                 if (valid && !trusted && model::judge(cell.data(), h->shape->k, h->shape->layers[l].experts) != 0) return {};
                 const auto reason = static_cast<uint8_t>(
-                    cell[0] >= ROUTECAP_MISSING_ABSENT && cell[0] <= ROUTECAP_MISSING_DUPLICATE ? cell[0] : ROUTECAP_MISSING_UNWRITTEN);
+                    cell[0] >= ROUTECAP_MISSING_ABSENT && cell[0] <= ROUTECAP_MISSING_STALE ? cell[0] : ROUTECAP_MISSING_UNWRITTEN);
                 row->missing.push_back(valid ? 0 : reason);
                 for (size_t c = 0; c < k; c++) row->ids.push_back(static_cast<uint16_t>(valid ? cell[c] : c == 0 ? reason : 0));
             }
@@ -151,7 +158,12 @@ Data written(Bytes &in) {
     const uint64_t tags = in.below(4);
     for (uint64_t p = routing.first; p < routing.end(); p++) {
         const uint64_t kind = in.number(1);
-        if (kind % 4 == 3) continue;
+        constexpr uint8_t kReasons[] = {ROUTECAP_MISSING_LOST,    ROUTECAP_MISSING_REFUSED,       ROUTECAP_MISSING_TAKEN,
+                                        ROUTECAP_MISSING_EVICTED, ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_STALE};
+        if (kind % 4 == 3) {
+            if (kind / 4 % 16 < std::size(kReasons)) routing.content.emplace(p, model::empty_row(*shape, kReasons[kind / 4 % 16]));
+            continue;
+        }
         auto row = std::make_shared<model::Row>();
         row->tag = tags == 0 ? 0 : kind / 4 % (1 + tags);
         for (size_t l = 0; l < shape->cells(); l++) {
@@ -234,6 +246,7 @@ void spliced(const Data &head, const Data &tail, uint64_t row) {
     SAME_STATUS(ROUTECAP_OK, call(made));
     const auto whole_a = parse(head, true), whole_b = parse(tail, true);
     if (!whole_a || !whole_b) return;  // their planes are not what they should be, and nobody has looked
+    if (whole_a->rows > kMostRows || whole_b->rows > kMostRows) return;
     const Data data = check::spliced(splice, pieces, made, head, tail);
     const model::RoutingPtr same = model::splice(*whole_a, *whole_b, row);
     if (same->rows > kMostRows) return;

@@ -1,9 +1,11 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "../fuzz/check.h"
 
@@ -34,8 +36,9 @@ void route(const Shape &shape, uint64_t token, uint32_t layer, bool drift, int64
 
 std::string Shape::text() const {
     char text[200];
-    std::snprintf(text, sizeof text, "%u layers, k %u, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages, %u sequences", layers,
-                  k, experts, rows, slots, dtype, tap, policy, ull(pages), sequences);
+    std::snprintf(text, sizeof text, "%u layers, k %u, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages%s, %u sequences%s",
+                  layers, k, experts, rows, slots, dtype, tap, policy, ull(pages), attaches ? "" : " without prefixes", sequences,
+                  may_lose ? ", may lose" : "");
     return text;
 }
 
@@ -46,7 +49,7 @@ Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals) :
     config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows, config.slots = shape.slots;
     config.sink_dtype =
         shape.tap == 2 && shape.dtype != ROUTECAP_DTYPE_U32 && shape.dtype != ROUTECAP_DTYPE_ID16_BF16 ? shape.dtype : ROUTECAP_DTYPE_I32;
-    config.flags = shape.tap == 3 ? ROUTECAP_CONFIG_EXTERNAL_SINK : 0;
+    config.flags = (shape.tap == 3 ? ROUTECAP_CONFIG_EXTERNAL_SINK : 0) | (shape.may_lose ? ROUTECAP_CONFIG_MAY_LOSE : 0);
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
     SAME_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
@@ -120,7 +123,7 @@ void Engine::arrive() {
     if (!done("open", ROUTECAP_OK, routecap_request_open(capturer_, &options, &s->handle, 1))) return;
     s->request = model_->open(shape_.policy);
     note(s, "open %llx, a prompt of %zu, %zu in all", ull(s->handle), s->prompt, s->last);
-    if (!prefixes_.empty() && chance(400)) {  // its prompt begins as that of another did, which is in the prefix cache
+    if (shape_.attaches && !prefixes_.empty() && chance(400)) {  // its prompt begins as that of another did, which is in the prefix cache
         const Result &prefix = prefixes_[below(prefixes_.size())];
         const size_t rows = 1 + below(std::min({s->prompt, static_cast<size_t>(prefix.expected->end()), prefix.sequence->tokens.size()}));
         if (done("attach", ROUTECAP_OK, routecap_request_attach(capturer_, s->handle, prefix.routing, rows))) {
@@ -130,7 +133,6 @@ void Engine::arrive() {
             s->computed = std::min(rows, s->prompt - 1);
             note(s, "attach %zu rows of sequence %llu", rows, ull(prefix.sequence->number));
             totals_.attached++;
-            attached_ = true;
         }
     }
     start(s);
@@ -464,6 +466,7 @@ void Engine::forward(Batch &batch) {
     routecap_step step = 0;
     const int32_t issued = routecap_step_issue(capturer_, batch.spans.data(), sizeof(routecap_span), batch.spans.size(), &options, status.data(),
                                                &step, device_.stream());
+    if (issued == ROUTECAP_LOST && begins && !rig::on_cuda() && !shape_.may_lose) check::fail("a step was lost on the host backend");
     std::vector<model::Span> spans;
     for (size_t i = 0; i < batch.spans.size(); i++) {
         if (status[i] != ROUTECAP_OK) examined = batch.sequences[i].get();
@@ -500,20 +503,15 @@ bool Engine::compare_next() {
 
 void Engine::compare(Result result) {
     examined = result.sequence.get();
-    // Under pressure rows may be refused where they meet a page that is shared; that they were is counted, and looked at in the end. Where they should
-    // have replaced others these stay, which were of the same token.
+    // Under pressure rows of a prefix may be refused, and then others may come in their place.
     const check::Refused any = [&](uint64_t position, size_t layer, const std::vector<int64_t> &ids) {
-        if (ids.empty()) {
-            cells_refused_++;
-            return;
-        }
-        cells_kept_++;
+        cells_refused_++;
+        if (ids.empty()) return;
         std::vector<int64_t> right(shape_.k);
         route(shape_, result.sequence->tokens[position], static_cast<uint32_t>(layer), false, right.data());
-        if (shape_.policy != ROUTECAP_POLICY_REPLACE || ids != right)
-            check::fail("row %llu layer %zu is there and should be missing", ull(position), layer);
+        if (ids != right) check::fail("row %llu layer %zu is there and should be missing", ull(position), layer);
     };
-    const check::Refused refused = shape_.pages != 0 ? any : nullptr;
+    const check::Refused refused = shape_.pages != 0 && shape_.attaches ? any : nullptr;
     const auto all = [&](routecap_routing *routing, const model::Routing &expected, bool thoroughly) {
         if (thoroughly && !refused) check::routing(routing, expected);
         const uint64_t compared = check::rows(routing, expected, refused);
@@ -538,7 +536,7 @@ void Engine::compare(Result result) {
         routecap_routing *merged = nullptr;
         const int32_t same = model::merge(expected, united);
         const int32_t merging = routecap_routing_merge(routings.data(), routings.size(), 0, &merged);
-        if (!refused) check::status("merge", same, merging);
+        if (!refused && (shape_.pages == 0 || merging != ROUTECAP_ERR_NO_MEMORY)) check::status("merge", same, merging);
         if (merged != nullptr && united != nullptr) all(merged, *united, false);
         routecap_routing_free(merged);
         for (const auto &[routing, same_part] : result.parts) routecap_routing_free(routing);
@@ -610,7 +608,7 @@ void Engine::compare_running(uint64_t random) {
     examined = nullptr;
 }
 
-// After the last result: every row is accounted for, and what is missing beyond the model was refused.
+// After the last result: every row is accounted for, none was refused that issue had accepted, and all memory came back.
 void Engine::compare_counters() {
     // A request that ends now is sealed after all that was called before.
     routecap_request request = 0;
@@ -635,18 +633,18 @@ void Engine::compare_counters() {
     SAME(0, s.rows_in_flight);
     SAME(0, s.rows_provisional);
     SAME(s.rows_issued, s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected + s.rows_unplaced + s.rows_refused);
-    if (shape_.pages == 0) {
-        SAME(0, s.rows_refused);
-        SAME(m.rows_unplaced, s.rows_unplaced);
-        // The model files at once: what landed late is delivered or missing there, and drafts that were dropped are rejected.
-        if (s.rows_delivered > m.rows_delivered || s.rows_missing > m.rows_missing || s.rows_rejected > m.rows_rejected)
-            check::fail("more rows were filed than issued");
-        SAME(m.rows_delivered + m.rows_missing + m.rows_rejected, s.rows_delivered + s.rows_missing + s.rows_rejected + s.rows_late);
-    } else if (cells_refused_ + cells_kept_ > 0 && s.rows_refused <= m.rows_refused && !attached_) {
-        // Attached rows may be refused too, and are not counted.
-        check::fail("%llu cells are missing or not replaced, and no row was refused when it landed", ull(cells_refused_ + cells_kept_));
+    SAME(m.rows_refused, s.rows_refused);
+    SAME(m.rows_unplaced, s.rows_unplaced);
+    SAME(m.rows_rejected, s.rows_rejected);
+    // The model files at once: what landed late is delivered or missing there.
+    if (s.rows_delivered > m.rows_delivered || s.rows_missing > m.rows_missing) check::fail("more rows were filed than issued");
+    SAME(m.rows_delivered + m.rows_missing + m.rows_late, s.rows_delivered + s.rows_missing + s.rows_late);
+    for (int tries = 0; s.bytes_in_use > 0 && tries < 1000; tries++) {  // the worker lets go of the last a moment later
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        SAME_STATUS(ROUTECAP_OK, routecap_capturer_stats(capturer_, &s));
     }
-    if (s.bytes_in_use > s.bytes_budget) check::fail("%llu bytes are in use of %llu", ull(s.bytes_in_use), ull(s.bytes_budget));
+    SAME(0, s.bytes_in_use);
+    if (s.bytes_peak > s.bytes_budget) check::fail("%llu bytes were in use of %llu", ull(s.bytes_peak), ull(s.bytes_budget));
     totals_.rows_issued += shape_.pages == 0 ? s.rows_issued : 0;
     totals_.rows_delivered += shape_.pages == 0 ? s.rows_delivered : 0;
     totals_.rows_lost += s.rows_lost;
@@ -654,7 +652,6 @@ void Engine::compare_counters() {
     totals_.steps_lost += s.steps_lost;
     totals_.bytes_peak = std::max(totals_.bytes_peak, s.bytes_peak);
     totals_.cells_refused += cells_refused_;
-    totals_.cells_kept += cells_kept_;
 }
 
 }  // namespace soak

@@ -26,6 +26,8 @@ struct Shape {
     int tap;        // how they come into the sink: 0 a call per layer, 1 one call for all, 2 written there, 3 written into memory of the engine's
     int32_t policy;
     uint64_t pages;      // budget; 0: plenty
+    bool attaches;       // prefixes. Rows that are attached may be refused for memory later; those that issue accepted may not
+    bool may_lose;       // steps, on the host backend
     uint32_t sequences;  // that run at a time
     std::string text() const;
 };
@@ -65,7 +67,7 @@ struct Totals {
     uint64_t steps = 0, rows = 0, requests = 0, forks = 0, attached = 0, aborted = 0, preempted = 0, accepted = 0;
     uint64_t rows_issued = 0, rows_delivered = 0;  // of rounds with memory enough
     uint64_t rows_lost = 0, rows_refused = 0, steps_lost = 0, bytes_peak = 0;
-    std::atomic<uint64_t> routings{0}, cells_compared{0}, live_cells_compared{0}, cells{0}, cells_refused{0}, cells_kept{0};
+    std::atomic<uint64_t> routings{0}, cells_compared{0}, live_cells_compared{0}, cells{0}, cells_refused{0};
 };
 
 // Where the program is, for what it says if something differs: set by each thread.
@@ -136,7 +138,6 @@ private:
     std::shared_ptr<model::Shape> model_shape_;
     std::unique_ptr<model::Capturer> model_;
     uint64_t numbers_ = 0, tag_ = 1, last_step_ = 0;
-    bool attached_ = false;
 
     // Device memory that the routers write: ids [layers, rows, k], how many rows are live, and positions by sink row.
     unsigned char *ids_ = nullptr;
@@ -150,7 +151,7 @@ private:
     std::deque<Result> results_;
 
     std::deque<Result> prefixes_;  // of finished sequences, to be used again
-    std::atomic<uint64_t> cells_refused_{0}, cells_kept_{0};
+    std::atomic<uint64_t> cells_refused_{0};
 };
 
 }  // namespace soak

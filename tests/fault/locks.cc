@@ -1,0 +1,345 @@
+// What happens while a lock of the library is held: nothing that may take long. No memory is taken or given back, no call of the driver is made, no
+// release callback runs. Over the workload of the fault loops, and where issue and begin do work of the worker.
+//
+// A mutex is the library's if its code took it, whoever wrote that code; what is inside the driver is the driver's.
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <link.h>
+#include <pthread.h>
+#include <rig.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "fake_cuda.h"
+#include "faults.h"
+#include "workload.h"
+
+// What glibc's own functions are called beside their names.
+extern "C" {
+void *__libc_malloc(size_t) noexcept;
+void *__libc_calloc(size_t, size_t) noexcept;
+void *__libc_realloc(void *, size_t) noexcept;
+void *__libc_memalign(size_t, size_t) noexcept;
+void __libc_free(void *) noexcept;
+}
+
+namespace {
+
+// ---- The watch -----------------------------------------------------------------------------
+
+struct AddressRange {
+    std::atomic<uintptr_t> begin{0}, end{0};
+    bool has(const void *address) const {
+        const auto at = reinterpret_cast<uintptr_t>(address);
+        return at >= begin && at < end;
+    }
+};
+AddressRange library;  // the code of libroutecap
+
+// The library's locks that this thread holds. Nothing here allocates.
+constexpr size_t kMostHeld = 16;
+thread_local std::array<const void *, kMostHeld> held{};
+thread_local bool looking = false;  // what the watch does itself is nothing to it
+
+std::atomic<bool> watching{false};
+std::atomic<uint64_t> locks_seen{0}, memory_seen{0}, calls_seen{0}, wrong{0};
+const fake_cuda *driver = nullptr;
+
+constexpr int kDepth = 24, kMostTold = 6;
+struct Told {
+    const char *what;
+    void *stack[kDepth];
+    int depth;
+};
+std::array<Told, kMostTold> told{};
+
+bool holds() {
+    for (const void *each : held)
+        if (each != nullptr) return true;
+    return false;
+}
+
+void took(const void *lock, const void *caller) {
+    if (!library.has(caller)) return;
+    locks_seen++;
+    for (const void *&each : held)
+        if (each == nullptr) {
+            each = lock;
+            return;
+        }
+    std::abort();
+}
+// By whomever: the last thing a function does may be a jump to this.
+void gave(const void *lock) {
+    for (const void *&each : held)
+        if (each == lock) {
+            each = nullptr;
+            return;
+        }
+}
+
+// Something that must not be done with a lock held.
+void does(const char *what) {
+    if (!watching.load(std::memory_order_relaxed) || !holds()) return;
+    const bool before = std::exchange(looking, true);
+    if (const uint64_t n = wrong.fetch_add(1); n < kMostTold) told[n].what = what, told[n].depth = backtrace(told[n].stack, kDepth);
+    looking = before;
+}
+void memory(const char *what) {
+    if (looking || !watching.load(std::memory_order_relaxed)) return;
+    looking = true;  // a thread's first question to the driver takes memory
+    if (driver == nullptr || driver->inside() == 0) {
+        memory_seen++;
+        does(what);
+    }
+    looking = false;
+}
+
+template <class Function>
+Function *next(std::atomic<Function *> &known, const char *name) {
+    Function *found = known.load(std::memory_order_relaxed);
+    if (found == nullptr) known.store(found = reinterpret_cast<Function *>(dlsym(RTLD_NEXT, name)), std::memory_order_relaxed);
+    return found;
+}
+
+}  // namespace
+
+extern "C" {
+
+#define LOCK(name, Lock)                                             \
+    int name(Lock *lock) noexcept {                                  \
+        static std::atomic<int (*)(Lock *)> real{nullptr};           \
+        const int result = next(real, #name)(lock);                  \
+        if (result == 0) took(lock, __builtin_return_address(0));    \
+        return result;                                               \
+    }
+#define UNLOCK(name, Lock)                                           \
+    int name(Lock *lock) noexcept {                                  \
+        static std::atomic<int (*)(Lock *)> real{nullptr};           \
+        gave(lock);                                                  \
+        return next(real, #name)(lock);                              \
+    }
+LOCK(pthread_mutex_lock, pthread_mutex_t)
+LOCK(pthread_mutex_trylock, pthread_mutex_t)
+UNLOCK(pthread_mutex_unlock, pthread_mutex_t)
+LOCK(pthread_rwlock_rdlock, pthread_rwlock_t)
+LOCK(pthread_rwlock_wrlock, pthread_rwlock_t)
+LOCK(pthread_rwlock_tryrdlock, pthread_rwlock_t)
+LOCK(pthread_rwlock_trywrlock, pthread_rwlock_t)
+UNLOCK(pthread_rwlock_unlock, pthread_rwlock_t)
+
+void *malloc(size_t bytes) noexcept {
+    memory("malloc");
+    return __libc_malloc(bytes);
+}
+void *calloc(size_t count, size_t bytes) noexcept {
+    memory("calloc");
+    return __libc_calloc(count, bytes);
+}
+void *realloc(void *from, size_t bytes) noexcept {
+    memory("realloc");
+    return __libc_realloc(from, bytes);
+}
+void *aligned_alloc(size_t alignment, size_t bytes) noexcept {
+    memory("aligned_alloc");
+    return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void **to, size_t alignment, size_t bytes) noexcept {
+    memory("posix_memalign");
+    return (*to = __libc_memalign(alignment, bytes)) != nullptr ? 0 : ENOMEM;
+}
+void free(void *p) noexcept {
+    if (p != nullptr) memory("free");
+    __libc_free(p);
+}
+int madvise(void *p, size_t bytes, int advice) noexcept {
+    static std::atomic<int (*)(void *, size_t, int)> real{nullptr};
+    memory("madvise");
+    return next(real, "madvise")(p, bytes, advice);
+}
+void *mmap(void *p, size_t bytes, int protection, int flags, int file, off_t offset) noexcept {
+    static std::atomic<void *(*)(void *, size_t, int, int, int, off_t)> real{nullptr};
+    memory("mmap");
+    return next(real, "mmap")(p, bytes, protection, flags, file, offset);
+}
+int munmap(void *p, size_t bytes) noexcept {
+    static std::atomic<int (*)(void *, size_t)> real{nullptr};
+    memory("munmap");
+    return next(real, "munmap")(p, bytes);
+}
+
+}  // extern "C"
+
+namespace {
+
+using namespace rig;
+
+class Locks : public testing::Test {
+protected:
+    void SetUp() override {
+        driver = faults::fake();
+        Dl_info info{};
+        ASSERT_NE(dladdr(reinterpret_cast<const void *>(&routecap_version), &info), 0);
+        library.begin = reinterpret_cast<uintptr_t>(info.dli_fbase);
+        dl_iterate_phdr(
+            [](dl_phdr_info *object, size_t, void *) {
+                for (int i = 0; i < object->dlpi_phnum; i++)
+                    if (object->dlpi_addr == library.begin && object->dlpi_phdr[i].p_type == PT_LOAD)
+                        library.end = object->dlpi_addr + object->dlpi_phdr[i].p_vaddr + object->dlpi_phdr[i].p_memsz;
+                return 0;
+            },
+            nullptr);
+        Dl_info own{};
+        ASSERT_NE(dladdr(reinterpret_cast<const void *>(&pthread_mutex_lock), &own), 0);
+        ASSERT_NE(own.dli_fbase, info.dli_fbase) << "needs the shared library: a static one's locks look like the test's";
+        void *nothing[1];
+        backtrace(nothing, 1);  // loads what it needs
+        if (driver != nullptr) driver->watch(on_call);
+        locks_seen = memory_seen = calls_seen = wrong = 0;
+        watching = true;
+    }
+    void TearDown() override {
+        watching = false;
+        if (driver != nullptr) driver->watch(nullptr);
+    }
+    static void on_call(const char *name) {
+        calls_seen++;
+        does(name);
+    }
+    // That much was seen, and none of it with a lock held.
+    static void expect_none(uint64_t at_least) {
+        watching = false;
+        EXPECT_GT(locks_seen, at_least);
+        EXPECT_GT(memory_seen, at_least);
+        if (on_cuda()) {
+            EXPECT_GT(calls_seen, at_least);
+        }
+        EXPECT_EQ(wrong, 0u) << "times something was done with a lock of the library held";
+        for (uint64_t i = 0; i < std::min<uint64_t>(wrong, kMostTold); i++) {
+            std::fprintf(stderr, "%s, from\n", told[i].what);
+            backtrace_symbols_fd(told[i].stack, told[i].depth, STDERR_FILENO);
+        }
+        std::printf("%llu locks, %llu times memory, %llu calls of the driver\n", static_cast<unsigned long long>(locks_seen),
+                    static_cast<unsigned long long>(memory_seen), static_cast<unsigned long long>(calls_seen));
+    }
+};
+
+}  // namespace
+
+TEST_F(Locks, that_are_held_are_noticed) {
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    took(&mutex, reinterpret_cast<const void *>(library.begin.load()));  // as if the library had
+    EXPECT_EQ(locks_seen, 1u);
+    std::free(std::malloc(8));
+    const uint64_t seen = wrong;
+    if (driver != nullptr) on_call("cuLaunchKernel");
+    gave(&mutex);
+    delete new int;
+    watching = false;
+    EXPECT_GE(seen, 2u);
+    EXPECT_EQ(wrong, seen + (driver != nullptr));
+}
+
+TEST_F(Locks, are_not_held_while_memory_is_taken_or_given_back_or_the_driver_is_called) {
+    for (const bool manual : {false, true}) {
+        faults::Workload workload(manual, true);
+        faults::start({});
+        workload.run();
+        faults::stop();
+    }
+    expect_none(100);
+}
+
+// Where the budget is exhausted issue does work of the worker, and so does begin on the host where no slot is free.
+TEST_F(Locks, are_not_held_where_issue_and_begin_do_work_of_the_worker) {
+    const Shape shape{.layers = 2, .k = 2, .experts = 64, .rows = 512};
+    routecap_config config;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+    config.backend = backend();
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
+    routecap_memory m{};
+    m.struct_size = sizeof m;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &m));
+    for (const bool manual : {false, true}) {
+        Rig rig({.shape = shape, .slots = 2, .budget_bytes = 2 * m.page_bytes, .held = manual});
+        uint64_t accepted = 0;
+        for (int turn = 0; turn < 100; turn++) {
+            const routecap_request r = rig.open();
+            EXPECT_STATUS(ROUTECAP_OK, rig.begin(2 * m.page_rows));
+            EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+            const routecap_span span = Rig::span(r, 0, 0, 2 * m.page_rows);
+            routecap_step step = 0;
+            int32_t status = 0;
+            EXPECT_GE(routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, &status, &step, rig.stream()), 0);
+            accepted += status == ROUTECAP_OK;
+            rig.close(r);
+            if (manual && turn % 3 == 0) rig.open_gate();
+        }
+        EXPECT_GT(accepted, 0u);
+    }
+    expect_none(100);
+}
+
+TEST_F(Locks, are_not_held_while_a_release_callback_runs) {
+    static std::atomic<uint64_t> released, with_a_lock;
+    released = with_a_lock = 0;
+    const auto release = [](void *) {
+        released++;
+        with_a_lock += holds();
+    };
+    static const std::vector<uint8_t> ids = [] {
+        std::vector<uint8_t> all;
+        for (int row = 0; row < 8; row++)
+            for (uint8_t layer = 0; layer < 4; layer++) all.insert(all.end(), {1, 2});
+        return all;
+    }();
+    uint64_t lent = 0;
+    for (const bool manual : {false, true}) {
+        Rig rig({.held = manual});
+        for (int turn = 0; turn < 60; turn++) {
+            routecap_segment segment{};
+            segment.rows = 8, segment.ids = ids.data();
+            routecap_view view{};
+            view.struct_size = sizeof view;
+            view.dtype = ROUTECAP_DTYPE_U8;
+            view.layers = 4, view.k = 2, view.experts = 16, view.rows = 8;
+            view.segments = &segment, view.segment_size = sizeof segment, view.segment_count = 1;
+            routecap_routing *routing = nullptr;
+            ASSERT_STATUS(ROUTECAP_OK, routecap_routing_import(&view, 0, release, nullptr, &routing));
+            lent++;
+            const RoutingPtr owner(routing);
+            const routecap_request r = rig.open();
+            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, routing, ROUTECAP_ROWS_ALL));
+            // A row that another layer wrote meets the page, which is copied then.
+            if (turn % 2 == 0) rig.land(rig.step({{r, {1, 4, 8}}}));
+            switch (turn % 5) {
+                case 0: rig.close(r); break;
+                case 1: EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 0)); break;
+                case 2: RoutingPtr(rig.finish(r, 4)); break;
+                case 3: {
+                    routecap_routing *taken = nullptr;
+                    routecap_request_extract(rig.capturer(), r, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_TAKE, 0, &taken);
+                    routecap_routing_free(taken);
+                    break;
+                }
+                default: {
+                    routecap_request child = 0;
+                    EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, ROUTECAP_ROWS_ALL, &child));
+                    rig.close(r);
+                    rig.close(child);
+                    break;
+                }
+            }
+        }
+    }
+    EXPECT_EQ(released, lent);
+    EXPECT_EQ(with_a_lock, 0u);
+    expect_none(50);
+}
