@@ -325,7 +325,7 @@ typedef struct routecap_config {
     uint32_t struct_size;
     int32_t backend;     /* ROUTECAP_BACKEND_*. Required: 0 or less is ROUTECAP_ERR_ARGUMENT, unknown ones ROUTECAP_ERR_NO_BACKEND */
     int32_t role;        /* ROUTECAP_ROLE_* */
-    int32_t device;      /* ordinal; ignored by the host backend */
+    int32_t device;      /* ordinal, 0 or more; ignored by the host backend */
     uint32_t layers;     /* captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required */
     uint32_t k;          /* experts per token, 1..ROUTECAP_MAX_K. Required */
     uint32_t experts;    /* ids are in [0, experts), zero experts included; k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is set */
@@ -426,7 +426,11 @@ ROUTECAP_API int32_t routecap_backend_info(int32_t backend, routecap_backend *in
 ROUTECAP_API int32_t routecap_config_init(routecap_config *config, size_t struct_size);
 
 /**
- * Say how much memory a capturer of this configuration needs, without creating it. Errors as routecap_capturer_create.
+ * Say how much memory a capturer of this configuration needs, without creating it.
+ *
+ * It asks neither the driver nor a device: it can be called before a fork, and where there is no
+ * device. Errors as routecap_capturer_create, as far as configuration and build tell them:
+ * ROUTECAP_ERR_ARGUMENT, ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
  */
 ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, routecap_memory *memory);
 

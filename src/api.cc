@@ -118,6 +118,7 @@ int32_t routecap_config_memory(const routecap_config *config, routecap_memory *m
     return guard([&] {
         Config c;
         if (int32_t s = read_config(config, c); s < 0) return s;
+        if (c.backend == ROUTECAP_BACKEND_CUDA && !built_with_cuda()) return report(ROUTECAP_ERR_NO_BACKEND, "%s", backend_info(c.backend).detail);
         write_struct(memory, memory_of(c));
         return ROUTECAP_OK;
     });

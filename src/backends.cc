@@ -17,6 +17,14 @@ int32_t make_backend(const Config &config, std::unique_ptr<Backend> &backend) {
 #endif
 }
 
+bool built_with_cuda() {
+#if ROUTECAP_CUDA
+    return true;
+#else
+    return false;
+#endif
+}
+
 DeviceMemory device_memory_of(const Config &config) {
 #if ROUTECAP_CUDA
     if (config.backend == ROUTECAP_BACKEND_CUDA) return cuda_memory_of(config);

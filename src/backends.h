@@ -13,5 +13,6 @@ int32_t make_backend(const Config &config, std::unique_ptr<Backend> &backend);
 
 DeviceMemory device_memory_of(const Config &config);
 BackendInfo backend_info(int32_t backend);
+bool built_with_cuda();
 
 }  // namespace routecap

@@ -132,6 +132,7 @@ private:
     bool overlaps(const Issue &issue);
     int32_t issue_span(Issue &issue, uint32_t index);
     int32_t issue_special(Issue &issue, uint32_t index);
+    void look_again_who_shares(const Issue &issue);
     void hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end, uint64_t pages, const SpanExtra *extra);
 
     // changing.cc; with the mutex held. Those that return a status have reported it.
@@ -141,7 +142,7 @@ private:
     int32_t accept_one(const routecap_accept_item &item, Kept kept);
     int32_t finish_one(routecap_request request, uint64_t rows, Routing **routing);
     int32_t close_one(routecap_request request);
-    void cut_in_flight(Request &request, uint64_t end);
+    void cut_in_flight(Request &request, uint64_t end, bool drafts);
     int32_t refuse_many(size_t count) const;
     bool tags_vary() const { return capture_->tags_vary.load(std::memory_order_relaxed); }
     template <class Item, class One>

@@ -120,10 +120,12 @@ int32_t Capturer::accept(routecap_request request, routecap_step step, const uin
     return ROUTECAP_OK;
 }
 
-// Rows at and after `end` of steps in flight will be dropped when they land, but for those that a child is to have.
-void Capturer::cut_in_flight(Request &request, uint64_t end) {
+// Rows at and after `end` of steps in flight will be dropped when they land, but for those that a child is to have; and drafts too, unless they end
+// with the request anyway.
+void Capturer::cut_in_flight(Request &request, uint64_t end, bool drafts) {
     const bool lending = request.lending();
     request.for_each_in_flight(capture_->steps, [&](StepSpan &span, uint64_t step) {
+        if (!drafts && span.speculative != 0) return;
         const uint64_t from = lending && step <= request.lending_step ? std::max(end, request.lending_end) : end;
         std::atomic_ref cut(span.cut);
         if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
@@ -143,7 +145,7 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
         const uint64_t pages = request->pages.remove(first_page, UINT64_MAX, nodes);
-        cut_in_flight(*request, rows);
+        cut_in_flight(*request, rows, true);
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next) draft->cut = std::min(draft->cut, rows);
         request->cut_notes(rows, nodes);
         request->length = std::min(request->length, rows);
@@ -220,18 +222,35 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
     if (rows > routing_end) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) are beyond the routing", ull(routing_end), ull(rows));
     routing->retain();
     RoutingPtr held(routing);
+    // What it has, as far as that is known: rows next to one another.
+    std::vector<Intervals::Interval> present;
+    for (const Segment &segment : pending ? std::span<const Segment>() : routing->segments()) {
+        if (!segment.page || segment.first >= rows) continue;
+        const uint64_t end = std::min(segment.end(), rows);
+        if (!present.empty() && present.back().end == segment.first)
+            present.back().end = end;
+        else
+            present.push_back({segment.first, end});
+    }
     {
-        const auto lock = lock_with({.entries = 1, .nodes = 1});
+        const auto lock = lock_with({.entries = 1, .nodes = present.size()});
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
         const uint64_t first = pending ? 0 : std::min(routing->first(), rows), page_rows = config_.shape->page_rows;
         if (first >= rows) return ROUTECAP_OK;
-        request->pages.add((first + page_rows - 1) / page_rows, rows / page_rows, capture_->filing.nodes);  // shared as a whole
+        for (const Intervals::Interval &i : present) {
+            request->pages.add((i.begin + page_rows - 1) / page_rows, i.end / page_rows, capture_->filing.nodes);  // shared as a whole
+            request->share(i.begin, i.end);
+            request->mixed_end = std::max(request->mixed_end, (i.end + page_rows - 1) / page_rows);
+        }
         request->length = std::max(request->length, rows);
-        if (pending) request->inherited_after = std::max(request->inherited_after, routing->after());
+        if (pending) {
+            request->inherited_after = std::max(request->inherited_after, routing->after());
+            request->share(first, rows);
+            request->mixed_end = std::max(request->mixed_end, (rows + page_rows - 1) / page_rows);
+        }
+        request->changed |= !request->pages.simple();
         request->operate(first, rows);
-        request->share(first, rows);
-        request->mixed_end = std::max(request->mixed_end, (rows + page_rows - 1) / page_rows);
         capture_->filing.log.append(request->after(), Attach{request->rows(), std::move(held), rows});
     }
     capture_->filing.wake();
@@ -247,7 +266,7 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     if (rows != ROUTECAP_ROWS_ALL && rows > ROUTECAP_MAX_POSITION) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
     const bool all = rows == ROUTECAP_ROWS_ALL;
     const uint64_t length = request->length, expected = all ? request->length_now(capture_->steps) : rows, after = request->after();
-    if (!all && rows < request->issued_end()) cut_in_flight(*request, rows);
+    if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, false);
     *routing = &request->captured->routing;
     (*routing)->expect(after, expected);
     MissingNote *missing = request->changed ? std::exchange(request->missing, nullptr) : nullptr;
@@ -271,7 +290,7 @@ int32_t Capturer::close_one(routecap_request handle) {
     Request *request = nullptr;
     if (int32_t s = find(handle, &request); s < 0) return s;
     const bool alone = request->settled();
-    cut_in_flight(*request, 0);
+    cut_in_flight(*request, 0, true);
     capture_->filing.log.append(request->after(), Close{std::move(request->captured), alone});
     capture_->requests.close(*request, capture_->filing.nodes);
     return ROUTECAP_OK;

@@ -27,6 +27,7 @@ int32_t read_config(const routecap_config *config, Config &out) {
     if (c.backend <= 0) return report(ROUTECAP_ERR_ARGUMENT, "config.backend is %d: it was not set", c.backend);
     if (c.backend != ROUTECAP_BACKEND_HOST && c.backend != ROUTECAP_BACKEND_CUDA)
         return report(ROUTECAP_ERR_NO_BACKEND, "config.backend is %d, which this library does not know", c.backend);
+    if (c.backend == ROUTECAP_BACKEND_CUDA && c.device < 0) return report(ROUTECAP_ERR_ARGUMENT, "config.device is %d", c.device);
     if ((c.flags & ~kFlags) != 0 || c.reserved != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u and config.reserved %u", c.flags, c.reserved);
     const ShapeSource shape{c.layers, c.k, c.experts, c.id_space, c.layer_map, c.layer_experts, c.layer_provenance};

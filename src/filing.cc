@@ -235,7 +235,7 @@ bool Filing::apply(LogEntry &entry) {
                     constexpr uint32_t kPatience = 100;  // at the capturer's end, which must not wait for memory for ever
                     if (!stop_.load(std::memory_order_relaxed) || ++refused_at_end_ < kPatience) return false;
                 }
-                count_settled(rows.reject_drafts());
+                count_settled(rows.drop_drafts(UINT64_MAX));
                 rows.clear();
                 while (what.missing != nullptr) {
                     MissingNote *note = std::exchange(what.missing, what.missing->next);
@@ -244,7 +244,7 @@ bool Filing::apply(LogEntry &entry) {
                 what.captured->routing.fill(0, end, std::move(segments));
             } else if constexpr (std::is_same_v<What, Close>) {
                 RowStore &rows = what.captured->rows;
-                count_settled(rows.reject_drafts());
+                count_settled(rows.drop_drafts(0));
                 rows.clear();
             }
             return true;

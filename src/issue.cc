@@ -78,8 +78,10 @@ struct Capturer::Issue {
         } else {
             m.pages = request.pages.absent(first_page, end_page);
             const uint64_t shared_first = std::max(span.position, request.shared_first), shared_end = std::min(end, request.shared_end);
-            if (request.changed && shared_first < shared_end)
-                m.purse.pages = static_cast<uint32_t>(page_of(shared_end - 1) + 1 - page_of(shared_first));
+            if (request.changed && shared_first < shared_end) {
+                const uint64_t from = page_of(shared_first), to = page_of(shared_end - 1) + 1;
+                m.purse.pages = static_cast<uint32_t>(to - from - request.pages.absent(from, to));
+            }
         }
         m.bytes = m.pages * pool.page_bytes() + m.purse.bytes(pool.page_bytes(), PagePool::tag_bytes(shape.page_rows));
         if ((span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0) m.bytes += PagePool::page_bytes(shape, span.rows);
@@ -178,6 +180,28 @@ bool Capturer::overlaps(const Issue &issue) {
         end = span.position + span.rows;
     }
     return false;
+}
+
+// Without the mutex, where memory is short: rows that were shared may have become the requests' own again, so that no copy needs to be paid for.
+void Capturer::look_again_who_shares(const Issue &issue) {
+    for (size_t i = 0; i < issue.count; i++) {
+        CapturedPtr captured;
+        uint64_t first = 0, end = 0;
+        {
+            std::lock_guard lock(capture_->mutex);
+            Request *request = capture_->requests.find(issue.span(i).request);
+            if (request == nullptr || !request->changed || request->shared_first >= request->shared_end || !request->settled()) continue;
+            first = request->shared_first, end = request->shared_end;
+            request->captured->routing.retain();
+            captured.reset(request->captured.get());
+        }
+        std::lock_guard store_lock(captured->rows.mutex);  // nothing can be shared meanwhile
+        const auto [shared_first, shared_end] = captured->rows.shared_bounds(first, end);
+        std::lock_guard lock(capture_->mutex);
+        Request *request = capture_->requests.find(issue.span(i).request);
+        if (request == nullptr || !request->settled() || request->shared_first != first || request->shared_end != end) continue;
+        request->shared_first = shared_first, request->shared_end = shared_end;
+    }
 }
 
 // Hands one span to its request, and to the step unless that is lost. Returns the span's status.
@@ -330,6 +354,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         if (reclaimed) break;  // what fits is accepted
         lock.unlock();
         filing.reclaim();
+        look_again_who_shares(issue);
         lock.lock();
     }
 

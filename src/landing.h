@@ -40,18 +40,28 @@ public:
     // What whoever waits does for the work's progress, for the capturer's life: the work itself, where there is no worker thread, which it then says;
     // otherwise it calls that thread.
     void set_progress(std::function<bool()> progress) {
-        std::lock_guard lock(progress_mutex_);
+        std::unique_lock lock(progress_mutex_);
+        unused_.wait(lock, [this] { return users_ == 0; });
         progress_ = std::move(progress);
     }
     bool progress() {
+        {
+            std::lock_guard lock(progress_mutex_);
+            if (!progress_) return false;
+            users_++;
+        }
+        const bool worked = progress_();
         std::lock_guard lock(progress_mutex_);
-        return progress_ && progress_();
+        if (--users_ == 0) unused_.notify_all();
+        return worked;
     }
 
 private:
     std::mutex mutex_;  // guards nothing but the moment between ready() and the wait
     std::condition_variable landed_;
-    std::mutex progress_mutex_;  // guards progress_; held while it runs, so that it is not taken away meanwhile
+    std::mutex progress_mutex_;  // guards what follows; progress_ is not replaced while somebody runs it
+    std::condition_variable unused_;
+    uint32_t users_ = 0;
     std::function<bool()> progress_;
 };
 

@@ -138,7 +138,8 @@ int32_t Capturer::collect(Reading &reading) {
             if (!promise_again(*request, reading.store, range, {}))
                 return report(ROUTECAP_ERR_NO_MEMORY, "sharing rows [%llu,%llu), which drafts name too, needs more than the budget has", ull(range.first),
                               ull(range.end()));
-            request->share(range.first, range.end());
+            const auto [seen_first, seen_end] = reading.store.bounds(range.first, range.end());
+            request->share(seen_first, seen_end);
         }
     }
     reading.segments.clear();
@@ -177,7 +178,8 @@ int32_t Capturer::take(Reading &reading) {
         if (nodes > capture_->filing.nodes.free()) return reading.nodes = nodes, ROUTECAP_PENDING;
         if (!promise_again(*request, reading.store, range, plan))
             return report(ROUTECAP_ERR_NO_MEMORY, "taking rows [%llu,%llu) needs a page more than the budget has", ull(range.first), ull(range.end()));
-        request->share(range.first, range.end());
+        const auto [seen_first, seen_end] = reading.store.bounds(range.first, range.end());
+        request->share(seen_first, seen_end);
     }
     reading.store.take(range.first, range.end(), reading.segments, reading.split);
     return ROUTECAP_OK;
@@ -250,7 +252,7 @@ void Capturer::note_taken(const Reading &reading) noexcept try {
             continue;
         }
         for (uint64_t r = 0; r < segment.rows; r++)
-            if (config_.shape->row_reason(segment.ids(r), segment.validity(r)) != ROUTECAP_MISSING_ABSENT) add(segment.first + r, 1);
+            if (config_.shape->row_reason(segment.ids(r), segment.validity(r)) == 0) add(segment.first + r, 1);
     }
     if (taken.empty()) return;
     const auto lock = lock_with({.nodes = taken.size()});

@@ -30,11 +30,11 @@ RowStore::Supply::~Supply() {
     store.give_back(purse);
 }
 
-// With the store's mutex. Of the purse, then of what was promised, then of the budget.
-RowStore::Supply::Need RowStore::Supply::pay(bool page, bool tags_, bool entry) {
+// With the store's mutex: of what was promised for a page that is added, of the purse for one that is copied, then of the other, then of the budget.
+RowStore::Supply::Need RowStore::Supply::pay(Page page, bool tags_, bool entry) {
     const Shape &shape = *store.shape_;
-    if (page && !page_paid) {
-        page_promised = purse.pages == 0 && promised && store.promised_pages_ > 0;
+    if (page != Page::none && !page_paid) {
+        page_promised = promised && store.promised_pages_ > 0 && (page == Page::added || purse.pages == 0);
         if (page_promised)
             store.promised_pages_--;
         else if (purse.pages > 0)
@@ -55,7 +55,7 @@ RowStore::Supply::Need RowStore::Supply::pay(bool page, bool tags_, bool entry) 
         for (Entry &e : store.entries_) room.push_back(std::move(e));
         store.entries_.swap(room);
     }
-    return (page && blank == nullptr) || (tags_ && tags == nullptr) ? Need::memory : Need::nothing;
+    return (page != Page::none && blank == nullptr) || (tags_ && tags == nullptr) ? Need::memory : Need::nothing;
 }
 
 // Without the store's mutex: what was paid for, and room for a longer table. What the last page's rows left is freed.
@@ -127,7 +127,7 @@ Filed RowStore::file(uint64_t position, RowSource source, uint64_t rows, uint64_
 // Pays for what filing rows into one page will need.
 RowStore::Supply::Need RowStore::prepare(Entries::iterator entry, uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
                                          Policy policy, Supply &supply) {
-    if (entry == entries_.end() || entry->index != index) return supply.pay(true, false, true);
+    if (entry == entries_.end() || entry->index != index) return supply.pay(Supply::Page::added, false, true);
     const uint64_t end = position + rows;
     const uint64_t inside = std::clamp(entry->first, position, end), after = std::clamp(entry->end, inside, end);
     const bool empty = entry->first == entry->end;
@@ -143,7 +143,7 @@ RowStore::Supply::Need RowStore::prepare(Entries::iterator entry, uint64_t index
     const bool tagged = entry->page->tags.load(std::memory_order_relaxed) != nullptr;
     const bool tags = copies ? tagged || (whole && entry->page->tag_of(0) != tag && !empty) : whole && needs_tags(*entry, tag);
     if (!copies && !tags) return Supply::Need::nothing;
-    return supply.pay(copies, tags, false);
+    return supply.pay(copies ? Supply::Page::copied : Supply::Page::none, tags, false);
 }
 
 void RowStore::file_in_page(Entries::iterator entry, uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy,
@@ -303,12 +303,12 @@ Filed RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t k
     return filed;
 }
 
-Filed RowStore::reject_drafts() {
+Filed RowStore::drop_drafts(uint64_t end) {
     Filed filed;
     for (Draft &draft : drafts_) {
         for (uint64_t position : draft.positions) {
-            filed.rejected += position < kCut;
-            filed.late += position == kCut;
+            if (position == kDropped) continue;
+            (position < std::min(end, kCut) ? filed.rejected : filed.late)++;
         }
         give_back(draft.purse);
     }
@@ -454,7 +454,7 @@ Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
                 std::lock_guard lock(mutex);
                 const auto entry = at_or_after(index);
                 shared = (entry == entries_.end() || entry->index != index) && segment.page_row <= segment.first;
-                if (shared && (need = supply.pay(false, false, true)) == Supply::Need::nothing)
+                if (shared && (need = supply.pay(Supply::Page::none, false, true)) == Supply::Need::nothing)
                     entries_.insert(at_or_after(index), {index, segment.first - segment.page_row, position, position + n, segment.page, false, 0, 0,
                                                          segment.complete ? shape_->page_rows : 0});
             }
@@ -515,6 +515,30 @@ size_t RowStore::count(uint64_t first, uint64_t end) {
     size_t n = 0;
     for (auto entry = at_or_after(first / shape_->page_rows); entry != entries_.end() && entry->first < end; ++entry) n++;
     return n;
+}
+
+std::pair<uint64_t, uint64_t> RowStore::bounds(uint64_t first, uint64_t end) {
+    const auto begin = at_or_after(first / shape_->page_rows);
+    if (begin == entries_.end() || begin->first >= end) return {end, end};
+    auto last = std::lower_bound(begin, entries_.end(), (end - 1) / shape_->page_rows + 1, [](const Entry &e, uint64_t i) { return e.index < i; }) - 1;
+    return {std::max(first, begin->first), std::min(end, last->end)};
+}
+
+std::pair<uint64_t, uint64_t> RowStore::shared_bounds(uint64_t first, uint64_t end) {
+    uint64_t from = end, to = first, index = first / shape_->page_rows;
+    const auto add = [&](uint64_t a, uint64_t b) { from = std::min(from, std::max(first, a)), to = std::max(to, std::min(end, b)); };
+    for (auto entry = at_or_after(index); index * shape_->page_rows < end; index++) {
+        if (entry == entries_.end() || entry->index != index) {
+            add(index * shape_->page_rows, (index + 1) * shape_->page_rows);
+            continue;
+        }
+        if (!entry->own)
+            add(entry->first, entry->end);
+        else if (!entry->page.unique())
+            add(entry->lent_first, entry->lent_end);
+        ++entry;
+    }
+    return {from, to};
 }
 
 void RowStore::share(uint64_t first, uint64_t end, std::vector<Segment> &segments) noexcept {

@@ -124,7 +124,8 @@ public:
 
     // Files the kept drafts of a step and rejects the others. `kept` are ascending indices; without them the first keep_first are kept.
     Filed settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first);
-    Filed reject_drafts();
+    // Ends all others: those at and after `end` are late, as those that were cut are, and the rest is rejected.
+    Filed drop_drafts(uint64_t end);
 
     // Rows at and after `end` are gone. Returns how many pages went with them.
     uint64_t drop(uint64_t end);
@@ -153,8 +154,11 @@ public:
 
     // ---- Reading, with `mutex`. Nothing is allocated: the caller brings a vector with room.
 
-    // How many segments the rows of [first, end) are at most, and these.
+    // How many segments the rows of [first, end) are at most, and these; the first of these rows, and one past the last.
     size_t count(uint64_t first, uint64_t end);
+    std::pair<uint64_t, uint64_t> bounds(uint64_t first, uint64_t end);
+    // The bounds of those of them that others may see, or that lie in pages that others own or that are not there.
+    std::pair<uint64_t, uint64_t> shared_bounds(uint64_t first, uint64_t end);
     void share(uint64_t first, uint64_t end, std::vector<Segment> &segments) noexcept;
     // What is known of rows that are not there.
     std::shared_ptr<const MissingRows> missing() const { return missing_; }
@@ -222,7 +226,8 @@ private:
         ~Supply();
         // What is short, and whether it could be paid for.
         enum class Need { nothing, memory, refused };
-        Need pay(bool page, bool tags, bool entry);
+        enum class Page { none, added, copied };
+        Need pay(Page page, bool tags, bool entry);
         bool fetch();
         PageRef take_page();
     };
