@@ -188,7 +188,7 @@ TEST(Steps, snapshot_made_by_issue) {
 
 TEST(Steps, one_of_many_spans_is_lost_and_no_other) {
     constexpr uint32_t n = 32;
-    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = n}, .slots = 1, .held = true});
+    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = n}, .slots = 1, .flags = ROUTECAP_CONFIG_MAY_LOSE, .held = true});
     routecap_request r[n];
     ASSERT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr, r, n));
     std::vector<routecap_span> first, lost;
@@ -199,6 +199,27 @@ TEST(Steps, one_of_many_spans_is_lost_and_no_other) {
     rig.issue(lost, ROUTECAP_LOST);
     rig.open_gate();
     for (uint32_t i = 0; i < n; i++) rig.expect(r[i], 0, {routed_row(rig.shape(), 1, i), Row(2)});
+}
+
+// Where all slots hold steps begin files the oldest, and only that one, whether or not there is a worker.
+TEST(Steps, none_is_lost_on_the_host) {
+    if (on_cuda()) GTEST_SKIP() << "on the host backend only";
+    for (const uint32_t slots : {1u, 2u, 4u})
+        for (const bool manual : {true, false}) {
+            Rig rig({.slots = slots, .held = manual});
+            const routecap_request r = rig.open();
+            for (uint64_t i = 0; i < 200; i++) {
+                rig.run({{1, i, 1}});
+                if (manual) {
+                    EXPECT_EQ(rig.stats().steps_landed, i < slots ? 0 : i + 1 - slots);
+                }
+                const routecap_span span = Rig::span(r, i, 0, 1);
+                ASSERT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, nullptr, nullptr));
+            }
+            rig.open_gate();
+            rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 200));
+            EXPECT_EQ(rig.stats().steps_lost, 0u);
+        }
 }
 
 TEST(Steps, tickets_are_numbered) {
@@ -368,7 +389,7 @@ TEST(Interplay, rows_cut_by_truncate_are_not_read_again) {
 }
 
 TEST(Interplay, rows_cut_by_truncate_are_not_read_again_after_a_lost_step) {
-    Rig rig({.slots = 1, .held = true});
+    Rig rig({.slots = 1, .flags = ROUTECAP_CONFIG_MAY_LOSE, .held = true});
     const routecap_request r = rig.open(), other = rig.open();
     rig.step({{r, {1, 0, 20}}});
     rig.open_gate();
@@ -481,7 +502,7 @@ TEST(Interplay, positions_are_read_no_further_than_needed) {
 
 // What became of a step is known as long as any older one is in flight, and a step that landed stays landed.
 TEST(Steps, landed_steps_stay_landed_behind_one_in_flight) {
-    Rig rig({.slots = 1, .held = true});
+    Rig rig({.slots = 1, .flags = ROUTECAP_CONFIG_MAY_LOSE, .held = true});
     const routecap_request r = rig.open();
     const routecap_step slow = rig.step({{r, {1, 0, 1}}});
     routecap_step first = 0;

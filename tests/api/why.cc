@@ -71,13 +71,14 @@ void expect_reasons(const routecap_routing *routing, const Reasons &expected) {
 }
 
 // And so does a request, read in every way that leaves it as it is.
-void expect_reasons(const Rig &rig, routecap_request request, const Reasons &expected) {
+void expect_reasons(const Rig &rig, routecap_request request, const Reasons &expected, bool copies = true) {
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
     std::vector<routecap_missing> blocks(1000);
     EXPECT_GE(routecap_request_coverage(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, &coverage, blocks.data(), sizeof blocks[0], blocks.size()), 0);
     EXPECT_EQ(by_blocks(coverage, blocks), expected);
     for (const int32_t mode : {ROUTECAP_EXTRACT_SHARE, ROUTECAP_EXTRACT_COPY}) {
+        if (mode == ROUTECAP_EXTRACT_COPY && !copies) continue;
         routecap_routing *routing = nullptr;
         ASSERT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, mode, 0, &routing), 0) << routecap_last_error();
         expect_reasons(RoutingPtr(routing).get(), expected);
@@ -224,6 +225,18 @@ TEST_F(Why, rows_taken_from_the_middle_are_taken) {
     expect_reasons(rig, r, {0, 0, kTaken, kTaken, 0, 0});
 }
 
+// A copy is one array, in which rows that are not there have a place. They are not there all the same.
+TEST_F(Why, rows_that_are_not_there_cannot_be_taken_from_a_copy) {
+    const routecap_request r = with_lost_rows(), other = rig.open();
+    const RoutingPtr copy(rig.extract(r, 0, 5, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_COPY));
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), other, copy.get(), ROUTECAP_ROWS_ALL));
+    rig.open_gate();
+    expect_reasons(rig, other, {0, kLost, kLost, kLost, 0});
+    const RoutingPtr taken(rig.extract(other, 0, 5, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
+    expect_reasons(taken.get(), {0, kLost, kLost, kLost, 0});
+    expect_reasons(rig, other, {kTaken, kLost, kLost, kLost, kTaken});
+}
+
 // Of two reasons the one that stands first in the header's list stays, whichever was there first.
 TEST_F(Why, attach_brings_why) {
     const routecap_request r = with_lost_rows(), other = rig.open();
@@ -329,15 +342,15 @@ TEST_F(WhyRefused, rows_that_issue_refuses_are_refused) {
     step(r, rows - 2, 2, ROUTECAP_OK);
     step(r, rows, 3, ROUTECAP_PARTIAL);
     const Reasons tail{0, 0, kRefused, kRefused, kRefused};
-    expect_reasons(rig, r, Reasons(rows - 2, kAbsent) + tail);
+    expect_reasons(rig, r, Reasons(rows - 2, kAbsent) + tail, false);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, rows + 1));
     rig.open_gate();
-    expect_reasons(rig, r, Reasons(rows - 2, kAbsent) + Reasons{0, 0, kRefused});
+    expect_reasons(rig, r, Reasons(rows - 2, kAbsent) + Reasons{0, 0, kRefused}, false);
 
     // Once there is memory they can be there.
     RoutingPtr(rig.extract(r, 0, rows, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
     step(r, rows, 1, ROUTECAP_OK);
-    expect_reasons(rig, r, Reasons(rows - 2, kAbsent) + Reasons{kTaken, kTaken, 0});
+    expect_reasons(rig, r, Reasons(rows - 2, kAbsent) + Reasons{kTaken, kTaken, 0}, false);
     const RoutingPtr finished(rig.finish(r, rows + 2));
     rig.open_gate();
     expect_reasons(finished.get(), Reasons(rows - 2, kAbsent) + Reasons{kTaken, kTaken, 0, kAbsent});
@@ -349,7 +362,7 @@ TEST_F(WhyRefused, drafts_that_issue_refuses_are_refused_once_they_are_accepted)
     step(r, rows, 4, ROUTECAP_PARTIAL, ROUTECAP_SPAN_SPECULATIVE);
     rig.expect_length(r, rows);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, last, nullptr, 2));
-    expect_reasons(rig, r, Reasons(rows, 0) + Reasons{kRefused, kRefused});
+    expect_reasons(rig, r, Reasons(rows, 0) + Reasons{kRefused, kRefused}, false);
 }
 
 // ---- What a row is counted as --------------------------------------------------------------

@@ -333,6 +333,54 @@ TEST(Release, a_callback_that_blocks_holds_up_its_own_thread_alone) {
         }
 }
 
+// The three calls that may have work of the worker to do: where it hangs in a callback they do without it.
+TEST(Release, a_callback_that_blocks_holds_up_neither_begin_nor_issue_nor_progress) {
+    for (const Frees &frees : kFrees)
+        for (const bool manual : {false, true}) {
+            SCOPED_TRACE(std::string(frees.name) + (manual ? ", without a worker" : ""));
+            routecap_config config;
+            ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+            config.backend = backend();
+            const Shape shape;
+            config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
+            routecap_memory memory{};
+            memory.struct_size = sizeof memory;
+            ASSERT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
+            Rig rig({.slots = 1, .budget_bytes = 2 * memory.page_bytes, .held = manual});
+            Gate gate;
+            Lent lent(rig, Gate::release, &gate);
+            const routecap_request r = rig.open();
+            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, lent.routing(), ROUTECAP_ROWS_ALL));
+            rig.open_gate();
+            rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
+            lent.free();
+            std::thread freeing([&] {
+                frees.call(rig, r);
+                if (manual) {
+                    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
+                }
+            });
+            EXPECT_TRUE(gate.wait_until_reached()) << "the memory was not released";
+            std::atomic<int> turn{0};
+            auto engine = std::async(std::launch::async, [&] {
+                for (; turn < 6; turn++) {  // more pages than there are, of requests that have ended
+                    const routecap_request other = rig.open();
+                    EXPECT_STATUS(ROUTECAP_OK, rig.begin(1));
+                    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+                    const routecap_span span = Rig::span(other, 0, 0, 1);
+                    EXPECT_GE(routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, nullptr, rig.stream()), 0);
+                    rig.close(other);
+                    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
+                }
+            });
+            EXPECT_EQ(engine.wait_for(kPatience), std::future_status::ready) << "turn " << turn << " is held up";
+            gate.let_go();
+            engine.get();
+            freeing.join();
+            ASSERT_FALSE(HasFailure());
+        }
+}
+
 TEST(Release, a_callback_that_blocks_in_free_holds_up_its_own_thread_alone) {
     Rig rig({.slots = 8});
     Others others(rig);

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -45,42 +46,49 @@ AddressRange library;  // the code of libroutecap
 
 // The library's locks that this thread holds. Nothing here allocates.
 constexpr size_t kMostHeld = 16;
-thread_local std::array<const void *, kMostHeld> held{};
+struct Held {
+    const void *lock = nullptr, *by = nullptr;  // and where it was taken
+};
+thread_local std::array<Held, kMostHeld> held{};
 thread_local bool looking = false;  // what the watch does itself is nothing to it
 
 std::atomic<bool> watching{false};
 std::atomic<uint64_t> locks_seen{0}, memory_seen{0}, calls_seen{0}, wrong{0};
 const fake_cuda *driver = nullptr;
 
-constexpr int kDepth = 24, kMostTold = 6;
+// Where it happened: each place once.
+constexpr int kDepth = 16, kMostTold = 12;
 struct Told {
     const char *what;
     void *stack[kDepth];
     int depth;
+    void *locks[kMostHeld];  // where those that are held were taken
+    int count;
+    bool operator==(const Told &) const = default;
 };
 std::array<Told, kMostTold> told{};
+std::atomic<uint32_t> places{0};
+std::atomic_flag telling;
 
 bool holds() {
-    for (const void *each : held)
-        if (each != nullptr) return true;
-    return false;
+    return std::any_of(held.begin(), held.end(), [](const Held &each) { return each.lock != nullptr; });
 }
 
 void took(const void *lock, const void *caller) {
     if (!library.has(caller)) return;
     locks_seen++;
-    for (const void *&each : held)
-        if (each == nullptr) {
-            each = lock;
+    for (Held &each : held)
+        if (each.lock == nullptr) {
+            each = {lock, caller};
             return;
         }
     std::abort();
 }
 // By whomever: the last thing a function does may be a jump to this.
 void gave(const void *lock) {
-    for (const void *&each : held)
-        if (each == lock) {
-            each = nullptr;
+    for (Held &each : held)
+        if (each.lock == lock) {
+            each = {};
             return;
         }
 }
@@ -89,7 +97,15 @@ void gave(const void *lock) {
 void does(const char *what) {
     if (!watching.load(std::memory_order_relaxed) || !holds()) return;
     const bool before = std::exchange(looking, true);
-    if (const uint64_t n = wrong.fetch_add(1); n < kMostTold) told[n].what = what, told[n].depth = backtrace(told[n].stack, kDepth);
+    Told now{what, {}, 0, {}, 0};
+    for (const Held &each : held)
+        if (each.lock != nullptr) now.locks[now.count++] = const_cast<void *>(each.by);
+    now.depth = backtrace(now.stack, kDepth);
+    while (telling.test_and_set()) {}
+    const auto end = told.begin() + places;
+    if (places < kMostTold && std::find(told.begin(), end, now) == end) told[places++] = now;
+    telling.clear();
+    wrong++;
     looking = before;
 }
 void memory(const char *what) {
@@ -202,7 +218,7 @@ protected:
         void *nothing[1];
         backtrace(nothing, 1);  // loads what it needs
         if (driver != nullptr) driver->watch(on_call);
-        locks_seen = memory_seen = calls_seen = wrong = 0;
+        locks_seen = memory_seen = calls_seen = wrong = places = 0;
         watching = true;
     }
     void TearDown() override {
@@ -222,9 +238,11 @@ protected:
             EXPECT_GT(calls_seen, at_least);
         }
         EXPECT_EQ(wrong, 0u) << "times something was done with a lock of the library held";
-        for (uint64_t i = 0; i < std::min<uint64_t>(wrong, kMostTold); i++) {
+        for (uint32_t i = 0; i < places; i++) {
             std::fprintf(stderr, "%s, from\n", told[i].what);
             backtrace_symbols_fd(told[i].stack, told[i].depth, STDERR_FILENO);
+            std::fprintf(stderr, "with what was taken at\n");
+            backtrace_symbols_fd(told[i].locks, told[i].count, STDERR_FILENO);
         }
         std::printf("%llu locks, %llu times memory, %llu calls of the driver\n", static_cast<unsigned long long>(locks_seen),
                     static_cast<unsigned long long>(memory_seen), static_cast<unsigned long long>(calls_seen));
@@ -293,6 +311,7 @@ TEST_F(Locks, are_not_held_while_a_release_callback_runs) {
     const auto release = [](void *) {
         released++;
         with_a_lock += holds();
+        does("a release callback");
     };
     static const std::vector<uint8_t> ids = [] {
         std::vector<uint8_t> all;

@@ -21,10 +21,10 @@ TEST(Scenario, F24_next_step_during_the_copy) {
     EXPECT_EQ(rig.stats().rows_overlapped, 0u);
 }
 
-// A call that waits for the device stalls the engine. On the host: while nothing can land, every call of the forward path still returns, as many
-// steps as there are slots are kept, and those beyond are lost, visibly.
+// A call that waits for the device stalls the engine. While nothing can land, every call of the forward path still returns, as many steps as there are
+// slots are kept, and those beyond are lost, visibly.
 TEST(Scenario, F25_no_call_waits_for_landing) {
-    Rig rig({.shape = {.layers = 8, .rows = 64}, .slots = 3, .held = true});
+    Rig rig({.shape = {.layers = 8, .rows = 64}, .slots = 3, .flags = ROUTECAP_CONFIG_MAY_LOSE, .held = true});
     const routecap_request r = rig.open();
     std::vector<routecap_step> steps;
     for (uint64_t i = 0; i < 3; i++) steps.push_back(rig.step({{r, {1, 5 * i, 5}}}));
@@ -52,7 +52,7 @@ TEST(Scenario, F25_no_call_waits_for_landing) {
 
 // Drafts of a lost step are accepted like others: they count, and are missing.
 TEST(Scenario, F25_drafts_of_a_lost_step) {
-    Rig rig({.slots = 1, .held = true});
+    Rig rig({.slots = 1, .flags = ROUTECAP_CONFIG_MAY_LOSE, .held = true});
     const routecap_request r = rig.open();
     rig.step({{r, {1, 0, 4}}});
     rig.run({{1, 4, 4}});
