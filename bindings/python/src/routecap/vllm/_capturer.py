@@ -20,7 +20,7 @@ from ._forward import Forward
 from ._options import get_options
 from ._requests import Requests, RequestState
 from ._results import PendingRoutedExperts, to_array
-from ._spans import BatchSpans, runs
+from ._spans import BatchSpans, bounds, runs
 from ._stops import StopRule
 
 if TYPE_CHECKING:
@@ -215,6 +215,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self.host_cache.add_source(self)
         self._requests = Requests(self.capturer, options.keep_ended, options.preempted == "keep")
         self._spans = BatchSpans(max_model_len)
+        self._engine_requests: Mapping[str, Any] = {}  # as the last `extract` was given them
         self._look_at_step = 0
         self._found: list[str] = []
 
@@ -241,10 +242,13 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if not counts:
             return
         handles = self._requests.handles(req_ids)
-        if self._on_gpu and not positions.is_cuda:
-            self._issue(runs(handles, np.array(counts, np.uint32), positions.numpy(), self.max_model_len), None)
-        else:
-            self._issue(self._spans.fill(handles, counts), positions)
+        known = None if positions.is_cuda else positions.numpy()
+        if self._on_gpu and known is not None:
+            self._issue_known(handles, counts, known)
+            return
+        spans = self._spans.fill(handles, counts)
+        self._expect(counts, known, self._spans.several)
+        self._issue(spans, positions)
 
     def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
         if self.host_cache is None:
@@ -252,8 +256,28 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         req_ids = [req_id for req_id, count in num_scheduled_tokens.items() if count]
         if not req_ids:
             return
-        rows = np.array([num_scheduled_tokens[req_id] for req_id in req_ids], np.uint32)
-        self._issue(runs(self._requests.handles(req_ids), rows, positions.numpy(), self.max_model_len), None)
+        counts = tuple(num_scheduled_tokens[req_id] for req_id in req_ids)
+        self._issue_known(self._requests.handles(req_ids), counts, positions.numpy())
+
+    def _issue_known(
+        self,
+        handles: NDArray[np.uint64],
+        counts: tuple[int, ...],
+        positions: NDArray[np.integer[Any]],
+    ) -> None:
+        spans = runs(handles, np.array(counts, np.uint32), positions, self.max_model_len)
+        self._expect(counts, positions, sum(counts) > len(counts))
+        self._issue(spans, None)
+
+    def _expect(
+        self, counts: tuple[int, ...], positions: NDArray[np.integer[Any]] | None, several: bool
+    ) -> None:
+        if several or self._requests.unsettled:
+            known = None if positions is None else bounds(counts, positions, self.max_model_len)
+            self._requests.expect(counts, known, self._start_of)
+
+    def _start_of(self, req_id: str) -> int | None:
+        return getattr(self._engine_requests.get(req_id), "num_computed_tokens", None)
 
     def _issue(self, spans: NDArray[np.void], positions: torch.Tensor | None) -> None:
         snapshot = routecap.Snapshot.TAKEN if self.forward.delimited else routecap.Snapshot.MAKE
@@ -300,23 +324,50 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self, req_ids: Sequence[str], requests: Mapping[str, Any], req_id_to_index: Mapping[str, int], num_tokens_no_spec: Any, max_model_len: int
     ) -> dict[str, Any] | None:
         live = self._requests.live
+        self._engine_requests = requests
         ends: list[tuple[str, RequestState, int]] = []
         for req_id in req_ids:
             state, request = live.get(req_id), requests.get(req_id)
             if state is None or not state.handle or request is None or not (outputs := request.output_token_ids):
                 continue
-            if (rule := state.rule) is None:
-                if request.sampling_params is None:
+            # As in nearly every step: one token has come, and is no end.
+            count, rule = len(outputs), state.rule
+            if rule is not None and not state.rows and state.seen == count - 1:
+                end = rule.prompt_tokens + count - 1
+                if end == state.end + 1 and rule.goes_on(count, outputs[-1]):
+                    state.end, state.seen = end, count
                     continue
-                prompt = _prompt_tokens(request, req_id_to_index.get(req_id), num_tokens_no_spec)
-                rule = state.rule = StopRule(request.sampling_params, prompt, max_model_len)
-            end, state.seen = rule.check(outputs, state.seen)
-            if end is not None:
-                ends.append((req_id, state, rule.prompt_tokens + end - 1))  # the last token was never input
+            if request.sampling_params is None:
+                continue
+            prompt = _prompt_tokens(request, req_id_to_index.get(req_id), num_tokens_no_spec)
+            rows = self._end_of(state, outputs, prompt, request.sampling_params, max_model_len)
+            if rows is not None:
+                ends.append((req_id, state, rows))
         if not ends:
             return None
         self._requests.finish([(state, rows) for _, state, rows in ends])
         return {req_id: self._result(state, rows) for req_id, state, rows in ends}
+
+    def _end_of(
+        self,
+        state: RequestState,
+        outputs: Sequence[int],
+        prompt: int,
+        sampling: Any,
+        max_model_len: int,
+    ) -> int | None:
+        """How many rows a request ends with; None if it goes on."""
+        rule, before = state.rule, 0
+        # A session's next turn is new in both.
+        if rule is None or rule.prompt_tokens != prompt or rule.sampling is not sampling:
+            rule = state.rule = StopRule(sampling, prompt, max_model_len)
+            state.seen = 0
+        elif state.end:
+            before = max(0, min(state.end + 1 - prompt, len(outputs) - 1))
+            state.seen = min(state.seen, before)  # of outputs taken back, the last is another
+        self._requests.settle(state, prompt + len(outputs) - 1, known=outputs[-1] >= 0)
+        end, state.seen = rule.check(outputs, state.seen, before)
+        return None if end is None else prompt + end - 1  # the last token was never input
 
     def _result(self, state: RequestState, rows: int) -> Any:
         assert state.routing is not None

@@ -196,12 +196,17 @@ def extract_routed_experts_for_current_batch(
 
     A request ends, from `min_tokens` on, at its end-of-sequence token unless that is ignored, at one of `stop_token_ids`, at `max_tokens`, or where
     it is `max_model_len` long; also in the middle of several accepted tokens. It then has one row for each of its tokens but the last. If it goes
-    on all the same, nothing is lost.
+    on all the same, nothing is lost. A session's next turn goes on under its name, with outputs of
+    its own, and another number of prompt tokens or other sampling parameters.
+
+    Rows of rejected drafts are cut here, where the outputs tell which they are; under asynchronous
+    scheduling they are when the next step is issued.
 
     Waits, when a request ends, for the steps in flight that have rows of it; with `Options.lazy` for nothing.
 
     Args:
         requests: By id; `sampling_params`, `output_token_ids` and `num_prompt_tokens` are looked at. A negative token is one not known yet.
+            When the next step is issued, `num_computed_tokens` is: where it begins, if known.
         req_id_to_index, num_tokens_no_spec: Tokens of each request, drafts not counted: where `num_prompt_tokens` is not there.
     """
     return get_global_experts_capturer().extract(req_ids, requests, req_id_to_index, num_tokens_no_spec, max_model_len)
