@@ -242,12 +242,11 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if not counts:
             return
         handles = self._requests.handles(req_ids)
-        known = None if positions.is_cuda else positions.numpy()
-        if self._on_gpu and known is not None:
-            self._issue_known(handles, counts, known)
+        if self._on_gpu and not positions.is_cuda:
+            self._issue_known(handles, counts, positions)
             return
         spans = self._spans.fill(handles, counts)
-        self._expect(counts, known, self._spans.several)
+        self._expect(counts, positions, self._spans.several)
         self._issue(spans, positions)
 
     def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
@@ -257,24 +256,22 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if not req_ids:
             return
         counts = tuple(num_scheduled_tokens[req_id] for req_id in req_ids)
-        self._issue_known(self._requests.handles(req_ids), counts, positions.numpy())
+        self._issue_known(self._requests.handles(req_ids), counts, positions)
 
     def _issue_known(
-        self,
-        handles: NDArray[np.uint64],
-        counts: tuple[int, ...],
-        positions: NDArray[np.integer[Any]],
+        self, handles: NDArray[np.uint64], counts: tuple[int, ...], positions: torch.Tensor
     ) -> None:
-        spans = runs(handles, np.array(counts, np.uint32), positions, self.max_model_len)
+        spans = runs(handles, np.array(counts, np.uint32), positions.numpy(), self.max_model_len)
         self._expect(counts, positions, sum(counts) > len(counts))
         self._issue(spans, None)
 
-    def _expect(
-        self, counts: tuple[int, ...], positions: NDArray[np.integer[Any]] | None, several: bool
-    ) -> None:
-        if several or self._requests.unsettled:
-            known = None if positions is None else bounds(counts, positions, self.max_model_len)
-            self._requests.expect(counts, known, self._start_of)
+    def _expect(self, counts: tuple[int, ...], positions: torch.Tensor, several: bool) -> None:
+        if not several and not self._requests.unsettled:
+            return  # a row for each request, as in ordinary decoding: nothing can have been rejected
+        known = None
+        if not positions.is_cuda:
+            known = bounds(counts, positions.numpy(), self.max_model_len)
+        self._requests.expect(counts, known, self._start_of)
 
     def _start_of(self, req_id: str) -> int | None:
         return getattr(self._engine_requests.get(req_id), "num_computed_tokens", None)
