@@ -44,6 +44,17 @@ def test_a_row_whose_step_was_lost_is_missing_and_not_the_draft_s(drive, monkeyp
     np.testing.assert_array_equal(array, driver.expected([*PROMPT, 20, 30], [(4, EVERY)]))
 
 
+def test_a_request_can_be_read_when_the_last_step_was_lost(start, monkeypatch):
+    by_hand = functools.partial(routecap.Capturer, manual_progress=True)
+    monkeypatch.setattr(routecap, "Capturer", by_hand)
+    driver = Driver(monkeypatch)
+    driver.issue(0, PROMPT)
+    for position in range(3):
+        driver.issue(position, [50], name="b")
+    assert driver.capturer._requests.last_step.poll() is routecap.Status.LOST
+    np.testing.assert_array_equal(driver.rows(), driver.expected(PROMPT))
+
+
 def test_what_was_rejected_is_cut_once_and_where_nothing_was_there_is_no_call(drive):
     driver = drive()
     outputs = [20]

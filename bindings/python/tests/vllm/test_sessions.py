@@ -127,3 +127,13 @@ def test_a_session_under_scheduling_ahead_comes_with_all_its_rows(drive):
     driver.step(4, prompt[4:], [-1])
     np.testing.assert_array_equal(driver.step(7, [22], [-1, -1]), driver.expected([*prompt, 22]))
     assert module.validity_of("a").all()
+
+
+def test_a_request_whose_end_is_told_too_late_can_be_read_if_it_is_kept(drive):
+    """Scheduling ahead, the worker learns of a stop token when the request is over, or never."""
+    driver = drive(keep_ended=1, eos_token_id=7)
+    driver.step(0, PROMPT, [-1])
+    driver.step(3, [20], [-1, -1])
+    assert driver.step(4, [7], [-1, -1, -1]) is None  # which was the end
+    module.free_routing_buffers({"a"})
+    np.testing.assert_array_equal(driver.rows(), driver.expected([*PROMPT, 20, 7]))
