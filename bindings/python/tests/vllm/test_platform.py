@@ -17,7 +17,7 @@ SENTENCE = "the engine runs on CUDA, and this routecap was built without it"
 
 @pytest.fixture
 def build(monkeypatch):
-    """build(cuda, engine, driver): what the library has, what the engine runs on, the machine has."""
+    """build(cuda, engine, driver): what the library has, the engine runs on, the machine has."""
 
     def pretend(cuda, engine, driver=False):
         monkeypatch.setattr(_platform, "without_cuda", lambda: not cuda)

@@ -103,7 +103,7 @@ def bind(model: Any, cache: _RoutedExpertsDeviceCache, layer_map: list[int], exp
 
 
 def bind_buffer(model: Any, buffer: torch.Tensor) -> None:
-    """Give every MoE layer its part of a buffer [layers, rows, k], which no capturer of ours has."""
+    """Give every MoE layer its part of a buffer [layers, rows, k] of a capturer that is not ours."""
     _mark_static(buffer)
     for index, layer in _assign_by_id(list(_find_layers(model)), len(buffer)):
         _check_layout(layer, MAX_EXPERTS, placed=False)
@@ -113,7 +113,7 @@ def bind_buffer(model: Any, buffer: torch.Tensor) -> None:
 
 
 def experts_of(model: Any) -> int | None:
-    """The most experts of any MoE layer of a model, by the layers' own word; None if one says none."""
+    """The most experts of any MoE layer of a model, by their own word; None if one says none."""
     found = [getattr(layer.module, "logical_num_experts", None) for layer in _find_layers(model)]
     numbers = [number for number in found if isinstance(number, int)]
     return max(numbers) if numbers and len(numbers) == len(found) else None

@@ -213,8 +213,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._bounded = not _model_config.names_experts(config)  # only from above
         if self._bounded:
             logger.warning(
-                "routed experts: the model's configuration names no number of experts. Ids up to %d "
-                "pass for experts, unless the layers say how many there are when the model is bound",
+                "routed experts: the model's configuration names no number of experts. Ids up "
+                "to %d pass for experts, unless the layers say how many there are when it is bound",
                 MAX_EXPERTS - 1,
             )
             self._open([MAX_EXPERTS] * self.num_hidden_layers)

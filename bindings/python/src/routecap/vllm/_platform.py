@@ -18,7 +18,7 @@ WITHOUT_CUDA = (
 
 
 def without_cuda() -> bool:
-    """Whether the library has no CUDA. It leaves the driver alone: a process may be forked later."""
+    """Whether the library has no CUDA. It leaves the driver alone: processes may fork later."""
     try:
         needs = routecap.memory(backend="cuda", layers=1, k=1, experts=2, rows=1)
     except routecap.Error as error:

@@ -93,7 +93,7 @@ def set_global_experts_capturer(capturer: RoutedExpertsCapturer | None) -> None:
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """A method of the capturer in use; that of the class where a capturer of another kind has none."""
+    """A method of the capturer in use; the class's where one of another kind has none."""
     capturer = get_global_experts_capturer()
     if capturer is None:
         capturer = _NOOP
