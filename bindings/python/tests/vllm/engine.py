@@ -381,8 +381,9 @@ class Engine:
     def _forward(self, batch: list[str], scheduled: dict[str, list[int]]) -> None:
         tokens, positions = [], []
         layers = list(filter(None, self.model.moe))
-        for layer in layers:
-            layer.skip = self.holes > 0 and self.random.random() < self.holes
+        if self.holes:
+            for layer in layers:
+                layer.skip = self.random.random() < self.holes
         silent = [index for index, layer in enumerate(layers) if layer.skip]
         for req_id in batch:
             request = self.requests[req_id]

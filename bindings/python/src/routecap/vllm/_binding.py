@@ -103,7 +103,7 @@ def bind(model: Any, cache: _RoutedExpertsDeviceCache, layer_map: list[int], exp
 
 
 def bind_buffer(model: Any, buffer: torch.Tensor) -> None:
-    """Give every MoE layer its part of a buffer [layers, rows, k] of a capturer that is not ours."""
+    """Give every MoE layer its part of a buffer [layers, rows, k] of another's capturer."""
     _mark_static(buffer)
     for index, layer in _assign_by_id(list(_find_layers(model)), len(buffer)):
         _check_layout(layer, MAX_EXPERTS, placed=False)

@@ -294,7 +294,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     def _expect(self, counts: tuple[int, ...], positions: torch.Tensor, several: bool) -> None:
         if not several and not self._requests.unsettled:
-            return  # a row for each request, as in ordinary decoding: nothing can have been rejected
+            return  # a row for each request, as in ordinary decoding: nothing can be rejected
         known = None
         if not positions.is_cuda:
             known = bounds(counts, positions.numpy(), self.max_model_len)

@@ -27,7 +27,7 @@ class StopRule:
         self._told = True  # the engine replaces negative tokens once it knows them
 
     def goes_on(self, count: int, token: int) -> bool:
-        """Whether a request goes on whose last token, of `count`, is this one; no other was an end."""
+        """Whether a request goes on whose last of `count` tokens is this, and no other an end."""
         return count < self._maximum and token >= 0 and token not in self._stops
 
     def check(self, outputs: Sequence[int], seen: int, before: int = 0) -> tuple[int | None, int]:
