@@ -182,7 +182,9 @@ class Request:
     """`sampled` is what the device knows, `output_token_ids` what the worker sees of it.
 
     record: the version of the weights under which each position was input: what is to be delivered.
+    silent: the layers that chose nothing when a position was input.
     kept: positions below it keep theirs when they are input again.
+    num_computed_tokens: the position of the first token of its last step, as in vLLM.
     """
 
     req_id: str
@@ -192,7 +194,9 @@ class Request:
     sampled: list[int] = field(default_factory=list)
     output_token_ids: list[int] = field(default_factory=list)
     record: dict[int, int] = field(default_factory=dict)
+    silent: dict[int, list[int]] = field(default_factory=dict)
     kept: int = 0
+    num_computed_tokens: int = 0
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -221,6 +225,12 @@ class Request:
 # ---- The engine
 
 
+class Hidden(torch.Tensor):
+    """Of a device, as far as anybody asks."""
+
+    is_cuda = True
+
+
 class Engine:
     """One model and its requests. `step()` is one iteration; what ends with it is compared, and counted in `checked`.
 
@@ -228,6 +238,8 @@ class Engine:
     drafts: tokens drafted per decoding request and step.
     asynchronous: the worker learns what a step sampled one step later.
     keep_preempted: as `Options.preempted`.
+    holes: how likely a layer is to choose nothing in a step.
+    blind: the host cannot see positions, as if they were on a device.
     """
 
     def __init__(
@@ -241,7 +253,10 @@ class Engine:
         asynchronous: bool = False,
         keep_preempted: bool = False,
         graph_sizes: tuple[int, ...] = (),
+        holes: float = 0.0,
+        blind: bool = False,
     ) -> None:
+        self.holes, self.hidden = holes, Hidden if blind else torch.Tensor
         self.model, self.device, self.max_tokens, self.max_model_len = model, model.device, max_tokens, max_model_len
         self.drafts, self.asynchronous, self.keep_preempted = drafts, asynchronous, keep_preempted
         self.random = random.Random(seed)
@@ -329,7 +344,8 @@ class Engine:
             request.output_token_ids += [-1] * len(outputs) if self.asynchronous else outputs
 
         counts = {req_id: len(scheduled[req_id]) for req_id in scheduled}
-        module.issue_routing_d2h_copy(list(self.order), counts, self.positions, self.positions_cpu)
+        positions = self.positions.as_subclass(self.hidden)
+        module.issue_routing_d2h_copy(list(self.order), counts, positions, self.positions_cpu)
         counts.clear()  # the dict is the scheduler's
         index = {req_id: i for i, req_id in enumerate(self.order)}
         lengths = np.array([len(self.requests[req_id].tokens) for req_id in self.order])
@@ -358,11 +374,17 @@ class Engine:
                     right = self.next_token(request, position)
                     chunk.append(right if self.random.random() < 0.7 else (right + 1) % VOCABULARY)
             scheduled[req_id] = chunk
+            request.num_computed_tokens = request.computed
             budget -= len(chunk)
         return scheduled
 
     def _forward(self, batch: list[str], scheduled: dict[str, list[int]]) -> None:
         tokens, positions = [], []
+        layers = list(filter(None, self.model.moe))
+        if self.holes:
+            for layer in layers:
+                layer.skip = self.random.random() < self.holes
+        silent = [index for index, layer in enumerate(layers) if layer.skip]
         for req_id in batch:
             request = self.requests[req_id]
             for position, token in enumerate(scheduled[req_id], request.computed):
@@ -370,6 +392,7 @@ class Engine:
                 positions.append(position)
                 if position >= request.kept or position not in request.record:
                     request.record[position] = self.version
+                    request.silent[position] = silent
         n = len(tokens)
         self.input_ids[:n] = torch.tensor(tokens, dtype=torch.int64)
         self.positions[:n] = torch.tensor(positions, dtype=torch.int64)
@@ -416,6 +439,8 @@ class Engine:
         """[rows, layers, k]: -1 where the prefix cache had them."""
         expected = self.model.expected(request.tokens[:rows], [request.record.get(position, 0) for position in range(rows)])
         expected[[position not in request.record for position in range(rows)]] = -1
+        for position in range(rows):
+            expected[position, request.silent.get(position, [])] = -1
         return expected
 
     def check(self, request: Request, experts: Any, rows: int | None = None) -> None:

@@ -62,3 +62,26 @@ def test_a_token_that_is_not_known_yet_is_looked_at_later():
 def test_a_token_that_is_not_known_yet_ends_a_request_by_its_number():
     assert rule(max_tokens=2).check([10, -1], 0) == (2, 2)
     assert rule(max_tokens=3).check([10, -1, -1], 0) == (None, 1)  # the second may be the end of the sequence
+
+
+def test_tokens_that_stay_unknown_for_a_step_are_passed_over_from_then_on():
+    """Scheduling ahead, vLLM's worker appends -1 for each token, and never learns most of them."""
+    r = rule(max_tokens=4)
+    assert r.check([-1], 0, 0) == (None, 0)
+    assert r.check([-1, -1], 0, 1) == (None, 2)
+    assert r.check([-1, -1, -1], 2, 2) == (None, 3)
+    assert r.check([-1, -1, -1, -1], 3, 3) == (4, 4)
+    assert rule(max_tokens=2).check([-1, -1], 0, 1) == (2, 2)
+
+
+def test_a_token_that_is_told_a_step_later_is_looked_at_then():
+    r = rule()
+    assert r.check([10, -1], 0, 0) == (None, 1)
+    assert r.check([10, 11, -1], 1, 2) == (None, 2)
+    assert r.check([10, 11, EOS, -1], 2, 3) == (3, 3)
+
+
+def test_one_token_that_is_no_end_is_told_at_a_glance():
+    r = rule(stop_token_ids=[STOP], max_tokens=3)
+    assert r.goes_on(2, 10)
+    assert not (r.goes_on(3, 10) or r.goes_on(2, STOP) or r.goes_on(2, EOS) or r.goes_on(2, -1))

@@ -135,9 +135,24 @@ def test_the_module_takes_the_place_of_the_engine_s(monkeypatch):
         routecap.vllm.install("engine_package.capturer")
     finally:
         del sys.modules["engine_package.capturer"]
-    monkeypatch.setitem(sys.modules, "engine_package.capturer", type(sys)("its own"))
-    with pytest.raises(RuntimeError, match="imported already"):
+
+
+def test_the_module_comes_before_the_model_runner_and_may_come_after_what_divides_rows(monkeypatch):
+    """`from vllm import LLM` imports the engine's own, for that function alone."""
+    own, runner, output = (type(sys)(name) for name in ("capturer", "runner", "output"))
+    own.issue_routing_d2h_copy, own.split_routed_experts = (lambda: None), (lambda: None)
+    output.split_routed_experts = own.split_routed_experts
+    for each in (own, output):
+        monkeypatch.setitem(sys.modules, f"engine_package.{each.__name__}", each)
+    routecap.vllm.install("engine_package.capturer")
+    assert sys.modules["engine_package.capturer"] is module
+
+    runner.issue_routing_d2h_copy = own.issue_routing_d2h_copy
+    for each in (own, runner):
+        monkeypatch.setitem(sys.modules, f"engine_package.{each.__name__}", each)
+    with pytest.raises(RuntimeError, match=r"imported already, by engine_package\.runner: call"):
         routecap.vllm.install("engine_package.capturer")
+    assert sys.modules["engine_package.capturer"] is own
 
 
 @pytest.mark.parametrize(

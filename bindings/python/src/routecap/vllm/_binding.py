@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_EXPERTS = 32768  # ids are int16
 _CLASSES = {"FusedMoE", "SharedFusedMoE", "MoERunner"}
 _bindings: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
 
@@ -99,6 +100,23 @@ def bind(model: Any, cache: _RoutedExpertsDeviceCache, layer_map: list[int], exp
         logger.warning("routed experts: the model has no MoE layers at %s of the decoder; they will be missing here", absent)
     logger.info("routed experts: bound %d of %d layers", len(binding.layers) - len(untapped), len(layer_map))
     return binding
+
+
+def bind_buffer(model: Any, buffer: torch.Tensor) -> None:
+    """Give every MoE layer its part of a buffer [layers, rows, k] of another's capturer."""
+    _mark_static(buffer)
+    for index, layer in _assign_by_id(list(_find_layers(model)), len(buffer)):
+        _check_layout(layer, MAX_EXPERTS, placed=False)
+        view = buffer[index]
+        _mark_static(view)
+        layer.module._routing_replay_out = view
+
+
+def experts_of(model: Any) -> int | None:
+    """The most experts of any MoE layer of a model, by their own word; None if one says none."""
+    found = [getattr(layer.module, "logical_num_experts", None) for layer in _find_layers(model)]
+    numbers = [number for number in found if isinstance(number, int)]
+    return max(numbers) if numbers and len(numbers) == len(found) else None
 
 
 # ---- Finding them

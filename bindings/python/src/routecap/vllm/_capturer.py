@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 import routecap
 
 from . import _model_config
-from ._binding import bind
+from ._binding import MAX_EXPERTS, bind, bind_buffer, experts_of
 from ._caches import _RoutedExpertsDeviceCache, _RoutedExpertsHostCache
 from ._forward import Forward
 from ._options import get_options
+from ._platform import WITHOUT_CUDA, without_cuda
 from ._requests import Requests, RequestState
 from ._results import PendingRoutedExperts, to_array
-from ._spans import BatchSpans, runs
+from ._spans import BatchSpans, bounds, runs
 from ._stops import StopRule
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class RoutedExpertsCapturer(ABC):
         """A copy of the rows of a request, of the first `seqlen` at most. None if it is unknown or has none. Waits for rows in flight.
 
         Args:
+            seqlen: A negative one counts from the end, as in a slice.
             free_slot: Forget the request then.
         """
 
@@ -101,9 +103,13 @@ class RoutedExpertsCapturer(ABC):
 
 
     # What the functions of `routed_experts_capturer` do; a capturer of another kind need not have it.
+    # It is bound by the buffer of its device cache then, and the others do nothing.
 
     def bind(self, model: Any) -> None:
         """Tap the model's MoE layers, and begin and end a forward pass where the model does. Before its graphs are captured."""
+        cache = self.get_device_cache()
+        if cache is not None:
+            bind_buffer(model, cache.buffer)
 
     def issue(self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor) -> None:
         """After a forward pass: hand its rows over. Waits for nothing, and looks at no token.
@@ -183,44 +189,66 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.num_fused_shared_experts = num_fused_shared_experts
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
-        experts = _model_config.experts_of_layers(config)
         self.tag = 0
 
         device = torch.device(device)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         self._on_gpu = device.type != "cpu"
+        if self._on_gpu and without_cuda():
+            raise RuntimeError(WITHOUT_CUDA)
         self.device_cache = _RoutedExpertsDeviceCache(max_num_batched_tokens, self.num_hidden_layers, self.num_experts_per_tok, device)
-        self.capturer = routecap.Capturer(
-            backend="cuda" if self._on_gpu else "host",
-            device=device.index or 0,
-            role="mirror" if skip_host_cache else "owner",
-            layers=self.num_hidden_layers,
-            k=self.num_experts_per_tok,
-            experts=max(experts),
-            layer_experts=experts,
-            layer_map=self.layer_map,
-            rows=max_num_batched_tokens,
-            slots=options.slots,
-            budget_bytes=options.budget_bytes,
-            external_sink=True,
-        )
-        self.capturer.bind(0, self.device_cache.buffer)
-        self.forward = self.device_cache.forward = Forward(self.capturer, options.place)
-        weakref.finalize(self.forward, self.capturer.close)  # a bound model uses it after us
+        self._settings: dict[str, Any] = {
+            "backend": "cuda" if self._on_gpu else "host",
+            "device": device.index or 0,
+            "role": "mirror" if skip_host_cache else "owner",
+            "layers": self.num_hidden_layers,
+            "k": self.num_experts_per_tok,
+            "layer_map": self.layer_map,
+            "rows": max_num_batched_tokens,
+            "slots": options.slots,
+            "budget_bytes": options.budget_bytes,
+            "external_sink": True,
+        }
+        self._bounded = not _model_config.names_experts(config)  # only from above
+        if self._bounded:
+            logger.warning(
+                "routed experts: the model's configuration names no number of experts. Ids up "
+                "to %d pass for experts, unless the layers say how many there are when it is bound",
+                MAX_EXPERTS - 1,
+            )
+            self._open([MAX_EXPERTS] * self.num_hidden_layers)
+        else:
+            self._open(_model_config.experts_of_layers(config))
 
         self.host_cache: _RoutedExpertsHostCache | None = None
         if not skip_host_cache:
             self.host_cache = shared_host_cache or _RoutedExpertsHostCache(self.num_hidden_layers, self.num_experts_per_tok, max_model_len)
             self.host_cache.add_source(self)
-        self._requests = Requests(self.capturer, options.keep_ended, options.preempted == "keep")
         self._spans = BatchSpans(max_model_len)
+        self._engine_requests: Mapping[str, Any] = {}  # as the last `extract` was given them
         self._look_at_step = 0
         self._found: list[str] = []
+
+    def _open(self, experts: list[int]) -> None:
+        """Open routecap's capturer, for layers of so many experts each."""
+        most = max(experts)
+        self.capturer = routecap.Capturer(experts=most, layer_experts=experts, **self._settings)
+        self.capturer.bind(0, self.device_cache.buffer)
+        self.forward = self.device_cache.forward = Forward(self.capturer, self.options.place)
+        weakref.finalize(self.forward, self.capturer.close)  # a bound model uses it after us
+        kept = self.options.preempted == "keep"
+        self._requests = Requests(self.capturer, self.options.keep_ended, kept)
 
     # ---- The forward pass
 
     def bind(self, model: Any) -> None:
+        if self._bounded and not self.forward.delimited and self.capturer.stats().steps_issued == 0:
+            experts = experts_of(model)
+            if experts is not None:
+                self.capturer.close()
+                self._open([experts] * self.num_hidden_layers)
+        self._bounded = False
         bind(model, self.device_cache, self.layer_map, int(self.capturer.layer_experts.max()), self.options.place is not None)
 
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
@@ -242,9 +270,11 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             return
         handles = self._requests.handles(req_ids)
         if self._on_gpu and not positions.is_cuda:
-            self._issue(runs(handles, np.array(counts, np.uint32), positions.numpy(), self.max_model_len), None)
-        else:
-            self._issue(self._spans.fill(handles, counts), positions)
+            self._issue_known(handles, counts, positions)
+            return
+        spans = self._spans.fill(handles, counts)
+        self._expect(counts, positions, self._spans.several)
+        self._issue(spans, positions)
 
     def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
         if self.host_cache is None:
@@ -252,8 +282,26 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         req_ids = [req_id for req_id, count in num_scheduled_tokens.items() if count]
         if not req_ids:
             return
-        rows = np.array([num_scheduled_tokens[req_id] for req_id in req_ids], np.uint32)
-        self._issue(runs(self._requests.handles(req_ids), rows, positions.numpy(), self.max_model_len), None)
+        counts = tuple(num_scheduled_tokens[req_id] for req_id in req_ids)
+        self._issue_known(self._requests.handles(req_ids), counts, positions)
+
+    def _issue_known(
+        self, handles: NDArray[np.uint64], counts: tuple[int, ...], positions: torch.Tensor
+    ) -> None:
+        spans = runs(handles, np.array(counts, np.uint32), positions.numpy(), self.max_model_len)
+        self._expect(counts, positions, sum(counts) > len(counts))
+        self._issue(spans, None)
+
+    def _expect(self, counts: tuple[int, ...], positions: torch.Tensor, several: bool) -> None:
+        if not several and not self._requests.unsettled:
+            return  # a row for each request, as in ordinary decoding: nothing can be rejected
+        known = None
+        if not positions.is_cuda:
+            known = bounds(counts, positions.numpy(), self.max_model_len)
+        self._requests.expect(counts, known, self._start_of)
+
+    def _start_of(self, req_id: str) -> int | None:
+        return getattr(self._engine_requests.get(req_id), "num_computed_tokens", None)
 
     def _issue(self, spans: NDArray[np.void], positions: torch.Tensor | None) -> None:
         snapshot = routecap.Snapshot.TAKEN if self.forward.delimited else routecap.Snapshot.MAKE
@@ -300,23 +348,50 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self, req_ids: Sequence[str], requests: Mapping[str, Any], req_id_to_index: Mapping[str, int], num_tokens_no_spec: Any, max_model_len: int
     ) -> dict[str, Any] | None:
         live = self._requests.live
+        self._engine_requests = requests
         ends: list[tuple[str, RequestState, int]] = []
         for req_id in req_ids:
             state, request = live.get(req_id), requests.get(req_id)
             if state is None or not state.handle or request is None or not (outputs := request.output_token_ids):
                 continue
-            if (rule := state.rule) is None:
-                if request.sampling_params is None:
+            # As in nearly every step: one token has come, and is no end.
+            count, rule = len(outputs), state.rule
+            if rule is not None and not state.rows and state.seen == count - 1:
+                end = rule.prompt_tokens + count - 1
+                if end == state.end + 1 and rule.goes_on(count, outputs[-1]):
+                    state.end, state.seen = end, count
                     continue
-                prompt = _prompt_tokens(request, req_id_to_index.get(req_id), num_tokens_no_spec)
-                rule = state.rule = StopRule(request.sampling_params, prompt, max_model_len)
-            end, state.seen = rule.check(outputs, state.seen)
-            if end is not None:
-                ends.append((req_id, state, rule.prompt_tokens + end - 1))  # the last token was never input
+            if request.sampling_params is None:
+                continue
+            prompt = _prompt_tokens(request, req_id_to_index.get(req_id), num_tokens_no_spec)
+            rows = self._end_of(state, outputs, prompt, request.sampling_params, max_model_len)
+            if rows is not None:
+                ends.append((req_id, state, rows))
         if not ends:
             return None
         self._requests.finish([(state, rows) for _, state, rows in ends])
         return {req_id: self._result(state, rows) for req_id, state, rows in ends}
+
+    def _end_of(
+        self,
+        state: RequestState,
+        outputs: Sequence[int],
+        prompt: int,
+        sampling: Any,
+        max_model_len: int,
+    ) -> int | None:
+        """How many rows a request ends with; None if it goes on."""
+        rule, before = state.rule, 0
+        # A session's next turn is new in both.
+        if rule is None or rule.prompt_tokens != prompt or rule.sampling is not sampling:
+            rule = state.rule = StopRule(sampling, prompt, max_model_len)
+            state.seen = 0
+        elif state.end:
+            before = max(0, min(state.end + 1 - prompt, len(outputs) - 1))
+            state.seen = min(state.seen, before)  # of outputs taken back, the last is another
+        self._requests.settle(state, prompt + len(outputs) - 1, known=outputs[-1] >= 0)
+        end, state.seen = rule.check(outputs, state.seen, before)
+        return None if end is None else prompt + end - 1  # the last token was never input
 
     def _result(self, state: RequestState, rows: int) -> Any:
         assert state.routing is not None
@@ -341,7 +416,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if routing is None:
             return None
         if seqlen is not None and seqlen < routing.rows:
-            routing = routing.slice(0, seqlen)
+            routing = routing.slice(0, seqlen if seqlen >= 0 else max(routing.rows + seqlen, 0))
         array = to_array(routing, self.options.fill)
         if free_slot:
             self._requests.drop(req_id)

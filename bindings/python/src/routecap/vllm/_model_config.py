@@ -106,6 +106,11 @@ def experts_per_token(config: Any) -> int:
     return values.pop()
 
 
+def names_experts(config: Any) -> bool:
+    """Whether the configuration says how many experts there are."""
+    return _first(_with_ffn(text_config(config)), _EXPERTS) is not None
+
+
 def experts_of_layers(config: Any) -> list[int]:
     """How many experts each of `moe_layers` chooses from, zero experts included."""
     config = text_config(config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -21,9 +21,13 @@ class RequestState:
     earlier: rows of its life before a preemption, which come first. None is kept unless asked for.
     rule: when it ends; None before its first output token.
     seen: output tokens that the rule has looked at, all of which are certain.
+    end: rows that are its tokens' as far as its outputs told; 0 before its first output token.
+    rows: how many its last step had, if later ones may be of rejected drafts; otherwise 0.
+    start: position of the first of those, if the host knows it.
+    certain: how many rows are its tokens' although no output has told it yet; None: all.
     """
 
-    __slots__ = ("earlier", "handle", "routing", "rule", "seen")
+    __slots__ = ("certain", "earlier", "end", "handle", "routing", "rows", "rule", "seen", "start")
 
     def __init__(self) -> None:
         self.handle = 0
@@ -31,18 +35,29 @@ class RequestState:
         self.earlier: routecap.Routing | None = None
         self.rule: StopRule | None = None
         self.seen = 0
+        self.end = 0
+        self.rows = 0
+        self.start: int | None = None
+        self.certain: int | None = None
+
+    @property
+    def issued(self) -> int:
+        """One past the last row of its last step; 0 if not known, or if all rows are certain."""
+        return 0 if self.start is None else self.start + self.rows
 
 
 class Requests:
-    """live: those that are not over, by name."""
+    """live: those that are not over, by name. unsettled: those of which `rows` is not 0."""
 
     def __init__(self, capturer: routecap.Capturer, keep_ended: int, keep_preempted: bool) -> None:
         self._capturer = capturer
         self._keep_ended = keep_ended
         self._keep_preempted = keep_preempted
         self.live: dict[str, RequestState] = {}
+        self.unsettled: set[RequestState] = set()
         self._ended: dict[str, RequestState] = {}  # in the order in which they ended
         self._batch: list[str] | None = None  # of the last step, as long as its handles are good
+        self._batch_states: list[RequestState] = []
         self._batch_handles: NDArray[np.uint64] = np.empty(0, np.uint64)
         self.last_step: routecap.Step | None = None  # of all requests
 
@@ -60,18 +75,88 @@ class Requests:
         handles = np.fromiter(map(attrgetter("handle"), states), np.uint64, len(states))
         if np.count_nonzero(handles) < len(handles):
             handles[handles == 0] = self._open([state for state in states if not state.handle])
-        self._batch, self._batch_handles = list(names), handles
+        self._batch, self._batch_states, self._batch_handles = list(names), states, handles
         return handles
 
     def _open(self, states: Sequence[RequestState]) -> NDArray[np.uint64]:
-        # A rejected draft's row is replaced when its position is input again; nobody says which rows were drafts.
+        # What is input again is cut before. Where nobody knows that, its row is replaced at least.
         handles = self._capturer.open_batch(len(states), policy="replace")
         for state, handle in zip(states, handles.tolist(), strict=True):
             state.handle = handle
-            if state.routing is not None:  # was thought to have ended, and goes on
+            if state.routing is None:
+                state.end = 0
+            else:  # was thought to have ended, and goes on
                 self._capturer.attach(handle, state.routing)
                 state.routing = None
+                state.rows, state.start, state.certain = 1, None, None
+                self.unsettled.add(state)
         return handles
+
+    # ---- Drafts
+    #
+    # A step verifies drafts in rows behind that of the last known token, and nobody says which
+    # rows these are. Rows of rejected ones are cut: by `settle`, where the outputs tell how many
+    # rows are the tokens'; otherwise by `expect`, when the next step inputs their positions again.
+    # The same holds for requests that are computed again from some position on.
+
+    def expect(
+        self,
+        counts: Sequence[int],
+        bounds: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
+        start_of: Callable[[str], int | None],
+    ) -> None:
+        """The batch is about to be issued with so many rows each: cut what they input again.
+
+        Args:
+            bounds: The first position of each request and one past its last, if known here.
+            start_of: Where it does not: the first position of a request, by its name.
+        """
+        assert self._batch is not None
+        for index, (state, rows) in enumerate(zip(self._batch_states, counts, strict=True)):
+            if rows == 1 and not state.rows:
+                continue
+            start: int | None
+            if bounds is not None:
+                start, rows = int(bounds[0][index]), int(bounds[1][index] - bounds[0][index])
+                if rows <= 0:  # no position is the request's
+                    continue
+            else:
+                start = None if state.rule is None else start_of(self._batch[index])
+            if start is not None and start < max(state.end, state.issued):
+                self._capturer.truncate(state.handle, start)
+                if start < state.end:  # tokens are gone, and others may come in their place
+                    assert state.rule is not None
+                    state.end = start
+                    state.seen = min(state.seen, max(0, start + 1 - state.rule.prompt_tokens))
+            if rows > 1:
+                state.rows, state.start, state.certain = rows, start, None
+                if state.rule is not None:
+                    state.certain = state.rule.prompt_tokens + state.seen  # with the last one's row
+                    if start is not None:
+                        state.certain = max(start + 1, min(start + rows, state.certain))
+                self.unsettled.add(state)
+            else:
+                self._certain(state)
+
+    def settle(self, state: RequestState, end: int, known: bool) -> None:
+        """The outputs of a request tell that `end` rows at most are its tokens': cut the others.
+
+        Args:
+            known: Whether they tell all that its last step accepted.
+        """
+        issued = state.issued or end
+        before, state.end = state.end, min(end, issued)  # fewer while its tokens are computed again
+        if state.rows and known:
+            if state.start is None and 0 < before < end:
+                issued = before + state.rows  # at least
+            if issued > end:
+                self._capturer.truncate(state.handle, end)
+            self._certain(state)
+
+    def _certain(self, state: RequestState) -> None:
+        if state.rows:
+            state.rows = 0
+            self.unsettled.discard(state)
 
     def finish(self, ends: Sequence[tuple[RequestState, int]]) -> None:
         """End requests that have as many rows as said. Waits for nothing: the rows in flight arrive in their routings."""
@@ -81,21 +166,29 @@ class Requests:
         routings = self._capturer.finish_batch(items)
         for (state, rows), routing in zip(ends, routings, strict=True):
             state.handle = 0
+            self._certain(state)
             state.routing = routing if state.earlier is None else self._united(state.earlier, routing, rows)
-        self._batch = None
+        self._batch, self._batch_states = None, []
 
     def read(self, state: RequestState) -> routecap.Routing | None:
         """All rows of a request now, which goes on if it does. Waits for those in flight. None if it has none."""
         routing = state.earlier if state.routing is None else state.routing
         if state.handle:
             # A span whose positions only the device knows may be anything within its bounds until it lands.
-            if self.last_step is not None:
-                self.last_step.wait()
+            self._wait_for_all()
             captured = self._capturer.extract(state.handle)
+            if state.rows and state.certain is not None:
+                captured = captured.slice(0, min(max(state.certain, state.end), captured.rows))
             routing = captured if state.earlier is None else self._united(state.earlier, captured, None)
         if routing is not None:
             routing.wait()
         return routing
+
+    def _wait_for_all(self) -> None:
+        """Until all steps have landed: in their order, but for lost ones, which land at once."""
+        number = 0 if self.last_step is None else int(self.last_step)
+        while number > 0 and self._capturer.step(number).wait() is routecap.Status.LOST:
+            number -= 1
 
     def preempt(self, names: Iterable[str]) -> None:
         """Forget the rows of these requests, or keep those under which a token was sampled. Both will be computed again."""
@@ -153,4 +246,5 @@ class Requests:
         for state in states:
             state.handle = 0
             state.routing = None
-        self._batch = None
+            self._certain(state)
+        self._batch, self._batch_states = None, []

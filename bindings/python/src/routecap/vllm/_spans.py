@@ -24,6 +24,7 @@ class BatchSpans:
         self._count: Callable[[Mapping[str, int]], tuple[int, ...]] = lambda counts: ()
         self._handles: NDArray[np.uint64] | None = None
         self._counts: tuple[int, ...] = ()
+        self.several = False  # whether a request of the batch that was filled last has several rows
         self._reserve(256)
 
     def _reserve(self, count: int) -> None:
@@ -48,9 +49,25 @@ class BatchSpans:
         if counts != self._counts:
             rows = np.array(counts, np.uint32)
             self._rows[:n] = rows
-            self._sink_row[:n] = rows.cumsum(dtype=np.uint32) - rows
-            self._counts = counts
+            ends = rows.cumsum(dtype=np.uint32)
+            self._sink_row[:n] = ends - rows
+            self._counts, self.several = counts, bool(ends[-1] > n)
         return self._spans[:n]
+
+
+def bounds(
+    rows: Sequence[int], positions: NDArray[np.integer[Any]], limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The lowest position of each request and one past its highest, of those in [0, limit).
+
+    They are limit and 0 if it has none.
+    """
+    counts = np.asarray(rows)
+    first = counts.cumsum() - counts
+    positions = positions[: counts.sum()].astype(np.int64, copy=False)
+    inside = (positions >= 0) & (positions < limit)
+    lowest = np.minimum.reduceat(np.where(inside, positions, limit), first)
+    return lowest, np.maximum.reduceat(np.where(inside, positions, -1), first) + 1
 
 
 def runs(handles: NDArray[np.uint64], rows: NDArray[np.uint32], positions: NDArray[np.integer[Any]], limit: int) -> NDArray[np.void]:

@@ -25,7 +25,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,9 @@ import routecap
 from . import _model_config
 from ._caches import _RoutedExpertsDeviceCache, _RoutedExpertsHostCache
 from ._capturer import RoutedExpertsCapturer, _RoutedExpertsCapturerNoop, _RoutedExpertsCapturerReal, hf_config_of
+from ._forward import Forward
 from ._options import Options, get_options, set_options
+from ._platform import say_if_without_cuda
 from ._results import PendingRoutedExperts, split_routed_experts
 
 if TYPE_CHECKING:
@@ -68,7 +71,10 @@ __all__ = [
 if sys.modules.get("torch") is not None:
     from . import _op  # noqa: F401  registers vllm::capture_routing; otherwise the first capturer does
 
-_global_capturer: RoutedExpertsCapturer = _RoutedExpertsCapturerNoop()
+say_if_without_cuda()
+
+_NOOP = _RoutedExpertsCapturerNoop()
+_global_capturer: RoutedExpertsCapturer | None = _NOOP
 _used_capturer: contextvars.ContextVar[RoutedExpertsCapturer | None] = contextvars.ContextVar("routecap_vllm_capturer", default=None)
 _shared_host_cache: _RoutedExpertsHostCache | None = None
 
@@ -76,13 +82,27 @@ _shared_host_cache: _RoutedExpertsHostCache | None = None
 # ---- The capturer in use
 
 
-def get_global_experts_capturer() -> RoutedExpertsCapturer:
+def get_global_experts_capturer() -> RoutedExpertsCapturer | None:
     return _used_capturer.get() or _global_capturer
 
 
-def set_global_experts_capturer(capturer: RoutedExpertsCapturer) -> None:
+def set_global_experts_capturer(capturer: RoutedExpertsCapturer | None) -> None:
+    """From now on the functions here serve this capturer; None: they do nothing."""
     global _global_capturer
     _global_capturer = capturer
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """A method of the capturer in use; the class's where one of another kind has none."""
+    capturer = get_global_experts_capturer()
+    if capturer is None:
+        capturer = _NOOP
+    method: Callable[..., Any] | None = getattr(capturer, name, None)
+    return partial(getattr(RoutedExpertsCapturer, name), capturer) if method is None else method
+
+
+def _forward() -> Forward | None:
+    return getattr(_method("get_device_cache")(), "forward", None)
 
 
 @contextlib.contextmanager
@@ -151,21 +171,21 @@ def bind_routing_capture_to_model(model: Any) -> None:
         NotImplementedError: A layer whose router sees other rows than the step's own (`Options.place`), or two routers in one decoder layer.
         ValueError: The model's layers are not those of its configuration.
     """
-    get_global_experts_capturer().bind(model)
+    _method("bind")(model)
 
 
 def begin_forward(rows: int | None = None) -> None:
     """A forward pass of up to `rows` rows starts, padding included: for engines whose model has no hooks. May be captured into a CUDA graph."""
-    cache = get_global_experts_capturer().get_device_cache()
-    if cache is not None and cache.forward is not None:
-        cache.forward.begin(rows)
+    forward = _forward()
+    if forward is not None:
+        forward.begin(rows)
 
 
 def end_forward() -> None:
     """All routers of the forward pass have run. May be captured into a CUDA graph."""
-    cache = get_global_experts_capturer().get_device_cache()
-    if cache is not None and cache.forward is not None:
-        cache.forward.end()
+    forward = _forward()
+    if forward is not None:
+        forward.end()
 
 
 # ---- Steps and requests
@@ -182,7 +202,7 @@ def issue_routing_d2h_copy(
         positions: [>= rows] the position of each row. On the capturer's device they are read in the order of the current stream; on the host at once.
         positions_cpu: Not needed any more, and left alone.
     """
-    get_global_experts_capturer().issue(input_batch_req_ids, num_scheduled_tokens, positions)
+    _method("issue")(input_batch_req_ids, num_scheduled_tokens, positions)
 
 
 def extract_routed_experts_for_current_batch(
@@ -196,20 +216,28 @@ def extract_routed_experts_for_current_batch(
 
     A request ends, from `min_tokens` on, at its end-of-sequence token unless that is ignored, at one of `stop_token_ids`, at `max_tokens`, or where
     it is `max_model_len` long; also in the middle of several accepted tokens. It then has one row for each of its tokens but the last. If it goes
-    on all the same, nothing is lost.
+    on all the same, nothing is lost. A session's next turn goes on under its name, with outputs of
+    its own, and another number of prompt tokens or other sampling parameters.
+
+    Rows of rejected drafts are cut here, where the outputs tell which they are; under asynchronous
+    scheduling they are when the next step is issued.
 
     Waits, when a request ends, for the steps in flight that have rows of it; with `Options.lazy` for nothing.
 
     Args:
         requests: By id; `sampling_params`, `output_token_ids` and `num_prompt_tokens` are looked at. A negative token is one not known yet.
+            When the next step is issued, `num_computed_tokens` is: where it begins, if known.
         req_id_to_index, num_tokens_no_spec: Tokens of each request, drafts not counted: where `num_prompt_tokens` is not there.
     """
-    return get_global_experts_capturer().extract(req_ids, requests, req_id_to_index, num_tokens_no_spec, max_model_len)
+    ended: dict[str, Any] | None = _method("extract")(
+        req_ids, requests, req_id_to_index, num_tokens_no_spec, max_model_len
+    )
+    return ended
 
 
 def free_routing_buffers(finished_req_ids: set[str], preempted_req_ids: set[str] | None = None) -> None:
     """These requests are over, and these preempted: forget their rows, or keep them as `Options` says. Unknown ones are none."""
-    get_global_experts_capturer().free(finished_req_ids, preempted_req_ids)
+    _method("free")(finished_req_ids, preempted_req_ids)
 
 
 def routing_of(req_id: str) -> routecap.Routing | None:
@@ -217,7 +245,8 @@ def routing_of(req_id: str) -> routecap.Routing | None:
 
     None if it is unknown or has none.
     """
-    return get_global_experts_capturer().routing(req_id)
+    routing: routecap.Routing | None = _method("routing")(req_id)
+    return routing
 
 
 def validity_of(req_id: str) -> NDArray[np.bool_] | None:

@@ -1,0 +1,42 @@
+"""Whether the engine runs where this library can capture: asked before any weights are loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import sys
+
+import routecap
+
+logger = logging.getLogger(__name__)
+
+WITHOUT_CUDA = (
+    "routed experts: the engine runs on CUDA, and this routecap was built without it: "
+    "install one that was built with nvcc"
+)
+
+
+def without_cuda() -> bool:
+    """Whether the library has no CUDA. It leaves the driver alone: processes may fork later."""
+    try:
+        needs = routecap.memory(backend="cuda", layers=1, k=1, experts=2, rows=1)
+    except routecap.Error as error:
+        return error.status is routecap.Status.ERR_NO_BACKEND
+    return needs.device_bytes == 0
+
+
+def engine_is_on_cuda() -> bool:
+    """By the engine's own word, or before there is one, by whether this machine has the driver."""
+    platforms = sys.modules.get("vllm.platforms")
+    if platforms is not None:
+        return getattr(platforms.current_platform, "device_type", None) == "cuda"
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libcuda.so.1")  # which is not initialised by that
+        return True
+    return False
+
+
+def say_if_without_cuda() -> None:
+    if without_cuda() and engine_is_on_cuda():
+        logger.error(WITHOUT_CUDA)
