@@ -112,6 +112,24 @@ def test_a_number_that_only_a_later_header_has_is_kept(group: type[IntEnum]) -> 
         group("99")
 
 
+@pytest.mark.parametrize("group", [routecap.Status, *GROUPS.values()])
+def test_a_constant_prints_as_its_name(group: type[IntEnum]) -> None:
+    for each in group:
+        assert str(each) == f"{each}" == "{:}".format(each) == "%s" % each == each.name
+        assert each.name in repr(each) and f"{each:>30}" == each.name.rjust(30)
+        assert f"{each:d}" == "%d" % each == str(int(each)) and f"{each:#x}" == hex(each)
+
+
+def test_flags_that_are_set_together_print_as_their_names() -> None:
+    both = routecap.SpanFlag.SPECULATIVE | routecap.SpanFlag.DEVICE_POSITIONS
+    assert str(both) == f"{both}" == "SPECULATIVE|DEVICE_POSITIONS" and f"{both:d}" == "3"
+    assert str(routecap.SpanFlag(0)) == "0"
+
+
+def test_a_number_without_a_name_prints_as_what_it_is() -> None:
+    assert str(routecap.Status(99)) == "UNKNOWN(99)" and repr(routecap.Status(99)) == "<Status.UNKNOWN: 99>"
+
+
 @pytest.mark.parametrize("name", functions())
 def test_a_function_of_the_header_is_used_by_the_package(name: str) -> None:
     sources = "".join(path.read_text() for path in [*PACKAGE.glob("*.py"), Path(__file__).parents[1] / "routecap.i"])
