@@ -4,10 +4,10 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
-from typing import Any, NamedTuple, TypedDict, Union, Unpack
+from typing import Any, NamedTuple, TypedDict, Union, Unpack, get_args
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from . import _structs as structs
 from ._constants import (
@@ -50,6 +50,20 @@ from ._tensors import (
     numpy_dtype,
     stream_of,
 )
+from .names import (
+    BackendName,
+    DtypeLike,
+    ExtractName,
+    GroupScoreName,
+    IdSpaceName,
+    MethodName,
+    OrderName,
+    PolicyName,
+    ProvenanceName,
+    RoleName,
+    ScoreName,
+    SnapshotName,
+)
 
 _IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
 _FLOATS = Dtype.F32, Dtype.F16, Dtype.BF16
@@ -68,17 +82,17 @@ class Settings(TypedDict, total=False):
     """Ids are in [0, experts), zero experts included."""
     rows: int
     """Sink rows: the most tokens of one forward pass, padding included."""
-    backend: Backend | str
+    backend: Backend | BackendName
     """Where the sink is: "host", which is the default, or "cuda"."""
     device: Any
     """Ordinal of the CUDA device, or torch's device."""
-    role: Role | str
+    role: Role | RoleName
     """"owner", which is the default, "mirror" (a replica: rows go nowhere) or "disabled" (nothing is allocated, every call returns at once)."""
     slots: int
     """Steps in flight before the next is lost; default 4."""
-    sink_dtype: Dtype | DTypeLike
+    sink_dtype: DtypeLike
     """Of the library's sink: int16, which is the default, int32 or int64."""
-    id_space: IdSpace | str
+    id_space: IdSpace | IdSpaceName
     """What the recorded ids are; travels with every routing."""
     max_requests: int
     """Open at a time; default 65536."""
@@ -88,7 +102,7 @@ class Settings(TypedDict, total=False):
     """[layers] index of each captured layer in the decoder, strictly ascending; default 0..layers-1."""
     layer_experts: Sequence[int] | NDArray[Any] | None
     """[layers] experts of each layer where they differ."""
-    layer_provenance: Sequence[Provenance | str] | NDArray[Any] | None
+    layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
     """[layers] "captured", which is the default, or "recomputed": the layer may be routed from logits."""
     compare: bool
     """Compare rows that are issued again with what is kept (Stats.rows_mismatched)."""
@@ -190,14 +204,14 @@ class BackendInfo(NamedTuple):
 
 
 @documented("routecap_backend_info")
-def backends() -> dict[str, BackendInfo]:
+def backends() -> dict[BackendName, BackendInfo]:
     """The backends by name, "host" and "cuda"."""
-    found = {}
-    for backend in Backend:
+    found: dict[BackendName, BackendInfo] = {}
+    for name in get_args(BackendName):
         info = structs.backend.empty()
-        raw.routecap_backend_info(backend, info)
+        raw.routecap_backend_info(member(Backend, name), info)
         available, devices, _, detail = structs.backend.read(info)
-        found[backend.name.lower()] = BackendInfo(available == 1, devices, raw.text(detail))
+        found[name] = BackendInfo(available == 1, devices, raw.text(detail))
     return found
 
 
@@ -245,17 +259,17 @@ class Router:
     @documented("routecap_router_init")
     def __init__(
         self,
-        method: Method | str | None = None,
+        method: Method | MethodName | None = None,
         *,
-        score: Score | str | None = None,
-        group_score: GroupScore | str | None = None,
+        score: Score | ScoreName | None = None,
+        group_score: GroupScore | GroupScoreName | None = None,
         flags: RouterFlag | int | None = None,
         groups: int | None = None,
         groups_kept: int | None = None,
         scale: float | None = None,
         floor: float | None = None,
         bias: Any = None,
-        bias_dtype: Dtype | str | None = None,
+        bias_dtype: DtypeLike | None = None,
         hash_table: Any = None,
     ) -> None:
         """A router of `method`, or of its parts."""
@@ -399,7 +413,13 @@ class Request:
         return self.capturer.missing(self, first, rows)
 
     def extract(
-        self, first: int = 0, rows: int | None = None, *, mode: Extract | str = Extract.SHARE, strict: bool = False, allow_recomputed: bool = False
+        self,
+        first: int = 0,
+        rows: int | None = None,
+        *,
+        mode: Extract | ExtractName = Extract.SHARE,
+        strict: bool = False,
+        allow_recomputed: bool = False,
     ) -> Routing:
         """See Capturer.extract."""
         return self.capturer.extract(self, first, rows, mode=mode, strict=strict, allow_recomputed=allow_recomputed)
@@ -412,7 +432,7 @@ class Request:
         *,
         mask: NDArray[Any] | None = None,
         fill: int = FILL,
-        order: Order | str = Order.ROW_MAJOR,
+        order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
         strict: bool = False,
@@ -634,7 +654,7 @@ class Capturer:
         *,
         tag: int = 0,
         positions: Any = None,
-        snapshot: Snapshot | str = Snapshot.TAKEN,
+        snapshot: Snapshot | SnapshotName = Snapshot.TAKEN,
         status: NDArray[np.int32] | None = None,
         stream: Any = None,
     ) -> Step:
@@ -669,7 +689,7 @@ class Capturer:
         return Step(self, ticket)
 
     def _source(
-        self, name: str, ids: Any, dtype: Dtype | str | None, rows: int | None, live_rows: Any, row_base: Any, row_index: Any
+        self, name: str, ids: Any, dtype: DtypeLike | None, rows: int | None, live_rows: Any, row_base: Any, row_index: Any
     ) -> tuple[Tensor, dict[str, Any]]:
         """What record and record_layers have in common: fields of routecap_source from a tensor [rows, k_source] and its companions."""
         tensor = describe(ids, name)
@@ -699,7 +719,7 @@ class Capturer:
         layer: int,
         ids: Any,
         *,
-        dtype: Dtype | str | None = None,
+        dtype: DtypeLike | None = None,
         rows: int | None = None,
         first_row: int = 0,
         live_rows: Any = None,
@@ -728,7 +748,7 @@ class Capturer:
         ids: Any,
         *,
         tables: Any = None,
-        dtype: Dtype | str | None = None,
+        dtype: DtypeLike | None = None,
         rows: int | None = None,
         first_row: int = 0,
         live_rows: Any = None,
@@ -774,7 +794,7 @@ class Capturer:
         router: Router,
         logits: Any,
         *,
-        dtype: Dtype | str | None = None,
+        dtype: DtypeLike | None = None,
         rows: int | None = None,
         first_row: int = 0,
         live_rows: Any = None,
@@ -857,7 +877,7 @@ class Capturer:
         rows: int | None = None,
         expanded: bool = False,
         already_global: bool = False,
-        dtype: Dtype | str | None = None,
+        dtype: DtypeLike | None = None,
         global_ids: Any = None,
         executed: Any = None,
         ignored: Any = None,
@@ -1006,18 +1026,18 @@ class Capturer:
         return index(step)
 
     @staticmethod
-    def _open_options(policy: Policy | str) -> bytes | None:
+    def _open_options(policy: Policy | PolicyName) -> bytes | None:
         return None if policy is Policy.KEEP else structs.open_options(policy=member(Policy, policy))
 
     @documented("routecap_request_open")
-    def open(self, id: str | None = None, *, policy: Policy | str = Policy.KEEP) -> Request:
+    def open(self, id: str | None = None, *, policy: Policy | PolicyName = Policy.KEEP) -> Request:
         """Open a request, if wanted under a string id, by which every method knows it until it ends."""
         self._expect_free(id)
         handle = bytearray(8)
         raw.routecap_request_open(self._handle, self._open_options(policy), handle)
         return self._name(int.from_bytes(handle, sys.byteorder), id)
 
-    def open_batch(self, requests: int | Sequence[str], *, policy: Policy | str = Policy.KEEP) -> NDArray[np.uint64]:
+    def open_batch(self, requests: int | Sequence[str], *, policy: Policy | PolicyName = Policy.KEEP) -> NDArray[np.uint64]:
         """Open many requests in one call: so many, or one for each string id. Returns their handles."""
         ids = None if isinstance(requests, int) else requests
         if ids is not None:
@@ -1113,7 +1133,7 @@ class Capturer:
         first: int = 0,
         rows: int | None = None,
         *,
-        mode: Extract | str = Extract.SHARE,
+        mode: Extract | ExtractName = Extract.SHARE,
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> Routing:
@@ -1142,7 +1162,7 @@ class Capturer:
         *,
         mask: NDArray[Any] | None = None,
         fill: int = FILL,
-        order: Order | str = Order.ROW_MAJOR,
+        order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
         strict: bool = False,

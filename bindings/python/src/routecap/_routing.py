@@ -16,6 +16,7 @@ from ._docs import documented
 from ._errors import Error, error
 from ._library import raw
 from ._tensors import describe, dtype_of, expect_device, expect_writable, numpy_dtype, HOST
+from .names import DtypeLike, IdSpaceName, OrderName
 
 _PENDING = Status.PENDING
 _SLICE_NS = 100_000_000  # waiting is cut into pieces, so that a signal, Ctrl-C for instance, is noticed in between
@@ -94,7 +95,7 @@ def read_missing(call: Callable[[bytearray, NDArray[np.void] | None], Any]) -> N
 
 
 def copy_into(
-    call: Callable[[bytes, Any, Any], Any], out: Any, mask: Any, k: int, fill: int, order: Order | str, first_layer: int, layers: int, flags: int
+    call: Callable[[bytes, Any, Any], Any], out: Any, mask: Any, k: int, fill: int, order: Order | OrderName, first_layer: int, layers: int, flags: int
 ) -> Any:
     """Call with copy options, memory and mask for an array of the caller's, whose rows and layers may be any distance apart."""
     tensor = describe(out, "out")
@@ -394,7 +395,7 @@ class Routing:
         *,
         mask: NDArray[Any] | None = None,
         fill: int = FILL,
-        order: Order | str = Order.ROW_MAJOR,
+        order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
         strict: bool = False,
@@ -428,10 +429,10 @@ class Routing:
 
     def ids(
         self,
-        dtype: DTypeLike | Dtype | None = None,
+        dtype: DtypeLike | None = None,
         *,
         fill: int = FILL,
-        order: Order | str = Order.ROW_MAJOR,
+        order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
         strict: bool = False,
@@ -464,10 +465,10 @@ class Routing:
 
     def masked(
         self,
-        dtype: DTypeLike | Dtype | None = None,
+        dtype: DtypeLike | None = None,
         *,
         fill: int = 0,
-        order: Order | str = Order.ROW_MAJOR,
+        order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -476,7 +477,7 @@ class Routing:
         self.copy_to(out, mask=mask, fill=fill, order=order, first_layer=first_layer, layers=layers)
         return out, mask
 
-    def _room(self, dtype: Any, order: Order | str, first_layer: int, layers: int | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def _room(self, dtype: Any, order: Order | OrderName, first_layer: int, layers: int | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         view = self._look()
         if not 0 <= first_layer <= view.layers or layers is not None and not 0 <= layers <= view.layers - first_layer:
             raise error(Status.ERR_UNKNOWN_LAYER, f"layers {first_layer}..., {layers} of them; the routing has {view.layers}")
@@ -485,7 +486,7 @@ class Routing:
             shape = shape[::-1]
         return np.empty((*shape, view.k), dtype), np.empty(shape, np.bool_)
 
-    def mask(self, *, order: Order | str = Order.ROW_MAJOR) -> NDArray[np.bool_]:
+    def mask(self, *, order: Order | OrderName = Order.ROW_MAJOR) -> NDArray[np.bool_]:
         """[rows, layers] (or [layers, rows], as `order` says): True where the cell is valid."""
         view = self._look()
         mask = np.ones((view.rows, view.layers), np.bool_)
@@ -512,7 +513,7 @@ class Routing:
         return reasons
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        ids = self.ids(dtype)
+        ids = self.ids(None if dtype is None else np.dtype(dtype))
         if ids.flags.writeable:  # a copy already
             if copy is False:
                 raise ValueError("these ids cannot be had without a copy")
@@ -628,7 +629,7 @@ class Routing:
         layer_map: Any = None,
         layer_experts: Any = None,
         layer_provenance: Any = None,
-        id_space: IdSpace | str = IdSpace.LOGICAL,
+        id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
@@ -687,12 +688,12 @@ class Routing:
         k: int,
         rows: int,
         first: int = 0,
-        dtype: DTypeLike | Dtype,
+        dtype: DtypeLike,
         experts: int | None = None,
         layer_map: Any = None,
         layer_experts: Any = None,
         layer_provenance: Any = None,
-        id_space: IdSpace | str = IdSpace.LOGICAL,
+        id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
