@@ -448,8 +448,9 @@ def test_wrong_spans_are_refused(capturer: routecap.Capturer) -> None:
         capturer.issue(np.zeros(4, np.int64))
     with pytest.raises(ValueError):
         capturer.issue(np.repeat(good, 4)[::2])
-    with pytest.raises(ValueError):
-        capturer.issue(good, status=np.zeros(2, np.int32))
+    for status in (np.zeros(2, np.int32), np.zeros(1, np.int64), [0]):
+        with pytest.raises(ValueError, match="status must be an int32 array with an element for each span"):
+            capturer.issue(good, status=status)  # type: ignore[arg-type]
     with pytest.raises(ValueError):
         capturer.issue(good, snapshot="later")
     for wrong in ({"rows": 0}, {"flags": 64}, {"position": 1 << 40}):
@@ -463,6 +464,93 @@ def test_wrong_spans_are_refused(capturer: routecap.Capturer) -> None:
     assert step.status == routecap.Status.PARTIAL and status.tolist() == [0, routecap.Status.ERR_UNKNOWN_REQUEST]
     with pytest.raises(KeyError):
         capturer.step(99).poll()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [(1, 0, 0, 0, 4, 0, 0)],
+        [{"request": 1, "rows": 4}],
+        (1, 0, 4),
+        5,
+        "a",
+        np.zeros(4, np.int64),
+        np.zeros(1, [("request", np.uint64), ("rows", np.uint32)]),
+    ],
+)
+def test_what_is_no_array_of_spans_is_told_what_a_span_looks_like(
+    capturer: routecap.Capturer, given: Any
+) -> None:
+    """The error was that a list has no attribute dtype."""
+    forward(capturer, expected_ids(1, 4))
+    with pytest.raises(TypeError, match=r"spans is .*routecap\.spans\(request=") as raised:
+        capturer.issue(given)
+    assert isinstance(raised.value, routecap.DtypeError) and "attribute" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "match"),
+    [
+        ({"request": "a"}, TypeError, r"request: 'a' is not a Request or its handle.*Capturer\.handles\(\['a'\]\)"),
+        ({"request": [1, "a"]}, TypeError, r"request: 'a' .*Capturer\.handles"),
+        ({"request": None}, TypeError, r"request: None is not a Request or its handle"),
+        ({"request": [1.0, 2.0]}, TypeError, r"request: 1\.0 is not"),
+        ({"request": np.array([1.0, 2.0])}, TypeError, r"request: an array of float64 is not"),
+        ({"request": np.array([1, None])}, TypeError, r"request: None is not"),
+        ({"rows": 2.5}, TypeError, r"rows: 2\.5 is not an integer"),
+        ({"rows": "4"}, TypeError, r"rows: '4' is not an integer"),
+        ({"position": [0, None]}, TypeError, r"position: None is not"),
+        ({"position": -1}, ValueError, r"position: -1 is not in \[0, 18446744073709551615\]"),
+        ({"position": [5, -2]}, ValueError, r"position: -2 is not"),
+        ({"sink_row": np.array([1 << 32])}, ValueError, r"sink_row: 4294967296 is not in \[0, 4294967295\]"),
+        ({"rows": 1 << 70}, ValueError, r"rows: 1180591620717411303424"),
+        ({"request": [1, 2, 3], "rows": [1, 2]}, ValueError, r"rows: 3 spans have .* shape \(2,\)"),
+        ({"rows": np.ones((2, 2), int)}, ValueError, r"rows: 2 spans have .* shape \(2, 2\)"),
+    ],
+)
+def test_columns_that_make_no_spans_are_refused(
+    columns: dict[str, Any], kind: type[Exception], match: str
+) -> None:
+    """The errors spoke of int(), of casts and of broadcasting, and 2.5 rows became 2."""
+    with pytest.raises(kind, match=match) as raised:
+        routecap.spans(**columns)
+    assert isinstance(raised.value, routecap.Error) and "int()" not in str(raised.value)
+    assert "routecap.spans(request=" in str(raised.value)
+
+
+def test_a_column_of_spans_is_any_sequence_of_integers(capturer: routecap.Capturer) -> None:
+    request = capturer.open()
+    columns: list[Any] = [request, request.handle, np.uint64(request.handle), [request]]
+    columns += [(request,), [np.uint64(request.handle)], np.array([request]), memoryview(capturer.handles([request]))]
+    for column in columns:
+        assert routecap.spans(request=column)["request"].tolist() == [request.handle]
+    draft = routecap.SpanFlag.SPECULATIVE
+    spans = routecap.spans(3, request=(7,), rows=np.array([4]), sink_row=range(3), position=[1, 2, 1 << 39], flags=draft)
+    assert spans["request"].tolist() == [7] * 3 and spans["rows"].tolist() == [4] * 3 and spans["flags"].tolist() == [1] * 3
+    assert spans["sink_row"].tolist() == [0, 1, 2] and spans["position"].tolist() == [1, 2, 1 << 39]
+    assert len(routecap.spans(request=[])) == 0 and len(routecap.spans(0, position=[])) == 0
+
+
+def test_items_of_a_batch_that_are_none_are_told_what_items_look_like(capturer: routecap.Capturer) -> None:
+    calls: dict[str, Any] = {"accept_dtype": capturer.accept_batch, "extract_dtype": capturer.extract_batch}
+    calls["finish_dtype"] = capturer.finish_batch
+    for dtype, call in calls.items():
+        for given in ([], [(1, 2)], 5, None, np.zeros(2, np.uint64)):
+            with pytest.raises(routecap.DtypeError, match=rf"items is .*np\.zeros\(n, routecap\.{dtype}\)"):
+                call(given)
+    for given in (5, capturer.open(), "a"):
+        with pytest.raises(TypeError, match="one request, where a sequence"):
+            capturer.close_batch(given)
+    with pytest.raises(TypeError, match="requests is an array of int32"):
+        capturer.close_batch(np.zeros(2, np.int32))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("request_", [None, 1.5, b"a", []])
+def test_what_is_no_request_and_no_step_is_told_what_they_are(capturer: routecap.Capturer, request_: Any) -> None:
+    with pytest.raises(TypeError, match="a request is a Request, its handle or the string id"):
+        capturer.extract(request_)
+    with pytest.raises(TypeError, match="a step is a Step or its ticket"):
+        capturer.accept(capturer.open(), request_, 1)
 
 
 def test_statuses_are_one_for_each_span_also_of_spans_in_two_dimensions(capturer: routecap.Capturer) -> None:

@@ -663,9 +663,9 @@ class Capturer:
         spans: an array of span_dtype (see routecap.spans), C-contiguous; None for none. positions: a tensor of int32 or int64 with the position of
         each sink row, for spans with DEVICE_POSITIONS. status: an int32 array that receives each span's.
         """
-        if spans is not None and spans.dtype != structs.span_dtype:
-            raise error(Status.ERR_DTYPE, "spans must be an array of routecap.span_dtype")
-        if status is not None and (status.dtype != np.int32 or status.shape != ((0,) if spans is None else spans.shape)):
+        if spans is not None:
+            structs.expect_array(spans, "spans", "span_dtype")
+        if status is not None and (getattr(status, "dtype", None) != np.int32 or status.shape != ((0,) if spans is None else spans.shape)):
             raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each span")
         options = None
         if tag or positions is not None or snapshot is not Snapshot.TAKEN:
@@ -1003,7 +1003,10 @@ class Capturer:
                 return self._names[request]
             except KeyError:
                 raise error(Status.ERR_UNKNOWN_REQUEST, f"no request {request!r} is open") from None
-        return index(request)
+        try:
+            return index(request)
+        except TypeError:
+            raise TypeError(f"a request is a Request, its handle or the string id under which it was opened, not {request!r}") from None
 
     def _name(self, handle: int, id: str | None) -> Request:
         if id is not None:
@@ -1023,7 +1026,10 @@ class Capturer:
     def _ticket(self, step: Any) -> int:
         if type(step) is Step and step.capturer is not self:
             raise error(Status.ERR_UNKNOWN_STEP, f"{step!r} belongs to another capturer")
-        return index(step)
+        try:
+            return index(step)
+        except TypeError:
+            raise TypeError(f"a step is a Step or its ticket, not {step!r}") from None
 
     @staticmethod
     def _open_options(policy: Policy | PolicyName) -> bytes | None:
@@ -1061,6 +1067,8 @@ class Capturer:
 
     def handles(self, ids: Sequence[RequestLike]) -> NDArray[np.uint64]:
         """The handles of requests, to be put into spans and batches."""
+        if isinstance(ids, (str, Request, int)):
+            raise TypeError(f"{ids!r} is one request, where a sequence of them is expected: [{ids!r}]")
         return np.fromiter((self._resolve(id) for id in ids), np.uint64, len(ids))
 
     def __contains__(self, id: object) -> bool:
@@ -1083,8 +1091,7 @@ class Capturer:
 
         Each item keeps its first `count` rows; or, with `paths`, those that `count` indices name: all items' indices, one after another.
         """
-        if items.dtype != structs.accept_dtype or items.ndim != 1:
-            raise error(Status.ERR_DTYPE, "items must be a one-dimensional array of routecap.accept_dtype")
+        self._expect_items(items, "accept_dtype")
         if paths is None:
             items["rows"] = 0
         else:
@@ -1145,12 +1152,14 @@ class Capturer:
     @documented("routecap_request_extract_batch")
     def extract_batch(self, items: NDArray[np.void]) -> Routings:
         """Read rows of many requests in one call: an array of extract_dtype, whose `status` is filled."""
-        return self._batch(raw.routecap_request_extract_batch, items, structs.extract_dtype, "extract_dtype")
+        self._expect_items(items, "extract_dtype")
+        return Routings(raw.routecap_request_extract_batch(self._handle, items), items)
 
-    def _batch(self, call: Callable[[Any, Any], Any], items: NDArray[np.void], dtype: Any, name: str) -> Routings:
-        if items.dtype != dtype or items.ndim != 1:
-            raise error(Status.ERR_DTYPE, f"items must be a one-dimensional array of routecap.{name}")
-        return Routings(call(self._handle, items), items)
+    @staticmethod
+    def _expect_items(items: NDArray[np.void], form: str) -> None:
+        structs.expect_array(items, "items", form)
+        if items.ndim != 1:
+            raise error(Status.ERR_DTYPE, f"items has shape {items.shape}, where one dimension is expected")
 
     @documented("routecap_request_extract_into")
     def extract_into(
@@ -1201,7 +1210,8 @@ class Capturer:
     @documented("routecap_request_finish_batch")
     def finish_batch(self, items: NDArray[np.void]) -> Routings:
         """End many requests in one call: an array of finish_dtype, whose `status` is filled."""
-        routings = self._batch(raw.routecap_request_finish_batch, items, structs.finish_dtype, "finish_dtype")
+        self._expect_items(items, "finish_dtype")
+        routings = Routings(raw.routecap_request_finish_batch(self._handle, items), items)
         if self._ids:
             self._forget_all(items["request"], routings.statuses)
         return routings
@@ -1218,7 +1228,11 @@ class Capturer:
         """End many requests and drop their rows; `status`, an int32 array, receives each one's. Returns OK or PARTIAL."""
         handles = requests if isinstance(requests, np.ndarray) else self.handles(requests)
         if handles.dtype != np.uint64 or handles.ndim != 1:
-            raise error(Status.ERR_DTYPE, "requests must be a uint64 array of handles")
+            raise error(
+                Status.ERR_DTYPE,
+                f"requests is {structs.what_it_is(handles)} of shape {handles.shape}, where a list of requests is expected, "
+                "or an array of handles as Capturer.open_batch gives",
+            )
         if status is None:
             status = np.empty(len(handles), np.int32)
         elif status.dtype != np.int32 or status.shape != handles.shape:
