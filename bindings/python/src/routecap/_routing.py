@@ -342,7 +342,7 @@ class Routing:
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        """Of the ids as they are kept: uint8 up to 256 experts, else int16."""
+        """Of the ids as they are kept, in segments and the serialised form: uint8 up to 256 experts, else int16."""
         return self._look().dtype
 
     @property
@@ -427,6 +427,30 @@ class Routing:
         if rows != self.rows:
             raise error(Status.ERR_SHAPE_MISMATCH, f"out has {rows} rows, the routing {self.rows}")
 
+    @overload
+    def ids(
+        self,
+        dtype: None = None,
+        *,
+        fill: int = FILL,
+        order: Order | OrderName = Order.ROW_MAJOR,
+        first_layer: int = 0,
+        layers: int | None = None,
+        strict: bool = False,
+        allow_recomputed: bool = False,
+    ) -> NDArray[np.int16]: ...
+    @overload
+    def ids(
+        self,
+        dtype: DtypeLike,
+        *,
+        fill: int = FILL,
+        order: Order | OrderName = Order.ROW_MAJOR,
+        first_layer: int = 0,
+        layers: int | None = None,
+        strict: bool = False,
+        allow_recomputed: bool = False,
+    ) -> NDArray[Any]: ...
     def ids(
         self,
         dtype: DtypeLike | None = None,
@@ -438,20 +462,20 @@ class Routing:
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> NDArray[Any]:
-        """The ids [rows, layers, k] as one array: a view that cannot be written if no cell is missing, the rows lie in one segment and nothing asks
-        for another form; otherwise a copy, with `fill` in missing cells and, unless `dtype` says otherwise, as int16 if there are any.
+        """The ids [rows, layers, k] as one array of int16, which holds the ids of every model and -1, or of `dtype`, whatever is missing. Cells that
+        are missing have `fill` in every column; a `fill` that is an expert is refused, and `masked` tells them apart.
 
-        A `fill` that is an expert is refused: `masked` tells them apart.
+        It is a view that cannot be written, instead of a copy, if no cell is missing, the rows lie in one segment and they are kept in this form:
+        `ids(routing.dtype)` copies the least.
         """
         view = self._look()
+        kind = np.dtype(np.int16) if dtype is None else numpy_dtype(dtype_of(dtype))
         plain = first_layer == 0 and layers in (None, view.layers) and member(Order, order) == Order.ROW_MAJOR and not strict
-        if plain and view.complete and view.segment_count == 1 and (dtype is None or numpy_dtype(dtype_of(dtype)) == view.dtype):
+        if plain and view.complete and view.segment_count == 1 and kind == view.dtype:
             ids = view.segment(0).ids
             assert ids is not None
             return ids
-        if dtype is None:
-            dtype = view.dtype if view.complete else np.int16
-        out, _ = self._room(numpy_dtype(dtype_of(dtype)), order, first_layer, layers)
+        out, _ = self._room(kind, order, first_layer, layers)
         self.copy_to(
             out,
             fill=0 if view.complete and fill == FILL else fill,
@@ -529,9 +553,9 @@ class Routing:
             raise BufferError("routings are in host memory")
         ids = self.ids()
         shared = max_version is not None and max_version[0] >= 1
+        if copy is False and (ids.flags.writeable or not shared):
+            raise BufferError("without a copy there are only ids of int16, complete and in one segment, for DLPack 1.0, which has a word for read-only")
         if not ids.flags.writeable and (copy or not shared):
-            if copy is False:
-                raise BufferError("a routing cannot be written, which this version of DLPack has no word for")
             ids = ids.copy()
         return ids.__dlpack__(max_version=max_version) if shared else ids.__dlpack__()
 
@@ -633,22 +657,29 @@ class Routing:
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
-        """A routing of ids [rows, layers, k] that something else kept: `valid` [rows, layers] says which cells are there (None: all), `tags` is one
-        for all rows or [rows].
+        """A routing of ids [rows, layers, k] that something else kept. `valid` [rows, layers] says which cells are there; without it, cells are
+        missing that have -1 in every column, as `ids` gives them: a row without any cell is then ABSENT, another missing cell UNWRITTEN. `tags` is
+        one for all rows or [rows].
 
         ids of the type that routings have, uint8 up to 256 experts and else int16, C-contiguous, are used in place and must not change; others, and
         all with `copy`, are copied. Every valid cell is checked for k distinct experts, unless `trusted`.
         """
         most = experts if layer_experts is None else int(np.max(layer_experts, initial=1))
         if most is None:
-            raise error(Status.ERR_ARGUMENT, "experts, or layer_experts, is needed")
+            raise error(Status.ERR_ARGUMENT, "how many experts there are is not in ids: say experts=..., or layer_experts=... where layers differ")
         given = np.asarray(ids)
         if given.ndim != 3:
             raise error(Status.ERR_SHAPE_MISMATCH, f"ids has shape {given.shape}, [rows, layers, k] is expected")
         if given.dtype.kind not in "iu":
-            raise error(Status.ERR_DTYPE, f"ids has elements of type {given.dtype}")
+            raise error(Status.ERR_DTYPE, f"ids has elements of type {given.dtype}, integers are expected")
         rows, layers, k = given.shape
         kept = np.ascontiguousarray(given, np.uint8 if most <= 256 else np.int16)
+        if valid is None:
+            valid = _valid_by_fill(given)
+            if valid is not None:
+                kept = kept.copy() if np.may_share_memory(kept, given) else kept
+                kept[~valid, 0] = Missing.UNWRITTEN
+                kept[~valid.any(axis=1), :, 0] = Missing.ABSENT
         validity = None
         if valid is not None:
             valid = np.asarray(valid, np.bool_)
@@ -656,9 +687,10 @@ class Routing:
                 raise error(Status.ERR_SHAPE_MISMATCH, f"valid has shape {valid.shape}, {(rows, layers)} is expected")
             validity = np.packbits(valid, axis=1, bitorder="little")
         if kept.dtype != given.dtype:
-            wrapped = (kept != given).any(axis=2)
-            if (wrapped if valid is None else wrapped & valid).any():
-                raise error(Status.ERR_FORMAT, f"ids has ids beyond {most} experts")
+            wrong: NDArray[np.bool_] = (given < 0) | (given >= most)
+            outside = wrong.any(axis=2) if valid is None else wrong.any(axis=2) & valid
+            if outside.any():
+                raise _wrong_cell(given, outside, f"ids of {most} experts are in [0, {most - 1}]")
         tags = np.asarray(tags, np.uint64)
         if tags.ndim and tags.shape != (rows,):
             raise error(Status.ERR_SHAPE_MISMATCH, f"tags has shape {tags.shape}, {(rows,)} is expected")
@@ -768,6 +800,27 @@ class Routing:
             return "<routecap.Routing, pending>"
         view = self._look()
         return f"<routecap.Routing of rows {view.first}..{view.first + view.rows - 1}, {view.layers} layers, k={view.k}, {status.name}>"
+
+
+def _valid_by_fill(ids: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Which cells have ids, where -1 says that there are none; None if all have."""
+    if ids.dtype.kind != "i":
+        return None
+    filled = ids == -1
+    if not filled.any():
+        return None
+    missing: NDArray[np.bool_] = filled.all(axis=2)
+    partly = filled.any(axis=2) & ~missing
+    if partly.any():
+        raise _wrong_cell(ids, partly, "some of its experts are missing and others are not")
+    return ~missing
+
+
+def _wrong_cell(ids: NDArray[Any], wrong: Any, reason: str) -> Error:
+    """The error of the first of some cells."""
+    row, layer = np.argwhere(wrong)[0].tolist()
+    found = f"ids[{row}, {layer}] is {ids[row, layer].tolist()}, but {reason}"
+    return error(Status.ERR_FORMAT, f"{found}. A cell that is missing is False in valid or, without valid, has -1 in every column")
 
 
 def _rebuild(
