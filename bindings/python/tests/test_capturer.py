@@ -1,5 +1,6 @@
 """The forward path, requests, reading and the counters."""
 
+import pickle
 import threading
 from typing import Any
 
@@ -762,6 +763,74 @@ def test_a_batch_makes_routings_when_they_are_asked_for(capturer: routecap.Captu
         capturer.finish_batch(np.repeat(ends, 2)[::2])
 
 
+def test_an_item_that_was_refused_is_named_when_it_is_asked_for(capturer: routecap.Capturer) -> None:
+    """The error said ROUTECAP_ERR_UNKNOWN_REQUEST, and not of which of the items."""
+    items = np.zeros(3, routecap.finish_dtype)
+    items["request"], items["rows"] = [int(capturer.open()), 0x3E7, int(capturer.open())], [0, 0, 1 << 41]
+    with capturer.finish_batch(items) as routings:
+        assert "PARTIAL" in repr(routings) and "1 (request 0x3e7): ERR_UNKNOWN_REQUEST" in repr(routings)
+        with pytest.raises(KeyError, match=r"item 1 of 3, request 0x3e7, was refused: ERR_UNKNOWN_REQUEST"):
+            routings[1]
+        with pytest.raises(KeyError, match=r"item 1 of 3, request 0x3e7"):
+            list(routings)
+        with pytest.raises(IndexError, match=rf"item 2 of 3, request {items['request'][2]:#x}, was refused: ERR_OUT_OF_RANGE"):
+            routings[-1]
+    assert repr(capturer.finish_batch(items[:0])) == "<routecap.Routings of 0, OK>"
+
+
+def test_a_batch_that_is_checked_names_every_item_that_was_refused(capturer: routecap.Capturer) -> None:
+    good, late = capturer.open("good"), capturer.open("late")
+    run(capturer, good, expected_ids(1, 4))
+    wrong = {1: routecap.Status.ERR_UNKNOWN_REQUEST, 3: routecap.Status.ERR_UNKNOWN_REQUEST}
+
+    def items(dtype: Any, **columns: Any) -> Any:
+        made = np.zeros(4, dtype)
+        made["request"] = [int(good), 0x3E7, int(late), 0x3E8]
+        for name, column in columns.items():
+            made[name] = column
+        return made
+
+    with pytest.raises(routecap.PartialError) as raised:
+        capturer.extract_batch(items(routecap.extract_dtype, rows=routecap.ALL), check=True)
+    assert raised.value.statuses == wrong and raised.value.status == routecap.Status.PARTIAL
+    text = "2 of 4 items were refused: 1 (request 0x3e7): ERR_UNKNOWN_REQUEST, 3 (request 0x3e8): ERR_UNKNOWN_REQUEST"
+    assert str(raised.value) == text
+    assert raised.value.routings is not None and (raised.value.routings[0].ids() == expected_ids(1, 4)).all()
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert type(again) is routecap.PartialError and (again.statuses, str(again)) == (wrong, text)
+
+    settled = items(routecap.accept_dtype, step=1)
+    with pytest.raises(routecap.PartialError, match=r"4 of 4 items .* 2 \('late'\): ERR_UNKNOWN_STEP") as raised:
+        capturer.accept_batch(settled, check=True)
+    assert raised.value.statuses == {i: status for i, status in enumerate(settled["status"])} and raised.value.routings is None
+
+    ends = items(routecap.finish_dtype, rows=[4, 0, 1 << 41, 0])
+    with pytest.raises(routecap.PartialError, match=r"2 \('late'\): ERR_OUT_OF_RANGE") as raised:
+        capturer.finish_batch(ends, check=True)
+    assert "good" not in capturer and "late" in capturer  # what was done is done, and its routing is not lost
+    assert raised.value.routings is not None and raised.value.routings[0].wait(10) == routecap.Status.OK
+    assert (raised.value.routings[0].ids() == expected_ids(1, 4)).all()
+
+    status = np.zeros(3, np.int32)
+    with pytest.raises(routecap.PartialError, match=r"2 of 3 items .* 0 \(request 0x3e7\).*, 2 \(request 0x3e8\)") as raised:
+        capturer.close_batch([0x3E7, late, 0x3E8], status, check=True)
+    assert "late" not in capturer and raised.value.statuses == {0: status[0], 2: status[2]}
+    assert capturer.close_batch([0x3E7]) == routecap.Status.PARTIAL
+
+
+def test_a_batch_that_is_checked_and_complete_is_what_it_was(capturer: routecap.Capturer) -> None:
+    handles = capturer.open_batch(2)
+    items = np.zeros(1, routecap.finish_dtype)
+    items["request"] = handles[:1]
+    assert capturer.finish_batch(items, check=True).status == capturer.close_batch(handles[1:], check=True) == routecap.Status.OK
+
+
+def test_the_items_of_a_large_batch_are_not_all_in_the_text(capturer: routecap.Capturer) -> None:
+    with pytest.raises(routecap.PartialError, match=r"1000 of 1000 items .* 15 \(request 0x10\): \w+, and 984 more$") as raised:
+        capturer.close_batch(np.arange(1, 1001, dtype=np.uint64), check=True)
+    assert list(raised.value.statuses) == list(range(1000))
+
+
 def test_spans_are_columns_of_one_array() -> None:
     spans = routecap.spans(request=[1, 2, 3], rows=2, sink_row=np.arange(3) * 2, position=10)
     assert spans.dtype == routecap.span_dtype and spans["sink_row"].tolist() == [0, 2, 4] and spans["position"].tolist() == [10] * 3
@@ -802,8 +871,6 @@ def test_the_counters_add_up(capturer: routecap.Capturer) -> None:
 
 @pytest.mark.parametrize("status", [each for each in routecap.Status if each < 0])
 def test_every_error_is_an_error_with_its_status(status: routecap.Status) -> None:
-    import pickle
-
     from routecap._errors import error
 
     found = error(status, "a text")

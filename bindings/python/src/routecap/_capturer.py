@@ -33,7 +33,21 @@ from ._constants import (
 from ._docs import documented
 from ._errors import error
 from ._library import raw
-from ._routing import FILL, Coverage, Routing, Routings, copy_into, integers, provenances, read_coverage, read_flags, read_missing, rows_of, wait
+from ._routing import (
+    FILL,
+    Coverage,
+    Routing,
+    Routings,
+    check_items,
+    copy_into,
+    integers,
+    provenances,
+    read_coverage,
+    read_flags,
+    read_missing,
+    rows_of,
+    wait,
+)
 from ._tensors import (
     HOST,
     DeviceArray,
@@ -1086,8 +1100,9 @@ class Capturer:
         raw.routecap_request_accept(self._handle, self._resolve(request), self._ticket(step), rows, count)
 
     @documented("routecap_request_accept_batch")
-    def accept_batch(self, items: NDArray[np.void], paths: NDArray[np.uint32] | None = None) -> Status:
-        """Settle the speculative rows of many requests in one call: an array of accept_dtype, whose `status` is filled. Returns OK or PARTIAL.
+    def accept_batch(self, items: NDArray[np.void], paths: NDArray[np.uint32] | None = None, *, check: bool = False) -> Status:
+        """Settle the speculative rows of many requests in one call: an array of accept_dtype, whose `status` is filled. Returns OK or PARTIAL: some
+        items were refused, which with `check` is a PartialError that names them.
 
         Each item keeps its first `count` rows; or, with `paths`, those that `count` indices name: all items' indices, one after another.
         """
@@ -1102,6 +1117,8 @@ class Capturer:
                 raise error(Status.ERR_SHAPE_MISMATCH, f"paths has {size} indices, the items keep {sum(items['count'].tolist())}")
             items["rows"] = (ends - items["count"]) * np.uint64(4) + np.uint64(describe(paths, "paths").address)
         status: Status = raw.routecap_request_accept_batch(self._handle, items)
+        if check:
+            check_items(items["request"], items["status"], self._ids)
         return status
 
     @documented("routecap_request_truncate")
@@ -1150,10 +1167,14 @@ class Capturer:
         return Routing._of(raw.routecap_request_extract(self._handle, self._resolve(request), first, rows_of(rows), mode, flags)[1])
 
     @documented("routecap_request_extract_batch")
-    def extract_batch(self, items: NDArray[np.void]) -> Routings:
-        """Read rows of many requests in one call: an array of extract_dtype, whose `status` is filled."""
+    def extract_batch(self, items: NDArray[np.void], *, check: bool = False) -> Routings:
+        """Read rows of many requests in one call: an array of extract_dtype, whose `status` is filled. An item that was refused is an error when its
+        routing is asked for, or at once with `check`: a PartialError that names all of them."""
         self._expect_items(items, "extract_dtype")
-        return Routings(raw.routecap_request_extract_batch(self._handle, items), items)
+        routings = Routings(raw.routecap_request_extract_batch(self._handle, items), items)
+        if check:
+            check_items(items["request"], routings.statuses, self._ids, routings)
+        return routings
 
     @staticmethod
     def _expect_items(items: NDArray[np.void], form: str) -> None:
@@ -1208,12 +1229,15 @@ class Capturer:
         return routing
 
     @documented("routecap_request_finish_batch")
-    def finish_batch(self, items: NDArray[np.void]) -> Routings:
-        """End many requests in one call: an array of finish_dtype, whose `status` is filled."""
+    def finish_batch(self, items: NDArray[np.void], *, check: bool = False) -> Routings:
+        """End many requests in one call: an array of finish_dtype, whose `status` is filled. An item that was refused is an error when its routing
+        is asked for, or at once with `check`: a PartialError that names all of them, and has the routings of the others."""
         self._expect_items(items, "finish_dtype")
         routings = Routings(raw.routecap_request_finish_batch(self._handle, items), items)
         if self._ids:
             self._forget_all(items["request"], routings.statuses)
+        if check:
+            check_items(items["request"], routings.statuses, self._ids, routings)
         return routings
 
     @documented("routecap_request_close")
@@ -1224,8 +1248,11 @@ class Capturer:
         self._forget(handle)
 
     @documented("routecap_request_close_batch")
-    def close_batch(self, requests: NDArray[np.uint64] | Sequence[RequestLike], status: NDArray[np.int32] | None = None) -> Status:
-        """End many requests and drop their rows; `status`, an int32 array, receives each one's. Returns OK or PARTIAL."""
+    def close_batch(
+        self, requests: NDArray[np.uint64] | Sequence[RequestLike], status: NDArray[np.int32] | None = None, *, check: bool = False
+    ) -> Status:
+        """End many requests and drop their rows; `status`, an int32 array, receives each one's. Returns OK or PARTIAL: some were unknown, which with
+        `check` is a PartialError that names them."""
         handles = requests if isinstance(requests, np.ndarray) else self.handles(requests)
         if handles.dtype != np.uint64 or handles.ndim != 1:
             raise error(
@@ -1240,6 +1267,8 @@ class Capturer:
         outcome: Status = raw.routecap_request_close_batch(self._handle, handles, status, len(handles))
         if self._ids:
             self._forget_all(handles, status)
+        if check:
+            check_items(handles, status, self._ids)
         return outcome
 
     def _forget_all(self, handles: NDArray[np.uint64], statuses: NDArray[np.int32]) -> None:

@@ -2,7 +2,7 @@
 
 import pickle
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from time import monotonic
 from typing import Any, NamedTuple, overload
@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from . import _structs as structs
 from ._constants import ALL, Dtype, IdSpace, Missing, Order, Provenance, ReadFlag, Status, TrustFlag, member
 from ._docs import documented
-from ._errors import Error, error
+from ._errors import Error, PartialError, error
 from ._library import raw
 from ._tensors import describe, dtype_of, expect_device, expect_writable, numpy_dtype, HOST
 from .names import DtypeLike, IdSpaceName, OrderName
@@ -873,7 +873,7 @@ def provenances(values: Any) -> NDArray[Any] | None:
 class Routings(Sequence[Routing]):
     """The routings of a batch. They are made into objects only when one is asked for; all are freed with this, or by `free`."""
 
-    __slots__ = ("status", "statuses", "_addresses")
+    __slots__ = ("status", "statuses", "_addresses", "_requests")
 
     def __init__(self, status: Status, items: NDArray[np.void]) -> None:
         """Takes the routings out of the items."""
@@ -881,6 +881,7 @@ class Routings(Sequence[Routing]):
         """OK, or PARTIAL: some items were refused."""
         self.statuses: NDArray[np.int32] = items["status"].copy()
         """[n] the status of each item."""
+        self._requests: NDArray[np.uint64] = items["request"].copy()
         self._addresses: NDArray[np.uint64] = items["routing"].copy()
         items["routing"] = 0
 
@@ -899,7 +900,9 @@ class Routings(Sequence[Routing]):
         if handle is not None:
             return Routing._of(handle)
         status = Status(self.statuses[number])
-        raise error(status) if status < 0 else error(Status.ERR_STATE, "the routing was freed")
+        if status >= 0:
+            raise error(Status.ERR_STATE, "the routing was freed")
+        raise error(status, f"item {number} of {len(self)}, request {self._requests[number]:#x}, was refused: {status}")
 
     def __iter__(self) -> Iterator[Routing]:
         for number in range(len(self)):  # not by Sequence, for which the IndexError of a refused item is the end
@@ -912,11 +915,40 @@ class Routings(Sequence[Routing]):
     def __del__(self) -> None:
         self.free()
 
+    def __repr__(self) -> str:
+        refused = f": {refusals(self._requests, self.statuses, {})}" if self.status == Status.PARTIAL else ""
+        return f"<routecap.Routings of {len(self)}, {self.status}{refused}>"
+
     def __enter__(self) -> "Routings":
         return self
 
     def __exit__(self, *unused: object) -> None:
         self.free()
+
+
+_NAMED = 16  # refused items of a batch, in a text
+
+
+def refusals(requests: NDArray[np.uint64], statuses: NDArray[np.int32], ids: Mapping[int, str]) -> str:
+    """Which items of a batch were refused, and how each was."""
+    refused = np.flatnonzero(statuses < 0).tolist()
+    texts = []
+    for item in refused[:_NAMED]:
+        handle = int(requests[item])
+        texts.append(f"{item} ({repr(ids[handle]) if handle in ids else f'request {handle:#x}'}): {Status(statuses[item])}")
+    if len(refused) > _NAMED:
+        texts.append(f"and {len(refused) - _NAMED} more")
+    return f"{len(refused)} of {len(statuses)} items were refused: {', '.join(texts)}"
+
+
+def check_items(requests: NDArray[np.uint64], statuses: NDArray[np.int32], ids: Mapping[int, str], routings: Routings | None = None) -> None:
+    """Raise PartialError if an item of a batch was refused."""
+    if not (statuses < 0).any():
+        return
+    partial = PartialError(Status.PARTIAL, refusals(requests, statuses, ids))
+    partial.statuses = {item: Status(statuses[item]) for item in np.flatnonzero(statuses < 0).tolist()}
+    partial.routings = routings
+    raise partial
 
 
 @documented("routecap_routing_merge")
