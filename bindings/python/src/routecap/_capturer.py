@@ -31,7 +31,7 @@ from ._constants import (
     member,
 )
 from ._docs import documented
-from ._errors import error
+from ._errors import Error, error
 from ._library import raw
 from ._routing import (
     FILL,
@@ -479,8 +479,7 @@ class Request:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        if not self.capturer.closed:
-            self.capturer.close_batch([self])  # which refuses, by a status only, what has ended
+        self.capturer.close_batch([self])  # which refuses, by a status only, what has ended
 
     def __index__(self) -> int:
         return self.handle
@@ -557,7 +556,7 @@ class Capturer:
 
     def close(self) -> None:
         """Destroy it: waits until all steps issued have landed and other threads' calls have returned. Routings stay valid, and so do arrays of the
-        sink, but whatever else is called on it or its requests from now on is an Error (routecap_capturer_destroy)."""
+        sink, but whatever else is called on it or its requests from now on is an Error, closing them excepted (routecap_capturer_destroy)."""
         handle, self._handle = self._handle, None
         if handle is not None:
             raw.routecap_capturer_destroy(handle)
@@ -1242,9 +1241,15 @@ class Capturer:
 
     @documented("routecap_request_close")
     def close_request(self, request: RequestLike) -> None:
-        """End a request and drop its rows."""
+        """End a request and drop its rows. Of a closed capturer all requests have ended: then this does nothing, as a finalizer needs it."""
+        if self.closed:
+            return
         handle = self._resolve(request)
-        raw.routecap_request_close(self._handle, handle)
+        try:
+            raw.routecap_request_close(self._handle, handle)
+        except Error:
+            if not self.closed:  # by another thread since then
+                raise
         self._forget(handle)
 
     @documented("routecap_request_close_batch")
@@ -1252,7 +1257,9 @@ class Capturer:
         self, requests: NDArray[np.uint64] | Sequence[RequestLike], status: NDArray[np.int32] | None = None, *, check: bool = False
     ) -> Status:
         """End many requests and drop their rows; `status`, an int32 array, receives each one's. Returns OK or PARTIAL: some were unknown, which with
-        `check` is a PartialError that names them."""
+        `check` is a PartialError that names them. Of a closed capturer all requests have ended: then this does nothing."""
+        if self.closed:
+            return self._closed_all(status)
         handles = requests if isinstance(requests, np.ndarray) else self.handles(requests)
         if handles.dtype != np.uint64 or handles.ndim != 1:
             raise error(
@@ -1264,12 +1271,23 @@ class Capturer:
             status = np.empty(len(handles), np.int32)
         elif status.dtype != np.int32 or status.shape != handles.shape:
             raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each request")
-        outcome: Status = raw.routecap_request_close_batch(self._handle, handles, status, len(handles))
+        try:
+            outcome: Status = raw.routecap_request_close_batch(self._handle, handles, status, len(handles))
+        except Error:
+            if not self.closed:  # by another thread since then
+                raise
+            return self._closed_all(status)
         if self._ids:
             self._forget_all(handles, status)
         if check:
             check_items(handles, status, self._ids)
         return outcome
+
+    @staticmethod
+    def _closed_all(status: NDArray[np.int32] | None) -> Status:
+        if status is not None:
+            status[:] = Status.OK
+        return Status.OK
 
     def _forget_all(self, handles: NDArray[np.uint64], statuses: NDArray[np.int32]) -> None:
         for handle, status in zip(handles.tolist(), statuses.tolist()):
