@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -578,17 +579,58 @@ def test_positions_come_from_the_device(capturer: routecap.Capturer) -> None:
     assert request.length == 8 and (request.extract(4).ids() == ids).all()
 
 
-def test_a_lost_step_says_so(make: Any) -> None:
-    capturer = make(slots=1, manual_progress=True)
-    request = capturer.open()
+def lose(capturer: routecap.Capturer, request: routecap.Request) -> routecap.Step:
+    """Issue a step for which there is no slot. The capturer has one slot, and nobody files but who asks for it."""
     spans = routecap.spans(1, request=int(request), rows=4)
     for expected in (routecap.Status.OK, routecap.Status.LOST):
         forward(capturer, expected_ids(1, 4))
         step = capturer.issue(spans)
-        assert step.status == expected
+        assert step.status == expected and step.lost == (expected == routecap.Status.LOST)
+    return step
+
+
+def test_a_lost_step_says_so(make: Any) -> None:
+    capturer = make(slots=1, manual_progress=True)
+    with pytest.warns(routecap.LostStepWarning):
+        step = lose(capturer, capturer.open())
+    assert repr(step) == "<routecap.Step 2, LOST>"
     assert capturer.step(1).poll() == routecap.Status.PENDING and step.poll() == routecap.Status.LOST
+    assert not capturer.step(1).lost and capturer.step(2).lost
     capturer.progress()
     assert capturer.step(1).landed and capturer.stats().steps_lost == 1
+    capturer.close()
+    assert step.lost  # what its issue said is known
+
+
+def test_the_first_lost_step_of_a_capturer_is_warned_of_with_what_to_do(make: Any) -> None:
+    """The quick start in a loop lost nine steps of ten, and nothing said so."""
+    for capturer in (make(slots=1, manual_progress=True), make(slots=1, manual_progress=True)):
+        request = capturer.open()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            lose(capturer, request)
+            forward(capturer, expected_ids(1, 4))
+            assert capturer.issue(routecap.spans(1, request=int(request), rows=4)).lost
+            capturer.progress()
+            lose(capturer, request)
+        assert [each.category for each in seen] == [routecap.LostStepWarning] and capturer.stats().steps_lost == 3
+        assert issubclass(routecap.LostStepWarning, RuntimeWarning) and seen[0].filename == __file__
+        text = str(seen[0].message)
+        for word in ("step 2 ", "rows are missing", "slots=1", "slots=2", "step.wait()", "steps_lost"):
+            assert word in text
+
+
+def test_a_program_that_makes_an_error_of_the_warning_goes_on_behind_the_lost_step(make: Any) -> None:
+    capturer = make(slots=1, manual_progress=True)
+    request = capturer.open()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", routecap.LostStepWarning)
+        with pytest.raises(routecap.LostStepWarning):
+            lose(capturer, request)
+    assert capturer.step(2).lost
+    capturer.progress()
+    forward(capturer, expected_ids(1, 4))
+    assert capturer.issue(routecap.spans(1, request=int(request), position=4, rows=4)).ticket == 3
 
 
 def test_issue_makes_the_snapshot_if_told_to(capturer: routecap.Capturer) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from . import _structs as structs
 from ._constants import (
+    MAX_SLOTS,
     Backend,
     ConfigFlag,
     Dtype,
@@ -31,7 +32,7 @@ from ._constants import (
     member,
 )
 from ._docs import documented
-from ._errors import Error, error
+from ._errors import Error, LostStepWarning, error
 from ._library import raw
 from ._routing import (
     FILL,
@@ -103,7 +104,7 @@ class Settings(TypedDict, total=False):
     role: Role | RoleName
     """"owner", which is the default, "mirror" (a replica: rows go nowhere) or "disabled" (nothing is allocated, every call returns at once)."""
     slots: int
-    """Steps in flight before the next is lost; default 4."""
+    """Steps in flight before the next is lost, with a LostStepWarning; default 4."""
     sink_dtype: DtypeLike
     """Of the library's sink: int16, which is the default, int32 or int64."""
     id_space: IdSpace | IdSpaceName
@@ -346,6 +347,11 @@ class Step:
         return status
 
     @property
+    def lost(self) -> bool:
+        """Whether no slot was free for it, so that all its rows are missing. Does not wait."""
+        return self.status is Status.LOST or self.poll() is Status.LOST
+
+    @property
     def landed(self) -> bool:
         """Whether its rows can be read. Does not wait."""
         return self.poll() != Status.PENDING
@@ -552,6 +558,7 @@ class Capturer:
         self._stream_setting = settings.get("stream")
         self._names: dict[str, int] = {}
         self._ids: dict[int, str] = {}
+        self._warned_of_loss = False
         self._handle = raw.routecap_capturer_create(config.memory)[1]
 
     def close(self) -> None:
@@ -675,6 +682,9 @@ class Capturer:
 
         spans: an array of span_dtype (see routecap.spans), C-contiguous; None for none. positions: a tensor of int32 or int64 with the position of
         each sink row, for spans with DEVICE_POSITIONS. status: an int32 array that receives each span's.
+
+        Steps that are issued faster than they land use up the slots; the next is lost, and all its rows are missing. Step.lost says so, and a
+        LostStepWarning the first time.
         """
         if spans is not None:
             structs.expect_array(spans, "spans", "span_dtype")
@@ -695,6 +705,17 @@ class Capturer:
                         raise error(Status.ERR_SHAPE_MISMATCH, f"positions has {count} elements, and spans name sink rows beyond")
             options = structs.issue_options(snapshot=member(Snapshot, snapshot), tag=tag, positions=address, positions_dtype=dtype)
         outcome, ticket = raw.routecap_step_issue(self._handle, spans, options, status, self._stream(stream, positions))
+        if outcome is Status.LOST and not self._warned_of_loss:
+            self._warned_of_loss = True
+            more = min(2 * self.slots, MAX_SLOTS)
+            warnings.warn(
+                f"step {ticket} of {self!r} is lost, and all its rows are missing: no slot was free for its forward pass, "
+                f"because the steps before it have not landed. Make the capturer with more slots (now slots={self.slots}; "
+                f"slots={more}, for instance), or wait for a step with step.wait() before the next is issued. Later losses "
+                "are not warned of: Step.lost and Capturer.stats().steps_lost tell them.",
+                LostStepWarning,
+                stacklevel=2,
+            )
         return Step(self, ticket, outcome)
 
     def step(self, ticket: int) -> Step:

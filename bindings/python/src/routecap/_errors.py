@@ -63,6 +63,10 @@ class PartialError(Error):
         return type(self), (self.status, str(self)), {"statuses": self.statuses}  # routings stay in this process
 
 
+class LostStepWarning(RuntimeWarning):
+    """A step found no free slot: it is lost, and all its rows are missing. Told once for each capturer; Step.lost says it of each."""
+
+
 _classes: dict[Status, type[Error]] = {
     Status.ERR_ARGUMENT: ArgumentError,
     Status.ERR_STRUCT_SIZE: ArgumentError,

@@ -1,6 +1,6 @@
 """A program with mistakes that a type checker has to find: those lines, which end in "wrong", and no others. It is never run."""
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import numpy as np
 import routecap
@@ -22,6 +22,10 @@ routing.copy_to(np.zeros((3, 4, 2)), order="layer_major")
 routing.ids(np.int64, order=routecap.Order.ROW_MAJOR)
 routecap.Router("deepseek_v3", score="sigmoid", group_score="top2", bias_dtype="bf16")
 assert_type(step.status, routecap.Status)
+assert_type(step.lost, bool)
+assert_type(routing.ids(), NDArray[np.int16])
+assert_type(routing.ids("i32"), NDArray[Any])
+assert_type(routecap.backends()[place], routecap.BackendInfo)
 
 # ---- Typos
 
