@@ -113,15 +113,21 @@ def test_a_number_that_only_a_later_header_has_is_kept(group: type[IntEnum]) -> 
         group("99")
 
 
-@pytest.mark.parametrize("name", [name for name in names.__all__ if name.removesuffix("Name") in routecap.__all__])
+@pytest.mark.parametrize(
+    "name", [name for name in names.__all__ if name.removesuffix("Name") in routecap.__all__]
+)
 def test_a_type_of_names_has_all_members_of_its_enum(name: str) -> None:
     members = getattr(routecap, name.removesuffix("Name")).__members__
     assert get_args(getattr(names, name)) == tuple(each.lower() for each in members)
 
 
 def test_every_group_that_a_call_takes_by_name_has_a_type_of_names() -> None:
-    taken = set(re.findall(r"member\((\w+), ", "".join(path.read_text() for path in PACKAGE.glob("*.py"))))
-    assert taken > {"Backend", "Method", "Order"} and {f"{group}Name" for group in taken} <= set(names.__all__)
+    taken = set(
+        re.findall(r"member\((\w+), ", "".join(path.read_text() for path in PACKAGE.glob("*.py")))
+    )
+    assert taken > {"Backend", "Method", "Order"} and {f"{group}Name" for group in taken} <= set(
+        names.__all__
+    )
 
 
 @pytest.mark.parametrize("group", [routecap.Status, *GROUPS.values()])
@@ -139,7 +145,10 @@ def test_flags_that_are_set_together_print_as_their_names() -> None:
 
 
 def test_a_number_without_a_name_prints_as_what_it_is() -> None:
-    assert str(routecap.Status(99)) == "UNKNOWN(99)" and repr(routecap.Status(99)) == "<Status.UNKNOWN: 99>"
+    assert (
+        str(routecap.Status(99)) == "UNKNOWN(99)"
+        and repr(routecap.Status(99)) == "<Status.UNKNOWN: 99>"
+    )
 
 
 @pytest.mark.parametrize("name", functions())

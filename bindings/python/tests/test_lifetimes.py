@@ -84,7 +84,9 @@ def test_a_closed_capturer_s_requests_and_steps_are_errors() -> None:
         pass
 
 
-def test_a_request_of_a_closed_capturer_is_closed_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_request_of_a_closed_capturer_is_closed_without_a_word(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """A finalizer that ran after the capturer's end printed an error that nobody could catch."""
 
     class Sequence:
@@ -105,7 +107,10 @@ def test_a_request_of_a_closed_capturer_is_closed_without_a_word(capfd: pytest.C
     for each in (request, request.handle, "a"):
         capturer.close_request(each)
     statuses = np.full(2, 77, np.int32)
-    assert capturer.close_batch([request, "a"], statuses, check=True) == routecap.Status.OK and not statuses.any()
+    assert (
+        capturer.close_batch([request, "a"], statuses, check=True) == routecap.Status.OK
+        and not statuses.any()
+    )
     assert capturer.close_batch(np.array([request.handle], np.uint64)) == routecap.Status.OK
     assert capfd.readouterr().err == ""
 
@@ -121,13 +126,18 @@ def test_requests_may_be_closed_while_another_thread_closes_the_capturer() -> No
                 return
             try:
                 for request in requests:
-                    assert (capturer.close_batch([request]) if batches else request.close()) in (None, routecap.Status.OK)
+                    assert (capturer.close_batch([request]) if batches else request.close()) in (
+                        None,
+                        routecap.Status.OK,
+                    )
             except BaseException as failure:
                 failures.append(failure)
 
     for _ in range(20):
         capturer = routecap.Capturer(layers=1, k=1, experts=4, rows=1)
-        enders = [threading.Thread(target=end, args=(capturer, batches)) for batches in (False, True)]
+        enders = [
+            threading.Thread(target=end, args=(capturer, batches)) for batches in (False, True)
+        ]
         for ender in enders:
             ender.start()
         time.sleep(0.01)

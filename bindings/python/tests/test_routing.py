@@ -77,19 +77,30 @@ def test_every_missing_cell_has_the_reason_of_its_block() -> None:
 @pytest.mark.parametrize("experts", [EXPERTS, 256, 257, 32768])
 @pytest.mark.parametrize("valid", [VALID, ~VALID, np.ones_like(VALID), np.zeros_like(VALID)])
 def test_ids_are_int16_whatever_is_missing(experts: int, valid: Any) -> None:
-    """They were uint8 until the first cell was missing: what worked in a test failed in production."""
+    """They were uint8 until the first cell was missing: what worked in a test failed later."""
     ids = expected_ids(3, 10, experts=EXPERTS - 1)
     ids[..., 0] = experts - 1  # the highest there is
     routing = routecap.Routing.from_arrays(ids, experts=experts, valid=valid)
-    found = (routing.ids(), routing[3], next(iter(routing)), routing[2:7].ids(), np.asarray(routing), np.from_dlpack(routing))
+    found = (
+        routing.ids(),
+        routing[3],
+        next(iter(routing)),
+        routing[2:7].ids(),
+        np.asarray(routing),
+        np.from_dlpack(routing),
+    )
     assert {each.dtype for each in found} == {np.dtype(np.int16)}
-    assert (found[0] == np.where(valid[..., None], ids, -1)).all() and (np.asarray(routing) == found[0]).all()
+    assert (found[0] == np.where(valid[..., None], ids, -1)).all() and (
+        np.asarray(routing) == found[0]
+    ).all()
     assert routing.masked()[0].dtype == routing.dtype == (np.uint8 if experts <= 256 else np.int16)
 
 
 def test_ids_of_int16_are_an_array_without_a_copy() -> None:
     routing = routecap.Routing.from_arrays(expected_ids(3, 20, experts=300), experts=300)
-    assert np.shares_memory(routing.ids(), routing.ids(np.int16)) and not routing.ids().flags.writeable
+    assert (
+        np.shares_memory(routing.ids(), routing.ids(np.int16)) and not routing.ids().flags.writeable
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, "i32", routecap.Dtype.I64])
@@ -268,7 +279,9 @@ def test_arrays_become_a_routing_in_place() -> None:
     assert (made.first, made.rows, made.status) == (100, 6, routecap.Status.OK) and made.tags.tolist() == [5] * 6
     assert np.shares_memory(made.ids(np.uint8), ids)
     copied = routecap.Routing.from_arrays(ids.astype(np.int64), experts=EXPERTS, first=100, tags=np.full(6, 5))
-    assert copied == made and not np.shares_memory(routecap.Routing.from_arrays(ids, experts=EXPERTS, copy=True).ids(np.uint8), ids)
+    assert copied == made and not np.shares_memory(
+        routecap.Routing.from_arrays(ids, experts=EXPERTS, copy=True).ids(np.uint8), ids
+    )
     assert routecap.Routing.from_arrays(np.zeros((0, 2, 2), np.int32), experts=8).rows == 0
 
 
@@ -303,7 +316,9 @@ def test_ids_with_missing_cells_become_the_routing_that_they_were_read_from(
     copy = ids.copy()
     again = routecap.Routing.from_arrays(ids, experts=experts, tags=holey.tags)
     assert again == before and (ids == copy).all()  # which may be used in place, but not written
-    assert routecap.Routing.from_arrays(ids, experts=experts, tags=holey.tags, trusted=True) == before
+    assert (
+        routecap.Routing.from_arrays(ids, experts=experts, tags=holey.tags, trusted=True) == before
+    )
     assert routecap.Routing.from_arrays(before, experts=experts, tags=before.tags) == before
 
 
@@ -326,17 +341,27 @@ def test_a_cell_that_is_missing_in_some_columns_is_refused_by_its_place() -> Non
 @pytest.mark.parametrize(
     ("ids", "keywords", "match"),
     [
-        (np.full((2, 2, 1), 16), {"experts": 16}, r"ids\[0, 0\] is \[16\].* in \[0, 15\].*-1 in every column"),
+        (
+            np.full((2, 2, 1), 16),
+            {"experts": 16},
+            r"ids\[0, 0\] is \[16\].* in \[0, 15\].*-1 in every column",
+        ),
         (np.full((2, 2, 1), 259), {"experts": 16}, r"ids\[0, 0\] is \[259\].*\[0, 15\]"),
         (np.full((2, 2, 1), -2), {"experts": 300}, r"ids\[0, 0\] is \[-2\].*\[0, 299\]"),
-        (np.full((2, 2, 1), -1), {"experts": 16, "valid": np.eye(2, dtype=bool)}, r"ids\[0, 0\] is \[-1\].*\[0, 15\]"),
+        (
+            np.full((2, 2, 1), -1),
+            {"experts": 16, "valid": np.eye(2, dtype=bool)},
+            r"ids\[0, 0\] is \[-1\].*\[0, 15\]",
+        ),
         (np.full((2, 2, 1), 5), {"layer_experts": [16, 4]}, r"row 0, layer 1 "),
         (np.full((2, 2, 2), 5), {"experts": 16}, r"row 0, layer 0 .*distinct"),
         (np.full((2, 2, 2), 5), {}, r"experts=.*layer_experts"),
         (np.full((2, 2), 5), {"experts": 16}, r"shape \(2, 2\), \[rows, layers, k\]"),
     ],
 )
-def test_arrays_that_are_no_routing_are_told_what_to_do(ids: Any, keywords: Any, match: str) -> None:
+def test_arrays_that_are_no_routing_are_told_what_to_do(
+    ids: Any, keywords: Any, match: str
+) -> None:
     with pytest.raises(ValueError, match=match):
         routecap.Routing.from_arrays(ids, **keywords)
 

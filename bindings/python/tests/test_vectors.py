@@ -102,7 +102,9 @@ class Replayer:
         self.raw = False
         self.buffers: dict[str, Any] = {}  # that a failing call may not have changed
         self.lent: list[weakref.ref[Lent]] = []
-        self.lossy: weakref.WeakSet[routecap.Capturer] = weakref.WeakSet()  # those that warned of a lost step
+        self.lossy: weakref.WeakSet[routecap.Capturer] = (
+            weakref.WeakSet()
+        )  # those that warned of a lost step
 
     def run(self, vector: Any) -> None:
         for i, call in enumerate(vector["calls"]):

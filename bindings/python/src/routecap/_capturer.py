@@ -563,7 +563,9 @@ class Capturer:
 
     def close(self) -> None:
         """Destroy it: waits until all steps issued have landed and other threads' calls have returned. Routings stay valid, and so do arrays of the
-        sink, but whatever else is called on it or its requests from now on is an Error, closing them excepted (routecap_capturer_destroy)."""
+        sink, but whatever else is called on it or its requests from now on is an Error
+        (routecap_capturer_destroy). Closing a request is none: it does nothing.
+        """
         handle, self._handle = self._handle, None
         if handle is not None:
             raw.routecap_capturer_destroy(handle)
@@ -683,12 +685,15 @@ class Capturer:
         spans: an array of span_dtype (see routecap.spans), C-contiguous; None for none. positions: a tensor of int32 or int64 with the position of
         each sink row, for spans with DEVICE_POSITIONS. status: an int32 array that receives each span's.
 
-        Steps that are issued faster than they land use up the slots; the next is lost, and all its rows are missing. Step.lost says so, and a
-        LostStepWarning the first time.
+        Steps that are issued faster than they land use up the slots. The next step is then lost:
+        all its rows are missing. Step.lost says so, and a LostStepWarning does the first time.
         """
         if spans is not None:
             structs.expect_array(spans, "spans", "span_dtype")
-        if status is not None and (getattr(status, "dtype", None) != np.int32 or status.shape != ((0,) if spans is None else spans.shape)):
+        if status is not None and (
+            getattr(status, "dtype", None) != np.int32
+            or status.shape != ((0,) if spans is None else spans.shape)
+        ):
             raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each span")
         options = None
         if tag or positions is not None or snapshot is not Snapshot.TAKEN:
@@ -709,10 +714,11 @@ class Capturer:
             self._warned_of_loss = True
             more = min(2 * self.slots, MAX_SLOTS)
             warnings.warn(
-                f"step {ticket} of {self!r} is lost, and all its rows are missing: no slot was free for its forward pass, "
-                f"because the steps before it have not landed. Make the capturer with more slots (now slots={self.slots}; "
-                f"slots={more}, for instance), or wait for a step with step.wait() before the next is issued. Later losses "
-                "are not warned of: Step.lost and Capturer.stats().steps_lost tell them.",
+                f"step {ticket} of {self!r} is lost, and all its rows are missing: no slot was "
+                "free for its forward pass, because the steps before it have not landed. Make the "
+                f"capturer with more slots (it has slots={self.slots}; slots={more}, for "
+                "instance), or wait for a step with step.wait() before the next is issued. Later "
+                "losses are not warned of: Step.lost and Capturer.stats().steps_lost tell them.",
                 LostStepWarning,
                 stacklevel=2,
             )
@@ -723,7 +729,14 @@ class Capturer:
         return Step(self, ticket)
 
     def _source(
-        self, name: str, ids: Any, dtype: DtypeLike | None, rows: int | None, live_rows: Any, row_base: Any, row_index: Any
+        self,
+        name: str,
+        ids: Any,
+        dtype: DtypeLike | None,
+        rows: int | None,
+        live_rows: Any,
+        row_base: Any,
+        row_index: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """What record and record_layers have in common: fields of routecap_source from a tensor [rows, k_source] and its companions."""
         tensor = describe(ids, name)
@@ -1040,7 +1053,10 @@ class Capturer:
         try:
             return index(request)
         except TypeError:
-            raise TypeError(f"a request is a Request, its handle or the string id under which it was opened, not {request!r}") from None
+            raise TypeError(
+                "a request is a Request, its handle or the string id under which it was opened, "
+                f"not {request!r}"
+            ) from None
 
     def _name(self, handle: int, id: str | None) -> Request:
         if id is not None:
@@ -1077,7 +1093,9 @@ class Capturer:
         raw.routecap_request_open(self._handle, self._open_options(policy), handle)
         return self._name(int.from_bytes(handle, sys.byteorder), id)
 
-    def open_batch(self, requests: int | Sequence[str], *, policy: Policy | PolicyName = Policy.KEEP) -> NDArray[np.uint64]:
+    def open_batch(
+        self, requests: int | Sequence[str], *, policy: Policy | PolicyName = Policy.KEEP
+    ) -> NDArray[np.uint64]:
         """Open many requests in one call: so many, or one for each string id. Returns their handles."""
         ids = None if isinstance(requests, int) else requests
         if ids is not None:
@@ -1102,7 +1120,9 @@ class Capturer:
     def handles(self, ids: Sequence[RequestLike]) -> NDArray[np.uint64]:
         """The handles of requests, to be put into spans and batches."""
         if isinstance(ids, (str, Request, int)):
-            raise TypeError(f"{ids!r} is one request, where a sequence of them is expected: [{ids!r}]")
+            raise TypeError(
+                f"{ids!r} is one request, where a sequence of them is expected: [{ids!r}]"
+            )
         return np.fromiter((self._resolve(id) for id in ids), np.uint64, len(ids))
 
     def __contains__(self, id: object) -> bool:
@@ -1120,9 +1140,16 @@ class Capturer:
         raw.routecap_request_accept(self._handle, self._resolve(request), self._ticket(step), rows, count)
 
     @documented("routecap_request_accept_batch")
-    def accept_batch(self, items: NDArray[np.void], paths: NDArray[np.uint32] | None = None, *, check: bool = False) -> Status:
-        """Settle the speculative rows of many requests in one call: an array of accept_dtype, whose `status` is filled. Returns OK or PARTIAL: some
-        items were refused, which with `check` is a PartialError that names them.
+    def accept_batch(
+        self,
+        items: NDArray[np.void],
+        paths: NDArray[np.uint32] | None = None,
+        *,
+        check: bool = False,
+    ) -> Status:
+        """Settle the speculative rows of many requests in one call: an array of accept_dtype, whose
+        `status` is filled. Returns OK, or PARTIAL if items were refused: with `check` that is a
+        PartialError, which names them.
 
         Each item keeps its first `count` rows; or, with `paths`, those that `count` indices name: all items' indices, one after another.
         """
@@ -1188,8 +1215,12 @@ class Capturer:
 
     @documented("routecap_request_extract_batch")
     def extract_batch(self, items: NDArray[np.void], *, check: bool = False) -> Routings:
-        """Read rows of many requests in one call: an array of extract_dtype, whose `status` is filled. An item that was refused is an error when its
-        routing is asked for, or at once with `check`: a PartialError that names all of them."""
+        """Read rows of many requests in one call: an array of extract_dtype, of which `status` is
+        filled.
+
+        An item that was refused is an error when its routing is asked for. With `check` the call
+        raises a PartialError: it names the items that were refused, and has the other routings.
+        """
         self._expect_items(items, "extract_dtype")
         routings = Routings(raw.routecap_request_extract_batch(self._handle, items), items)
         if check:
@@ -1200,7 +1231,9 @@ class Capturer:
     def _expect_items(items: NDArray[np.void], form: str) -> None:
         structs.expect_array(items, "items", form)
         if items.ndim != 1:
-            raise error(Status.ERR_DTYPE, f"items has shape {items.shape}, where one dimension is expected")
+            raise error(
+                Status.ERR_DTYPE, f"items has shape {items.shape}, where one dimension is expected"
+            )
 
     @documented("routecap_request_extract_into")
     def extract_into(
@@ -1250,8 +1283,11 @@ class Capturer:
 
     @documented("routecap_request_finish_batch")
     def finish_batch(self, items: NDArray[np.void], *, check: bool = False) -> Routings:
-        """End many requests in one call: an array of finish_dtype, whose `status` is filled. An item that was refused is an error when its routing
-        is asked for, or at once with `check`: a PartialError that names all of them, and has the routings of the others."""
+        """End many requests in one call: an array of finish_dtype, of which `status` is filled.
+
+        An item that was refused is an error when its routing is asked for. With `check` the call
+        raises a PartialError: it names the items that were refused, and has the other routings.
+        """
         self._expect_items(items, "finish_dtype")
         routings = Routings(raw.routecap_request_finish_batch(self._handle, items), items)
         if self._ids:
@@ -1262,7 +1298,10 @@ class Capturer:
 
     @documented("routecap_request_close")
     def close_request(self, request: RequestLike) -> None:
-        """End a request and drop its rows. Of a closed capturer all requests have ended: then this does nothing, as a finalizer needs it."""
+        """End a request and drop its rows.
+
+        All requests of a closed capturer have ended. This then does nothing, as finalizers need it.
+        """
         if self.closed:
             return
         handle = self._resolve(request)
@@ -1275,25 +1314,35 @@ class Capturer:
 
     @documented("routecap_request_close_batch")
     def close_batch(
-        self, requests: NDArray[np.uint64] | Sequence[RequestLike], status: NDArray[np.int32] | None = None, *, check: bool = False
+        self,
+        requests: NDArray[np.uint64] | Sequence[RequestLike],
+        status: NDArray[np.int32] | None = None,
+        *,
+        check: bool = False,
     ) -> Status:
-        """End many requests and drop their rows; `status`, an int32 array, receives each one's. Returns OK or PARTIAL: some were unknown, which with
-        `check` is a PartialError that names them. Of a closed capturer all requests have ended: then this does nothing."""
+        """End many requests and drop their rows; `status`, an int32 array, receives each one's.
+        Returns OK, or PARTIAL if some were unknown: with `check` that is a PartialError, which
+        names them.
+
+        All requests of a closed capturer have ended. This then does nothing.
+        """
         if self.closed:
             return self._closed_all(status)
         handles = requests if isinstance(requests, np.ndarray) else self.handles(requests)
         if handles.dtype != np.uint64 or handles.ndim != 1:
             raise error(
                 Status.ERR_DTYPE,
-                f"requests is {structs.what_it_is(handles)} of shape {handles.shape}, where a list of requests is expected, "
-                "or an array of handles as Capturer.open_batch gives",
+                f"requests is {structs.what_it_is(handles)} of shape {handles.shape}, where a list "
+                "of requests is expected, or an array of handles as Capturer.open_batch gives",
             )
         if status is None:
             status = np.empty(len(handles), np.int32)
         elif status.dtype != np.int32 or status.shape != handles.shape:
             raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each request")
         try:
-            outcome: Status = raw.routecap_request_close_batch(self._handle, handles, status, len(handles))
+            outcome: Status = raw.routecap_request_close_batch(
+                self._handle, handles, status, len(handles)
+            )
         except Error:
             if not self.closed:  # by another thread since then
                 raise

@@ -26,7 +26,7 @@ SERIALIZED_MIN = 64
 
 
 class _Named(Enum):
-    """Prints as its name, where an IntEnum has its number; formats of numbers, :d for instance, give the number."""
+    """Prints as its name, where an IntEnum has its number. Formats of numbers give that, as :d."""
 
     def __str__(self) -> str:
         return self.name or "0"  # no flag at all has no name

@@ -52,7 +52,8 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class PartialError(Error):
-    """Some items of a batch were refused, and the caller asked to be told (check=True). The others were done."""
+    """Items of a batch were refused, and the caller asked to be told (check=True). The others were
+    done."""
 
     statuses: dict[int, Status] = {}
     """How each item was refused, by its number in the batch."""
@@ -60,11 +61,16 @@ class PartialError(Error):
     """What the other items gave."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.status, str(self)), {"statuses": self.statuses}  # routings stay in this process
+        return (
+            type(self),
+            (self.status, str(self)),
+            {"statuses": self.statuses},
+        )  # routings stay in this process
 
 
 class LostStepWarning(RuntimeWarning):
-    """A step found no free slot: it is lost, and all its rows are missing. Told once for each capturer; Step.lost says it of each."""
+    """A step found no free slot: it is lost, and all its rows are missing. Each capturer warns
+    once; Step.lost says it of every step."""
 
 
 _classes: dict[Status, type[Error]] = {

@@ -67,8 +67,8 @@ def kind_to_write(path: str | os.PathLike[str]) -> str:
     if kind not in (_ROUTING, _TAR, _SAFETENSORS):
         raise error(
             Status.ERR_ARGUMENT,
-            f"{path} ends in {kind}, which routecap does not write: a file ends in {_ROUTING}, {_TAR} or "
-            f"{_SAFETENSORS}; a folder has no ending, ends in a slash or is there already",
+            f"{path} ends in {kind}, which routecap does not write: a file ends in {_ROUTING}, "
+            f"{_TAR} or {_SAFETENSORS}; a folder has no ending, ends in a slash or is there",
         )
     return kind
 

@@ -95,7 +95,15 @@ def read_missing(call: Callable[[bytearray, NDArray[np.void] | None], Any]) -> N
 
 
 def copy_into(
-    call: Callable[[bytes, Any, Any], Any], out: Any, mask: Any, k: int, fill: int, order: Order | OrderName, first_layer: int, layers: int, flags: int
+    call: Callable[[bytes, Any, Any], Any],
+    out: Any,
+    mask: Any,
+    k: int,
+    fill: int,
+    order: Order | OrderName,
+    first_layer: int,
+    layers: int,
+    flags: int,
 ) -> Any:
     """Call with copy options, memory and mask for an array of the caller's, whose rows and layers may be any distance apart."""
     tensor = describe(out, "out")
@@ -342,7 +350,8 @@ class Routing:
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        """Of the ids as they are kept, in segments and the serialised form: uint8 up to 256 experts, else int16."""
+        """Of the ids as they are kept (segments, the serialised form): uint8 up to 256 experts,
+        else int16."""
         return self._look().dtype
 
     @property
@@ -439,6 +448,7 @@ class Routing:
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> NDArray[np.int16]: ...
+
     @overload
     def ids(
         self,
@@ -451,6 +461,7 @@ class Routing:
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> NDArray[Any]: ...
+
     def ids(
         self,
         dtype: DtypeLike | None = None,
@@ -462,11 +473,15 @@ class Routing:
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> NDArray[Any]:
-        """The ids [rows, layers, k] as one array of int16, which holds the ids of every model and -1, or of `dtype`, whatever is missing. Cells that
-        are missing have `fill` in every column; a `fill` that is an expert is refused, and `masked` tells them apart.
+        """The ids [rows, layers, k] as one array, of int16 unless `dtype` says otherwise. The type
+        depends on nothing else: int16 holds the ids of every model, and -1.
 
-        It is a view that cannot be written, instead of a copy, if no cell is missing, the rows lie in one segment and they are kept in this form:
-        `ids(routing.dtype)` copies the least.
+        Missing cells have `fill` in every column. A `fill` that is an expert is refused: `masked`
+        tells missing cells from others with any.
+
+        The array is a view, which cannot be written, where the ids are kept in this form in one
+        segment and no cell is missing. Otherwise it is a copy: least often of
+        `ids(routing.dtype)`.
         """
         view = self._look()
         kind = np.dtype(np.int16) if dtype is None else numpy_dtype(dtype_of(dtype))
@@ -501,7 +516,9 @@ class Routing:
         self.copy_to(out, mask=mask, fill=fill, order=order, first_layer=first_layer, layers=layers)
         return out, mask
 
-    def _room(self, dtype: Any, order: Order | OrderName, first_layer: int, layers: int | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def _room(
+        self, dtype: Any, order: Order | OrderName, first_layer: int, layers: int | None
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         view = self._look()
         if not 0 <= first_layer <= view.layers or layers is not None and not 0 <= layers <= view.layers - first_layer:
             raise error(Status.ERR_UNKNOWN_LAYER, f"layers {first_layer}..., {layers} of them; the routing has {view.layers}")
@@ -554,7 +571,10 @@ class Routing:
         ids = self.ids()
         shared = max_version is not None and max_version[0] >= 1
         if copy is False and (ids.flags.writeable or not shared):
-            raise BufferError("without a copy there are only ids of int16, complete and in one segment, for DLPack 1.0, which has a word for read-only")
+            raise BufferError(
+                "a copy is needed, unless the ids are kept as int16 in one segment, none is "
+                "missing, and DLPack is 1.0, which has a word for read-only"
+            )
         if not ids.flags.writeable and (copy or not shared):
             ids = ids.copy()
         return ids.__dlpack__(max_version=max_version) if shared else ids.__dlpack__()
@@ -584,8 +604,10 @@ class Routing:
 
     @overload
     def __getitem__(self, index: int) -> NDArray[Any]: ...
+
     @overload
     def __getitem__(self, index: _Slice) -> "Routing": ...
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, _Slice):
             start, stop, step = index.indices(self.rows)
@@ -657,21 +679,30 @@ class Routing:
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
-        """A routing of ids [rows, layers, k] that something else kept. `valid` [rows, layers] says which cells are there; without it, cells are
-        missing that have -1 in every column, as `ids` gives them: a row without any cell is then ABSENT, another missing cell UNWRITTEN. `tags` is
-        one for all rows or [rows].
+        """A routing of ids [rows, layers, k] that something else kept. `tags` is one for all rows,
+        or [rows].
+
+        `valid` [rows, layers] says which cells are there. Without it those are missing that have -1
+        in every column, as in what `ids` gives. Why they are is not known then: rows without any
+        cell become ABSENT, other missing cells UNWRITTEN.
 
         ids of the type that routings have, uint8 up to 256 experts and else int16, C-contiguous, are used in place and must not change; others, and
         all with `copy`, are copied. Every valid cell is checked for k distinct experts, unless `trusted`.
         """
         most = experts if layer_experts is None else int(np.max(layer_experts, initial=1))
         if most is None:
-            raise error(Status.ERR_ARGUMENT, "how many experts there are is not in ids: say experts=..., or layer_experts=... where layers differ")
+            raise error(
+                Status.ERR_ARGUMENT,
+                "ids do not say how many experts there are: give experts=..., or layer_experts=... "
+                "where layers differ",
+            )
         given = np.asarray(ids)
         if given.ndim != 3:
             raise error(Status.ERR_SHAPE_MISMATCH, f"ids has shape {given.shape}, [rows, layers, k] is expected")
         if given.dtype.kind not in "iu":
-            raise error(Status.ERR_DTYPE, f"ids has elements of type {given.dtype}, integers are expected")
+            raise error(
+                Status.ERR_DTYPE, f"ids has elements of type {given.dtype}, integers are expected"
+            )
         rows, layers, k = given.shape
         kept = np.ascontiguousarray(given, np.uint8 if most <= 256 else np.int16)
         if valid is None:
@@ -820,7 +851,10 @@ def _wrong_cell(ids: NDArray[Any], wrong: Any, reason: str) -> Error:
     """The error of the first of some cells."""
     row, layer = np.argwhere(wrong)[0].tolist()
     found = f"ids[{row}, {layer}] is {ids[row, layer].tolist()}, but {reason}"
-    return error(Status.ERR_FORMAT, f"{found}. A cell that is missing is False in valid or, without valid, has -1 in every column")
+    return error(
+        Status.ERR_FORMAT,
+        f"{found}. A missing cell is False in valid, or without valid has -1 in every column",
+    )
 
 
 def _rebuild(
@@ -890,8 +924,10 @@ class Routings(Sequence[Routing]):
 
     @overload
     def __getitem__(self, index: int) -> Routing: ...
+
     @overload
     def __getitem__(self, index: slice) -> list[Routing]: ...
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
@@ -902,7 +938,11 @@ class Routings(Sequence[Routing]):
         status = Status(self.statuses[number])
         if status >= 0:
             raise error(Status.ERR_STATE, "the routing was freed")
-        raise error(status, f"item {number} of {len(self)}, request {self._requests[number]:#x}, was refused: {status}")
+        raise error(
+            status,
+            f"item {number} of {len(self)}, request {self._requests[number]:#x}, was refused: "
+            f"{status}",
+        )
 
     def __iter__(self) -> Iterator[Routing]:
         for number in range(len(self)):  # not by Sequence, for which the IndexError of a refused item is the end
@@ -916,7 +956,11 @@ class Routings(Sequence[Routing]):
         self.free()
 
     def __repr__(self) -> str:
-        refused = f": {refusals(self._requests, self.statuses, {})}" if self.status == Status.PARTIAL else ""
+        refused = (
+            f": {refusals(self._requests, self.statuses, {})}"
+            if self.status == Status.PARTIAL
+            else ""
+        )
         return f"<routecap.Routings of {len(self)}, {self.status}{refused}>"
 
     def __enter__(self) -> "Routings":
@@ -929,24 +973,34 @@ class Routings(Sequence[Routing]):
 _NAMED = 16  # refused items of a batch, in a text
 
 
-def refusals(requests: NDArray[np.uint64], statuses: NDArray[np.int32], ids: Mapping[int, str]) -> str:
+def refusals(
+    requests: NDArray[np.uint64], statuses: NDArray[np.int32], ids: Mapping[int, str]
+) -> str:
     """Which items of a batch were refused, and how each was."""
     refused = np.flatnonzero(statuses < 0).tolist()
     texts = []
     for item in refused[:_NAMED]:
         handle = int(requests[item])
-        texts.append(f"{item} ({repr(ids[handle]) if handle in ids else f'request {handle:#x}'}): {Status(statuses[item])}")
+        name = repr(ids[handle]) if handle in ids else f"request {handle:#x}"
+        texts.append(f"{item} ({name}): {Status(statuses[item])}")
     if len(refused) > _NAMED:
         texts.append(f"and {len(refused) - _NAMED} more")
     return f"{len(refused)} of {len(statuses)} items were refused: {', '.join(texts)}"
 
 
-def check_items(requests: NDArray[np.uint64], statuses: NDArray[np.int32], ids: Mapping[int, str], routings: Routings | None = None) -> None:
+def check_items(
+    requests: NDArray[np.uint64],
+    statuses: NDArray[np.int32],
+    ids: Mapping[int, str],
+    routings: Routings | None = None,
+) -> None:
     """Raise PartialError if an item of a batch was refused."""
     if not (statuses < 0).any():
         return
     partial = PartialError(Status.PARTIAL, refusals(requests, statuses, ids))
-    partial.statuses = {item: Status(statuses[item]) for item in np.flatnonzero(statuses < 0).tolist()}
+    partial.statuses = {
+        item: Status(statuses[item]) for item in np.flatnonzero(statuses < 0).tolist()
+    }
     partial.routings = routings
     raise partial
 

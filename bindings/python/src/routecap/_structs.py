@@ -39,19 +39,32 @@ _SPANS = "routecap.spans(request=[a, b], position=0, sink_row=[0, 4], rows=4)"
 def spans(
     n: int | None = None, /, *, request: Any = 0, position: Any = 0, sink_row: Any = 0, rows: Any = 1, flags: Any = 0, position_end: Any = 0
 ) -> NDArray[np.void]:
-    """An array of spans: `n` of them, or as many as the longest column has; each column is an integer or a sequence of integers.
+    """An array of spans: `n` of them, or as many as the longest column has. Each column is an
+    integer or a sequence of integers.
 
     request: handles (Capturer.open_batch, Capturer.handles) or Requests. Fill an array again for the next step rather than make a new one.
     """
-    given = {"request": request, "position": position, "position_end": position_end, "sink_row": sink_row, "rows": rows, "flags": flags}
+    given = {
+        "request": request,
+        "position": position,
+        "position_end": position_end,
+        "sink_row": sink_row,
+        "rows": rows,
+        "flags": flags,
+    }
     columns = {name: _column(name, each) for name, each in given.items()}
-    length = n if n is not None else max((len(column) for column in columns.values() if column.ndim), default=1)
+    length = (
+        n
+        if n is not None
+        else max((len(column) for column in columns.values() if column.ndim), default=1)
+    )
     array = np.zeros(length, span_dtype)
     for name, column in columns.items():
         if column.shape not in ((), (1,), (length,)):
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"{name}: {length} spans have a column of as many elements, not one of shape {column.shape}. Spans are made by {_SPANS}",
+                f"{name}: {length} spans have a column of as many elements, not one of shape "
+                f"{column.shape}. Spans are made by {_SPANS}",
             )
         array[name] = column
     return array
@@ -64,12 +77,19 @@ def _column(name: str, given: Any) -> NDArray[Any]:
         return np.array(given, np.uint64)
     column = np.array(given, object) if isinstance(given, (list, tuple)) else np.asarray(given)
     if column.dtype.kind == "O":  # Requests among them
-        column = np.array([_number(name, each) for each in column.flat], object).reshape(column.shape)
+        column = np.array([_number(name, each) for each in column.flat], object).reshape(
+            column.shape
+        )
     elif column.dtype.kind not in "iub":
-        raise _no_number(name, repr(given) if not column.ndim else f"an array of {column.dtype}", given)
+        raise _no_number(
+            name, repr(given) if not column.ndim else f"an array of {column.dtype}", given
+        )
     if column.size and not (0 <= (least := column.min()) and column.max() <= most):
         value = least if least < 0 else column.max()
-        raise error(Status.ERR_ARGUMENT, f"{name}: {value} is not in [0, {most}]. Spans are made by {_SPANS}")
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name}: {value} is not in [0, {most}]. Spans are made by {_SPANS}",
+        )
     return column
 
 
@@ -89,9 +109,18 @@ def _no_number(name: str, what: str, value: Any) -> Error:
 
 _FORMS = {
     "span_dtype": (span_dtype, "routecap.spans(request=request, position=0, sink_row=0, rows=4)"),
-    "accept_dtype": (accept_dtype, "np.zeros(n, routecap.accept_dtype), with request, step and count filled in"),
-    "extract_dtype": (extract_dtype, "np.zeros(n, routecap.extract_dtype), with request, first and rows filled in"),
-    "finish_dtype": (finish_dtype, "np.zeros(n, routecap.finish_dtype), with request and rows filled in"),
+    "accept_dtype": (
+        accept_dtype,
+        "np.zeros(n, routecap.accept_dtype), with request, step and count filled in",
+    ),
+    "extract_dtype": (
+        extract_dtype,
+        "np.zeros(n, routecap.extract_dtype), with request, first and rows filled in",
+    ),
+    "finish_dtype": (
+        finish_dtype,
+        "np.zeros(n, routecap.finish_dtype), with request and rows filled in",
+    ),
 }
 
 
@@ -99,7 +128,11 @@ def expect_array(given: Any, name: str, form: str) -> None:
     """Refuse what is no array of the dtype that `form` names."""
     dtype, example = _FORMS[form]
     if getattr(given, "dtype", None) != dtype:
-        raise error(Status.ERR_DTYPE, f"{name} is {what_it_is(given)}, where an array of routecap.{form} is expected: {example}")
+        raise error(
+            Status.ERR_DTYPE,
+            f"{name} is {what_it_is(given)}, where an array of routecap.{form} is expected: "
+            f"{example}",
+        )
 
 
 def what_it_is(given: Any) -> str:

@@ -1,4 +1,5 @@
-"""The names of the constants, as types: what a setting takes as a string. A type checker finds a typo by them.
+"""The names of the constants, as types: what a setting takes as a string. By them a type checker
+finds a typo.
 
 A program that has such a name in a variable of type str asks the enum for the member:
 ``routecap.Backend[name.upper()]``.
@@ -50,9 +51,13 @@ SnapshotName: TypeAlias = Literal["taken", "make"]
 PolicyName: TypeAlias = Literal["keep", "replace"]
 ExtractName: TypeAlias = Literal["share", "take", "copy"]
 OrderName: TypeAlias = Literal["row_major", "layer_major"]
-DtypeName: TypeAlias = Literal["u8", "i16", "u16", "i32", "u32", "i64", "id16_bf16", "f32", "f16", "bf16"]
+DtypeName: TypeAlias = Literal[
+    "u8", "i16", "u16", "i32", "u32", "i64", "id16_bf16", "f32", "f16", "bf16"
+]
 
 IntegerName: TypeAlias = Literal["uint8", "int16", "uint16", "int32", "uint32", "int64"]
 """NumPy's names of the types that ids can have."""
-DtypeLike: TypeAlias = Dtype | DtypeName | IntegerName | np.dtype[Any] | type[np.integer[Any]] | type[int]
+DtypeLike: TypeAlias = (
+    Dtype | DtypeName | IntegerName | np.dtype[Any] | type[np.integer[Any]] | type[int]
+)
 """What names a type of ids."""

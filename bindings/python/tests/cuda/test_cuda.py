@@ -197,7 +197,14 @@ def test_device_memory_and_streams_outlive_nothing_that_needs_them(capturer: rou
 
 def test_a_step_for_which_there_is_no_slot_is_warned_of(stream: Stream) -> None:
     with routecap.Capturer(
-        layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS, backend="cuda", slots=1, manual_progress=True, stream=stream
+        layers=LAYERS,
+        k=K,
+        experts=EXPERTS,
+        rows=ROWS,
+        backend="cuda",
+        slots=1,
+        manual_progress=True,
+        stream=stream,
     ) as capturer:
         spans = routecap.spans(1, request=int(capturer.open()), rows=6)
         capturer.begin(6)

@@ -1,4 +1,7 @@
-"""Whether a type checker finds the mistakes of typos.py, each of them and nothing else. Usage: check.py COMMAND..., which gets the file."""
+"""Says whether a type checker finds each mistake of typos.py, and nothing else.
+
+Usage: check.py COMMAND..., to which the file is added.
+"""
 
 import re
 import subprocess

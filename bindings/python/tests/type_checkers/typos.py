@@ -1,4 +1,5 @@
-"""A program with mistakes that a type checker has to find: those lines, which end in "wrong", and no others. It is never run."""
+"""A program with mistakes, which a type checker has to find: the lines that end in "wrong", and no
+others. It is never run."""
 
 from typing import Any, assert_type
 
