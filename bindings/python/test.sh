@@ -67,6 +67,11 @@ check "nothing in the wheel needs CUDA" bash -c "! readelf -d '$work/unpacked'/r
 
 check "mypy --strict finds nothing in the package" env -C "$package" "$tools/bin/mypy" --cache-dir "$work/mypy" src/routecap
 check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
+typos=(env -C "$package" MYPYPATH="$work/unpacked" python3 tests/type_checkers/check.py)
+check "mypy finds every typo in a setting" "${typos[@]}" \
+    "$tools/bin/mypy" --strict --cache-dir "$work/mypy"
+check "pyright finds every typo in a setting" "${typos[@]}" \
+    "$tools/bin/pyright" --pythonpath "$work/tested/bin/python"
 check "pyright finds nothing" env -C "$package" "$tools/bin/pyright" --pythonpath "$work/tested/bin/python"
 
 # ---- Tests

@@ -1,6 +1,8 @@
 """The forward path, requests, reading and the counters."""
 
+import pickle
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -448,8 +450,11 @@ def test_wrong_spans_are_refused(capturer: routecap.Capturer) -> None:
         capturer.issue(np.zeros(4, np.int64))
     with pytest.raises(ValueError):
         capturer.issue(np.repeat(good, 4)[::2])
-    with pytest.raises(ValueError):
-        capturer.issue(good, status=np.zeros(2, np.int32))
+    for status in (np.zeros(2, np.int32), np.zeros(1, np.int64), [0]):
+        with pytest.raises(
+            ValueError, match="status must be an int32 array with an element for each span"
+        ):
+            capturer.issue(good, status=status)  # type: ignore[arg-type]
     with pytest.raises(ValueError):
         capturer.issue(good, snapshot="later")
     for wrong in ({"rows": 0}, {"flags": 64}, {"position": 1 << 40}):
@@ -463,6 +468,126 @@ def test_wrong_spans_are_refused(capturer: routecap.Capturer) -> None:
     assert step.status == routecap.Status.PARTIAL and status.tolist() == [0, routecap.Status.ERR_UNKNOWN_REQUEST]
     with pytest.raises(KeyError):
         capturer.step(99).poll()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [(1, 0, 0, 0, 4, 0, 0)],
+        [{"request": 1, "rows": 4}],
+        (1, 0, 4),
+        5,
+        "a",
+        np.zeros(4, np.int64),
+        np.zeros(1, [("request", np.uint64), ("rows", np.uint32)]),
+    ],
+)
+def test_what_is_no_array_of_spans_is_told_what_a_span_looks_like(
+    capturer: routecap.Capturer, given: Any
+) -> None:
+    """The error was that a list has no attribute dtype."""
+    forward(capturer, expected_ids(1, 4))
+    with pytest.raises(TypeError, match=r"spans is .*routecap\.spans\(request=") as raised:
+        capturer.issue(given)
+    assert isinstance(raised.value, routecap.DtypeError) and "attribute" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "match"),
+    [
+        (
+            {"request": "a"},
+            TypeError,
+            r"request: 'a' is not a Request or its handle.*Capturer\.handles\(\['a'\]\)",
+        ),
+        ({"request": [1, "a"]}, TypeError, r"request: 'a' .*Capturer\.handles"),
+        ({"request": None}, TypeError, r"request: None is not a Request or its handle"),
+        ({"request": [1.0, 2.0]}, TypeError, r"request: 1\.0 is not"),
+        ({"request": np.array([1.0, 2.0])}, TypeError, r"request: an array of float64 is not"),
+        ({"request": np.array([1, None])}, TypeError, r"request: None is not"),
+        ({"rows": 2.5}, TypeError, r"rows: 2\.5 is not an integer"),
+        ({"rows": "4"}, TypeError, r"rows: '4' is not an integer"),
+        ({"position": [0, None]}, TypeError, r"position: None is not"),
+        ({"position": -1}, ValueError, r"position: -1 is not in \[0, 18446744073709551615\]"),
+        ({"position": [5, -2]}, ValueError, r"position: -2 is not"),
+        (
+            {"sink_row": np.array([1 << 32])},
+            ValueError,
+            r"sink_row: 4294967296 is not in \[0, 4294967295\]",
+        ),
+        ({"rows": 1 << 70}, ValueError, r"rows: 1180591620717411303424"),
+        ({"request": [1, 2, 3], "rows": [1, 2]}, ValueError, r"rows: 3 spans have .* shape \(2,\)"),
+        ({"rows": np.ones((2, 2), int)}, ValueError, r"rows: 2 spans have .* shape \(2, 2\)"),
+    ],
+)
+def test_columns_that_make_no_spans_are_refused(
+    columns: dict[str, Any], kind: type[Exception], match: str
+) -> None:
+    """The errors spoke of int(), of casts and of broadcasting, and 2.5 rows became 2."""
+    with pytest.raises(kind, match=match) as raised:
+        routecap.spans(**columns)
+    assert isinstance(raised.value, routecap.Error) and "int()" not in str(raised.value)
+    assert "routecap.spans(request=" in str(raised.value)
+
+
+def test_a_column_of_spans_is_any_sequence_of_integers(capturer: routecap.Capturer) -> None:
+    request = capturer.open()
+    columns: list[Any] = [request, request.handle, np.uint64(request.handle), [request]]
+    columns += [
+        (request,),
+        [np.uint64(request.handle)],
+        np.array([request]),
+        memoryview(capturer.handles([request])),
+    ]
+    for column in columns:
+        assert routecap.spans(request=column)["request"].tolist() == [request.handle]
+    draft = routecap.SpanFlag.SPECULATIVE
+    spans = routecap.spans(
+        3,
+        request=(7,),
+        rows=np.array([4]),
+        sink_row=range(3),
+        position=[1, 2, 1 << 39],
+        flags=draft,
+    )
+    assert (
+        spans["request"].tolist() == [7] * 3
+        and spans["rows"].tolist() == [4] * 3
+        and spans["flags"].tolist() == [1] * 3
+    )
+    assert spans["sink_row"].tolist() == [0, 1, 2] and spans["position"].tolist() == [1, 2, 1 << 39]
+    assert len(routecap.spans(request=[])) == 0 and len(routecap.spans(0, position=[])) == 0
+
+
+def test_items_of_a_batch_that_are_none_are_told_what_items_look_like(
+    capturer: routecap.Capturer,
+) -> None:
+    calls: dict[str, Any] = {
+        "accept_dtype": capturer.accept_batch,
+        "extract_dtype": capturer.extract_batch,
+    }
+    calls["finish_dtype"] = capturer.finish_batch
+    for dtype, call in calls.items():
+        for given in ([], [(1, 2)], 5, None, np.zeros(2, np.uint64)):
+            with pytest.raises(
+                routecap.DtypeError, match=rf"items is .*np\.zeros\(n, routecap\.{dtype}\)"
+            ):
+                call(given)
+    for given in (5, capturer.open(), "a"):
+        with pytest.raises(TypeError, match="one request, where a sequence"):
+            capturer.close_batch(given)
+    with pytest.raises(TypeError, match="requests is an array of int32"):
+        capturer.close_batch(np.zeros(2, np.int32))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("request_", [None, 1.5, b"a", []])
+def test_what_is_no_request_and_no_step_is_told_what_they_are(
+    capturer: routecap.Capturer, request_: Any
+) -> None:
+    with pytest.raises(TypeError, match="a request is a Request, its handle or the string id"):
+        capturer.extract(request_)
+    with pytest.raises(TypeError, match="a step is a Step or its ticket"):
+        capturer.accept(capturer.open(), request_, 1)
 
 
 def test_statuses_are_one_for_each_span_also_of_spans_in_two_dimensions(capturer: routecap.Capturer) -> None:
@@ -489,17 +614,69 @@ def test_positions_come_from_the_device(capturer: routecap.Capturer) -> None:
     assert request.length == 8 and (request.extract(4).ids() == ids).all()
 
 
-def test_a_lost_step_says_so(make: Any) -> None:
-    capturer = make(slots=1, manual_progress=True)
-    request = capturer.open()
+def lose(capturer: routecap.Capturer, request: routecap.Request) -> routecap.Step:
+    """Issue a step for which there is no slot: the capturer has one, and no thread that files."""
     spans = routecap.spans(1, request=int(request), rows=4)
     for expected in (routecap.Status.OK, routecap.Status.LOST):
         forward(capturer, expected_ids(1, 4))
         step = capturer.issue(spans)
-        assert step.status == expected
+        assert step.status == expected and step.lost == (expected == routecap.Status.LOST)
+    return step
+
+
+def test_a_lost_step_says_so(make: Any) -> None:
+    capturer = make(slots=1, manual_progress=True)
+    with pytest.warns(routecap.LostStepWarning):
+        step = lose(capturer, capturer.open())
+    assert repr(step) == "<routecap.Step 2, LOST>"
     assert capturer.step(1).poll() == routecap.Status.PENDING and step.poll() == routecap.Status.LOST
+    assert not capturer.step(1).lost and capturer.step(2).lost
     capturer.progress()
     assert capturer.step(1).landed and capturer.stats().steps_lost == 1
+    capturer.close()
+    assert step.lost  # what its issue said is known
+
+
+def test_the_first_lost_step_of_a_capturer_is_warned_of_with_what_to_do(make: Any) -> None:
+    """The quick start in a loop lost nine steps of ten, and nothing said so."""
+    for capturer in (make(slots=1, manual_progress=True), make(slots=1, manual_progress=True)):
+        request = capturer.open()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            lose(capturer, request)
+            forward(capturer, expected_ids(1, 4))
+            assert capturer.issue(routecap.spans(1, request=int(request), rows=4)).lost
+            capturer.progress()
+            lose(capturer, request)
+        assert [each.category for each in seen] == [
+            routecap.LostStepWarning
+        ] and capturer.stats().steps_lost == 3
+        assert issubclass(routecap.LostStepWarning, RuntimeWarning) and seen[0].filename == __file__
+        text = str(seen[0].message)
+        for word in (
+            "step 2 ",
+            "rows are missing",
+            "slots=1",
+            "slots=2",
+            "step.wait()",
+            "steps_lost",
+        ):
+            assert word in text
+
+
+def test_a_program_that_makes_an_error_of_the_warning_goes_on_behind_the_lost_step(
+    make: Any,
+) -> None:
+    capturer = make(slots=1, manual_progress=True)
+    request = capturer.open()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", routecap.LostStepWarning)
+        with pytest.raises(routecap.LostStepWarning):
+            lose(capturer, request)
+    assert capturer.step(2).lost
+    capturer.progress()
+    forward(capturer, expected_ids(1, 4))
+    assert capturer.issue(routecap.spans(1, request=int(request), position=4, rows=4)).ticket == 3
 
 
 def test_issue_makes_the_snapshot_if_told_to(capturer: routecap.Capturer) -> None:
@@ -674,6 +851,112 @@ def test_a_batch_makes_routings_when_they_are_asked_for(capturer: routecap.Captu
         capturer.finish_batch(np.repeat(ends, 2)[::2])
 
 
+def test_an_item_that_was_refused_is_named_when_it_is_asked_for(
+    capturer: routecap.Capturer,
+) -> None:
+    """The error said ROUTECAP_ERR_UNKNOWN_REQUEST, and not of which of the items."""
+    items = np.zeros(3, routecap.finish_dtype)
+    items["request"], items["rows"] = [int(capturer.open()), 0x3E7, int(capturer.open())], [
+        0,
+        0,
+        1 << 41,
+    ]
+    with capturer.finish_batch(items) as routings:
+        assert "PARTIAL" in repr(routings) and "1 (request 0x3e7): ERR_UNKNOWN_REQUEST" in repr(
+            routings
+        )
+        with pytest.raises(
+            KeyError, match=r"item 1 of 3, request 0x3e7, was refused: ERR_UNKNOWN_REQUEST"
+        ):
+            routings[1]
+        with pytest.raises(KeyError, match=r"item 1 of 3, request 0x3e7"):
+            list(routings)
+        with pytest.raises(
+            IndexError,
+            match=rf"item 2 of 3, request {items['request'][2]:#x}, was refused: ERR_OUT_OF_RANGE",
+        ):
+            routings[-1]
+    assert repr(capturer.finish_batch(items[:0])) == "<routecap.Routings of 0, OK>"
+
+
+def test_a_batch_that_is_checked_names_every_item_that_was_refused(
+    capturer: routecap.Capturer,
+) -> None:
+    good, late = capturer.open("good"), capturer.open("late")
+    run(capturer, good, expected_ids(1, 4))
+    wrong = {1: routecap.Status.ERR_UNKNOWN_REQUEST, 3: routecap.Status.ERR_UNKNOWN_REQUEST}
+
+    def items(dtype: Any, **columns: Any) -> Any:
+        made = np.zeros(4, dtype)
+        made["request"] = [int(good), 0x3E7, int(late), 0x3E8]
+        for name, column in columns.items():
+            made[name] = column
+        return made
+
+    with pytest.raises(routecap.PartialError) as raised:
+        capturer.extract_batch(items(routecap.extract_dtype, rows=routecap.ALL), check=True)
+    assert raised.value.statuses == wrong and raised.value.status == routecap.Status.PARTIAL
+    unknown = "ERR_UNKNOWN_REQUEST"
+    text = f"2 of 4 items were refused: 1 (request 0x3e7): {unknown}, 3 (request 0x3e8): {unknown}"
+    assert str(raised.value) == text
+    assert (
+        raised.value.routings is not None
+        and (raised.value.routings[0].ids() == expected_ids(1, 4)).all()
+    )
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert type(again) is routecap.PartialError and (again.statuses, str(again)) == (wrong, text)
+
+    settled = items(routecap.accept_dtype, step=1)
+    with pytest.raises(
+        routecap.PartialError, match=r"4 of 4 items .* 2 \('late'\): ERR_UNKNOWN_STEP"
+    ) as raised:
+        capturer.accept_batch(settled, check=True)
+    assert (
+        raised.value.statuses == {i: status for i, status in enumerate(settled["status"])}
+        and raised.value.routings is None
+    )
+
+    ends = items(routecap.finish_dtype, rows=[4, 0, 1 << 41, 0])
+    with pytest.raises(routecap.PartialError, match=r"2 \('late'\): ERR_OUT_OF_RANGE") as raised:
+        capturer.finish_batch(ends, check=True)
+    assert (
+        "good" not in capturer and "late" in capturer
+    )  # what was done is done, and its routing is not lost
+    assert (
+        raised.value.routings is not None
+        and raised.value.routings[0].wait(10) == routecap.Status.OK
+    )
+    assert (raised.value.routings[0].ids() == expected_ids(1, 4)).all()
+
+    status = np.zeros(3, np.int32)
+    with pytest.raises(
+        routecap.PartialError, match=r"2 of 3 items .* 0 \(request 0x3e7\).*, 2 \(request 0x3e8\)"
+    ) as raised:
+        capturer.close_batch([0x3E7, late, 0x3E8], status, check=True)
+    assert "late" not in capturer and raised.value.statuses == {0: status[0], 2: status[2]}
+    assert capturer.close_batch([0x3E7]) == routecap.Status.PARTIAL
+
+
+def test_a_batch_that_is_checked_and_complete_is_what_it_was(capturer: routecap.Capturer) -> None:
+    handles = capturer.open_batch(2)
+    items = np.zeros(1, routecap.finish_dtype)
+    items["request"] = handles[:1]
+    assert (
+        capturer.finish_batch(items, check=True).status
+        == capturer.close_batch(handles[1:], check=True)
+        == routecap.Status.OK
+    )
+
+
+def test_the_items_of_a_large_batch_are_not_all_in_the_text(capturer: routecap.Capturer) -> None:
+    with pytest.raises(
+        routecap.PartialError,
+        match=r"1000 of 1000 items .* 15 \(request 0x10\): \w+, and 984 more$",
+    ) as raised:
+        capturer.close_batch(np.arange(1, 1001, dtype=np.uint64), check=True)
+    assert list(raised.value.statuses) == list(range(1000))
+
+
 def test_spans_are_columns_of_one_array() -> None:
     spans = routecap.spans(request=[1, 2, 3], rows=2, sink_row=np.arange(3) * 2, position=10)
     assert spans.dtype == routecap.span_dtype and spans["sink_row"].tolist() == [0, 2, 4] and spans["position"].tolist() == [10] * 3
@@ -714,8 +997,6 @@ def test_the_counters_add_up(capturer: routecap.Capturer) -> None:
 
 @pytest.mark.parametrize("status", [each for each in routecap.Status if each < 0])
 def test_every_error_is_an_error_with_its_status(status: routecap.Status) -> None:
-    import pickle
-
     from routecap._errors import error
 
     found = error(status, "a text")

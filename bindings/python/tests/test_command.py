@@ -209,6 +209,14 @@ def test_convert_writes_every_kind(job: Path, tmp_path: Path, capsys: Capture) -
     assert {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()} == {path.name: path.read_bytes() for path in job.iterdir()}
 
 
+def test_the_help_of_convert_says_which_kinds_of_files_there_are(capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main(["convert", "--help"])
+    text = capsys.readouterr().out
+    for word in (".routecap", ".tar", ".safetensors", "slash", "refused"):
+        assert word in text
+
+
 # ---- As a program
 
 
@@ -228,6 +236,8 @@ def test_errors_are_one_line_and_status_2(job: Path, tmp_path: Path) -> None:
         (["show", str(job), "--layer", "9"], "layer 9 of the decoder was not captured; these were: 0, 1, 2, 3, 4"),
         (["compare", str(job), str(tmp_path / "bad.routecap")], "bad.routecap"),
         (["convert", str(job), str(tmp_path / "x.routecap")], "holds one routing, not 2"),
+        (["convert", str(job), str(tmp_path / "x.npy")], "x.npy ends in .npy"),
+        (["convert", str(tmp_path / "absent"), str(tmp_path / "x.npz")], "x.npz ends in .npz"),
     ):
         done = routecap_program(*arguments)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("routecap: ") and text in done.stderr, done

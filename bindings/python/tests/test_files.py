@@ -149,6 +149,34 @@ def test_tokens_that_are_characters_only_together_are_put_together(routing: rout
 # ---- Wrong use and damage
 
 
+@pytest.mark.parametrize("name", ["out.npy", "out.npz", "out.json", "out.txt", "out.TAR", "v1.2"])
+def test_an_ending_that_no_kind_of_file_has_is_refused(
+    name: str, routing: routecap.Routing, tmp_path: Path
+) -> None:
+    """It made a folder of that name, and the file that was asked for was nowhere."""
+    with pytest.raises(routecap.ArgumentError) as raised:
+        routecap.save(tmp_path / name, routing)
+    for word in (name, ".routecap", ".tar", ".safetensors", "folder", "slash"):
+        assert word in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_is_a_name_without_an_ending_or_with_a_slash_or_one_that_is_there(
+    routing: routecap.Routing, tmp_path: Path
+) -> None:
+    routecap.save(tmp_path / "job", {"a": routing})
+    routecap.save(f"{tmp_path}/v1.2/", {"a": routing})
+    routecap.save(tmp_path / "v1.2", {"b": routing})
+    routecap.save(f"{tmp_path}/x.tar/", {"a": routing})
+    (tmp_path / "y.safetensors").mkdir()
+    routecap.save(tmp_path / "y.safetensors", {"a": routing})
+    for folder, names in (("job", "a"), ("v1.2", "ab"), ("x.tar", "a"), ("y.safetensors", "a")):
+        assert sorted(each.name for each in (tmp_path / folder).iterdir()) == [
+            f"{name}.routecap" for name in names
+        ]
+        assert list(routecap.load(tmp_path / folder)) == list(names)
+
+
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "line\nbreak"])
 def test_a_name_that_is_no_file_name_is_refused(name: str, routing: routecap.Routing, tmp_path: Path) -> None:
     for kind in KINDS:

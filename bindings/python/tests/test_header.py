@@ -7,11 +7,12 @@ import re
 import struct
 from enum import IntEnum
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 import routecap
-from routecap import _structs as structs
+from routecap import _structs as structs, names
 from routecap._library import raw
 
 HEADER = Path(os.environ.get("ROUTECAP_HEADER", Path(__file__).parents[3] / "include" / "routecap.h")).read_text()
@@ -110,6 +111,44 @@ def test_a_number_that_only_a_later_header_has_is_kept(group: type[IntEnum]) -> 
     assert pickle.loads(pickle.dumps(later)) == later
     with pytest.raises(ValueError):
         group("99")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in names.__all__ if name.removesuffix("Name") in routecap.__all__]
+)
+def test_a_type_of_names_has_all_members_of_its_enum(name: str) -> None:
+    members = getattr(routecap, name.removesuffix("Name")).__members__
+    assert get_args(getattr(names, name)) == tuple(each.lower() for each in members)
+
+
+def test_every_group_that_a_call_takes_by_name_has_a_type_of_names() -> None:
+    taken = set(
+        re.findall(r"member\((\w+), ", "".join(path.read_text() for path in PACKAGE.glob("*.py")))
+    )
+    assert taken > {"Backend", "Method", "Order"} and {f"{group}Name" for group in taken} <= set(
+        names.__all__
+    )
+
+
+@pytest.mark.parametrize("group", [routecap.Status, *GROUPS.values()])
+def test_a_constant_prints_as_its_name(group: type[IntEnum]) -> None:
+    for each in group:
+        assert str(each) == f"{each}" == "{:}".format(each) == "%s" % each == each.name
+        assert each.name in repr(each) and f"{each:>30}" == each.name.rjust(30)
+        assert f"{each:d}" == "%d" % each == str(int(each)) and f"{each:#x}" == hex(each)
+
+
+def test_flags_that_are_set_together_print_as_their_names() -> None:
+    both = routecap.SpanFlag.SPECULATIVE | routecap.SpanFlag.DEVICE_POSITIONS
+    assert str(both) == f"{both}" == "SPECULATIVE|DEVICE_POSITIONS" and f"{both:d}" == "3"
+    assert str(routecap.SpanFlag(0)) == "0"
+
+
+def test_a_number_without_a_name_prints_as_what_it_is() -> None:
+    assert (
+        str(routecap.Status(99)) == "UNKNOWN(99)"
+        and repr(routecap.Status(99)) == "<Status.UNKNOWN: 99>"
+    )
 
 
 @pytest.mark.parametrize("name", functions())

@@ -69,7 +69,6 @@ def test_a_closed_capturer_s_requests_and_steps_are_errors() -> None:
         step.poll,
         step.wait,
         request.finish,
-        request.close,
         lambda: request.length,
         lambda: capturer.begin(1),
         capturer.stats,
@@ -83,6 +82,69 @@ def test_a_closed_capturer_s_requests_and_steps_are_errors() -> None:
         assert raised.value.status == routecap.Status.ERR_STATE
     with request:
         pass
+
+
+def test_a_request_of_a_closed_capturer_is_closed_without_a_word(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A finalizer that ran after the capturer's end printed an error that nobody could catch."""
+
+    class Sequence:
+        def __init__(self, capturer: routecap.Capturer) -> None:
+            self.request = capturer.open()
+
+        def __del__(self) -> None:
+            self.request.capturer.close_request(self.request)
+
+    with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS) as capturer:
+        sequence = Sequence(capturer)
+        request, named = capturer.open(), capturer.open("a")
+    del sequence
+    gc.collect()
+    for each in (request, named):
+        each.close()
+        each.close()
+    for each in (request, request.handle, "a"):
+        capturer.close_request(each)
+    statuses = np.full(2, 77, np.int32)
+    assert (
+        capturer.close_batch([request, "a"], statuses, check=True) == routecap.Status.OK
+        and not statuses.any()
+    )
+    assert capturer.close_batch(np.array([request.handle], np.uint64)) == routecap.Status.OK
+    assert capfd.readouterr().err == ""
+
+
+def test_requests_may_be_closed_while_another_thread_closes_the_capturer() -> None:
+    failures: list[BaseException] = []
+
+    def end(capturer: routecap.Capturer, batches: bool) -> None:
+        while not capturer.closed:
+            try:
+                requests = [capturer.open() for _ in range(50)]
+            except routecap.Error:  # closed in between
+                return
+            try:
+                for request in requests:
+                    assert (capturer.close_batch([request]) if batches else request.close()) in (
+                        None,
+                        routecap.Status.OK,
+                    )
+            except BaseException as failure:
+                failures.append(failure)
+
+    for _ in range(20):
+        capturer = routecap.Capturer(layers=1, k=1, experts=4, rows=1)
+        enders = [
+            threading.Thread(target=end, args=(capturer, batches)) for batches in (False, True)
+        ]
+        for ender in enders:
+            ender.start()
+        time.sleep(0.01)
+        capturer.close()
+        for ender in enders:
+            ender.join()
+    assert not failures, failures
 
 
 def test_a_bound_array_is_held_until_the_capturer_is_closed() -> None:

@@ -16,12 +16,12 @@ VALID[6:, 2] = False
 
 
 def test_a_complete_routing_in_one_segment_is_an_array_without_a_copy(routing: routecap.Routing) -> None:
-    ids = routing.ids()
+    ids = routing.ids(routing.dtype)
     segment = routing.segments[0].ids
     assert segment is not None and np.shares_memory(ids, segment) and len(routing.segments) == 1 and len(routing.segments[:]) == 1
     assert ids.dtype == np.uint8 and ids.shape == (20, LAYERS, K) and not ids.flags.writeable and not ids.flags.owndata
     assert (ids == expected_ids(3, 20)).all()
-    assert np.shares_memory(np.asarray(routing), ids)
+    assert np.shares_memory(np.asarray(routing, routing.dtype), ids)
     with pytest.raises(ValueError, match="read-only"):
         ids[0] = 0
     with pytest.raises(ValueError):
@@ -72,6 +72,35 @@ def test_every_missing_cell_has_the_reason_of_its_block() -> None:
     for block in routing.missing:
         expected[block["first"] :, block["first_layer"] :][: block["rows"], : block["layers"]] = block["reason"]
     assert (routing.reasons() == expected).all() and (routing.mask() == (expected == 0)).all() and set(expected.flat) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("experts", [EXPERTS, 256, 257, 32768])
+@pytest.mark.parametrize("valid", [VALID, ~VALID, np.ones_like(VALID), np.zeros_like(VALID)])
+def test_ids_are_int16_whatever_is_missing(experts: int, valid: Any) -> None:
+    """They were uint8 until the first cell was missing: what worked in a test failed later."""
+    ids = expected_ids(3, 10, experts=EXPERTS - 1)
+    ids[..., 0] = experts - 1  # the highest there is
+    routing = routecap.Routing.from_arrays(ids, experts=experts, valid=valid)
+    found = (
+        routing.ids(),
+        routing[3],
+        next(iter(routing)),
+        routing[2:7].ids(),
+        np.asarray(routing),
+        np.from_dlpack(routing),
+    )
+    assert {each.dtype for each in found} == {np.dtype(np.int16)}
+    assert (found[0] == np.where(valid[..., None], ids, -1)).all() and (
+        np.asarray(routing) == found[0]
+    ).all()
+    assert routing.masked()[0].dtype == routing.dtype == (np.uint8 if experts <= 256 else np.int16)
+
+
+def test_ids_of_int16_are_an_array_without_a_copy() -> None:
+    routing = routecap.Routing.from_arrays(expected_ids(3, 20, experts=300), experts=300)
+    assert (
+        np.shares_memory(routing.ids(), routing.ids(np.int16)) and not routing.ids().flags.writeable
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, "i32", routecap.Dtype.I64])
@@ -201,7 +230,7 @@ def test_a_lent_buffer_is_held_until_the_last_routing_and_array_of_it_have_gone(
     data = bytearray(routing.serialize())
     back = routecap.Routing.deserialize(data)
     part = back[3:5]
-    ids = part.ids()
+    ids = part.ids(part.dtype)
     for each in (back, part):
         with pytest.raises(BufferError):
             data.append(0)  # it is exported
@@ -248,9 +277,11 @@ def test_arrays_become_a_routing_in_place() -> None:
     ids = expected_ids(1, 6).astype(np.uint8)
     made = routecap.Routing.from_arrays(ids, experts=EXPERTS, first=100, tags=5)
     assert (made.first, made.rows, made.status) == (100, 6, routecap.Status.OK) and made.tags.tolist() == [5] * 6
-    assert np.shares_memory(made.ids(), ids)
+    assert np.shares_memory(made.ids(np.uint8), ids)
     copied = routecap.Routing.from_arrays(ids.astype(np.int64), experts=EXPERTS, first=100, tags=np.full(6, 5))
-    assert copied == made and not np.shares_memory(routecap.Routing.from_arrays(ids, experts=EXPERTS, copy=True).ids(), ids)
+    assert copied == made and not np.shares_memory(
+        routecap.Routing.from_arrays(ids, experts=EXPERTS, copy=True).ids(np.uint8), ids
+    )
     assert routecap.Routing.from_arrays(np.zeros((0, 2, 2), np.int32), experts=8).rows == 0
 
 
@@ -271,6 +302,70 @@ def test_arrays_with_holes_and_layers_of_their_own_become_a_routing() -> None:
     assert (made.mask() == VALID).all() and (made.ids()[VALID] == ids[VALID]).all() and made.tags[:4].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("experts", [EXPERTS, 256, 300])
+@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64])
+def test_ids_with_missing_cells_become_the_routing_that_they_were_read_from(
+    holey: routecap.Routing, experts: int, dtype: Any
+) -> None:
+    """It was refused: with 16 experts, ids beyond 16 were said to be there where they are -1."""
+    holey.wait()
+    before = routecap.Routing.from_arrays(holey.ids(), experts=experts, tags=holey.tags)
+    assert (before.mask() == VALID).all() and (before.reasons() == holey.reasons()).all()
+    assert experts != EXPERTS or before == holey
+    ids = before.ids(dtype)
+    copy = ids.copy()
+    again = routecap.Routing.from_arrays(ids, experts=experts, tags=holey.tags)
+    assert again == before and (ids == copy).all()  # which may be used in place, but not written
+    assert (
+        routecap.Routing.from_arrays(ids, experts=experts, tags=holey.tags, trusted=True) == before
+    )
+    assert routecap.Routing.from_arrays(before, experts=experts, tags=before.tags) == before
+
+
+@pytest.mark.parametrize("valid", [np.zeros((3, 2), bool), np.ones((3, 2), bool)])
+def test_ids_without_a_cell_and_ids_without_a_hole_come_back(valid: Any) -> None:
+    ids = np.where(valid[..., None], expected_ids(1, 3, layers=2, k=2, experts=16), -1)
+    routing = routecap.Routing.from_arrays(ids, experts=16)
+    assert (routing.mask() == valid).all() and (routing.ids() == ids).all()
+    assert routing.status == (routecap.Status.OK if valid.all() else routecap.Status.NOT_CAPTURED)
+
+
+def test_a_cell_that_is_missing_in_some_columns_is_refused_by_its_place() -> None:
+    ids = expected_ids(1, 4, layers=3, k=2, experts=16)
+    ids[2, 1, 1] = -1
+    for each in (ids, ids.astype(np.int16), ids.astype(np.int64)):
+        with pytest.raises(ValueError, match=r"ids\[2, 1\] is .*-1\], .*-1 in every column"):
+            routecap.Routing.from_arrays(each, experts=16)
+
+
+@pytest.mark.parametrize(
+    ("ids", "keywords", "match"),
+    [
+        (
+            np.full((2, 2, 1), 16),
+            {"experts": 16},
+            r"ids\[0, 0\] is \[16\].* in \[0, 15\].*-1 in every column",
+        ),
+        (np.full((2, 2, 1), 259), {"experts": 16}, r"ids\[0, 0\] is \[259\].*\[0, 15\]"),
+        (np.full((2, 2, 1), -2), {"experts": 300}, r"ids\[0, 0\] is \[-2\].*\[0, 299\]"),
+        (
+            np.full((2, 2, 1), -1),
+            {"experts": 16, "valid": np.eye(2, dtype=bool)},
+            r"ids\[0, 0\] is \[-1\].*\[0, 15\]",
+        ),
+        (np.full((2, 2, 1), 5), {"layer_experts": [16, 4]}, r"row 0, layer 1 "),
+        (np.full((2, 2, 2), 5), {"experts": 16}, r"row 0, layer 0 .*distinct"),
+        (np.full((2, 2, 2), 5), {}, r"experts=.*layer_experts"),
+        (np.full((2, 2), 5), {"experts": 16}, r"shape \(2, 2\), \[rows, layers, k\]"),
+    ],
+)
+def test_arrays_that_are_no_routing_are_told_what_to_do(
+    ids: Any, keywords: Any, match: str
+) -> None:
+    with pytest.raises(ValueError, match=match):
+        routecap.Routing.from_arrays(ids, **keywords)
+
+
 @pytest.mark.parametrize(
     ("keywords", "kind"),
     [
@@ -279,7 +374,7 @@ def test_arrays_with_holes_and_layers_of_their_own_become_a_routing() -> None:
         ({"ids": np.zeros((2, 2, 2), np.int32), "experts": 8}, ValueError),  # one id twice
         ({"ids": np.full((2, 2, 1), 8), "experts": 8}, ValueError),
         ({"ids": np.full((2, 2, 1), 256 + 3), "experts": 8}, ValueError),  # would wrap
-        ({"ids": np.full((2, 2, 1), -1), "experts": 8}, ValueError),
+        ({"ids": np.full((2, 2, 1), -2), "experts": 8}, ValueError),
         ({"ids": np.zeros((2, 2, 1)), "experts": 8}, TypeError),
         ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "valid": np.ones((2, 1), bool)}, ValueError),
         ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "tags": np.ones(3, np.uint64)}, ValueError),
@@ -301,11 +396,15 @@ def test_arrays_that_are_no_routing_are_refused(keywords: Any, kind: type[Except
 def test_a_routing_goes_to_other_frameworks_as_dlpack(routing: routecap.Routing) -> None:
     array = np.from_dlpack(routing)
     assert (array == expected_ids(3, 20)).all() and routing.__dlpack_device__() == (1, 0)
-    assert np.shares_memory(array, routing.ids()) != array.flags.writeable
+    wide = routecap.Routing.from_arrays(expected_ids(3, 20, experts=300), experts=300)
+    array = np.from_dlpack(wide)
+    assert np.shares_memory(array, wide.ids()) != array.flags.writeable
     with pytest.raises(BufferError):
         routing.__dlpack__(dl_device=(2, 0))
     with pytest.raises(BufferError):
-        routing.__dlpack__(copy=False)  # of a version that cannot say read-only
+        wide.__dlpack__(copy=False)  # of a version that cannot say read-only
+    with pytest.raises(BufferError):
+        routing.__dlpack__(copy=False, max_version=(1, 0))  # kept as another type
 
 
 def test_a_routing_is_pickled_out_of_band_without_copies(holey: routecap.Routing) -> None:
@@ -331,7 +430,7 @@ def test_a_routing_is_pickled_in_band_by_every_protocol(routing: routecap.Routin
 
 def test_copies_are_the_same_rows(routing: routecap.Routing) -> None:
     for other in (copy.copy(routing), copy.deepcopy(routing)):
-        assert other == routing and np.shares_memory(other.ids(), routing.ids())
+        assert other == routing and np.shares_memory(other.ids(np.uint8), routing.ids(np.uint8))
         other.free()
     assert routing.rows == 20 and routing != routing[1:] and routing != 3
     with pytest.raises(TypeError):

@@ -5,6 +5,7 @@ import copy
 import gc
 import json
 import os
+import warnings
 import weakref
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,9 @@ class Replayer:
         self.raw = False
         self.buffers: dict[str, Any] = {}  # that a failing call may not have changed
         self.lent: list[weakref.ref[Lent]] = []
+        self.lossy: weakref.WeakSet[routecap.Capturer] = (
+            weakref.WeakSet()
+        )  # those that warned of a lost step
 
     def run(self, vector: Any) -> None:
         for i, call in enumerate(vector["calls"]):
@@ -575,7 +579,13 @@ class Replayer:
             )
             found, ticket = raw.routecap_step_issue(capturer._handle, spans, struct, status, 0)
             return found, {"status": [name_of(each) for each in status], "step": ticket}
-        step = capturer.issue(spans, **keywords)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            step = capturer.issue(spans, **keywords)
+        first = step.status == routecap.Status.LOST and capturer not in self.lossy
+        assert [each.category for each in seen] == [routecap.LostStepWarning] * first
+        if first:
+            self.lossy.add(capturer)
         return step.status, {"status": [name_of(each) for each in status], "step": step.ticket}
 
     def step_poll(self, call: Any, out: Any) -> Any:

@@ -42,7 +42,17 @@ from ._constants import (
     Status,
     TrustFlag,
 )
-from ._errors import ArgumentError, DtypeError, Error, NotReadyError, OutOfMemoryError, RangeError, UnknownError
+from ._errors import (
+    ArgumentError,
+    DtypeError,
+    Error,
+    LostStepWarning,
+    NotReadyError,
+    OutOfMemoryError,
+    PartialError,
+    RangeError,
+    UnknownError,
+)
 from ._files import load, save
 from ._library import version
 from ._routing import Coverage, Routing, Routings, Segment, Serialized, merge, serialized_info, splice, splice_pieces
@@ -54,7 +64,17 @@ __version__ = ".".join(map(str, version()))
 
 for _each in (Capturer, Request, Step, Routing, Routings, Router, DeviceArray, Coverage, Segment, Serialized, Stats, Memory, BackendInfo, Sample):
     _each.__module__ = __name__  # where users find them
-for _error in (Error, ArgumentError, DtypeError, NotReadyError, OutOfMemoryError, RangeError, UnknownError):
+for _error in (
+    Error,
+    ArgumentError,
+    DtypeError,
+    LostStepWarning,
+    NotReadyError,
+    OutOfMemoryError,
+    PartialError,
+    RangeError,
+    UnknownError,
+):
     _error.__module__ = __name__
 
 __all__ = [
@@ -73,6 +93,7 @@ __all__ = [
     "GroupScore",
     "IdSpace",
     "LANDED",
+    "LostStepWarning",
     "MAX_EXPERTS",
     "MAX_GROUPS",
     "MAX_K",
@@ -89,6 +110,7 @@ __all__ = [
     "NotReadyError",
     "Order",
     "OutOfMemoryError",
+    "PartialError",
     "Piece",
     "Policy",
     "ProbeFlag",

@@ -4,13 +4,14 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
-from typing import Any, NamedTuple, TypedDict, Union, Unpack
+from typing import Any, NamedTuple, TypedDict, Union, Unpack, get_args
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from . import _structs as structs
 from ._constants import (
+    MAX_SLOTS,
     Backend,
     ConfigFlag,
     Dtype,
@@ -31,9 +32,23 @@ from ._constants import (
     member,
 )
 from ._docs import documented
-from ._errors import error
+from ._errors import Error, LostStepWarning, error
 from ._library import raw
-from ._routing import FILL, Coverage, Routing, Routings, copy_into, integers, provenances, read_coverage, read_flags, read_missing, rows_of, wait
+from ._routing import (
+    FILL,
+    Coverage,
+    Routing,
+    Routings,
+    check_items,
+    copy_into,
+    integers,
+    provenances,
+    read_coverage,
+    read_flags,
+    read_missing,
+    rows_of,
+    wait,
+)
 from ._tensors import (
     HOST,
     DeviceArray,
@@ -49,6 +64,20 @@ from ._tensors import (
     matrix,
     numpy_dtype,
     stream_of,
+)
+from .names import (
+    BackendName,
+    DtypeLike,
+    ExtractName,
+    GroupScoreName,
+    IdSpaceName,
+    MethodName,
+    OrderName,
+    PolicyName,
+    ProvenanceName,
+    RoleName,
+    ScoreName,
+    SnapshotName,
 )
 
 _IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
@@ -68,17 +97,17 @@ class Settings(TypedDict, total=False):
     """Ids are in [0, experts), zero experts included."""
     rows: int
     """Sink rows: the most tokens of one forward pass, padding included."""
-    backend: Backend | str
+    backend: Backend | BackendName
     """Where the sink is: "host", which is the default, or "cuda"."""
     device: Any
     """Ordinal of the CUDA device, or torch's device."""
-    role: Role | str
+    role: Role | RoleName
     """"owner", which is the default, "mirror" (a replica: rows go nowhere) or "disabled" (nothing is allocated, every call returns at once)."""
     slots: int
-    """Steps in flight before the next is lost; default 4."""
-    sink_dtype: Dtype | DTypeLike
+    """Steps in flight before the next is lost, with a LostStepWarning; default 4."""
+    sink_dtype: DtypeLike
     """Of the library's sink: int16, which is the default, int32 or int64."""
-    id_space: IdSpace | str
+    id_space: IdSpace | IdSpaceName
     """What the recorded ids are; travels with every routing."""
     max_requests: int
     """Open at a time; default 65536."""
@@ -88,7 +117,7 @@ class Settings(TypedDict, total=False):
     """[layers] index of each captured layer in the decoder, strictly ascending; default 0..layers-1."""
     layer_experts: Sequence[int] | NDArray[Any] | None
     """[layers] experts of each layer where they differ."""
-    layer_provenance: Sequence[Provenance | str] | NDArray[Any] | None
+    layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
     """[layers] "captured", which is the default, or "recomputed": the layer may be routed from logits."""
     compare: bool
     """Compare rows that are issued again with what is kept (Stats.rows_mismatched)."""
@@ -190,14 +219,14 @@ class BackendInfo(NamedTuple):
 
 
 @documented("routecap_backend_info")
-def backends() -> dict[str, BackendInfo]:
+def backends() -> dict[BackendName, BackendInfo]:
     """The backends by name, "host" and "cuda"."""
-    found = {}
-    for backend in Backend:
+    found: dict[BackendName, BackendInfo] = {}
+    for name in get_args(BackendName):
         info = structs.backend.empty()
-        raw.routecap_backend_info(backend, info)
+        raw.routecap_backend_info(member(Backend, name), info)
         available, devices, _, detail = structs.backend.read(info)
-        found[backend.name.lower()] = BackendInfo(available == 1, devices, raw.text(detail))
+        found[name] = BackendInfo(available == 1, devices, raw.text(detail))
     return found
 
 
@@ -245,17 +274,17 @@ class Router:
     @documented("routecap_router_init")
     def __init__(
         self,
-        method: Method | str | None = None,
+        method: Method | MethodName | None = None,
         *,
-        score: Score | str | None = None,
-        group_score: GroupScore | str | None = None,
+        score: Score | ScoreName | None = None,
+        group_score: GroupScore | GroupScoreName | None = None,
         flags: RouterFlag | int | None = None,
         groups: int | None = None,
         groups_kept: int | None = None,
         scale: float | None = None,
         floor: float | None = None,
         bias: Any = None,
-        bias_dtype: Dtype | str | None = None,
+        bias_dtype: DtypeLike | None = None,
         hash_table: Any = None,
     ) -> None:
         """A router of `method`, or of its parts."""
@@ -316,6 +345,11 @@ class Step:
         """Whether its rows can be read: OK, LOST or PENDING. Does not wait."""
         status: Status = raw.routecap_step_poll(self.capturer._handle, self.ticket)
         return status
+
+    @property
+    def lost(self) -> bool:
+        """Whether no slot was free for it, so that all its rows are missing. Does not wait."""
+        return self.status is Status.LOST or self.poll() is Status.LOST
 
     @property
     def landed(self) -> bool:
@@ -399,7 +433,13 @@ class Request:
         return self.capturer.missing(self, first, rows)
 
     def extract(
-        self, first: int = 0, rows: int | None = None, *, mode: Extract | str = Extract.SHARE, strict: bool = False, allow_recomputed: bool = False
+        self,
+        first: int = 0,
+        rows: int | None = None,
+        *,
+        mode: Extract | ExtractName = Extract.SHARE,
+        strict: bool = False,
+        allow_recomputed: bool = False,
     ) -> Routing:
         """See Capturer.extract."""
         return self.capturer.extract(self, first, rows, mode=mode, strict=strict, allow_recomputed=allow_recomputed)
@@ -412,7 +452,7 @@ class Request:
         *,
         mask: NDArray[Any] | None = None,
         fill: int = FILL,
-        order: Order | str = Order.ROW_MAJOR,
+        order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
         strict: bool = False,
@@ -445,8 +485,7 @@ class Request:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        if not self.capturer.closed:
-            self.capturer.close_batch([self])  # which refuses, by a status only, what has ended
+        self.capturer.close_batch([self])  # which refuses, by a status only, what has ended
 
     def __index__(self) -> int:
         return self.handle
@@ -519,11 +558,14 @@ class Capturer:
         self._stream_setting = settings.get("stream")
         self._names: dict[str, int] = {}
         self._ids: dict[int, str] = {}
+        self._warned_of_loss = False
         self._handle = raw.routecap_capturer_create(config.memory)[1]
 
     def close(self) -> None:
         """Destroy it: waits until all steps issued have landed and other threads' calls have returned. Routings stay valid, and so do arrays of the
-        sink, but whatever else is called on it or its requests from now on is an Error (routecap_capturer_destroy)."""
+        sink, but whatever else is called on it or its requests from now on is an Error
+        (routecap_capturer_destroy). Closing a request is none: it does nothing.
+        """
         handle, self._handle = self._handle, None
         if handle is not None:
             raw.routecap_capturer_destroy(handle)
@@ -634,7 +676,7 @@ class Capturer:
         *,
         tag: int = 0,
         positions: Any = None,
-        snapshot: Snapshot | str = Snapshot.TAKEN,
+        snapshot: Snapshot | SnapshotName = Snapshot.TAKEN,
         status: NDArray[np.int32] | None = None,
         stream: Any = None,
     ) -> Step:
@@ -642,10 +684,16 @@ class Capturer:
 
         spans: an array of span_dtype (see routecap.spans), C-contiguous; None for none. positions: a tensor of int32 or int64 with the position of
         each sink row, for spans with DEVICE_POSITIONS. status: an int32 array that receives each span's.
+
+        Steps that are issued faster than they land use up the slots. The next step is then lost:
+        all its rows are missing. Step.lost says so, and a LostStepWarning does the first time.
         """
-        if spans is not None and spans.dtype != structs.span_dtype:
-            raise error(Status.ERR_DTYPE, "spans must be an array of routecap.span_dtype")
-        if status is not None and (status.dtype != np.int32 or status.shape != ((0,) if spans is None else spans.shape)):
+        if spans is not None:
+            structs.expect_array(spans, "spans", "span_dtype")
+        if status is not None and (
+            getattr(status, "dtype", None) != np.int32
+            or status.shape != ((0,) if spans is None else spans.shape)
+        ):
             raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each span")
         options = None
         if tag or positions is not None or snapshot is not Snapshot.TAKEN:
@@ -662,6 +710,18 @@ class Capturer:
                         raise error(Status.ERR_SHAPE_MISMATCH, f"positions has {count} elements, and spans name sink rows beyond")
             options = structs.issue_options(snapshot=member(Snapshot, snapshot), tag=tag, positions=address, positions_dtype=dtype)
         outcome, ticket = raw.routecap_step_issue(self._handle, spans, options, status, self._stream(stream, positions))
+        if outcome is Status.LOST and not self._warned_of_loss:
+            self._warned_of_loss = True
+            more = min(2 * self.slots, MAX_SLOTS)
+            warnings.warn(
+                f"step {ticket} of {self!r} is lost, and all its rows are missing: no slot was "
+                "free for its forward pass, because the steps before it have not landed. Make the "
+                f"capturer with more slots (it has slots={self.slots}; slots={more}, for "
+                "instance), or wait for a step with step.wait() before the next is issued. Later "
+                "losses are not warned of: Step.lost and Capturer.stats().steps_lost tell them.",
+                LostStepWarning,
+                stacklevel=2,
+            )
         return Step(self, ticket, outcome)
 
     def step(self, ticket: int) -> Step:
@@ -669,7 +729,14 @@ class Capturer:
         return Step(self, ticket)
 
     def _source(
-        self, name: str, ids: Any, dtype: Dtype | str | None, rows: int | None, live_rows: Any, row_base: Any, row_index: Any
+        self,
+        name: str,
+        ids: Any,
+        dtype: DtypeLike | None,
+        rows: int | None,
+        live_rows: Any,
+        row_base: Any,
+        row_index: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """What record and record_layers have in common: fields of routecap_source from a tensor [rows, k_source] and its companions."""
         tensor = describe(ids, name)
@@ -699,7 +766,7 @@ class Capturer:
         layer: int,
         ids: Any,
         *,
-        dtype: Dtype | str | None = None,
+        dtype: DtypeLike | None = None,
         rows: int | None = None,
         first_row: int = 0,
         live_rows: Any = None,
@@ -728,7 +795,7 @@ class Capturer:
         ids: Any,
         *,
         tables: Any = None,
-        dtype: Dtype | str | None = None,
+        dtype: DtypeLike | None = None,
         rows: int | None = None,
         first_row: int = 0,
         live_rows: Any = None,
@@ -774,7 +841,7 @@ class Capturer:
         router: Router,
         logits: Any,
         *,
-        dtype: Dtype | str | None = None,
+        dtype: DtypeLike | None = None,
         rows: int | None = None,
         first_row: int = 0,
         live_rows: Any = None,
@@ -857,7 +924,7 @@ class Capturer:
         rows: int | None = None,
         expanded: bool = False,
         already_global: bool = False,
-        dtype: Dtype | str | None = None,
+        dtype: DtypeLike | None = None,
         global_ids: Any = None,
         executed: Any = None,
         ignored: Any = None,
@@ -983,7 +1050,13 @@ class Capturer:
                 return self._names[request]
             except KeyError:
                 raise error(Status.ERR_UNKNOWN_REQUEST, f"no request {request!r} is open") from None
-        return index(request)
+        try:
+            return index(request)
+        except TypeError:
+            raise TypeError(
+                "a request is a Request, its handle or the string id under which it was opened, "
+                f"not {request!r}"
+            ) from None
 
     def _name(self, handle: int, id: str | None) -> Request:
         if id is not None:
@@ -1003,21 +1076,26 @@ class Capturer:
     def _ticket(self, step: Any) -> int:
         if type(step) is Step and step.capturer is not self:
             raise error(Status.ERR_UNKNOWN_STEP, f"{step!r} belongs to another capturer")
-        return index(step)
+        try:
+            return index(step)
+        except TypeError:
+            raise TypeError(f"a step is a Step or its ticket, not {step!r}") from None
 
     @staticmethod
-    def _open_options(policy: Policy | str) -> bytes | None:
+    def _open_options(policy: Policy | PolicyName) -> bytes | None:
         return None if policy is Policy.KEEP else structs.open_options(policy=member(Policy, policy))
 
     @documented("routecap_request_open")
-    def open(self, id: str | None = None, *, policy: Policy | str = Policy.KEEP) -> Request:
+    def open(self, id: str | None = None, *, policy: Policy | PolicyName = Policy.KEEP) -> Request:
         """Open a request, if wanted under a string id, by which every method knows it until it ends."""
         self._expect_free(id)
         handle = bytearray(8)
         raw.routecap_request_open(self._handle, self._open_options(policy), handle)
         return self._name(int.from_bytes(handle, sys.byteorder), id)
 
-    def open_batch(self, requests: int | Sequence[str], *, policy: Policy | str = Policy.KEEP) -> NDArray[np.uint64]:
+    def open_batch(
+        self, requests: int | Sequence[str], *, policy: Policy | PolicyName = Policy.KEEP
+    ) -> NDArray[np.uint64]:
         """Open many requests in one call: so many, or one for each string id. Returns their handles."""
         ids = None if isinstance(requests, int) else requests
         if ids is not None:
@@ -1041,6 +1119,10 @@ class Capturer:
 
     def handles(self, ids: Sequence[RequestLike]) -> NDArray[np.uint64]:
         """The handles of requests, to be put into spans and batches."""
+        if isinstance(ids, (str, Request, int)):
+            raise TypeError(
+                f"{ids!r} is one request, where a sequence of them is expected: [{ids!r}]"
+            )
         return np.fromiter((self._resolve(id) for id in ids), np.uint64, len(ids))
 
     def __contains__(self, id: object) -> bool:
@@ -1058,13 +1140,20 @@ class Capturer:
         raw.routecap_request_accept(self._handle, self._resolve(request), self._ticket(step), rows, count)
 
     @documented("routecap_request_accept_batch")
-    def accept_batch(self, items: NDArray[np.void], paths: NDArray[np.uint32] | None = None) -> Status:
-        """Settle the speculative rows of many requests in one call: an array of accept_dtype, whose `status` is filled. Returns OK or PARTIAL.
+    def accept_batch(
+        self,
+        items: NDArray[np.void],
+        paths: NDArray[np.uint32] | None = None,
+        *,
+        check: bool = False,
+    ) -> Status:
+        """Settle the speculative rows of many requests in one call: an array of accept_dtype, whose
+        `status` is filled. Returns OK, or PARTIAL if items were refused: with `check` that is a
+        PartialError, which names them.
 
         Each item keeps its first `count` rows; or, with `paths`, those that `count` indices name: all items' indices, one after another.
         """
-        if items.dtype != structs.accept_dtype or items.ndim != 1:
-            raise error(Status.ERR_DTYPE, "items must be a one-dimensional array of routecap.accept_dtype")
+        self._expect_items(items, "accept_dtype")
         if paths is None:
             items["rows"] = 0
         else:
@@ -1075,6 +1164,8 @@ class Capturer:
                 raise error(Status.ERR_SHAPE_MISMATCH, f"paths has {size} indices, the items keep {sum(items['count'].tolist())}")
             items["rows"] = (ends - items["count"]) * np.uint64(4) + np.uint64(describe(paths, "paths").address)
         status: Status = raw.routecap_request_accept_batch(self._handle, items)
+        if check:
+            check_items(items["request"], items["status"], self._ids)
         return status
 
     @documented("routecap_request_truncate")
@@ -1113,7 +1204,7 @@ class Capturer:
         first: int = 0,
         rows: int | None = None,
         *,
-        mode: Extract | str = Extract.SHARE,
+        mode: Extract | ExtractName = Extract.SHARE,
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> Routing:
@@ -1123,14 +1214,26 @@ class Capturer:
         return Routing._of(raw.routecap_request_extract(self._handle, self._resolve(request), first, rows_of(rows), mode, flags)[1])
 
     @documented("routecap_request_extract_batch")
-    def extract_batch(self, items: NDArray[np.void]) -> Routings:
-        """Read rows of many requests in one call: an array of extract_dtype, whose `status` is filled."""
-        return self._batch(raw.routecap_request_extract_batch, items, structs.extract_dtype, "extract_dtype")
+    def extract_batch(self, items: NDArray[np.void], *, check: bool = False) -> Routings:
+        """Read rows of many requests in one call: an array of extract_dtype, of which `status` is
+        filled.
 
-    def _batch(self, call: Callable[[Any, Any], Any], items: NDArray[np.void], dtype: Any, name: str) -> Routings:
-        if items.dtype != dtype or items.ndim != 1:
-            raise error(Status.ERR_DTYPE, f"items must be a one-dimensional array of routecap.{name}")
-        return Routings(call(self._handle, items), items)
+        An item that was refused is an error when its routing is asked for. With `check` the call
+        raises a PartialError: it names the items that were refused, and has the other routings.
+        """
+        self._expect_items(items, "extract_dtype")
+        routings = Routings(raw.routecap_request_extract_batch(self._handle, items), items)
+        if check:
+            check_items(items["request"], routings.statuses, self._ids, routings)
+        return routings
+
+    @staticmethod
+    def _expect_items(items: NDArray[np.void], form: str) -> None:
+        structs.expect_array(items, "items", form)
+        if items.ndim != 1:
+            raise error(
+                Status.ERR_DTYPE, f"items has shape {items.shape}, where one dimension is expected"
+            )
 
     @documented("routecap_request_extract_into")
     def extract_into(
@@ -1142,7 +1245,7 @@ class Capturer:
         *,
         mask: NDArray[Any] | None = None,
         fill: int = FILL,
-        order: Order | str = Order.ROW_MAJOR,
+        order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
         strict: bool = False,
@@ -1179,34 +1282,82 @@ class Capturer:
         return routing
 
     @documented("routecap_request_finish_batch")
-    def finish_batch(self, items: NDArray[np.void]) -> Routings:
-        """End many requests in one call: an array of finish_dtype, whose `status` is filled."""
-        routings = self._batch(raw.routecap_request_finish_batch, items, structs.finish_dtype, "finish_dtype")
+    def finish_batch(self, items: NDArray[np.void], *, check: bool = False) -> Routings:
+        """End many requests in one call: an array of finish_dtype, of which `status` is filled.
+
+        An item that was refused is an error when its routing is asked for. With `check` the call
+        raises a PartialError: it names the items that were refused, and has the other routings.
+        """
+        self._expect_items(items, "finish_dtype")
+        routings = Routings(raw.routecap_request_finish_batch(self._handle, items), items)
         if self._ids:
             self._forget_all(items["request"], routings.statuses)
+        if check:
+            check_items(items["request"], routings.statuses, self._ids, routings)
         return routings
 
     @documented("routecap_request_close")
     def close_request(self, request: RequestLike) -> None:
-        """End a request and drop its rows."""
+        """End a request and drop its rows.
+
+        All requests of a closed capturer have ended. This then does nothing, as finalizers need it.
+        """
+        if self.closed:
+            return
         handle = self._resolve(request)
-        raw.routecap_request_close(self._handle, handle)
+        try:
+            raw.routecap_request_close(self._handle, handle)
+        except Error:
+            if not self.closed:  # by another thread since then
+                raise
         self._forget(handle)
 
     @documented("routecap_request_close_batch")
-    def close_batch(self, requests: NDArray[np.uint64] | Sequence[RequestLike], status: NDArray[np.int32] | None = None) -> Status:
-        """End many requests and drop their rows; `status`, an int32 array, receives each one's. Returns OK or PARTIAL."""
+    def close_batch(
+        self,
+        requests: NDArray[np.uint64] | Sequence[RequestLike],
+        status: NDArray[np.int32] | None = None,
+        *,
+        check: bool = False,
+    ) -> Status:
+        """End many requests and drop their rows; `status`, an int32 array, receives each one's.
+        Returns OK, or PARTIAL if some were unknown: with `check` that is a PartialError, which
+        names them.
+
+        All requests of a closed capturer have ended. This then does nothing.
+        """
+        if self.closed:
+            return self._closed_all(status)
         handles = requests if isinstance(requests, np.ndarray) else self.handles(requests)
         if handles.dtype != np.uint64 or handles.ndim != 1:
-            raise error(Status.ERR_DTYPE, "requests must be a uint64 array of handles")
+            raise error(
+                Status.ERR_DTYPE,
+                f"requests is {structs.what_it_is(handles)} of shape {handles.shape}, where a list "
+                "of requests is expected, or an array of handles as Capturer.open_batch gives",
+            )
         if status is None:
             status = np.empty(len(handles), np.int32)
         elif status.dtype != np.int32 or status.shape != handles.shape:
             raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each request")
-        outcome: Status = raw.routecap_request_close_batch(self._handle, handles, status, len(handles))
+        try:
+            outcome: Status = raw.routecap_request_close_batch(
+                self._handle, handles, status, len(handles)
+            )
+        except Error:
+            if not self.closed:  # by another thread since then
+                raise
+            return self._closed_all(status)
         if self._ids:
             self._forget_all(handles, status)
+        if check:
+            check_items(handles, status, self._ids)
         return outcome
+
+    @staticmethod
+    def _closed_all(status: NDArray[np.int32] | None) -> Status:
+        if status is not None:
+            status[:] = Status.OK
+        return Status.OK
 
     def _forget_all(self, handles: NDArray[np.uint64], statuses: NDArray[np.int32]) -> None:
         for handle, status in zip(handles.tolist(), statuses.tolist()):

@@ -3,7 +3,7 @@
 Where a function takes one of them, it also takes its name in lower case: "cuda", "take", "row_major".
 """
 
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
 from operator import index
 from typing import Self, SupportsIndex, TypeVar
 
@@ -25,7 +25,25 @@ MAX_PIECES = 16
 SERIALIZED_MIN = 64
 
 
-class _Open(IntEnum):
+class _Named(Enum):
+    """Prints as its name, where an IntEnum has its number. Formats of numbers give that, as :d."""
+
+    def __str__(self) -> str:
+        return self.name or "0"  # no flag at all has no name
+
+    def __format__(self, form: str) -> str:
+        return format(self.value if form.endswith(tuple("bcdeEfFgGnoxX%")) else str(self), form)
+
+
+class _Constant(_Named, IntEnum):
+    """One of several."""
+
+
+class _Flags(_Named, IntFlag):
+    """Some of several, or none."""
+
+
+class _Open(_Constant):
     """What later libraries may say more of: a number that is not known here is a member called UNKNOWN."""
 
     @classmethod
@@ -36,6 +54,9 @@ class _Open(IntEnum):
         unknown = int.__new__(cls, number)
         unknown._name_, unknown._value_ = "UNKNOWN", number
         return unknown
+
+    def __str__(self) -> str:
+        return self.name if self.name in type(self).__members__ else f"{self.name}({self.value})"
 
 
 class Status(_Open):
@@ -77,7 +98,7 @@ class Status(_Open):
     ERR_INTERNAL = -500
 
 
-class Dtype(IntEnum):
+class Dtype(_Constant):
     """Element types of ids, and of logits and biases."""
 
     U8 = 1
@@ -92,14 +113,14 @@ class Dtype(IntEnum):
     BF16 = 18
 
 
-class Backend(IntEnum):
+class Backend(_Constant):
     """Where the sink is."""
 
     HOST = 1
     CUDA = 2
 
 
-class Role(IntEnum):
+class Role(_Constant):
     """What a rank does."""
 
     OWNER = 0
@@ -121,7 +142,7 @@ class Provenance(_Open):
     RECOMPUTED = 1
 
 
-class ConfigFlag(IntFlag):
+class ConfigFlag(_Flags):
     """Settings of a Capturer that are switches: `compare`, `external_sink` and `manual_progress`."""
 
     COMPARE = 1
@@ -129,13 +150,13 @@ class ConfigFlag(IntFlag):
     MANUAL_PROGRESS = 4
 
 
-class SourceFlag(IntFlag):
+class SourceFlag(_Flags):
     """`overlap` of Capturer.record."""
 
     OVERLAP = 1
 
 
-class Score(IntEnum):
+class Score(_Constant):
     """The score of an expert, from its logit."""
 
     LOGIT = 0
@@ -144,7 +165,7 @@ class Score(IntEnum):
     SQRT_SOFTPLUS = 3
 
 
-class GroupScore(IntEnum):
+class GroupScore(_Constant):
     """The score of a group of experts, from their keys."""
 
     MAX = 0
@@ -152,7 +173,7 @@ class GroupScore(IntEnum):
     TOP2_DISTINCT = 2
 
 
-class RouterFlag(IntFlag):
+class RouterFlag(_Flags):
     """Flags of a Router."""
 
     RANK_LOGITS = 1
@@ -162,7 +183,7 @@ class RouterFlag(IntFlag):
     GROUPS_ZERO = 16
 
 
-class Method(IntEnum):
+class Method(_Constant):
     """Ways of routing in use."""
 
     SOFTMAX = 1
@@ -178,7 +199,7 @@ class Method(IntEnum):
     ERNIE = 11
 
 
-class ProbeFlag(IntFlag):
+class ProbeFlag(_Flags):
     """What is odd about the ids of a layer: `found` of Capturer.probe."""
 
     SILENT = 1
@@ -190,28 +211,28 @@ class ProbeFlag(IntFlag):
     REPEATED = 64
 
 
-class ReceivedFlag(IntFlag):
+class ReceivedFlag(_Flags):
     """`expanded` and `already_global` of Capturer.read_received."""
 
     EXPANDED = 1
     GLOBAL = 2
 
 
-class SpanFlag(IntFlag):
+class SpanFlag(_Flags):
     """`flags` of a span."""
 
     SPECULATIVE = 1
     DEVICE_POSITIONS = 2
 
 
-class Snapshot(IntEnum):
+class Snapshot(_Constant):
     """Whether the forward took its snapshot, or issue takes it."""
 
     TAKEN = 0
     MAKE = 1
 
 
-class Policy(IntEnum):
+class Policy(_Constant):
     """What happens to a valid cell that is issued again."""
 
     KEEP = 0
@@ -227,7 +248,7 @@ class Missing(_Open):
     DUPLICATE = 4
 
 
-class Extract(IntEnum):
+class Extract(_Constant):
     """What becomes of rows that are read."""
 
     SHARE = 0
@@ -235,27 +256,27 @@ class Extract(IntEnum):
     COPY = 2
 
 
-class ReadFlag(IntFlag):
+class ReadFlag(_Flags):
     """`strict` and `allow_recomputed` of reading calls."""
 
     STRICT = 1
     ALLOW_RECOMPUTED = 2
 
 
-class Order(IntEnum):
+class Order(_Constant):
     """Layout of ids: [rows, layers, k] or [layers, rows, k]."""
 
     ROW_MAJOR = 0
     LAYER_MAJOR = 1
 
 
-class TrustFlag(IntFlag):
+class TrustFlag(_Flags):
     """`trusted` of Routing.deserialize and Routing.from_arrays."""
 
     TRUSTED = 1
 
 
-class Piece(IntEnum):
+class Piece(_Constant):
     """Where bytes of a spliced routing come from."""
 
     HEADER = 0

@@ -1,7 +1,12 @@
 """One exception class; where a built-in class says the same, what is raised is of both."""
 
+from typing import TYPE_CHECKING, Any
+
 from ._constants import Status
 from ._library import raw
+
+if TYPE_CHECKING:
+    from ._routing import Routings
 
 
 class Error(RuntimeError):
@@ -18,7 +23,7 @@ class Error(RuntimeError):
     def __str__(self) -> str:  # KeyError would quote it
         return RuntimeError.__str__(self)
 
-    def __reduce__(self) -> tuple[type["Error"], tuple[Status, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.status, str(self))
 
 
@@ -44,6 +49,28 @@ class NotReadyError(Error, TimeoutError):
 
 class OutOfMemoryError(Error, MemoryError):
     """The budget, or the system's memory, is exhausted."""
+
+
+class PartialError(Error):
+    """Items of a batch were refused, and the caller asked to be told (check=True). The others were
+    done."""
+
+    statuses: dict[int, Status] = {}
+    """How each item was refused, by its number in the batch."""
+    routings: "Routings | None" = None
+    """What the other items gave."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            type(self),
+            (self.status, str(self)),
+            {"statuses": self.statuses},
+        )  # routings stay in this process
+
+
+class LostStepWarning(RuntimeWarning):
+    """A step found no free slot: it is lost, and all its rows are missing. Each capturer warns
+    once; Step.lost says it of every step."""
 
 
 _classes: dict[Status, type[Error]] = {

@@ -19,21 +19,25 @@ from ._errors import error
 from ._routing import Routing
 from ._samples import Sample
 
-_ROUTING, _INFO = ".routecap", ".json"
+_ROUTING, _INFO, _TAR, _SAFETENSORS = ".routecap", ".json", ".tar", ".safetensors"
 _Progress = Callable[[Any], Iterable[Any]]
 
 
 def save(path: str | os.PathLike[str], samples: Routing | Sample | Mapping[str, Routing | Sample], *, progress: _Progress = iter) -> None:
-    """Write routings to a file or folder, by its name:
+    """Write routings to a file or folder. The ending of its name says which:
 
     ``.routecap``     the serialised form of one; its `info` beside it, in a file of the same name with the ending ``.json``
     ``.tar``          files like these, NAME.routecap and NAME.json, in one archive (what WebDataset calls a shard); its members are aligned
     ``.safetensors``  arrays that need no routecap to be read: see the package's README
-    anything else     a folder of such files; what else it holds stays there
+    none              a folder of files NAME.routecap and NAME.json; what else it holds stays there
+
+    A name that ends in a slash, and a folder that is there, mean a folder whatever the ending. Any
+    other ending is refused, before anything is written.
 
     A sample without a name gets that of the file. A file that is there is replaced at once, when all is written. Missing cells, tags and the table
     of layers are kept in each of them: what `load` gives is equal to what was saved. `progress` wraps what is iterated over, as tqdm does.
     """
+    kind = kind_to_write(path)
     path = Path(path)
     if isinstance(samples, (Routing, Sample)):
         samples = {path.stem: samples}
@@ -41,18 +45,32 @@ def save(path: str | os.PathLike[str], samples: Routing | Sample | Mapping[str, 
     for name in named:
         if not name or name.startswith(".") or set(name) & set("/\0\n"):
             raise error(Status.ERR_ARGUMENT, f"{name!r} cannot be the name of a file")
-    if path.suffix == _ROUTING:
+    if kind == _ROUTING:
         if len(named) != 1:
             raise error(Status.ERR_ARGUMENT, f"{path} holds one routing, not {len(named)}: name a folder, .tar or .safetensors")
         _save_one(path, *named.values())
-    elif path.suffix == ".tar":
+    elif kind == _TAR:
         _save_tar(path, named, progress)
-    elif path.suffix == ".safetensors":
+    elif kind == _SAFETENSORS:
         _save_safetensors(path, named, progress)
     else:
         path.mkdir(parents=True, exist_ok=True)
         for name, sample in progress(named.items()):
             _save_one(path / (name + _ROUTING), sample)
+
+
+def kind_to_write(path: str | os.PathLike[str]) -> str:
+    """The ending that says what `save` makes of a name; "" for a folder. Any other is refused."""
+    kind = Path(path).suffix
+    if not kind or os.fspath(path).endswith(os.sep) or os.path.isdir(path):
+        return ""
+    if kind not in (_ROUTING, _TAR, _SAFETENSORS):
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{path} ends in {kind}, which routecap does not write: a file ends in {_ROUTING}, "
+            f"{_TAR} or {_SAFETENSORS}; a folder has no ending, ends in a slash or is there",
+        )
+    return kind
 
 
 def load(path: str | os.PathLike[str], *, mmap: bool = False, progress: _Progress = iter) -> dict[str, Sample]:
@@ -62,9 +80,9 @@ def load(path: str | os.PathLike[str], *, mmap: bool = False, progress: _Progres
     copied all the same).
     """
     path = Path(path)
-    if path.suffix == ".safetensors":
+    if path.suffix == _SAFETENSORS and not path.is_dir():
         return _load_safetensors(path, progress)
-    if path.suffix == ".tar" and not path.is_dir():
+    if path.suffix == _TAR and not path.is_dir():
         return _load_tar(path, mmap, progress)
     files = sorted(path.glob("*" + _ROUTING), key=_natural) if path.is_dir() else [path]
     return {file.stem: Sample(_routing(_content(file, mmap), file), _info_beside(file)) for file in progress(files)}

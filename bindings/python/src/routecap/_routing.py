@@ -2,7 +2,7 @@
 
 import pickle
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from time import monotonic
 from typing import Any, NamedTuple, overload
@@ -13,9 +13,10 @@ from numpy.typing import DTypeLike, NDArray
 from . import _structs as structs
 from ._constants import ALL, Dtype, IdSpace, Missing, Order, Provenance, ReadFlag, Status, TrustFlag, member
 from ._docs import documented
-from ._errors import Error, error
+from ._errors import Error, PartialError, error
 from ._library import raw
 from ._tensors import describe, dtype_of, expect_device, expect_writable, numpy_dtype, HOST
+from .names import DtypeLike, IdSpaceName, OrderName
 
 _PENDING = Status.PENDING
 _SLICE_NS = 100_000_000  # waiting is cut into pieces, so that a signal, Ctrl-C for instance, is noticed in between
@@ -94,7 +95,15 @@ def read_missing(call: Callable[[bytearray, NDArray[np.void] | None], Any]) -> N
 
 
 def copy_into(
-    call: Callable[[bytes, Any, Any], Any], out: Any, mask: Any, k: int, fill: int, order: Order | str, first_layer: int, layers: int, flags: int
+    call: Callable[[bytes, Any, Any], Any],
+    out: Any,
+    mask: Any,
+    k: int,
+    fill: int,
+    order: Order | OrderName,
+    first_layer: int,
+    layers: int,
+    flags: int,
 ) -> Any:
     """Call with copy options, memory and mask for an array of the caller's, whose rows and layers may be any distance apart."""
     tensor = describe(out, "out")
@@ -341,7 +350,8 @@ class Routing:
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        """Of the ids as they are kept: uint8 up to 256 experts, else int16."""
+        """Of the ids as they are kept (segments, the serialised form): uint8 up to 256 experts,
+        else int16."""
         return self._look().dtype
 
     @property
@@ -394,7 +404,7 @@ class Routing:
         *,
         mask: NDArray[Any] | None = None,
         fill: int = FILL,
-        order: Order | str = Order.ROW_MAJOR,
+        order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
         strict: bool = False,
@@ -426,31 +436,61 @@ class Routing:
         if rows != self.rows:
             raise error(Status.ERR_SHAPE_MISMATCH, f"out has {rows} rows, the routing {self.rows}")
 
+    @overload
     def ids(
         self,
-        dtype: DTypeLike | Dtype | None = None,
+        dtype: None = None,
         *,
         fill: int = FILL,
-        order: Order | str = Order.ROW_MAJOR,
+        order: Order | OrderName = Order.ROW_MAJOR,
+        first_layer: int = 0,
+        layers: int | None = None,
+        strict: bool = False,
+        allow_recomputed: bool = False,
+    ) -> NDArray[np.int16]: ...
+
+    @overload
+    def ids(
+        self,
+        dtype: DtypeLike,
+        *,
+        fill: int = FILL,
+        order: Order | OrderName = Order.ROW_MAJOR,
+        first_layer: int = 0,
+        layers: int | None = None,
+        strict: bool = False,
+        allow_recomputed: bool = False,
+    ) -> NDArray[Any]: ...
+
+    def ids(
+        self,
+        dtype: DtypeLike | None = None,
+        *,
+        fill: int = FILL,
+        order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> NDArray[Any]:
-        """The ids [rows, layers, k] as one array: a view that cannot be written if no cell is missing, the rows lie in one segment and nothing asks
-        for another form; otherwise a copy, with `fill` in missing cells and, unless `dtype` says otherwise, as int16 if there are any.
+        """The ids [rows, layers, k] as one array, of int16 unless `dtype` says otherwise. The type
+        depends on nothing else: int16 holds the ids of every model, and -1.
 
-        A `fill` that is an expert is refused: `masked` tells them apart.
+        Missing cells have `fill` in every column. A `fill` that is an expert is refused: `masked`
+        tells missing cells from others with any.
+
+        The array is a view, which cannot be written, where the ids are kept in this form in one
+        segment and no cell is missing. Otherwise it is a copy: least often of
+        `ids(routing.dtype)`.
         """
         view = self._look()
+        kind = np.dtype(np.int16) if dtype is None else numpy_dtype(dtype_of(dtype))
         plain = first_layer == 0 and layers in (None, view.layers) and member(Order, order) == Order.ROW_MAJOR and not strict
-        if plain and view.complete and view.segment_count == 1 and (dtype is None or numpy_dtype(dtype_of(dtype)) == view.dtype):
+        if plain and view.complete and view.segment_count == 1 and kind == view.dtype:
             ids = view.segment(0).ids
             assert ids is not None
             return ids
-        if dtype is None:
-            dtype = view.dtype if view.complete else np.int16
-        out, _ = self._room(numpy_dtype(dtype_of(dtype)), order, first_layer, layers)
+        out, _ = self._room(kind, order, first_layer, layers)
         self.copy_to(
             out,
             fill=0 if view.complete and fill == FILL else fill,
@@ -464,10 +504,10 @@ class Routing:
 
     def masked(
         self,
-        dtype: DTypeLike | Dtype | None = None,
+        dtype: DtypeLike | None = None,
         *,
         fill: int = 0,
-        order: Order | str = Order.ROW_MAJOR,
+        order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -476,7 +516,9 @@ class Routing:
         self.copy_to(out, mask=mask, fill=fill, order=order, first_layer=first_layer, layers=layers)
         return out, mask
 
-    def _room(self, dtype: Any, order: Order | str, first_layer: int, layers: int | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def _room(
+        self, dtype: Any, order: Order | OrderName, first_layer: int, layers: int | None
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         view = self._look()
         if not 0 <= first_layer <= view.layers or layers is not None and not 0 <= layers <= view.layers - first_layer:
             raise error(Status.ERR_UNKNOWN_LAYER, f"layers {first_layer}..., {layers} of them; the routing has {view.layers}")
@@ -485,7 +527,7 @@ class Routing:
             shape = shape[::-1]
         return np.empty((*shape, view.k), dtype), np.empty(shape, np.bool_)
 
-    def mask(self, *, order: Order | str = Order.ROW_MAJOR) -> NDArray[np.bool_]:
+    def mask(self, *, order: Order | OrderName = Order.ROW_MAJOR) -> NDArray[np.bool_]:
         """[rows, layers] (or [layers, rows], as `order` says): True where the cell is valid."""
         view = self._look()
         mask = np.ones((view.rows, view.layers), np.bool_)
@@ -512,7 +554,7 @@ class Routing:
         return reasons
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        ids = self.ids(dtype)
+        ids = self.ids(None if dtype is None else np.dtype(dtype))
         if ids.flags.writeable:  # a copy already
             if copy is False:
                 raise ValueError("these ids cannot be had without a copy")
@@ -528,9 +570,12 @@ class Routing:
             raise BufferError("routings are in host memory")
         ids = self.ids()
         shared = max_version is not None and max_version[0] >= 1
+        if copy is False and (ids.flags.writeable or not shared):
+            raise BufferError(
+                "a copy is needed, unless the ids are kept as int16 in one segment, none is "
+                "missing, and DLPack is 1.0, which has a word for read-only"
+            )
         if not ids.flags.writeable and (copy or not shared):
-            if copy is False:
-                raise BufferError("a routing cannot be written, which this version of DLPack has no word for")
             ids = ids.copy()
         return ids.__dlpack__(max_version=max_version) if shared else ids.__dlpack__()
 
@@ -559,8 +604,10 @@ class Routing:
 
     @overload
     def __getitem__(self, index: int) -> NDArray[Any]: ...
+
     @overload
     def __getitem__(self, index: _Slice) -> "Routing": ...
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, _Slice):
             start, stop, step = index.indices(self.rows)
@@ -628,26 +675,42 @@ class Routing:
         layer_map: Any = None,
         layer_experts: Any = None,
         layer_provenance: Any = None,
-        id_space: IdSpace | str = IdSpace.LOGICAL,
+        id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
-        """A routing of ids [rows, layers, k] that something else kept: `valid` [rows, layers] says which cells are there (None: all), `tags` is one
-        for all rows or [rows].
+        """A routing of ids [rows, layers, k] that something else kept. `tags` is one for all rows,
+        or [rows].
+
+        `valid` [rows, layers] says which cells are there. Without it those are missing that have -1
+        in every column, as in what `ids` gives. Why they are is not known then: rows without any
+        cell become ABSENT, other missing cells UNWRITTEN.
 
         ids of the type that routings have, uint8 up to 256 experts and else int16, C-contiguous, are used in place and must not change; others, and
         all with `copy`, are copied. Every valid cell is checked for k distinct experts, unless `trusted`.
         """
         most = experts if layer_experts is None else int(np.max(layer_experts, initial=1))
         if most is None:
-            raise error(Status.ERR_ARGUMENT, "experts, or layer_experts, is needed")
+            raise error(
+                Status.ERR_ARGUMENT,
+                "ids do not say how many experts there are: give experts=..., or layer_experts=... "
+                "where layers differ",
+            )
         given = np.asarray(ids)
         if given.ndim != 3:
             raise error(Status.ERR_SHAPE_MISMATCH, f"ids has shape {given.shape}, [rows, layers, k] is expected")
         if given.dtype.kind not in "iu":
-            raise error(Status.ERR_DTYPE, f"ids has elements of type {given.dtype}")
+            raise error(
+                Status.ERR_DTYPE, f"ids has elements of type {given.dtype}, integers are expected"
+            )
         rows, layers, k = given.shape
         kept = np.ascontiguousarray(given, np.uint8 if most <= 256 else np.int16)
+        if valid is None:
+            valid = _valid_by_fill(given)
+            if valid is not None:
+                kept = kept.copy() if np.may_share_memory(kept, given) else kept
+                kept[~valid, 0] = Missing.UNWRITTEN
+                kept[~valid.any(axis=1), :, 0] = Missing.ABSENT
         validity = None
         if valid is not None:
             valid = np.asarray(valid, np.bool_)
@@ -655,9 +718,10 @@ class Routing:
                 raise error(Status.ERR_SHAPE_MISMATCH, f"valid has shape {valid.shape}, {(rows, layers)} is expected")
             validity = np.packbits(valid, axis=1, bitorder="little")
         if kept.dtype != given.dtype:
-            wrapped = (kept != given).any(axis=2)
-            if (wrapped if valid is None else wrapped & valid).any():
-                raise error(Status.ERR_FORMAT, f"ids has ids beyond {most} experts")
+            wrong: NDArray[np.bool_] = (given < 0) | (given >= most)
+            outside = wrong.any(axis=2) if valid is None else wrong.any(axis=2) & valid
+            if outside.any():
+                raise _wrong_cell(given, outside, f"ids of {most} experts are in [0, {most - 1}]")
         tags = np.asarray(tags, np.uint64)
         if tags.ndim and tags.shape != (rows,):
             raise error(Status.ERR_SHAPE_MISMATCH, f"tags has shape {tags.shape}, {(rows,)} is expected")
@@ -687,12 +751,12 @@ class Routing:
         k: int,
         rows: int,
         first: int = 0,
-        dtype: DTypeLike | Dtype,
+        dtype: DtypeLike,
         experts: int | None = None,
         layer_map: Any = None,
         layer_experts: Any = None,
         layer_provenance: Any = None,
-        id_space: IdSpace | str = IdSpace.LOGICAL,
+        id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
@@ -769,6 +833,30 @@ class Routing:
         return f"<routecap.Routing of rows {view.first}..{view.first + view.rows - 1}, {view.layers} layers, k={view.k}, {status.name}>"
 
 
+def _valid_by_fill(ids: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Which cells have ids, where -1 says that there are none; None if all have."""
+    if ids.dtype.kind != "i":
+        return None
+    filled = ids == -1
+    if not filled.any():
+        return None
+    missing: NDArray[np.bool_] = filled.all(axis=2)
+    partly = filled.any(axis=2) & ~missing
+    if partly.any():
+        raise _wrong_cell(ids, partly, "some of its experts are missing and others are not")
+    return ~missing
+
+
+def _wrong_cell(ids: NDArray[Any], wrong: Any, reason: str) -> Error:
+    """The error of the first of some cells."""
+    row, layer = np.argwhere(wrong)[0].tolist()
+    found = f"ids[{row}, {layer}] is {ids[row, layer].tolist()}, but {reason}"
+    return error(
+        Status.ERR_FORMAT,
+        f"{found}. A missing cell is False in valid, or without valid has -1 in every column",
+    )
+
+
 def _rebuild(
     segments: Any, layers: int, k: int, rows: int, first: int, dtype: str, id_space: int, layer_map: bytes, experts: bytes, provenance: bytes
 ) -> Routing:
@@ -819,7 +907,7 @@ def provenances(values: Any) -> NDArray[Any] | None:
 class Routings(Sequence[Routing]):
     """The routings of a batch. They are made into objects only when one is asked for; all are freed with this, or by `free`."""
 
-    __slots__ = ("status", "statuses", "_addresses")
+    __slots__ = ("status", "statuses", "_addresses", "_requests")
 
     def __init__(self, status: Status, items: NDArray[np.void]) -> None:
         """Takes the routings out of the items."""
@@ -827,6 +915,7 @@ class Routings(Sequence[Routing]):
         """OK, or PARTIAL: some items were refused."""
         self.statuses: NDArray[np.int32] = items["status"].copy()
         """[n] the status of each item."""
+        self._requests: NDArray[np.uint64] = items["request"].copy()
         self._addresses: NDArray[np.uint64] = items["routing"].copy()
         items["routing"] = 0
 
@@ -835,8 +924,10 @@ class Routings(Sequence[Routing]):
 
     @overload
     def __getitem__(self, index: int) -> Routing: ...
+
     @overload
     def __getitem__(self, index: slice) -> list[Routing]: ...
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
@@ -845,7 +936,13 @@ class Routings(Sequence[Routing]):
         if handle is not None:
             return Routing._of(handle)
         status = Status(self.statuses[number])
-        raise error(status) if status < 0 else error(Status.ERR_STATE, "the routing was freed")
+        if status >= 0:
+            raise error(Status.ERR_STATE, "the routing was freed")
+        raise error(
+            status,
+            f"item {number} of {len(self)}, request {self._requests[number]:#x}, was refused: "
+            f"{status}",
+        )
 
     def __iter__(self) -> Iterator[Routing]:
         for number in range(len(self)):  # not by Sequence, for which the IndexError of a refused item is the end
@@ -858,11 +955,54 @@ class Routings(Sequence[Routing]):
     def __del__(self) -> None:
         self.free()
 
+    def __repr__(self) -> str:
+        refused = (
+            f": {refusals(self._requests, self.statuses, {})}"
+            if self.status == Status.PARTIAL
+            else ""
+        )
+        return f"<routecap.Routings of {len(self)}, {self.status}{refused}>"
+
     def __enter__(self) -> "Routings":
         return self
 
     def __exit__(self, *unused: object) -> None:
         self.free()
+
+
+_NAMED = 16  # refused items of a batch, in a text
+
+
+def refusals(
+    requests: NDArray[np.uint64], statuses: NDArray[np.int32], ids: Mapping[int, str]
+) -> str:
+    """Which items of a batch were refused, and how each was."""
+    refused = np.flatnonzero(statuses < 0).tolist()
+    texts = []
+    for item in refused[:_NAMED]:
+        handle = int(requests[item])
+        name = repr(ids[handle]) if handle in ids else f"request {handle:#x}"
+        texts.append(f"{item} ({name}): {Status(statuses[item])}")
+    if len(refused) > _NAMED:
+        texts.append(f"and {len(refused) - _NAMED} more")
+    return f"{len(refused)} of {len(statuses)} items were refused: {', '.join(texts)}"
+
+
+def check_items(
+    requests: NDArray[np.uint64],
+    statuses: NDArray[np.int32],
+    ids: Mapping[int, str],
+    routings: Routings | None = None,
+) -> None:
+    """Raise PartialError if an item of a batch was refused."""
+    if not (statuses < 0).any():
+        return
+    partial = PartialError(Status.PARTIAL, refusals(requests, statuses, ids))
+    partial.statuses = {
+        item: Status(statuses[item]) for item in np.flatnonzero(statuses < 0).tolist()
+    }
+    partial.routings = routings
+    raise partial
 
 
 @documented("routecap_routing_merge")

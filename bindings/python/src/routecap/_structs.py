@@ -2,13 +2,14 @@
 
 import struct
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._constants import Status
-from ._errors import error
+from ._errors import Error, error
 
 # ---- Arrays
 
@@ -31,21 +32,114 @@ layer_probe_dtype = _dtype(
 piece_dtype = _dtype("offset:u8 bytes:u8 source:i4 reserved:u4")
 
 
+_MOST = {name: int(np.iinfo(span_dtype[name]).max) for name in span_dtype.names or ()}
+_SPANS = "routecap.spans(request=[a, b], position=0, sink_row=[0, 4], rows=4)"
+
+
 def spans(
     n: int | None = None, /, *, request: Any = 0, position: Any = 0, sink_row: Any = 0, rows: Any = 1, flags: Any = 0, position_end: Any = 0
 ) -> NDArray[np.void]:
-    """An array of spans: `n` of them, or as many as the longest column has; each column is a number or an array of numbers.
+    """An array of spans: `n` of them, or as many as the longest column has. Each column is an
+    integer or a sequence of integers.
 
     request: handles (Capturer.open_batch, Capturer.handles) or Requests. Fill an array again for the next step rather than make a new one.
     """
-    if isinstance(request, (list, tuple)):
-        request = np.fromiter((int(each) for each in request), np.uint64, len(request))
-    columns = [np.asarray(column) for column in (request, position, position_end, sink_row, rows, flags)]
-    length = n if n is not None else max((column.shape[0] for column in columns if column.ndim), default=1)
+    given = {
+        "request": request,
+        "position": position,
+        "position_end": position_end,
+        "sink_row": sink_row,
+        "rows": rows,
+        "flags": flags,
+    }
+    columns = {name: _column(name, each) for name, each in given.items()}
+    length = (
+        n
+        if n is not None
+        else max((len(column) for column in columns.values() if column.ndim), default=1)
+    )
     array = np.zeros(length, span_dtype)
-    for name, column in zip(("request", "position", "position_end", "sink_row", "rows", "flags"), columns):
+    for name, column in columns.items():
+        if column.shape not in ((), (1,), (length,)):
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"{name}: {length} spans have a column of as many elements, not one of shape "
+                f"{column.shape}. Spans are made by {_SPANS}",
+            )
         array[name] = column
     return array
+
+
+def _column(name: str, given: Any) -> NDArray[Any]:
+    """A column of spans as an array, of numbers that fit its field."""
+    most = _MOST[name]
+    if type(given) is int and 0 <= given <= most:
+        return np.array(given, np.uint64)
+    column = np.array(given, object) if isinstance(given, (list, tuple)) else np.asarray(given)
+    if column.dtype.kind == "O":  # Requests among them
+        column = np.array([_number(name, each) for each in column.flat], object).reshape(
+            column.shape
+        )
+    elif column.dtype.kind not in "iub":
+        raise _no_number(
+            name, repr(given) if not column.ndim else f"an array of {column.dtype}", given
+        )
+    if column.size and not (0 <= (least := column.min()) and column.max() <= most):
+        value = least if least < 0 else column.max()
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name}: {value} is not in [0, {most}]. Spans are made by {_SPANS}",
+        )
+    return column
+
+
+def _number(name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise _no_number(name, repr(value), value) from None
+
+
+def _no_number(name: str, what: str, value: Any) -> Error:
+    wanted = "a Request or its handle" if name == "request" else "an integer"
+    if name == "request" and isinstance(value, str):
+        wanted += f", which Capturer.handles([{value!r}]) gives"
+    return error(Status.ERR_DTYPE, f"{name}: {what} is not {wanted}. Spans are made by {_SPANS}")
+
+
+_FORMS = {
+    "span_dtype": (span_dtype, "routecap.spans(request=request, position=0, sink_row=0, rows=4)"),
+    "accept_dtype": (
+        accept_dtype,
+        "np.zeros(n, routecap.accept_dtype), with request, step and count filled in",
+    ),
+    "extract_dtype": (
+        extract_dtype,
+        "np.zeros(n, routecap.extract_dtype), with request, first and rows filled in",
+    ),
+    "finish_dtype": (
+        finish_dtype,
+        "np.zeros(n, routecap.finish_dtype), with request and rows filled in",
+    ),
+}
+
+
+def expect_array(given: Any, name: str, form: str) -> None:
+    """Refuse what is no array of the dtype that `form` names."""
+    dtype, example = _FORMS[form]
+    if getattr(given, "dtype", None) != dtype:
+        raise error(
+            Status.ERR_DTYPE,
+            f"{name} is {what_it_is(given)}, where an array of routecap.{form} is expected: "
+            f"{example}",
+        )
+
+
+def what_it_is(given: Any) -> str:
+    """For errors."""
+    if not isinstance(given, np.ndarray):
+        return f"a {type(given).__name__}"
+    return f"an array of {'other fields' if given.dtype.names else given.dtype}"
 
 
 # ---- Single structs

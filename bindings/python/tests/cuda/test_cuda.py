@@ -195,6 +195,27 @@ def test_device_memory_and_streams_outlive_nothing_that_needs_them(capturer: rou
     assert routing.ready and (routing.ids() == ids).all()
 
 
+def test_a_step_for_which_there_is_no_slot_is_warned_of(stream: Stream) -> None:
+    with routecap.Capturer(
+        layers=LAYERS,
+        k=K,
+        experts=EXPERTS,
+        rows=ROWS,
+        backend="cuda",
+        slots=1,
+        manual_progress=True,
+        stream=stream,
+    ) as capturer:
+        spans = routecap.spans(1, request=int(capturer.open()), rows=6)
+        capturer.begin(6)
+        capturer.snapshot()
+        assert not capturer.issue(spans).lost
+        capturer.begin(6)
+        capturer.snapshot()
+        with pytest.warns(routecap.LostStepWarning, match="step 2 .*cuda:0.* is lost"):
+            assert capturer.issue(spans).lost
+
+
 class DeviceTensorList(list[DeviceTensor]):
     """One tensor for each layer."""
 

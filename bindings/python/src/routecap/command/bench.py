@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import Capturer, Error, Status, backends, spans
+from ..names import BackendName
 from .terminal import Terminal
 
 
@@ -32,10 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    usable = [name for name, backend in backends().items() if backend.available]
+    usable: list[BackendName] = [name for name, backend in backends().items() if backend.available]
     chosen = [arguments.backend] if arguments.backend else usable
+    runs: list[tuple[BackendName, int]] = [
+        (backend, rows) for backend in chosen for rows in arguments.rows
+    ]
     shape = arguments.layers, arguments.k, arguments.experts
-    found = [_measure(backend, rows, arguments.steps, *shape) for backend, rows in terminal.track([(b, n) for b in chosen for n in arguments.rows])]
+    found = [
+        _measure(backend, rows, arguments.steps, *shape) for backend, rows in terminal.track(runs)
+    ]
     if arguments.json:
         for each in found:
             print(json.dumps(each))
@@ -48,7 +54,9 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return 0
 
 
-def _measure(backend: str, rows: int, steps: int, layers: int, k: int, experts: int) -> dict[str, Any]:
+def _measure(
+    backend: BackendName, rows: int, steps: int, layers: int, k: int, experts: int
+) -> dict[str, Any]:
     row, layer, column = np.ogrid[:rows, :layers, :k]
     ids = ((row * 13 + layer * 29 + column * max(experts // k, 1)) % experts).astype(np.int32)
     times: dict[str, list[int]] = {name: [] for name in ("begin", "record", "snapshot", "issue", "landed")}

@@ -1,0 +1,61 @@
+"""A program with mistakes, which a type checker has to find: the lines that end in "wrong", and no
+others. It is never run."""
+
+from typing import Any, assert_type
+
+import numpy as np
+import routecap
+from numpy.typing import NDArray
+from routecap.names import BackendName
+
+# ---- As it should be: members and their names
+
+place: BackendName = "cuda"
+capturer = routecap.Capturer(layers=4, k=2, experts=8, rows=16, backend=place, role="mirror")
+other = routecap.Capturer(backend=routecap.Backend.HOST, sink_dtype=np.int32, id_space="physical")
+routecap.memory(layers=4, k=2, experts=8, rows=16, backend="host", sink_dtype="int64")
+request = capturer.open("a", policy="replace")
+capturer.open_batch(3, policy=routecap.Policy.KEEP)
+step = capturer.issue(routecap.spans(1), snapshot="make")
+capturer.record(0, np.zeros((4, 2), np.int32), dtype="id16_bf16")
+routing = request.extract(mode="take")
+routing.copy_to(np.zeros((3, 4, 2)), order="layer_major")
+routing.ids(np.int64, order=routecap.Order.ROW_MAJOR)
+routecap.Router("deepseek_v3", score="sigmoid", group_score="top2", bias_dtype="bf16")
+assert_type(step.status, routecap.Status)
+assert_type(step.lost, bool)
+assert_type(routing.ids(), NDArray[np.int16])
+assert_type(routing.ids("i32"), NDArray[Any])
+assert_type(routecap.backends()[place], routecap.BackendInfo)
+
+# ---- Typos
+
+routecap.Capturer(layers=4, k=2, experts=8, rows=16, backend="gpu")  # wrong
+routecap.Capturer(layers=4, k=2, experts=8, rows=16, bakcend="cuda")  # wrong
+routecap.Capturer(role="onwer")  # wrong
+routecap.Capturer(id_space="local")  # wrong
+routecap.Capturer(sink_dtype="int23")  # wrong
+routecap.Capturer(sink_dtype=np.float32)  # wrong
+routecap.Capturer(layer_provenance=["captured", "recomputd"])  # wrong
+routecap.memory(backend="Cuda")  # wrong
+capturer.open("a", policy="repalce")  # wrong
+capturer.open_batch(3, policy="replaced")  # wrong
+capturer.issue(routecap.spans(1), snapshot="made")  # wrong
+capturer.record(0, np.zeros((4, 2)), dtype="id16bf16")  # wrong
+capturer.record_layers({}, dtype="i23")  # wrong
+capturer.extract(request, mode="steal")  # wrong
+request.extract(mode="steal")  # wrong
+capturer.extract_into(request, np.zeros((3, 4, 2)), order="rows")  # wrong
+request.extract_into(np.zeros((3, 4, 2)), order="rows")  # wrong
+routing.copy_to(np.zeros((3, 4, 2)), order="row-major")  # wrong
+routing.ids(order="layers")  # wrong
+routing.ids("int23")  # wrong
+routing.masked(order="layers")  # wrong
+routing.mask(order="layers")  # wrong
+routecap.Routing.from_arrays(np.zeros((3, 4, 2)), experts=8, id_space="local")  # wrong
+routecap.Routing.from_segments([], layers=4, k=2, rows=0, dtype="u9")  # wrong
+routecap.Router("best")  # wrong
+routecap.Router(score="relu")  # wrong
+routecap.Router(group_score="top3")  # wrong
+routecap.Router(bias_dtype="bf61")  # wrong
+routecap.spans(requset=3)  # wrong
