@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 
 use crate::error::{Error, ErrorKind, Result, check};
+use crate::number::numbers;
 use crate::sys;
 use crate::{Capturer, DType, Forward};
 
@@ -55,69 +56,27 @@ pub enum Role {
     Disabled = sys::ROUTECAP_ROLE_DISABLED,
 }
 
-/// What the ids number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum IdSpace {
-    /// Ids as the router chose them (`ROUTECAP_ID_SPACE_LOGICAL`).
-    #[default]
-    Logical,
-    /// Ids of replicas, after load balancing, where nothing else can be had (`ROUTECAP_ID_SPACE_PHYSICAL`).
-    Physical,
-    /// One that this crate does not know.
-    Other(i32),
-}
-
-impl IdSpace {
-    /// The one that has this number in C.
-    pub fn of(value: i32) -> IdSpace {
-        match value {
-            sys::ROUTECAP_ID_SPACE_LOGICAL => IdSpace::Logical,
-            sys::ROUTECAP_ID_SPACE_PHYSICAL => IdSpace::Physical,
-            other => IdSpace::Other(other),
-        }
-    }
-
-    /// The number in C.
-    pub fn value(self) -> i32 {
-        match self {
-            IdSpace::Logical => sys::ROUTECAP_ID_SPACE_LOGICAL,
-            IdSpace::Physical => sys::ROUTECAP_ID_SPACE_PHYSICAL,
-            IdSpace::Other(other) => other,
-        }
+numbers! {
+    /// What the ids number.
+    #[derive(Default)]
+    IdSpace, "The one that has this number in C.", value: "The number in C." {
+        /// Ids as the router chose them (`ROUTECAP_ID_SPACE_LOGICAL`).
+        #[default]
+        Logical = ROUTECAP_ID_SPACE_LOGICAL;
+        /// Ids of replicas, after load balancing, where nothing else can be had (`ROUTECAP_ID_SPACE_PHYSICAL`).
+        Physical = ROUTECAP_ID_SPACE_PHYSICAL;
     }
 }
 
-/// How the ids of a layer were had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Provenance {
-    /// Written or recorded where the router left them (`ROUTECAP_PROVENANCE_CAPTURED`).
-    #[default]
-    Captured,
-    /// Chosen again from the router's logits (`ROUTECAP_PROVENANCE_RECOMPUTED`).
-    Recomputed,
-    /// One that this crate does not know.
-    Other(i32),
-}
-
-impl Provenance {
-    /// The one that has this number in C.
-    pub fn of(value: i32) -> Provenance {
-        match value {
-            sys::ROUTECAP_PROVENANCE_CAPTURED => Provenance::Captured,
-            sys::ROUTECAP_PROVENANCE_RECOMPUTED => Provenance::Recomputed,
-            other => Provenance::Other(other),
-        }
-    }
-
-    /// The number in C.
-    pub fn value(self) -> i32 {
-        match self {
-            Provenance::Captured => sys::ROUTECAP_PROVENANCE_CAPTURED,
-            Provenance::Recomputed => sys::ROUTECAP_PROVENANCE_RECOMPUTED,
-            Provenance::Other(other) => other,
-        }
+numbers! {
+    /// How the ids of a layer were had.
+    #[derive(Default)]
+    Provenance, "The one that has this number in C.", value: "The number in C." {
+        /// Written or recorded where the router left them (`ROUTECAP_PROVENANCE_CAPTURED`).
+        #[default]
+        Captured = ROUTECAP_PROVENANCE_CAPTURED;
+        /// Chosen again from the router's logits (`ROUTECAP_PROVENANCE_RECOMPUTED`).
+        Recomputed = ROUTECAP_PROVENANCE_RECOMPUTED;
     }
 }
 

@@ -7,8 +7,8 @@ use crate::memory::Checker;
 use crate::source::place_of;
 use crate::step::status_for_each;
 use crate::{
-    Backend, Capturer, DType, Element, Filing, IssueOptions, Issued, LayerProbe, LayerSource, Logits, Received, Router, Source, Span, Step,
-    Stream, sys,
+    Backend, Capturer, DType, Element, IssueOptions, Issued, LayerProbe, LayerSource, Logits, Received, Router, Source, Span, Step, Stream,
+    sys,
 };
 
 /// Where the ids of one layer, or of several at equal distances, are written (`routecap_sink`).
@@ -56,7 +56,7 @@ unsafe impl Sync for Sink {}
 /// forward.begin(3, Stream::HOST)?;
 /// forward.record(0, &Source::new(&topk, 3), Stream::HOST)?;
 /// forward.snapshot(Stream::HOST)?;
-/// forward.issue(&[Span::new(request, 0, 0, 3)], &IssueOptions::new(), Stream::HOST)?;
+/// forward.issue(&[Span::new(request, 0, 0, 3)], &IssueOptions::new(), Stream::HOST)?.step()?;
 ///
 /// let routing = capturer.finish(request, ALL)?;
 /// assert!(routing.wait()?.is_complete());
@@ -300,7 +300,8 @@ impl Forward {
     /// Call it after the forward, on a stream that is ordered behind it, and before anything that begins another. Sink rows that no span names are
     /// forgotten. A span of an unknown or closed request, or one whose pages exceed the budget, is skipped and counted; the others are not
     /// affected. Each forward fills one slot, which is free again once its step was filed; if none was free the step is lost: it has a ticket, and
-    /// all its rows are missing. To lose none, see that step `t - slots + 1` has landed before issuing step `t`. Not capturable.
+    /// all its rows are missing, which [`Issued::step`] makes an error and [`Issued::is_lost`] tells. To lose none, see that step `t - slots + 1` has
+    /// landed before issuing step `t`. Not capturable.
     ///
     /// # Errors
     ///
@@ -330,12 +331,7 @@ impl Forward {
         let call = unsafe {
             sys::routecap_step_issue(self.capturer.as_raw(), data, size_of::<Span>(), count, &options, status, &mut step.0, stream.raw())
         };
-        let filing = match check(call)? {
-            sys::ROUTECAP_LOST => Filing::Lost,
-            sys::ROUTECAP_PARTIAL => Filing::Partial,
-            _ => Filing::Whole,
-        };
-        Ok(Issued { step, filing })
+        check(call).map(|status| Issued::new(step, status))
     }
 
     /// Forget the last forward pass: for warm-up, profiling and dummy runs that will not be issued (`routecap_step_discard`). The next begin does

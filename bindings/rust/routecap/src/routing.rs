@@ -227,7 +227,7 @@ impl Routing {
     /// # forward.begin(2, Stream::HOST)?;
     /// # forward.record(0, &Source::new(&[3, 1, 7, 0], 2), Stream::HOST)?;
     /// # forward.snapshot(Stream::HOST)?;
-    /// # forward.issue(&[Span::new(request, 0, 0, 2)], &IssueOptions::new(), Stream::HOST)?;
+    /// # forward.issue(&[Span::new(request, 0, 0, 2)], &IssueOptions::new(), Stream::HOST)?.step()?;
     /// # let routing = capturer.finish(request, ALL)?;
     /// # let _ = routing.wait()?;
     /// let copied = routing.to_vec::<i32>(&CopyOptions::new())?;
