@@ -1,9 +1,10 @@
 //! What a capturer is made with.
 
 use std::ffi::CStr;
+use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result, check};
-use crate::number::numbers;
+use crate::number::{named, numbers};
 use crate::sys;
 use crate::{Capturer, DType, Forward};
 
@@ -110,7 +111,7 @@ pub struct Memory {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     raw: sys::routecap_config,
     layer_map: Vec<i32>,
@@ -122,6 +123,28 @@ pub struct Config {
 unsafe impl Send for Config {}
 // SAFETY: as above.
 unsafe impl Sync for Config {}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let raw = &self.raw;
+        let mut shown = f.debug_struct("Config");
+        shown.field("backend", named!(raw.backend, Backend: Host, Cuda));
+        shown.field("role", named!(raw.role, Role: Owner, Mirror, Disabled));
+        shown.field("device", &raw.device).field("layers", &raw.layers).field("k", &raw.k).field("experts", &raw.experts);
+        shown.field("rows", &raw.rows).field("slots", &raw.slots).field("sink_dtype", &DType::of(raw.sink_dtype));
+        for (name, flag) in [
+            ("compare", sys::ROUTECAP_CONFIG_COMPARE),
+            ("external_sink", sys::ROUTECAP_CONFIG_EXTERNAL_SINK),
+            ("manual_progress", sys::ROUTECAP_CONFIG_MANUAL_PROGRESS),
+        ] {
+            shown.field(name, &(raw.flags & flag != 0));
+        }
+        shown.field("id_space", &IdSpace::of(raw.id_space)).field("max_requests", &raw.max_requests);
+        shown.field("budget_bytes", &raw.budget_bytes).field("layer_map", &self.layer_map).field("layer_experts", &self.layer_experts);
+        let provenance: Vec<_> = self.layer_provenance.iter().map(|value| Provenance::of(*value)).collect();
+        shown.field("layer_provenance", &provenance).finish()
+    }
+}
 
 impl Config {
     fn new(backend: Backend) -> Config {

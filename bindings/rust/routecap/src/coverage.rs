@@ -54,7 +54,7 @@ numbers! {
 /// A block of missing cells: consecutive rows, consecutive layers, one reason (`routecap_missing`).
 ///
 /// Blocks are ordered by row, then layer, each as large as possible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Missing {
     /// Position of the first row.
@@ -70,6 +70,13 @@ pub struct Missing {
 }
 
 const _: () = assert!(size_of::<Missing>() == size_of::<sys::routecap_missing>());
+
+impl std::fmt::Debug for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let layers = self.first_layer..self.first_layer + self.layers;
+        f.debug_struct("Missing").field("positions", &self.positions()).field("layers", &layers).field("reason", &self.reason()).finish()
+    }
+}
 
 impl Missing {
     /// Why these cells are missing.

@@ -144,9 +144,15 @@ fn failed(status: i32) -> Error {
 }
 
 /// What happened to one item of a call that takes many.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct ItemStatus(pub(crate) i32);
+
+impl fmt::Debug for ItemStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ItemStatus({})", status_name(self.0))
+    }
+}
 
 impl ItemStatus {
     /// Whether the item was done, and otherwise why not.

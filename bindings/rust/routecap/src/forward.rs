@@ -1,6 +1,7 @@
 //! The forward path: what one thread at a time does around and inside a forward pass.
 
 use std::ffi::c_void;
+use std::fmt;
 
 use crate::error::{Error, ErrorKind, ItemStatus, Result, check};
 use crate::memory::Checker;
@@ -79,7 +80,6 @@ unsafe impl Sync for Sink {}
 ///     scope.spawn(|| forward.begin(1, Stream::HOST));
 /// });
 /// ```
-#[derive(Debug)]
 pub struct Forward {
     capturer: Capturer,
     checker: Checker,
@@ -93,6 +93,12 @@ pub struct Forward {
 unsafe impl Send for Forward {}
 // SAFETY: nothing is called through a shared reference.
 unsafe impl Sync for Forward {}
+
+impl fmt::Debug for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forward").field("capturer", &self.capturer).field("begun", &self.begun).finish()
+    }
+}
 
 impl Forward {
     pub(crate) fn new(capturer: Capturer) -> Forward {

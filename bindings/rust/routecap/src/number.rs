@@ -1,4 +1,4 @@
-//! Enums of C's numbers, which keep a number that this crate does not know.
+//! Enums of C's numbers: those that keep a number that this crate does not know, and the names of the others for `Debug`.
 
 /// An enum of constants of the header, with `of` to make one of a number and a method that gives the number back. What only a later header has is
 /// `Other`.
@@ -33,3 +33,11 @@ macro_rules! numbers {
     };
 }
 pub(crate) use numbers;
+
+/// A number of C's for `Debug`: the variant that has it, or the number itself.
+macro_rules! named {
+    ($number:expr, $name:ident: $($variant:ident),*) => {
+        $(if i64::from($number) == $name::$variant as i64 { &$name::$variant as &dyn std::fmt::Debug } else)* { &$number }
+    };
+}
+pub(crate) use named;

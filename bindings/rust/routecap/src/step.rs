@@ -1,5 +1,7 @@
 //! Steps: which of their rows belong to whom, and what becomes of them.
 
+use std::fmt;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{AnySlice, Checker};
 use crate::number::numbers;
@@ -14,9 +16,22 @@ pub struct Step(pub u64);
 /// Sink rows of one step that belong to one request (`routecap_span`).
 ///
 /// Spans have C's layout: a slice of them reaches the library as it is, and can be kept and filled anew for every step.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 pub struct Span(sys::routecap_span);
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Span")
+            .field("request", &self.request())
+            .field("position", &self.position())
+            .field("sink_row", &self.sink_row())
+            .field("rows", &self.rows())
+            .field("speculative", &self.is_speculative())
+            .field("position_end", &self.position_end())
+            .finish()
+    }
+}
 
 impl Span {
     /// `rows` rows (at least 1) from `sink_row` on, which are the rows of `request` from `position` on: indices in the sequence, not rotary
