@@ -10,7 +10,8 @@ use crate::sys;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 numbers! {
-    /// What went wrong: the statuses of the library that are errors, and the one that [`Issued::step`](crate::Issued::step) makes one.
+    /// What went wrong: the statuses of the library that are errors, and the one that
+    /// [`Issued::step`](crate::Issued::step) makes one.
     ///
     /// Newer libraries may know more; those are [`ErrorKind::Other`].
     ErrorKind, "The kind of a status of C's that is an error.", status: "The status in C." {
@@ -70,7 +71,8 @@ numbers! {
         DeviceLost = ROUTECAP_ERR_DEVICE_LOST;
         /// `ROUTECAP_ERR_INTERNAL`: a defect of the library.
         Internal = ROUTECAP_ERR_INTERNAL;
-        /// `ROUTECAP_LOST`: the step has a ticket, but no slot was free when its forward ran, and all its rows are missing.
+        /// `ROUTECAP_LOST`: the step has a ticket, but no slot was free when its forward ran, and
+        /// all its rows are missing.
         Lost = ROUTECAP_LOST;
     }
 }

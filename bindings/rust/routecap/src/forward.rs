@@ -303,11 +303,13 @@ impl Forward {
     /// Hand the last forward pass to the library: say which of its rows belong to which request (`routecap_step_issue`). They will be filed in the
     /// background, in order of issue; the ticket refers to the step from now on.
     ///
-    /// Call it after the forward, on a stream that is ordered behind it, and before anything that begins another. Sink rows that no span names are
-    /// forgotten. A span of an unknown or closed request, or one whose pages exceed the budget, is skipped and counted; the others are not
-    /// affected. Each forward fills one slot, which is free again once its step was filed; if none was free the step is lost: it has a ticket, and
-    /// all its rows are missing, which [`Issued::step`] makes an error and [`Issued::is_lost`] tells. To lose none, see that step `t - slots + 1` has
-    /// landed before issuing step `t`. Not capturable.
+    /// Call it after the forward, on a stream that is ordered behind it, and before anything that
+    /// begins another. Sink rows that no span names are forgotten. A span of an unknown or closed
+    /// request, or one whose pages exceed the budget, is skipped and counted; the others are not
+    /// affected. Each forward fills one slot, which is free again once its step was filed; if none
+    /// was free the step is lost: it has a ticket, and all its rows are missing, which
+    /// [`Issued::step`] makes an error and [`Issued::is_lost`] tells. To lose none, see that step
+    /// `t - slots + 1` has landed before issuing step `t`. Not capturable.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
-//! Enums of C's numbers: those that keep a number that this crate does not know, and the names of the others for `Debug`.
+//! Enums of C's numbers: those that keep a number that this crate does not know, and the names of
+//! the others for `Debug`.
 
-/// An enum of constants of the header, with `of` to make one of a number and a method that gives the number back. What only a later header has is
-/// `Other`.
+/// An enum of constants of the header, with `of` to make one of a number and a method that gives
+/// the number back. What only a later header has is `Other`.
 macro_rules! numbers {
     ($(#[$meta:meta])* $name:ident, $of:literal, $number:ident: $what:literal { $($(#[$doc:meta])* $variant:ident = $constant:ident;)* }) => {
         $(#[$meta])*

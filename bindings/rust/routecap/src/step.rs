@@ -163,7 +163,8 @@ numbers! {
 
 /// A step that was issued, and that may be lost all the same.
 ///
-/// An engine that loses a step goes on, and counts it; a program that may lose none makes it an error with [`step`](Self::step):
+/// An engine that loses a step goes on, and counts it; a program that may lose none makes it an
+/// error with [`step`](Self::step):
 ///
 /// ```
 /// # use routecap::{Config, IssueOptions, Result, Span, Step, Stream};
@@ -227,7 +228,8 @@ impl Issued {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost). The step has a [`ticket`](Self::ticket) all the same, and accepting drafts of it works.
+    /// [`Lost`](ErrorKind::Lost). The step has a [`ticket`](Self::ticket) all the same, and
+    /// accepting drafts of it works.
     pub fn step(self) -> Result<Step> {
         if self.is_lost() {
             let text = format!("step {} found no slot free when its forward ran: all its rows are missing", self.step.0);
@@ -241,7 +243,8 @@ impl Issued {
         self.step
     }
 
-    /// Whether the step is lost: no slot was free when its forward ran, and all its rows are missing (`ROUTECAP_LOST`).
+    /// Whether the step is lost: no slot was free when its forward ran, and all its rows are
+    /// missing (`ROUTECAP_LOST`).
     pub fn is_lost(self) -> bool {
         self.filing == Filing::Lost
     }

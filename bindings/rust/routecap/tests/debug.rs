@@ -1,4 +1,5 @@
-//! Debug shows what a value is, in the words of its methods: no addresses of the library, no numbers of C.
+//! Debug shows what a value is, in the words of its methods: no addresses of the library, no
+//! numbers of C.
 
 mod support;
 
