@@ -28,7 +28,7 @@ func capture() (*routecap.Capturer, routecap.Request) {
 	routers := [][]int32{{3, 1, 0, 7, 5, 2}, {6, 4, 2, 8, 7, 0}} // [layer][rows, k]
 	check(capturer.Begin(3, 0))
 	for layer, ids := range routers {
-		check(capturer.Record(uint32(layer), routecap.Source{IDs: routecap.ArrayOf(ids), Rows: 3}, 0))
+		check(capturer.Record(uint32(layer), routecap.SourceOf(ids, 3), 0))
 	}
 	check(capturer.Snapshot(0))
 	spans := []routecap.Span{{Request: request, Position: 0, SinkRow: 0, Rows: 3}}

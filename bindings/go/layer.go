@@ -27,6 +27,16 @@ type Source struct {
 	Flags        SourceFlags
 }
 
+// SourceOf makes a source of a slice, for a capturer on the host backend: `rows` rows of ids, K in
+// each, one after another. What is laid out otherwise has its fields set.
+//
+// The slice is the caller's again when the call that it is passed to returns: it is pinned until
+// then.
+// For memory of a device there is Source{IDs: DeviceArray(...)}.
+func SourceOf[T ~int16 | ~int32 | ~uint32 | ~int64](ids []T, rows uint32) Source {
+	return Source{IDs: ArrayOf(ids), Rows: rows}
+}
+
 // pass returns the source as C has it; where ids and tables belong to layers, it has none.
 func (s *Source) pass(a *arrays) cSource {
 	table, tableSize := a.table("Table", s.Table)

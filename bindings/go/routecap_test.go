@@ -12,6 +12,7 @@ import (
 	"os"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -383,6 +384,40 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 	mustBe(t, err, ErrArgument)
 	_, err = New(Config{Backend: BackendHost, Layers: 2, K: 2, Experts: 16, Rows: 8, LayerMap: []int32{1}})
 	mustBe(t, err, ErrArgument)
+}
+
+func TestASourceIsMadeOfASliceOfAnyTypeOfIDsWhereverItLies(t *testing.T) {
+	c := newCapturer(t, func(config *Config) { config.Layers = 4 })
+	// cgo lets no memory with pointers of Go pass: here they are beside the ids.
+	type engine struct {
+		next  *engine
+		ids   [4]int32
+		names []string
+	}
+	e := &engine{next: &engine{}, ids: [4]int32{1, 2, 3, 4}, names: []string{"engine"}}
+	type expert int64
+	must(t, c.Begin(2, 0))
+	must(t, c.Record(0, SourceOf(e.ids[:], 2), 0))
+	must(t, c.Record(1, SourceOf([]int16{9, 9, 5, 6, 7, 8, 9}[2:6], 2), 0))
+	must(t, c.Record(2, SourceOf([]uint32{9, 10, 11, 12}, 2), 0))
+	must(t, c.Record(3, SourceOf([]expert{13, 14, 15, 0}, 2), 0))
+	mustBe(t, c.Record(3, SourceOf([]expert{13, 14, 15}, 2), 0), ErrArgument) // too short
+	must(t, c.Snapshot(0))
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	_, _, err = c.Issue([]Span{{Request: request, Rows: 2}}, IssueOptions{}, nil, 0)
+	must(t, err)
+	r, err := c.Finish(request, 2)
+	must(t, err)
+	defer r.Close()
+	_, err = r.Wait(context.Background())
+	must(t, err)
+	ids := make([]int32, 2*4*testK)
+	_, result, err := CopyTo(r, DefaultCopyOptions(), ids, nil)
+	must(t, err)
+	if want := []int32{1, 2, 5, 6, 9, 10, 13, 14, 3, 4, 7, 8, 11, 12, 15, 0}; !result.Complete() || !slices.Equal(ids, want) {
+		t.Fatal(result, ids)
+	}
 }
 
 func TestATableEndsWhereItsArrayEndsAlsoIfItBeginsLater(t *testing.T) {
