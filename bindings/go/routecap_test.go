@@ -164,6 +164,54 @@ func TestAnErrorSaysWhichCallFailedHowAndWhy(t *testing.T) {
 	}
 }
 
+func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
+	// Nobody files: with one slot the second step finds none free.
+	c := newCapturer(t, func(config *Config) { config.Slots, config.Flags = 1, ConfigManualProgress })
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	issue := func(position uint64, flags SpanFlags) (Step, Result, error) {
+		must(t, c.Begin(1, 0))
+		for layer := range uint32(testLayers) {
+			must(t, c.Record(layer, SourceOf([]int32{1, 2}, 1), 0))
+		}
+		must(t, c.Snapshot(0))
+		spans := []Span{{Request: request, Position: position, Rows: 1, Flags: flags}}
+		return c.Issue(spans, IssueOptions{}, nil, 0)
+	}
+	first, result, err := issue(0, 0)
+	if first != 1 || !result.Complete() || err != nil {
+		t.Fatal(first, result, err)
+	}
+	second, result, err := issue(1, SpanSpeculative)
+	if second != 2 || result.Status != Lost {
+		t.Fatal(second, result)
+	}
+	mustBe(t, err, ErrLost)
+	var lost *LostError
+	if !errors.As(err, &lost) || lost.Step != second || errors.Is(err, ErrState) || errors.Is(err, ErrClosed) {
+		t.Fatalf("%#v", err)
+	}
+	want := "routecap_step_issue: step 2 found no slot free when its forward ran: " +
+		"all its rows are missing (ROUTECAP_LOST)"
+	if err.Error() != want {
+		t.Fatalf("%q, not %q", err, want)
+	}
+	if landed, err := c.Poll(second); err != nil || landed.Status != Lost {
+		t.Fatal(landed, err)
+	}
+	must(t, c.Accept(request, second, 1)) // the ticket is one
+	r, err := c.Finish(request, RowsAll)
+	must(t, err)
+	defer r.Close()
+	result, err = r.Wait(context.Background())
+	must(t, err)
+	coverage, _, err := r.Coverage(nil)
+	must(t, err)
+	if result.Status != Incomplete || coverage.RowsComplete != 1 || coverage.RowsEmpty != 1 {
+		t.Fatal(result, coverage)
+	}
+}
+
 func TestCallsAfterCloseFail(t *testing.T) {
 	c := newCapturer(t, nil)
 	open, closed := captured(t, c, 4), captured(t, c, 4)
@@ -415,7 +463,8 @@ func TestASourceIsMadeOfASliceOfAnyTypeOfIDsWhereverItLies(t *testing.T) {
 	ids := make([]int32, 2*4*testK)
 	_, result, err := CopyTo(r, DefaultCopyOptions(), ids, nil)
 	must(t, err)
-	if want := []int32{1, 2, 5, 6, 9, 10, 13, 14, 3, 4, 7, 8, 11, 12, 15, 0}; !result.Complete() || !slices.Equal(ids, want) {
+	want := []int32{1, 2, 5, 6, 9, 10, 13, 14, 3, 4, 7, 8, 11, 12, 15, 0}
+	if !result.Complete() || !slices.Equal(ids, want) {
 		t.Fatal(result, ids)
 	}
 }
