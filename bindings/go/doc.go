@@ -20,7 +20,9 @@
 // # Errors and results
 //
 // A call that fails returns an *Error with the status and one line of text, and has changed nothing; errors.Is compares with the statuses
-// (ErrUnknownRequest and so on) and with ErrClosed. A call that succeeds in part returns no error and a Result that says so.
+// (ErrUnknownRequest and so on) and with ErrClosed. A call that succeeds in part returns no error and
+// a Result that says so, with one exception: a step that Issue could only lose is an error, ErrLost,
+// that comes with a valid ticket.
 //
 // # Goroutines
 //

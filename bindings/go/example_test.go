@@ -1,3 +1,5 @@
+//go:build cgo
+
 package routecap_test
 
 import (
@@ -26,7 +28,7 @@ func capture() (*routecap.Capturer, routecap.Request) {
 	routers := [][]int32{{3, 1, 0, 7, 5, 2}, {6, 4, 2, 8, 7, 0}} // [layer][rows, k]
 	check(capturer.Begin(3, 0))
 	for layer, ids := range routers {
-		check(capturer.Record(uint32(layer), routecap.Source{IDs: routecap.ArrayOf(ids), Rows: 3}, 0))
+		check(capturer.Record(uint32(layer), routecap.SourceOf(ids, 3), 0))
 	}
 	check(capturer.Snapshot(0))
 	spans := []routecap.Span{{Request: request, Position: 0, SinkRow: 0, Rows: 3}}
@@ -121,6 +123,40 @@ func ExampleError() {
 	// Output:
 	// true
 	// true
+}
+
+// What an engine does about a step that is lost: it goes on, and knows.
+func ExampleLostError() {
+	config := routecap.DefaultConfig()
+	config.Backend = routecap.BackendHost
+	config.Layers, config.K, config.Experts, config.Rows = 1, 2, 8, 16
+	// Nobody files the first step before the second.
+	config.Slots, config.Flags = 1, routecap.ConfigManualProgress
+	capturer, err := routecap.New(config)
+	check(err)
+	defer capturer.Close()
+	request, err := capturer.Open(routecap.PolicyKeep)
+	check(err)
+
+	ids := []int32{3, 1} // what the router chose for each token, [rows, k]
+	for position := range uint64(2) {
+		check(capturer.Begin(1, 0))
+		check(capturer.Record(0, routecap.SourceOf(ids, 1), 0))
+		check(capturer.Snapshot(0))
+		spans := []routecap.Span{{Request: request, Position: position, Rows: 1}}
+		step, _, err := capturer.Issue(spans, routecap.IssueOptions{}, nil, 0)
+		switch {
+		case errors.Is(err, routecap.ErrLost):
+			fmt.Println("step", step, "is lost: its rows will be missing")
+		case err != nil:
+			log.Fatal(err)
+		default:
+			fmt.Println("step", step, "is on its way")
+		}
+	}
+	// Output:
+	// step 1 is on its way
+	// step 2 is lost: its rows will be missing
 }
 
 func ExampleRouting_MarshalBinary() {

@@ -1,3 +1,5 @@
+//go:build cgo
+
 package routecap
 
 import (
@@ -23,6 +25,16 @@ type Source struct {
 	Offset       int32  // added to each id
 	Table        Array  // of int32: the id of each source id, a placement's physical-to-logical table
 	Flags        SourceFlags
+}
+
+// SourceOf makes a source of a slice, for a capturer on the host backend: `rows` rows of ids, K in
+// each, one after another. What is laid out otherwise has its fields set.
+//
+// The slice is the caller's again when the call that it is passed to returns: it is pinned until
+// then.
+// For memory of a device there is Source{IDs: DeviceArray(...)}.
+func SourceOf[T ~int16 | ~int32 | ~uint32 | ~int64](ids []T, rows uint32) Source {
+	return Source{IDs: ArrayOf(ids), Rows: rows}
 }
 
 // pass returns the source as C has it; where ids and tables belong to layers, it has none.

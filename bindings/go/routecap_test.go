@@ -1,3 +1,5 @@
+//go:build cgo
+
 package routecap
 
 import (
@@ -10,6 +12,7 @@ import (
 	"os"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -158,6 +161,54 @@ func TestAnErrorSaysWhichCallFailedHowAndWhy(t *testing.T) {
 	}
 	if want := "routecap_request_close: " + failure.Text + " (ROUTECAP_ERR_UNKNOWN_REQUEST)"; err.Error() != want {
 		t.Fatalf("%q, not %q", err, want)
+	}
+}
+
+func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
+	// Nobody files: with one slot the second step finds none free.
+	c := newCapturer(t, func(config *Config) { config.Slots, config.Flags = 1, ConfigManualProgress })
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	issue := func(position uint64, flags SpanFlags) (Step, Result, error) {
+		must(t, c.Begin(1, 0))
+		for layer := range uint32(testLayers) {
+			must(t, c.Record(layer, SourceOf([]int32{1, 2}, 1), 0))
+		}
+		must(t, c.Snapshot(0))
+		spans := []Span{{Request: request, Position: position, Rows: 1, Flags: flags}}
+		return c.Issue(spans, IssueOptions{}, nil, 0)
+	}
+	first, result, err := issue(0, 0)
+	if first != 1 || !result.Complete() || err != nil {
+		t.Fatal(first, result, err)
+	}
+	second, result, err := issue(1, SpanSpeculative)
+	if second != 2 || result.Status != Lost {
+		t.Fatal(second, result)
+	}
+	mustBe(t, err, ErrLost)
+	var lost *LostError
+	if !errors.As(err, &lost) || lost.Step != second || errors.Is(err, ErrState) || errors.Is(err, ErrClosed) {
+		t.Fatalf("%#v", err)
+	}
+	want := "routecap_step_issue: step 2 found no slot free when its forward ran: " +
+		"all its rows are missing (ROUTECAP_LOST)"
+	if err.Error() != want {
+		t.Fatalf("%q, not %q", err, want)
+	}
+	if landed, err := c.Poll(second); err != nil || landed.Status != Lost {
+		t.Fatal(landed, err)
+	}
+	must(t, c.Accept(request, second, 1)) // the ticket is one
+	r, err := c.Finish(request, RowsAll)
+	must(t, err)
+	defer r.Close()
+	result, err = r.Wait(context.Background())
+	must(t, err)
+	coverage, _, err := r.Coverage(nil)
+	must(t, err)
+	if result.Status != Incomplete || coverage.RowsComplete != 1 || coverage.RowsEmpty != 1 {
+		t.Fatal(result, coverage)
 	}
 }
 
@@ -381,6 +432,41 @@ func TestArraysThatDoNotFitAreErrors(t *testing.T) {
 	mustBe(t, err, ErrArgument)
 	_, err = New(Config{Backend: BackendHost, Layers: 2, K: 2, Experts: 16, Rows: 8, LayerMap: []int32{1}})
 	mustBe(t, err, ErrArgument)
+}
+
+func TestASourceIsMadeOfASliceOfAnyTypeOfIDsWhereverItLies(t *testing.T) {
+	c := newCapturer(t, func(config *Config) { config.Layers = 4 })
+	// cgo lets no memory with pointers of Go pass: here they are beside the ids.
+	type engine struct {
+		next  *engine
+		ids   [4]int32
+		names []string
+	}
+	e := &engine{next: &engine{}, ids: [4]int32{1, 2, 3, 4}, names: []string{"engine"}}
+	type expert int64
+	must(t, c.Begin(2, 0))
+	must(t, c.Record(0, SourceOf(e.ids[:], 2), 0))
+	must(t, c.Record(1, SourceOf([]int16{9, 9, 5, 6, 7, 8, 9}[2:6], 2), 0))
+	must(t, c.Record(2, SourceOf([]uint32{9, 10, 11, 12}, 2), 0))
+	must(t, c.Record(3, SourceOf([]expert{13, 14, 15, 0}, 2), 0))
+	mustBe(t, c.Record(3, SourceOf([]expert{13, 14, 15}, 2), 0), ErrArgument) // too short
+	must(t, c.Snapshot(0))
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	_, _, err = c.Issue([]Span{{Request: request, Rows: 2}}, IssueOptions{}, nil, 0)
+	must(t, err)
+	r, err := c.Finish(request, 2)
+	must(t, err)
+	defer r.Close()
+	_, err = r.Wait(context.Background())
+	must(t, err)
+	ids := make([]int32, 2*4*testK)
+	_, result, err := CopyTo(r, DefaultCopyOptions(), ids, nil)
+	must(t, err)
+	want := []int32{1, 2, 5, 6, 9, 10, 13, 14, 3, 4, 7, 8, 11, 12, 15, 0}
+	if !result.Complete() || !slices.Equal(ids, want) {
+		t.Fatal(result, ids)
+	}
 }
 
 func TestATableEndsWhereItsArrayEndsAlsoIfItBeginsLater(t *testing.T) {

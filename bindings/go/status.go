@@ -1,6 +1,11 @@
+//go:build cgo
+
 package routecap
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Status is what a function of the library returned: OK, or a positive value for partial success with all outputs delivered, or a negative one for
 // an error, after which nothing has changed. The negative ones are errors to compare with:
@@ -34,6 +39,26 @@ var ErrClosed = errors.New("routecap: " + closed.Text)
 
 // closed is the outcome of those calls.
 var closed = Result{ErrState, "closed"}
+
+// LostError is what Issue says of a step that is lost: no slot was free when its forward ran, and all
+// its rows are missing. It is an error so that nobody overlooks it, and the only one with which a call
+// has done something: the step has its ticket, which all calls take.
+//
+//	if errors.Is(err, routecap.ErrLost) { ... }
+type LostError struct {
+	Step Step // the ticket, which Issue returned too
+}
+
+func (e *LostError) Error() string {
+	const text = "routecap_step_issue: step %d found no slot free when its forward ran: all its rows are missing (%v)"
+	return fmt.Sprintf(text, e.Step, Lost)
+}
+
+// Unwrap returns ErrLost.
+func (e *LostError) Unwrap() error { return ErrLost }
+
+// ErrLost is the status Lost, to compare errors of Issue with.
+const ErrLost = Lost
 
 // Result is the outcome of a call that can succeed in part: its status, and for Incomplete, NotCaptured and Partial one line that says more.
 type Result struct {

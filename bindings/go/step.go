@@ -1,3 +1,5 @@
+//go:build cgo
+
 package routecap
 
 import (
@@ -36,9 +38,15 @@ type IssueOptions struct {
 // A span of an unknown request, or one whose pages exceed the budget, is skipped and counted; the others are not affected. `status` is nil
 // or receives for each span OK, ErrUnknownRequest or ErrNoMemory. With no spans at all the step has landed at once.
 //
-// Result: Partial, spans were skipped; Lost, no slot was free when the forward ran, and all its rows are missing. Errors, with the step
-// neither issued nor discarded: ErrArgument, a span without rows, unknown flags, positions beyond MaxPosition, empty bounds, no positions
-// where a span needs them, or a status of another length; ErrCapacity, rows outside the sink; ErrOverlap; ErrDType; ErrCapturing.
+// Each forward pass takes a slot until its step is filed. If none was free when it ran, the step is
+// lost: it is issued and has landed, and all its rows are missing. That is the error ErrLost, a
+// *LostError, and the ticket that comes with it is valid: an engine counts it and goes on. To lose
+// none, see that step t - Slots + 1 has landed (Finalize) before step t is issued.
+//
+// Result: Partial, spans were skipped; Lost, with ErrLost. Other errors, with the step neither issued
+// nor discarded: ErrArgument, a span without rows, unknown flags, positions beyond MaxPosition, empty
+// bounds, no positions where a span needs them, or a status of another length; ErrCapacity, rows
+// outside the sink; ErrOverlap; ErrDType; ErrCapturing.
 func (c *Capturer) Issue(spans []Span, options IssueOptions, status []Status, stream Stream) (Step, Result, error) {
 	var step Step
 	r, err := c.callWithArrays("routecap_step_issue", func(p unsafe.Pointer, a *arrays) Result {
@@ -61,6 +69,9 @@ func (c *Capturer) Issue(spans []Span, options IssueOptions, status []Status, st
 		return routecap_step_issue(p, unsafe.SliceData(spans), unsafe.Sizeof(Span{}), uintptr(len(spans)), &cc, unsafe.SliceData(status), &step,
 			stream)
 	})
+	if err == nil && r.Status == Lost {
+		err = &LostError{step}
+	}
 	return step, r, err
 }
 

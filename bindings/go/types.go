@@ -1,3 +1,5 @@
+//go:build cgo
+
 package routecap
 
 // Request names a request of one capturer; other capturers do not know it. 0 is none. A request that was closed or finished is an error from then

@@ -1,7 +1,10 @@
+//go:build cgo
+
 package routecap
 
 import (
 	"encoding/hex"
+	"errors"
 	"syscall"
 	"unsafe"
 )
@@ -556,6 +559,11 @@ func replayIssue(r *replay, in, out *said) {
 		status[i] = untouched
 	}
 	step, result, err := in.capturer().Issue(spans, options, status, Stream(in.uint("stream")))
+	if lost := (*LostError)(nil); errors.As(err, &lost) {
+		r.equal("the lost step", step, lost.Step)
+		r.equal("the result of a lost step", Lost, result.Status)
+		err = nil
+	}
 	if r.returned(result, err) {
 		r.statuses(out, status)
 		if out.has("step") {

@@ -217,11 +217,13 @@ func (t *Tap) Issue(graph Graph, batch input.Batch, outputs []int32) error {
 		}
 	}
 	step, result, err := t.Capturer.Issue(t.spans(batch), routecap.IssueOptions{Snapshot: routecap.SnapshotMake}, nil, 0)
+	if step != 0 { // lost, perhaps, but issued
+		t.step = step
+	}
 	if err != nil {
 		return err
 	}
-	t.step = step
-	if result.Status != routecap.OK {
+	if !result.Complete() {
 		return fmt.Errorf("routing will be missing: %v", result)
 	}
 	return nil

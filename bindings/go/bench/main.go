@@ -173,7 +173,7 @@ func (b *bench) open() routecap.Request {
 // forward is a forward pass of n rows.
 func (b *bench) forward(n uint32) {
 	check(b.c.Begin(n, 0))
-	source := routecap.Source{IDs: routecap.ArrayOf(b.ids[:]), Rows: n}
+	source := routecap.SourceOf(b.ids[:], n)
 	for layer := range uint32(layers) {
 		check(b.c.Record(layer, source, 0))
 	}

@@ -73,8 +73,8 @@ impl Tap {
         }
         seen.forward.snapshot(Stream::HOST)?;
         let issued = seen.forward.issue(spans, &IssueOptions::new(), Stream::HOST)?;
-        self.step = issued.step;
-        match issued.filing {
+        self.step = issued.ticket();
+        match issued.filing() {
             Filing::Whole => Ok(result),
             filing => Err(format!("routing will be missing: {filing:?}").into()),
         }

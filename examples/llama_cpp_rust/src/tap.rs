@@ -193,8 +193,8 @@ impl Tap {
             return Err(format!("the engine ran {ran} of the batch's {rows} rows").into());
         }
         let issued = seen.forward()?.issue(&spans, &IssueOptions::new().snapshot(Snapshot::Make), Stream::HOST)?;
-        self.step = issued.step;
-        match issued.filing {
+        self.step = issued.ticket();
+        match issued.filing() {
             Filing::Whole => Ok(()),
             filing => Err(format!("routing will be missing: {filing:?}").into()),
         }

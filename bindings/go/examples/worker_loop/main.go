@@ -145,7 +145,7 @@ func main() {
 		options := routecap.IssueOptions{Tag: 42 /* the weights' version */, Positions: routecap.ArrayOf(positions)}
 		var result routecap.Result
 		step, result, err = capturer.Issue(spans, options, nil, 0)
-		check(err)
+		check(err) // of a lost step too (ErrLost), which an engine would count, and go on
 		complete(result)
 
 		// Meanwhile the outcome of the previous step's drafts has arrived.

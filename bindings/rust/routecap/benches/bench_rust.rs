@@ -74,7 +74,7 @@ fn main() {
     // One request of 1024 rows that have landed.
     let request = capturer.open().unwrap();
     forward_pass(&mut forward, &all, ROWS);
-    let landed = forward.issue(&[Span::new(request, 0, 0, ROWS)], &options, Stream::HOST).unwrap().step;
+    let landed = forward.issue(&[Span::new(request, 0, 0, ROWS)], &options, Stream::HOST).unwrap().step().unwrap();
     wait(&capturer, landed);
 
     repeat_many("poll", || capturer.poll(landed).unwrap());
@@ -89,7 +89,7 @@ fn main() {
 
     repeat("issue_256", || {
         prepare(&capturer, &mut forward, &few, &mut requests, &mut spans, false);
-        let (ns, step) = time(|| forward.issue(&spans, &options, Stream::HOST).unwrap().step);
+        let (ns, step) = time(|| forward.issue(&spans, &options, Stream::HOST).unwrap().step().unwrap());
         wait(&capturer, step);
         assert!(capturer.close_batch(&requests).unwrap());
         ns
@@ -99,7 +99,7 @@ fn main() {
     repeat("issue_accept_finish_256", || {
         prepare(&capturer, &mut forward, &few, &mut requests, &mut spans, true);
         let (ns, step) = time(|| {
-            let step = forward.issue(&spans, &options, Stream::HOST).unwrap().step;
+            let step = forward.issue(&spans, &options, Stream::HOST).unwrap().step().unwrap();
             accepts.clear();
             accepts.extend(requests.iter().map(|request| AcceptItem::new(*request, step, Kept::First(1))));
             assert!(capturer.accept_batch(&mut accepts).unwrap());

@@ -158,7 +158,8 @@ fn main() -> Result<()> {
         }
         let positions: Vec<i32> = tokens.iter().map(|token| token.position as i32).collect(); // on the device
         let options = IssueOptions::new().tag(42 /* the weights' version */).positions(&positions);
-        step = forward.issue(&spans, &options, Stream::HOST)?.step;
+        // A lost step is an error here; an engine would count it and go on with its ticket.
+        step = forward.issue(&spans, &options, Stream::HOST)?.step()?;
 
         // Meanwhile the outcome of the previous step's drafts has arrived.
         let mut accepts = Vec::with_capacity(decided.len());

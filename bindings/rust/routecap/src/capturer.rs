@@ -1,6 +1,7 @@
 //! The capturer: what every thread may do with requests and steps.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,13 +28,26 @@ use crate::{
 ///
 /// Errors beside those that a method names are listed at [`ErrorKind`](crate::ErrorKind): [`Argument`](crate::ErrorKind::Argument),
 /// [`NoMemory`](crate::ErrorKind::NoMemory), [`Forked`](crate::ErrorKind::Forked) and [`Internal`](crate::ErrorKind::Internal) can come from all.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Capturer {
     shared: Arc<Shared>,
 }
 
+impl fmt::Debug for Capturer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let experts = &self.shared.layer_experts;
+        let alike = experts.first().filter(|first| experts.iter().all(|n| n == *first));
+        f.debug_struct("Capturer")
+            .field("backend", &self.backend())
+            .field("disabled", &self.is_disabled())
+            .field("layers", &experts.len())
+            .field("k", &self.k())
+            .field("experts", alike.map_or(experts as &dyn fmt::Debug, |first| first))
+            .finish()
+    }
+}
+
 /// The library's capturer and what of its configuration arguments are checked against.
-#[derive(Debug)]
 struct Shared {
     raw: NonNull<sys::routecap_capturer>,
     backend: Backend,

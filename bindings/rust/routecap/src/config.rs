@@ -1,8 +1,10 @@
 //! What a capturer is made with.
 
 use std::ffi::CStr;
+use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result, check};
+use crate::number::{named, numbers};
 use crate::sys;
 use crate::{Capturer, DType, Forward};
 
@@ -55,69 +57,27 @@ pub enum Role {
     Disabled = sys::ROUTECAP_ROLE_DISABLED,
 }
 
-/// What the ids number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum IdSpace {
-    /// Ids as the router chose them (`ROUTECAP_ID_SPACE_LOGICAL`).
-    #[default]
-    Logical,
-    /// Ids of replicas, after load balancing, where nothing else can be had (`ROUTECAP_ID_SPACE_PHYSICAL`).
-    Physical,
-    /// One that this crate does not know.
-    Other(i32),
-}
-
-impl IdSpace {
-    /// The one that has this number in C.
-    pub fn of(value: i32) -> IdSpace {
-        match value {
-            sys::ROUTECAP_ID_SPACE_LOGICAL => IdSpace::Logical,
-            sys::ROUTECAP_ID_SPACE_PHYSICAL => IdSpace::Physical,
-            other => IdSpace::Other(other),
-        }
-    }
-
-    /// The number in C.
-    pub fn value(self) -> i32 {
-        match self {
-            IdSpace::Logical => sys::ROUTECAP_ID_SPACE_LOGICAL,
-            IdSpace::Physical => sys::ROUTECAP_ID_SPACE_PHYSICAL,
-            IdSpace::Other(other) => other,
-        }
+numbers! {
+    /// What the ids number.
+    #[derive(Default)]
+    IdSpace, "The one that has this number in C.", value: "The number in C." {
+        /// Ids as the router chose them (`ROUTECAP_ID_SPACE_LOGICAL`).
+        #[default]
+        Logical = ROUTECAP_ID_SPACE_LOGICAL;
+        /// Ids of replicas, after load balancing, where nothing else can be had (`ROUTECAP_ID_SPACE_PHYSICAL`).
+        Physical = ROUTECAP_ID_SPACE_PHYSICAL;
     }
 }
 
-/// How the ids of a layer were had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Provenance {
-    /// Written or recorded where the router left them (`ROUTECAP_PROVENANCE_CAPTURED`).
-    #[default]
-    Captured,
-    /// Chosen again from the router's logits (`ROUTECAP_PROVENANCE_RECOMPUTED`).
-    Recomputed,
-    /// One that this crate does not know.
-    Other(i32),
-}
-
-impl Provenance {
-    /// The one that has this number in C.
-    pub fn of(value: i32) -> Provenance {
-        match value {
-            sys::ROUTECAP_PROVENANCE_CAPTURED => Provenance::Captured,
-            sys::ROUTECAP_PROVENANCE_RECOMPUTED => Provenance::Recomputed,
-            other => Provenance::Other(other),
-        }
-    }
-
-    /// The number in C.
-    pub fn value(self) -> i32 {
-        match self {
-            Provenance::Captured => sys::ROUTECAP_PROVENANCE_CAPTURED,
-            Provenance::Recomputed => sys::ROUTECAP_PROVENANCE_RECOMPUTED,
-            Provenance::Other(other) => other,
-        }
+numbers! {
+    /// How the ids of a layer were had.
+    #[derive(Default)]
+    Provenance, "The one that has this number in C.", value: "The number in C." {
+        /// Written or recorded where the router left them (`ROUTECAP_PROVENANCE_CAPTURED`).
+        #[default]
+        Captured = ROUTECAP_PROVENANCE_CAPTURED;
+        /// Chosen again from the router's logits (`ROUTECAP_PROVENANCE_RECOMPUTED`).
+        Recomputed = ROUTECAP_PROVENANCE_RECOMPUTED;
     }
 }
 
@@ -151,7 +111,7 @@ pub struct Memory {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     raw: sys::routecap_config,
     layer_map: Vec<i32>,
@@ -163,6 +123,28 @@ pub struct Config {
 unsafe impl Send for Config {}
 // SAFETY: as above.
 unsafe impl Sync for Config {}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let raw = &self.raw;
+        let mut shown = f.debug_struct("Config");
+        shown.field("backend", named!(raw.backend, Backend: Host, Cuda));
+        shown.field("role", named!(raw.role, Role: Owner, Mirror, Disabled));
+        shown.field("device", &raw.device).field("layers", &raw.layers).field("k", &raw.k).field("experts", &raw.experts);
+        shown.field("rows", &raw.rows).field("slots", &raw.slots).field("sink_dtype", &DType::of(raw.sink_dtype));
+        for (name, flag) in [
+            ("compare", sys::ROUTECAP_CONFIG_COMPARE),
+            ("external_sink", sys::ROUTECAP_CONFIG_EXTERNAL_SINK),
+            ("manual_progress", sys::ROUTECAP_CONFIG_MANUAL_PROGRESS),
+        ] {
+            shown.field(name, &(raw.flags & flag != 0));
+        }
+        shown.field("id_space", &IdSpace::of(raw.id_space)).field("max_requests", &raw.max_requests);
+        shown.field("budget_bytes", &raw.budget_bytes).field("layer_map", &self.layer_map).field("layer_experts", &self.layer_experts);
+        let provenance: Vec<_> = self.layer_provenance.iter().map(|value| Provenance::of(*value)).collect();
+        shown.field("layer_provenance", &provenance).finish()
+    }
+}
 
 impl Config {
     fn new(backend: Backend) -> Config {

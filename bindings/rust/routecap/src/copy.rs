@@ -1,7 +1,10 @@
 //! Copying ids out: in which type and layout, and what stands for missing cells.
 
+use std::fmt;
+
 use crate::error::{Completeness, ErrorKind, Result, check};
 use crate::memory::IdElement;
+use crate::number::named;
 use crate::sys;
 
 /// In which order rows and layers are copied.
@@ -33,9 +36,23 @@ pub enum Strictness {
 /// How ids are written into the caller's memory (`routecap_copy_options`), a builder.
 ///
 /// By default: row-major, dense, all layers, -1 for the ids of missing cells.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct CopyOptions {
     raw: sys::routecap_copy_options,
+}
+
+impl fmt::Debug for CopyOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CopyOptions")
+            .field("order", named!(self.raw.order, Order: RowMajor, LayerMajor))
+            .field("strictness", named!(self.raw.flags, Strictness: Lenient, Strict, StrictButRecomputed))
+            .field("first_layer", &self.raw.first_layer)
+            .field("layers", &self.raw.layers)
+            .field("row_stride", &self.raw.row_stride)
+            .field("layer_stride", &self.raw.layer_stride)
+            .field("fill", &self.raw.fill)
+            .finish()
+    }
 }
 
 impl Default for CopyOptions {

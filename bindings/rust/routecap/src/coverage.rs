@@ -1,6 +1,7 @@
 //! Which cells are there and which are missing.
 
 use crate::error::{Result, check};
+use crate::number::numbers;
 use crate::sys;
 
 /// How much of a range of rows is there (`routecap_coverage`).
@@ -36,26 +37,24 @@ impl Coverage {
     }
 }
 
-/// Why a cell is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Reason {
-    /// No row is kept: never issued, lost, refused, cut, taken, not begun or not in the snapshot (`ROUTECAP_MISSING_ABSENT`).
-    Absent,
-    /// The layer did not write it, or not completely, in its step (`ROUTECAP_MISSING_UNWRITTEN`).
-    Unwritten,
-    /// An id outside the layer's range (`ROUTECAP_MISSING_OUT_OF_RANGE`).
-    OutOfRange,
-    /// One id twice (`ROUTECAP_MISSING_DUPLICATE`).
-    Duplicate,
-    /// One that this crate does not know.
-    Other(i32),
+numbers! {
+    /// Why a cell is missing.
+    Reason, "The one that has this number in C.", value: "The number in C." {
+        /// No row is kept: never issued, lost, refused, cut, taken, not begun or not in the snapshot (`ROUTECAP_MISSING_ABSENT`).
+        Absent = ROUTECAP_MISSING_ABSENT;
+        /// The layer did not write it, or not completely, in its step (`ROUTECAP_MISSING_UNWRITTEN`).
+        Unwritten = ROUTECAP_MISSING_UNWRITTEN;
+        /// An id outside the layer's range (`ROUTECAP_MISSING_OUT_OF_RANGE`).
+        OutOfRange = ROUTECAP_MISSING_OUT_OF_RANGE;
+        /// One id twice (`ROUTECAP_MISSING_DUPLICATE`).
+        Duplicate = ROUTECAP_MISSING_DUPLICATE;
+    }
 }
 
 /// A block of missing cells: consecutive rows, consecutive layers, one reason (`routecap_missing`).
 ///
 /// Blocks are ordered by row, then layer, each as large as possible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Missing {
     /// Position of the first row.
@@ -72,16 +71,17 @@ pub struct Missing {
 
 const _: () = assert!(size_of::<Missing>() == size_of::<sys::routecap_missing>());
 
+impl std::fmt::Debug for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let layers = self.first_layer..self.first_layer + self.layers;
+        f.debug_struct("Missing").field("positions", &self.positions()).field("layers", &layers).field("reason", &self.reason()).finish()
+    }
+}
+
 impl Missing {
     /// Why these cells are missing.
     pub fn reason(&self) -> Reason {
-        match self.reason {
-            sys::ROUTECAP_MISSING_ABSENT => Reason::Absent,
-            sys::ROUTECAP_MISSING_UNWRITTEN => Reason::Unwritten,
-            sys::ROUTECAP_MISSING_OUT_OF_RANGE => Reason::OutOfRange,
-            sys::ROUTECAP_MISSING_DUPLICATE => Reason::Duplicate,
-            other => Reason::Other(other),
-        }
+        Reason::of(self.reason)
     }
 
     /// The positions of its rows.

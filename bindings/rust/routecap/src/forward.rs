@@ -1,14 +1,15 @@
 //! The forward path: what one thread at a time does around and inside a forward pass.
 
 use std::ffi::c_void;
+use std::fmt;
 
 use crate::error::{Error, ErrorKind, ItemStatus, Result, check};
 use crate::memory::Checker;
 use crate::source::place_of;
 use crate::step::status_for_each;
 use crate::{
-    Backend, Capturer, DType, Element, Filing, IssueOptions, Issued, LayerProbe, LayerSource, Logits, Received, Router, Source, Span, Step,
-    Stream, sys,
+    Backend, Capturer, DType, Element, IssueOptions, Issued, LayerProbe, LayerSource, Logits, Received, Router, Source, Span, Step, Stream,
+    sys,
 };
 
 /// Where the ids of one layer, or of several at equal distances, are written (`routecap_sink`).
@@ -56,7 +57,7 @@ unsafe impl Sync for Sink {}
 /// forward.begin(3, Stream::HOST)?;
 /// forward.record(0, &Source::new(&topk, 3), Stream::HOST)?;
 /// forward.snapshot(Stream::HOST)?;
-/// forward.issue(&[Span::new(request, 0, 0, 3)], &IssueOptions::new(), Stream::HOST)?;
+/// forward.issue(&[Span::new(request, 0, 0, 3)], &IssueOptions::new(), Stream::HOST)?.step()?;
 ///
 /// let routing = capturer.finish(request, ALL)?;
 /// assert!(routing.wait()?.is_complete());
@@ -79,7 +80,6 @@ unsafe impl Sync for Sink {}
 ///     scope.spawn(|| forward.begin(1, Stream::HOST));
 /// });
 /// ```
-#[derive(Debug)]
 pub struct Forward {
     capturer: Capturer,
     checker: Checker,
@@ -93,6 +93,12 @@ pub struct Forward {
 unsafe impl Send for Forward {}
 // SAFETY: nothing is called through a shared reference.
 unsafe impl Sync for Forward {}
+
+impl fmt::Debug for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forward").field("capturer", &self.capturer).field("begun", &self.begun).finish()
+    }
+}
 
 impl Forward {
     pub(crate) fn new(capturer: Capturer) -> Forward {
@@ -297,10 +303,13 @@ impl Forward {
     /// Hand the last forward pass to the library: say which of its rows belong to which request (`routecap_step_issue`). They will be filed in the
     /// background, in order of issue; the ticket refers to the step from now on.
     ///
-    /// Call it after the forward, on a stream that is ordered behind it, and before anything that begins another. Sink rows that no span names are
-    /// forgotten. A span of an unknown or closed request, or one whose pages exceed the budget, is skipped and counted; the others are not
-    /// affected. Each forward fills one slot, which is free again once its step was filed; if none was free the step is lost: it has a ticket, and
-    /// all its rows are missing. To lose none, see that step `t - slots + 1` has landed before issuing step `t`. Not capturable.
+    /// Call it after the forward, on a stream that is ordered behind it, and before anything that
+    /// begins another. Sink rows that no span names are forgotten. A span of an unknown or closed
+    /// request, or one whose pages exceed the budget, is skipped and counted; the others are not
+    /// affected. Each forward fills one slot, which is free again once its step was filed; if none
+    /// was free the step is lost: it has a ticket, and all its rows are missing, which
+    /// [`Issued::step`] makes an error and [`Issued::is_lost`] tells. To lose none, see that step
+    /// `t - slots + 1` has landed before issuing step `t`. Not capturable.
     ///
     /// # Errors
     ///
@@ -330,12 +339,7 @@ impl Forward {
         let call = unsafe {
             sys::routecap_step_issue(self.capturer.as_raw(), data, size_of::<Span>(), count, &options, status, &mut step.0, stream.raw())
         };
-        let filing = match check(call)? {
-            sys::ROUTECAP_LOST => Filing::Lost,
-            sys::ROUTECAP_PARTIAL => Filing::Partial,
-            _ => Filing::Whole,
-        };
-        Ok(Issued { step, filing })
+        check(call).map(|status| Issued::new(step, status))
     }
 
     /// Forget the last forward pass: for warm-up, profiling and dummy runs that will not be issued (`routecap_step_discard`). The next begin does

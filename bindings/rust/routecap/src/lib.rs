@@ -25,7 +25,8 @@
 //!     forward.record(layer, &Source::new(&topk, tokens), Stream::HOST)?;
 //! }
 //! forward.snapshot(Stream::HOST)?;
-//! forward.issue(&[Span::new(request, 0, 0, tokens)], &IssueOptions::new(), Stream::HOST)?; // whose rows these were
+//! let spans = [Span::new(request, 0, 0, tokens)]; // whose rows these were
+//! forward.issue(&spans, &IssueOptions::new(), Stream::HOST)?.step()?; // an error if the step is lost
 //!
 //! let routing = capturer.finish(request, tokens as u64)?; // when the sequence ends
 //! assert!(routing.wait()?.is_complete()); // on any thread
@@ -40,8 +41,9 @@
 //!
 //! # Errors
 //!
-//! A call that fails changes nothing and returns an [`Error`] with a [kind](ErrorKind) and the library's line of text. What is not whole, but
-//! delivered, is no error: [`Completeness`], [`Landing`], [`Filing`].
+//! A call that fails changes nothing and returns an [`Error`] with a [kind](ErrorKind) and the
+//! library's line of text. What is not whole, but delivered, is no error: [`Completeness`],
+//! [`Landing`], [`Issued`]. These are not to be dropped unseen: the compiler warns.
 //!
 //! # Memory and `unsafe`
 //!
@@ -67,6 +69,7 @@ mod error;
 mod forward;
 mod import;
 mod memory;
+mod number;
 mod probe;
 mod range;
 mod received;

@@ -1,11 +1,13 @@
 //! What a probe finds in a layer's sink.
 
+use std::fmt;
+
 use crate::sys;
 
 /// What a layer's sink holds (`routecap_layer_probe`). Each row is in exactly one of the first three counts.
 ///
 /// One forward of many different tokens shows none of the findings in a layer that is captured well.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 #[non_exhaustive]
 pub struct LayerProbe {
@@ -25,6 +27,34 @@ pub struct LayerProbe {
 }
 
 const _: () = assert!(size_of::<LayerProbe>() == size_of::<sys::routecap_layer_probe>());
+
+impl fmt::Debug for LayerProbe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (sys::ROUTECAP_PROBE_SILENT, "silent"),
+            (sys::ROUTECAP_PROBE_INCOMPLETE, "incomplete"),
+            (sys::ROUTECAP_PROBE_OUT_OF_RANGE, "out of range"),
+            (sys::ROUTECAP_PROBE_DUPLICATE, "duplicate"),
+            (sys::ROUTECAP_PROBE_SEQUENCE, "sequence"),
+            (sys::ROUTECAP_PROBE_CONSTANT, "constant"),
+            (sys::ROUTECAP_PROBE_REPEATED, "repeated"),
+        ];
+        let mut found: Vec<String> = names.iter().filter(|(bit, _)| self.found(*bit)).map(|(_, name)| name.to_string()).collect();
+        let unknown = names.iter().fold(self.found, |unknown, (bit, _)| unknown & !bit);
+        if unknown != 0 {
+            found.push(format!("{unknown:#x}"));
+        }
+        f.debug_struct("LayerProbe")
+            .field("found", &found)
+            .field("rows_unwritten", &self.rows_unwritten)
+            .field("rows_incomplete", &self.rows_incomplete)
+            .field("rows_written", &self.rows_written)
+            .field("rows_out_of_range", &self.rows_out_of_range)
+            .field("rows_duplicate", &self.rows_duplicate)
+            .field("range", &self.range())
+            .finish()
+    }
+}
 
 impl LayerProbe {
     fn found(&self, what: u32) -> bool {

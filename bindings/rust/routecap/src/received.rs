@@ -1,6 +1,8 @@
 //! What an expert-parallel dispatch brought to a rank. Experimental: this reads the tensors of another project, DeepEP v2. When they change, other
 //! functions come, and these may return an error.
 
+use std::fmt;
+
 use crate::error::{Error, ErrorKind, Result, check};
 use crate::memory::{AnySlice, AnySliceMut, Checker, Slice, SliceMut};
 use crate::source::{address, address_at};
@@ -10,7 +12,6 @@ use crate::sys;
 ///
 /// Two things are made of it, each only if wanted: the global ids of the received rows, and a table of what this rank executed. All arrays are in
 /// C order, without gaps.
-#[derive(Debug)]
 pub struct Received<'a> {
     raw: sys::routecap_received,
     live_rows: Option<Slice<'a, i32>>,
@@ -27,6 +28,20 @@ pub struct Received<'a> {
 unsafe impl Send for Received<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Received<'_> {}
+
+impl fmt::Debug for Received<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let raw = &self.raw;
+        let mut shown = f.debug_struct("Received");
+        shown.field("ranks", &raw.ranks).field("rank", &raw.rank).field("experts", &raw.experts).field("k", &raw.k);
+        shown.field("tokens_per_rank", &raw.tokens_per_rank).field("rows", &raw.rows);
+        shown.field("already_global", &(raw.flags & sys::ROUTECAP_RECEIVED_GLOBAL != 0));
+        shown.field("live_rows", &self.live_rows).field("metadata", &self.metadata).field("ids", &self.ids);
+        shown.field("expert_ends", &self.expert_ends).field("expert_alignment", &raw.expert_alignment);
+        shown.field("expanded_rows", &raw.expanded_rows).field("global_ids", &self.global_ids).field("in_place", &self.in_place);
+        shown.field("executed", &self.executed).field("ignored", &self.ignored).finish()
+    }
+}
 
 impl<'a> Received<'a> {
     /// Of a dispatch of `ranks` ranks (1..=1024), as rank `rank` of them received it: `rows` rows of at most `tokens_per_rank`

@@ -1,8 +1,10 @@
 //! Requests: their handles, and what is done to many of them at once.
 
+use std::fmt;
 use std::marker::PhantomData;
 
 use crate::error::{ErrorKind, ItemStatus, Result};
+use crate::number::named;
 use crate::range::Rows;
 use crate::{Capturer, Completeness, Routing, Step, Strictness, sys};
 
@@ -10,9 +12,16 @@ use crate::{Capturer, Completeness, Routing, Step, Strictness, sys};
 ///
 /// A plain handle, to be kept with the engine's own record of the sequence. One that was closed or finished is not given out again: using it is
 /// [`ErrorKind::UnknownRequest`], never another request's rows. [`RequestGuard`] is one that closes itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct RequestId(pub u64);
+
+/// In hexadecimal, as the library's texts have it.
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RequestId({:016x})", self.0)
+    }
+}
 
 impl RequestId {
     /// No request. Closing it does nothing.
@@ -66,7 +75,7 @@ impl Kept<'_> {
 }
 
 /// One of many accepts in one call of [`Capturer::accept_batch`] (`routecap_accept_item`).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct AcceptItem<'a> {
     raw: sys::routecap_accept_item,
@@ -86,9 +95,28 @@ impl<'a> AcceptItem<'a> {
         AcceptItem { raw, rows: PhantomData }
     }
 
+    fn kept(&self) -> Kept<'a> {
+        if self.raw.rows.is_null() {
+            return Kept::First(self.raw.count);
+        }
+        // SAFETY: they were made of a slice of that many, borrowed for 'a.
+        Kept::Indices(unsafe { std::slice::from_raw_parts(self.raw.rows, self.raw.count as usize) })
+    }
+
     /// What the call said of this item.
     pub fn result(&self) -> Result<(), ErrorKind> {
         ItemStatus(self.raw.status).result()
+    }
+}
+
+impl fmt::Debug for AcceptItem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcceptItem")
+            .field("request", &RequestId(self.raw.request))
+            .field("step", &Step(self.raw.step))
+            .field("kept", &self.kept())
+            .field("result", &self.result())
+            .finish()
     }
 }
 
@@ -107,6 +135,13 @@ macro_rules! routing_item {
                 self.0.status = 0;
             }
 
+            /// Shows the routing that is here, if there is one.
+            fn show_routing<R>(&self, show: impl FnOnce(&dyn fmt::Debug) -> R) -> R {
+                // SAFETY: the reference stays the item's: it is not dropped here.
+                let routing = unsafe { Routing::from_raw(self.0.routing) }.map(std::mem::ManuallyDrop::new);
+                show(&routing.as_deref())
+            }
+
             /// The routing that the call delivered, once.
             pub fn take(&mut self) -> Option<Routing> {
                 let routing = std::mem::replace(&mut self.0.routing, std::ptr::null_mut());
@@ -118,12 +153,6 @@ macro_rules! routing_item {
         impl Drop for $item {
             fn drop(&mut self) {
                 drop(self.take());
-            }
-        }
-
-        impl std::fmt::Debug for $item {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.0.fmt(f)
             }
         }
 
@@ -158,6 +187,16 @@ impl ExtractItem {
     }
 }
 
+impl fmt::Debug for ExtractItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("ExtractItem");
+        shown.field("request", &RequestId(self.0.request)).field("rows", &Rows::new(self.0.first, self.0.rows));
+        shown.field("mode", named!(self.0.mode, Extract: Share, Take, Copy));
+        shown.field("strictness", named!(self.0.flags, Strictness: Lenient, Strict, StrictButRecomputed));
+        self.show_routing(|routing| shown.field("routing", routing).field("result", &self.result()).finish())
+    }
+}
+
 /// One of many ends in one call of [`Capturer::finish_batch`] (`routecap_finish_item`).
 #[repr(transparent)]
 pub struct FinishItem(sys::routecap_finish_item);
@@ -172,6 +211,14 @@ impl FinishItem {
     /// What the call said of this item.
     pub fn result(&self) -> Result<(), ErrorKind> {
         ItemStatus(self.0.status).result()
+    }
+}
+
+impl fmt::Debug for FinishItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("FinishItem");
+        shown.field("request", &RequestId(self.0.request)).field("rows", &self.0.rows);
+        self.show_routing(|routing| shown.field("routing", routing).field("result", &self.result()).finish())
     }
 }
 

@@ -1,7 +1,10 @@
 //! Routing again from logits, for kernels that expose no ids.
 
+use std::fmt;
+
 use crate::error::{Error, ErrorKind, Result, check};
 use crate::memory::{AnySlice, Checker, Layout, Slice, SliceMut, reach};
+use crate::number::named;
 use crate::source::{Placement, address, address_at, placement_methods};
 use crate::sys;
 
@@ -66,7 +69,7 @@ pub enum GroupScore {
 ///
 /// The key of an expert is its score plus its bias. With groups, only experts of the kept groups with the largest group scores remain. The k
 /// largest keys win; of equal ones the lower id (of equal groups the lower group). Ids are in order of falling keys, a column each.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Router<'a> {
     raw: sys::routecap_router,
     bias: Option<AnySlice<'a>>,
@@ -77,6 +80,26 @@ pub struct Router<'a> {
 unsafe impl Send for Router<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Router<'_> {}
+
+impl fmt::Debug for Router<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let raw = &self.raw;
+        let mut shown = f.debug_struct("Router");
+        shown.field("score", named!(raw.score, Score: Logit, Softmax, Sigmoid, SqrtSoftplus));
+        shown.field("group_score", named!(raw.group_score, GroupScore: Max, Top2, Top2Distinct));
+        shown.field("groups", &raw.groups).field("groups_kept", &raw.groups_kept).field("scale", &raw.scale).field("floor", &raw.floor);
+        for (name, flag) in [
+            ("rank_logits", sys::ROUTECAP_ROUTER_RANK_LOGITS),
+            ("renormalize", sys::ROUTECAP_ROUTER_RENORMALIZE),
+            ("floor_max", sys::ROUTECAP_ROUTER_FLOOR_MAX),
+            ("sigmoid_tanh", sys::ROUTECAP_ROUTER_SIGMOID_TANH),
+            ("groups_zero", sys::ROUTECAP_ROUTER_GROUPS_ZERO),
+        ] {
+            shown.field(name, &(raw.flags & flag != 0));
+        }
+        shown.field("bias", &self.bias).field("hash_table", &self.hash_table).field("hash_tokens", &raw.hash_tokens).finish()
+    }
+}
 
 impl<'a> Router<'a> {
     /// A method in use (`routecap_router_init`); what it takes from the model remains to be set.

@@ -1,6 +1,7 @@
 //! Routings: rows that were read out.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -18,9 +19,27 @@ use crate::{Copied, CopyOptions, Coverage, Missing, sys};
 /// A clone is one more reference to the same rows (`routecap_routing_retain`), and dropping one frees that (`routecap_routing_free`); the memory
 /// goes with the last. The routing of [`Capturer::finish`](crate::Capturer::finish) is pending until its last step has landed: until then all
 /// methods but [`wait`](Self::wait) and [`poll`](Self::poll) return [`NotReady`](crate::ErrorKind::NotReady). All others always are ready.
-#[derive(Debug)]
 pub struct Routing {
     raw: NonNull<sys::routecap_routing>,
+}
+
+/// What it is of and how many cells are missing; that it is pending; or why it cannot be looked at.
+impl fmt::Debug for Routing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seen = self.poll().and_then(|ready| ready.map(|_| Ok((self.view()?, self.coverage()?))).transpose());
+        match seen {
+            Ok(None) => f.write_str("Routing(pending)"),
+            Err(error) => write!(f, "Routing({})", error.kind()),
+            Ok(Some((view, coverage))) => f
+                .debug_struct("Routing")
+                .field("first", &view.first())
+                .field("rows", &view.rows())
+                .field("layers", &view.layers())
+                .field("k", &view.k())
+                .field("missing", &coverage.cells_missing)
+                .finish(),
+        }
+    }
 }
 
 // SAFETY: routings may be used from all threads at once.
@@ -227,7 +246,7 @@ impl Routing {
     /// # forward.begin(2, Stream::HOST)?;
     /// # forward.record(0, &Source::new(&[3, 1, 7, 0], 2), Stream::HOST)?;
     /// # forward.snapshot(Stream::HOST)?;
-    /// # forward.issue(&[Span::new(request, 0, 0, 2)], &IssueOptions::new(), Stream::HOST)?;
+    /// # forward.issue(&[Span::new(request, 0, 0, 2)], &IssueOptions::new(), Stream::HOST)?.step()?;
     /// # let routing = capturer.finish(request, ALL)?;
     /// # let _ = routing.wait()?;
     /// let copied = routing.to_vec::<i32>(&CopyOptions::new())?;

@@ -1,7 +1,10 @@
 //! Steps: which of their rows belong to whom, and what becomes of them.
 
+use std::fmt;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{AnySlice, Checker};
+use crate::number::numbers;
 use crate::source::address_at;
 use crate::{RequestId, sys};
 
@@ -13,9 +16,22 @@ pub struct Step(pub u64);
 /// Sink rows of one step that belong to one request (`routecap_span`).
 ///
 /// Spans have C's layout: a slice of them reaches the library as it is, and can be kept and filled anew for every step.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 pub struct Span(sys::routecap_span);
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Span")
+            .field("request", &self.request())
+            .field("position", &self.position())
+            .field("sink_row", &self.sink_row())
+            .field("rows", &self.rows())
+            .field("speculative", &self.is_speculative())
+            .field("position_end", &self.position_end())
+            .finish()
+    }
+}
 
 impl Span {
     /// `rows` rows (at least 1) from `sink_row` on, which are the rows of `request` from `position` on: indices in the sequence, not rotary
@@ -132,45 +148,123 @@ impl<'a> IssueOptions<'a> {
     }
 }
 
-/// What became of the spans of a step that was issued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Filing {
-    /// All of them will be filed.
-    Whole,
-    /// Some were skipped (`ROUTECAP_PARTIAL`): of unknown requests, or beyond the budget.
-    Partial,
-    /// The step is lost, because no slot was free when its forward ran (`ROUTECAP_LOST`): all its rows are missing.
-    Lost,
+numbers! {
+    /// What became of the spans of a step that was issued.
+    #[must_use]
+    Filing, "What a status of C's that is no error says.", status: "The status in C." {
+        /// All of them will be filed.
+        Whole = ROUTECAP_OK;
+        /// Some were skipped (`ROUTECAP_PARTIAL`): of unknown requests, or beyond the budget.
+        Partial = ROUTECAP_PARTIAL;
+        /// The step is lost, because no slot was free when its forward ran (`ROUTECAP_LOST`): all its rows are missing.
+        Lost = ROUTECAP_LOST;
+    }
 }
 
-/// A step that was issued.
+/// A step that was issued, and that may be lost all the same.
+///
+/// An engine that loses a step goes on, and counts it; a program that may lose none makes it an
+/// error with [`step`](Self::step):
+///
+/// ```
+/// # use routecap::{Config, IssueOptions, Result, Span, Step, Stream};
+/// # fn main() -> Result<()> {
+/// # let (capturer, mut forward) = Config::host().layers(1).k(2).experts(8).rows(16).create()?;
+/// # let spans = [Span::new(capturer.open()?, 0, 0, 1)];
+/// # let options = IssueOptions::new();
+/// # let mut lost = 0;
+/// # forward.begin(1, Stream::HOST)?;
+/// let issued = forward.issue(&spans, &options, Stream::HOST)?;
+/// if issued.is_lost() {
+///     lost += 1; // all its rows are missing: reading them says so
+/// }
+/// let ticket = issued.ticket(); // names the step, lost or not
+/// # forward.begin(1, Stream::HOST)?;
+///
+/// let step = forward.issue(&spans, &options, Stream::HOST)?.step()?; // or else an error
+/// # assert_eq!((ticket, step, lost), (Step(1), Step(2), 0));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It cannot be dropped without a warning, which is an error here:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # use routecap::{Config, IssueOptions, Result, Stream};
+/// # fn main() -> Result<()> {
+/// # let (_capturer, mut forward) = Config::host().layers(1).k(2).experts(8).rows(16).create()?;
+/// # forward.begin(1, Stream::HOST)?;
+/// forward.issue(&[], &IssueOptions::new(), Stream::HOST)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// while this is none:
+///
+/// ```
+/// #![deny(unused_must_use)]
+/// # use routecap::{Config, IssueOptions, Result, Stream};
+/// # fn main() -> Result<()> {
+/// # let (_capturer, mut forward) = Config::host().layers(1).k(2).experts(8).rows(16).create()?;
+/// # forward.begin(1, Stream::HOST)?;
+/// forward.issue(&[], &IssueOptions::new(), Stream::HOST)?.step()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "the step may be lost: `step()?` makes that an error, `is_lost()` tells"]
 pub struct Issued {
-    /// Its ticket. [`Step`] 0 of a disabled capturer.
-    pub step: Step,
-    /// What became of its spans.
-    pub filing: Filing,
+    step: Step,
+    filing: Filing,
 }
 
-/// Whether the rows of a step can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[must_use]
-pub enum Landing {
-    /// They can.
-    Landed,
-    /// The step has landed and is lost: its rows are missing (`ROUTECAP_LOST`). Known for the last 1024 steps.
-    Lost,
-    /// Not yet (`ROUTECAP_PENDING`).
-    Pending,
-}
+impl Issued {
+    pub(crate) fn new(step: Step, status: i32) -> Issued {
+        Issued { step, filing: Filing::of(status) }
+    }
 
-impl Landing {
-    pub(crate) fn of(status: i32) -> Landing {
-        match status {
-            sys::ROUTECAP_LOST => Landing::Lost,
-            sys::ROUTECAP_PENDING => Landing::Pending,
-            _ => Landing::Landed,
+    /// The step's ticket, if it is not lost. [`Step`] 0 of a disabled capturer.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost). The step has a [`ticket`](Self::ticket) all the same, and
+    /// accepting drafts of it works.
+    pub fn step(self) -> Result<Step> {
+        if self.is_lost() {
+            let text = format!("step {} found no slot free when its forward ran: all its rows are missing", self.step.0);
+            return Err(Error::new(ErrorKind::Lost, text));
         }
+        Ok(self.step)
+    }
+
+    /// The step's ticket, lost or not. [`Step`] 0 of a disabled capturer.
+    pub fn ticket(self) -> Step {
+        self.step
+    }
+
+    /// Whether the step is lost: no slot was free when its forward ran, and all its rows are
+    /// missing (`ROUTECAP_LOST`).
+    pub fn is_lost(self) -> bool {
+        self.filing == Filing::Lost
+    }
+
+    /// What became of its spans.
+    pub fn filing(self) -> Filing {
+        self.filing
+    }
+}
+
+numbers! {
+    /// Whether the rows of a step can be read.
+    #[must_use]
+    Landing, "What a status of C's that is no error says.", status: "The status in C." {
+        /// They can.
+        Landed = ROUTECAP_OK;
+        /// The step has landed and is lost: its rows are missing (`ROUTECAP_LOST`). Known for the last 1024 steps.
+        Lost = ROUTECAP_LOST;
+        /// Not yet (`ROUTECAP_PENDING`).
+        Pending = ROUTECAP_PENDING;
     }
 }
 

@@ -1,5 +1,6 @@
 //! A routing's contents, in place.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -22,7 +23,7 @@ use crate::{DType, IdSpace, Provenance};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct View<'a> {
     raw: sys::routecap_view,
     routing: PhantomData<&'a ()>,
@@ -32,6 +33,21 @@ pub struct View<'a> {
 unsafe impl Send for View<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for View<'_> {}
+
+impl fmt::Debug for View<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View")
+            .field("first", &self.first())
+            .field("rows", &self.rows())
+            .field("layers", &self.layers())
+            .field("k", &self.k())
+            .field("experts", &self.experts())
+            .field("id_space", &self.id_space())
+            .field("complete", &self.is_complete())
+            .field("segments", &self.raw.segment_count)
+            .finish()
+    }
+}
 
 impl<'a> View<'a> {
     /// # Safety
@@ -195,7 +211,7 @@ impl<'a> Ids<'a> {
 }
 
 /// Consecutive rows whose ids lie next to one another in memory (`routecap_segment`).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Segment<'a> {
     raw: &'a sys::routecap_segment,
     layers: u32,
@@ -208,6 +224,19 @@ pub struct Segment<'a> {
 unsafe impl Send for Segment<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Segment<'_> {}
+
+impl fmt::Debug for Segment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let missing = self.iter().flat_map(|row| row.cells()).filter(Option::is_none).count();
+        f.debug_struct("Segment")
+            .field("first", &self.first())
+            .field("rows", &self.rows())
+            .field("layers", &self.layers())
+            .field("k", &self.k())
+            .field("missing", &missing)
+            .finish()
+    }
+}
 
 impl<'a> Segment<'a> {
     /// Position of the first row.
@@ -294,10 +323,17 @@ impl<'a> Segment<'a> {
 }
 
 /// The ids of every layer for one input token.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Row<'a> {
     segment: Segment<'a>,
     index: usize,
+}
+
+impl fmt::Debug for Row<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cells: Vec<Option<Vec<u16>>> = self.cells().map(|cell| cell.map(|ids| ids.iter().collect())).collect();
+        f.debug_struct("Row").field("position", &self.position()).field("tag", &self.tag()).field("cells", &cells).finish()
+    }
 }
 
 impl<'a> Row<'a> {

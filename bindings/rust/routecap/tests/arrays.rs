@@ -23,7 +23,7 @@ fn captured(of: impl Fn(&mut Forward, u32)) -> Routing {
         of(&mut forward, layer);
     }
     forward.snapshot(Stream::HOST).unwrap();
-    forward.issue(&[Span::new(request, 0, 0, ROWS as u32)], &IssueOptions::new(), Stream::HOST).unwrap();
+    forward.issue(&[Span::new(request, 0, 0, ROWS as u32)], &IssueOptions::new(), Stream::HOST).unwrap().step().unwrap();
     let routing = capturer.finish(request, ROWS).unwrap();
     assert!(routing.wait().unwrap().is_complete());
     routing
@@ -103,7 +103,7 @@ fn logits_are_routed_from_an_array() {
         forward.route(layer, &router, &mut Logits::from_array(logits.t()).unwrap(), Stream::HOST).unwrap();
     }
     forward.snapshot(Stream::HOST).unwrap();
-    forward.issue(&[Span::new(request, 0, 0, 4)], &IssueOptions::new(), Stream::HOST).unwrap();
+    forward.issue(&[Span::new(request, 0, 0, 4)], &IssueOptions::new(), Stream::HOST).unwrap().step().unwrap();
     let routing = capturer.finish(request, 4).unwrap();
     assert!(routing.wait().unwrap().is_complete());
     let copied = routing.to_array::<u8>(&CopyOptions::new()).unwrap();

@@ -106,7 +106,7 @@ fn issue_wants_a_status_and_a_position_for_everything() {
     refused(forward.issue(&spread, &options.positions(&[0i32; 7]), Stream::HOST), ErrorKind::Argument, "positions has 7");
     refused(forward.issue(&spread, &options.positions(&[0f32; 8]), Stream::HOST), ErrorKind::DType, "");
     refused(forward.issue(&spread, &options, Stream::HOST), ErrorKind::Argument, "");
-    assert_eq!(forward.issue(&spread, &options.positions(&[7i64, 6, 5, 4, 3, 2, 1, 0]), Stream::HOST).unwrap().filing, Filing::Whole);
+    assert_eq!(forward.issue(&spread, &options.positions(&[7i64, 6, 5, 4, 3, 2, 1, 0]), Stream::HOST).unwrap().filing(), Filing::Whole);
     refused(capturer.close_batch_into(&[request], &mut []), ErrorKind::Argument, "0 statuses for 1");
 }
 
@@ -176,7 +176,7 @@ fn a_disabled_capturer_answers_at_once_and_looks_at_nothing() {
     forward.record(5, &Source::new(&[0i32; 1], 1000), Stream::HOST).unwrap();
     forward.snapshot(Stream::HOST).unwrap();
     let issued = forward.issue(&[Span::new(request, 0, 0, 1000)], &IssueOptions::new(), Stream::HOST).unwrap();
-    assert_eq!(issued, Issued { step: Step(0), filing: Filing::Whole });
+    assert_eq!((issued.step(), issued.filing()), (Ok(Step(0)), Filing::Whole));
     refused(capturer.finish(request, 3), ErrorKind::Disabled, "");
     refused(capturer.extract(request, .., Extract::Share), ErrorKind::Disabled, "");
     refused(forward.sink_mut::<i16>(0), ErrorKind::State, "");

@@ -32,7 +32,10 @@ fn values_may_move_between_threads_as_the_header_says() {
 
 #[test]
 fn a_number_that_only_a_later_header_has_is_kept() {
-    assert_eq!((IdSpace::of(99).value(), Provenance::of(99).value(), ErrorKind::of(-999).status()), (99, 99, -999));
+    assert_eq!((IdSpace::of(99).value(), Provenance::of(99).value(), Reason::of(99).value()), (99, 99, 99));
+    assert_eq!((Completeness::of(99).status(), Filing::of(99).status(), Landing::of(99).status()), (99, 99, 99));
+    assert_eq!(ErrorKind::of(-999).status(), -999);
+    assert!(!Completeness::of(99).is_complete());
     for known in 0..2 {
         assert!(!matches!(IdSpace::of(known), IdSpace::Other(_)) && IdSpace::of(known).value() == known);
         assert!(!matches!(Provenance::of(known), Provenance::Other(_)) && Provenance::of(known).value() == known);
@@ -54,6 +57,7 @@ fn arrays_of_structs_reach_the_library_as_they_are() {
 #[test]
 fn every_error_of_the_header_is_a_kind_with_its_name() {
     // The names come from the loaded library, so that one that this crate does not know is found.
+    assert_eq!(ErrorKind::Lost.to_string(), "ROUTECAP_LOST"); // a success in C
     let mut known = 0;
     for status in -600..0 {
         let name = status_name(status);

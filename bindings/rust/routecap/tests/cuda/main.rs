@@ -55,8 +55,8 @@ impl Engine {
 
     fn issue(&mut self, spans: &[Span]) -> Step {
         let issued = self.forward.issue(spans, &IssueOptions::new(), self.stream.get()).unwrap();
-        assert_eq!(issued.filing, Filing::Whole);
-        issued.step
+        assert_eq!(issued.filing(), Filing::Whole);
+        issued.ticket()
     }
 
     fn land(&self, step: Step) {
@@ -168,7 +168,7 @@ fn drafts_at_positions_that_only_the_device_knows_are_settled() {
     let spans = [Span::new(request, 0, 0, 2), Span::new(request, 1, 2, 4).device_positions(8).speculative()];
     let options = IssueOptions::new().tag(11).positions(positions.any());
     let issued = engine.forward.issue(&spans, &options, engine.stream.get()).unwrap();
-    let mut accepts = [AcceptItem::new(request, issued.step, Kept::Indices(&[0, 1, 2]))];
+    let mut accepts = [AcceptItem::new(request, issued.ticket(), Kept::Indices(&[0, 1, 2]))];
     assert!(engine.capturer.accept_batch(&mut accepts).unwrap());
     let routing = engine.capturer.finish(request, 5).unwrap();
     assert!(routing.wait().unwrap().is_complete());
@@ -232,7 +232,7 @@ fn experts_are_chosen_from_logits_as_on_the_host() {
     }
     on_host.snapshot(Stream::HOST).unwrap();
     let of_host = host.open().unwrap();
-    on_host.issue(&[Span::new(of_host, 0, 0, rows)], &IssueOptions::new(), Stream::HOST).unwrap();
+    on_host.issue(&[Span::new(of_host, 0, 0, rows)], &IssueOptions::new(), Stream::HOST).unwrap().step().unwrap();
     let expected = host.finish(of_host, ALL).unwrap();
     assert!(expected.wait().unwrap().is_complete());
 

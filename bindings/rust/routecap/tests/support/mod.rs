@@ -62,7 +62,7 @@ pub fn step(capturer: &Capturer, forward: &mut Forward, batch: &[Tokens]) -> Ste
             Span::new(tokens.request, tokens.position, row - tokens.count, tokens.count)
         })
         .collect();
-    let step = forward.issue(&spans, &IssueOptions::new().tag(7), Stream::HOST).unwrap().step;
+    let step = forward.issue(&spans, &IssueOptions::new().tag(7), Stream::HOST).unwrap().step().unwrap();
     if step.0 > 1 {
         let _ = capturer.finalize(Step(step.0 - 1)).unwrap();
     }

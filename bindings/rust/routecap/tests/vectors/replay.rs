@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use routecap::{
     AcceptItem, ArraySegment, Arrays, Backend, Capturer, Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind, Extract,
-    ExtractItem, Filing, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus, Kept, Landing, LayerProbe,
-    LayerSource, LayerStats, Logits, Method, Missing, Order, Policy, Provenance, Reason, Received, RequestId, Role, Router, Routing, Rows,
-    Score, Sink, Slice, Snapshot, Source, Span, Step, Stream, Strictness, Trust, sys,
+    ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus, Kept, Landing, LayerProbe, LayerSource,
+    LayerStats, Logits, Method, Missing, Order, Policy, Provenance, Received, RequestId, Role, Router, Routing, Rows, Score, Sink, Slice,
+    Snapshot, Source, Span, Step, Stream, Strictness, Trust, status_name, sys,
 };
 use serde_json::{Value, json};
 
@@ -112,37 +112,19 @@ fn only(said: Said<'_>, key: &str, known: u32) -> Made {
 }
 
 fn completeness(completeness: Completeness) -> &'static str {
-    match completeness {
-        Completeness::Complete => "ROUTECAP_OK",
-        Completeness::Incomplete => "ROUTECAP_INCOMPLETE",
-        Completeness::NotCaptured => "ROUTECAP_NOT_CAPTURED",
-    }
+    status_name(completeness.status())
 }
 fn readiness(ready: Option<Completeness>) -> &'static str {
     ready.map_or("ROUTECAP_PENDING", completeness)
 }
 fn landing(landing: Landing) -> &'static str {
-    match landing {
-        Landing::Landed => "ROUTECAP_OK",
-        Landing::Lost => "ROUTECAP_LOST",
-        Landing::Pending => "ROUTECAP_PENDING",
-    }
+    status_name(landing.status())
 }
 fn whole(all: bool) -> &'static str {
     if all { "ROUTECAP_OK" } else { "ROUTECAP_PARTIAL" }
 }
 fn item<T>(result: Result<T, ErrorKind>, status: impl FnOnce(T) -> &'static str) -> String {
     result.map_or_else(|kind| kind.to_string(), |value| status(value).to_string())
-}
-fn reason(reason: Reason) -> i32 {
-    match reason {
-        Reason::Absent => sys::ROUTECAP_MISSING_ABSENT,
-        Reason::Unwritten => sys::ROUTECAP_MISSING_UNWRITTEN,
-        Reason::OutOfRange => sys::ROUTECAP_MISSING_OUT_OF_RANGE,
-        Reason::Duplicate => sys::ROUTECAP_MISSING_DUPLICATE,
-        Reason::Other(other) => other,
-        _ => unreachable!(),
-    }
 }
 
 /// Does something with a type that ids can be copied out in.
@@ -446,14 +428,9 @@ impl Replay {
                 }
                 let mut status = vec![ItemStatus::default(); spans.len()];
                 let issued = self.capturer(call)?.1.issue_into(&spans, &options, &mut status, Stream::HOST);
-                let filed = |filing| match filing {
-                    Filing::Whole => "ROUTECAP_OK",
-                    Filing::Partial => "ROUTECAP_PARTIAL",
-                    Filing::Lost => "ROUTECAP_LOST",
-                };
-                if let Some(issued) = call.answered(issued, |issued| filed(issued.filing)) {
+                if let Some(issued) = call.answered(issued, |issued| status_name(issued.filing().status())) {
                     call.expect_statuses(status.iter().map(|status| item(status.result(), |()| "ROUTECAP_OK")).collect());
-                    call.expect("step", issued.step.0);
+                    call.expect("step", issued.ticket().0);
                 }
             }
             "step_poll" => {
@@ -861,7 +838,7 @@ impl Replay {
         let Some(coverage) = call.answered(result, |c| if c.is_complete() { "ROUTECAP_OK" } else { "ROUTECAP_INCOMPLETE" }) else { return };
         let of = |m: &Missing| {
             let mut is = object!(m; first, rows, first_layer, layers);
-            is["reason"] = reason(m.reason()).into();
+            is["reason"] = m.reason().value().into();
             is["reserved"] = 0.into();
             is
         };
