@@ -16,7 +16,14 @@ routecap_config good_config() {
     return c;
 }
 
-// The status of creating with a changed configuration; routecap_config_memory must say the same.
+bool built_with_cuda() {
+    routecap_backend info{};
+    info.struct_size = sizeof info;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_backend_info(ROUTECAP_BACKEND_CUDA, &info));
+    return std::strstr(info.detail, "built without CUDA") == nullptr;
+}
+
+// The status of creating with a changed configuration. routecap_config_memory must say the same, but for what the machine alone can tell.
 int32_t create(const std::function<void(routecap_config &)> &change) {
     routecap_config c = good_config();
     change(c);
@@ -29,21 +36,26 @@ int32_t create(const std::function<void(routecap_config &)> &change) {
     }
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
-    EXPECT_STATUS(status, routecap_config_memory(&c, &memory));
+    const bool by_machine = c.backend == ROUTECAP_BACKEND_CUDA && c.device >= 0 && (status == ROUTECAP_ERR_NO_BACKEND || c.device > 0);
+    EXPECT_STATUS(by_machine && built_with_cuda() ? ROUTECAP_OK : status, routecap_config_memory(&c, &memory));
     routecap_capturer_destroy(capturer);
     return status;
 }
 
 }  // namespace
 
-// Also where the device is what is wrong.
-TEST(Arguments, config_memory_has_the_errors_of_create) {
+// Also where the device is what is wrong. It asks no driver, so that it can be called before a fork and without a device.
+TEST(Arguments, config_memory_has_the_errors_of_create_that_no_driver_tells) {
     for (const int32_t device : {0, -1, 1, 1000})
         for (const int32_t on : {ROUTECAP_BACKEND_HOST, ROUTECAP_BACKEND_CUDA, 3})
             create([&](auto &c) { c.backend = on, c.device = device; });
+    routecap_config c = good_config();
+    c.backend = ROUTECAP_BACKEND_CUDA, c.device = -1;
+    routecap_memory memory{};
+    memory.struct_size = sizeof memory;
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_config_memory(&c, &memory));
     if (on_cuda()) {
-        EXPECT_LT(create([](auto &c) { c.device = -1; }), 0);
-        EXPECT_LT(create([](auto &c) { c.device = 1000; }), 0);
+        EXPECT_LT(create([](auto &other) { other.device = 1000; }), 0);
     }
 }
 
