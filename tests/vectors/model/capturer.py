@@ -512,8 +512,10 @@ class Capturer:
     def finish(self, request, rows):
         check(rows == r.ALL or rows <= r.MAX_POSITION, "ERR_OUT_OF_RANGE")
         whole = request.length() if rows == r.ALL else rows
+        unsettled = [row for drafts in request.drafts.values() for row in drafts]  # are rejected, wherever they are
         if rows != r.ALL:
-            self.cut(request, rows)
+            for row in (row for span in self.spans_in_flight(request) for row in span.rows if row not in unsettled):
+                row.cut_at = min(row.cut_at, rows)
         routing = Routing(self.layers, self.k, self.config.get("id_space", 0), 0, [None] * whole, ready=False, owner=self)
         routing.page = request.page
 

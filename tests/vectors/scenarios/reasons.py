@@ -342,7 +342,7 @@ def _(v):
 
 @topic.vector("a merge of captured ranks of which one lost a step")
 def _(v):
-    ranks = [v.capturer(layers=2, layer_map=[0, 1], **LOSING), v.capturer(layers=1, layer_map=[2])]
+    ranks = [v.capturer(layers=2, layer_map=[0, 1], **LOSING), v.capturer(layers=2, layer_map=[2, 3])]
     parts = []
     for c, loses in zip(ranks, (True, False)):
         request = v.open(c)
