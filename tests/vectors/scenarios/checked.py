@@ -23,7 +23,10 @@ def issue(v, c, request, rows=4, **more):
 
 
 def record(layer, first_row=0, rows=1):
-    return {"layer": layer, "source": {"dtype": I32, "ids": [1, 2] * rows, "rows": rows, "first_row": first_row}}
+    return {
+        "layer": layer,
+        "source": {"dtype": I32, "ids": [1, 2] * rows, "rows": rows, "first_row": first_row},
+    }
 
 
 @topic.vector("a checked capturer that is used as it should be notices nothing")
@@ -46,7 +49,13 @@ def _(v):
     spans = [{"request": request, "rows": 1}]
     for _ in range(2):
         v.told("layer_record", "ERR_NOT_BEGUN", capturer=c, **record(0))
-        v.told("layers_record", "ERR_NOT_BEGUN", capturer=c, source={"dtype": I32, "rows": 1}, layers=[{"layer": 1, "ids": [1, 2]}])
+        v.told(
+            "layers_record",
+            "ERR_NOT_BEGUN",
+            capturer=c,
+            source={"dtype": I32, "rows": 1},
+            layers=[{"layer": 1, "ids": [1, 2]}],
+        )
         v.told("step_snapshot", "ERR_NOT_BEGUN", capturer=c)
         v.told("step_issue", "ERR_NOT_BEGUN", capturer=c, spans=spans)
         v.step_begin(capturer=c, rows=4)
@@ -59,7 +68,9 @@ def _(v):
     v.capturer_stats(capturer=c)
 
 
-@topic.vector("a checked capturer refuses to issue a forward without a snapshot, and issues it once there is one")
+@topic.vector(
+    "a checked capturer refuses to issue a forward without a snapshot, and issues it once there is one"
+)
 def _(v):
     c, request = begun(v)
     v.told("step_issue", "ERR_NOT_SNAPSHOT", capturer=c, spans=[{"request": request, "rows": 4}])
@@ -72,7 +83,13 @@ def _(v):
     c, request = begun(v)
     v.step_snapshot(capturer=c)
     v.told("step_snapshot", "ERR_SNAPSHOT_TWICE", capturer=c)
-    v.told("step_issue", "ERR_SNAPSHOT_TWICE", capturer=c, spans=[{"request": request, "rows": 4}], options={"snapshot": 1})
+    v.told(
+        "step_issue",
+        "ERR_SNAPSHOT_TWICE",
+        capturer=c,
+        spans=[{"request": request, "rows": 4}],
+        options={"snapshot": 1},
+    )
     issue(v, c, request)
 
 
@@ -81,7 +98,12 @@ def _(v):
     c, request = begun(v)
     v.step_snapshot(capturer=c)
     v.step_issue(capturer=c, spans=[{"request": request, "rows": 4}])
-    v.told("step_issue", "ERR_ISSUED_TWICE", capturer=c, spans=[{"request": request, "position": 4, "rows": 1}])
+    v.told(
+        "step_issue",
+        "ERR_ISSUED_TWICE",
+        capturer=c,
+        spans=[{"request": request, "position": 4, "rows": 1}],
+    )
     v.land(c)
     v.expect_rows(c, request)
     v.capturer_stats(capturer=c)
@@ -94,6 +116,9 @@ def _(v):
     v.told("layer_record", "ERR_ROWS_NOT_BEGUN", capturer=c, **record(0, first_row=3, rows=2))
     v.record(c, v.rows(c, 1, 0, 4))
     v.step_snapshot(capturer=c)
-    spans = [{"request": request, "rows": 3}, {"request": request, "position": 3, "sink_row": 3, "rows": 2}]
+    spans = [
+        {"request": request, "rows": 3},
+        {"request": request, "position": 3, "sink_row": 3, "rows": 2},
+    ]
     v.told("step_issue", "ERR_ROWS_NOT_BEGUN", capturer=c, spans=spans)
     issue(v, c, request)

@@ -52,7 +52,16 @@ def _(v):
     for mode in (SHARE, COPY):
         look(v, v.extract(c, request, mode=mode, expect="INCOMPLETE"))
     options = {"dtype": I16, "fill": -7}
-    v.request_extract_into(capturer=c, request=request, first=1, rows=4, options=options, dst_bytes=48, mask_bytes=12, expect="INCOMPLETE")
+    v.request_extract_into(
+        capturer=c,
+        request=request,
+        first=1,
+        rows=4,
+        options=options,
+        dst_bytes=48,
+        mask_bytes=12,
+        expect="INCOMPLETE",
+    )
     v.extract(c, request, first=2, rows=3, flags=r.STRICT, expect="ERR_INCOMPLETE")
     x = v.request_finish(capturer=c, request=request, rows=9)["routing"]
     v.routing_wait(routing=x, timeout_ns=-1, expect="INCOMPLETE")
@@ -222,9 +231,13 @@ def again(v, policy, reasons):
         for layer, cell in enumerate(reasons):
             if cell[which] != r.UNWRITTEN:
                 ids = FAULTS.get(cell[which]) or [layer, layer + 1 + which]
-                v.layer_record(capturer=c, layer=layer, source={"dtype": r.I32, "ids": ids, "rows": 1})
+                v.layer_record(
+                    capturer=c, layer=layer, source={"dtype": r.I32, "ids": ids, "rows": 1}
+                )
         v.step_snapshot(capturer=c)
-        v.step_issue(capturer=c, spans=[{"request": request, "rows": 1}], options={"tag": 5 + which})
+        v.step_issue(
+            capturer=c, spans=[{"request": request, "rows": 1}], options={"tag": 5 + which}
+        )
         v.land(c)
     v.coverage(c, request)
     look(v, v.extract(c, request, expect=None))
@@ -233,9 +246,21 @@ def again(v, policy, reasons):
 CELLS = (r.UNWRITTEN, r.OUT_OF_RANGE, r.DUPLICATE)
 for policy, name in ((0, "kept"), (REPLACE, "replaced")):
     pairs = [(a, b) for a in CELLS for b in CELLS]
-    topic.vector(f"of two rows without a valid cell the better reason stands, where rows are {name}", policy, pairs)(again)
-    topic.vector(f"a valid cell comes to a row with reasons that are compared, where rows are {name}", policy, [*pairs, (r.UNWRITTEN, None)])(again)
-    topic.vector(f"a row with a valid cell meets reasons, where rows are {name}", policy, [(None, r.DUPLICATE), *pairs])(again)
+    topic.vector(
+        f"of two rows without a valid cell the better reason stands, where rows are {name}",
+        policy,
+        pairs,
+    )(again)
+    topic.vector(
+        f"a valid cell comes to a row with reasons that are compared, where rows are {name}",
+        policy,
+        [*pairs, (r.UNWRITTEN, None)],
+    )(again)
+    topic.vector(
+        f"a row with a valid cell meets reasons, where rows are {name}",
+        policy,
+        [(None, r.DUPLICATE), *pairs],
+    )(again)
 
 
 # ---- Rows of others
@@ -249,10 +274,16 @@ def imported(v, rows, first=0, layer_map=None, **change):
         if isinstance(row, int):
             segment["reason"] = row
         else:
-            segment["ids"] = [i for cell in row for i in ([position % 7, 7] if cell is True else [cell, 0])]
+            segment["ids"] = [
+                i for cell in row for i in ([position % 7, 7] if cell is True else [cell, 0])
+            ]
             segment["validity"] = [sum((cell is True) << layer for layer, cell in enumerate(row))]
         segments.append(segment)
-    view = WIDE | {"dtype": U8, "layers": layers, "first": first, "rows": len(rows), "segments": segments} | change
+    view = (
+        WIDE
+        | {"dtype": U8, "layers": layers, "first": first, "rows": len(rows), "segments": segments}
+        | change
+    )
     if layer_map:
         view["layer_map"] = layer_map
     return v.routing_import(view=view, flags=0, expect=None)["routing"]
@@ -261,7 +292,19 @@ def imported(v, rows, first=0, layer_map=None, **change):
 @topic.vector("an attached routing tells why its rows are missing")
 def _(v):
     c = v.capturer(**WIDE)
-    x = imported(v, [r.LOST, (True, True), r.TAKEN, r.ABSENT, (r.UNWRITTEN, True), r.EVICTED, r.STALE, r.NOT_PUBLISHED])
+    x = imported(
+        v,
+        [
+            r.LOST,
+            (True, True),
+            r.TAKEN,
+            r.ABSENT,
+            (r.UNWRITTEN, True),
+            r.EVICTED,
+            r.STALE,
+            r.NOT_PUBLISHED,
+        ],
+    )
     request = v.open(c)
     v.request_attach(capturer=c, request=request, routing=x, rows=7)
     v.step(c, (request, 1, 8, 1))
@@ -289,18 +332,50 @@ def attach_both(v, first, second):
     look(v, v.extract(c, request, expect="INCOMPLETE"))
 
 
-ONE = [r.LOST, r.TAKEN, (True, r.STALE), r.REFUSED, (r.LOST, r.LOST), (r.TAKEN, r.UNWRITTEN), r.ABSENT, (True, r.ABSENT)]
-OTHER = [(r.UNWRITTEN, True), r.LOST, r.LOST, (r.LOST, r.EVICTED), r.TAKEN, r.LOST, r.NOT_PUBLISHED, (r.ABSENT, r.STALE)]
-for name, rows in (("one before the other", (ONE, OTHER)), ("the other before the one", (OTHER, ONE))):
-    topic.vector(f"of two attached routings the better reason of each cell stands: {name}", *rows)(attach_both)
+ONE = [
+    r.LOST,
+    r.TAKEN,
+    (True, r.STALE),
+    r.REFUSED,
+    (r.LOST, r.LOST),
+    (r.TAKEN, r.UNWRITTEN),
+    r.ABSENT,
+    (True, r.ABSENT),
+]
+OTHER = [
+    (r.UNWRITTEN, True),
+    r.LOST,
+    r.LOST,
+    (r.LOST, r.EVICTED),
+    r.TAKEN,
+    r.LOST,
+    r.NOT_PUBLISHED,
+    (r.ABSENT, r.STALE),
+]
+for name, rows in (
+    ("one before the other", (ONE, OTHER)),
+    ("the other before the one", (OTHER, ONE)),
+):
+    topic.vector(f"of two attached routings the better reason of each cell stands: {name}", *rows)(
+        attach_both
+    )
 
 
-@topic.vector("what a request lost itself and what is attached are compared where there is nothing of the row")
+@topic.vector(
+    "what a request lost itself and what is attached are compared where there is nothing of the row"
+)
 def _(v):
     c = v.capturer(**WIDE, **LOSING)
     request = v.open(c)
     lose(v, c, (request, 1, 0, 5))
-    v.request_attach(capturer=c, request=request, routing=imported(v, [r.TAKEN, r.REFUSED, r.ABSENT, (True, r.UNWRITTEN), (r.STALE, r.STALE)]), rows=ALL)
+    v.request_attach(
+        capturer=c,
+        request=request,
+        routing=imported(
+            v, [r.TAKEN, r.REFUSED, r.ABSENT, (True, r.UNWRITTEN), (r.STALE, r.STALE)]
+        ),
+        rows=ALL,
+    )
     v.land(c)
     v.coverage(c, request)
 
@@ -315,34 +390,52 @@ def merged(v, parts):
 
 @topic.vector("a merge of pipeline ranks keeps why cells are missing, in every order")
 def _(v):
-    a = imported(v, [(True, True), (r.OUT_OF_RANGE, r.DUPLICATE), r.LOST, r.TAKEN, r.LOST, r.ABSENT], layer_map=[0, 1])
-    b = imported(v, [(True, r.UNWRITTEN), (True, True), (r.DUPLICATE, True), r.LOST, r.LOST], layer_map=[2, 3])
+    a = imported(
+        v,
+        [(True, True), (r.OUT_OF_RANGE, r.DUPLICATE), r.LOST, r.TAKEN, r.LOST, r.ABSENT],
+        layer_map=[0, 1],
+    )
+    b = imported(
+        v,
+        [(True, r.UNWRITTEN), (True, True), (r.DUPLICATE, True), r.LOST, r.LOST],
+        layer_map=[2, 3],
+    )
     merged(v, [a, b])
 
 
 @topic.vector("a merge of ranks that share a layer keeps the best reason of it, in every order")
 def _(v):
     a = imported(v, [r.LOST, (r.UNWRITTEN, True), r.TAKEN, (True, r.STALE)], layer_map=[0, 1])
-    b = imported(v, [r.REFUSED, r.LOST, (True, r.ABSENT), r.EVICTED, r.STALE], first=1, layer_map=[1, 2])
+    b = imported(
+        v, [r.REFUSED, r.LOST, (True, r.ABSENT), r.EVICTED, r.STALE], first=1, layer_map=[1, 2]
+    )
     d = imported(v, [(r.DUPLICATE, r.OUT_OF_RANGE), r.NOT_PUBLISHED], first=4, layer_map=[0, 2])
     merged(v, [a, b, d])
 
 
 @topic.vector("a merge of rows of the same layers keeps the best reason, in every order")
 def _(v):
-    merged(v, [imported(v, ONE), imported(v, OTHER, first=1), imported(v, [r.STALE, r.TAKEN], first=7)])
+    merged(
+        v, [imported(v, ONE), imported(v, OTHER, first=1), imported(v, [r.STALE, r.TAKEN], first=7)]
+    )
 
 
 @topic.vector("a merge where nobody has a row keeps one reason of the whole row")
 def _(v):
-    a, b = imported(v, [r.LOST, r.LOST, r.ABSENT, r.TAKEN]), imported(v, [r.LOST, r.TAKEN, r.REFUSED], layer_map=[2, 3])
+    a, b = (
+        imported(v, [r.LOST, r.LOST, r.ABSENT, r.TAKEN]),
+        imported(v, [r.LOST, r.TAKEN, r.REFUSED], layer_map=[2, 3]),
+    )
     merged(v, [a, b])
     merged(v, [a, imported(v, [r.REFUSED, r.EVICTED], first=2)])
 
 
 @topic.vector("a merge of captured ranks of which one lost a step")
 def _(v):
-    ranks = [v.capturer(layers=2, layer_map=[0, 1], **LOSING), v.capturer(layers=2, layer_map=[2, 3])]
+    ranks = [
+        v.capturer(layers=2, layer_map=[0, 1], **LOSING),
+        v.capturer(layers=2, layer_map=[2, 3]),
+    ]
     parts = []
     for c, loses in zip(ranks, (True, False)):
         request = v.open(c)
@@ -357,7 +450,9 @@ def _(v):
     merged(v, parts)
 
 
-@topic.vector("a routing that is divided keeps its reasons in both parts, and united it is what it was")
+@topic.vector(
+    "a routing that is divided keeps its reasons in both parts, and united it is what it was"
+)
 def _(v):
     x = imported(v, ONE)
     look(v, x)
@@ -365,7 +460,12 @@ def _(v):
         parts = v.routing_split(routing=x, prompt_tokens=at, generated_tokens=ALL)
         for part in parts.values():
             v.routing_coverage(routing=part, capacity=9, expect=None)
-        look(v, v.routing_merge(routings=[parts["generated"], parts["prompt"]], expect="INCOMPLETE")["merged"])
+        look(
+            v,
+            v.routing_merge(routings=[parts["generated"], parts["prompt"]], expect="INCOMPLETE")[
+                "merged"
+            ],
+        )
 
 
 @topic.vector("a splice keeps the reasons of both sides, and knows none of rows between")
