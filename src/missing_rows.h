@@ -1,4 +1,5 @@
-// Why rows are not there, by position: LOST, TAKEN and the other reasons of whole rows, without memory for their cells.
+// Why rows are not there, by position: LOST, TAKEN and the other reasons of whole rows, without
+// memory for their cells.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,8 @@ namespace routecap {
 
 struct Segment;
 
-// Disjoint runs of positions, ascending; neighbours with one reason are one run. What is in no run is ABSENT.
+// Disjoint runs of positions, ascending; neighbours with one reason are one run. What is in no run
+// is ABSENT.
 class MissingRows {
 public:
     struct Run {
@@ -26,7 +28,8 @@ public:
     // Makes room, so that the next `changes` calls of add and clear cannot fail.
     void reserve(size_t changes = 1);
 
-    // Rows are missing for this reason; of two reasons of one row the one with the higher rank stands.
+    // Rows are missing for this reason; of two reasons of one row the one with the higher rank
+    // stands.
     void add(uint64_t first, uint64_t end, int32_t reason);
     // Many at once, in time that grows with both.
     void add(const MissingRows &other);
@@ -43,15 +46,19 @@ public:
     // What is known of rows [first, end).
     MissingRows part(uint64_t first, uint64_t end) const {
         MissingRows rows;
-        for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) { rows.append(from, to, reason); });
+        for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
+            rows.append(from, to, reason);
+        });
         return rows;
     }
 
 private:
     // The first run that ends after a position.
     size_t after(uint64_t position) const {
-        return static_cast<size_t>(std::upper_bound(runs_.begin(), runs_.end(), position, [](uint64_t p, const Run &run) { return p < run.end; }) -
-                                   runs_.begin());
+        return static_cast<size_t>(
+            std::upper_bound(runs_.begin(), runs_.end(), position,
+                             [](uint64_t p, const Run &run) { return p < run.end; }) -
+            runs_.begin());
     }
     void split(uint64_t position);
     void append(uint64_t first, uint64_t end, int32_t reason);
@@ -59,10 +66,12 @@ private:
     std::vector<Run> runs_;
 };
 
-// Rows [first, end), of which `present` are there in pages, with segments for the rows that are known to be missing. In pages these are rows that say no
-// more than one reason of the whole row, if it has the lower rank. Of `a` and `b` (which may be null) too the higher rank stands. Leaves `present` as it
-// is if it throws.
-std::vector<Segment> with_missing(const Shape &shape, std::vector<Segment> &&present, const MissingRows &a, const MissingRows *b, uint64_t first,
+// Rows [first, end), of which `present` are there in pages, with segments for the rows that are
+// known to be missing. In pages these are rows that say no more than one reason of the whole row,
+// if it has the lower rank. Of `a` and `b` (which may be null) too the higher rank stands. Leaves
+// `present` as it is if it throws.
+std::vector<Segment> with_missing(const Shape &shape, std::vector<Segment> &&present,
+                                  const MissingRows &a, const MissingRows *b, uint64_t first,
                                   uint64_t end);
 
 }  // namespace routecap

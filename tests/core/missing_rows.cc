@@ -1,4 +1,5 @@
-// Why rows are not there: the runs against a plain map, and what they become among rows that are there.
+// Why rows are not there: the runs against a plain map, and what they become among rows that are
+// there.
 #include "missing_rows.h"
 
 #include <gtest/gtest.h>
@@ -17,8 +18,9 @@ namespace {
 using namespace routecap;
 
 using Reasons = std::map<uint64_t, int32_t>;  // by position
-constexpr int32_t kReasons[] = {ROUTECAP_MISSING_LOST,    ROUTECAP_MISSING_REFUSED,       ROUTECAP_MISSING_TAKEN,
-                                ROUTECAP_MISSING_EVICTED, ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_STALE};
+constexpr int32_t kReasons[] = {ROUTECAP_MISSING_LOST,          ROUTECAP_MISSING_REFUSED,
+                                ROUTECAP_MISSING_TAKEN,         ROUTECAP_MISSING_EVICTED,
+                                ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_STALE};
 constexpr uint64_t kEnd = 40;
 
 void add(Reasons &reasons, uint64_t first, uint64_t end, int32_t reason) {
@@ -35,7 +37,8 @@ void expect_equal(const MissingRows &rows, Reasons reasons, uint64_t first, uint
         ASSERT_LT(from, to);
         ASSERT_LE(last, from);
         ASSERT_TRUE(from != last || r != reason || runs == 0) << "two runs where one would do";
-        for (uint64_t p = from; p < to; p++) found[p] = r;
+        for (uint64_t p = from; p < to; p++)
+            found[p] = r;
         last = to, reason = r, runs++;
     });
     std::erase_if(reasons, [&](const auto &row) { return row.first < first || row.first >= end; });
@@ -90,7 +93,8 @@ TEST(MissingRows, of_others_are_added_as_if_one_by_one) {
         rows.add(other);
         ASSERT_NO_FATAL_FAILURE(expect_equal(rows, reasons, 0, kEnd));
         const uint64_t first = random() % kEnd, end = first + random() % kEnd;
-        ASSERT_NO_FATAL_FAILURE(expect_equal(rows.part(first, end), reasons, first, std::min(end, kEnd)));
+        ASSERT_NO_FATAL_FAILURE(
+            expect_equal(rows.part(first, end), reasons, first, std::min(end, kEnd)));
     }
 }
 
@@ -110,7 +114,9 @@ TEST(MissingRows, take_no_memory_where_room_was_made) {
         for (size_t changes : {1u, 3u, 1u, 9u, 30u}) {
             rows.reserve(changes);
             for (size_t i = 0; i < changes; i++) {
-                const uint64_t first = random() % kEnd, end = std::min(kEnd, first + random() % (random() % 4 == 0 ? 30 : 4));
+                const uint64_t first = random() % kEnd,
+                               end =
+                                   std::min(kEnd, first + random() % (random() % 4 == 0 ? 30 : 4));
                 const int32_t reason = kReasons[random() % std::size(kReasons)];
                 const bool clears = random() % 4 == 0;
                 refuse_memory = true;
@@ -133,8 +139,9 @@ namespace {
 
 // Rows of two layers in pages: there, there in part, or not there for a reason of their own.
 struct WithMissing : testing::Test {
-    const ShapePtr shape = std::make_shared<const Shape>(1, ROUTECAP_ID_SPACE_LOGICAL, std::vector<int32_t>{0, 1}, std::vector<uint32_t>{8, 8},
-                                                         std::vector<int32_t>{ROUTECAP_PROVENANCE_CAPTURED, ROUTECAP_PROVENANCE_CAPTURED});
+    const ShapePtr shape = std::make_shared<const Shape>(
+        1, ROUTECAP_ID_SPACE_LOGICAL, std::vector<int32_t>{0, 1}, std::vector<uint32_t>{8, 8},
+        std::vector<int32_t>{ROUTECAP_PROVENANCE_CAPTURED, ROUTECAP_PROVENANCE_CAPTURED});
     const std::shared_ptr<PagePool> pool = PagePool::unlimited(shape);
 
     // In a page a row is two cells: 0 is valid, anything else a reason.
@@ -148,7 +155,9 @@ struct WithMissing : testing::Test {
             uint32_t l = 0;
             for (int32_t cell : cells) {
                 page->ids(r + 1)[l] = static_cast<uint8_t>(cell);
-                if (cell == 0) page->validity(r + 1)[0] = static_cast<uint8_t>(page->validity(r + 1)[0] | 1u << l);
+                if (cell == 0)
+                    page->validity(r + 1)[0] =
+                        static_cast<uint8_t>(page->validity(r + 1)[0] | 1u << l);
                 complete &= cell == 0;
                 l++;
             }
@@ -160,7 +169,8 @@ struct WithMissing : testing::Test {
         std::vector<Cells> all;
         const auto absent_until = [&](uint64_t position) {
             EXPECT_LE(first + all.size(), position) << "segments overlap";
-            while (first + all.size() < position) all.push_back({ROUTECAP_MISSING_ABSENT, ROUTECAP_MISSING_ABSENT});
+            while (first + all.size() < position)
+                all.push_back({ROUTECAP_MISSING_ABSENT, ROUTECAP_MISSING_ABSENT});
         };
         for (const Segment &s : segments) {
             EXPECT_GT(s.rows, 0u);
@@ -174,8 +184,9 @@ struct WithMissing : testing::Test {
     }
 };
 
-constexpr int32_t kAbsent = ROUTECAP_MISSING_ABSENT, kUnwritten = ROUTECAP_MISSING_UNWRITTEN, kLost = ROUTECAP_MISSING_LOST,
-                  kTaken = ROUTECAP_MISSING_TAKEN, kRefused = ROUTECAP_MISSING_REFUSED;
+constexpr int32_t kAbsent = ROUTECAP_MISSING_ABSENT, kUnwritten = ROUTECAP_MISSING_UNWRITTEN,
+                  kLost = ROUTECAP_MISSING_LOST, kTaken = ROUTECAP_MISSING_TAKEN,
+                  kRefused = ROUTECAP_MISSING_REFUSED;
 
 }  // namespace
 
@@ -183,10 +194,17 @@ TEST_F(WithMissing, rows_that_are_there_hide_a_reason_and_others_show_it) {
     MissingRows lost;
     lost.add(1, 9, kLost);
     std::vector<Segment> present;
-    present.push_back(segment(2, {{0, 0}, {kAbsent, kAbsent}, {0, kUnwritten}, {kTaken, kTaken}, {kRefused, kRefused}, {kAbsent, kUnwritten}}));
+    present.push_back(segment(2, {{0, 0},
+                                  {kAbsent, kAbsent},
+                                  {0, kUnwritten},
+                                  {kTaken, kTaken},
+                                  {kRefused, kRefused},
+                                  {kAbsent, kUnwritten}}));
     const auto all = with_missing(*shape, std::move(present), lost, nullptr, 0, 10);
-    const std::vector<Cells> expected{{kAbsent, kAbsent}, {kLost, kLost},   {0, 0},         {kLost, kLost},        {0, kUnwritten},
-                                      {kTaken, kTaken},   {kLost, kLost},   {kAbsent, kUnwritten}, {kLost, kLost}, {kAbsent, kAbsent}};
+    const std::vector<Cells> expected{{kAbsent, kAbsent}, {kLost, kLost},        {0, 0},
+                                      {kLost, kLost},     {0, kUnwritten},       {kTaken, kTaken},
+                                      {kLost, kLost},     {kAbsent, kUnwritten}, {kLost, kLost},
+                                      {kAbsent, kAbsent}};
     EXPECT_EQ(cells(all, 0, 10), expected);
 }
 
@@ -197,8 +215,13 @@ TEST_F(WithMissing, of_two_reasons_the_higher_stands_whoever_has_it) {
     for (bool swapped : {false, true}) {
         const auto all = with_missing(*shape, {}, swapped ? b : a, swapped ? &a : &b, 1, 8);
         ASSERT_EQ(all.size(), 3u);
-        EXPECT_EQ(cells(all, 1, 8), (std::vector<Cells>{{kLost, kLost}, {kTaken, kTaken}, {kTaken, kTaken}, {kTaken, kTaken}, {kTaken, kTaken},
-                                                        {kRefused, kRefused}, {kRefused, kRefused}}));
+        EXPECT_EQ(cells(all, 1, 8), (std::vector<Cells>{{kLost, kLost},
+                                                        {kTaken, kTaken},
+                                                        {kTaken, kTaken},
+                                                        {kTaken, kTaken},
+                                                        {kTaken, kTaken},
+                                                        {kRefused, kRefused},
+                                                        {kRefused, kRefused}}));
     }
 }
 
@@ -218,13 +241,17 @@ TEST_F(WithMissing, agrees_with_rows_one_by_one) {
         uint64_t position = random() % 4;
         while (position < kEnd) {
             if (random() % 6 == 0) {
-                present.push_back(Segment::not_there(position, std::min(kEnd - position, 1 + random() % 4), any_reason()));
+                present.push_back(Segment::not_there(
+                    position, std::min(kEnd - position, 1 + random() % 4), any_reason()));
             } else {
                 std::vector<Cells> rows(std::min(kEnd - position, 1 + random() % 9));
                 const bool complete = random() % 3 == 0;
                 for (Cells &row : rows) {
-                    const int32_t reason = random() % 2 == 0 ? any_reason() : kAbsent, cell[] = {0, kUnwritten, kAbsent, any_reason()};
-                    row = complete ? Cells{0, 0} : random() % 2 == 0 ? Cells{reason, reason} : Cells{cell[random() % 4], cell[random() % 4]};
+                    const int32_t reason = random() % 2 == 0 ? any_reason() : kAbsent,
+                                  cell[] = {0, kUnwritten, kAbsent, any_reason()};
+                    row = complete          ? Cells{0, 0}
+                        : random() % 2 == 0 ? Cells{reason, reason}
+                                            : Cells{cell[random() % 4], cell[random() % 4]};
                 }
                 present.push_back(segment(position, rows));
             }
@@ -232,8 +259,13 @@ TEST_F(WithMissing, agrees_with_rows_one_by_one) {
         }
         std::vector<Cells> expected = cells(present, 0, kEnd);
         for (uint64_t p = 0; p < kEnd; p++)
-            if (auto &[a, b] = expected[p]; a == b && is_row_reason(a) && reason_rank(a) < reason_rank(reasons[p])) a = b = reasons[p];
-        ASSERT_EQ(cells(with_missing(*shape, std::move(present), known[0], &known[1], 0, kEnd), 0, kEnd), expected) << "round " << round;
+            if (auto &[a, b] = expected[p];
+                a == b && is_row_reason(a) && reason_rank(a) < reason_rank(reasons[p]))
+                a = b = reasons[p];
+        ASSERT_EQ(
+            cells(with_missing(*shape, std::move(present), known[0], &known[1], 0, kEnd), 0, kEnd),
+            expected)
+            << "round " << round;
     }
 }
 

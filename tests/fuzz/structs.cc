@@ -341,7 +341,7 @@ uint32_t any32(Bytes &in, std::initializer_list<uint32_t> likely) {
 // What the header's words say of each field.
 int32_t judge(const routecap_config &c) {
     const auto sane = [&] {
-        if (c.backend <= 0 || c.id_space < 0 || c.id_space > 1 || (c.flags & ~7u) != 0 || c.reserved != 0) return false;
+        if (c.backend <= 0 || c.id_space < 0 || c.id_space > 1 || (c.flags & ~31u) != 0 || c.reserved != 0) return false;
         if (c.layers < 1 || c.layers > ROUTECAP_MAX_LAYERS || c.k < 1 || c.k > ROUTECAP_MAX_K || c.rows < 1 || c.rows > ROUTECAP_MAX_ROWS ||
             c.slots > ROUTECAP_MAX_SLOTS || c.max_requests > 1u << 24)
             return false;
@@ -373,7 +373,7 @@ void configure(Bytes &in) {
             case 5: c.rows = any32(in, {1, 2, 1000, 1048576, 1048577, 0}); break;
             case 6: c.slots = any32(in, {0, 1, 2, 64, 65}); break;
             case 7: c.sink_dtype = static_cast<int32_t>(any32(in, {0, 1, 2, 3, 4, 5, 6, 7, 16})); break;
-            case 8: c.flags = any32(in, {0, 1, 2, 4, 7, 8}) | ROUTECAP_CONFIG_MANUAL_PROGRESS; break;
+            case 8: c.flags = any32(in, {0, 1, 2, 8, 16, 31, 32}) | ROUTECAP_CONFIG_MANUAL_PROGRESS; break;
             case 9: c.id_space = static_cast<int32_t>(any32(in, {0, 1, 2})); break;
             case 10: c.max_requests = any32(in, {0, 1, 65536, UINT32_MAX}); break;
             case 11: c.reserved = any32(in, {0, 1}); break;

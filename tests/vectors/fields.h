@@ -108,7 +108,7 @@ void fields(routecap_view &s, F &&f) {
 }
 template <class F>
 void fields(routecap_segment &s, F &&f) {
-    FIELD(first) FIELD(rows) FIELD(tag)
+    FIELD(first) FIELD(rows) FIELD(tag) FIELD(reason) FIELD(reserved)
 }
 template <class F>
 void fields(routecap_serialized &s, F &&f) {

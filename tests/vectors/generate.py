@@ -23,6 +23,7 @@ EXEMPT = {
     "last_error": "read after every call that leaves a text",
     "ERR_FORKED": "needs a second process",
     "ERR_CAPTURING": "needs a stream",
+    "ERR_TWO_THREADS": "needs two threads",
     "ERR_THREAD": "needs a system that refuses a thread",
     "ERR_DRIVER_TOO_OLD": "needs a device",
     "ERR_DEVICE": "needs a device",

@@ -79,6 +79,7 @@ private:
     routecap_accept_item accept_item(const Said &said);
     size_t array_size(const char *key, size_t usual) const { return in_->get<size_t>(key, usual); }
 
+    void expect_reasons(const routecap_view &view, const std::vector<int32_t> &said);
     void expect_view(const routecap_view &view, const json &expected);
     void expect_coverage(bool delivered, routecap_coverage &coverage, const Array<routecap_missing> &missing, size_t capacity);
     template <class Copy>
@@ -602,13 +603,31 @@ void Replay::reading(const std::string &call) {
     }
 }
 
+// What a view says of missing cells is what coverage says of them.
+void Replay::expect_reasons(const routecap_view &view, const std::vector<int32_t> &said) {
+    routecap_coverage coverage{};
+    coverage.struct_size = sizeof coverage;
+    routecap_routing_coverage(routing(), &coverage, nullptr, 0, 0);
+    std::vector<routecap_missing> blocks(coverage.blocks);
+    routecap_routing_coverage(routing(), &coverage, blocks.data(), sizeof(routecap_missing), blocks.size());
+    std::vector<int32_t> reasons(view.rows * view.layers);
+    for (const routecap_missing &block : blocks)
+        for (uint64_t row = 0; row < block.rows; row++)
+            std::fill_n(reasons.begin() + static_cast<ptrdiff_t>((block.first - view.first + row) * view.layers + block.first_layer), block.layers,
+                        block.reason);
+    EXPECT_EQ(reasons, said);
+}
+
 void Replay::expect_view(const routecap_view &view, const json &expected) {
     std::vector<int64_t> ids, valid, tags;
+    std::vector<int32_t> reasons;  // of each cell, 0 if it is valid
     uint64_t position = view.first;
     for (size_t s = 0; s < view.segment_count; s++) {
         const auto &segment = *reinterpret_cast<const routecap_segment *>(reinterpret_cast<const uint8_t *>(view.segments) + s * view.segment_size);
         EXPECT_EQ(position, segment.first);
         position += segment.rows;
+        EXPECT_EQ(segment.ids != nullptr, segment.reason == 0);
+        EXPECT_EQ(0u, segment.reserved);
         const auto validity = [&](uint64_t row, uint64_t layer) {
             if (segment.ids == nullptr || segment.validity == nullptr) return segment.ids != nullptr;
             return (segment.validity[row * view.validity_bytes + layer / 8] >> layer % 8 & 1) != 0;
@@ -619,8 +638,14 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
                 const bool is_valid = validity(row, layer);
                 any |= is_valid;
                 valid.push_back(is_valid);
+                const uint64_t cell = (row * view.layers + layer) * view.k;
+                const int32_t reason = segment.ids == nullptr            ? segment.reason
+                                       : view.dtype == ROUTECAP_DTYPE_U8 ? static_cast<const uint8_t *>(segment.ids)[cell]
+                                                                         : static_cast<const int16_t *>(segment.ids)[cell];
+                const bool known = reason >= ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE;  // memory of others may say anything
+                reasons.push_back(is_valid ? 0 : known ? reason : ROUTECAP_MISSING_UNWRITTEN);
                 for (uint64_t column = 0; column < view.k; column++) {
-                    const uint64_t at = (row * view.layers + layer) * view.k + column;
+                    const uint64_t at = cell + column;
                     ids.push_back(!is_valid ? -1 : view.dtype == ROUTECAP_DTYPE_U8 ? int64_t{static_cast<const uint8_t *>(segment.ids)[at]}
                                                                                    : int64_t{static_cast<const int16_t *>(segment.ids)[at]});
                 }
@@ -630,6 +655,7 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
         }
     }
     EXPECT_EQ(view.first + view.rows, position);
+    expect_reasons(view, reasons);
     routecap_view plain = view;
     expect_fields(plain, expected, [&](const std::string &key, const json &value) {
         const auto of = [&](const auto *array) { return std::vector<int64_t>(array, array + view.layers); };

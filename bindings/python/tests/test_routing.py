@@ -66,12 +66,33 @@ def test_every_missing_cell_has_the_reason_of_its_block() -> None:
     random = np.random.default_rng(1)
     ids = expected_ids(1, 30).astype(np.uint8)
     valid = random.random((30, LAYERS)) < 0.5
-    ids[~valid, 0] = random.integers(0, 9, (~valid).sum())  # some of which are no reason, and stand for UNWRITTEN
+    ids[~valid, 0] = random.integers(0, 13, (~valid).sum())  # some of which are no reason, and stand for UNWRITTEN
     routing = routecap.Routing.from_arrays(ids, experts=EXPERTS, valid=valid, tags=5)
     expected = np.zeros((30, LAYERS), np.uint8)
     for block in routing.missing:
         expected[block["first"] :, block["first_layer"] :][: block["rows"], : block["layers"]] = block["reason"]
-    assert (routing.reasons() == expected).all() and (routing.mask() == (expected == 0)).all() and set(expected.flat) == {0, 1, 2, 3, 4}
+    assert (routing.reasons() == expected).all() and (routing.mask() == (expected == 0)).all() and set(expected.flat) == set(range(11))
+
+
+def test_segments_without_ids_say_why_their_rows_are_not_there() -> None:
+    ids = expected_ids(1, 2).astype(np.uint8)
+    lost, taken, absent = routecap.Missing.LOST, routecap.Missing.TAKEN, routecap.Missing.ABSENT
+    segments = [
+        routecap.Segment(0, 3, None, None, None, 0, lost),
+        routecap.Segment(3, 2, ids, None, None, 7),
+        routecap.Segment(5, 1, None, None, None, 0),
+        routecap.Segment(6, 1, None, None, None, 0, taken),
+    ]
+    whole = routecap.Routing.from_segments(segments, layers=LAYERS, k=K, rows=8, dtype=np.uint8, experts=EXPERTS)
+    for routing in (whole, routecap.Routing.deserialize(whole.serialize()), *(pickle.loads(pickle.dumps(whole, protocol)) for protocol in (4, 5))):
+        assert routing == whole
+        assert routing.reasons()[:, 0].tolist() == [lost] * 3 + [0] * 2 + [absent, taken, absent]
+        assert [(segment.first, segment.rows, segment.reason) for segment in routing.segments] == [
+            (0, 3, lost), (3, 2, 0), (5, 1, absent), (6, 1, taken), (7, 1, absent),
+        ]  # fmt: skip
+    wrong = segments[1]._replace(reason=lost)  # of rows that are there
+    with pytest.raises(ValueError, match="reason 5"):
+        routecap.Routing.from_segments([wrong], layers=LAYERS, k=K, rows=8, dtype=np.uint8, experts=EXPERTS)
 
 
 @pytest.mark.parametrize("experts", [EXPERTS, 256, 257, 32768])

@@ -807,6 +807,10 @@ class Replayer:
                 ids[here] = np.where(valid[here][..., None], segment.ids.astype(np.int64), -1)
                 tags[here] = np.where(valid[here].any(axis=1), segment.tags if segment.tags is not None else segment.tag, 0)
         assert row == routing.first + routing.rows
+        reasons = np.zeros((routing.rows, routing.layers), np.uint8)
+        for first, rows, layer, layers, reason, _ in routing.missing.tolist():
+            reasons[first - routing.first :][:rows, layer : layer + layers] = reason
+        assert (reasons == routing.reasons()).all()
         assert (valid == routing.mask()).all() and (valid.T == routing.mask(order="layer_major")).all()
         assert (ids == routing.ids(np.int64)).all() and (np.where(valid.any(axis=1), routing.tags, 0) == tags).all()
         view = {
@@ -871,6 +875,8 @@ class Replayer:
             if not all(len(table) == layers for table in tables.values()):
                 raise LookupError
             for segment in view.get("segments", []):
+                if "reserved" in segment:
+                    raise LookupError
                 rows = number(segment.get("rows", 0))
                 shapes = {"ids": (rows, layers, k), "validity": (rows, width), "tags": (rows,)}
                 kinds = {"ids": dtype, "validity": np.uint8, "tags": np.uint64}
@@ -885,7 +891,7 @@ class Replayer:
                     arrays[name] = self.lend(elements.reshape(shape))
                 segments.append(
                     routecap.Segment(
-                        number(segment.get("first", 0)), rows, arrays["ids"], arrays["validity"], arrays["tags"], number(segment.get("tag", 0))
+                        number(segment.get("first", 0)), rows, **arrays, tag=number(segment.get("tag", 0)), reason=segment.get("reason", 0)
                     )
                 )
         except LookupError:
@@ -918,7 +924,7 @@ class Replayer:
         segments = np.zeros(len(given), structs.segment_dtype)
         kind = TYPES.get(view.get("dtype", 0), np.int16)
         for entry, segment in zip(segments, given):
-            for name in ("first", "rows", "tag"):
+            for name in ("first", "rows", "tag", "reason", "reserved"):
                 entry[name] = number(segment.get(name, 0))
             for name, dtype in (("ids", kind), ("validity", np.uint8), ("tags", np.uint64)):
                 entry[name] = pointer(segment.get(name), dtype)

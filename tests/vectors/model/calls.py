@@ -93,7 +93,7 @@ class World:
 
         check(get("backend") > 0)
         check(get("backend") in (HOST, CUDA), "ERR_NO_BACKEND")
-        check(get("role") in (0, 1, 2) and get("id_space") in (0, 1) and get("flags") & ~7 == 0 and get("reserved") == 0)
+        check(get("role") in (0, 1, 2) and get("id_space") in (0, 1) and get("flags") & ~31 == 0 and get("reserved") == 0)
         check(1 <= get("layers") <= r.MAX_LAYERS and 1 <= get("k") <= r.MAX_K and 1 <= get("rows") <= MAX_ROWS and get("slots") <= MAX_SLOTS)
         check(get("sink_dtype") in (0, *SINK_DTYPES))
         experts = config.get("layer_experts") or [get("experts")] * get("layers")

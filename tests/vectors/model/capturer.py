@@ -7,9 +7,9 @@ import math
 import weakref
 
 from . import routing as r
-from .routing import Routing, Row, check, judge, same_ids, unite
+from .routing import Routing, Row, better, check, judge, same_ids, unite
 
-COMPARE, EXTERNAL_SINK = 1, 2  # ROUTECAP_CONFIG_*
+COMPARE, EXTERNAL_SINK, MAY_LOSE, CHECKED = 1, 2, 8, 16  # ROUTECAP_CONFIG_*
 SPECULATIVE, DEVICE_POSITIONS = 1, 2  # ROUTECAP_SPAN_*
 SILENT, INCOMPLETE, OUT_OF_RANGE, DUPLICATE, SEQUENCE, CONSTANT, REPEATED = 1, 2, 4, 8, 16, 32, 64  # ROUTECAP_PROBE_*
 LIBRARY = "library"  # in place of memory that was bound: the library's own
@@ -27,12 +27,12 @@ class Page:
 class Filed:
     """One row of a span: where it goes, and what its step holds for it once it has landed."""
 
-    def __init__(self, real, bounds, row, known=True, lost=False):
+    def __init__(self, real, bounds, row, known=True, missing=None):
         self.real, self.bounds, self.row = real, bounds, row
         self.position = real if known else None  # None: unknown to the host until the row has landed
         self.cut_at = math.inf  # rows from there on were cut after the row was issued
         self.nowhere = False  # landed, and counted as unplaced or late
-        self.lost = lost  # in a lost step, or refused for memory
+        self.missing = missing  # why it will never land: LOST, REFUSED or None
 
     def end(self):
         """One past the highest position that it may have; 0 if it was cut."""
@@ -41,6 +41,9 @@ class Filed:
         if self.position is not None:
             return self.position + 1 if self.position < self.cut_at else 0
         return min(self.bounds[1], self.cut_at) if self.bounds[0] < self.cut_at else 0
+
+    def is_cut(self):
+        return self.position >= self.cut_at
 
 
 class Span:
@@ -70,6 +73,7 @@ class Request:
     def __init__(self, policy=0):
         self.policy = policy
         self.content = {}  # position -> Row
+        self.gone = {}  # position -> why its row is missing: it was lost, refused or taken. Told where there is nothing of the row
         self.drafts = {}  # ticket -> rows issued there as speculative
         self.lengths = []  # what determines the length, in the order of the calls: see length()
         self.lending = []  # (Change of a fork, its rows)
@@ -83,6 +87,17 @@ class Request:
             else:
                 n = max([n] + [row.end() if kind == "device" else row.position + 1 for row in what])
         return n
+
+    def miss(self, row, reason):
+        """A row will never come. Where the device had its position it may be any within its bounds."""
+        for position in range(row.bounds[0], row.end()):
+            self.gone[position] = better(self.gone.get(position, r.ABSENT), reason)
+
+    def row(self, position, layers):
+        row = self.content.get(position)
+        if position not in self.gone or (row is not None and row.reason() is None):
+            return row
+        return unite(Row((self.gone[position],) * layers), row)
 
     def reach(self, end):
         """The length is at least end."""
@@ -105,6 +120,7 @@ class Capturer:
         self.dropped = self.conflicts = 0
         self.slot = True  # one was free for the forward that comes next
         self.log = []
+        self.all_applied = True  # every change of a request by the last progress
         self.steps = {}  # ticket -> "PENDING", "OK" or "LOST"
         self.step_conflicts = {}
         self.open = set()
@@ -120,6 +136,9 @@ class Capturer:
         check(rows <= self.rows, "ERR_CAPACITY")
         self.forget_forward()
         self.begun = rows
+        if not self.flags & MAY_LOSE:
+            while self.in_flight() >= self.slots:
+                self.file_oldest()
         self.slot = self.in_flight() < self.slots
 
     def forget_forward(self):
@@ -250,7 +269,7 @@ class Capturer:
     def in_flight(self):
         return sum(isinstance(entry, Step) for entry in self.log)
 
-    def rows_of(self, span, options, lost):
+    def rows_of(self, span, options):
         """The rows of a span of the forward that is being issued."""
         taken, rows = self.snapshot or [], []
         first, device = span.get("position", 0), bool(span.get("flags", 0) & DEVICE_POSITIONS)
@@ -258,9 +277,9 @@ class Capturer:
             at = span.get("sink_row", 0) + i
             row = Row(tuple(taken[at]), options.get("tag", 0)) if at < len(taken) else None
             if device:
-                rows.append(Filed(options["positions"][at], (first, span["position_end"]), row, known=False, lost=lost))
+                rows.append(Filed(options["positions"][at], (first, span["position_end"]), row, known=False))
             else:
-                rows.append(Filed(first + i, (first + i, first + i + 1), row, lost=lost))
+                rows.append(Filed(first + i, (first + i, first + i + 1), row))
         return rows
 
     def issue(self, spans, options):
@@ -275,19 +294,23 @@ class Capturer:
                 statuses.append("ERR_UNKNOWN_REQUEST")
                 self.counters["skipped"] += span["rows"]
                 continue
-            rows = self.rows_of(span, options, lost)
+            rows = self.rows_of(span, options)
             self.counters["issued"] += len(rows)
             speculative = bool(span.get("flags", 0) & SPECULATIVE)
-            if not lost and request.page is None and not self.new_page(request):
+            if not lost and request.page is None and not (self.new_page(request) or (self.reclaim() and self.new_page(request))):
                 statuses.append("ERR_NO_MEMORY")
                 self.counters["refused"] += len(rows)
-                for row in rows:
-                    row.lost = True
+                missing = r.REFUSED
             else:
                 statuses.append("OK")
                 self.counters["lost" if lost else "in_flight"] += len(rows)
+                missing = r.LOST if lost else None
                 if not lost:
                     filed.append(Span(request, rows, speculative))
+            for row in rows:
+                row.missing = missing
+                if missing and not speculative:
+                    request.miss(row, missing)
             if speculative:
                 request.drafts.setdefault(ticket, []).extend(rows)
             else:
@@ -300,6 +323,12 @@ class Capturer:
         self.discard()
         return "LOST" if lost else "OK" if set(statuses) <= {"OK"} else "PARTIAL", statuses, ticket
 
+    def reclaim(self):
+        """Where the budget is exhausted issue applies what was called before, as far as no step in flight stands before it."""
+        while self.log and isinstance(self.log[0], Change):
+            self.apply_next()
+        return True
+
     def new_page(self, holder):
         if self.budget_pages is not None and len(self.pages) >= self.budget_pages:
             return False
@@ -308,13 +337,22 @@ class Capturer:
         return True
 
     def progress(self):
-        log, self.log = self.log, []
-        while log:
-            entry = log.pop(0)
-            if isinstance(entry, Step):
-                self.land(entry)
-            else:
-                entry.apply()
+        while self.log:
+            self.apply_next()
+        self.all_applied = True
+
+    def apply_next(self):
+        entry = self.log.pop(0)
+        if isinstance(entry, Step):
+            self.land(entry)
+        else:
+            entry.apply()
+
+    def file_oldest(self):
+        """What begin does where all slots hold steps. Whether it applies what follows the step is its affair: the vectors do not look."""
+        while not isinstance(self.log[0], Step):
+            self.apply_next()
+        self.apply_next()
 
     def land(self, step):
         self.steps[step.ticket] = "OK"
@@ -330,9 +368,9 @@ class Capturer:
                     self.counters["unplaced"] += 1
                     row.nowhere = True
                     continue
-                if row.position >= row.cut_at:
-                    self.counters["late"] += 1
-                    row.nowhere = True
+                if row.is_cut():  # a draft waits all the same to be settled, or for the end of its request
+                    self.counters["provisional" if span.speculative else "late"] += 1
+                    row.nowhere = not span.speculative
                     continue
                 self.count_cells(row.row, written, valid)
                 counted += 1
@@ -378,6 +416,7 @@ class Capturer:
 
     def change(self, request, apply, changed=None):
         self.log.append(Change(request, apply, changed if changed and changed[0] < changed[1] else None))
+        self.all_applied = False
         return self.log[-1]
 
     def open_one(self, policy):
@@ -398,17 +437,23 @@ class Capturer:
         chosen = [drafts[i] for i in kept]
         request.lengths.append(("device", chosen))
 
+        for row in chosen:
+            if row.missing:
+                request.miss(row, row.missing)
+
         def apply():
             for i, row in enumerate(drafts):
-                if row.lost or row.nowhere:
+                if row.missing or row.nowhere:
                     continue
                 self.counters["provisional"] -= 1
-                if i in kept and row.position < row.cut_at:
-                    self.file(request, row)
-                else:
+                if i not in kept:
                     self.counters["rejected"] += 1
+                elif row.is_cut():
+                    self.counters["late"] += 1
+                else:
+                    self.file(request, row)
 
-        filed = [row for row in chosen if not row.lost and row.end()]
+        filed = [row for row in chosen if not row.missing and row.end()]
         self.change(request, apply, (min(row.bounds[0] for row in filed), max(row.end() for row in filed)) if filed else None)
 
     def cut(self, request, end):
@@ -421,6 +466,7 @@ class Capturer:
 
     def truncate(self, request, rows):
         self.cut(request, rows)
+        request.gone = {position: reason for position, reason in request.gone.items() if position < rows}
         request.lengths.append(("cut", rows))
 
         def apply():
@@ -435,6 +481,7 @@ class Capturer:
         child = self.open_one(request.policy)
         child.reach(rows)
         child.page = request.page
+        child.gone = {position: reason for position, reason in request.gone.items() if position < rows}
 
         def apply():
             child.content = {position: row for position, row in request.content.items() if position < rows}
@@ -465,16 +512,16 @@ class Capturer:
     def finish(self, request, rows):
         check(rows == r.ALL or rows <= r.MAX_POSITION, "ERR_OUT_OF_RANGE")
         whole = request.length() if rows == r.ALL else rows
+        unsettled = [row for drafts in request.drafts.values() for row in drafts]  # are rejected, wherever they are
         if rows != r.ALL:
-            for span in self.spans_in_flight(request):
-                for row in span.rows:
-                    row.cut_at = min(row.cut_at, rows)
+            for row in (row for span in self.spans_in_flight(request) for row in span.rows if row not in unsettled):
+                row.cut_at = min(row.cut_at, rows)
         routing = Routing(self.layers, self.k, self.config.get("id_space", 0), 0, [None] * whole, ready=False, owner=self)
         routing.page = request.page
 
         def apply():
             end = request.length() if rows == r.ALL else rows
-            routing.rows = [request.content.get(position) for position in range(end)]
+            routing.rows = [request.row(position, len(self.layers)) for position in range(end)]
             routing.ready = True
             self.reject_drafts(request)
 
@@ -494,9 +541,9 @@ class Capturer:
     def reject_drafts(self, request):
         for rows in request.drafts.values():
             for row in rows:
-                if not row.lost and not row.nowhere:
+                if not row.missing and not row.nowhere:
                     self.counters["provisional"] -= 1
-                    self.counters["rejected"] += 1
+                    self.counters["late" if row.is_cut() else "rejected"] += 1
         request.drafts.clear()
 
     # ---- Reading
@@ -521,7 +568,7 @@ class Capturer:
         check(first + rows <= length, "ERR_OUT_OF_RANGE")
         check(rows == 0 or limit >= first + rows, "ERR_NOT_READY")
         routing = Routing(self.layers, self.k, self.config.get("id_space", 0), first)
-        routing.rows = [request.content.get(position) for position in range(first, first + rows)]
+        routing.rows = [request.row(position, len(self.layers)) for position in range(first, first + rows)]
         return routing
 
     def extract(self, request, first, rows, mode, flags):
@@ -536,7 +583,10 @@ class Capturer:
             routing.page = request.page
         if mode == TAKE:
             for position in range(first, routing.end):
-                request.content.pop(position, None)
+                row = request.content.get(position)
+                if row is not None and row.reason() is None:
+                    del request.content[position]
+                    request.gone[position] = better(request.gone.get(position, r.ABSENT), r.TAKEN)
         return routing
 
     def stats(self):

@@ -7,7 +7,9 @@ LANDED = 2**64 - 2
 MAX_POSITION = 2**40
 MAX_LAYERS, MAX_K, MAX_EXPERTS = 1024, 32, 32768
 
-ABSENT, UNWRITTEN, OUT_OF_RANGE, DUPLICATE = 1, 2, 3, 4  # ROUTECAP_MISSING_*
+ABSENT, UNWRITTEN, OUT_OF_RANGE, DUPLICATE, LOST, REFUSED, TAKEN, EVICTED, NOT_PUBLISHED, STALE = range(1, 11)  # ROUTECAP_MISSING_*
+BEST_FIRST = (DUPLICATE, OUT_OF_RANGE, UNWRITTEN, TAKEN, LOST, REFUSED, STALE, EVICTED, NOT_PUBLISHED, ABSENT)
+OF_CELLS = (UNWRITTEN, OUT_OF_RANGE, DUPLICATE)  # the others are of whole rows that are not there
 RECOMPUTED = 1
 STRICT, ALLOW_RECOMPUTED = 1, 2
 U8, I16, U16, I32, U32, I64, ID16_BF16 = 1, 2, 3, 4, 5, 6, 7
@@ -50,6 +52,11 @@ class Row:
     def complete(self):
         return all(self.valid())
 
+    def reason(self):
+        """Why the row is not there: the reason of all its cells, if it is one of whole rows; None if there is something of it."""
+        first = self.cells[0]
+        return None if first in OF_CELLS or isinstance(first, tuple) or set(self.cells) != {first} else first
+
 
 def judge(ids, experts):
     """A cell of k ids, None where a column was not written: the ids, or why it is missing."""
@@ -62,14 +69,19 @@ def judge(ids, experts):
     return tuple(ids)
 
 
+def better(mine, other):
+    """Of two cells the valid one, or the first of two valid ones; of two reasons the one that stands first in the header's list."""
+    if isinstance(mine, tuple) or isinstance(other, tuple):
+        return mine if isinstance(mine, tuple) else other
+    return min(mine, other, key=BEST_FIRST.index)
+
+
 def unite(first, second):
-    """Of two rows of one position the first's valid cells, then the second's, then the first's reasons."""
+    """Of two rows of one position, cell by cell."""
     if first is None or second is None:
         return first or second
-    cells = []
-    for mine, other in zip(first.cells, second.cells):
-        cells.append(other if mine == ABSENT or not isinstance(mine, tuple) and isinstance(other, tuple) else mine)
-    return Row(tuple(cells), first.tag if first.any() else second.tag)
+    keeps_tag = first.any() or (not second.any() and first.reason() is None)
+    return Row(tuple(map(better, first.cells, second.cells)), first.tag if keeps_tag else second.tag)
 
 
 def same_ids(a, b):

@@ -16,16 +16,16 @@ def up(n, unit):
 
 
 def kind_of(row):
-    """The flags of the run that a row is part of, but for TAGS."""
-    if row is None or all(cell == r.ABSENT for cell in row.cells):
-        return 0
-    return PRESENT if row.complete() else PRESENT | VALIDITY
+    """The flags of the run that a row is part of, but for TAGS, and its reason."""
+    if row is None or row.reason() is not None:
+        return 0, 0 if row is None or row.reason() == r.ABSENT else row.reason()
+    return PRESENT if row.complete() else PRESENT | VALIDITY, 0
 
 
 def header(routing, runs, total):
-    """runs: (rows, tag, flags)."""
+    """runs: (rows, tag, flags, reason)."""
     tables = b"".join(LAYER.pack(layer.index, layer.experts, layer.provenance) for layer in routing.layers)
-    tables = tables.ljust(up(len(tables), 8), b"\0") + b"".join(RUN.pack(rows, tag, flags, 0) for rows, tag, flags in runs)
+    tables = tables.ljust(up(len(tables), 8), b"\0") + b"".join(RUN.pack(*run) for run in runs)
     size = up(FIXED.size + len(tables), 64)
     fixed = FIXED.pack(b"ROUTECAP", 1, 0, total, routing.first, len(routing.rows), len(runs), len(routing.layers), routing.k, routing.dtype,
                        routing.id_space)  # fmt: skip
@@ -36,13 +36,13 @@ def serialize(routing):
     routing.need_ready()
     runs = []
     for row in routing.rows:
-        flags = kind_of(row)
-        if not runs or runs[-1][0] != flags:
-            runs.append((flags, []))
+        kind = kind_of(row)
+        if not runs or runs[-1][0] != kind:
+            runs.append((kind, []))
         runs[-1][1].append(row)
     table, ids, tags, validity = [], b"", b"", b""
     width = 1 if routing.dtype == r.U8 else 2
-    for flags, rows in runs:
+    for (flags, reason), rows in runs:
         tag = 0
         if flags:
             own = [row.tag for row in rows]
@@ -51,7 +51,7 @@ def serialize(routing):
                 tags += b"".join(struct.pack("<Q", t) for t in own)
             else:
                 tag = own[0]
-        table.append((len(rows), tag, flags))
+        table.append((len(rows), tag, flags, reason))
         for row in rows if flags else []:
             bits = 0
             for layer, cell in enumerate(row.cells):
@@ -94,15 +94,19 @@ def parse_header(data):
     good = good and all(a.index < b.index for a, b in zip(layers, layers[1:])) and layers[0].index >= 0
     good = good and all(known["k"] <= layer.experts <= r.MAX_EXPERTS and layer.provenance in (0, 1) for layer in layers)
     good = good and known["dtype"] == (r.U8 if max(layer.experts for layer in layers) <= 256 else r.I16)
-    for rows, tag, flags, reserved in runs:
-        good = good and rows > 0 and reserved == 0 and flags & ~7 == 0
+    for rows, tag, flags, reason in runs:
+        good = good and rows > 0 and flags & ~7 == 0 and (reason == 0 or (flags == 0 and of_rows(reason) and reason != r.ABSENT))
         good = good and (flags & PRESENT or (flags == 0 and tag == 0)) and not (flags & TAGS and tag)
     check(good, "ERR_FORMAT")
-    return known, layers, [(rows, tag, flags) for rows, tag, flags, _ in runs]
+    return known, layers, runs
+
+
+def of_rows(reason):
+    return reason in r.BEST_FIRST and reason not in r.OF_CELLS
 
 
 def plane_rows(runs, flag):
-    return sum(rows for rows, _, flags in runs if flags & flag)
+    return sum(rows for rows, _, flags, _ in runs if flags & flag)
 
 
 def planes_of(known, runs):
@@ -119,7 +123,7 @@ def planes_of(known, runs):
 def cell_of(ids, claimed, experts, trusted):
     """A cell from outside: k ids and whether it is said to be valid."""
     if not claimed:
-        return ids[0] if ids[0] in (r.ABSENT, r.UNWRITTEN, r.OUT_OF_RANGE, r.DUPLICATE) else r.UNWRITTEN
+        return ids[0] if ids[0] in r.BEST_FIRST else r.UNWRITTEN
     cell = r.judge(ids, experts)
     check(trusted or isinstance(cell, tuple), "ERR_FORMAT")
     return tuple(ids)
@@ -132,10 +136,10 @@ def deserialize(data, flags):
     check(end == known["bytes"] == len(data), "ERR_FORMAT")
     at, width, k = dict(starts), row_bytes[PRESENT] // known["layers"] // known["k"], known["k"]
     rows = []
-    for count, tag, run in runs:
+    for count, tag, run, reason in runs:
         for _ in range(count):
             if not run & PRESENT:
-                rows.append(None)
+                rows.append(Row((reason,) * len(layers)) if reason else None)
                 continue
             bits = (1 << len(layers)) - 1
             if run & VALIDITY:
@@ -177,12 +181,14 @@ def import_view(view, flags):
     check(view.get("validity_bytes", 0) in (0, (count + 7) // 8))
     end = view["first"]
     for segment in view["segments"]:
-        segment = {"ids": None, "validity": None, "tags": None, "tag": 0} | segment
+        segment = {"ids": None, "validity": None, "tags": None, "tag": 0, "reason": 0, "reserved": 0} | segment
         check(end <= segment["first"] and segment["first"] + segment["rows"] <= routing.end)
+        check(segment["reserved"] == 0 and (segment["reason"] == 0 or (segment["ids"] is None and of_rows(segment["reason"]))))
         end = segment["first"] + segment["rows"]
-        if segment["ids"] is None:
-            continue
         for i in range(segment["rows"]):
+            if segment["ids"] is None:
+                routing.rows[segment["first"] + i - view["first"]] = Row((segment["reason"] or r.ABSENT,) * count)
+                continue
             bits, wide = (1 << count) - 1, (count + 7) // 8
             if segment["validity"] is not None:
                 bits = int.from_bytes(bytes(segment["validity"][i * wide : (i + 1) * wide]), "little")

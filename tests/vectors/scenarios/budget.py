@@ -1,5 +1,6 @@
 """Memory has an end, and nobody else suffers."""
 
+from model.routing import ALL
 from script import Topic
 
 topic = Topic("budget")
@@ -75,3 +76,29 @@ def _(v):
         child = v.request_fork(capturer=c, request=a, rows=rows)["child"]
         v.land(c)
         v.expect_rows(c, child)
+
+
+def freed(v, free):
+    """A budget of one page: what one request gives up the next can have at once."""
+    c = v.capturer(budget_pages=1)
+    a = v.open(c)
+    v.step(c, (a, 1, 0, 4))
+    v.land(c)
+    b = free(v, c, a) or v.open(c)
+    v.step(c, (b, 2, 0, 3), tag=1)
+    v.land(c)
+    v.expect_rows(c, b)
+    v.capturer_stats(capturer=c)
+
+
+def by_close(v, c, a):
+    v.request_close(capturer=c, request=a)
+
+
+def by_finish(v, c, a):
+    x = v.request_finish(capturer=c, request=a, rows=ALL)["routing"]
+    v.routing_free(routing=x)
+
+
+for name, free in (("close", by_close), ("finish, whose routing is freed,", by_finish)):
+    topic.vector(f"memory that {name} gave back can be used by the next issue, without progress between", free)(freed)

@@ -1,6 +1,6 @@
 """Speculative rows, settled by a count or along the path of a tree."""
 
-from model.capturer import SPECULATIVE
+from model.capturer import MAY_LOSE, SPECULATIVE
 from model.routing import ALL, I32
 from script import Topic
 
@@ -138,13 +138,14 @@ def _(v):
 
 @topic.vector("drafts of a lost step may be settled, and count for the length")
 def _(v):
-    c = v.capturer(slots=1)
+    c = v.capturer(slots=1, flags=MAY_LOSE)
     request = v.open(c)
     v.step(c, (request, 1, 0, 2))
     step = v.step(c, (request, 2, 2, 3, SPECULATIVE), expect="LOST")
     v.request_accept(capturer=c, request=request, step=step, count=2)
     v.land(c)
     v.expect_rows(c, request, rows=4, expect="INCOMPLETE")
+    v.coverage(c, request)
     v.extract(c, request, rows=5, expect="ERR_OUT_OF_RANGE")
 
 
@@ -170,3 +171,42 @@ def _(v):
     v.land(c)
     v.expect_rows(c, request, rows=5)
     v.extract(c, request, rows=6, expect="ERR_OUT_OF_RANGE")
+
+
+def counted(v, landed, cut, kept):
+    """Four drafts at positions 3 to 6, landed or not before they are cut, settled or not."""
+    c, request, step = drafted(v)
+    if landed:
+        v.land(c)
+    cuts = {
+        "truncated": lambda: v.request_truncate(capturer=c, request=request, rows=4),
+        "finished": lambda: v.routing_wait(routing=v.request_finish(capturer=c, request=request, rows=4)["routing"], timeout_ns=-1, expect=None),
+        "closed": lambda: v.request_close(capturer=c, request=request),
+    }
+    if kept is not None:
+        v.request_accept(capturer=c, request=request, step=step, count=kept)
+    cuts[cut]()
+    v.land(c)
+    if cut == "truncated":
+        v.request_close(capturer=c, request=request)
+        v.land(c)
+    v.capturer_stats(capturer=c)
+
+
+for cut in ("truncated", "finished", "closed"):
+    for kept in (None, 0, 2, 4):
+        for landed in (False, True):
+            when = "after" if landed else "before"
+            settled = "nobody settled them" if kept is None else f"{kept} of them were kept"
+            topic.vector(f"each of four drafts is counted once where {settled} and the request was {cut} {when} they landed", landed, cut, kept)(counted)
+
+
+@topic.vector("drafts that were cut in flight are counted when they are settled")
+def _(v):
+    c, request, step = drafted(v)
+    v.request_truncate(capturer=c, request=request, rows=4)
+    v.land(c)
+    v.request_accept(capturer=c, request=request, step=step, rows=[0, 2])
+    v.land(c)
+    v.capturer_stats(capturer=c)
+    v.expect_rows(c, request)

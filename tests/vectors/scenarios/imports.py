@@ -1,10 +1,12 @@
 """Routings from arrays of any origin."""
 
+from model import routing as r
 from model.routing import I16, I32, U8
 from script import Topic
 
 topic = Topic("imports")
 VIEW = {"dtype": U8, "layers": 2, "k": 2, "experts": 8, "first": 3, "rows": 4}
+OF_ROWS = (r.LOST, r.REFUSED, r.TAKEN, r.STALE, r.EVICTED, r.NOT_PUBLISHED)
 IDS = [0, 1, 2, 3, 7, 6, 5, 4, 1, 3, 5, 7, 2, 0, 6, 1]
 
 
@@ -26,6 +28,9 @@ for name, change, expect in (
     ("no rows", {"rows": 0, "segments": []}, "OK"),
     ("no segments: all rows are missing", {"segments": []}, "NOT_CAPTURED"),
     ("a segment without ids: its rows are missing", {"segments": [piece(3, 1), {"first": 4, "rows": 3}]}, "INCOMPLETE"),
+    ("a segment without ids and with a reason", {"segments": [piece(3, 1), {"first": 4, "rows": 2, "reason": r.LOST}]}, "INCOMPLETE"),
+    ("a reason of every row", {"segments": [{"first": 3 + i, "rows": 1, "reason": reason} for i, reason in enumerate(OF_ROWS[:4])]}, "NOT_CAPTURED"),
+    ("rows that are ABSENT, said and unsaid", {"segments": [{"first": 3, "rows": 1, "reason": r.ABSENT}, piece(5, 1)]}, "INCOMPLETE"),
     ("segments with a gap between", {"segments": [piece(3, 1, tag=2), piece(6, 1, tag=3)]}, "INCOMPLETE"),
     ("segments that follow one another", {"segments": [piece(3, 2, tag=1), piece(5, 2, tag=1)]}, "OK"),
     ("tags of each row", {"segments": [piece(3, 4, tags=[4, 4, 2**64 - 3, 0])]}, "OK"),
@@ -41,7 +46,7 @@ for name, change, expect in (
     topic.vector(f"a routing is made of arrays: {name}", change, expect)(imported)
     topic.vector(f"a routing is made of arrays that are lent: {name}", change, expect, 0, 1)(imported)
 
-REASONS = [1, 1, 2, 3, 3, 0, 0, 1, 4, 4, 9, 9, 0, 0, 2, 2]
+REASONS = [1, 1, 2, 3, 3, 0, 0, 1, 4, 4, 9, 9, 11, 0, 5, 2]
 topic.vector(
     "the first id of a missing cell is its reason if it is one",
     {"segments": [{"first": 3, "rows": 4, "ids": REASONS, "validity": [2, 0, 0, 0]}]},
@@ -82,6 +87,11 @@ for name, change, status in (
     ("an id out of range", {"segments": [{"first": 3, "rows": 1, "ids": [0, 1, 8, 3]}]}, "ERR_FORMAT"),
     ("an id twice", {"segments": [{"first": 3, "rows": 1, "ids": [0, 1, 3, 3]}]}, "ERR_FORMAT"),
     ("unknown flags", {"flags": 2}, "ERR_ARGUMENT"),
+    ("a reason of rows that are there", {"segments": [piece(3, 1, reason=r.LOST)]}, "ERR_ARGUMENT"),
+    ("ABSENT as the reason of rows that are there", {"segments": [piece(3, 1, reason=r.ABSENT)]}, "ERR_ARGUMENT"),
+    ("a reason of one cell for whole rows", {"segments": [{"first": 3, "rows": 1, "reason": r.UNWRITTEN}]}, "ERR_ARGUMENT"),
+    ("an unknown reason", {"segments": [{"first": 3, "rows": 1, "reason": 11}]}, "ERR_ARGUMENT"),
+    ("a reserved field of a segment that is not 0", {"segments": [piece(3, 1, reserved=1)]}, "ERR_ARGUMENT"),
 ):
     topic.vector(f"arrays are refused: {name}", change, status, change.pop("flags", 0))(wrong)
 

@@ -90,7 +90,7 @@ for name, change in {
     "more slots than there may be": {"slots": 65},
     "no backend": {"backend": 0},
     "an unknown role": {"role": 3},
-    "an unknown flag": {"flags": 12},
+    "an unknown flag": {"flags": 36},
     "an unknown id space": {"id_space": 2},
     "a reserved field that is not 0": {"reserved": 1},
     "a layer map that does not ascend": {"layer_map": [1, 3, 3]},

@@ -1,6 +1,6 @@
 """Captures at random: an engine that prefills, decodes, drafts, preempts, forks and finishes, read at any time."""
 
-from model.capturer import COMPARE, COPY, DEVICE_POSITIONS, SHARE, SPECULATIVE, TAKE, Change
+from model.capturer import COMPARE, COPY, DEVICE_POSITIONS, MAY_LOSE, SHARE, SPECULATIVE, TAKE
 from model.routing import ALL, I32, I64, LANDED
 from script import Dice, Topic, routed
 
@@ -14,18 +14,18 @@ class Engine:
         layers = 1 + dice.below(10)
         k = 1 + dice.below(4)
         self.shape = {"layers": layers, "k": k, "experts": dice.pick([k + 1, 16, 256, 300]), "rows": 10, "slots": 1 + dice.below(4)}
-        self.c = v.capturer(flags=COMPARE * dice.below(2), **self.shape)
+        self.c = v.capturer(flags=COMPARE * dice.below(2) | MAY_LOSE * dice.below(2), **self.shape)
         self.requests = {}  # name -> (seed, next position)
         self.drafts = []  # (request, step, how many)
         self.routings = []
         self.steps = 0
 
-    def fault(self, position, layer):
-        """Ids that are missing, or None: a cell that is missing twice is so for the same reason."""
+    def fault(self):
+        """Ids that are missing, or None."""
         if self.dice.below(12) > 0:
             return None
         experts, k = self.shape["experts"], self.shape["k"]
-        if Dice(position * 64 + layer).below(2) and k > 1:
+        if self.dice.below(2) and k > 1:
             return [0] * k
         return [experts] + list(range(k - 1))
 
@@ -34,7 +34,7 @@ class Engine:
         named = self.v.world.named[self.c]
         rows = []
         for seed, position in tokens:
-            rows.append([self.fault(position, layer) or routed(named, seed, position, layer) for layer in range(self.shape["layers"])])
+            rows.append([self.fault() or routed(named, seed, position, layer) for layer in range(self.shape["layers"])])
         self.v.step_begin(capturer=self.c, rows=len(rows))
         self.v.record(self.c, rows)
         self.v.step_snapshot(capturer=self.c)
@@ -86,11 +86,9 @@ class Engine:
         length = self.v.world.named[request].length()
         self.requests[request] = (seed, max(following, length))
 
-    def drop_drafts(self, request):
-        """Settles all drafts of a request, so that nothing of them meets what follows."""
-        for draft in [draft for draft in self.drafts if draft[0] == request]:
-            self.v.request_accept(capturer=self.c, request=request, step=draft[1], count=0)
-            self.drafts.remove(draft)
+    def end(self, request):
+        del self.requests[request]
+        self.drafts = [draft for draft in self.drafts if draft[0] != request]
 
     def change(self):
         if not self.requests:
@@ -101,7 +99,6 @@ class Engine:
         match dice.below(5):
             case 0:
                 v.capturer_progress(capturer=c)
-                self.drop_drafts(request)
                 rows = dice.below(following + 1)
                 v.request_truncate(capturer=c, request=request, rows=rows)
                 self.requests[request] = (seed, min(following, rows))
@@ -110,16 +107,13 @@ class Engine:
                 self.requests[child] = (seed, following)
                 v.capturer_progress(capturer=c)
             case 2:
-                v.capturer_progress(capturer=c)
-                self.drop_drafts(request)
                 x = v.request_finish(capturer=c, request=request, rows=dice.pick([ALL, dice.below(following + 3)]))["routing"]
                 v.routing_wait(routing=x, timeout_ns=-1, expect=None)
                 self.look(x)
-                del self.requests[request]
+                self.end(request)
             case 3:
-                self.drop_drafts(request)
                 v.request_close(capturer=c, request=request)
-                del self.requests[request]
+                self.end(request)
             case 4 if self.routings:
                 routing = dice.pick(self.routings)
                 v.request_attach(capturer=c, request=request, routing=routing, rows=ALL)
@@ -144,8 +138,8 @@ class Engine:
             return
         v, dice = self.v, self.dice
         request = dice.pick(list(self.requests))
-        log = v.world.named[self.c].log
-        if dice.below(3) or not log or any(isinstance(entry, Change) for entry in log):  # what changed can be read after progress only
+        named = v.world.named[self.c]
+        if dice.below(3) or not named.log or not named.all_applied:  # what changed can be read after progress only
             v.capturer_progress(capturer=self.c)
         length = v.world.named[request].length()
         first = dice.below(length + 1)
@@ -188,7 +182,6 @@ class Engine:
                 self.divide()
         self.v.capturer_progress(capturer=self.c)
         for request in list(self.requests):
-            self.drop_drafts(request)
             x = self.v.request_finish(capturer=self.c, request=request, rows=ALL)["routing"]
             self.v.routing_wait(routing=x, timeout_ns=-1, expect=None)
             self.v.routing_view(routing=x)

@@ -2,6 +2,7 @@
 
 import struct
 
+from model import routing as r
 from model import serialized as form
 from model.routing import I32
 from model.serialized import TRUSTED
@@ -220,7 +221,11 @@ for name, offset, kind, value, in_info in (
     ("a run of more rows", RUN_TABLE, "Q", 3, False),
     ("runs whose rows wrap around", RUN_TABLE, "Q", 2**64 - 2, False),
     ("an unknown flag of a run", RUN_TABLE + 16, "I", 9, False),
-    ("a reserved field of a run", RUN_TABLE + 20, "I", 1, False),
+    ("a reason of rows that are there", RUN_TABLE + 20, "i", r.LOST, False),
+    ("a reason of one cell for whole rows", RUN_TABLE + 48 + 20, "i", r.UNWRITTEN, False),
+    ("ABSENT as a number other than 0", RUN_TABLE + 48 + 20, "i", r.ABSENT, False),
+    ("an unknown reason", RUN_TABLE + 48 + 20, "i", 11, False),
+    ("a reason below 0", RUN_TABLE + 48 + 20, "i", -5, False),
     ("an absent run with validity", RUN_TABLE + 48 + 16, "I", 2, False),
     ("an absent run with tags", RUN_TABLE + 48 + 16, "I", 4, False),
     ("a run with tags and a tag", RUN_TABLE + 24 + 8, "Q", 1, False),
@@ -265,10 +270,22 @@ def _(v):
 @topic.vector("what a missing cell's ids say beyond its reason does not matter")
 def _(v):
     data = good_bytes()
-    for value in (1, 3, 4, 0, 5, 299, 0xFFFF):
+    for value in (1, 3, 4, 0, 5, 10, 11, 299, 0xFFFF):
         x = v.routing_deserialize(data=patched(data, IDS + 20, "H", value), flags=0, expect="INCOMPLETE")["routing"]
         v.routing_coverage(routing=x, capacity=9, expect="INCOMPLETE")
         v.routing_serialize(routing=x)
+
+
+@topic.vector("rows that are not there are runs of one reason each, whether their memory says so or nothing does")
+def _(v):
+    def row(*cells):
+        return form.Row(cells)
+
+    rows = [row(r.LOST, r.LOST), row(r.LOST, r.LOST), row(r.TAKEN, r.TAKEN), None, row((0, 1), r.LOST), row(r.REFUSED, r.LOST), row(r.STALE, r.STALE)]
+    data = form.serialize(form.Routing([form.Layer(0, 8), form.Layer(5, 300, 1)], 2, 0, 3, rows))
+    again(v, v.routing_deserialize(data=data, flags=0, expect="INCOMPLETE")["routing"])
+    for run, reason in ((0, r.TAKEN), (0, 0), (2, r.EVICTED), (2, r.NOT_PUBLISHED)):
+        again(v, v.routing_deserialize(data=patched(data, RUN_TABLE + 24 * run + 20, "i", reason), flags=0, expect="INCOMPLETE")["routing"])
 
 
 @topic.vector("a run may be written where it is shorter than it could be, and is read all the same")
@@ -277,7 +294,7 @@ def _(v):
     rows = v.world.named[v.captured(c, count=4, tag=6)].rows
     routing = form.Routing(v.world.named[c].layers, 2, 0, 0, rows)
     ids = b"".join(bytes(cell) for row in rows for cell in row.cells)
-    runs = [(1, 6, 1), (2, 0, 5), (1, 6, 3)]
+    runs = [(1, 6, 1, 0), (2, 0, 5, 0), (1, 6, 3, 0)]
     head = form.header(routing, runs, 0)
     body = ids.ljust(64, b"\0") + struct.pack("<QQ", 6, 6).ljust(64, b"\0") + b"\7"
     x = v.routing_deserialize(data=form.header(routing, runs, len(head) + len(body)) + body, flags=0)["routing"]

@@ -1,5 +1,6 @@
 """Which rows of a step are whose, and where they go."""
 
+from model.capturer import MAY_LOSE
 from model.routing import I32, I64
 from script import Topic
 
@@ -181,7 +182,7 @@ def _(v):
 
 @topic.vector("a lost step leaves the upper bound of positions as length")
 def _(v):
-    c = v.capturer(slots=1)
+    c = v.capturer(slots=1, flags=MAY_LOSE)
     one, other = v.open(c, 2)
     v.step(c, (one, 1, 0, 1))
     v.forward(c, v.rows(c, 1, 0, 2))
@@ -189,4 +190,5 @@ def _(v):
     v.step_issue(capturer=c, spans=[device_span(other, 0, 6, 0, 2)], options=options, expect="LOST")
     v.land(c)
     v.expect_rows(c, other, rows=6, expect="NOT_CAPTURED")
+    v.coverage(c, other)
     v.extract(c, other, rows=7, expect="ERR_OUT_OF_RANGE")

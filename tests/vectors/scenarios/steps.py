@@ -1,5 +1,6 @@
 """Begin, write, snapshot, issue; slots, tickets, landing."""
 
+from model.capturer import MAY_LOSE
 from model.routing import I32
 from script import Topic
 
@@ -162,7 +163,7 @@ def _(v):
 
 
 def slots_run_out(v, slots):
-    c = v.capturer(slots=slots)
+    c = v.capturer(slots=slots, flags=MAY_LOSE)
     request = v.open(c)
     for position in range(slots):
         v.step(c, (request, 1, position, 1))
@@ -181,9 +182,25 @@ for slots in (1, 2, 4):
     topic.vector(f"of {slots + 1} steps with {slots} slots the last is lost, and its rows are missing", slots)(slots_run_out)
 
 
+def slots_are_freed(v, slots):
+    c = v.capturer(slots=slots)
+    request = v.open(c)
+    for position in range(3 * slots + 1):
+        v.step(c, (request, 1, position, 1), tag=position)
+    v.step_poll(capturer=c, step=2 * slots + 1)
+    v.step_poll(capturer=c, step=2 * slots + 2 if slots > 1 else 4, expect="PENDING")
+    v.land(c)
+    v.expect_rows(c, request)
+    v.capturer_stats(capturer=c)
+
+
+for slots in (1, 2, 4):
+    topic.vector(f"on the host nothing is lost: with {slots} slots a begin files the oldest step where none is free", slots)(slots_are_freed)
+
+
 @topic.vector("with the default slots four steps can be in flight")
 def _(v):
-    c = v.capturer(slots=0)
+    c = v.capturer(slots=0, flags=MAY_LOSE)
     request = v.open(c)
     for position in range(4):
         v.step(c, (request, 1, position, 1))
@@ -194,7 +211,7 @@ def _(v):
 
 @topic.vector("rows that were lost are filled by computing them again")
 def _(v):
-    c = v.capturer(slots=1)
+    c = v.capturer(slots=1, flags=MAY_LOSE)
     request = v.open(c)
     v.step(c, (request, 1, 0, 2), tag=1)
     v.step(c, (request, 1, 2, 2), tag=2, expect="LOST")
@@ -206,7 +223,7 @@ def _(v):
 
 @topic.vector("a slot is chosen when a forward begins, not when it is issued")
 def _(v):
-    c = v.capturer(slots=1)
+    c = v.capturer(slots=1, flags=MAY_LOSE)
     request = v.open(c)
     v.step(c, (request, 1, 0, 2))
     v.forward(c, v.rows(c, 1, 2, 2))
@@ -219,7 +236,7 @@ def _(v):
 
 @topic.vector("a lost step skips unknown requests too")
 def _(v):
-    c = v.capturer(slots=1)
+    c = v.capturer(slots=1, flags=MAY_LOSE)
     request, closed = v.open(c, 2)
     v.request_close(capturer=c, request=closed)
     v.step(c, (request, 1, 0, 1))

@@ -240,12 +240,18 @@ class Policy(_Constant):
 
 
 class Missing(_Open):
-    """Why a cell is missing: `reason` of a block of missing cells."""
+    """Why a cell is missing: `reason` of a block of missing cells, and of a segment without ids."""
 
     ABSENT = 1
     UNWRITTEN = 2
     OUT_OF_RANGE = 3
     DUPLICATE = 4
+    LOST = 5
+    REFUSED = 6
+    TAKEN = 7
+    EVICTED = 8
+    NOT_PUBLISHED = 9
+    STALE = 10
 
 
 class Extract(_Constant):

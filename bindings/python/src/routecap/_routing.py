@@ -146,12 +146,14 @@ class Segment(NamedTuple):
     """Position of the first row."""
     rows: int
     ids: NDArray[Any] | None
-    """[rows, layers, k]; None: all cells of these rows are missing."""
+    """[rows, layers, k]; None: all cells of these rows are missing, for `reason`."""
     validity: NDArray[np.uint8] | None
     """[rows, (layers + 7) // 8]: bit l % 8 of byte l // 8 is set if layer l is valid; None: all are."""
     tags: NDArray[np.uint64] | None
     """[rows] the tag of each row; None: `tag` is that of all."""
     tag: int
+    reason: int = 0
+    """Where ids is None: why these rows are not there, one of Missing; otherwise 0. Given as 0 it means ABSENT there."""
 
 
 class _View:
@@ -199,7 +201,7 @@ class _View:
             self._segments = raw.memory(self._table, self._stride * self.segment_count, 0, self._handle)
         return self._segment(*_segment.unpack_from(self._segments, index * self._stride))
 
-    def _segment(self, first: int, rows: int, ids: int, validity: int, tags: int, tag: int) -> Segment:
+    def _segment(self, first: int, rows: int, ids: int, validity: int, tags: int, tag: int, reason: int) -> Segment:
         return Segment(
             first,
             rows,
@@ -207,6 +209,7 @@ class _View:
             self._array(validity, (rows, self.validity_bytes), _UINT8) if validity else None,
             self._array(tags, (rows,), _UINT64) if tags else None,
             tag,
+            Missing(reason) if reason else 0,
         )
 
     @property
@@ -222,7 +225,7 @@ class _View:
         return self._array(self._layer_provenance, (self.layers,), _INT32)
 
 
-_segment = struct.Struct("@QQQQQQ")
+_segment = struct.Struct("@QQQQQQi4x")
 _UINT8, _INT32, _UINT32, _UINT64 = np.dtype(np.uint8), np.dtype(np.int32), np.dtype(np.uint32), np.dtype(np.uint64)
 
 
@@ -546,7 +549,7 @@ class Routing:
         for segment in _Segments(view):
             cells = reasons[segment.first - view.first :][: segment.rows]
             if segment.ids is None:
-                cells[:] = Missing.ABSENT
+                cells[:] = segment.reason
             elif segment.validity is not None:
                 valid = np.unpackbits(segment.validity, axis=1, count=view.layers, bitorder="little")
                 kept = segment.ids[:, :, 0]  # where a cell is not valid its first id says why
@@ -779,7 +782,7 @@ class Routing:
         table = np.zeros(len(segments), structs.segment_dtype)
         for entry, segment in zip(table, segments):
             try:
-                entry["first"], entry["rows"], entry["tag"] = segment.first, segment.rows, segment.tag
+                entry["first"], entry["rows"], entry["tag"], entry["reason"] = segment.first, segment.rows, segment.tag, segment.reason
             except OverflowError as reason:
                 raise error(Status.ERR_ARGUMENT, f"a number is out of range: {reason}") from None
             entry["ids"] = address(segment.ids, (segment.rows, layers, k), numpy_dtype(dtype), "ids")
@@ -813,7 +816,7 @@ class Routing:
         def out_of_band(array: NDArray[Any] | None) -> Any:
             return None if array is None else pickle.PickleBuffer(array.data.cast("B"))  # flat: some receivers take its length for its size
 
-        segments = [(s.first, s.rows, out_of_band(s.ids), out_of_band(s.validity), out_of_band(s.tags), s.tag) for s in _Segments(view)]
+        segments = [(s.first, s.rows, out_of_band(s.ids), out_of_band(s.validity), out_of_band(s.tags), s.tag, s.reason) for s in _Segments(view)]
         tables = view.layer_map.tobytes(), view.layer_experts.tobytes(), view.layer_provenance.tobytes()
         return _rebuild, (segments, view.layers, view.k, view.rows, view.first, view.dtype.str, view.id_space, *tables)
 
@@ -870,9 +873,15 @@ def _rebuild(
     return Routing.from_segments(
         [
             Segment(
-                start, count, array(ids, (count, layers, k), kind), array(validity, (count, width), np.uint8), array(tags, (count,), np.uint64), tag
+                start,
+                count,
+                array(ids, (count, layers, k), kind),
+                array(validity, (count, width), np.uint8),
+                array(tags, (count,), np.uint64),
+                tag,
+                reason,
             )
-            for start, count, ids, validity, tags, tag in segments
+            for start, count, ids, validity, tags, tag, reason in segments
         ],
         layers=layers,
         k=k,
