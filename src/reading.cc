@@ -239,26 +239,28 @@ bool Capturer::promise_again(Request &request, RowStore &store, const Range &ran
 
 // The rows that were taken are with whoever took them. Without memory nobody knows.
 void Capturer::note_taken(const Reading &reading) noexcept try {
-    std::vector<Range> taken;  // rows that were there, next to one another
-    const auto add = [&](uint64_t first, uint64_t rows) {
-        if (!taken.empty() && taken.back().end() == first)
-            taken.back().rows += rows;
-        else
-            taken.push_back({first, rows, 0});
+    std::vector<MissingNote> taken;  // rows that were there, and what their page said of others; one for rows next to one another
+    const auto add = [&](uint64_t first, uint64_t rows, int32_t reason) {
+        if (!taken.empty() && taken.back().end == first && taken.back().reason == reason)
+            taken.back().end += rows;
+        else if (reason != ROUTECAP_MISSING_ABSENT)
+            taken.push_back({first, first + rows, reason, nullptr});
     };
     for (const Segment &segment : reading.segments) {
         if (segment.complete) {
-            add(segment.first, segment.rows);
+            add(segment.first, segment.rows, ROUTECAP_MISSING_TAKEN);
             continue;
         }
-        for (uint64_t r = 0; r < segment.rows; r++)
-            if (config_.shape->row_reason(segment.ids(r), segment.validity(r)) == 0) add(segment.first + r, 1);
+        for (uint64_t r = 0; r < segment.rows; r++) {
+            const int32_t reason = config_.shape->row_reason(segment.ids(r), segment.validity(r));
+            add(segment.first + r, 1, reason == 0 ? ROUTECAP_MISSING_TAKEN : reason);
+        }
     }
     if (taken.empty()) return;
     const auto lock = lock_with({.nodes = taken.size()});
     Request *request = capture_->requests.find(reading.handle);
-    for (const Range &range : taken)
-        if (request != nullptr) request->note_missing(range.first, range.end(), ROUTECAP_MISSING_TAKEN, capture_->filing.nodes);
+    for (const MissingNote &note : taken)
+        if (request != nullptr) request->note_missing(note.first, note.end, note.reason, capture_->filing.nodes);
 } catch (const std::bad_alloc &) {
 }
 
