@@ -53,6 +53,7 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
     std::unique_ptr<Capturer> c(new Capturer(config));
     if (!c->disabled()) {
         if (int32_t s = make_backend(config, c->backend_); s < 0) return s;
+        if (config.checked) c->check_.emplace(*c->backend_, config.rows);
         c->recorded_.resize(config.shape->layers);
         for (Recorded &recorded : c->recorded_) recorded.rows.reserve(4);
         c->listed_.reserve(config.shape->layers);
@@ -112,6 +113,7 @@ int32_t Capturer::begin(uint32_t rows, routecap_stream stream) {
     if (status < 0) return status;
     begins_++;
     begun_ = !capturing;
+    if (check_) check_->begun(rows);
     return ROUTECAP_OK;
 }
 
@@ -119,8 +121,12 @@ int32_t Capturer::snapshot(routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
+    if (check_)
+        if (int32_t s = check_->before_snapshot(); s < 0) return s;
     begun_ = false;
-    return backend_->snapshot(stream);
+    if (int32_t s = backend_->snapshot(stream); s < 0) return s;
+    if (check_) check_->snapshot_taken();
+    return ROUTECAP_OK;
 }
 
 int32_t Capturer::enter_outside_capture(routecap_stream stream) {
@@ -133,6 +139,7 @@ int32_t Capturer::discard(routecap_stream stream) {
     if (owner())
         if (int32_t s = enter_outside_capture(stream); s < 0) return s;
     begun_ = false;
+    if (check_) check_->discarded();
     if (!owner()) return ROUTECAP_OK;
     std::lock_guard lock(capture_->mutex);
     Steps &steps = capture_->steps;

@@ -206,6 +206,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
                         routecap_step *step, routecap_stream stream) {
     if (!owner()) {
         begun_ = false;
+        if (check_) check_->issued();  // FORWARD
         for (size_t i = 0; status != nullptr && i < count; i++) status[i] = ROUTECAP_OK;
         return ROUTECAP_OK;
     }
@@ -227,6 +228,10 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
                 .slot = slot,
                 .lost = slot == kernels::kNoSlot && count > 0};
     if (int32_t s = check_spans(issue); s < 0) return s;
+    if (check_) {  // FORWARD: after the arguments, before anything changes
+        if (int32_t s = check_->check_memory({{o.positions, "options.positions"}}); s < 0) return s;
+        if (int32_t s = check_->before_issue(spans, span_size, count, o.snapshot); s < 0) return s;
+    }
     capture_->filing.make_room();
     if (slot != kernels::kNoSlot) {
         issue.step = &steps.step(slot);
@@ -261,9 +266,11 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         issue.step->positions_dtype = o.positions_dtype;
         backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions}, stream);
     }
-    const char *failure = to_file ? backend_->failure(slot) : nullptr;  // FORWARD: before it can be filed
+    const char *failure =
+        to_file ? backend_->failure(slot) : nullptr;  // FORWARD: before it can be filed
     if (failure != nullptr) report(ROUTECAP_LOST, "%s", failure);
     begun_ = false;
+    if (check_) check_->issued();  // FORWARD
 
     steps.issue(issue.lost);
     counters.steps_issued++;
