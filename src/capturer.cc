@@ -63,6 +63,7 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
     if (c->owner()) {
         c->capture_.emplace(config, *c->backend_);
         c->capture_->steps.name(0);
+        c->capture_->filing.set_check(c->check());
         if (int32_t s = c->capture_->filing.start(config.manual_progress); s < 0) return s;
     }
     capturer = std::move(c);
@@ -169,7 +170,9 @@ int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *con
     capture_->landing.wait(timeout_ns, [&] { return capture_->steps.landed(step); });
     const int32_t status = poll(step);
     if (conflicting != nullptr && status != ROUTECAP_PENDING) *conflicting = capture_->steps.conflicts(step);
-    return status;
+    const int32_t slip =
+        status == ROUTECAP_OK ? capture_->steps.slip(step) : ROUTECAP_OK;  // FORWARD
+    return slip < 0 ? ForwardCheck::report_found(step, slip) : status;
 }
 
 int32_t Capturer::progress() {

@@ -230,7 +230,12 @@ void Filing::file(int32_t slot) {
     counters_.cells_conflicting += contents.conflicts;
     counters_.rows_dropped += contents.dropped;
     counters_.steps_landed++;
-    steps_.filed(slot, contents.conflicts, backend_.failure(slot) != nullptr);
+    const bool lost = backend_.failure(slot) != nullptr;
+    const int32_t slip = check_ != nullptr && !lost
+                             ? ForwardCheck::slip_of(contents, step.rows_copied)
+                             : ROUTECAP_OK;
+    if (check_ != nullptr) check_->found(step.ticket, slip);
+    steps_.filed(slot, contents.conflicts, lost, slip);
 }
 
 RowSource Filing::source(uint8_t *slot, uint32_t row) const {

@@ -85,17 +85,19 @@ public:
         r.ticket.store(0, std::memory_order_release);
         r.lost.store(lost, std::memory_order_relaxed);
         r.conflicts.store(0, std::memory_order_relaxed);
+        r.slip.store(ROUTECAP_OK, std::memory_order_relaxed);
         r.ticket.store(ticket, std::memory_order_release);
         issued_.store(ticket, std::memory_order_release);
     }
 
     // A step was filed: steps are, in order of issue.
-    void filed(int32_t slot, uint64_t conflicts, bool lost = false) {
+    void filed(int32_t slot, uint64_t conflicts, bool lost = false, int32_t slip = ROUTECAP_OK) {
         const uint64_t ticket = step(slot).ticket;
         Result &r = result(ticket);
         if (r.ticket.load(std::memory_order_acquire) == ticket) {
             r.conflicts.store(conflicts, std::memory_order_relaxed);
             if (lost) r.lost.store(true, std::memory_order_relaxed);
+            r.slip.store(slip, std::memory_order_relaxed);
         }
         filed_.store(ticket, std::memory_order_release);
         in_slot_[static_cast<size_t>(slot)].store(0, std::memory_order_release);
@@ -117,6 +119,12 @@ public:
         const Result &r = result(ticket);
         return r.ticket.load(std::memory_order_acquire) == ticket ? r.conflicts.load(std::memory_order_relaxed) : 0;
     }
+    int32_t slip(uint64_t ticket) const {
+        const Result &r = result(ticket);
+        return r.ticket.load(std::memory_order_acquire) == ticket
+                   ? r.slip.load(std::memory_order_relaxed)
+                   : ROUTECAP_OK;
+    }
 
 private:
     static size_t first_spans(uint32_t sink_rows) { return sink_rows < 1024 ? sink_rows : 1024; }
@@ -124,6 +132,7 @@ private:
         std::atomic<uint64_t> ticket{0};
         std::atomic<uint64_t> conflicts{0};
         std::atomic<bool> lost{false};
+        std::atomic<int32_t> slip{ROUTECAP_OK};
     };
     Result &result(uint64_t ticket) { return results_[ticket % results_.size()]; }
     const Result &result(uint64_t ticket) const { return results_[ticket % results_.size()]; }
