@@ -58,7 +58,7 @@ public:
     // A number of its own for the capture that enter() found; 0: none.
     virtual uint64_t capture() const = 0;
     // Refuses an address that is no memory which the device can read.
-    virtual int32_t check_memory(const void *address, const char *name) const = 0;
+    virtual int32_t check_memory(const void *address, const char *name) = 0;
     virtual int32_t begin(uint32_t rows, routecap_stream stream) = 0;
     virtual int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) = 0;
     virtual int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) = 0;

@@ -123,11 +123,9 @@ int32_t Capturer::record(const routecap_source &s, std::span<const RecordedLayer
             return report(ROUTECAP_ERR_ARGUMENT, "the table of layer %u is %s with table_size %u", l.layer, l.table == nullptr ? "NULL" : "set",
                           s.table_size);
         if (int32_t status = check_layer(l.layer, source.to, capturing); status < 0) return status;
-        if (check_)
-            if (int32_t status = check_->check_memory({{l.ids, "ids"}, {l.table, "table"}});
-                status < 0)
-                return status;
     }
+    for (const RecordedLayer &l : check_ ? layers : std::span<const RecordedLayer>())
+        if (int32_t s = check_->check_memory({{l.ids, "ids"}, {l.table, "table"}}); s < 0) return s;
     if (int32_t status = check_forward(source.to); status < 0) return status;
     if (s.rows == 0 || layers.empty()) return ROUTECAP_OK;
     for (const RecordedLayer &l : layers) make_room(l.layer);

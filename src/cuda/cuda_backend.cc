@@ -64,7 +64,7 @@ public:
 
     int32_t enter(routecap_stream stream, bool &capturing) override;
     uint64_t capture() const override { return capturing_ ? capture_.id + 1 : 0; }
-    int32_t check_memory(const void *address, const char *name) const override;
+    int32_t check_memory(const void *address, const char *name) override;
     int32_t begin(uint32_t rows, routecap_stream stream) override;
     int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) override;
     int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) override;
@@ -335,15 +335,14 @@ int32_t CudaBackend::enter(routecap_stream stream, bool &capturing) {
 
 // The driver knows all memory that was allocated or registered with it, on whatever device: whether
 // that can be reached from this one depends on more than the address.
-int32_t CudaBackend::check_memory(const void *address, const char *name) const {
+int32_t CudaBackend::check_memory(const void *address, const char *name) {
     if (reads_pageable_) return ROUTECAP_OK;
     const Current current(context_);
     unsigned int type = 0;
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
     void *values[] = {&type};
-    const CUresult result =
-        driver_.PointerGetAttributes(1, attributes, values, reinterpret_cast<CUdeviceptr>(address));
-    if (result == CUDA_SUCCESS && type != 0) return ROUTECAP_OK;
+    ROUTECAP_TRY(PointerGetAttributes, 1, attributes, values, reinterpret_cast<CUdeviceptr>(address));
+    if (type != 0) return ROUTECAP_OK;
     return report(ROUTECAP_ERR_ARGUMENT, "%s is %p, which is no memory that device %d can read",
                   name, address, config_.device);
 }

@@ -52,7 +52,7 @@ public:
     }
 
     uint64_t capture() const override { return 0; }
-    int32_t check_memory(const void *, const char *) const override { return ROUTECAP_OK; }
+    int32_t check_memory(const void *, const char *) override { return ROUTECAP_OK; }
 
     int32_t begin(uint32_t rows, routecap_stream) override {
         sink_.seal();
