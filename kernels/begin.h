@@ -48,7 +48,8 @@ struct Begin {
         control->armed = rows;
         control->conflicts = 0;
         control->dropped = 0;
-        if (named.slot() != kNoSlot) *layout.header(layout.slot(slots, named.slot())) = {named.epoch(), 0, 0, 0, 0};
+        if (named.slot() != kNoSlot)
+            *layout.header(layout.slot(slots, named.slot())) = {named.epoch(), 1, 0, 0, 0, 0, 0};
     }
 
 private:

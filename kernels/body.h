@@ -53,9 +53,9 @@ constexpr int32_t kInvalidId = -1;
 
 constexpr int32_t kNoSlot = -1;
 
-// Which slot the next snapshot fills, as the host named it in stream order. Every naming has an epoch
-// of its own, so that work that was begun under another is recognised. The 56 bits of an epoch last
-// for two thousand years of a naming each microsecond.
+// Which slot the next snapshot fills, as the host named it in stream order. Every naming has an
+// epoch of its own, so that work that was begun under another is recognised. The 56 bits of an
+// epoch last for two thousand years of a naming each microsecond.
 struct Named {
     uint64_t word;
 

@@ -17,8 +17,10 @@ namespace routecap::kernels {
 
 struct alignas(64) SlotHeader {
     uint64_t epoch;      // of the naming under which all this was written
+    uint32_t begun;      // 1: there was a begin
     uint32_t snapshots;  // since the last begin of this naming
     uint32_t covered;    // rows that the snapshot holds; rows at or beyond are missing
+    uint32_t reserved;
     uint64_t conflicts;  // Control's, added up over the snapshots of this naming since its last begin
     uint64_t dropped;
 };

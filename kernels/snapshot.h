@@ -92,7 +92,7 @@ struct Snapshot {
         if (named.slot() != kNoSlot) {
             SlotHeader *header = layout.header(slot());
             SlotHeader now = *header;
-            if (now.epoch != named.epoch()) now = {named.epoch(), 0, 0, 0, 0};
+            if (now.epoch != named.epoch()) now = {named.epoch(), 0, 0, 0, 0, 0, 0};
             now.covered = now.snapshots++ == 0 ? live() : 0;
             now.conflicts += control->conflicts;
             now.dropped += control->dropped;

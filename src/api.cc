@@ -50,6 +50,16 @@ int32_t with(const routecap_capturer *capturer, Body body) noexcept {
     return guard([&] { return body(*unwrap(capturer)->object); });
 }
 
+// The same for the functions of the forward path, which one thread at a time may be in.
+template <class Body>
+int32_t on_forward_path(const routecap_capturer *capturer, Body body) noexcept {
+    return with(capturer, [&](Capturer &c) {
+        const ForwardCheck::Call call(c.check());
+        const int32_t status = call.status();
+        return status < 0 ? status : body(c);
+    });
+}
+
 routecap_routing *wrap(Routing *routing) { return reinterpret_cast<routecap_routing *>(routing); }
 Routing **unwrap(routecap_routing **routing) { return reinterpret_cast<Routing **>(routing); }
 const Routing *unwrap(const routecap_routing *routing) { return reinterpret_cast<const Routing *>(routing); }
@@ -157,20 +167,23 @@ int32_t routecap_capturer_progress(routecap_capturer *capturer) {
 // ---- Sink, layers, steps --------------------------------------------------------------------
 
 int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers, const routecap_sink *sink) {
-    return with(capturer, [&](Capturer &c) { return c.bind(first_layer, layers, sink); });
+    return on_forward_path(capturer,
+                           [&](Capturer &c) { return c.bind(first_layer, layers, sink); });
 }
 
 int32_t routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routecap_sink *sink) {
-    return with(capturer, [&](Capturer &c) { return c.sink_layer(layer, sink); });
+    return on_forward_path(capturer, [&](Capturer &c) { return c.sink_layer(layer, sink); });
 }
 
 int32_t routecap_layer_record(routecap_capturer *capturer, uint32_t layer, const routecap_source *source, routecap_stream stream) {
-    return with(capturer, [&](Capturer &c) { return c.record(layer, source, stream); });
+    return on_forward_path(capturer, [&](Capturer &c) { return c.record(layer, source, stream); });
 }
 
 int32_t routecap_layers_record(routecap_capturer *capturer, const routecap_source *source, const routecap_layer_source *layers, size_t layer_size,
                                size_t count, routecap_stream stream) {
-    return with(capturer, [&](Capturer &c) { return c.record_layers(source, layers, layer_size, count, stream); });
+    return on_forward_path(capturer, [&](Capturer &c) {
+        return c.record_layers(source, layers, layer_size, count, stream);
+    });
 }
 
 int32_t routecap_router_init(routecap_router *router, size_t struct_size, int32_t method) {
@@ -181,11 +194,13 @@ int32_t routecap_router_init(routecap_router *router, size_t struct_size, int32_
 
 int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap_router *router, const routecap_logits *logits,
                              routecap_stream stream) {
-    return with(capturer, [&](Capturer &c) { return c.route(layer, router, logits, stream); });
+    return on_forward_path(capturer,
+                           [&](Capturer &c) { return c.route(layer, router, logits, stream); });
 }
 
 int32_t routecap_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, routecap_stream stream) {
-    return with(capturer, [&](Capturer &c) { return c.read_received(layer, received, stream); });
+    return on_forward_path(capturer,
+                           [&](Capturer &c) { return c.read_received(layer, received, stream); });
 }
 
 int32_t routecap_received_merge(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged) {
@@ -194,25 +209,28 @@ int32_t routecap_received_merge(const int32_t *const *executed, size_t count, si
 
 int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count,
                                 routecap_stream stream) {
-    return with(capturer, [&](Capturer &c) { return c.probe(rows, layers, layer_size, count, stream); });
+    return on_forward_path(
+        capturer, [&](Capturer &c) { return c.probe(rows, layers, layer_size, count, stream); });
 }
 
 int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t rows, routecap_stream stream) {
-    return with(capturer, [&](Capturer &c) { return c.begin(rows, stream); });
+    return on_forward_path(capturer, [&](Capturer &c) { return c.begin(rows, stream); });
 }
 
 int32_t routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stream) {
-    return with(capturer, [&](Capturer &c) { return c.snapshot(stream); });
+    return on_forward_path(capturer, [&](Capturer &c) { return c.snapshot(stream); });
 }
 
 int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans, size_t span_size, size_t count,
                             const routecap_issue_options *options, int32_t *status, routecap_step *step, routecap_stream stream) {
     if (step != nullptr) *step = 0;
-    return with(capturer, [&](Capturer &c) { return c.issue(spans, span_size, count, options, status, step, stream); });
+    return on_forward_path(capturer, [&](Capturer &c) {
+        return c.issue(spans, span_size, count, options, status, step, stream);
+    });
 }
 
 int32_t routecap_step_discard(routecap_capturer *capturer, routecap_stream stream) {
-    return with(capturer, [&](Capturer &c) { return c.discard(stream); });
+    return on_forward_path(capturer, [&](Capturer &c) { return c.discard(stream); });
 }
 
 int32_t routecap_step_poll(routecap_capturer *capturer, routecap_step step) {

@@ -1,7 +1,9 @@
-// What differs between the host and a device: the sink's memory, the work of begin, record and snapshot, and the copy to host memory.
+// What differs between the host and a device: the sink's memory, the work of begin, record and
+// snapshot, and the copy to host memory.
 //
-// A capturer drives its backend; after the copy everything is shared. Calls with a stream come from one thread at a time, landed, contents
-// and failure from whoever files, at the same time and without a lock.
+// A capturer drives its backend; after the copy everything is shared. Calls with a stream come from
+// one thread at a time, landed, contents and failure from whoever files, at the same time and
+// without a lock.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +27,14 @@ struct DevicePositions {
     size_t bytes() const { return size_t{rows} * (dtype == ROUTECAP_DTYPE_I32 ? 4 : 8); }
 };
 
-// A step's rows in host memory.
+// A step's rows in host memory, and what its slot tells of the forward that filled it.
 struct SlotContents {
     uint8_t *slot;
-    uint32_t covered;
-    uint64_t conflicts;
-    uint64_t dropped;
-    int32_t slip = 0;            // in checked mode: the status of a slip that the device saw, or 0
+    uint32_t covered = 0;
+    uint64_t conflicts = 0;
+    uint64_t dropped = 0;
+    bool begun = false;
+    uint32_t snapshots = 0;
 };
 
 // What record is given of one layer: its ids and, if there are tables, its table.
@@ -52,6 +55,10 @@ public:
 
     // The forward path, in stream order. Before each call below, enter() says whether the stream can be used, and whether it is being captured.
     virtual int32_t enter(routecap_stream stream, bool &capturing) = 0;
+    // A number of its own for the capture that enter() found; 0: none.
+    virtual uint64_t capture() const = 0;
+    // Refuses an address that is no memory which the device can read.
+    virtual int32_t check_memory(const void *address, const char *name) = 0;
     virtual int32_t begin(uint32_t rows, routecap_stream stream) = 0;
     virtual int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) = 0;
     virtual int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) = 0;
@@ -60,23 +67,28 @@ public:
     virtual int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream stream) = 0;
     virtual int32_t snapshot(routecap_stream stream) = 0;
 
-    // Not while capturing. What fails here costs the step its rows, and failure() of its slot says what it was.
-    // Makes `slot`, or none (kNoSlot), the one that the next snapshot fills; disarms what was begun. Where that fails, rows that are begun
-    // before the next naming are lost; an eager begin names the slot once more.
+    // Not while capturing. What fails here costs the step its rows, and failure() of its slot says
+    // what it was. Makes `slot`, or none (kNoSlot), the one that the next snapshot fills; disarms
+    // what was begun. Where that fails, rows that are begun before the next naming are lost; an
+    // eager begin names the slot once more.
     virtual void name_slot(int32_t slot, routecap_stream stream) = 0;
-    // Called before whoever files can see the step in `slot`: it has not landed until copy() has returned.
+    // Called before whoever files can see the step in `slot`: it has not landed until copy() has
+    // returned.
     virtual void expect(int32_t slot) = 0;
-    // Brings the first `rows` rows of a slot, and positions behind them, to the host. After the next slot was named.
+    // Brings the first `rows` rows of a slot, and positions behind them, to the host. After the
+    // next slot was named.
     virtual void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) = 0;
 
     // For probes, on the forward path. Waits for the stream and says how many rows are begun; then the first `rows` rows of a layer, dense.
     virtual int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) = 0;
     virtual int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) = 0;
 
-    // Filing, by one thread at a time. Whether a slot's copy has arrived or failed; asked again and again until it has.
+    // Filing, by one thread at a time. Whether a slot's copy has arrived or failed; asked again and
+    // again until it has.
     virtual bool landed(int32_t slot) = 0;
-    // Of a slot that has landed: its rows, none of which are covered if they were lost; and which call of the driver lost them, in one line
-    // that stays until the slot is named again, or nullptr. The thread that made the copy may ask that too.
+    // Of a slot that has landed: its rows, none of which are covered if they were lost; and which
+    // call of the driver lost them, in one line that stays until the slot is named again, or
+    // nullptr. The thread that made the copy may ask that too.
     virtual SlotContents contents(int32_t slot) = 0;
     virtual const char *failure(int32_t slot) const = 0;
 };
@@ -96,8 +108,13 @@ struct DeviceMemory {
 // What a slot holds of the step that was named with this epoch.
 inline SlotContents read_slot(const kernels::SlotLayout &layout, uint8_t *slot, uint64_t epoch) {
     const kernels::SlotHeader &header = *layout.header(slot);
-    if (header.epoch != epoch) return {slot, 0, 0, 0};
-    return {slot, header.covered, header.conflicts, header.dropped};
+    if (header.epoch != epoch) return {slot};
+    return {.slot = slot,
+            .covered = header.covered,
+            .conflicts = header.conflicts,
+            .dropped = header.dropped,
+            .begun = header.begun != 0,
+            .snapshots = header.snapshots};
 }
 
 }  // namespace routecap

@@ -41,6 +41,7 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
     std::unique_ptr<Capturer> c(new Capturer(config));
     if (!c->disabled()) {
         if (int32_t s = make_backend(config, c->backend_); s < 0) return s;
+        if (config.checked) c->check_.emplace(*c->backend_, config.rows);
         c->recorded_.resize(config.shape->layers);
         for (Recorded &recorded : c->recorded_) recorded.rows.reserve(4);
         c->listed_.reserve(config.shape->layers);
@@ -52,6 +53,7 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
     if (c->owner()) {
         c->capture_.emplace(config, *c->backend_);
         c->capture_->steps.name(0);
+        c->capture_->filing.set_check(c->check());
         if (int32_t s = c->capture_->filing.start(config.manual_progress); s < 0) return s;
     }
     capturer = std::move(c);
@@ -136,6 +138,7 @@ int32_t Capturer::begin(uint32_t rows, routecap_stream stream) {
     if (status < 0) return status;
     begins_++;
     begun_ = !capturing;
+    if (check_) check_->begun(rows);
     return ROUTECAP_OK;
 }
 
@@ -143,8 +146,12 @@ int32_t Capturer::snapshot(routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
+    if (check_)
+        if (int32_t s = check_->before_snapshot(); s < 0) return s;
     begun_ = false;
-    return backend_->snapshot(stream);
+    if (int32_t s = backend_->snapshot(stream); s < 0) return s;
+    if (check_) check_->snapshot_taken();
+    return ROUTECAP_OK;
 }
 
 int32_t Capturer::enter_outside_capture(routecap_stream stream) {
@@ -157,6 +164,7 @@ int32_t Capturer::discard(routecap_stream stream) {
     if (owner())
         if (int32_t s = enter_outside_capture(stream); s < 0) return s;
     begun_ = false;
+    if (check_) check_->discarded();
     if (!owner()) return ROUTECAP_OK;
     Steps &steps = capture_->steps;
     if (steps.named() == kernels::kNoSlot) steps.name(steps.free_slot());
@@ -186,7 +194,8 @@ int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *con
     const int32_t status = poll(step);
     if (conflicting != nullptr && status != ROUTECAP_PENDING)
         *conflicting = capture_->steps.with_result(step, [](const StepResult &r) { return r.conflicts; });
-    return status;
+    const int32_t slip = status == ROUTECAP_OK ? capture_->steps.with_result(step, [](const StepResult &r) { return r.slip; }) : ROUTECAP_OK;
+    return slip < 0 ? ForwardCheck::report_found(step, slip) : status;
 }
 
 int32_t Capturer::progress() {

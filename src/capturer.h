@@ -11,6 +11,7 @@
 #include "counters.h"
 #include "coverage.h"
 #include "filing.h"
+#include "forward_check.h"
 #include "landing.h"
 #include "mutex.h"
 #include "pages.h"
@@ -37,6 +38,9 @@ public:
     int32_t stats(routecap_stats *stats) const;
     int32_t layer_stats(routecap_layer_stats *stats, size_t stat_size, size_t count) const;
     int32_t progress();
+
+    // For each call of the forward path, whose thread it checks in checked mode.
+    ForwardCheck *check() { return check_ ? &*check_ : nullptr; }
 
     // The forward path (capturer.cc, issue.cc): one thread at a time.
     int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink *sink);
@@ -119,6 +123,7 @@ private:
 
     // taps.cc
     int32_t check_placement(const kernels::Placement &to) const;
+    int32_t check_forward(const kernels::Placement &to) const;
     int32_t check_layer(uint32_t layer, const kernels::Placement &to, bool capturing) const;
     bool known(const kernels::Placement &to, bool capturing) const;
     void make_room(uint32_t layer);
@@ -166,6 +171,7 @@ private:
     int32_t read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, Routing **routing);
     const Config config_;
     std::unique_ptr<Backend> backend_;  // null if disabled
+    std::optional<ForwardCheck> check_;  // in checked mode
     std::optional<Capture> capture_;    // an owner's
 
     // The step being recorded, as far as the host knows it.

@@ -321,7 +321,9 @@ void Filing::file(int32_t slot) {
     counters_.rows_dropped += contents.dropped;
     if (failure != nullptr) counters_.steps_lost++;
     counters_.steps_landed++;
-    steps_.filed(slot, contents.conflicts, failure, contents.slip);
+    const int32_t slip = check_ != nullptr && failure == nullptr ? ForwardCheck::slip_of(contents, step.rows_copied) : ROUTECAP_OK;
+    if (check_ != nullptr) check_->found(step.ticket, slip);
+    steps_.filed(slot, contents.conflicts, failure, slip);
 }
 
 RowSource Filing::source(uint8_t *slot, uint32_t row) const {

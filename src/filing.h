@@ -16,6 +16,7 @@
 #include "backend.h"
 #include "bell.h"
 #include "counters.h"
+#include "forward_check.h"
 #include "landing.h"
 #include "mutex.h"
 #include "nodes.h"
@@ -96,6 +97,8 @@ public:
     Filing(QuickMutex &mutex, ContextPtr context, Backend &backend, Steps &steps, Counters &counters);
 
     // Starts the worker thread, or lets whoever waits do its work.
+    // FORWARD: in checked mode, before start().
+    void set_check(ForwardCheck *check) { check_ = check; }
     int32_t start(bool manual);
     // Files everything that was issued, then stops. No call may follow.
     void stop();
@@ -138,6 +141,7 @@ private:
     QuickMutex &mutex_;
     const ContextPtr context_;
     const Shape *const shape_;
+    ForwardCheck *check_ = nullptr;
     Backend &backend_;
     Steps &steps_;
     Counters &counters_;

@@ -299,6 +299,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
                         routecap_step *step, routecap_stream stream) {
     if (!owner()) {
         begun_ = false;
+        if (check_) check_->issued();  // FORWARD
         for (size_t i = 0; status != nullptr && i < count; i++) status[i] = ROUTECAP_OK;
         return ROUTECAP_OK;
     }
@@ -337,10 +338,15 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     }
 
     std::unique_lock lock(capture_->mutex);
-    if (o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
+    if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {  // after the arguments, before anything changes
         if (int32_t s = check_spans(issue); s < 0) return s;
         lock.unlock();
-        if (int32_t s = backend_->snapshot(stream); s < 0) return s;
+        if (check_) {
+            if (int32_t s = check_->check_memory({{o.positions, "options.positions"}}); s < 0) return s;
+            if (int32_t s = check_->before_issue(spans, span_size, count, o.snapshot); s < 0) return s;
+        }
+        if (o.snapshot == ROUTECAP_SNAPSHOT_MAKE)
+            if (int32_t s = backend_->snapshot(stream); s < 0) return s;
         lock.lock();
     }
     for (bool reclaimed = false;; reclaimed = true) {
@@ -398,6 +404,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     first_tag_ = issue.first_tag;
     last_tag_ = o.tag;
     begun_ = false;
+    if (check_) check_->issued();
     if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
     backend_->name_slot(steps.named(), stream);
     if (to_file) {

@@ -30,6 +30,17 @@ int32_t Capturer::check_layer(uint32_t layer, const kernels::Placement &to, bool
     return ROUTECAP_OK;
 }
 
+// In checked mode: that a step was begun with these rows, and that the device can read where they
+// go.
+int32_t Capturer::check_forward(const kernels::Placement &to) const {
+    if (!check_) return ROUTECAP_OK;
+    if (int32_t s = check_->check_memory(
+            {{to.live_rows, "live_rows"}, {to.row_base, "row_base"}, {to.row_index, "row_index"}});
+        s < 0)
+        return s;
+    return check_->before_write(to);
+}
+
 // Whether the host knows which rows of which step are written.
 bool Capturer::known(const kernels::Placement &to, bool capturing) const {
     return begun_ && !capturing && to.row_index == nullptr && to.live_rows == nullptr && to.row_base == nullptr;
@@ -113,6 +124,9 @@ int32_t Capturer::record(const routecap_source &s, std::span<const RecordedLayer
                           s.table_size);
         if (int32_t status = check_layer(l.layer, source.to, capturing); status < 0) return status;
     }
+    for (const RecordedLayer &l : check_ ? layers : std::span<const RecordedLayer>())
+        if (int32_t s = check_->check_memory({{l.ids, "ids"}, {l.table, "table"}}); s < 0) return s;
+    if (int32_t status = check_forward(source.to); status < 0) return status;
     if (s.rows == 0 || layers.empty()) return ROUTECAP_OK;
     for (const RecordedLayer &l : layers) make_room(l.layer);
     if (int32_t status = backend_->record(source, layers, (s.flags & ROUTECAP_SOURCE_OVERLAP) != 0, stream); status < 0) return status;
@@ -159,6 +173,15 @@ int32_t Capturer::route(uint32_t layer, const routecap_router *router, const rou
                                .weights_stride = l.weights_stride != 0 ? l.weights_stride : shape.k};
     if (int32_t status = check_placement(from.to); status < 0) return status;
     if (int32_t status = check_layer(layer, from.to, capturing); status < 0) return status;
+    if (check_)
+        if (int32_t status = check_->check_memory({{l.logits, "logits.logits"},
+                                                   {l.tokens, "logits.tokens"},
+                                                   {l.weights, "logits.weights"},
+                                                   {r.bias, "router.bias"},
+                                                   {r.hash_table, "router.hash_table"}});
+            status < 0)
+            return status;
+    if (int32_t status = check_forward(from.to); status < 0) return status;
     if (l.rows == 0) return ROUTECAP_OK;
     make_room(layer);
     if (int32_t status = backend_->route(layer, checked, from, stream); status < 0) return status;
@@ -180,6 +203,16 @@ int32_t Capturer::read_received(uint32_t layer, const routecap_received *receive
     if (r.k == 0) r.k = shape.k;
     if (r.expert_alignment == 0) r.expert_alignment = 1;
     if (int32_t s = check_received(r); s < 0) return s;
+    if (check_)
+        if (int32_t s = check_->check_memory({{r.live_rows, "received.live_rows"},
+                                              {r.metadata, "received.metadata"},
+                                              {r.ids, "received.ids"},
+                                              {r.expert_ends, "received.expert_ends"},
+                                              {r.global_ids, "received.global_ids"},
+                                              {r.executed, "received.executed"},
+                                              {r.ignored, "received.ignored"}});
+            s < 0)
+            return s;
     return with_received(r, [&](const auto &body) { return backend_->read_dispatch(body, stream); });
 }
 

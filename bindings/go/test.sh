@@ -18,6 +18,7 @@ fake=${ROUTECAP_FAKE_CUDA:-$(find "$build" -path '*/fake/libcuda.so.1' -printf '
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)")
 LD_LIBRARY_PATH=$libraries${fake:+:$fake}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export PKG_CONFIG_PATH LD_LIBRARY_PATH FAKE_CUDA_ABORT=1
+export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 [ -z "$fake" ] || export ROUTECAP_REQUIRE_CUDA=1
 passed=0 failed=0 skipped=0
 
@@ -101,7 +102,7 @@ run "the benchmark runs" "$work/bench_go"
 run "outside of the project" outside
 # What a machine with a GPU and without Go runs: this program and libroutecap.so.1.
 run "the tests on CUDA as a program" go test -c -o "$work/cuda.test" ./internal/cudatest
-run_tests "tests on CUDA as a program" env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" ${fake:+ROUTECAP_REQUIRE_CUDA=1} "$work/cuda.test" -test.v
+run_tests "tests on CUDA as a program" env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" ROUTECAP_CHECKED=1 ${fake:+ROUTECAP_REQUIRE_CUDA=1} "$work/cuda.test" -test.v
 
 say "$passed checks passed, $failed failed${skipped:+, $skipped skipped}"
 [ $failed = 0 ]

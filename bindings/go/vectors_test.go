@@ -28,6 +28,7 @@ import (
 // get_api for another version, reserved fields that are not 0.
 
 func TestTheConformanceVectors(t *testing.T) {
+	t.Setenv("ROUTECAP_CHECKED", "0") // the vectors say what becomes of slips that are forgiven
 	folder := os.Getenv("ROUTECAP_VECTORS")
 	if folder == "" {
 		folder = "../../tests/vectors"

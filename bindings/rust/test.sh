@@ -17,6 +17,7 @@ ls /usr/lib/llvm-*/lib/libclang*.so* > /dev/null 2>&1 || need /no/libclang=libcl
 PKG_CONFIG_PATH=$(dirname "$(find "$installed" -name routecap.pc)")
 LD_LIBRARY_PATH=$(dirname "$(find "$installed" -name libroutecap.so.1)")
 export PKG_CONFIG_PATH LD_LIBRARY_PATH
+export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 unset CARGO_TARGET_DIR # .cargo/config.toml has it
 cd "$rust" || exit 1
 

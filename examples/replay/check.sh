@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of replay, and the measurement with the model of examples/model on the CPU. usage: check.sh [PREFIX]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
+export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
 use_library "$@"
 install_package

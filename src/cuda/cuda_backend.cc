@@ -63,6 +63,8 @@ public:
     routecap_sink give_out(uint32_t layer) override { return sink_->give_out(layer); }
 
     int32_t enter(routecap_stream stream, bool &capturing) override;
+    uint64_t capture() const override { return capturing_ ? capture_.id + 1 : 0; }
+    int32_t check_memory(const void *address, const char *name) override;
     int32_t begin(uint32_t rows, routecap_stream stream) override;
     int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) override;
     int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) override;
@@ -72,7 +74,9 @@ public:
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
     void name_slot(int32_t slot, routecap_stream stream) override { name(slot, stream); }
-    void expect(int32_t slot) override { in(slot).state.store(State::kExpected, std::memory_order_relaxed); }
+    void expect(int32_t slot) override {
+        in(slot).state.store(State::kExpected, std::memory_order_relaxed);
+    }
     void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) override;
 
     bool landed(int32_t slot) override;
@@ -143,7 +147,9 @@ private:
     CUdevice device_ = 0;
     CUcontext context_ = nullptr;
     uint32_t most_blocks_ = 0;
-    bool overlaps_ = false;  // the device has programmatic dependent launch, and its kernels know of it
+    bool reads_pageable_ = false;  // its kernels may be given any address of the process
+    // The device has programmatic dependent launch, and its kernels know of it.
+    bool overlaps_ = false;
     Arena *arena_ = nullptr;
     uint8_t *staging_ = nullptr;  // the slots in page-locked host memory
     CUstream side_ = nullptr;
@@ -154,11 +160,12 @@ private:
     uint32_t looks_ = 0;  // at slots that had not landed
 
     // The forward path's own.
-    uint64_t epoch_ = 0;   // of the last naming
-    uint32_t upper_ = 0;   // half of the device's word that names a slot
+    uint64_t epoch_ = 0;                 // of the last naming
+    uint32_t upper_ = 0;                 // half of the device's word that names a slot
     int32_t naming_ = kernels::kNoSlot;  // the slot that was named last, or was to be
-    Failure unnamed_;                    // of that naming: the device goes on with an older name, or nothing can wait for the new one
-    CUevent named_ = nullptr;            // after the last naming, on the stream of the last step
+    Failure unnamed_;  // of that naming: the device goes on with an older name, or nothing can wait
+                       // for the new one
+    CUevent named_ = nullptr;  // after the last naming, on the stream of the last step
     bool named_recorded_ = false;
     CUstream last_stream_ = nullptr;
     bool any_step_ = false;
@@ -170,8 +177,9 @@ private:
     } capture_, retained_, leaf_capture_;
     bool capturing_ = false;
     Capture here() const { return capturing_ ? capture_ : Capture{}; }
-    // To choose the size of a snapshot's launch: the largest begin, of those captured and all others; and the last one, if it is known to be that which
-    // the snapshot will find: in the same capture or, outside, with no slot named since.
+    // To choose the size of a snapshot's launch: the largest begin, of those captured and all
+    // others; and the last one, if it is known to be that which the snapshot will find: in the same
+    // capture or, outside, with no slot named since.
     uint32_t largest_begin_ = 0;
     struct Begun {
         uint32_t rows;
@@ -194,7 +202,9 @@ int32_t CudaBackend::fail(CUresult result, const char *call) {
 }
 
 int32_t CudaBackend::alive() const {
-    return lost_.load(std::memory_order_acquire) ? report(ROUTECAP_ERR_DEVICE_LOST, "%s", loss_.text()) : ROUTECAP_OK;
+    return lost_.load(std::memory_order_acquire)
+               ? report(ROUTECAP_ERR_DEVICE_LOST, "%s", loss_.text())
+               : ROUTECAP_OK;
 }
 
 int32_t CudaBackend::create() {
@@ -208,6 +218,11 @@ int32_t CudaBackend::create() {
     most_blocks_ = static_cast<uint32_t>(multiprocessors) * 8;
     int capability = 0;
     ROUTECAP_TRY(DeviceGetAttribute, &capability, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
+    int pageable = 0;
+    if (config_.checked)
+        ROUTECAP_TRY(DeviceGetAttribute, &pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                     device_);
+    reads_pageable_ = pageable != 0;
     overlaps_ = capability >= 9 && ROUTECAP_PTX_ARCH >= 90;  // or that device may run a record that does not wait
     if (const CUresult r = Arena::create(device_, context_, plan_.bytes, &arena_); r != CUDA_SUCCESS) return fail(r, "cuMemAlloc");
     ROUTECAP_TRY(StreamCreate, &side_, CU_STREAM_NON_BLOCKING);
@@ -224,12 +239,16 @@ int32_t CudaBackend::create() {
     ROUTECAP_TRY(MemsetD8Async, arena_->at(0), 0, plan_.bytes, side_);
     if (plan_.sink_bytes > 0) ROUTECAP_TRY(MemsetD8Async, arena_->at(plan_.sink), kernels::kPoisonByte, plan_.sink_bytes, side_);
     kernels::Control words{};
-    words.named = {slot_count_ > 0 ? 0 : kernels::kNoSlot, ++epoch_};
-    upper_ = static_cast<uint32_t>(words.named.word >> 32);
-    if (slot_count_ > 0) slots_[0].epoch = epoch_;
+    words.named = {kernels::kNoSlot, epoch_};
     ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
     if (int32_t s = upload_table(); s < 0) return s;
-    return warm_up();
+    if (int32_t s = warm_up(); s < 0) return s;
+    // The first slot is named now: what has warmed up begun nothing there.
+    if (slot_count_ > 0) words.named = {0, in(0).epoch = ++epoch_};
+    upper_ = static_cast<uint32_t>(words.named.word >> 32);
+    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
+    ROUTECAP_TRY(StreamSynchronize, side_);
+    return ROUTECAP_OK;
 }
 
 // Has every kernel that will be used loaded now and not within somebody's capture.
@@ -254,9 +273,7 @@ int32_t CudaBackend::warm_up() {
     if (status < 0) return status;
     if (int32_t s = launch(kernels::Received{}, 0, side_); s < 0) return s;
     if (int32_t s = launch(kernels::ReceivedExpanded{}, 0, side_); s < 0) return s;
-    if (int32_t s = with_snapshot([&](const auto &body) { return launch(body, 0, side_); }); s < 0) return s;
-    ROUTECAP_TRY(StreamSynchronize, side_);
-    return ROUTECAP_OK;
+    return with_snapshot([&](const auto &body) { return launch(body, 0, side_); });
 }
 
 CudaBackend::~CudaBackend() {
@@ -314,6 +331,20 @@ int32_t CudaBackend::enter(routecap_stream stream, bool &capturing) {
     if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return report(ROUTECAP_ERR_CAPTURING, "the capture of this stream was invalidated before");
     capturing = capturing_ = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return ROUTECAP_OK;
+}
+
+// The driver knows all memory that was allocated or registered with it, on whatever device: whether
+// that can be reached from this one depends on more than the address.
+int32_t CudaBackend::check_memory(const void *address, const char *name) {
+    if (reads_pageable_) return ROUTECAP_OK;
+    const Current current(context_);
+    unsigned int type = 0;
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+    void *values[] = {&type};
+    ROUTECAP_TRY(PointerGetAttributes, 1, attributes, values, reinterpret_cast<CUdeviceptr>(address));
+    if (type != 0) return ROUTECAP_OK;
+    return report(ROUTECAP_ERR_ARGUMENT, "%s is %p, which is no memory that device %d can read",
+                  name, address, config_.device);
 }
 
 uint32_t CudaBackend::blocks(uint64_t items, uint32_t layers) const {
@@ -473,19 +504,22 @@ int32_t CudaBackend::follow(CUstream stream) {
     return ROUTECAP_OK;
 }
 
-// A fill of four bytes is the cheapest operation of a stream that comes after the work before it: 1.5 us on an H200, where a write of eight takes
-// 2.2. So the upper half is written only where it changes, every 2^24 namings, and first.
+// A fill of four bytes is the cheapest operation of a stream that comes after the work before
+// it: 1.5 us on an H200, where a write of eight takes 2.2. So the upper half is written only where
+// it changes, every 2^24 namings, and first.
 int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
     const kernels::Named named{slot, ++epoch_};
     if (slot != kernels::kNoSlot) in(slot).epoch = named.epoch();
     const CUdeviceptr word = arena_->at(plan_.control + offsetof(kernels::Control, named));
-    const auto lower = static_cast<uint32_t>(named.word), upper = static_cast<uint32_t>(named.word >> 32);
+    const auto lower = static_cast<uint32_t>(named.word),
+               upper = static_cast<uint32_t>(named.word >> 32);
     if (upper != upper_) {
         ROUTECAP_TRY(MemsetD32Async, word + 4, upper, 1, stream);
         upper_ = upper;
-        epoch_ |= 0xffffff;  // should the next line fail: with the old lower half it is a name that is never given
+        epoch_ |= 0xffffff;  // should the next line fail: with the old lower half it is a name that
+                             // is never given
     }
     ROUTECAP_TRY(MemsetD32Async, word, lower, 1, stream);
     epoch_ = named.epoch();
@@ -521,7 +555,8 @@ int32_t CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions
     const uint8_t *first = plan_.layout.validity(device, rows - 1);
     ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
     ROUTECAP_TRY(MemcpyDtoHAsync, host + (first - device), address(first), static_cast<size_t>(end - first), side_);
-    ROUTECAP_TRY(StreamWriteValue64, side_, arrival(slot), in(slot).epoch, CU_STREAM_WRITE_VALUE_DEFAULT);
+    ROUTECAP_TRY(StreamWriteValue64, side_, arrival(slot), in(slot).epoch,
+                 CU_STREAM_WRITE_VALUE_DEFAULT);
     return ROUTECAP_OK;
 }
 
@@ -565,7 +600,8 @@ int32_t CudaBackend::read_layer(uint32_t layer, uint32_t rows, void *ids) {
 
 bool CudaBackend::landed(int32_t slot) {
     Slot &s = in(slot);
-    if (const State state = s.state.load(std::memory_order_acquire); state != State::kCopied) return state == State::kFailed;
+    if (const State state = s.state.load(std::memory_order_acquire); state != State::kCopied)
+        return state == State::kFailed;
     const auto *arrived = reinterpret_cast<uint64_t *>(arrival(slot));
     if (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) == s.epoch) return true;
     if (++looks_ % 1024 != 0) return false;
@@ -580,7 +616,7 @@ bool CudaBackend::landed(int32_t slot) {
 }
 
 SlotContents CudaBackend::contents(int32_t slot) {
-    if (failure(slot) != nullptr) return {host_slot(slot), 0, 0, 0};
+    if (failure(slot) != nullptr) return {host_slot(slot)};
     return read_slot(plan_.layout, host_slot(slot), in(slot).epoch);
 }
 

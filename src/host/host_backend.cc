@@ -51,6 +51,9 @@ public:
         return stream == nullptr ? ROUTECAP_OK : report(ROUTECAP_ERR_ARGUMENT, "the host backend has no streams: pass NULL");
     }
 
+    uint64_t capture() const override { return 0; }
+    int32_t check_memory(const void *, const char *) override { return ROUTECAP_OK; }
+
     int32_t begin(uint32_t rows, routecap_stream) override {
         sink_.seal();
         const kernels::Begin kernel{sink_.layers().data(), shape_->layers, shape_->k, rows, kernels::begin_items(rows, shape_->k, sink_.widest()),
@@ -101,14 +104,18 @@ public:
         control_.named = {slot, ++epoch_};
         if (slot != kernels::kNoSlot) in_slots_[static_cast<size_t>(slot)].epoch = epoch_;
     }
-    void expect(int32_t slot) override { in_slots_[static_cast<size_t>(slot)].landed.store(false, std::memory_order_relaxed); }
+    void expect(int32_t slot) override {
+        in_slots_[static_cast<size_t>(slot)].landed.store(false, std::memory_order_relaxed);
+    }
 
     void copy(int32_t slot, uint32_t rows, const DevicePositions &from, routecap_stream) override {
         if (from.rows > 0) std::memcpy(layout_.positions(this->slot(slot), rows), from.positions, from.bytes());
         in_slots_[static_cast<size_t>(slot)].landed.store(true, std::memory_order_release);
     }
 
-    bool landed(int32_t slot) override { return in_slots_[static_cast<size_t>(slot)].landed.load(std::memory_order_acquire); }
+    bool landed(int32_t slot) override {
+        return in_slots_[static_cast<size_t>(slot)].landed.load(std::memory_order_acquire);
+    }
     SlotContents contents(int32_t slot) override {
         return read_slot(layout_, this->slot(slot), in_slots_[static_cast<size_t>(slot)].epoch);
     }

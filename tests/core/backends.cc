@@ -1,5 +1,6 @@
-// Backends, from inside: the word by which a snapshot finds its slot, and by which rows that were begun under an older name are known; and what the
-// forward path and filing, which hold no lock together, tell each other of a slot.
+// Backends, from inside: the word by which a snapshot finds its slot, and by which rows that were
+// begun under an older name are known; and what the forward path and filing, which hold no lock
+// together, tell each other of a slot.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -21,7 +22,8 @@ constexpr uint32_t kLayers = 2, kColumns = 2, kRows = 4;
 
 int32_t backend_to_test() {
     const char *backend = std::getenv("ROUTECAP_TEST_BACKEND");
-    return backend != nullptr && std::strcmp(backend, "cuda") == 0 ? ROUTECAP_BACKEND_CUDA : ROUTECAP_BACKEND_HOST;
+    return backend != nullptr && std::strcmp(backend, "cuda") == 0 ? ROUTECAP_BACKEND_CUDA
+                                                                   : ROUTECAP_BACKEND_HOST;
 }
 
 Config config_of(uint64_t first_epoch, int32_t backend) {
@@ -43,7 +45,8 @@ uint8_t id(uint64_t position, uint32_t layer, uint32_t column) {
 
 }  // namespace
 
-// A name that comes back must not be taken for the one before it: on words of fewer bits it was, 2^24 namings later.
+// A name that comes back must not be taken for the one before it: on words of fewer bits it was,
+// 2^24 namings later.
 TEST(Naming, two_names_are_different_however_many_are_between_them) {
     using namespace kernels;
     const SlotLayout layout(kRows, 1, kLayers * kColumns);
@@ -51,7 +54,8 @@ TEST(Naming, two_names_are_different_however_many_are_between_them) {
         SCOPED_TRACE(bits);
         std::vector<int16_t> sink(kLayers * kRows * kColumns, 1);
         std::vector<SinkLayer> layers;
-        for (uint32_t l = 0; l < kLayers; l++) layers.push_back({&sink[l * kRows * kColumns], kColumns, ROUTECAP_DTYPE_I16, 16});
+        for (uint32_t l = 0; l < kLayers; l++)
+            layers.push_back({&sink[l * kRows * kColumns], kColumns, ROUTECAP_DTYPE_I16, 16});
         std::unique_ptr<uint8_t, void (*)(void *)> memory(
             static_cast<uint8_t *>(std::aligned_alloc(64, layout.bytes())), std::free);
         Control control{};
@@ -61,7 +65,8 @@ TEST(Naming, two_names_are_different_however_many_are_between_them) {
         uint8_t *const slots = memory.get() - 5 * layout.bytes();
         const Begin begin{layers.data(), kLayers, kColumns, 3, 0, &control, slots, layout};
         begin.once();
-        const Snapshot<uint8_t, 2> snapshot{layers.data(), kLayers, kColumns, &control, slots, layout};
+        const Snapshot<uint8_t, 2> snapshot{layers.data(), kLayers, kColumns,
+                                            &control,      slots,   layout};
         snapshot.once();
         EXPECT_EQ(control.rows(), 3u);
         EXPECT_EQ(read_slot(layout, memory.get(), 7).covered, 3u);
@@ -75,7 +80,8 @@ TEST(Naming, two_names_are_different_however_many_are_between_them) {
     }
 }
 
-// The same by the calls that a discard makes, on the host: a device has the same words, but to name slots so often takes minutes there.
+// The same by the calls that a discard makes, on the host: a device has the same words, but to name
+// slots so often takes minutes there.
 TEST(Naming, what_was_left_in_a_slot_is_not_what_a_later_step_covers) {
     std::unique_ptr<Backend> backend;
     ASSERT_EQ(make_backend(config_of(1, ROUTECAP_BACKEND_HOST), backend), ROUTECAP_OK);
@@ -86,12 +92,15 @@ TEST(Naming, what_was_left_in_a_slot_is_not_what_a_later_step_covers) {
     EXPECT_EQ(backend->contents(0).covered, 0u);
 }
 
-// Steps before, at and after the epochs at which a narrower word began anew. On a device they are those at which its upper half changes.
+// Steps before, at and after the epochs at which a narrower word began anew. On a device they are
+// those at which its upper half changes.
 TEST(Naming, steps_go_on_where_the_epochs_outgrow_24_and_32_bits) {
     for (const uint64_t bits : {24u, 32u, 48u}) {
         SCOPED_TRACE(bits);
         std::unique_ptr<Capturer> capturer;
-        ASSERT_EQ(Capturer::create(config_of((uint64_t{1} << bits) - 7, backend_to_test()), capturer), ROUTECAP_OK);
+        ASSERT_EQ(
+            Capturer::create(config_of((uint64_t{1} << bits) - 7, backend_to_test()), capturer),
+            ROUTECAP_OK);
         routecap_request request = 0;
         ASSERT_EQ(capturer->open(nullptr, &request, 1), ROUTECAP_OK);
         for (uint64_t position = 0; position < 16 * kRows; position += kRows) {
@@ -110,17 +119,17 @@ TEST(Naming, steps_go_on_where_the_epochs_outgrow_24_and_32_bits) {
             span.position = position;
             span.rows = kRows;
             routecap_step step = 0;
-            ASSERT_EQ(capturer->issue(&span, sizeof span, 1, nullptr, nullptr, &step, nullptr), ROUTECAP_OK);
+            ASSERT_EQ(capturer->issue(&span, sizeof span, 1, nullptr, nullptr, &step, nullptr),
+                      ROUTECAP_OK);
             ASSERT_EQ(capturer->finalize(step, -1, nullptr), ROUTECAP_OK);
-            if (position % 3 == 0) {
-                ASSERT_EQ(capturer->discard(nullptr), ROUTECAP_OK);
-            }
+            if (position % 3 == 0) { ASSERT_EQ(capturer->discard(nullptr), ROUTECAP_OK); }
         }
         routecap_copy_options options;
         ASSERT_EQ(routecap_copy_options_init(&options, sizeof options), ROUTECAP_OK);
         options.dtype = ROUTECAP_DTYPE_U8;
         std::vector<uint8_t> ids(16 * kRows * kLayers * kColumns, 0xff), expected;
-        ASSERT_EQ(capturer->extract_into(request, 0, ROUTECAP_ROWS_ALL, &options, ids.data(), ids.size(), nullptr, 0, nullptr),
+        ASSERT_EQ(capturer->extract_into(request, 0, ROUTECAP_ROWS_ALL, &options, ids.data(),
+                                         ids.size(), nullptr, 0, nullptr),
                   ROUTECAP_OK);
         for (uint64_t p = 0; p < 16 * kRows; p++)
             for (uint32_t l = 0; l < kLayers; l++)
@@ -129,7 +138,8 @@ TEST(Naming, steps_go_on_where_the_epochs_outgrow_24_and_32_bits) {
     }
 }
 
-// The forward thread hands a step over before it makes the copy: whoever files must not take what an earlier step left.
+// The forward thread hands a step over before it makes the copy: whoever files must not take what
+// an earlier step left.
 TEST(Backends, a_step_has_not_landed_before_it_was_copied) {
     std::unique_ptr<Backend> backend;
     ASSERT_EQ(make_backend(config_of(1, backend_to_test()), backend), ROUTECAP_OK);

@@ -298,7 +298,8 @@ TEST(Protocol, a_begin_on_another_stream_waits_for_the_last_step_also_if_that_fo
         }
         EXPECT_STATUS(ROUTECAP_OK, routecap_step_snapshot(e.rig.capturer(), stream));
         const routecap_span span = Rig::span(r, position, 0, 4);
-        EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(e.rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, nullptr, stream));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(e.rig.capturer(), &span, sizeof span, 1,
+                                                       nullptr, nullptr, nullptr, stream));
     };
     e.feed({{1, 0, 12}});
     step(0, e.rig.stream());

@@ -35,10 +35,13 @@ fake_cuda_live live() {
 constexpr int kInvalidValue = 1, kOutOfMemory = 2;  // CUresult
 
 // Issues a step whose rows are lost, because a call of the driver failed.
-routecap_step lose(Rig &rig, const char *call, const routecap_span &span, const routecap_issue_options *options = nullptr) {
+routecap_step lose(Rig &rig, const char *call, const routecap_span &span,
+                   const routecap_issue_options *options = nullptr) {
     routecap_step step = 0;
-    EXPECT_STATUS(ROUTECAP_LOST, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, options, nullptr, &step, rig.stream()));
-    EXPECT_NE(std::string(routecap_last_error()).find(call), std::string::npos) << routecap_last_error();
+    EXPECT_STATUS(ROUTECAP_LOST, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, options,
+                                                     nullptr, &step, rig.stream()));
+    EXPECT_NE(std::string(routecap_last_error()).find(call), std::string::npos)
+        << routecap_last_error();
     return step;
 }
 
@@ -105,7 +108,8 @@ TEST(FailingDevice, a_forward_goes_on_after_a_failed_launch) {
     rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
 }
 
-// Where issue fails halfway the rows of its step are missing, never those of another, and the next steps are what they would have been.
+// Where issue fails halfway the rows of its step are missing, never those of another, and the next
+// steps are what they would have been.
 TEST(FailingDevice, an_issue_that_fails_halfway_loses_its_rows_only) {
     for (const char *call : {"cuMemsetD32Async", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyDtoHAsync", "cuStreamWriteValue64"}) {
         SCOPED_TRACE(call);
@@ -115,8 +119,11 @@ TEST(FailingDevice, an_issue_that_fails_halfway_loses_its_rows_only) {
         rig.run({{1, 4, 4}});
         fake().fail(call, 1, kInvalidValue);
         rig.land(lose(rig, call, Rig::span(r, 4, 0, 4)), ROUTECAP_LOST);
-        for (uint64_t position = 8; position < 24; position += 4) rig.land(rig.step({{r, {1, position, 4}}}));
-        rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 8, 24));
+        for (uint64_t position = 8; position < 24; position += 4)
+            rig.land(rig.step({{r, {1, position, 4}}}));
+        rig.expect(r, 0,
+                   routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4) +
+                       routed_rows(rig.shape(), 1, 8, 24));
         EXPECT_EQ(rig.stats().rows_in_flight, 0u);
     }
 }
@@ -136,12 +143,14 @@ TEST(FailingDevice, positions_that_are_no_memory_of_the_device_lose_the_rows_of_
     rig.land(lose(rig, "cuMemcpyAsync", span, &options), ROUTECAP_LOST);
     EXPECT_EQ(fake().violations(), 1u);
     fake().forget_violations();
-    for (uint64_t position = 4; position < 12; position += 4) rig.land(rig.step({{r, {1, position, 4}}}));
+    for (uint64_t position = 4; position < 12; position += 4)
+        rig.land(rig.step({{r, {1, position, 4}}}));
     rig.expect(r, 0, missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 4, 12));
 }
 
-// A slot that could not be named leaves the device with the old name. What it then runs writes into the slot of the step before, which must not
-// be read any more, and into no slot that the host expects; it is lost with the text of what failed. The next naming mends it.
+// A slot that could not be named leaves the device with the old name. What it then runs writes into
+// the slot of the step before, which must not be read any more, and into no slot that the host
+// expects; it is lost with the text of what failed. The next naming mends it.
 TEST(FailingDevice, forwards_under_a_name_that_could_not_be_changed_are_missing_and_no_other_is) {
     for (const char *call : {"cuMemsetD32Async", "cuEventRecord"})
         for (const int order : {FAKE_CUDA_OLDEST, FAKE_CUDA_NEWEST}) {
@@ -168,11 +177,14 @@ TEST(FailingDevice, forwards_under_a_name_that_could_not_be_changed_are_missing_
                     rig.issue({span});
             }
             fake().step(1000);
-            for (routecap_step step = 1; step <= 6; step++) rig.land(step, step == 3 || step == 4 ? ROUTECAP_LOST : ROUTECAP_OK);
+            for (routecap_step step = 1; step <= 6; step++)
+                rig.land(step, step == 3 || step == 4 ? ROUTECAP_LOST : ROUTECAP_OK);
             for (uint64_t seed = 0; seed < 6; seed++) {
                 SCOPED_TRACE(seed);
                 const bool lost = seed == 2 || seed == 3;
-                rig.expect(requests[seed], 0, lost ? missing_rows(rig.shape(), 4) : routed_rows(rig.shape(), seed, 0, 4));
+                rig.expect(
+                    requests[seed], 0,
+                    lost ? missing_rows(rig.shape(), 4) : routed_rows(rig.shape(), seed, 0, 4));
             }
             fake().reset();
         }
@@ -186,7 +198,8 @@ TEST(FailingDevice, begin_names_the_slot_where_issue_could_not) {
     fake().fail_from("cuMemsetD32Async", 1, kInvalidValue);
     rig.land(lose(rig, "cuMemsetD32Async", Rig::span(r, 0, 0, 4)), ROUTECAP_LOST);
     EXPECT_STATUS(ROUTECAP_ERR_DEVICE, rig.begin(4));
-    EXPECT_NE(std::string(routecap_last_error()).find("cuMemsetD32Async"), std::string::npos) << routecap_last_error();
+    EXPECT_NE(std::string(routecap_last_error()).find("cuMemsetD32Async"), std::string::npos)
+        << routecap_last_error();
     fake().forget_failures();
     rig.land(rig.step({{r, {1, 4, 4}}}));
     rig.expect(r, 0, missing_rows(rig.shape(), 4) + routed_rows(rig.shape(), 1, 4, 8));
@@ -278,7 +291,8 @@ TEST(FailingDevice, two_devices_in_one_process) {
     EXPECT_EQ(fake().violations(), 0u) << fake().violation_text();
 }
 
-// A snapshot is as fast as its rows are many only if its launch is made for them, whatever was begun or captured last. Eight cells a row, 128 a block.
+// A snapshot is as fast as its rows are many only if its launch is made for them, whatever was
+// begun or captured last. Eight cells a row, 128 a block.
 TEST(Launches, a_snapshot_is_launched_for_the_rows_that_it_may_find) {
     Rig rig({.shape = {.layers = 8, .k = 2, .experts = 16, .rows = 1024}});
     const auto blocks = [] { return fake().blocks("routecap_snapshot8_2"); };
@@ -290,19 +304,16 @@ TEST(Launches, a_snapshot_is_launched_for_the_rows_that_it_may_find) {
     };
     const auto graph = [&](uint32_t rows, bool snapshot) {
         return rig.device().capture([&] {
-            if (rows > 0) {
-                EXPECT_STATUS(ROUTECAP_OK, rig.begin(rows));
-            }
-            if (snapshot) {
-                EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
-            }
+            if (rows > 0) { EXPECT_STATUS(ROUTECAP_OK, rig.begin(rows)); }
+            if (snapshot) { EXPECT_STATUS(ROUTECAP_OK, rig.snapshot()); }
         });
     };
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(160));
     EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     EXPECT_EQ(blocks(), 10u);
 
-    // In graphs, captured largest first. A replay of any may come before a snapshot that is in none.
+    // In graphs, captured largest first. A replay of any may come before a snapshot that is in
+    // none.
     const auto large = graph(512, true);
     EXPECT_EQ(blocks(), 32u);
     const auto small = graph(16, true);

@@ -142,7 +142,8 @@ typedef struct fake_cuda {
      * in four of them; 0: none. */
     void (*set_delay)(int microseconds);
 
-    /* ---- Launches. How many blocks the last launch, or the last node of a graph, of the kernel of this name has; 0: there was none. */
+    /* ---- Launches. How many blocks the last launch, or the last node of a graph, of the kernel of
+     * this name has; 0: there was none. */
     uint64_t (*blocks)(const char *kernel);
 
     /* ---- A gate, and a look at every call. */

@@ -184,8 +184,8 @@ bool can_launch(const Kernel &kernel, const Dimensions &grid, const Dimensions &
     return grid[0] != 0 && grid[1] != 0 && grid[2] != 0 && threads != 0 && threads <= kernel.max_threads;
 }
 
-CUresult kernel_work(State &s, const void *handle, const Dimensions &grid, const Dimensions &block, void **parameters, void **extra,
-                     Work &work) {
+CUresult kernel_work(State &s, const void *handle, const Dimensions &grid, const Dimensions &block,
+                     void **parameters, void **extra, Work &work) {
     const Kernel *kernel = s.find_kernel(handle);
     if (kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     if (!can_launch(*kernel, grid, block)) return CUDA_ERROR_INVALID_VALUE;

@@ -239,7 +239,8 @@ struct State {
 
     // What was seen.
     std::map<std::string, Counts, std::less<>> counts;
-    std::map<std::string, uint64_t, std::less<>> blocks;  // of the last launch or node of each kernel
+    std::map<std::string, uint64_t, std::less<>>
+        blocks;  // of the last launch or node of each kernel
     bool tracing = false, trace_all = false;
     std::thread::id trace_thread;
     std::string trace;

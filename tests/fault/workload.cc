@@ -484,7 +484,8 @@ void Workload::run() {
     reading();
     other_memory();
     ending();
-    // Rows that a driver's fault has cost are not only missing: some call has said why, be it that the step or the device is lost.
+    // Rows that a driver's fault has cost are not only missing: some call has said why, be it that
+    // the step or the device is lost.
     EXPECT_TRUE(!missing_ || failures_ > 0 || refused_ || said_lost_ || !memory_stays());
 }
 

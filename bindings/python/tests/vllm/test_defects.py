@@ -66,9 +66,9 @@ def test_physical_ids_are_not_passed_for_logical_ones(start):
     replicas = torch.randperm(128, generator=torch.Generator().manual_seed(0)).view(64, 2)
     for router in ({}, {"router": RouterWithoutCallback}):
         model = Model(replicas=replicas, **router)
-        engine = start(model)
         tokens = list(range(10, 20))
         physical = model.moe[2].router.select_experts(torch.tensor(tokens), torch.arange(10))[1]
+        engine = start(model)
         assert not np.array_equal(physical.numpy(), model.expected(tokens)[:, 0])
         engine.add("a", tokens, max_tokens=1)
         engine.run()

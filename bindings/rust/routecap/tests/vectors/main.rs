@@ -14,6 +14,8 @@ use serde_json::Value;
 
 #[test]
 fn every_vector_is_answered_as_the_model_answers_it() {
+    // The vectors say what becomes of slips that are forgiven. SAFETY: this is the only test of the program.
+    unsafe { std::env::remove_var("ROUTECAP_CHECKED") };
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../tests/vectors");
     let folder = std::env::var_os("ROUTECAP_VECTORS").map_or(here, PathBuf::from);
     let mut files: Vec<PathBuf> =
