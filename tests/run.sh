@@ -191,6 +191,7 @@ suite installed-tree installed_tree
 suite tests against_installed
 suite asan-ubsan sanitized asan
 suite tsan sanitized tsan
+suite aarch64 bash tests/aarch64.sh
 suite routing routing
 suite fuzz bash tests/fuzz/run.sh
 suite soak bash tests/soak/check.sh
