@@ -85,6 +85,23 @@ consumers() {
     run cc -std=c11 -Wall -Wextra -Werror -I"$tree/include" examples/cpu_callback.c -o "$work/loaded" -ldl
     run "$work/loaded" "$so"
 }
+# The same of a static library: C programs, which have nothing of C++ unless it is named.
+static_library() {
+    cmake -S . -B build/static -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DBUILD_SHARED_LIBS=OFF \
+        -DROUTECAP_CUDA=OFF && cmake --build build/static -j "$jobs" && cmake --install build/static --prefix "$1"
+}
+static_consumers() {
+    local tree=$build/static/prefix pc flags
+    rm -rf "$tree" "$build/static/consumer"
+    run static_library "$tree"
+    pc=$(dirname "$(find "$tree" -name routecap.pc)")
+    flags=$(PKG_CONFIG_PATH="$pc" pkg-config --static --cflags --libs routecap)
+    run eval "cc -std=c11 -Wall -Wextra -Werror examples/worker_loop.c -o '$build/static/linked' $flags"
+    run "$build/static/linked"
+    run cmake -S tests/install -B "$build/static/consumer" -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
+    run cmake --build "$build/static/consumer"
+    run "$build/static/consumer/worker_loop"
+}
 installed_tree() {
     run needed "$library"
     run bash -c "grep -q -a -m 1 routecap_snapshot8_8 '$library'"
@@ -94,6 +111,7 @@ installed_tree() {
     consumers "$prefix"
     rm -rf "$build/moved tree" && cp -a "$prefix" "$build/moved tree"
     consumers "$build/moved tree"
+    static_consumers
     closing
 }
 
