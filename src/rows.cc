@@ -528,15 +528,12 @@ std::pair<uint64_t, uint64_t> RowStore::shared_bounds(uint64_t first, uint64_t e
     uint64_t from = end, to = first, index = first / shape_->page_rows;
     const auto add = [&](uint64_t a, uint64_t b) { from = std::min(from, std::max(first, a)), to = std::max(to, std::min(end, b)); };
     for (auto entry = at_or_after(index); index * shape_->page_rows < end; index++) {
-        if (entry == entries_.end() || entry->index != index) {
+        const bool there = entry != entries_.end() && entry->index == index;
+        if (!there || !entry->own)
             add(index * shape_->page_rows, (index + 1) * shape_->page_rows);
-            continue;
-        }
-        if (!entry->own)
-            add(entry->first, entry->end);
         else if (!entry->page.unique())
             add(entry->lent_first, entry->lent_end);
-        ++entry;
+        if (there) ++entry;
     }
     return {from, to};
 }
