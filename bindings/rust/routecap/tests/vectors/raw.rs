@@ -379,7 +379,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let mut segments = Vec::new();
                 for said in said.list("segments").iter().map(Said::of) {
                     let mut segment = sys::routecap_segment::default();
-                    fill!(segment, said; first, rows, tag);
+                    fill!(segment, said; first, rows, tag, reason, reserved);
                     segment.ids = kept.elements(said.get("ids"), view.dtype);
                     segment.validity = kept.elements(said.get("validity"), sys::ROUTECAP_DTYPE_U8).cast();
                     segment.tags = kept.elements(said.get("tags"), sys::ROUTECAP_DTYPE_I64).cast();
