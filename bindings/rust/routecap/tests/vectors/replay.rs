@@ -167,7 +167,7 @@ impl Call<'_> {
             Ok(value) => {
                 let status = status(&value);
                 assert_eq!(self.status, status);
-                if ["ROUTECAP_INCOMPLETE", "ROUTECAP_NOT_CAPTURED", "ROUTECAP_PARTIAL"].contains(&status) {
+                if ["ROUTECAP_INCOMPLETE", "ROUTECAP_NOT_CAPTURED", "ROUTECAP_PARTIAL", "ROUTECAP_LOST"].contains(&status) {
                     one_line(&routecap::last_message());
                 }
                 Some(value)
