@@ -122,6 +122,7 @@ python_package() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash bin
 loading() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash tests/loading/check.sh "$library" "$build/tests/fake"; }
 rust_package() { bash bindings/rust/test.sh "$prefix"; }
 go_package() { bash bindings/go/test.sh "$prefix"; }
+quick_starts() { bash tests/quick_starts/check.sh "$prefix"; }
 
 # What a binding lacks is found, and so is a function that is added to the header alone.
 every_binding() {
@@ -198,6 +199,7 @@ suite python python_package
 suite loading loading
 suite rust rust_package
 suite go go_package
+suite quick-starts quick_starts
 suite every-binding every_binding
 suite llama-cpp bash examples/llama_cpp/check.sh
 suite model small_model
