@@ -133,6 +133,7 @@ python_package() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash bin
 loading() { install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash tests/loading/check.sh "$library" "$build/tests/fake"; }
 rust_package() { bash bindings/rust/test.sh "$prefix"; }
 go_package() { bash bindings/go/test.sh "$prefix"; }
+quick_starts() { bash tests/quick_starts/check.sh "$prefix"; }
 
 # What a binding lacks is found, and so is a function that is added to the header alone.
 every_binding() {
@@ -157,6 +158,8 @@ every_engine() { bash tests/engines/check.sh --full --library "$prefix"; }
 bench() {
     run build/tests/bench/bench --quick --json "$build/bench.json"
     run python3 -m json.tool "$build/bench.json" "$build/bench.pretty.json"
+    run env LD_LIBRARY_PATH="$ROUTECAP_FAKE_CUDA" build/tests/bench/bench_driver --quick --json "$build/bench_driver.json"
+    run python3 -m json.tool "$build/bench_driver.json" "$build/bench_driver.pretty.json"
     install_llama && build_llama_example || return 1
     bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
     run python3 -m json.tool --json-lines "$build/bench_llama.jsonl" "$build/bench_llama.pretty.json"
@@ -212,6 +215,7 @@ suite python python_package
 suite loading loading
 suite rust rust_package
 suite go go_package
+suite quick-starts quick_starts
 suite every-binding every_binding
 suite llama-cpp bash examples/llama_cpp/check.sh
 suite model small_model

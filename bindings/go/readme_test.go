@@ -21,7 +21,7 @@ import (
 )
 
 func program(ctx context.Context, config routecap.Config, stream routecap.Stream, l, tokens uint32,
-	ids, topkIDs []int32, length, sequenceLength uint64) []any {
+	ids, topkIDs []int32, length, position, sequenceLength uint64) []any {
 	return func() []any {
 %s
 		return []any{capturer, request, step, routing, result, view, err}
