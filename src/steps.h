@@ -64,7 +64,11 @@ struct Step {
         tag = new_tag;
         span_count = 0;
     }
-    SpanExtra extra(uint32_t span) const { return spans[span].extra != 0 ? extras[span] : SpanExtra{}; }
+    // Of a span that has one; `ended` is not looked at.
+    SpanExtra extra(uint32_t span) const {
+        if (spans[span].extra == 0) return {};
+        return {.draft_index = extras[span].draft_index, .purse = extras[span].purse};
+    }
 };
 
 // What became of a step.
