@@ -19,11 +19,13 @@ need() {
     done
     [ ${#missing[@]} = 0 ] && return
     say "setup: installing ${missing[*]}"
-    local sudo=
+    local sudo= lock
     [ "$(id -u)" = 0 ] || sudo=sudo
+    exec {lock}> "$build/apt.lock" && flock "$lock"  # another suite may be installing
     $sudo apt-get update -qq > "$build/apt.log" 2>&1 || true
     DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >> "$build/apt.log" 2>&1 ||
         { tail -n 20 "$build/apt.log"; say "setup: could not install ${missing[*]}"; exit 1; }
+    exec {lock}>&-
 }
 
 # python_environment FOLDER PACKAGE...: a Python environment with these packages, made once.
@@ -178,28 +180,30 @@ bench_llama() { on_llama bench "$@"; }
 passed=0 failed=0
 # check NAME COMMAND...: one check, silent if it passes.
 check() {
-    local name=$1
+    local name=$1 log=$build/check.$$.log
     shift
-    if "$@" > "$build/check.log" 2>&1; then
+    if "$@" > "$log" 2>&1; then
         passed=$((passed + 1))
         say "ok      $name"
     else
         failed=$((failed + 1))
-        cat "$build/check.log"
+        cat "$log"
         say "FAILED  $name"
     fi
+    rm -f "$log"
 }
 # tests NAME COMMAND...: pytest; each of its tests is a check. What it skips, and a run without tests, is a failure.
 tests() {
-    local name=$1 line status
+    local name=$1 line status log=$build/check.$$.log
     shift
-    "$@" -p no:cacheprovider -q --tb=short > "$build/check.log" 2>&1
+    "$@" -p no:cacheprovider -q --tb=short > "$log" 2>&1
     status=$?
-    line=$(tail -n 1 "$build/check.log")
+    line=$(tail -n 1 "$log")
     count() { grep -oE "[0-9]+ $1" <<< "$line" | grep -oE '[0-9]+' || echo 0; }
     passed=$((passed + $(count passed))) failed=$((failed + $(count failed) + $(count error) + $(count skipped)))
     [ $status = 0 ] || [[ $line == *failed* || $line == *error* ]] || failed=$((failed + 1))
-    [ $status = 0 ] && [ "$(count skipped)" = 0 ] || cat "$build/check.log"
+    [ $status = 0 ] && [ "$(count skipped)" = 0 ] || cat "$log"
+    rm -f "$log"
     say "$name: $line"
 }
 # prints TEXT COMMAND..., refuses TEXT COMMAND...: whether a command succeeds, or fails, and says so.

@@ -1,4 +1,4 @@
-// What wakes the worker thread. Ringing costs one atomic addition unless the worker has to be woken.
+// What wakes the worker thread. Ringing takes no lock.
 #pragma once
 
 #include <atomic>
@@ -13,45 +13,42 @@ class Bell {
 public:
     using Clock = std::chrono::steady_clock;
 
-    // How often it rang. Who reads this before looking for work, and passes it to sleep(), misses nothing.
-    uint64_t rings() const { return rings_.load(std::memory_order_seq_cst); }
+    // How often it rang. Who reads this before looking for work, and passes it to sleep() or doze(), misses nothing.
+    uint32_t rings() const { return rings_.load(std::memory_order_seq_cst); }
 
-    // One thread sleeps: until it is woken or `until` comes; not at all if it rang since `seen`.
-    void sleep(uint64_t seen) { sleep(seen, kAsleep, [this](auto &lock, auto woken) { changed_.wait(lock, woken); }); }
-    // The same while there is work that only time brings on: nobody but call() ends it early.
-    void doze(uint64_t seen, Clock::time_point until) {
-        sleep(seen, kDozing, [this, until](auto &lock, auto woken) { changed_.wait_until(lock, until, woken); });
-    }
-
-    // There is something to do: wakes who sleeps, and leaves who dozes.
-    void ring() { wake(kAsleep); }
-    // Somebody waits for it: wakes who dozes, too.
-    void call() { wake(kDozing); }
-
-private:
-    static constexpr int kAwake = 0, kDozing = 1, kAsleep = 2;
-
-    template <class Wait>
-    void sleep(uint64_t seen, int state, Wait wait) {
+    // One thread sleeps until it rings, unless it rang since `seen`.
+    void sleep(uint32_t seen) { rings_.wait(seen, std::memory_order_seq_cst); }
+    // The same while there is work that only time brings on: until then, or until somebody calls. Ringing does not end it.
+    void doze(uint32_t seen, Clock::time_point until) {
         std::unique_lock lock(mutex_);
-        state_.store(state, std::memory_order_seq_cst);
-        if (rings() == seen) wait(lock, [this] { return state_.load(std::memory_order_relaxed) == kAwake; });
-        state_.store(kAwake, std::memory_order_relaxed);
+        called_ = false;
+        dozing_.store(true, std::memory_order_seq_cst);
+        if (rings() == seen) calls_.wait_until(lock, until, [this] { return called_; });
+        dozing_.store(false, std::memory_order_relaxed);
     }
-    void wake(int least) {
+
+    // There is something to do.
+    void ring() {
         rings_.fetch_add(1, std::memory_order_seq_cst);
-        if (state_.load(std::memory_order_seq_cst) < least) return;
+        rings_.notify_one();
+    }
+    // And somebody waits for it.
+    void call() {
+        ring();
+        if (!dozing_.load(std::memory_order_seq_cst)) return;
         {
             std::lock_guard lock(mutex_);
-            state_.store(kAwake, std::memory_order_relaxed);
+            called_ = true;
         }
-        changed_.notify_one();
+        calls_.notify_one();
     }
 
-    std::mutex mutex_;  // held between setting state_ and waiting, and by who wakes
-    std::condition_variable changed_;
-    std::atomic<int> state_{kAwake};
-    std::atomic<uint64_t> rings_{0};
+private:
+    std::atomic<uint32_t> rings_{0};
+    std::atomic<bool> dozing_{false};
+    std::mutex mutex_;  // guards called_
+    std::condition_variable calls_;
+    bool called_ = false;
 };
 
 }  // namespace routecap

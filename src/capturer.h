@@ -147,7 +147,7 @@ private:
     int32_t accept_one(const routecap_accept_item &item, Kept kept);
     int32_t finish_one(routecap_request request, uint64_t rows, Routing **routing);
     int32_t close_one(routecap_request request);
-    void cut_in_flight(Request &request, uint64_t end, bool drafts);
+    void cut_in_flight(Request &request, uint64_t end, bool ends);
     int32_t refuse_many(size_t count) const;
     bool tags_vary() const { return capture_->tags_vary.load(std::memory_order_relaxed); }
     template <class Item, class One>

@@ -120,14 +120,13 @@ int32_t Capturer::accept(routecap_request request, routecap_step step, const uin
     return ROUTECAP_OK;
 }
 
-// Rows at and after `end` of steps in flight will be dropped when they land, but for those that a child is to have; and drafts too, unless they end
-// with the request anyway.
-void Capturer::cut_in_flight(Request &request, uint64_t end, bool drafts) {
+// Rows at and after `end` of steps in flight will be dropped when they land, but for those that a child is to have. Where the request ends there, drafts
+// are told apart: those that nobody accepted end as rejected, and not as late.
+void Capturer::cut_in_flight(Request &request, uint64_t end, bool ends) {
     const bool lending = request.lending();
-    request.for_each_in_flight(capture_->steps, [&](StepSpan &span, uint64_t step) {
-        if (!drafts && span.speculative != 0) return;
+    request.for_each_in_flight(capture_->steps, [&](StepSpan &span, SpanExtra *extra, uint64_t step) {
         const uint64_t from = lending && step <= request.lending_step ? std::max(end, request.lending_end) : end;
-        std::atomic_ref cut(span.cut);
+        std::atomic_ref cut(ends && extra != nullptr ? extra->ended : span.cut);
         if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
     });
 }
@@ -145,11 +144,11 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
         const uint64_t pages = request->pages.remove(first_page, UINT64_MAX, nodes);
-        cut_in_flight(*request, rows, true);
+        cut_in_flight(*request, rows, false);
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next) draft->cut = std::min(draft->cut, rows);
         request->cut_notes(rows, nodes);
         request->length = std::min(request->length, rows);
-        request->shared_end = std::min(request->shared_end, rows);
+        request->shared_end = std::min(request->shared_end, first_page * page_rows);  // of a page that stays others may still see what is cut
         request->changing_end = std::min(request->changing_end, rows);
         request->operate(0, 0);
         request->flagged_end = std::min(request->flagged_end, rows);
@@ -179,6 +178,9 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         if (rows == ROUTECAP_ROWS_ALL) rows = length;
         if (rows > length) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length), ull(rows));
         if (!capture_->requests.possible(1)) return refuse_many(1);
+        const uint64_t pages = parent->draft_pages(0, rows, config_.shape->page_rows);
+        if (pages > 0 && !capture_->pool.reserve(pages * capture_->pool.page_bytes()))
+            return report(ROUTECAP_ERR_NO_MEMORY, "sharing rows that drafts name too needs more than the budget has");
         Nodes &nodes = capture_->filing.nodes;
         made->rows.set_policy(parent->rows()->policy());
         *child = capture_->requests.open(std::move(made), serial);
@@ -202,7 +204,7 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         parent->lending_end = parent->lending() ? std::max(parent->lending_end, rows) : rows;
         parent->lending_step = parent->newest_step;
         parent->lending_until = parent->operations;
-        capture_->filing.log.append(parent->after(), Fork{parent->rows(), c.rows(), rows});
+        capture_->filing.log.append(parent->after(), Fork{parent->rows(), c.rows(), rows, pages});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -266,7 +268,7 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     if (rows != ROUTECAP_ROWS_ALL && rows > ROUTECAP_MAX_POSITION) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
     const bool all = rows == ROUTECAP_ROWS_ALL;
     const uint64_t length = request->length, expected = all ? request->length_now(capture_->steps) : rows, after = request->after();
-    if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, false);
+    if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, true);
     *routing = &request->captured->routing;
     (*routing)->expect(after, expected);
     MissingNote *missing = request->changed ? std::exchange(request->missing, nullptr) : nullptr;
@@ -290,7 +292,7 @@ int32_t Capturer::close_one(routecap_request handle) {
     Request *request = nullptr;
     if (int32_t s = find(handle, &request); s < 0) return s;
     const bool alone = request->settled();
-    cut_in_flight(*request, 0, true);
+    cut_in_flight(*request, 0, false);
     capture_->filing.log.append(request->after(), Close{std::move(request->captured), alone});
     capture_->requests.close(*request, capture_->filing.nodes);
     return ROUTECAP_OK;

@@ -70,7 +70,7 @@ void Filing::work() {
     prctl(PR_SET_TIMERSLACK, 1000);  // of pauses, in nanoseconds; the default is longer than they are
 #endif
     for (;;) {
-        const uint64_t rings = bell_.rings();
+        const uint32_t rings = bell_.rings();
         const bool stop = stop_.load(std::memory_order_acquire);
         const uint64_t filed = counters_.steps_landed;
         if (progress()) {
@@ -83,7 +83,7 @@ void Filing::work() {
         const auto now = Rhythm::Clock::now();
         Rhythm::Clock::time_point look{};
         {
-            std::lock_guard turn(turn_);
+            TakenTurn turn(turn_);
             fetch_waiting();
             for (const LogEntry &entry : pending_) {
                 const FileStep *step = std::get_if<FileStep>(&entry.what);
@@ -106,11 +106,10 @@ void Filing::work() {
 bool Filing::progress() {
     bool done = false;
     do {
-        while (waiting_.load(std::memory_order_acquire) > 0) std::this_thread::yield();  // they have the turn first
         DeferredPages::Scope later(released_);
-        std::lock_guard turn(turn_);
+        TakenTurn turn(turn_);
         done = apply_ready(Until::all_applied);
-    } while (!done && waiting_.load(std::memory_order_relaxed) > 0);
+    } while (!done && turn_.wanted());
     released_.free();
     return done;
 }
@@ -121,11 +120,9 @@ void Filing::reclaim() { with_turn(manual_ ? Until::operations_applied : Until::
 
 bool Filing::with_turn(Until until) {
     bool done = false;
-    waiting_.fetch_add(1, std::memory_order_acq_rel);
     {
         DeferredPages::Scope later(released_);
-        std::lock_guard turn(turn_);
-        waiting_.fetch_sub(1, std::memory_order_acq_rel);
+        TakenTurn turn(turn_, true);
         done = apply_ready(until);
     }
     if (manual_)
@@ -180,7 +177,7 @@ bool Filing::apply_ready(Until until) {
         const uint64_t ticket = what != nullptr ? steps_.step(what->slot).ticket : 0;
         if (ready && apply(entry)) {
             applied = true;
-            const bool yield = until == Until::all_applied && waiting_.load(std::memory_order_relaxed) > 0;
+            const bool yield = until == Until::all_applied && turn_.wanted();
             enough = yield || (until == Until::step_filed && what != nullptr);
             continue;
         }
@@ -219,6 +216,10 @@ bool Filing::apply(LogEntry &entry) {
                 what.rows->truncate(what.end, what.pages);
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Fork>) {
+                if (what.pages > 0) {
+                    std::lock_guard lock(what.parent->mutex);
+                    what.parent->promise(what.pages);
+                }
                 what.child->fork(*what.parent, what.end);
                 applied(*what.child);
                 applied(*what.parent);
@@ -304,7 +305,7 @@ void Filing::fetch_waiting() {
 }
 
 void Filing::file(int32_t slot) {
-    const Step &step = steps_.step(slot);
+    Step &step = steps_.step(slot);
     rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
     const SlotContents contents = backend_.contents(slot);
     const char *failure = backend_.failure(slot);
@@ -338,17 +339,18 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
     return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
 }
 
-Filed Filing::file(const Step &step, uint32_t index, const SlotContents &contents, bool failed) {
+Filed Filing::file(Step &step, uint32_t index, const SlotContents &contents, bool failed) {
     const StepSpan &span = step.spans[index];
     SpanExtra extra = step.extra(index);
     const uint64_t cut = std::atomic_ref(const_cast<uint64_t &>(span.cut)).load(std::memory_order_acquire);
+    const uint64_t ended = span.speculative != 0 ? std::atomic_ref(step.extras[index].ended).load(std::memory_order_acquire) : UINT64_MAX;
     const RowSource rows = source(contents.slot, span.sink_row);
     const bool from_device = span.device_positions != 0;
     const uint8_t *device = from_device && !failed ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
     const uint32_t covered = std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
 
     Filed filed;
-    // Where row r goes; kCut if it was cut, kDropped if it goes nowhere. That is counted, but for a draft that was cut.
+    // Where row r goes; kCut or kPast if it was cut, kDropped if it goes nowhere. That is counted, but for a draft that was cut.
     const auto place = [&](uint32_t r) {
         const uint64_t position = device == nullptr ? span.position + r : position_of(device, step.positions_dtype, span.sink_row + r);
         if (device != nullptr && (position < span.position || position >= span.position_end)) {
@@ -359,6 +361,7 @@ Filed Filing::file(const Step &step, uint32_t index, const SlotContents &content
             filed.late += span.speculative == 0;
             return RowStore::kCut;
         }
+        if (position >= ended) return RowStore::kPast;
         if (failed) return position;
         if (r < covered)
             tally(rows.from(r).ids, rows.from(r).validity);
@@ -417,7 +420,7 @@ Filed Filing::file(const Step &step, uint32_t index, const SlotContents &content
             flush();
             start = r, first = position;
         }
-        n += position < RowStore::kCut;
+        n += position < RowStore::kPast;
     }
     flush();
     span.rows->give_back(extra.purse);

@@ -25,6 +25,7 @@
 #include "routing.h"
 #include "rows.h"
 #include "steps.h"
+#include "turn.h"
 
 namespace routecap {
 
@@ -64,6 +65,7 @@ struct Fork {
     RowStore *parent;
     RowStore *child;
     uint64_t end;
+    uint64_t pages;  // promised to the parent's drafts, which may have to copy what is shared now
 };
 struct Attach {
     RowStore *rows;
@@ -131,7 +133,7 @@ private:
     void release_early(LogEntry &entry);
     void fetch_waiting();
     void file(int32_t slot);
-    Filed file(const Step &step, uint32_t index, const SlotContents &contents, bool failed);
+    Filed file(Step &step, uint32_t index, const SlotContents &contents, bool failed);
     void tally(const uint8_t *ids, const uint8_t *validity);
     void finish_tally();
     void count(const Filed &filed);
@@ -150,11 +152,9 @@ private:
     bool manual_ = false;
     std::thread worker_;
 
-    // Whoever holds it files. It is taken before any other mutex, and never while one is held.
-    std::mutex turn_;
-    std::atomic<uint32_t> waiting_{0};  // threads that want the turn: the worker lets them have it between two entries
+    Turn turn_;  // whoever has it files; never taken while a mutex is held
     DeferredPages released_;            // of lenders: freed without any mutex, by the worker if there is one
-    // What follows is guarded by turn_.
+    // What follows belongs to whoever has the turn.
     Log::Block *taken_ = nullptr;      // of the log, not yet in pending_
     std::vector<LogEntry> pending_;
     MissingNote *used_notes_ = nullptr;  // to be given back with the log's mutex

@@ -264,7 +264,8 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
         request.tag = issue.options.tag;
         request.tagged = request.changed = true;
     }
-    SpanExtra extra{0, memory.purse};
+    SpanExtra extra{.purse = memory.purse};
+    extra.purse.added = static_cast<uint32_t>(memory.pages);
     if (speculative || device) request.changed = true, request.flagged_end = std::max(request.flagged_end, end);
     if (speculative) {
         if (request.drafts != nullptr && request.last_draft->step == issue.ticket)

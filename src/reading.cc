@@ -100,7 +100,7 @@ int32_t Capturer::check_readable(Request &request, uint64_t first, uint64_t rows
     const auto not_landed = [&](uint64_t from, uint64_t to) {
         if (std::max(from, first) < to) in_flight = std::min(in_flight, std::max(from, first));
     };
-    request.for_each_in_flight(capture_->steps, [&](const StepSpan &span, uint64_t) {
+    request.for_each_in_flight(capture_->steps, [&](const StepSpan &span, const SpanExtra *, uint64_t) {
         if (!span.speculative) not_landed(span.position, std::min(span.position_end, std::atomic_ref(const_cast<uint64_t &>(span.cut)).load()));
     });
     if (request.changing(first, UINT64_MAX)) not_landed(request.changing_first, request.changing_end);
@@ -173,7 +173,7 @@ int32_t Capturer::take(Reading &reading) {
         Request *request = nullptr;
         if (int32_t s = find(reading.handle, &request); s < 0) return s;
         size_t nodes = 4;
-        request->for_each_in_flight(capture_->steps, [&](const StepSpan &, uint64_t) { nodes += 2; });
+        request->for_each_in_flight(capture_->steps, [&](const StepSpan &, const SpanExtra *, uint64_t) { nodes += 2; });
         for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next) nodes += 2;
         if (nodes > capture_->filing.nodes.free()) return reading.nodes = nodes, ROUTECAP_PENDING;
         if (!promise_again(*request, reading.store, range, plan))
@@ -212,19 +212,13 @@ bool Capturer::promise_again(Request &request, RowStore &store, const Range &ran
     Nodes &nodes = capture_->filing.nodes;
     const uint64_t page_rows = config_.shape->page_rows;
     Intervals again;
-    uint64_t copies = 0;  // of pages that drafts may write
     if (plan.gone_first < plan.gone_end)
-        request.for_each_in_flight(capture_->steps, [&](const StepSpan &span, uint64_t) {
+        request.for_each_in_flight(capture_->steps, [&](const StepSpan &span, const SpanExtra *, uint64_t) {
             const uint64_t span_first = span.position / page_rows, span_end = (span.position_end - 1) / page_rows + 1;
             if (span_end - span_first > span.count + uint64_t{1}) return;  // it has a page for each row
             again.add(std::max(plan.gone_first, span_first), std::min(plan.gone_end, span_end), nodes);
         });
-    for (const DraftSpan *d = request.drafts; d != nullptr; d = d->next) {
-        if (d->missing != 0) continue;
-        const uint64_t from = std::max(range.first, d->position), to = std::min({range.end(), d->position_end, d->cut});
-        if (from < to) copies += std::min<uint64_t>((to - 1) / page_rows + 1 - from / page_rows, d->rows);
-    }
-    uint64_t pages = copies;
+    uint64_t pages = request.draft_pages(range.first, range.end(), page_rows);
     again.for_each([&](const Intervals::Interval &i) { pages += i.end - i.begin; });
     const bool promised = pages == 0 || capture_->pool.reserve(pages * capture_->pool.page_bytes());
     if (promised) {

@@ -165,6 +165,16 @@ struct alignas(64) Request {
         return taken;
     }
 
+    // How many pages drafts may have to copy once others see rows [first, end).
+    uint64_t draft_pages(uint64_t first, uint64_t end, uint64_t page_rows) const {
+        uint64_t pages = 0;
+        for (const DraftSpan *d = drafts; d != nullptr; d = d->next) {
+            const uint64_t from = std::max(first, d->position), to = std::min({end, d->position_end, d->cut});
+            if (d->missing == 0 && from < to) pages += std::min<uint64_t>((to - 1) / page_rows + 1 - from / page_rows, d->rows);
+        }
+        return pages;
+    }
+
     // The first row of which the RowStore may still have what was cut.
     uint64_t cut_not_applied() const {
         uint64_t first = UINT64_MAX;
@@ -181,12 +191,13 @@ struct alignas(64) Request {
         }
     }
 
-    // Calls f(span, step) for each span in flight.
+    // Calls f(span, extra, step) for each span in flight; `extra` of drafts, and otherwise null.
     template <class F>
     void for_each_in_flight(Steps &steps, F f) const {
         for (SpanLink link = newest(); link.step != 0 && steps.in_flight(link.step);) {
-            StepSpan &span = steps.step(link.slot).spans[link.span];
-            f(span, link.step);
+            Step &step = steps.step(link.slot);
+            StepSpan &span = step.spans[link.span];
+            f(span, span.speculative != 0 ? &step.extras[link.span] : nullptr, link.step);
             link = span.previous;
         }
     }
@@ -195,7 +206,7 @@ struct alignas(64) Request {
         if (!device_positions) return length;
         uint64_t end = std::max(length, placed_end());
         if (applied() < changing_until) end = std::max(end, changing_end);
-        for_each_in_flight(steps, [&](StepSpan &span, uint64_t step) {
+        for_each_in_flight(steps, [&](StepSpan &span, const SpanExtra *, uint64_t step) {
             if (!span.device_positions || span.speculative) return;
             uint64_t span_end = span.position_end;
             for (const Cut *cut = cuts; cut != nullptr; cut = cut->next)

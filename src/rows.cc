@@ -30,13 +30,14 @@ RowStore::Supply::~Supply() {
     store.give_back(purse);
 }
 
-// With the store's mutex: of what was promised for a page that is added, of the purse for one that is copied, then of the other, then of the budget.
+// With the store's mutex: of what was promised for pages that these rows add, of the purse, of what was promised besides, then of the budget.
 RowStore::Supply::Need RowStore::Supply::pay(Page page, bool tags_, bool entry) {
     const Shape &shape = *store.shape_;
     if (page != Page::none && !page_paid) {
-        page_promised = promised && store.promised_pages_ > 0 && (page == Page::added || purse.pages == 0);
+        const bool adds = page == Page::added && purse.added > 0;
+        page_promised = promised && store.promised_pages_ > 0 && (adds || purse.pages == 0);
         if (page_promised)
-            store.promised_pages_--;
+            store.promised_pages_--, purse.added -= adds;
         else if (purse.pages > 0)
             purse.pages--;
         else if (!store.pool_->reserve(PagePool::page_bytes(shape, shape.page_rows)))  // merged rows may be wider than the pool's own
@@ -247,7 +248,7 @@ void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t
 bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag,
                           Purse purse, bool lost) {
     const auto rows = static_cast<uint32_t>(positions.size());
-    const bool kept = !lost && std::any_of(positions.begin(), positions.end(), [](uint64_t p) { return p < kCut; });
+    const bool kept = !lost && std::any_of(positions.begin(), positions.end(), [](uint64_t p) { return p < kPast; });
     PageRef page;
     if (kept) {
         page = pool_->make(*shape_, rows);
@@ -288,7 +289,7 @@ Filed RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t k
             const bool keep = kept.empty() ? index < keep_first : std::binary_search(kept.begin(), kept.end(), index);
             if (!keep) {
                 filed.rejected++;
-            } else if (draft.positions[r] == kCut) {
+            } else if (draft.positions[r] >= kPast) {
                 filed.late++;
             } else if (draft.lost) {
                 filed.lost++;
@@ -308,7 +309,7 @@ Filed RowStore::drop_drafts(uint64_t end) {
     for (Draft &draft : drafts_) {
         for (uint64_t position : draft.positions) {
             if (position == kDropped) continue;
-            (position < std::min(end, kCut) ? filed.rejected : filed.late)++;
+            (position == kCut || (position >= end && position != kPast) ? filed.late : filed.rejected)++;
         }
         give_back(draft.purse);
     }
@@ -350,8 +351,8 @@ void RowStore::truncate(uint64_t end, uint64_t pages) {
     for (Draft &draft : drafts_) {
         bool left = false;
         for (uint64_t &position : draft.positions) {
-            if (position >= end && position != kDropped) position = kCut;
-            left |= position < kCut;
+            if (position >= end && position < kPast) position = kCut;  // what is past was issued below every earlier cut
+            left |= position < kPast;
         }
         if (left) continue;
         draft.page = PageRef();
@@ -528,15 +529,12 @@ std::pair<uint64_t, uint64_t> RowStore::shared_bounds(uint64_t first, uint64_t e
     uint64_t from = end, to = first, index = first / shape_->page_rows;
     const auto add = [&](uint64_t a, uint64_t b) { from = std::min(from, std::max(first, a)), to = std::max(to, std::min(end, b)); };
     for (auto entry = at_or_after(index); index * shape_->page_rows < end; index++) {
-        if (entry == entries_.end() || entry->index != index) {
+        const bool there = entry != entries_.end() && entry->index == index;
+        if (!there || !entry->own)
             add(index * shape_->page_rows, (index + 1) * shape_->page_rows);
-            continue;
-        }
-        if (!entry->own)
-            add(entry->first, entry->end);
         else if (!entry->page.unique())
             add(entry->lent_first, entry->lent_end);
-        ++entry;
+        if (there) ++entry;
     }
     return {from, to};
 }

@@ -117,10 +117,10 @@ public:
 
     // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already reserved. They are the rows from first_index on
     // of the step's drafts for this request. Rows from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept; one at kCut
-    // was cut. The purse is for their settling. Of a step whose copy failed they are `lost`. False without memory; the reservations are then given back.
+    // was cut, and one at kPast lies beyond the end of its request. The purse is for their settling. Of a step whose copy failed they are `lost`. False without memory; the reservations are then given back.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag, Purse purse,
                     bool lost);
-    static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1;
+    static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1, kPast = UINT64_MAX - 2;
 
     // Files the kept drafts of a step and rejects the others. `kept` are ascending indices; without them the first keep_first are kept.
     Filed settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first);

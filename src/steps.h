@@ -42,8 +42,9 @@ struct alignas(64) StepSpan {
 };
 static_assert(sizeof(StepSpan) == 64);
 struct SpanExtra {
-    uint32_t draft_index;  // of the first row, if speculative
-    Purse purse;
+    uint32_t draft_index = 0;  // of the first row, if speculative
+    Purse purse{};
+    uint64_t ended = UINT64_MAX;  // drafts at and after are beyond the end of their request; lowered while in flight, by std::atomic_ref
 };
 
 struct Step {

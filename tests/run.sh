@@ -8,10 +8,10 @@ full=0
 [ "${1:-}" = --full ] && full=1
 logs=$build/test-logs
 mkdir -p "$logs"
-results=()
-failures=0
+results=$logs/results
+: > "$results"
 
-# suite NAME FUNCTION: runs it, keeps its output, and notes the line it ends with.
+# suite NAME FUNCTION: runs it, keeps its output, and notes the line it ends with. Two may run at once.
 suite() {
     local name=$1 started=$SECONDS status
     shift
@@ -19,16 +19,9 @@ suite() {
     say "-- $name"
     "$@" > "$logs/$name.log" 2>&1
     status=$?
-    local line
-    line=$(tail -n 1 "$logs/$name.log")
-    if [ $status = 0 ]; then
-        results+=("passed  $name: $line ($((SECONDS - started)) s)")
-    else
-        results+=("FAILED  $name: $line ($((SECONDS - started)) s)")
-        failures=$((failures + 1))
-        tail -n 60 "$logs/$name.log"
-    fi
-    say "${results[-1]}"
+    local word=passed
+    [ $status = 0 ] || { word=FAILED; tail -n 60 "$logs/$name.log"; }
+    say "$word  $name: $(tail -n 1 "$logs/$name.log") ($((SECONDS - started)) s)" | tee -a "$results"
 }
 
 # run COMMAND...: one check of a suite; counts it.
@@ -85,6 +78,23 @@ consumers() {
     run cc -std=c11 -Wall -Wextra -Werror -I"$tree/include" examples/cpu_callback.c -o "$work/loaded" -ldl
     run "$work/loaded" "$so"
 }
+# The same of a static library: C programs, which have nothing of C++ unless it is named.
+static_library() {
+    cmake -S . -B build/static -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DBUILD_SHARED_LIBS=OFF \
+        -DROUTECAP_CUDA=OFF && cmake --build build/static -j "$jobs" && cmake --install build/static --prefix "$1"
+}
+static_consumers() {
+    local tree=$build/static/prefix pc flags
+    rm -rf "$tree" "$build/static/consumer"
+    run static_library "$tree"
+    pc=$(dirname "$(find "$tree" -name routecap.pc)")
+    flags=$(PKG_CONFIG_PATH="$pc" pkg-config --static --cflags --libs routecap)
+    run eval "cc -std=c11 -Wall -Wextra -Werror examples/worker_loop.c -o '$build/static/linked' $flags"
+    run "$build/static/linked"
+    run cmake -S tests/install -B "$build/static/consumer" -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
+    run cmake --build "$build/static/consumer"
+    run "$build/static/consumer/worker_loop"
+}
 installed_tree() {
     run needed "$library"
     run bash -c "grep -q -a -m 1 routecap_snapshot8_8 '$library'"
@@ -94,12 +104,13 @@ installed_tree() {
     consumers "$prefix"
     rm -rf "$build/moved tree" && cp -a "$prefix" "$build/moved tree"
     consumers "$build/moved tree"
+    static_consumers
     closing
 }
 
-# ctest_in DIRECTORY: prints ctest's own count as the closing line.
+# ctest_in DIRECTORY: prints ctest's own count as the closing line. Many of the tests wait more than they compute.
 ctest_in() {
-    ctest --test-dir "$1" -j "$jobs" --output-on-failure --no-tests=error > "$1/ctest.log" 2>&1
+    ctest --test-dir "$1" -j $((2 * jobs)) --output-on-failure --no-tests=error > "$1/ctest.log" 2>&1
     local status=$?
     [ $status = 0 ] || cat "$1/ctest.log"
     say "$(grep 'tests passed' "$1/ctest.log" | tail -n 1)"
@@ -189,14 +200,17 @@ install_nvcc
 install_library
 
 suite headers headers
-suite abi abi
 suite installed-tree installed_tree
 suite tests against_installed
-suite asan-ubsan sanitized asan
-suite tsan sanitized tsan
+# What compiles on all cores runs beside what mostly has one thread, waits, or fetches.
+{
+    suite asan-ubsan sanitized asan
+    suite tsan sanitized tsan
+    suite aarch64 bash tests/aarch64.sh
+    suite abi abi
+} &
+beside=$!
 suite routing routing
-suite fuzz bash tests/fuzz/run.sh
-suite soak bash tests/soak/check.sh
 suite python python_package
 suite loading loading
 suite rust rust_package
@@ -210,6 +224,10 @@ suite replay bash examples/replay/check.sh "$prefix"
 suite ray bash examples/ray/check.sh "$prefix"
 suite html bash examples/html/check.sh
 suite engines engines
+wait "$beside" || say "FAILED  beside: not every suite was run" | tee -a "$results"
+# What has its time, or measures it, has the machine to itself.
+suite fuzz bash tests/fuzz/run.sh
+suite soak bash tests/soak/check.sh
 suite bench bench
 if [ $full = 1 ]; then
     suite other-engines other_engines
@@ -223,6 +241,6 @@ if [ $full = 1 ]; then
 fi
 
 say
-printf '%s\n' "${results[@]}"
+cat "$results"
 [ $full = 1 ] || say "left out without --full: other-engines, every-engine, vllm, more-random, more-faults, fuzz-proof, valgrind, coverage"
-[ $failures = 0 ]
+! grep -q ^FAILED "$results"

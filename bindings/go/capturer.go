@@ -40,17 +40,17 @@ func (b Backend) Info() (BackendInfo, error) {
 type Config struct {
 	Backend     Backend
 	Role        Role
-	Device      int32  // ordinal; ignored by the host backend
-	Layers      uint32 // captured (MoE) layers, 1..MaxLayers
-	K           uint32 // experts per token, 1..MaxK
-	Experts     uint32 // ids are in [0, Experts), zero experts included; K..MaxExperts
-	Rows        uint32 // sink rows: the most tokens of one forward pass, padding included; 1..MaxRows
-	Slots       uint32 // steps in flight before the next is lost, 1..MaxSlots; default 4
-	SinkDType   DType  // of the library's sink: I16 (default), I32 or I64
-	Flags       ConfigFlags
-	IDSpace     IDSpace // what the recorded ids are; travels with every routing
-	MaxRequests uint32  // open at a time; default 65536
-	BudgetBytes uint64  // upper limit of the memory for captured rows, routings included; default 1 GiB; at least one page (Memory)
+	Device      int32       // ordinal; ignored by the host backend
+	Layers      uint32      // captured (MoE) layers, 1..MaxLayers
+	K           uint32      // experts per token, 1..MaxK
+	Experts     uint32      // ids are in [0, Experts), zero experts included; K..MaxExperts
+	Rows        uint32      // sink rows: the most tokens of one forward pass, padding included; 1..MaxRows
+	Slots       uint32      // each holds one step in flight, 1..MaxSlots; default 4 (Issue)
+	SinkDType   DType       // of the library's sink: I16 (default), I32 or I64
+	Flags       ConfigFlags // ConfigMayLose for steps that are lost on the host, ConfigChecked for errors at slips
+	IDSpace     IDSpace     // what the recorded ids are; travels with every routing
+	MaxRequests uint32      // open at a time; default 65536
+	BudgetBytes uint64      // upper limit of the memory for captured rows, routings included; default 1 GiB; at least one page (Memory)
 
 	LayerMap        []int32      // [Layers] index of each captured layer in the decoder, strictly ascending; default 0..Layers-1
 	LayerExperts    []uint32     // [Layers] experts of each layer where they differ; default Experts for all

@@ -131,7 +131,7 @@ func ExampleLostError() {
 	config.Backend = routecap.BackendHost
 	config.Layers, config.K, config.Experts, config.Rows = 1, 2, 8, 16
 	// Nobody files the first step before the second.
-	config.Slots, config.Flags = 1, routecap.ConfigManualProgress
+	config.Slots, config.Flags = 1, routecap.ConfigManualProgress|routecap.ConfigMayLose
 	capturer, err := routecap.New(config)
 	check(err)
 	defer capturer.Close()

@@ -166,7 +166,7 @@ func TestAnErrorSaysWhichCallFailedHowAndWhy(t *testing.T) {
 
 func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
 	// Nobody files: with one slot the second step finds none free.
-	c := newCapturer(t, func(config *Config) { config.Slots, config.Flags = 1, ConfigManualProgress })
+	c := newCapturer(t, func(config *Config) { config.Slots, config.Flags = 1, ConfigManualProgress|ConfigMayLose })
 	request, err := c.Open(PolicyKeep)
 	must(t, err)
 	issue := func(position uint64, flags SpanFlags) (Step, Result, error) {
@@ -191,12 +191,11 @@ func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
 	if !errors.As(err, &lost) || lost.Step != second || errors.Is(err, ErrState) || errors.Is(err, ErrClosed) {
 		t.Fatalf("%#v", err)
 	}
-	want := "routecap_step_issue: step 2 found no slot free when its forward ran: " +
-		"all its rows are missing (ROUTECAP_LOST)"
-	if err.Error() != want {
+	want := "routecap_step_issue: step 2 is lost: " + lost.Text + " (ROUTECAP_LOST)"
+	if err.Error() != want || !strings.HasPrefix(lost.Text, "no slot was free") || result.Text != lost.Text {
 		t.Fatalf("%q, not %q", err, want)
 	}
-	if landed, err := c.Poll(second); err != nil || landed.Status != Lost {
+	if landed, err := c.Poll(second); err != nil || landed.Status != Lost || !strings.HasPrefix(landed.Text, "no slot was free") {
 		t.Fatal(landed, err)
 	}
 	must(t, c.Accept(request, second, 1)) // the ticket is one
@@ -210,6 +209,52 @@ func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
 	if result.Status != Incomplete || coverage.RowsComplete != 1 || coverage.RowsEmpty != 1 {
 		t.Fatal(result, coverage)
 	}
+	view, err := r.View()
+	must(t, err)
+	if len(view.Segments) != 2 || view.Segments[0].Reason != 0 || view.Segments[1].Reason != MissingLost {
+		t.Fatal(view.Segments)
+	}
+	again, _, err := Import(view, 0)
+	must(t, err)
+	defer again.Close()
+	same, err := again.View()
+	must(t, err)
+	if len(same.Segments) != 2 || same.Segments[1].Reason != MissingLost {
+		t.Fatal(same.Segments)
+	}
+}
+
+func TestOnTheHostBackendNoStepIsLostWithoutMayLose(t *testing.T) {
+	c := newCapturer(t, func(config *Config) { config.Slots, config.Flags = 1, ConfigManualProgress })
+	for range 5 {
+		must(t, c.Begin(1, 0))
+		must(t, c.Snapshot(0))
+		_, _, err := c.Issue(nil, IssueOptions{}, nil, 0)
+		must(t, err)
+	}
+	stats, err := c.Stats()
+	must(t, err)
+	if stats.StepsIssued != 5 || stats.StepsLost != 0 {
+		t.Fatal(stats)
+	}
+}
+
+func TestACheckedCapturerSaysWhichCallWasOutOfOrder(t *testing.T) {
+	c := newCapturer(t, func(config *Config) { config.Flags = ConfigChecked })
+	request, err := c.Open(PolicyKeep)
+	must(t, err)
+	issue := func(rows uint32) error {
+		_, _, err := c.Issue([]Span{{Request: request, Rows: rows}}, IssueOptions{}, nil, 0)
+		return err
+	}
+	mustBe(t, c.Snapshot(0), ErrNotBegun)
+	must(t, c.Begin(1, 0))
+	mustBe(t, issue(1), ErrNotSnapshot)
+	must(t, c.Snapshot(0))
+	mustBe(t, c.Snapshot(0), ErrSnapshotTwice)
+	mustBe(t, issue(2), ErrRowsNotBegun)
+	must(t, issue(1))
+	mustBe(t, issue(1), ErrIssuedTwice)
 }
 
 func TestCallsAfterCloseFail(t *testing.T) {

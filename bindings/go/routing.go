@@ -172,7 +172,7 @@ type View struct {
 }
 
 // Segment is consecutive rows whose ids lie next to one another in memory (routecap_segment). The ids are in IDs8 or in IDs16, as the view's DType
-// says; without either, all cells of these rows are missing. Ids of a cell that is not valid have no meaning.
+// says; without either, all cells of these rows are missing, for Reason. Ids of a cell that is not valid have no meaning.
 type Segment struct {
 	First    uint64 // position of the first row
 	Rows     uint64
@@ -181,6 +181,7 @@ type Segment struct {
 	Validity []uint8  // [Rows, ValidityBytes]: bit l % 8 of byte l / 8 is set if layer l is valid; nil: all are
 	Tags     []uint64 // [Rows] the tag of each row; nil: Tag is that of all
 	Tag      uint64
+	Reason   Reason // without ids: why these rows are not there; otherwise 0. Import takes 0 for MissingAbsent
 }
 
 // View looks at the routing in place, without a copy (routecap_routing_view).
@@ -209,7 +210,8 @@ func (v *cView) of(routing *Routing) View {
 	for i := range view.Segments {
 		c := (*cSegment)(unsafe.Add(v.segments, uintptr(i)*v.segmentSize))
 		rows := int(c.rows)
-		s := Segment{First: c.first, Rows: c.rows, Tag: c.tag, Tags: unsafe.Slice((*uint64)(c.tags), lengthOf(c.tags, rows)),
+		s := Segment{First: c.first, Rows: c.rows, Tag: c.tag, Reason: c.reason,
+			Tags:     unsafe.Slice((*uint64)(c.tags), lengthOf(c.tags, rows)),
 			Validity: unsafe.Slice((*uint8)(c.validity), lengthOf(c.validity, rows*int(v.validityBytes)))}
 		if ids := lengthOf(c.ids, rows*layers*int(v.k)); v.dtype == DTypeU8 {
 			s.IDs8 = unsafe.Slice((*uint8)(c.ids), ids)

@@ -157,7 +157,8 @@ func SerializedInfo(data []byte) (Serialized, error) {
 // file format or engine has. The rows and cells are checked as those of Deserialize; all arrays are copied.
 //
 // Experts and Complete are not looked at; ValidityBytes may be 0; LayerMap, LayerExperts and LayerProvenance may be nil: 0..Layers-1,
-// Experts (which is then needed) and ProvenanceCaptured. Segments need not hold rows that are missing, but are in order.
+// Experts (which is then needed) and ProvenanceCaptured. Segments need not hold rows that are MissingAbsent, but
+// are in order.
 //
 // Result: OK; Incomplete; NotCaptured. Errors: ErrArgument, limits, order or segments, or an array that has not the length that it should;
 // ErrDType; ErrFormat, an id of a valid cell out of range or twice.
@@ -213,7 +214,7 @@ func (v *View) pass(l *loan) (cView, Result) {
 		if s.Rows > MaxPosition {
 			return cView{}, Result{ErrArgument, fmt.Sprintf("segment %d has %d rows", i, s.Rows)}
 		}
-		c := cSegment{first: s.First, rows: s.Rows, tag: s.Tag}
+		c := cSegment{first: s.First, rows: s.Rows, tag: s.Tag, reason: s.Reason}
 		ids := len(s.IDs8)
 		c.ids = pinSlice(&l.pin, s.IDs8)
 		switch {

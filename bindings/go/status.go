@@ -40,18 +40,18 @@ var ErrClosed = errors.New("routecap: " + closed.Text)
 // closed is the outcome of those calls.
 var closed = Result{ErrState, "closed"}
 
-// LostError is what Issue says of a step that is lost: no slot was free when its forward ran, and all
-// its rows are missing. It is an error so that nobody overlooks it, and the only one with which a call
-// has done something: the step has its ticket, which all calls take.
+// LostError is what Issue says of a step that is lost: no slot was free or its copy failed, and all its
+// rows are missing. It is an error so that nobody overlooks it, and the only one with which a call has
+// done something: the step has its ticket, which all calls take.
 //
 //	if errors.Is(err, routecap.ErrLost) { ... }
 type LostError struct {
-	Step Step // the ticket, which Issue returned too
+	Step Step   // the ticket, which Issue returned too
+	Text string // why, in one line: routecap_last_error of this very call
 }
 
 func (e *LostError) Error() string {
-	const text = "routecap_step_issue: step %d found no slot free when its forward ran: all its rows are missing (%v)"
-	return fmt.Sprintf(text, e.Step, Lost)
+	return fmt.Sprintf("routecap_step_issue: step %d is lost: %s (%v)", e.Step, e.Text, Lost)
 }
 
 // Unwrap returns ErrLost.
@@ -60,7 +60,8 @@ func (e *LostError) Unwrap() error { return ErrLost }
 // ErrLost is the status Lost, to compare errors of Issue with.
 const ErrLost = Lost
 
-// Result is the outcome of a call that can succeed in part: its status, and for Incomplete, NotCaptured and Partial one line that says more.
+// Result is the outcome of a call that can succeed in part: its status, and for Incomplete,
+// NotCaptured, Partial and Lost one line that says more.
 type Result struct {
 	Status Status
 	Text   string

@@ -47,7 +47,8 @@ func (t DType) Size() int {
 	return 0
 }
 
-// ConfigFlags of a Config: ConfigCompare, ConfigExternalSink, ConfigManualProgress.
+// ConfigFlags of a Config: ConfigCompare, ConfigExternalSink, ConfigManualProgress, ConfigMayLose,
+// ConfigChecked.
 type ConfigFlags uint32
 
 // SourceFlags of a Source: SourceOverlap.

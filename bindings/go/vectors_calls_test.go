@@ -666,8 +666,37 @@ func copyRaw(r *replay, in, out *said, from copies, options CopyOptions) {
 
 // ---- Routings
 
+// reasonsOfAbsentRows checks that what a segment says of rows that are not there is what coverage says
+// of each of their cells.
+func (r *replay) reasonsOfAbsentRows(routing *Routing, view *View) {
+	r.t.Helper()
+	coverage, _, err := routing.Coverage(nil)
+	must(r.t, err)
+	blocks := make([]Missing, coverage.Blocks)
+	_, _, err = routing.Coverage(blocks)
+	must(r.t, err)
+	for _, s := range view.Segments {
+		if absent := len(s.IDs8)+len(s.IDs16) == 0; absent != (s.Reason != 0) {
+			r.fatal("a segment has the reason ", s.Reason)
+		} else if !absent {
+			continue
+		}
+		for position := s.First; position < s.First+s.Rows; position++ {
+			layers := uint32(0)
+			for _, block := range blocks {
+				if block.First <= position && position < block.First+block.Rows {
+					r.equal("the reason of a block", s.Reason, block.Reason)
+					layers += block.Layers
+				}
+			}
+			r.equal("missing layers of a row that is not there", view.Layers, layers)
+		}
+	}
+}
+
 func replayView(r *replay, in, out *said) {
-	view, err := in.routing("routing").View()
+	routing := in.routing("routing")
+	view, err := routing.View()
 	if !r.done(err) || !out.has("view") {
 		return
 	}
@@ -682,6 +711,7 @@ func replayView(r *replay, in, out *said) {
 		position += s.Rows
 	}
 	r.equal("rows of all segments", view.First+view.Rows, position)
+	r.reasonsOfAbsentRows(routing, &view)
 
 	var ids, valid, tags []int64
 	for _, row := range view.All() {
@@ -762,10 +792,14 @@ func replayImport(r *replay, in, out *said) {
 	s, flags := in.object("view"), ImportFlags(in.uint("flags"))
 	var view View
 	s.fill(&view)
-	for _, item := range s.list("segments") {
+	reserved := map[int]uint32{} // of which segment
+	for i, item := range s.list("segments") {
 		of := r.said(item)
 		var segment Segment
 		of.fill(&segment)
+		if n := of.uint32("reserved"); n != 0 {
+			reserved[i] = n
+		}
 		if of.has("ids") {
 			if view.DType == DTypeU8 {
 				segment.IDs8 = numbers[uint8](of.list("ids"))
@@ -781,7 +815,21 @@ func replayImport(r *replay, in, out *said) {
 		}
 		view.Segments = append(view.Segments, segment)
 	}
-	if in.uint("lent") == 0 {
+	lent := in.uint("lent") != 0
+	if len(reserved) > 0 {
+		l := &loan{}
+		defer l.pin.Unpin()
+		raw, refused := view.pass(l)
+		r.equal("the arrays", Result{}, refused)
+		for i, n := range reserved {
+			unsafe.Slice((*cSegment)(raw.segments), raw.segmentCount)[i].reserved = n
+		}
+		var made unsafe.Pointer
+		outcome, err := routecap_routing_import(&raw, uint32(flags), nil, &made).outcome("raw")
+		r.made(r.returned(outcome, err), out.value("routing"), newRouting(made))
+		return
+	}
+	if !lent {
 		routing, result, err := Import(view, flags)
 		r.made(r.returned(result, err), out.value("routing"), routing)
 		return

@@ -376,7 +376,8 @@ func (r *replay) returned(result Result, err error) bool {
 	if result.Status.String() != r.status {
 		r.fatal("the status is ", result.Status, " (", result.Text, ")")
 	}
-	hasText := result.Status < 0 || result.Status == Incomplete || result.Status == NotCaptured || result.Status == Partial
+	hasText := result.Status < 0 || result.Status == Incomplete || result.Status == NotCaptured ||
+		result.Status == Partial || result.Status == Lost
 	if hasText && (result.Text == "" || strings.Contains(result.Text, "\n")) {
 		r.fatal("the text is ", strconv.Quote(result.Text))
 	}

@@ -15,7 +15,8 @@ typedef struct raw_result {
 } raw_result;
 
 static raw_result raw_return(int32_t status) {
-    int has_text = status < 0 || status == ROUTECAP_INCOMPLETE || status == ROUTECAP_NOT_CAPTURED || status == ROUTECAP_PARTIAL;
+    int has_text = status < 0 || status == ROUTECAP_INCOMPLETE || status == ROUTECAP_NOT_CAPTURED ||
+                   status == ROUTECAP_PARTIAL || status == ROUTECAP_LOST;
     return (raw_result){status, has_text ? strdup(routecap_last_error()) : NULL};
 }
 
@@ -333,7 +334,7 @@ const (
 const (
 	// Incomplete is ROUTECAP_INCOMPLETE: some cells of the result are missing; coverage names them
 	Incomplete Status = 1
-	// Lost is ROUTECAP_LOST: the step has a ticket, but no slot was free when its forward ran: all its rows are missing
+	// Lost is ROUTECAP_LOST: the step has a ticket, but all its rows are missing: no slot was free, or its copy failed
 	Lost Status = 2
 	// Pending is ROUTECAP_PENDING: not landed yet
 	Pending Status = 3
@@ -390,6 +391,22 @@ const (
 	ErrCapturing Status = -206
 	// ErrRecomputed is ROUTECAP_ERR_RECOMPUTED: strict reading, and cells were recomputed from logits
 	ErrRecomputed Status = -207
+)
+
+// Slips that only a capturer with ConfigChecked reports. Others forgive them: rows are then missing.
+const (
+	// ErrNotBegun is ROUTECAP_ERR_NOT_BEGUN: record, route, snapshot or issue, and no step was begun
+	ErrNotBegun Status = -208
+	// ErrNotSnapshot is ROUTECAP_ERR_NOT_SNAPSHOT: issue of a forward that took no snapshot
+	ErrNotSnapshot Status = -209
+	// ErrSnapshotTwice is ROUTECAP_ERR_SNAPSHOT_TWICE: a second snapshot of one step
+	ErrSnapshotTwice Status = -210
+	// ErrIssuedTwice is ROUTECAP_ERR_ISSUED_TWICE: a second issue of one forward
+	ErrIssuedTwice Status = -211
+	// ErrRowsNotBegun is ROUTECAP_ERR_ROWS_NOT_BEGUN: rows were recorded, or named by a span, at or beyond those begun
+	ErrRowsNotBegun Status = -212
+	// ErrTwoThreads is ROUTECAP_ERR_TWO_THREADS: two threads are in calls of the forward path at once
+	ErrTwoThreads Status = -213
 )
 
 // A resource is exhausted.
@@ -529,6 +546,11 @@ const (
 	// ConfigManualProgress is ROUTECAP_CONFIG_MANUAL_PROGRESS: start no thread: steps land inside
 	// routecap_capturer_progress
 	ConfigManualProgress ConfigFlags = 4
+	// ConfigMayLose is ROUTECAP_CONFIG_MAY_LOSE: host backend: begin files nothing; a step without a free slot is lost, as
+	// on a device
+	ConfigMayLose ConfigFlags = 8
+	// ConfigChecked is ROUTECAP_CONFIG_CHECKED: report slips of the protocol as errors; see below
+	ConfigChecked ConfigFlags = 16
 )
 
 // Flag of routecap_source: launch the copy with programmatic dependent launch (compute capability 9.0 or newer;
@@ -660,11 +682,11 @@ const (
 	PolicyReplace Policy = 1
 )
 
-// Why a cell is missing. Where two rows of one position lack it the first one's reason stays, unless that row has no
-// valid cell and the other has.
+// Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE belong to a cell of a row that is there. The others
+// belong to whole rows that are not there, and say so without memory for their cells.
 const (
-	// MissingAbsent is ROUTECAP_MISSING_ABSENT: no row is kept: never issued, lost, refused, cut, taken, not begun or not
-	// in the snapshot
+	// MissingAbsent is ROUTECAP_MISSING_ABSENT: nothing is known of the row: never issued, cut, not begun, or not in the
+	// snapshot
 	MissingAbsent Reason = 1
 	// MissingUnwritten is ROUTECAP_MISSING_UNWRITTEN: the layer did not write it, or not completely, in its step
 	MissingUnwritten Reason = 2
@@ -672,6 +694,19 @@ const (
 	MissingOutOfRange Reason = 3
 	// MissingDuplicate is ROUTECAP_MISSING_DUPLICATE: one id twice
 	MissingDuplicate Reason = 4
+	// MissingLost is ROUTECAP_MISSING_LOST: its step was lost: see Lost
+	MissingLost Reason = 5
+	// MissingRefused is ROUTECAP_MISSING_REFUSED: there was no memory for the row
+	MissingRefused Reason = 6
+	// MissingTaken is ROUTECAP_MISSING_TAKEN: the row left its request by ExtractTake: whoever took it has it
+	MissingTaken Reason = 7
+	// MissingEvicted is ROUTECAP_MISSING_EVICTED: a store of prefixes had the row and gave it up. No call of this version
+	// says so
+	MissingEvicted Reason = 8
+	// MissingNotPublished is ROUTECAP_MISSING_NOT_PUBLISHED: no store has ever had the row. No call of this version says so
+	MissingNotPublished Reason = 9
+	// MissingStale is ROUTECAP_MISSING_STALE: a store has the row of older weights only. No call of this version says so
+	MissingStale Reason = 10
 )
 
 const (
@@ -688,7 +723,8 @@ const (
 	// ReadStrict is ROUTECAP_READ_STRICT: missing cells make the call fail with ErrIncomplete, recomputed ones with
 	// ErrRecomputed
 	ReadStrict ReadFlags = 1
-	// ReadAllowRecomputed is ROUTECAP_READ_ALLOW_RECOMPUTED: but recomputed ones do not
+	// ReadAllowRecomputed is ROUTECAP_READ_ALLOW_RECOMPUTED: but recomputed ones do not; without ReadStrict it has no
+	// effect
 	ReadAllowRecomputed ReadFlags = 2
 )
 
@@ -767,6 +803,8 @@ type Memory struct {
 	PageBytes uint64
 	// of one open request before its first row, outside the budget
 	RequestBytes uint64
+	// what a page takes besides, from the budget, once two of its rows have different tags
+	TagBytes uint64
 }
 
 // Stats is routecap_stats. What the capturer saw since it was created. Fields are read one after another while it runs;
@@ -778,7 +816,8 @@ type Stats struct {
 	// lost ones included
 	StepsIssued uint64
 	// lost ones included
-	StepsLanded  uint64
+	StepsLanded uint64
+	// no slot was free, or the copy failed
 	StepsLost    uint64
 	RowsIssued   uint64
 	RowsInFlight uint64
@@ -790,9 +829,9 @@ type Stats struct {
 	RowsMissing uint64
 	// in a lost step
 	RowsLost uint64
-	// landed after their request was closed or cut below them
+	// landed after their request was closed; or cut, before or after they landed as drafts
 	RowsLate uint64
-	// speculative, and not accepted
+	// speculative and not accepted, whether or not a later call cut them too
 	RowsRejected uint64
 	// their position, read from the device, was outside the span's bounds
 	RowsUnplaced uint64
@@ -816,7 +855,7 @@ type Stats struct {
 	CellsDuplicate uint64
 	RequestsOpen   uint64
 	StepsInFlight  uint64
-	// of the budget: pages of requests and routings, provisional rows, and what is promised to rows that were issued
+	// of the budget: pages of requests and routings, their tags, provisional rows, and what is promised to rows issued
 	BytesInUse uint64
 	// with what a step asked for and gave back at once: a page that two of its spans share
 	BytesPeak   uint64
@@ -1103,6 +1142,8 @@ type cSegment struct {
 	validity unsafe.Pointer
 	tags     unsafe.Pointer
 	tag      uint64
+	reason   Reason
+	reserved uint32
 }
 
 // cView is routecap_view. A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but
@@ -1189,6 +1230,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(Memory{}.RowBytes)-unsafe.Offsetof(C.routecap_memory{}.row_bytes)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Memory{}.PageBytes)-unsafe.Offsetof(C.routecap_memory{}.page_bytes)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Memory{}.RequestBytes)-unsafe.Offsetof(C.routecap_memory{}.request_bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Memory{}.TagBytes)-unsafe.Offsetof(C.routecap_memory{}.tag_bytes)]
 	_ [C.sizeof_routecap_memory - unsafe.Sizeof(Memory{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(Stats{}.structSize)-unsafe.Offsetof(C.routecap_stats{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Stats{}.SilentLayers)-unsafe.Offsetof(C.routecap_stats{}.silent_layers)]
@@ -1393,6 +1435,8 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(cSegment{}.validity)-unsafe.Offsetof(C.routecap_segment{}.validity)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cSegment{}.tags)-unsafe.Offsetof(C.routecap_segment{}.tags)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cSegment{}.tag)-unsafe.Offsetof(C.routecap_segment{}.tag)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cSegment{}.reason)-unsafe.Offsetof(C.routecap_segment{}.reason)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cSegment{}.reserved)-unsafe.Offsetof(C.routecap_segment{}.reserved)]
 	_ [C.sizeof_routecap_segment - unsafe.Sizeof(cSegment{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(cView{}.structSize)-unsafe.Offsetof(C.routecap_view{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cView{}.dtype)-unsafe.Offsetof(C.routecap_view{}.dtype)]

@@ -23,17 +23,18 @@ mkdir -p "$work"
 need python3=python3 cc=gcc c++=g++ node=nodejs pkg-config=pkg-config
 need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"=python3-dev
 extras=(rich==15.0.0 matplotlib==3.11.2 safetensors==0.8.0)
-python_environment "$tools" scikit-build-core==1.1.2 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 \
+python_environment "$tools" scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 \
     auditwheel==6.8.2 abi3audit==0.0.26 mypy==2.4.1 pyright==1.1.414 "${extras[@]}"
 python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 "${extras[@]}"
 
-# wheel NAME OPTION...: builds a wheel in a build folder of its own; afterwards `wheel` is its path.
+# wheel NAME SOURCE OPTION...: builds a wheel, of the package's folder or a source distribution, in a build folder of its
+# own; afterwards `wheel` is its path.
 wheel() {
-    local name=$1
-    shift
+    local name=$1 source=$2
+    shift 2
     rm -rf "${work:?}/$name/wheel"
     check "the wheel $name is built" env PATH="$tools/bin:$PATH" "$tools/bin/pip" wheel --disable-pip-version-check --no-deps --no-build-isolation \
-        -w "$work/$name/wheel" -C build-dir="$work/$name/cmake" "$@" "$package"
+        -w "$work/$name/wheel" -C build-dir="$work/$name/cmake" "$@" "$source"
     wheel=$(ls "$work/$name"/wheel/routecap-*-cp311-abi3-*.whl 2> /dev/null)
     [ -n "$wheel" ] || { failed=$((failed + 1)); closing; exit 1; }
 }
@@ -43,18 +44,31 @@ in_empty_environment() {
     python3 -m venv "$work/empty" && env -i HOME="$HOME" PATH="$work/empty/bin" pip install --quiet --disable-pip-version-check "$wheel" &&
         (cd / && env -i PATH="$work/empty/bin" python -I "$package/examples/worker_loop.py" && env -i PATH="$work/empty/bin" routecap info)
 }
+# complete SDIST: what it holds of the library is what the project has.
+complete() {
+    local folder=$work/sdist/unpacked source
+    mkdir "$folder" && tar -xzf "$1" -C "$folder" --strip-components=1 && [ -z "$(find "$folder" -type l)" ] || return 1
+    for source in CMakeLists.txt include kernels src; do diff -r "$source" "$folder/vendor/$source" || return 1; done
+}
 
 # ---- Wheels
 
-wheel sources -C cmake.define.ROUTECAP_CUDA=OFF
+wheel sources "$package" -C cmake.define.ROUTECAP_CUDA=OFF
 check "the wheel built from the sources runs in an empty environment" in_empty_environment
 
-wheel installed -C cmake.define.ROUTECAP_LIBRARY="$library"
-check "the wheel over an installed library has none in it" bash -c "! python3 -m zipfile -l '$wheel' | grep -q libroutecap"
-PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") wheel pkgconfig -C cmake.define.ROUTECAP_PKGCONFIG=ON
+rm -rf "$work/sdist"
+check "the source distribution is made" env PATH="$tools/bin:$PATH" "$tools/bin/python" -m build --sdist --no-isolation -o "$work/sdist" "$package"
+sdist=$(ls "$work"/sdist/routecap-*.tar.gz 2> /dev/null)
+check "the source distribution has every source of the library, and no links" complete "$sdist"
+wheel sdist "$sdist" -C cmake.define.ROUTECAP_CUDA=OFF -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0
+check "the wheel built from the source distribution runs in an empty environment" in_empty_environment
+
+ROUTECAP_LIBRARY=$library wheel installed "$sdist"
+check "the wheel built from it over an installed library has none in it" bash -c "! python3 -m zipfile -l '$wheel' | grep -q libroutecap"
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)") wheel pkgconfig "$package" -C cmake.define.ROUTECAP_PKGCONFIG=ON
 check "the wheel over the library that pkg-config finds works" in_empty_environment
 
-wheel bundled -C cmake.define.ROUTECAP_BUNDLE="$library"
+wheel bundled "$package" -C cmake.define.ROUTECAP_BUNDLE="$library"
 check "the wheel runs in an empty environment without compilers" in_empty_environment
 for file in routecap/libroutecap.so.1 licenses/LICENSE routecap/py.typed routecap/page.html; do
     check "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"

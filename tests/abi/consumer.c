@@ -191,6 +191,8 @@ static void inputs(const routecap_config *config) {
     check_input("routecap_view", import, &view, sizeof view, 1);
     CHECK(view.segment_count == 1);
     check_input("routecap_segment", import_segment, view.segments, sizeof(routecap_segment), 0);
+    const routecap_segment lost = {.rows = 4, .reason = ROUTECAP_MISSING_LOST};
+    check_input("routecap_segment, without rows", import_segment, &lost, sizeof lost, 0);
 }
 
 /* ---- Structs that the library fills ------------------------------------------------------------ */

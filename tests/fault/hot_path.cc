@@ -157,25 +157,28 @@ void expect_cost(int line, const Cost &expected, const Cost &actual) {
 // is one look, made again by each part of the call. The rest is the work itself. Nothing waits, asks how far work is, or takes memory.
 #define ENTER "cuCtxGetCurrent, cuStreamGetCaptureInfo 1"
 
-// begin is the only one of the three that may take the capturer's mutex: it names a slot if none was free at the last issue.
-const Cost kBegin{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 1};
+// None of the three takes a lock.
+const Cost kBegin{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 0};
 const Cost kRecord{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_record_2", 0, 0};
 const Cost kSnapshot{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_snapshot8_2", 0, 0};
-// Name the slot of the next forward on the engine's stream; behind that, on the library's, copy this one's and say that it has arrived.
+// Under the capturer's mutex hand over the spans, and under that of the steps' results give out the ticket. Then name the slot of the next forward
+// on the engine's stream; behind that, on the library's, copy this one's and say that it has arrived.
 #define NAME "cuCtxGetCurrent, cuMemsetD32Async 1, cuEventRecord 1"
 #define COPY "cuStreamWaitEvent 2, cuMemcpyDtoHAsync 2, cuStreamWriteValue64 2"
-const Cost kIssue{ENTER ", " NAME ", cuCtxGetCurrent, " COPY, 0, 1};
+const Cost kIssue{ENTER ", " NAME ", cuCtxGetCurrent, " COPY, 0, 2};
 // In a graph each capture first retains the memory that its kernels use, and a snapshot becomes a node that nothing waits for.
 #define RETAIN "cuUserObjectCreate, cuGraphRetainUserObject"
 const Cost kCapturedFirst{ENTER ", cuCtxGetCurrent, " RETAIN ", cuLaunchKernel 1 routecap_begin", 0, 0};
 const Cost kCapturedAgain{ENTER ", cuCtxGetCurrent, cuStreamUpdateCaptureDependencies 1, cuLaunchKernel 1 routecap_begin", 0, 0};
 const Cost kCapturedSnapshot{ENTER ", cuCtxGetCurrent, cuStreamGetCaptureInfo 1, cuGraphAddKernelNode routecap_snapshot8_2", 0, 0};
 const Cost kRefused{ENTER, 0, 0};
-// The rest touches no driver. extract looks the request up, locks its rows, and looks again under that lock; it makes a routing and one
-// array of segments, whose size, but not whose number, depends on pages. poll, of steps and routings, and stats only read.
+// The rest touches no driver. extract looks the request up, locks its rows, and looks again under that lock,
+// once more with room for the segments; it makes a routing and one array of segments, whose size, but not whose number, depends on pages. poll of a
+// step locks what became of the last steps; poll of a routing and stats only read.
 const Cost kAccept{"", 0, 1};
 const Cost kFinish{"", 0, 1};
-const Cost kExtract{"", 2, 3};
+const Cost kExtract{"", 2, 5};
+const Cost kPoll{"", 0, 1};
 const Cost kNothing{"", 0, 0};
 
 // ---- An engine -----------------------------------------------------------------------------
@@ -283,7 +286,7 @@ public:
         eager(0, 0);  // into new pages
         if (!worker_) expect(__LINE__, kNothing, poll(ROUTECAP_PENDING));
         land();
-        expect(__LINE__, kNothing, poll(ROUTECAP_OK));
+        expect(__LINE__, kPoll, poll(ROUTECAP_OK));
         eager(0, 0);  // into pages that the requests have
         expect(__LINE__, kNothing, stats());
         land();
@@ -371,7 +374,7 @@ TEST_F(HotPath, counting_counts) {
     Rig rig;
     routecap_request request = 0;
     const Cost open = cost(ROUTECAP_OK, [&] { return routecap_request_open(rig.capturer(), nullptr, &request, 1); });
-    EXPECT_EQ(open.locks, HOT_PATH_COUNTS ? 1u : 0u);
+    EXPECT_GE(open.locks, HOT_PATH_COUNTS ? 1u : 0u);
     EXPECT_GE(open.allocations, HOT_PATH_COUNTS ? 1u : 0u);
     EXPECT_EQ(open.driver, "");
     rig.close(request);
@@ -429,14 +432,14 @@ TEST_F(HotPathDriver, special_cases_cost_one_thing_each) {
 
     // Without rows to file only the name is new.
     engine.forward();
-    EXPECT_COST((Cost{ENTER ", " NAME, 0, 1}), engine.issue({}));
+    EXPECT_COST((Cost{ENTER ", " NAME, 0, 2}), engine.issue({}));
 
-    // Issue makes the snapshot.
+    // Issue makes the snapshot, between two looks at the spans.
     engine.begin(stream);
     routecap_issue_options options{};
     options.struct_size = sizeof options;
     options.snapshot = ROUTECAP_SNAPSHOT_MAKE;
-    EXPECT_COST((Cost{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_snapshot8_2, " NAME ", cuCtxGetCurrent, " COPY, 0, 1}),
+    EXPECT_COST((Cost{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_snapshot8_2, " NAME ", cuCtxGetCurrent, " COPY, 0, 3}),
                 engine.issue(0, 0, ROUTECAP_OK, &options));
     engine.land();
 
@@ -447,13 +450,13 @@ TEST_F(HotPathDriver, special_cases_cost_one_thing_each) {
     options.snapshot = ROUTECAP_SNAPSHOT_TAKEN;
     options.positions = positions;
     options.positions_dtype = ROUTECAP_DTYPE_I64;
-    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuMemcpyAsync 1, cuEventRecord 1, " COPY, 0, 1}),
+    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuMemcpyAsync 1, cuEventRecord 1, " COPY, 0, 2}),
                 engine.issue(0, ROUTECAP_SPAN_DEVICE_POSITIONS, ROUTECAP_OK, &options));
     engine.land();
 
     // A begin on another stream than the last step's is ordered behind it, once.
     const routecap_stream other = engine.rig().device().make_stream();
-    const Cost behind{ENTER ", cuCtxGetCurrent, cuStreamWaitEvent 1, cuLaunchKernel 1 routecap_begin", 0, 1};
+    const Cost behind{ENTER ", cuCtxGetCurrent, cuStreamWaitEvent 1, cuLaunchKernel 1 routecap_begin", 0, 0};
     EXPECT_COST(behind, engine.begin(other));
     EXPECT_COST(kBegin, engine.begin(other));
     EXPECT_COST(behind, engine.begin(stream));
@@ -515,15 +518,15 @@ TEST_F(HotPathDriver, lost_steps_copy_nothing) {
         engine.forward();
         EXPECT_COST(kIssue, engine.issue(0, 0));
     }
-    const Cost lost{ENTER ", " NAME, 0, 1};
-    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 1}), engine.begin(engine.rig().stream()));
+    const Cost lost{ENTER ", " NAME, 0, 2};
+    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 0}), engine.begin(engine.rig().stream()));
     engine.snapshot(engine.rig().stream());
     EXPECT_COST(lost, engine.issue(0, 0, ROUTECAP_LOST));
-    EXPECT_COST(kNothing, engine.poll(ROUTECAP_LOST));
+    EXPECT_COST(kPoll, engine.poll(ROUTECAP_LOST));
     engine.release();
     engine.rig().land(engine.step() - 1);
     // Now begin names a slot, once.
-    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 1}), engine.begin(engine.rig().stream()));
+    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 0}), engine.begin(engine.rig().stream()));
     EXPECT_COST(kBegin, engine.begin(engine.rig().stream()));
 }
 

@@ -92,7 +92,8 @@ pids=()
 for target in "${targets[@]}"; do
     run "$target" &
     pids+=($!)
-    [ -n "$prebuilt" ] || wait "${pids[-1]}" || true  # one after another where others work
+    # Where others work too, as many at a time as there are cores for their processes.
+    while [ -z "$prebuilt" ] && [ "$(jobs -pr | wc -l)" -ge $(((($(nproc) - 1) / workers) + 1)) ]; do wait -n || true; done
 done
 for i in "${!targets[@]}"; do
     if wait "${pids[$i]}"; then

@@ -146,7 +146,8 @@ void Replay::call(const json &said) {
 bool Replay::returned(int32_t status) {
     known_ = true;
     EXPECT_EQ(expected_status_, routecap_status_name(status)) << routecap_last_error();
-    if (status < 0 || status == ROUTECAP_INCOMPLETE || status == ROUTECAP_NOT_CAPTURED || status == ROUTECAP_PARTIAL) {
+    if (status < 0 || status == ROUTECAP_INCOMPLETE || status == ROUTECAP_NOT_CAPTURED || status == ROUTECAP_PARTIAL ||
+        status == ROUTECAP_LOST) {
         const std::string text = routecap_last_error();
         EXPECT_FALSE(text.empty());
         EXPECT_EQ(std::string::npos, text.find('\n'));

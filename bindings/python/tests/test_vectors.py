@@ -122,7 +122,7 @@ class Replayer:
                 delivered.update(self.buffers)
             if "status" in call:
                 assert name_of(status) == call["status"], f"{where}: {text}"
-                if status < 0 or status in (1, 4, 5):
+                if status < 0 or status in (1, 2, 4, 5):
                     assert text and "\n" not in text, where
             for name, expected in out.items():
                 if name in ("capturer", "routing", "child", "prompt", "generated", "slice", "merged") and isinstance(expected, str):
@@ -197,8 +197,14 @@ class Replayer:
         """Settings, or the struct itself where settings cannot say it."""
         given = {name: [number(each) for each in value] if isinstance(value, list) else number(value) for name, value in config.items()}
         flags = given.pop("flags", 0)
-        names = {1: "compare", 2: "external_sink", 4: "manual_progress"}
-        expressible = flags < 8 and not given.get("reserved") and given.get("sink_dtype", 0) in (0, *routecap.Dtype)
+        names = {
+            1: "compare",
+            2: "external_sink",
+            4: "manual_progress",
+            8: "may_lose",
+            16: "checked",
+        }
+        expressible = flags < 32 and not given.get("reserved") and given.get("sink_dtype", 0) in (0, *routecap.Dtype)
         expressible = expressible and given.get("backend", 0) in (0, *routecap.Backend)
         expressible = expressible and all(
             len(given[name]) == given["layers"] for name in ("layer_map", "layer_experts", "layer_provenance") if name in given

@@ -61,10 +61,17 @@
  * once. Each call takes effect at one instant between its start and its return: a span whose request ends concurrently is either filed or
  * skipped; of two concurrent calls that end a request, one finds it gone.
  *
- * Waiting. Only routecap_step_finalize, routecap_routing_wait, routecap_capturer_probe and routecap_capturer_destroy wait for work in
- * flight. Nothing else waits for a step or for the device. Reading a request (coverage, extract, extract_into) waits for one thing: a change of
- * that request which no step in flight holds up, until the worker thread has come round to it, for a fraction of a second at most (then
- * ROUTECAP_ERR_NOT_READY).
+ * Waiting. routecap_step_finalize, routecap_routing_wait, routecap_capturer_probe and
+ * routecap_capturer_destroy wait for work in flight. No other call waits for a step or for the
+ * device. No lock is held while the driver is called, while memory is allocated or while a release
+ * callback runs, so a stall there holds up the calling thread only. Three calls may do work of the
+ * worker thread themselves, and wait for that thread to finish the step it is filing:
+ *   begin on the host backend, where no slot is free (see routecap_step_begin);
+ *   issue, where the budget is exhausted (see routecap_step_issue);
+ *   capturer_progress.
+ * Reading a request (coverage, extract, extract_into) waits up to 100 ms for the worker thread to
+ * apply an earlier accept, truncate, fork or attach of the same request whose steps have landed.
+ * After that it returns ROUTECAP_ERR_NOT_READY.
  *
  * Ownership. Arguments are read before the call returns and belong to the caller; device arguments (below) are the exception. A capturer,
  * and each reference to a routing, belongs to the caller until destroyed or freed. Pointers found in a view belong to its routing. Every
@@ -106,8 +113,8 @@
  * only struct_size is read; it is filled up to that size, with zeros where this library knows nothing.
  *
  * Statuses are int32_t: 0 is success, positive is partial success with all outputs delivered (none are with ROUTECAP_PENDING), negative is an
- * error and nothing changed. A call that returns an error, ROUTECAP_INCOMPLETE, ROUTECAP_NOT_CAPTURED or ROUTECAP_PARTIAL leaves one line of text
- * for routecap_last_error. Unless a function says otherwise it may also return, and its own list does not repeat: ROUTECAP_ERR_ARGUMENT (NULL
+ * error and nothing changed. A call that returns an error, ROUTECAP_INCOMPLETE, ROUTECAP_NOT_CAPTURED,
+ * ROUTECAP_PARTIAL or ROUTECAP_LOST leaves one line of text for routecap_last_error. Unless a function says otherwise it may also return, and its own list does not repeat: ROUTECAP_ERR_ARGUMENT (NULL
  * where not allowed, a value outside its documented set, a reserved field that is not 0), ROUTECAP_ERR_STRUCT_SIZE, ROUTECAP_ERR_NO_MEMORY,
  * ROUTECAP_ERR_FORKED and ROUTECAP_ERR_INTERNAL.
  */
@@ -154,7 +161,7 @@ ROUTECAP_API uint32_t routecap_version(void);
 
 /* Partial success: outputs are delivered. */
 #define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing; coverage names them */
-#define ROUTECAP_LOST 2         /* the step has a ticket, but no slot was free when its forward ran: all its rows are missing */
+#define ROUTECAP_LOST 2         /* the step has a ticket, but all its rows are missing: no slot was free, or its copy failed */
 #define ROUTECAP_PENDING 3      /* not landed yet */
 #define ROUTECAP_PARTIAL 4      /* some items of an array were refused: see the status of each */
 #define ROUTECAP_NOT_CAPTURED 5 /* there are rows, but not one cell of them is valid */
@@ -182,6 +189,14 @@ ROUTECAP_API uint32_t routecap_version(void);
 #define ROUTECAP_ERR_FORKED (-205)     /* called in a child process that was forked after the object was made */
 #define ROUTECAP_ERR_CAPTURING (-206)  /* this call cannot be part of a CUDA graph, and the stream is being captured; the capture goes on */
 #define ROUTECAP_ERR_RECOMPUTED (-207) /* strict reading, and cells were recomputed from logits */
+
+/* Slips that only a capturer with ROUTECAP_CONFIG_CHECKED reports. Others forgive them: rows are then missing. */
+#define ROUTECAP_ERR_NOT_BEGUN (-208)      /* record, route, snapshot or issue, and no step was begun */
+#define ROUTECAP_ERR_NOT_SNAPSHOT (-209)   /* issue of a forward that took no snapshot */
+#define ROUTECAP_ERR_SNAPSHOT_TWICE (-210) /* a second snapshot of one step */
+#define ROUTECAP_ERR_ISSUED_TWICE (-211)   /* a second issue of one forward */
+#define ROUTECAP_ERR_ROWS_NOT_BEGUN (-212) /* rows were recorded, or named by a span, at or beyond those begun */
+#define ROUTECAP_ERR_TWO_THREADS (-213)    /* two threads are in calls of the forward path at once */
 
 /* A resource is exhausted. */
 #define ROUTECAP_ERR_NO_MEMORY (-300) /* the budget, or the system's memory */
@@ -216,7 +231,10 @@ ROUTECAP_API const char *routecap_last_error(void);
 typedef struct routecap_capturer routecap_capturer;
 typedef struct routecap_routing routecap_routing;
 
-/* Names a request of one capturer; other capturers do not know it. 0 is none. A handle that was closed or finished is not given out again. */
+/*
+ * Names a request of one capturer; other capturers do not know it. 0 is none. No two requests of a process have the same handle, whatever their
+ * capturers: a handle that was closed or finished is not given out again.
+ */
 typedef uint64_t routecap_request;
 
 /* Ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 is none. */
@@ -283,17 +301,36 @@ typedef struct CUstream_st *routecap_stream;
 #define ROUTECAP_CONFIG_COMPARE 1u         /* compare rows that are issued again with what is kept: stats.rows_mismatched */
 #define ROUTECAP_CONFIG_EXTERNAL_SINK 2u   /* allocate no sink: every layer that is used gets its own by routecap_sink_bind */
 #define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no thread: steps land inside routecap_capturer_progress */
+#define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: begin files nothing; a step without a free slot is lost, as on a device */
+#define ROUTECAP_CONFIG_CHECKED 16u        /* report slips of the protocol as errors; see below */
+
+/*
+ * Checked mode, for development and tests: ROUTECAP_CONFIG_CHECKED, or ROUTECAP_CHECKED=1 in the
+ * environment when a capturer is created. A slip that is otherwise forgiven is an error:
+ *
+ *   ROUTECAP_ERR_NOT_BEGUN, _NOT_SNAPSHOT, _SNAPSHOT_TWICE, _ISSUED_TWICE, _ROWS_NOT_BEGUN
+ *       At the call that makes it, which changes nothing. Where only the device can see it (graphs
+ *       that are replayed, a row base or an index list on the device), routecap_step_finalize of that
+ *       step returns it once the step has landed, and the next issue after that returns it once,
+ *       with nothing changed: the text names the step. Rows are what they are without checked mode.
+ *   ROUTECAP_ERR_TWO_THREADS
+ *       At the call that finds another thread in a call of the forward path of this capturer.
+ *   ROUTECAP_ERR_ARGUMENT
+ *       On a device: ids, a table or another [device] argument that is no memory of the device.
+ *
+ * Without the flag it costs a branch a call.
+ */
 
 typedef struct routecap_config {
     uint32_t struct_size;
-    int32_t backend;     /* ROUTECAP_BACKEND_*. Required */
+    int32_t backend;     /* ROUTECAP_BACKEND_*. Required: 0 or less is ROUTECAP_ERR_ARGUMENT, unknown ones ROUTECAP_ERR_NO_BACKEND */
     int32_t role;        /* ROUTECAP_ROLE_* */
-    int32_t device;      /* ordinal; ignored by the host backend */
+    int32_t device;      /* ordinal, 0 or more; ignored by the host backend */
     uint32_t layers;     /* captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required */
     uint32_t k;          /* experts per token, 1..ROUTECAP_MAX_K. Required */
     uint32_t experts;    /* ids are in [0, experts), zero experts included; k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is set */
     uint32_t rows;       /* sink rows: the most tokens of one forward pass, padding included; 1..ROUTECAP_MAX_ROWS. Required */
-    uint32_t slots;      /* steps in flight before the next is lost, 1..ROUTECAP_MAX_SLOTS; default 4; see routecap_step_issue */
+    uint32_t slots;      /* each holds one step in flight, 1..ROUTECAP_MAX_SLOTS; default 4; see routecap_step_issue */
     int32_t sink_dtype;  /* of the library's sink: I16 (default), I32 or I64 */
     uint32_t flags;      /* ROUTECAP_CONFIG_* */
     int32_t id_space;    /* ROUTECAP_ID_SPACE_*: what the recorded ids are; travels with every routing */
@@ -315,6 +352,7 @@ typedef struct routecap_memory {
     uint64_t row_bytes;       /* of one captured row: ids and validity */
     uint64_t page_bytes;      /* of one page, the unit in which requests take memory from the budget */
     uint64_t request_bytes;   /* of one open request before its first row, outside the budget */
+    uint64_t tag_bytes;       /* what a page takes besides, from the budget, once two of its rows have different tags */
 } routecap_memory;
 
 /* What the capturer saw since it was created. Fields are read one after another while it runs; no row is counted as landed before it is issued. */
@@ -324,7 +362,7 @@ typedef struct routecap_stats {
     /* Steps. */
     uint64_t steps_issued; /* lost ones included */
     uint64_t steps_landed; /* lost ones included */
-    uint64_t steps_lost;
+    uint64_t steps_lost;   /* no slot was free, or the copy failed */
     /* Rows of the spans that issue was given, those of unknown requests apart. Each is in one of the nine counts that follow. */
     uint64_t rows_issued;
     uint64_t rows_in_flight;
@@ -332,8 +370,8 @@ typedef struct routecap_stats {
     uint64_t rows_delivered;   /* filed with at least one valid cell */
     uint64_t rows_missing;     /* landed without a valid cell */
     uint64_t rows_lost;        /* in a lost step */
-    uint64_t rows_late;        /* landed after their request was closed or cut below them */
-    uint64_t rows_rejected;    /* speculative, and not accepted */
+    uint64_t rows_late;        /* landed after their request was closed; or cut, before or after they landed as drafts */
+    uint64_t rows_rejected;    /* speculative and not accepted, whether or not a later call cut them too */
     uint64_t rows_unplaced;    /* their position, read from the device, was outside the span's bounds */
     uint64_t rows_refused;     /* for memory */
     /* Other counts. */
@@ -348,7 +386,7 @@ typedef struct routecap_stats {
     /* Now. */
     uint64_t requests_open;
     uint64_t steps_in_flight;
-    uint64_t bytes_in_use; /* of the budget: pages of requests and routings, provisional rows, and what is promised to rows that were issued */
+    uint64_t bytes_in_use; /* of the budget: pages of requests and routings, their tags, provisional rows, and what is promised to rows issued */
     uint64_t bytes_peak;   /* with what a step asked for and gave back at once: a page that two of its spans share */
     uint64_t bytes_budget;
 } routecap_stats;
@@ -388,7 +426,11 @@ ROUTECAP_API int32_t routecap_backend_info(int32_t backend, routecap_backend *in
 ROUTECAP_API int32_t routecap_config_init(routecap_config *config, size_t struct_size);
 
 /**
- * Say how much memory a capturer of this configuration needs, without creating it. Errors as routecap_capturer_create.
+ * Say how much memory a capturer of this configuration needs, without creating it.
+ *
+ * It asks neither the driver nor a device: it can be called before a fork, and where there is no
+ * device. Errors as routecap_capturer_create, as far as configuration and build tell them:
+ * ROUTECAP_ERR_ARGUMENT, ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
  */
 ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, routecap_memory *memory);
 
@@ -843,7 +885,12 @@ typedef struct routecap_issue_options {
  * its own that is forked from the engine's and joined before the first write. Rows that are not begun are missing. A begin after a forward
  * that was never issued discards that forward.
  *
- * Capturable. Does not block.
+ * On the host backend, where all slots hold steps in flight, begin files the oldest of them on the
+ * calling thread: nothing is lost there, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long
+ * as copying that step's rows does. If the worker thread is filing it already, begin waits for that
+ * instead. It never waits for whoever reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns it off.
+ *
+ * Capturable. Does not block otherwise.
  *
  * @param rows  At most the capturer's rows (ROUTECAP_ERR_CAPACITY otherwise). May exceed the rows that spans will name later.
  */
@@ -868,16 +915,28 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
  * forgotten. Several spans may name one sink row (one token in several sequences). One request may have several spans: those with positions
  * known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
  *
- * A span of an unknown or closed request, or one whose pages exceed the budget, is skipped and counted; the others are not affected, and
- * the call returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing. Rows that meet a page
- * shared with a routing or another request may also be refused later, where it has to be copied.
+ * A span of an unknown or closed request, or one that could need more memory than the budget has, is skipped and counted; the others are not
+ * affected, and the call returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing (REFUSED).
  *
- * Each forward fills one slot, which is free again once its step was filed. The slot is chosen by the issue or discard before the forward
- * or, if it is not captured, by its begin. If none was free then, the step is lost: it has a ticket and has landed, all its rows are
- * missing, and the call returns ROUTECAP_LOST. To lose none, see that step t - slots + 1 has landed before issuing step t; with begins in
- * graphs that takes two slots at least.
+ * Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
+ * each page that it shares with a routing or another request, the tags of a page whose rows get a
+ * second tag, and for wide bounds of device positions a page for each row. What turns out not to be
+ * needed goes back when the step is filed. So rows that were accepted are refused later only where the
+ * system itself has no memory left. What close, truncate, take and finish have freed can be used at
+ * once: where the budget is exhausted, issue applies those calls itself, as far as no step in flight
+ * still needs the memory, before it refuses a span.
  *
- * Not capturable. Does not block. Takes memory from the budget, and from the system only to grow buffers that it keeps.
+ * Slots. Each forward fills one slot, which is free again once its step was filed. If none is free,
+ * the step is lost: it has a ticket and has landed, all its rows are missing (LOST), and the call
+ * returns ROUTECAP_LOST. When the slot is chosen depends on who makes the begin:
+ *   - begin is called for this forward (eager): begin chooses. To lose no step, have at most
+ *     slots - 1 steps in flight when you call begin. On the host backend nothing is ever lost.
+ *   - begin is replayed as part of a graph: the issue or discard before it has chosen. To lose no
+ *     step, have at most slots - 2 steps in flight when you call issue, so that one slot is left for
+ *     the forward that follows. If an issue found none, the forward after it is lost, whatever has
+ *     landed meanwhile, unless routecap_step_discard is called before it, which chooses again.
+ *
+ * Not capturable. Does not block otherwise. Takes memory from the system only to grow buffers that it keeps.
  *
  * @param spans      [count] of span_size bytes each; may be NULL if count is 0.
  * @param span_size  sizeof(routecap_span) of the caller.
@@ -901,7 +960,8 @@ ROUTECAP_API int32_t routecap_step_discard(routecap_capturer *capturer, routecap
 /**
  * Whether a step has landed, that is, whether its rows can be read.
  *
- * @return ROUTECAP_OK; ROUTECAP_LOST (landed, and lost; known for the last 1024 steps, ROUTECAP_OK before); ROUTECAP_PENDING;
+ * @return ROUTECAP_OK; ROUTECAP_LOST (landed, and lost; known for the last 1024 steps, ROUTECAP_OK before; the text says why: no slot was free,
+ *         or the call of the driver that failed); ROUTECAP_PENDING;
  *         ROUTECAP_ERR_UNKNOWN_STEP (never issued).
  */
 ROUTECAP_API int32_t routecap_step_poll(routecap_capturer *capturer, routecap_step step);
@@ -913,7 +973,8 @@ ROUTECAP_API int32_t routecap_step_poll(routecap_capturer *capturer, routecap_st
  *
  * @param timeout_ns   Nanoseconds; 0 looks once; negative waits without limit.
  * @param conflicting  Receives how many cells of the step were recorded twice (known for the last 1024 steps, 0 before); may be NULL.
- * @return ROUTECAP_OK; ROUTECAP_LOST; ROUTECAP_PENDING (timeout); ROUTECAP_ERR_UNKNOWN_STEP (never issued).
+ * @return ROUTECAP_OK; ROUTECAP_LOST; ROUTECAP_PENDING (timeout); ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the slips that
+ *         the device found in this step, which has landed all the same.
  */
 ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step, int64_t timeout_ns, uint64_t *conflicting);
 
@@ -961,8 +1022,10 @@ ROUTECAP_API int32_t routecap_request_open(routecap_capturer *capturer, const ro
  *
  * May come before the step has landed and after later steps were issued. The rows of a step are settled once. The first row of a
  * verification, which is no draft, may be in the same span: it is then one of those to keep. Rows that were lost, refused
- * for memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones. Kept rows are
- * filed as ordinary rows, in their order.
+ * for memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones.
+ *
+ * A kept row takes its place in the order of rows when accept is called: behind the rows of every step that was issued before the call, and
+ * before those of every later step. So a row that was issued for the same position before accept was called comes first.
  *
  * @param rows   NULL: the first `count` rows. Otherwise [count] strictly ascending indices into the request's speculative rows of
  *               that step as they were issued, in the order of the spans: the accepted path of a tree.
@@ -1031,11 +1094,27 @@ ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routec
 
 /* ---- Reading ------------------------------------------------------------------------------- */
 
-/* Why a cell is missing. Where two rows of one position lack it the first one's reason stays, unless that row has no valid cell and the other has. */
-#define ROUTECAP_MISSING_ABSENT 1 /* no row is kept: never issued, lost, refused, cut, taken, not begun or not in the snapshot */
-#define ROUTECAP_MISSING_UNWRITTEN 2 /* the layer did not write it, or not completely, in its step */
-#define ROUTECAP_MISSING_OUT_OF_RANGE 3 /* an id outside [0, experts) */
-#define ROUTECAP_MISSING_DUPLICATE 4 /* one id twice */
+/*
+ * Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE belong to a cell of a row that is there. The others belong to whole rows that are
+ * not there, and say so without memory for their cells.
+ */
+#define ROUTECAP_MISSING_ABSENT 1        /* nothing is known of the row: never issued, cut, not begun, or not in the snapshot */
+#define ROUTECAP_MISSING_UNWRITTEN 2     /* the layer did not write it, or not completely, in its step */
+#define ROUTECAP_MISSING_OUT_OF_RANGE 3  /* an id outside [0, experts) */
+#define ROUTECAP_MISSING_DUPLICATE 4     /* one id twice */
+#define ROUTECAP_MISSING_LOST 5          /* its step was lost: see ROUTECAP_LOST */
+#define ROUTECAP_MISSING_REFUSED 6       /* there was no memory for the row */
+#define ROUTECAP_MISSING_TAKEN 7         /* the row left its request by ROUTECAP_EXTRACT_TAKE: whoever took it has it */
+#define ROUTECAP_MISSING_EVICTED 8       /* a store of prefixes had the row and gave it up. No call of this version says so */
+#define ROUTECAP_MISSING_NOT_PUBLISHED 9 /* no store has ever had the row. No call of this version says so */
+#define ROUTECAP_MISSING_STALE 10        /* a store has the row of older weights only. No call of this version says so */
+
+/*
+ * Two reasons for one cell. Where rows come together that have none of them a valid cell there (a merge, attach, a row that is issued again),
+ * the cell's reason is the one that stands first in this list: DUPLICATE, OUT_OF_RANGE, UNWRITTEN, TAKEN, LOST, REFUSED, STALE, EVICTED,
+ * NOT_PUBLISHED, ABSENT. The order of the rows, and of the routings in a merge, makes no difference. With ROUTECAP_POLICY_REPLACE a row that
+ * replaces another brings its own reasons.
+ */
 
 /*
  * A block of missing cells: consecutive rows, consecutive layers, one reason. Rows with equal missing cells and reasons follow one another
@@ -1085,7 +1164,7 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer, rout
 
 /* Flags of reading calls. */
 #define ROUTECAP_READ_STRICT 1u /* missing cells make the call fail with ROUTECAP_ERR_INCOMPLETE, recomputed ones with ROUTECAP_ERR_RECOMPUTED */
-#define ROUTECAP_READ_ALLOW_RECOMPUTED 2u /* but recomputed ones do not */
+#define ROUTECAP_READ_ALLOW_RECOMPUTED 2u /* but recomputed ones do not; without ROUTECAP_READ_STRICT it has no effect */
 
 /**
  * Read rows of a request into a routing, at any time of its life.
@@ -1235,10 +1314,12 @@ ROUTECAP_API int32_t routecap_request_close_batch(routecap_capturer *capturer, c
 typedef struct routecap_segment {
     uint64_t first;          /* position of the first row */
     uint64_t rows;
-    const void *ids;         /* [rows, layers, k] in C order; NULL: all cells of these rows are missing (ABSENT) */
+    const void *ids;         /* [rows, layers, k] in C order; NULL: all cells of these rows are missing, for `reason` */
     const uint8_t *validity; /* [rows, validity_bytes]: bit l % 8 of byte l / 8 is set if layer l is valid; NULL: all are */
-    const uint64_t *tags;    /* [rows] the tag of each row, without meaning where all cells are ABSENT; NULL: `tag` is that of all */
+    const uint64_t *tags;    /* [rows] the tag of each row, without meaning where the row is not there; NULL: `tag` is that of all */
     uint64_t tag;
+    int32_t reason;          /* where ids is NULL: why these rows are not there, one of ROUTECAP_MISSING_*; otherwise 0 */
+    uint32_t reserved;       /* 0 */
 } routecap_segment;
 
 /* A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but for the first: its reason,
@@ -1323,8 +1404,9 @@ ROUTECAP_API int32_t routecap_routing_slice(const routecap_routing *routing, uin
  * stream.
  *
  * Layers are matched by their index in the decoder (the layer map), rows by position. The result has the layers of all, and the rows from the
- * lowest to the highest position of any; what nobody has is missing. A row keeps the tag of the first routing that has any cell of it. A layer
- * that is recomputed in one of them is recomputed in the result.
+ * lowest to the highest position of any; what nobody has is missing, for the reason that comes first in the list at ROUTECAP_MISSING_STALE
+ * among those of all routings that have the layer. A row keeps the tag of the first routing that has any cell of it. A layer that is recomputed
+ * in one of them is recomputed in the result.
  *
  * @param routings  [count], count >= 1. They stay the caller's.
  * @param flags     0.
@@ -1373,14 +1455,14 @@ ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
  *          56     4  dtype of the ids: ROUTECAP_DTYPE_U8 if no layer has more than 256 experts, otherwise ROUTECAP_DTYPE_I16
  *          60     4  id_space
  *          64        layer table [layers] of 12 bytes: 4 index in the decoder, strictly ascending; 4 experts; 4 provenance; padded to a multiple of 8
- *                    run table [runs] of 24 bytes: 8 rows, not 0; 8 tag; 4 flags; 4 reserved. Their rows add up to `rows`. Padded to a multiple of
+ *                    run table [runs] of 24 bytes: 8 rows, not 0; 8 tag; 4 flags; 4 reason. Their rows add up to `rows`. Padded to a multiple of
  *                    64, where the first plane begins
  *
  * The numbers are within the limits of a configuration; a reader refuses anything else, also a reserved field or padding that is not 0, and an id
  * space or a provenance that it does not know.
  *
- * A run is a number of consecutive rows of one kind. Its flags: 1 PRESENT, the rows are in the ids plane, otherwise all their cells are missing
- * (ABSENT), no other flag is set and the tag is 0; 2 VALIDITY, they are in the validity plane, otherwise all their cells are valid; 4 TAGS, each
+ * A run is a number of consecutive rows of one kind. Its flags: 1 PRESENT, the rows are in the ids plane and the reason is 0, otherwise all their
+ * cells are missing, no other flag is set, the tag is 0, and the reason is ROUTECAP_MISSING_* with 0 for ABSENT; 2 VALIDITY, they are in the validity plane, otherwise all their cells are valid; 4 TAGS, each
  * has its own tag in the tags plane, and the run's is 0, otherwise the run's tag is that of all of them.
  *
  * Three planes follow, each of the rows of all runs that have its flag, in order, without gaps. The second and third begin at the next multiple
@@ -1397,8 +1479,11 @@ ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
  * runs of its two parts, but for neighbours with the same flags and tag. Readers take any.
  * ============================================================================================== */
 
-/* Called once when memory that was lent is no longer used: on any thread, perhaps before the call that lent it returns. It must not call routecap,
-   nor wait for a thread that does. */
+/*
+ * Called once when memory that was lent is no longer used: on any thread, perhaps before the call that lent it returns, perhaps inside a call that
+ * frees rows (close, free, truncate, destroy). No lock of the library is held while it runs, so it may take a lock that other threads hold while
+ * they call routecap. It must not call routecap itself.
+ */
 typedef void (*routecap_release)(void *context);
 
 /* Flag of routecap_routing_deserialize and routecap_routing_import. */
@@ -1441,10 +1526,11 @@ ROUTECAP_API int32_t routecap_routing_deserialize(const void *data, size_t bytes
  * Make a routing of arrays of any origin: the inverse of routecap_routing_view. For rows that another process, file format or engine has.
  *
  * The rows and cells of the view are checked as those of routecap_routing_deserialize. Of cells that are not valid only the first id is looked
- * at: it is their reason if it is one of ROUTECAP_MISSING_*, which is otherwise UNWRITTEN.
+ * at: it is their reason if it is one of ROUTECAP_MISSING_*, which is otherwise UNWRITTEN. Rows without ids are missing for the segment's
+ * `reason`, where 0 means ABSENT.
  *
  * @param view     `experts` and `complete` are not looked at; `validity_bytes` may be 0; layer_map, layer_experts and layer_provenance may be
- *                 NULL: 0..layers-1, `experts` (which is then needed) and CAPTURED. Segments need not hold rows that are missing, but are in
+ *                 NULL: 0..layers-1, `experts` (which is then needed) and CAPTURED. Segments need not hold rows that are ABSENT, but are in
  *                 order, with a segment_size of sizeof(routecap_segment) of the caller.
  * @param release  NULL: all arrays are copied. Otherwise those that segments point to are lent; tables and segments themselves are copied.
  * @return As routecap_routing_deserialize, but ROUTECAP_ERR_ARGUMENT (limits, order or segments), ROUTECAP_ERR_DTYPE or

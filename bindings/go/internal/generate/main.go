@@ -174,7 +174,8 @@ typedef struct raw_result {
 } raw_result;
 
 static raw_result raw_return(int32_t status) {
-    int has_text = status < 0 || status == ROUTECAP_INCOMPLETE || status == ROUTECAP_NOT_CAPTURED || status == ROUTECAP_PARTIAL;
+    int has_text = status < 0 || status == ROUTECAP_INCOMPLETE || status == ROUTECAP_NOT_CAPTURED ||
+                   status == ROUTECAP_PARTIAL || status == ROUTECAP_LOST;
     return (raw_result){status, has_text ? strdup(routecap_last_error()) : NULL};
 }
 

@@ -104,7 +104,7 @@ class Settings(TypedDict, total=False):
     role: Role | RoleName
     """"owner", which is the default, "mirror" (a replica: rows go nowhere) or "disabled" (nothing is allocated, every call returns at once)."""
     slots: int
-    """Steps in flight before the next is lost, with a LostStepWarning; default 4."""
+    """Each holds one step in flight; default 4. A step without one is lost, with a LostStepWarning."""
     sink_dtype: DtypeLike
     """Of the library's sink: int16, which is the default, int32 or int64."""
     id_space: IdSpace | IdSpaceName
@@ -125,11 +125,24 @@ class Settings(TypedDict, total=False):
     """Allocate no sink: every layer that is used gets its own by `bind`."""
     manual_progress: bool
     """Start no thread: steps land inside `progress` and what waits."""
+    may_lose: bool
+    """On the host backend: a step that finds no slot free is lost, as on a device. Otherwise a begin
+    there files the oldest step itself, and none is lost."""
+    checked: bool
+    """For development and tests: a call that comes out of order is an error (ERR_NOT_BEGUN to
+    ERR_TWO_THREADS), not rows that are missing later. ROUTECAP_CHECKED=1 in the environment does the
+    same."""
     stream: Any
     """What stream=None means: a stream, or a function that gives one. Default: the current stream of the framework in use."""
 
 
-_SWITCHES = {"compare": ConfigFlag.COMPARE, "external_sink": ConfigFlag.EXTERNAL_SINK, "manual_progress": ConfigFlag.MANUAL_PROGRESS}
+_SWITCHES = {
+    "compare": ConfigFlag.COMPARE,
+    "external_sink": ConfigFlag.EXTERNAL_SINK,
+    "manual_progress": ConfigFlag.MANUAL_PROGRESS,
+    "may_lose": ConfigFlag.MAY_LOSE,
+    "checked": ConfigFlag.CHECKED,
+}
 
 
 class _Config:
@@ -199,6 +212,8 @@ class Memory(NamedTuple):
     """Of one page, the unit in which requests take memory from the budget."""
     request_bytes: int
     """Of one open request before its first row, outside the budget."""
+    tag_bytes: int
+    """What a page takes besides, from the budget, once two of its rows have different tags."""
 
 
 @documented("routecap_config_memory")
@@ -338,7 +353,7 @@ class Step:
         self.capturer = capturer
         self.ticket = ticket
         self.status = status
-        """Of its issue: OK, PARTIAL (spans were skipped) or LOST (no slot was free: all its rows are missing)."""
+        """Of its issue: OK, PARTIAL (spans were skipped) or LOST (all its rows are missing)."""
 
     @documented("routecap_step_poll")
     def poll(self) -> Status:
@@ -348,7 +363,8 @@ class Step:
 
     @property
     def lost(self) -> bool:
-        """Whether no slot was free for it, so that all its rows are missing. Does not wait."""
+        """Whether no slot was free for it or its copy failed, so that all its rows are missing.
+        Does not wait."""
         return self.status is Status.LOST or self.poll() is Status.LOST
 
     @property
@@ -609,7 +625,7 @@ class Capturer:
 
     @property
     def slots(self) -> int:
-        """Steps in flight before the next is lost."""
+        """Each holds one step in flight."""
         return self._config.slots
 
     @property
@@ -686,7 +702,8 @@ class Capturer:
         each sink row, for spans with DEVICE_POSITIONS. status: an int32 array that receives each span's.
 
         Steps that are issued faster than they land use up the slots. The next step is then lost:
-        all its rows are missing. Step.lost says so, and a LostStepWarning does the first time.
+        all its rows are missing. Step.lost says so, and a LostStepWarning does the first time. On
+        the host backend nothing is lost without the setting `may_lose`.
         """
         if spans is not None:
             structs.expect_array(spans, "spans", "span_dtype")
@@ -714,11 +731,11 @@ class Capturer:
             self._warned_of_loss = True
             more = min(2 * self.slots, MAX_SLOTS)
             warnings.warn(
-                f"step {ticket} of {self!r} is lost, and all its rows are missing: no slot was "
-                "free for its forward pass, because the steps before it have not landed. Make the "
-                f"capturer with more slots (it has slots={self.slots}; slots={more}, for "
-                "instance), or wait for a step with step.wait() before the next is issued. Later "
-                "losses are not warned of: Step.lost and Capturer.stats().steps_lost tell them.",
+                f"step {ticket} of {self!r} is lost, and all its rows are missing: "
+                f"{raw.routecap_last_error()}. Where slots run out, make the capturer with more (it "
+                f"has slots={self.slots}; slots={more}, for instance), or wait for a step with "
+                "step.wait() before the next forward begins. Later losses are not warned of: "
+                "Step.lost and Capturer.stats().steps_lost tell them.",
                 LostStepWarning,
                 stacklevel=2,
             )

@@ -88,6 +88,12 @@ class Status(_Open):
     ERR_FORKED = -205
     ERR_CAPTURING = -206
     ERR_RECOMPUTED = -207
+    ERR_NOT_BEGUN = -208
+    ERR_NOT_SNAPSHOT = -209
+    ERR_SNAPSHOT_TWICE = -210
+    ERR_ISSUED_TWICE = -211
+    ERR_ROWS_NOT_BEGUN = -212
+    ERR_TWO_THREADS = -213
     ERR_NO_MEMORY = -300
     ERR_TOO_MANY_REQUESTS = -301
     ERR_THREAD = -302
@@ -143,11 +149,14 @@ class Provenance(_Open):
 
 
 class ConfigFlag(_Flags):
-    """Settings of a Capturer that are switches: `compare`, `external_sink` and `manual_progress`."""
+    """Settings of a Capturer that are switches: `compare`, `external_sink`, `manual_progress`,
+    `may_lose` and `checked`."""
 
     COMPARE = 1
     EXTERNAL_SINK = 2
     MANUAL_PROGRESS = 4
+    MAY_LOSE = 8
+    CHECKED = 16
 
 
 class SourceFlag(_Flags):

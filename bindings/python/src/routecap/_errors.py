@@ -69,8 +69,8 @@ class PartialError(Error):
 
 
 class LostStepWarning(RuntimeWarning):
-    """A step found no free slot: it is lost, and all its rows are missing. Each capturer warns
-    once; Step.lost says it of every step."""
+    """A step is lost, and all its rows are missing: it found no free slot, or its copy failed. Each
+    capturer warns once; Step.lost says it of every step."""
 
 
 _classes: dict[Status, type[Error]] = {

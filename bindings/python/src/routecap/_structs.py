@@ -185,7 +185,10 @@ config = Struct(
     "backend:i role:i device:i layers:I k:I experts:I rows:I slots:I sink_dtype:i flags:I id_space:i max_requests:I reserved:I "
     "budget_bytes:Q layer_map:Q layer_experts:Q layer_provenance:Q"
 )
-memory = Struct("page_rows:I device_bytes:Q pinned_bytes:Q host_bytes:Q row_bytes:Q page_bytes:Q request_bytes:Q")
+memory = Struct(
+    "page_rows:I device_bytes:Q pinned_bytes:Q host_bytes:Q row_bytes:Q page_bytes:Q request_bytes:Q "
+    "tag_bytes:Q"
+)
 stats = Struct(
     "silent_layers:I steps_issued:Q steps_landed:Q steps_lost:Q rows_issued:Q rows_in_flight:Q rows_provisional:Q rows_delivered:Q "
     "rows_missing:Q rows_lost:Q rows_late:Q rows_rejected:Q rows_unplaced:Q rows_refused:Q rows_skipped:Q rows_overlapped:Q rows_mismatched:Q "

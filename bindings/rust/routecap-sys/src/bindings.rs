@@ -27,6 +27,12 @@ pub const ROUTECAP_ERR_CONFLICT: i32 = -204;
 pub const ROUTECAP_ERR_FORKED: i32 = -205;
 pub const ROUTECAP_ERR_CAPTURING: i32 = -206;
 pub const ROUTECAP_ERR_RECOMPUTED: i32 = -207;
+pub const ROUTECAP_ERR_NOT_BEGUN: i32 = -208;
+pub const ROUTECAP_ERR_NOT_SNAPSHOT: i32 = -209;
+pub const ROUTECAP_ERR_SNAPSHOT_TWICE: i32 = -210;
+pub const ROUTECAP_ERR_ISSUED_TWICE: i32 = -211;
+pub const ROUTECAP_ERR_ROWS_NOT_BEGUN: i32 = -212;
+pub const ROUTECAP_ERR_TWO_THREADS: i32 = -213;
 pub const ROUTECAP_ERR_NO_MEMORY: i32 = -300;
 pub const ROUTECAP_ERR_TOO_MANY_REQUESTS: i32 = -301;
 pub const ROUTECAP_ERR_THREAD: i32 = -302;
@@ -68,6 +74,8 @@ pub const ROUTECAP_PROVENANCE_RECOMPUTED: i32 = 1;
 pub const ROUTECAP_CONFIG_COMPARE: u32 = 1;
 pub const ROUTECAP_CONFIG_EXTERNAL_SINK: u32 = 2;
 pub const ROUTECAP_CONFIG_MANUAL_PROGRESS: u32 = 4;
+pub const ROUTECAP_CONFIG_MAY_LOSE: u32 = 8;
+pub const ROUTECAP_CONFIG_CHECKED: u32 = 16;
 pub const ROUTECAP_SOURCE_OVERLAP: u32 = 1;
 pub const ROUTECAP_SCORE_LOGIT: i32 = 0;
 pub const ROUTECAP_SCORE_SOFTMAX: i32 = 1;
@@ -111,6 +119,12 @@ pub const ROUTECAP_MISSING_ABSENT: i32 = 1;
 pub const ROUTECAP_MISSING_UNWRITTEN: i32 = 2;
 pub const ROUTECAP_MISSING_OUT_OF_RANGE: i32 = 3;
 pub const ROUTECAP_MISSING_DUPLICATE: i32 = 4;
+pub const ROUTECAP_MISSING_LOST: i32 = 5;
+pub const ROUTECAP_MISSING_REFUSED: i32 = 6;
+pub const ROUTECAP_MISSING_TAKEN: i32 = 7;
+pub const ROUTECAP_MISSING_EVICTED: i32 = 8;
+pub const ROUTECAP_MISSING_NOT_PUBLISHED: i32 = 9;
+pub const ROUTECAP_MISSING_STALE: i32 = 10;
 pub const ROUTECAP_EXTRACT_SHARE: i32 = 0;
 pub const ROUTECAP_EXTRACT_TAKE: i32 = 1;
 pub const ROUTECAP_EXTRACT_COPY: i32 = 2;
@@ -152,7 +166,8 @@ pub struct routecap_capturer {
 pub struct routecap_routing {
     _unused: [u8; 0],
 }
-/// Names a request of one capturer; other capturers do not know it. 0 is none. A handle that was closed or finished is not given out again.
+/// Names a request of one capturer; other capturers do not know it. 0 is none. No two requests of a process have the same handle, whatever their
+/// capturers: a handle that was closed or finished is not given out again.
 pub type routecap_request = u64;
 /// Ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 is none.
 pub type routecap_step = u64;
@@ -163,15 +178,29 @@ pub struct CUstream_st {
     _unused: [u8; 0],
 }
 pub type routecap_stream = *mut CUstream_st;
+/// Checked mode, for development and tests: ROUTECAP_CONFIG_CHECKED, or ROUTECAP_CHECKED=1 in the
+/// environment when a capturer is created. A slip that is otherwise forgiven is an error:
+///
+///   ROUTECAP_ERR_NOT_BEGUN, _NOT_SNAPSHOT, _SNAPSHOT_TWICE, _ISSUED_TWICE, _ROWS_NOT_BEGUN
+///       At the call that makes it, which changes nothing. Where only the device can see it (graphs
+///       that are replayed, a row base or an index list on the device), routecap_step_finalize of that
+///       step returns it once the step has landed, and the next issue after that returns it once,
+///       with nothing changed: the text names the step. Rows are what they are without checked mode.
+///   ROUTECAP_ERR_TWO_THREADS
+///       At the call that finds another thread in a call of the forward path of this capturer.
+///   ROUTECAP_ERR_ARGUMENT
+///       On a device: ids, a table or another [device] argument that is no memory of the device.
+///
+/// Without the flag it costs a branch a call.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_config {
     pub struct_size: u32,
-    /// ROUTECAP_BACKEND_*. Required
+    /// ROUTECAP_BACKEND_*. Required: 0 or less is ROUTECAP_ERR_ARGUMENT, unknown ones ROUTECAP_ERR_NO_BACKEND
     pub backend: i32,
     /// ROUTECAP_ROLE_*
     pub role: i32,
-    /// ordinal; ignored by the host backend
+    /// ordinal, 0 or more; ignored by the host backend
     pub device: i32,
     /// captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required
     pub layers: u32,
@@ -181,7 +210,7 @@ pub struct routecap_config {
     pub experts: u32,
     /// sink rows: the most tokens of one forward pass, padding included; 1..ROUTECAP_MAX_ROWS. Required
     pub rows: u32,
-    /// steps in flight before the next is lost, 1..ROUTECAP_MAX_SLOTS; default 4; see routecap_step_issue
+    /// each holds one step in flight, 1..ROUTECAP_MAX_SLOTS; default 4; see routecap_step_issue
     pub slots: u32,
     /// of the library's sink: I16 (default), I32 or I64
     pub sink_dtype: i32,
@@ -253,10 +282,12 @@ pub struct routecap_memory {
     pub page_bytes: u64,
     /// of one open request before its first row, outside the budget
     pub request_bytes: u64,
+    /// what a page takes besides, from the budget, once two of its rows have different tags
+    pub tag_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_memory"][::core::mem::size_of::<routecap_memory>() - 56usize];
+    ["Size of routecap_memory"][::core::mem::size_of::<routecap_memory>() - 64usize];
     ["Alignment of routecap_memory"][::core::mem::align_of::<routecap_memory>() - 8usize];
     ["Offset of field: routecap_memory::struct_size"][::core::mem::offset_of!(routecap_memory, struct_size) - 0usize];
     ["Offset of field: routecap_memory::page_rows"][::core::mem::offset_of!(routecap_memory, page_rows) - 4usize];
@@ -266,6 +297,7 @@ const _: () = {
     ["Offset of field: routecap_memory::row_bytes"][::core::mem::offset_of!(routecap_memory, row_bytes) - 32usize];
     ["Offset of field: routecap_memory::page_bytes"][::core::mem::offset_of!(routecap_memory, page_bytes) - 40usize];
     ["Offset of field: routecap_memory::request_bytes"][::core::mem::offset_of!(routecap_memory, request_bytes) - 48usize];
+    ["Offset of field: routecap_memory::tag_bytes"][::core::mem::offset_of!(routecap_memory, tag_bytes) - 56usize];
 };
 /// What the capturer saw since it was created. Fields are read one after another while it runs; no row is counted as landed before it is issued.
 #[repr(C)]
@@ -278,6 +310,7 @@ pub struct routecap_stats {
     pub steps_issued: u64,
     /// lost ones included
     pub steps_landed: u64,
+    /// no slot was free, or the copy failed
     pub steps_lost: u64,
     /// Rows of the spans that issue was given, those of unknown requests apart. Each is in one of the nine counts that follow.
     pub rows_issued: u64,
@@ -290,9 +323,9 @@ pub struct routecap_stats {
     pub rows_missing: u64,
     /// in a lost step
     pub rows_lost: u64,
-    /// landed after their request was closed or cut below them
+    /// landed after their request was closed; or cut, before or after they landed as drafts
     pub rows_late: u64,
-    /// speculative, and not accepted
+    /// speculative and not accepted, whether or not a later call cut them too
     pub rows_rejected: u64,
     /// their position, read from the device, was outside the span's bounds
     pub rows_unplaced: u64,
@@ -317,7 +350,7 @@ pub struct routecap_stats {
     /// Now.
     pub requests_open: u64,
     pub steps_in_flight: u64,
-    /// of the budget: pages of requests and routings, provisional rows, and what is promised to rows that were issued
+    /// of the budget: pages of requests and routings, their tags, provisional rows, and what is promised to rows issued
     pub bytes_in_use: u64,
     /// with what a step asked for and gave back at once: a page that two of its spans share
     pub bytes_peak: u64,
@@ -426,7 +459,11 @@ unsafe extern "C" {
     pub fn routecap_config_init(config: *mut routecap_config, struct_size: usize) -> i32;
 }
 unsafe extern "C" {
-    /// Say how much memory a capturer of this configuration needs, without creating it. Errors as routecap_capturer_create.
+    /// Say how much memory a capturer of this configuration needs, without creating it.
+    ///
+    /// It asks neither the driver nor a device: it can be called before a fork, and where there is no
+    /// device. Errors as routecap_capturer_create, as far as configuration and build tell them:
+    /// ROUTECAP_ERR_ARGUMENT, ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
     pub fn routecap_config_memory(config: *const routecap_config, memory: *mut routecap_memory) -> i32;
 }
 unsafe extern "C" {
@@ -1082,7 +1119,12 @@ unsafe extern "C" {
     /// its own that is forked from the engine's and joined before the first write. Rows that are not begun are missing. A begin after a forward
     /// that was never issued discards that forward.
     ///
-    /// Capturable. Does not block.
+    /// On the host backend, where all slots hold steps in flight, begin files the oldest of them on the
+    /// calling thread: nothing is lost there, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long
+    /// as copying that step's rows does. If the worker thread is filing it already, begin waits for that
+    /// instead. It never waits for whoever reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns it off.
+    ///
+    /// Capturable. Does not block otherwise.
     ///
     /// @param rows  At most the capturer's rows (ROUTECAP_ERR_CAPACITY otherwise). May exceed the rows that spans will name later.
     pub fn routecap_step_begin(capturer: *mut routecap_capturer, rows: u32, stream: routecap_stream) -> i32;
@@ -1105,16 +1147,28 @@ unsafe extern "C" {
     /// forgotten. Several spans may name one sink row (one token in several sequences). One request may have several spans: those with positions
     /// known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
     ///
-    /// A span of an unknown or closed request, or one whose pages exceed the budget, is skipped and counted; the others are not affected, and
-    /// the call returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing. Rows that meet a page
-    /// shared with a routing or another request may also be refused later, where it has to be copied; what is there then stays.
+    /// A span of an unknown or closed request, or one that could need more memory than the budget has, is skipped and counted; the others are not
+    /// affected, and the call returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing (REFUSED).
     ///
-    /// Each forward fills one slot, which is free again once its step was filed. The slot is chosen by the issue or discard before the forward
-    /// or, if it is not captured, by its begin. If none was free then, the step is lost: it has a ticket and has landed, all its rows are
-    /// missing, and the call returns ROUTECAP_LOST. To lose none, see that step t - slots + 1 has landed before issuing step t; with begins in
-    /// graphs that takes two slots at least.
+    /// Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
+    /// each page that it shares with a routing or another request, the tags of a page whose rows get a
+    /// second tag, and for wide bounds of device positions a page for each row. What turns out not to be
+    /// needed goes back when the step is filed. So rows that were accepted are refused later only where the
+    /// system itself has no memory left. What close, truncate, take and finish have freed can be used at
+    /// once: where the budget is exhausted, issue applies those calls itself, as far as no step in flight
+    /// still needs the memory, before it refuses a span.
     ///
-    /// Not capturable. Does not block. Takes memory from the budget, and from the system only to grow buffers that it keeps.
+    /// Slots. Each forward fills one slot, which is free again once its step was filed. If none is free,
+    /// the step is lost: it has a ticket and has landed, all its rows are missing (LOST), and the call
+    /// returns ROUTECAP_LOST. When the slot is chosen depends on who makes the begin:
+    ///   - begin is called for this forward (eager): begin chooses. To lose no step, have at most
+    ///     slots - 1 steps in flight when you call begin. On the host backend nothing is ever lost.
+    ///   - begin is replayed as part of a graph: the issue or discard before it has chosen. To lose no
+    ///     step, have at most slots - 2 steps in flight when you call issue, so that one slot is left for
+    ///     the forward that follows. If an issue found none, the forward after it is lost, whatever has
+    ///     landed meanwhile, unless routecap_step_discard is called before it, which chooses again.
+    ///
+    /// Not capturable. Does not block otherwise. Takes memory from the system only to grow buffers that it keeps.
     ///
     /// @param spans      [count] of span_size bytes each; may be NULL if count is 0.
     /// @param span_size  sizeof(routecap_span) of the caller.
@@ -1145,7 +1199,8 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Whether a step has landed, that is, whether its rows can be read.
     ///
-    /// @return ROUTECAP_OK; ROUTECAP_LOST (landed, and lost; known for the last 1024 steps, ROUTECAP_OK before); ROUTECAP_PENDING;
+    /// @return ROUTECAP_OK; ROUTECAP_LOST (landed, and lost; known for the last 1024 steps, ROUTECAP_OK before; the text says why: no slot was free,
+    ///         or the call of the driver that failed); ROUTECAP_PENDING;
     ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued).
     pub fn routecap_step_poll(capturer: *mut routecap_capturer, step: routecap_step) -> i32;
 }
@@ -1156,7 +1211,8 @@ unsafe extern "C" {
     ///
     /// @param timeout_ns   Nanoseconds; 0 looks once; negative waits without limit.
     /// @param conflicting  Receives how many cells of the step were recorded twice (known for the last 1024 steps, 0 before); may be NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_LOST; ROUTECAP_PENDING (timeout); ROUTECAP_ERR_UNKNOWN_STEP (never issued).
+    /// @return ROUTECAP_OK; ROUTECAP_LOST; ROUTECAP_PENDING (timeout); ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the slips that
+    ///         the device found in this step, which has landed all the same.
     pub fn routecap_step_finalize(capturer: *mut routecap_capturer, step: routecap_step, timeout_ns: i64, conflicting: *mut u64) -> i32;
 }
 #[repr(C)]
@@ -1191,8 +1247,10 @@ unsafe extern "C" {
     ///
     /// May come before the step has landed and after later steps were issued. The rows of a step are settled once. The first row of a
     /// verification, which is no draft, may be in the same span: it is then one of those to keep. Rows that were lost, refused
-    /// for memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones. Kept rows are
-    /// filed as ordinary rows, in their order.
+    /// for memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones.
+    ///
+    /// A kept row takes its place in the order of rows when accept is called: behind the rows of every step that was issued before the call, and
+    /// before those of every later step. So a row that was issued for the same position before accept was called comes first.
     ///
     /// @param rows   NULL: the first `count` rows. Otherwise [count] strictly ascending indices into the request's speculative rows of
     ///               that step as they were issued, in the order of the spans: the accepted path of a tree.
@@ -1623,17 +1681,21 @@ pub struct routecap_segment {
     /// position of the first row
     pub first: u64,
     pub rows: u64,
-    /// [rows, layers, k] in C order; NULL: all cells of these rows are missing (ABSENT)
+    /// [rows, layers, k] in C order; NULL: all cells of these rows are missing, for `reason`
     pub ids: *const ::core::ffi::c_void,
     /// [rows, validity_bytes]: bit l % 8 of byte l / 8 is set if layer l is valid; NULL: all are
     pub validity: *const u8,
-    /// [rows] the tag of each row, without meaning where all cells are ABSENT; NULL: `tag` is that of all
+    /// [rows] the tag of each row, without meaning where the row is not there; NULL: `tag` is that of all
     pub tags: *const u64,
     pub tag: u64,
+    /// where ids is NULL: why these rows are not there, one of ROUTECAP_MISSING_*; otherwise 0
+    pub reason: i32,
+    /// 0
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_segment"][::core::mem::size_of::<routecap_segment>() - 48usize];
+    ["Size of routecap_segment"][::core::mem::size_of::<routecap_segment>() - 56usize];
     ["Alignment of routecap_segment"][::core::mem::align_of::<routecap_segment>() - 8usize];
     ["Offset of field: routecap_segment::first"][::core::mem::offset_of!(routecap_segment, first) - 0usize];
     ["Offset of field: routecap_segment::rows"][::core::mem::offset_of!(routecap_segment, rows) - 8usize];
@@ -1641,6 +1703,8 @@ const _: () = {
     ["Offset of field: routecap_segment::validity"][::core::mem::offset_of!(routecap_segment, validity) - 24usize];
     ["Offset of field: routecap_segment::tags"][::core::mem::offset_of!(routecap_segment, tags) - 32usize];
     ["Offset of field: routecap_segment::tag"][::core::mem::offset_of!(routecap_segment, tag) - 40usize];
+    ["Offset of field: routecap_segment::reason"][::core::mem::offset_of!(routecap_segment, reason) - 48usize];
+    ["Offset of field: routecap_segment::reserved"][::core::mem::offset_of!(routecap_segment, reserved) - 52usize];
 };
 impl Default for routecap_segment {
     fn default() -> Self {
@@ -1779,8 +1843,9 @@ unsafe extern "C" {
     /// stream.
     ///
     /// Layers are matched by their index in the decoder (the layer map), rows by position. The result has the layers of all, and the rows from the
-    /// lowest to the highest position of any; what nobody has is missing. A row keeps the tag of the first routing that has any cell of it. A layer
-    /// that is recomputed in one of them is recomputed in the result.
+    /// lowest to the highest position of any; what nobody has is missing, for the reason that comes first in the list at ROUTECAP_MISSING_STALE
+    /// among those of all routings that have the layer. A row keeps the tag of the first routing that has any cell of it. A layer that is recomputed
+    /// in one of them is recomputed in the result.
     ///
     /// @param routings  [count], count >= 1. They stay the caller's.
     /// @param flags     0.
@@ -1819,8 +1884,9 @@ unsafe extern "C" {
     /// Free one reference to a routing; its memory goes with the last. NULL is allowed. In a forked child it does nothing.
     pub fn routecap_routing_free(routing: *mut routecap_routing);
 }
-/// Called once when memory that was lent is no longer used: on any thread, perhaps before the call that lent it returns. It must not call routecap,
-///nor wait for a thread that does.
+/// Called once when memory that was lent is no longer used: on any thread, perhaps before the call that lent it returns, perhaps inside a call that
+/// frees rows (close, free, truncate, destroy). No lock of the library is held while it runs, so it may take a lock that other threads hold while
+/// they call routecap. It must not call routecap itself.
 pub type routecap_release = ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
 unsafe extern "C" {
     /// Write a routing in the serialised form. Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal bytes.
@@ -1869,10 +1935,11 @@ unsafe extern "C" {
     /// Make a routing of arrays of any origin: the inverse of routecap_routing_view. For rows that another process, file format or engine has.
     ///
     /// The rows and cells of the view are checked as those of routecap_routing_deserialize. Of cells that are not valid only the first id is looked
-    /// at: it is their reason if it is one of ROUTECAP_MISSING_*, which is otherwise UNWRITTEN.
+    /// at: it is their reason if it is one of ROUTECAP_MISSING_*, which is otherwise UNWRITTEN. Rows without ids are missing for the segment's
+    /// `reason`, where 0 means ABSENT.
     ///
     /// @param view     `experts` and `complete` are not looked at; `validity_bytes` may be 0; layer_map, layer_experts and layer_provenance may be
-    ///                 NULL: 0..layers-1, `experts` (which is then needed) and CAPTURED. Segments need not hold rows that are missing, but are in
+    ///                 NULL: 0..layers-1, `experts` (which is then needed) and CAPTURED. Segments need not hold rows that are ABSENT, but are in
     ///                 order, with a segment_size of sizeof(routecap_segment) of the caller.
     /// @param release  NULL: all arrays are copied. Otherwise those that segments point to are lent; tables and segments themselves are copied.
     /// @return As routecap_routing_deserialize, but ROUTECAP_ERR_ARGUMENT (limits, order or segments), ROUTECAP_ERR_DTYPE or

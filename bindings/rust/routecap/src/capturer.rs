@@ -150,7 +150,9 @@ impl Capturer {
     ///
     /// # Errors
     ///
-    /// [`UnknownStep`](crate::ErrorKind::UnknownStep) if it was never issued.
+    /// [`UnknownStep`](crate::ErrorKind::UnknownStep) if it was never issued. Of a
+    /// [checked](crate::Config::checked) capturer also the slips that a device found in this step,
+    /// which has landed all the same.
     pub fn finalize(&self, step: Step) -> Result<Finalized> {
         self.finalize_within(step, -1)
     }

@@ -99,6 +99,8 @@ pub struct Memory {
     pub page_bytes: u64,
     /// Of one open request before its first row, outside the budget.
     pub request_bytes: u64,
+    /// What a page takes besides, from the budget, once two of its rows have different tags.
+    pub tag_bytes: u64,
 }
 
 /// The configuration of a capturer (`routecap_config`), a builder.
@@ -136,6 +138,8 @@ impl fmt::Debug for Config {
             ("compare", sys::ROUTECAP_CONFIG_COMPARE),
             ("external_sink", sys::ROUTECAP_CONFIG_EXTERNAL_SINK),
             ("manual_progress", sys::ROUTECAP_CONFIG_MANUAL_PROGRESS),
+            ("may_lose", sys::ROUTECAP_CONFIG_MAY_LOSE),
+            ("checked", sys::ROUTECAP_CONFIG_CHECKED),
         ] {
             shown.field(name, &(raw.flags & flag != 0));
         }
@@ -203,7 +207,7 @@ impl Config {
         self
     }
 
-    /// Steps in flight before the next is lost, 1..=[`MAX_SLOTS`](crate::MAX_SLOTS). Default 4; see [`Forward::issue`].
+    /// Each holds one step in flight, 1..=[`MAX_SLOTS`](crate::MAX_SLOTS). Default 4; see [`Forward::issue`].
     pub fn slots(mut self, slots: u32) -> Self {
         self.raw.slots = slots;
         self
@@ -234,6 +238,19 @@ impl Config {
     /// Start no thread: steps land inside [`Capturer::progress`] and the calls that wait (`ROUTECAP_CONFIG_MANUAL_PROGRESS`).
     pub fn manual_progress(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_MANUAL_PROGRESS, on)
+    }
+
+    /// On the host backend, lose a step that finds no slot free, as a device does; without this a
+    /// begin there files the oldest step first, and none is lost (`ROUTECAP_CONFIG_MAY_LOSE`).
+    pub fn may_lose(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_CONFIG_MAY_LOSE, on)
+    }
+
+    /// Report slips of the protocol as errors, [`ErrorKind::NotBegun`] to [`ErrorKind::TwoThreads`], that
+    /// are otherwise forgiven: for development and tests (`ROUTECAP_CONFIG_CHECKED`). With
+    /// `ROUTECAP_CHECKED=1` in the environment all capturers do.
+    pub fn checked(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_CONFIG_CHECKED, on)
     }
 
     /// What the recorded ids are; travels with every routing. Default logical.
@@ -308,6 +325,7 @@ impl Config {
             row_bytes: memory.row_bytes,
             page_bytes: memory.page_bytes,
             request_bytes: memory.request_bytes,
+            tag_bytes: memory.tag_bytes,
         })
     }
 

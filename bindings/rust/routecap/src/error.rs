@@ -55,6 +55,19 @@ numbers! {
         Capturing = ROUTECAP_ERR_CAPTURING;
         /// `ROUTECAP_ERR_RECOMPUTED`: strict reading, and cells were recomputed from logits.
         Recomputed = ROUTECAP_ERR_RECOMPUTED;
+        /// `ROUTECAP_ERR_NOT_BEGUN`: record, route, snapshot or issue, and no step was begun. This and
+        /// the five that follow are of [checked](crate::Config::checked) capturers alone.
+        NotBegun = ROUTECAP_ERR_NOT_BEGUN;
+        /// `ROUTECAP_ERR_NOT_SNAPSHOT`: issue of a forward that took no snapshot.
+        NotSnapshot = ROUTECAP_ERR_NOT_SNAPSHOT;
+        /// `ROUTECAP_ERR_SNAPSHOT_TWICE`: a second snapshot of one step.
+        SnapshotTwice = ROUTECAP_ERR_SNAPSHOT_TWICE;
+        /// `ROUTECAP_ERR_ISSUED_TWICE`: a second issue of one forward.
+        IssuedTwice = ROUTECAP_ERR_ISSUED_TWICE;
+        /// `ROUTECAP_ERR_ROWS_NOT_BEGUN`: rows were recorded, or named by a span, at or beyond those begun.
+        RowsNotBegun = ROUTECAP_ERR_ROWS_NOT_BEGUN;
+        /// `ROUTECAP_ERR_TWO_THREADS`: two threads are in calls of the forward path at once.
+        TwoThreads = ROUTECAP_ERR_TWO_THREADS;
         /// `ROUTECAP_ERR_NO_MEMORY`: the budget, or the system's memory.
         NoMemory = ROUTECAP_ERR_NO_MEMORY;
         /// `ROUTECAP_ERR_TOO_MANY_REQUESTS`: as many are open as may be.
@@ -71,8 +84,8 @@ numbers! {
         DeviceLost = ROUTECAP_ERR_DEVICE_LOST;
         /// `ROUTECAP_ERR_INTERNAL`: a defect of the library.
         Internal = ROUTECAP_ERR_INTERNAL;
-        /// `ROUTECAP_LOST`: the step has a ticket, but no slot was free when its forward ran, and
-        /// all its rows are missing.
+        /// `ROUTECAP_LOST`: the step has a ticket, but all its rows are missing: no slot was free,
+        /// or its copy failed.
         Lost = ROUTECAP_LOST;
     }
 }

@@ -305,17 +305,24 @@ impl Forward {
     ///
     /// Call it after the forward, on a stream that is ordered behind it, and before anything that
     /// begins another. Sink rows that no span names are forgotten. A span of an unknown or closed
-    /// request, or one whose pages exceed the budget, is skipped and counted; the others are not
-    /// affected. Each forward fills one slot, which is free again once its step was filed; if none
-    /// was free the step is lost: it has a ticket, and all its rows are missing, which
-    /// [`Issued::step`] makes an error and [`Issued::is_lost`] tells. To lose none, see that step
-    /// `t - slots + 1` has landed before issuing step `t`. Not capturable.
+    /// request, or one that could need more memory than the budget has, is skipped and counted; the
+    /// others are not affected. Rows that were accepted are refused later only where the system
+    /// itself has no memory left.
+    ///
+    /// Each forward fills one slot, which is free again once its step was filed. If none is free the
+    /// step is lost: it has a ticket, and all its rows are missing, which [`Issued::step`] makes an
+    /// error and [`Issued::is_lost`] tells. To lose none, have at most `slots - 1` steps in flight
+    /// when you begin; where the begin is replayed as part of a graph, at most `slots - 2` when you
+    /// issue. On the host backend nothing is lost unless it [may be](crate::Config::may_lose). Not
+    /// capturable.
     ///
     /// # Errors
     ///
     /// [`Argument`](crate::ErrorKind::Argument) (a span without rows, positions beyond [`MAX_POSITION`](crate::MAX_POSITION), empty bounds, no or too
     /// few positions where a span needs them); [`Capacity`](crate::ErrorKind::Capacity) for sink rows outside the sink;
     /// [`Overlap`](crate::ErrorKind::Overlap); [`DType`](crate::ErrorKind::DType) (positions). The step is then neither issued nor discarded.
+    /// A [checked](crate::Config::checked) capturer also returns here, once, the slip that a device
+    /// found in an earlier step.
     pub fn issue(&mut self, spans: &[Span], options: &IssueOptions<'_>, stream: Stream) -> Result<Issued> {
         self.issue_raw(spans, options, std::ptr::null_mut(), stream)
     }

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use crate::error::{Error, ErrorKind, Result, check};
 use crate::memory::{AnySlice, Place};
-use crate::{IdSpace, Provenance, Routing, sys};
+use crate::{IdSpace, Provenance, Reason, Routing, sys};
 
 /// Whether ids from elsewhere are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,12 +27,13 @@ pub struct ArraySegment<'a> {
     validity: Option<&'a [u8]>,
     tags: Option<&'a [u64]>,
     tag: u64,
+    reason: i32,
 }
 
 impl<'a> ArraySegment<'a> {
     /// `rows` rows from position `first` on; all their cells are missing until they have ids.
     pub fn new(first: u64, rows: u64) -> Self {
-        ArraySegment { first, rows, ids: None, validity: None, tags: None, tag: 0 }
+        ArraySegment { first, rows, ids: None, validity: None, tags: None, tag: 0, reason: 0 }
     }
 
     /// `[rows, layers, k]` in C order: `u8` if there are at most 256 experts, otherwise `i16`.
@@ -56,6 +57,12 @@ impl<'a> ArraySegment<'a> {
     /// The tag of all rows. Default 0.
     pub fn tag(mut self, tag: u64) -> Self {
         self.tag = tag;
+        self
+    }
+
+    /// Why rows without ids are not there. Default [`Reason::Absent`].
+    pub fn reason(mut self, reason: Reason) -> Self {
+        self.reason = reason.value();
         self
     }
 }
@@ -140,7 +147,7 @@ impl<'a> Arrays<'a> {
         self
     }
 
-    /// The next segment. They are in order; rows that none holds are missing.
+    /// The next segment. They are in order; rows that none holds are [`Absent`](Reason::Absent).
     pub fn segment(mut self, segment: ArraySegment<'a>) -> Self {
         self.segments.push(segment);
         self
@@ -186,6 +193,8 @@ impl<'a> Arrays<'a> {
                 validity: segment.validity.map_or(std::ptr::null(), <[_]>::as_ptr),
                 tags: segment.tags.map_or(std::ptr::null(), <[_]>::as_ptr),
                 tag: segment.tag,
+                reason: segment.reason,
+                reserved: 0,
             });
         }
         Ok((segments, dtype.map_or(0, |dtype| dtype as i32)))

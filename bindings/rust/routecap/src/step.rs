@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, last_message};
 use crate::memory::{AnySlice, Checker};
 use crate::number::numbers;
 use crate::source::address_at;
@@ -156,7 +156,8 @@ numbers! {
         Whole = ROUTECAP_OK;
         /// Some were skipped (`ROUTECAP_PARTIAL`): of unknown requests, or beyond the budget.
         Partial = ROUTECAP_PARTIAL;
-        /// The step is lost, because no slot was free when its forward ran (`ROUTECAP_LOST`): all its rows are missing.
+        /// The step is lost (`ROUTECAP_LOST`): all its rows are missing, because no slot was free or
+        /// its copy failed.
         Lost = ROUTECAP_LOST;
     }
 }
@@ -174,12 +175,14 @@ numbers! {
 /// # let options = IssueOptions::new();
 /// # let mut lost = 0;
 /// # forward.begin(1, Stream::HOST)?;
+/// # forward.snapshot(Stream::HOST)?;
 /// let issued = forward.issue(&spans, &options, Stream::HOST)?;
 /// if issued.is_lost() {
 ///     lost += 1; // all its rows are missing: reading them says so
 /// }
 /// let ticket = issued.ticket(); // names the step, lost or not
 /// # forward.begin(1, Stream::HOST)?;
+/// # forward.snapshot(Stream::HOST)?;
 ///
 /// let step = forward.issue(&spans, &options, Stream::HOST)?.step()?; // or else an error
 /// # assert_eq!((ticket, step, lost), (Step(1), Step(2), 0));
@@ -195,6 +198,7 @@ numbers! {
 /// # fn main() -> Result<()> {
 /// # let (_capturer, mut forward) = Config::host().layers(1).k(2).experts(8).rows(16).create()?;
 /// # forward.begin(1, Stream::HOST)?;
+/// # forward.snapshot(Stream::HOST)?;
 /// forward.issue(&[], &IssueOptions::new(), Stream::HOST)?;
 /// # Ok(())
 /// # }
@@ -208,49 +212,52 @@ numbers! {
 /// # fn main() -> Result<()> {
 /// # let (_capturer, mut forward) = Config::host().layers(1).k(2).experts(8).rows(16).create()?;
 /// # forward.begin(1, Stream::HOST)?;
+/// # forward.snapshot(Stream::HOST)?;
 /// forward.issue(&[], &IssueOptions::new(), Stream::HOST)?.step()?;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the step may be lost: `step()?` makes that an error, `is_lost()` tells"]
 pub struct Issued {
     step: Step,
     filing: Filing,
+    why: String, // of a lost step
 }
 
 impl Issued {
+    /// Of the last call on this thread, whose text this is.
     pub(crate) fn new(step: Step, status: i32) -> Issued {
-        Issued { step, filing: Filing::of(status) }
+        let filing = Filing::of(status);
+        Issued { step, filing, why: if filing == Filing::Lost { last_message() } else { String::new() } }
     }
 
     /// The step's ticket, if it is not lost. [`Step`] 0 of a disabled capturer.
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost). The step has a [`ticket`](Self::ticket) all the same, and
-    /// accepting drafts of it works.
-    pub fn step(self) -> Result<Step> {
+    /// [`Lost`](ErrorKind::Lost), with a text that says why. The step has a [`ticket`](Self::ticket)
+    /// all the same, and accepting drafts of it works.
+    pub fn step(&self) -> Result<Step> {
         if self.is_lost() {
-            let text = format!("step {} found no slot free when its forward ran: all its rows are missing", self.step.0);
-            return Err(Error::new(ErrorKind::Lost, text));
+            return Err(Error::new(ErrorKind::Lost, format!("step {} is lost: {}", self.step.0, self.why)));
         }
         Ok(self.step)
     }
 
     /// The step's ticket, lost or not. [`Step`] 0 of a disabled capturer.
-    pub fn ticket(self) -> Step {
+    pub fn ticket(&self) -> Step {
         self.step
     }
 
-    /// Whether the step is lost: no slot was free when its forward ran, and all its rows are
-    /// missing (`ROUTECAP_LOST`).
-    pub fn is_lost(self) -> bool {
+    /// Whether the step is lost: no slot was free or its copy failed, and all its rows are missing
+    /// (`ROUTECAP_LOST`).
+    pub fn is_lost(&self) -> bool {
         self.filing == Filing::Lost
     }
 
     /// What became of its spans.
-    pub fn filing(self) -> Filing {
+    pub fn filing(&self) -> Filing {
         self.filing
     }
 }
@@ -261,7 +268,8 @@ numbers! {
     Landing, "What a status of C's that is no error says.", status: "The status in C." {
         /// They can.
         Landed = ROUTECAP_OK;
-        /// The step has landed and is lost: its rows are missing (`ROUTECAP_LOST`). Known for the last 1024 steps.
+        /// The step has landed and is lost: its rows are missing (`ROUTECAP_LOST`), and
+        /// [`last_message`](crate::last_message) says why. Known for the last 1024 steps.
         Lost = ROUTECAP_LOST;
         /// Not yet (`ROUTECAP_PENDING`).
         Pending = ROUTECAP_PENDING;

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::sys;
-use crate::{DType, IdSpace, Provenance};
+use crate::{DType, IdSpace, Provenance, Reason};
 
 /// A routing's contents, in place (`routecap_view`): segments of consecutive rows, and rows one by one.
 ///
@@ -268,7 +268,7 @@ impl<'a> Segment<'a> {
         self.layers as usize * self.k as usize
     }
 
-    /// `[rows, layers, k]` in C order; `None`: all cells of these rows are missing. Those of a cell that is not valid have no meaning.
+    /// `[rows, layers, k]` in C order; `None`: all cells of these rows are missing, for [`reason`](Self::reason). Those of a cell that is not valid have no meaning.
     pub fn ids(&self) -> Option<Ids<'a>> {
         if self.raw.ids.is_null() {
             return None;
@@ -281,6 +281,11 @@ impl<'a> Segment<'a> {
                 _ => Ids::I16(slice(self.raw.ids.cast(), len)),
             }
         })
+    }
+
+    /// Why these rows are not there; `None` if they are, that is, if there are [`ids`](Self::ids).
+    pub fn reason(&self) -> Option<Reason> {
+        self.raw.ids.is_null().then(|| Reason::of(self.raw.reason))
     }
 
     /// `[rows, validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid; `None`: all are, if there are ids.

@@ -68,10 +68,18 @@ fn a_capturer_and_its_forward_path_show_what_they_capture() {
 
 #[test]
 fn what_is_passed_to_calls_shows_names_and_not_numbers_of_c() {
-    let configured = format!("{:?}", config().role(Role::Mirror).sink_dtype(DType::I32).compare(true).slots(2));
-    for text in
-        ["backend: Host", "role: Mirror", "layers: 3", "slots: 2", "sink_dtype: Some(I32)", "compare: true", "manual_progress: false"]
-    {
+    let configured = format!("{:?}", config().role(Role::Mirror).sink_dtype(DType::I32).compare(true).slots(2).checked(true));
+    for text in [
+        "backend: Host",
+        "role: Mirror",
+        "layers: 3",
+        "slots: 2",
+        "sink_dtype: Some(I32)",
+        "compare: true",
+        "manual_progress: false",
+        "may_lose: false",
+        "checked: true",
+    ] {
         assert!(configured.contains(text), "{text} is not in {configured}");
     }
     let id = RequestId(4);

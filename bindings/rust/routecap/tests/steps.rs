@@ -18,7 +18,7 @@ fn issue(forward: &mut Forward, request: RequestId, position: u64) -> Result<Iss
 #[test]
 fn a_lost_step_is_an_error_for_those_who_want_a_step_and_a_ticket_for_those_who_go_on() {
     // Nobody files: with one slot the second step finds none free.
-    let (capturer, mut forward) = config().slots(1).manual_progress(true).create().unwrap();
+    let (capturer, mut forward) = config().slots(1).manual_progress(true).may_lose(true).create().unwrap();
     let request = capturer.open().unwrap();
     let first = issue(&mut forward, request, 0).unwrap();
     assert_eq!((first.step(), first.ticket(), first.filing(), first.is_lost()), (Ok(Step(1)), Step(1), Filing::Whole, false));
@@ -27,13 +27,46 @@ fn a_lost_step_is_an_error_for_those_who_want_a_step_and_a_ticket_for_those_who_
     assert_eq!((second.ticket(), second.filing(), second.is_lost()), (Step(2), Filing::Lost, true));
     let error = second.step().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
-    assert_eq!(error.to_string(), "ROUTECAP_LOST: step 2 found no slot free when its forward ran: all its rows are missing");
+    assert!(error.to_string().starts_with("ROUTECAP_LOST: step 2 is lost: no slot was free"), "{error}");
     assert_eq!(capturer.poll(second.ticket()).unwrap(), Landing::Lost);
+    assert!(last_message().contains("no slot was free"), "{}", last_message());
 
     let routing = capturer.finish(request, 2).unwrap();
     assert_eq!(routing.wait().unwrap(), Completeness::Incomplete);
     let missing = routing.missing().unwrap();
-    assert_eq!((missing.len(), missing[0].positions()), (1, 1..2));
+    assert_eq!((missing.len(), missing[0].positions(), missing[0].reason()), (1, 1..2, Reason::Lost));
+    let reasons: Vec<_> = routing.view().unwrap().segments().map(|s| (s.positions(), s.reason())).collect();
+    assert_eq!(reasons, [(0..1, None), (1..2, Some(Reason::Lost))]);
+}
+
+#[test]
+fn on_the_host_backend_no_step_is_lost_unless_it_may_be() {
+    let (capturer, mut forward) = config().slots(1).manual_progress(true).create().unwrap();
+    let request = capturer.open().unwrap();
+    for position in 0..5 {
+        assert_eq!(issue(&mut forward, request, position).unwrap().step(), Ok(Step(position + 1)));
+    }
+    let routing = capturer.finish(request, 5).unwrap();
+    assert_eq!(routing.wait().unwrap(), Completeness::Complete);
+    assert_eq!(capturer.stats().unwrap().steps_lost, 0);
+}
+
+#[test]
+fn a_checked_capturer_says_which_call_was_out_of_order() {
+    let (capturer, mut forward) = config().checked(true).create().unwrap();
+    let request = capturer.open().unwrap();
+    let spans = [Span::new(request, 0, 0, 1)];
+    support::refused(forward.snapshot(Stream::HOST), ErrorKind::NotBegun, "begun");
+    forward.begin(1, Stream::HOST).unwrap();
+    let not_snapshot = forward.issue(&spans, &IssueOptions::new(), Stream::HOST);
+    support::refused(not_snapshot, ErrorKind::NotSnapshot, "snapshot");
+    forward.snapshot(Stream::HOST).unwrap();
+    support::refused(forward.snapshot(Stream::HOST), ErrorKind::SnapshotTwice, "snapshot");
+    let not_begun = forward.issue(&[Span::new(request, 0, 0, 2)], &IssueOptions::new(), Stream::HOST);
+    support::refused(not_begun, ErrorKind::RowsNotBegun, "rows");
+    assert_eq!(forward.issue(&spans, &IssueOptions::new(), Stream::HOST).unwrap().step(), Ok(Step(1)));
+    let again = forward.issue(&spans, &IssueOptions::new(), Stream::HOST);
+    support::refused(again, ErrorKind::IssuedTwice, "issue");
 }
 
 #[test]

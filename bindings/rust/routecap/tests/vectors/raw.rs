@@ -44,7 +44,8 @@ impl Call<'_> {
     /// Compares a status and the text that must be there. Whether outputs are delivered.
     fn returned(&self, status: i32) -> bool {
         assert_eq!(self.status, routecap::status_name(status), "{}", routecap::last_message());
-        if status < 0 || [sys::ROUTECAP_INCOMPLETE, sys::ROUTECAP_NOT_CAPTURED, sys::ROUTECAP_PARTIAL].contains(&status) {
+        let texts = [sys::ROUTECAP_INCOMPLETE, sys::ROUTECAP_NOT_CAPTURED, sys::ROUTECAP_PARTIAL, sys::ROUTECAP_LOST];
+        if status < 0 || texts.contains(&status) {
             let text = routecap::last_message();
             assert!(!text.is_empty() && !text.contains('\n'), "text: {text:?}");
         }
@@ -379,7 +380,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let mut segments = Vec::new();
                 for said in said.list("segments").iter().map(Said::of) {
                     let mut segment = sys::routecap_segment::default();
-                    fill!(segment, said; first, rows, tag);
+                    fill!(segment, said; first, rows, tag, reason, reserved);
                     segment.ids = kept.elements(said.get("ids"), view.dtype);
                     segment.validity = kept.elements(said.get("validity"), sys::ROUTECAP_DTYPE_U8).cast();
                     segment.tags = kept.elements(said.get("tags"), sys::ROUTECAP_DTYPE_I64).cast();

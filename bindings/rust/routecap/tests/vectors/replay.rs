@@ -8,8 +8,8 @@ use std::time::Duration;
 use routecap::{
     AcceptItem, ArraySegment, Arrays, Backend, Capturer, Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind, Extract,
     ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus, Kept, Landing, LayerProbe, LayerSource,
-    LayerStats, Logits, Method, Missing, Order, Policy, Provenance, Received, RequestId, Role, Router, Routing, Rows, Score, Sink, Slice,
-    Snapshot, Source, Span, Step, Stream, Strictness, Trust, status_name, sys,
+    LayerStats, Logits, Method, Missing, Order, Policy, Provenance, Reason, Received, RequestId, Role, Router, Routing, Rows, Score, Sink,
+    Slice, Snapshot, Source, Span, Step, Stream, Strictness, Trust, View, status_name, sys,
 };
 use serde_json::{Value, json};
 
@@ -167,7 +167,7 @@ impl Call<'_> {
             Ok(value) => {
                 let status = status(&value);
                 assert_eq!(self.status, status);
-                if ["ROUTECAP_INCOMPLETE", "ROUTECAP_NOT_CAPTURED", "ROUTECAP_PARTIAL"].contains(&status) {
+                if ["ROUTECAP_INCOMPLETE", "ROUTECAP_NOT_CAPTURED", "ROUTECAP_PARTIAL", "ROUTECAP_LOST"].contains(&status) {
                     one_line(&routecap::last_message());
                 }
                 Some(value)
@@ -288,7 +288,8 @@ impl Replay {
             "config_init" | "router_init" | "copy_options_init" => raw::call(self, call),
             "config_memory" => {
                 if let Some(memory) = call.done(config(call.input.object("config").ok_or(Inexpressible)?)?.memory()) {
-                    let memory = object!(memory; page_rows, device_bytes, pinned_bytes, host_bytes, row_bytes, page_bytes, request_bytes);
+                    let memory = object!(memory; page_rows, device_bytes, pinned_bytes, host_bytes, row_bytes, page_bytes, request_bytes,
+                        tag_bytes);
                     call.expect_object("memory", memory);
                 }
             }
@@ -894,6 +895,7 @@ impl Replay {
                     }
                 }
                 assert_eq!(position, view.positions().end);
+                reasons_of_absent_rows(routing, &view);
                 assert_eq!(view.iter().count() as u64, view.rows());
                 call.expect_object(
                     "view",
@@ -1021,7 +1023,12 @@ fn poll(routing: &Routing) -> &'static str {
 
 fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
     only(said, "reserved", 0)?;
-    only(said, "flags", sys::ROUTECAP_CONFIG_COMPARE | sys::ROUTECAP_CONFIG_EXTERNAL_SINK | sys::ROUTECAP_CONFIG_MANUAL_PROGRESS)?;
+    let known = sys::ROUTECAP_CONFIG_COMPARE
+        | sys::ROUTECAP_CONFIG_EXTERNAL_SINK
+        | sys::ROUTECAP_CONFIG_MANUAL_PROGRESS
+        | sys::ROUTECAP_CONFIG_MAY_LOSE
+        | sys::ROUTECAP_CONFIG_CHECKED;
+    only(said, "flags", known)?;
     let role = choice!(said.number("role"), Role: Owner, Mirror, Disabled)?;
     let mut config = match said.number("backend") {
         sys::ROUTECAP_BACKEND_HOST => Config::host().role(role),
@@ -1038,6 +1045,8 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
         .compare(flags & sys::ROUTECAP_CONFIG_COMPARE != 0)
         .external_sink(flags & sys::ROUTECAP_CONFIG_EXTERNAL_SINK != 0)
         .manual_progress(flags & sys::ROUTECAP_CONFIG_MANUAL_PROGRESS != 0)
+        .may_lose(flags & sys::ROUTECAP_CONFIG_MAY_LOSE != 0)
+        .checked(flags & sys::ROUTECAP_CONFIG_CHECKED != 0)
         .id_space(IdSpace::of(said.number("id_space")))
         .slots(said.number("slots"))
         .max_requests(said.number("max_requests"))
@@ -1055,6 +1064,20 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
         config = config.layer_provenance(&provenance.into_iter().map(Provenance::of).collect::<Vec<_>>());
     }
     Ok(config)
+}
+
+/// What a segment says of rows that are not there is what coverage says of each of their cells.
+fn reasons_of_absent_rows(routing: &Routing, view: &View<'_>) {
+    let blocks = routing.missing().expect("blocks");
+    for segment in view.segments() {
+        assert_eq!(segment.reason().is_some(), segment.ids().is_none());
+        let Some(reason) = segment.reason() else { continue };
+        for position in segment.positions() {
+            let cells = blocks.iter().filter(|block| block.positions().contains(&position));
+            let layers: u32 = cells.inspect(|block| assert_eq!(block.reason(), reason)).map(|block| block.layers).sum();
+            assert_eq!(layers, view.layers(), "position {position}");
+        }
+    }
 }
 
 /// The numbers of a source or of logits that calls point to.
@@ -1185,6 +1208,7 @@ struct ImportedSegment {
     first: u64,
     rows: u64,
     tag: u64,
+    reason: i32,
     ids: Option<Elements>,
     validity: Option<Vec<u8>>,
     tags: Option<Vec<u64>>,
@@ -1195,10 +1219,12 @@ impl Imported {
         let mut segments = Vec::new();
         let elements = some_dtype(said, "dtype")?;
         for segment in said.list("segments").iter().map(Said::of) {
+            only(segment, "reserved", 0)?;
             segments.push(ImportedSegment {
                 first: segment.number("first"),
                 rows: segment.number("rows"),
                 tag: segment.number("tag"),
+                reason: segment.number("reason"),
                 ids: segment.get("ids").map(|ids| Elements::of(elements, ids.as_array().unwrap())),
                 validity: segment.numbers("validity"),
                 tags: segment.numbers("tags"),
@@ -1240,6 +1266,9 @@ impl Imported {
         }
         for said in &self.segments {
             let mut segment = ArraySegment::new(said.first, said.rows).tag(said.tag);
+            if said.reason != 0 {
+                segment = segment.reason(Reason::of(said.reason));
+            }
             if let Some(ids) = &said.ids {
                 segment = segment.ids(ids.slice());
             }
