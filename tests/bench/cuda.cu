@@ -950,8 +950,8 @@ void landing(Report &report, const Workload &workload) {
     }
 }
 
-// A stream that is busy for 20 ms takes no more work when its queue is full: then the library's own call stalls in the driver. Begins are what
-// fills it here.
+// A stream that is busy for 20 ms takes no more work when its queue is full: then the library's own
+// call stalls in the driver. Begins are what fills it here.
 void stalls(Report &report, const Workload &workload) {
     constexpr uint64_t kBusyNs = 20'000'000;
     Engine engine(workload, Shape{}, decode_batch(64), kNoWork);
@@ -981,7 +981,8 @@ void stalls(Report &report, const Workload &workload) {
         report.add(group, Bystander::kCalls[k] + std::string(" on another thread"), "", "us", estimate(others[k]));
 }
 
-// The worker's CPU time beside steps of 5 ms, and how soon it sees that one has ended: that is a word which the device writes.
+// The worker's CPU time beside steps of 5 ms, and how soon it sees that one has ended: that is a
+// word which the device writes.
 void worker(Report &report, const Workload &workload) {
     constexpr Work kFiveMs{80, 0, 120};
     constexpr uint32_t kRows = 256;

@@ -42,7 +42,7 @@ const fake_cuda *driver() {
     return control();
 }
 
-// One request whose rows are drafts. Nothing is recorded: who waits for whom does not depend on ids.
+// One request whose rows are drafts. Nothing is recorded: waiting does not depend on ids.
 class Engine {
 public:
     static constexpr uint32_t kRows = 64;

@@ -247,7 +247,7 @@ void landing(Report &report) {
     }
 }
 
-// Another thread's calls beside an engine that steps without pause, so that begin files steps itself.
+// Another thread's calls beside an engine that steps without pause: begin files steps itself.
 void bystander(Report &report) {
     constexpr uint32_t kRows = 256;
     constexpr int kSteps = 50;

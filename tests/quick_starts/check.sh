@@ -66,7 +66,7 @@ loses_steps() {
     local output
     output=$(quick_start "$@" 2>&1)
     say "$output"
-    grep -q -E 'lost [1-9]|found no slot free|ROUTECAP_LOST' <<< "$output"
+    grep -q -E 'lost [1-9]|is lost|kind: Lost|ROUTECAP_LOST' <<< "$output"
 }
 
 check "C: compiled" c "$programs/c/kept" "$programs/c/kept.run"
