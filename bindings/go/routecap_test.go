@@ -166,7 +166,9 @@ func TestAnErrorSaysWhichCallFailedHowAndWhy(t *testing.T) {
 
 func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
 	// Nobody files: with one slot the second step finds none free.
-	c := newCapturer(t, func(config *Config) { config.Slots, config.Flags = 1, ConfigManualProgress|ConfigMayLose })
+	c := newCapturer(t, func(config *Config) {
+		config.Slots, config.Flags = 1, ConfigManualProgress|ConfigMayLose
+	})
 	request, err := c.Open(PolicyKeep)
 	must(t, err)
 	issue := func(position uint64, flags SpanFlags) (Step, Result, error) {
@@ -192,11 +194,14 @@ func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
 		t.Fatalf("%#v", err)
 	}
 	want := "routecap_step_issue: step 2 is lost: " + lost.Text + " (ROUTECAP_LOST)"
-	if err.Error() != want || !strings.HasPrefix(lost.Text, "no slot was free") || result.Text != lost.Text {
+	const why = "no slot was free"
+	if err.Error() != want || !strings.HasPrefix(lost.Text, why) || result.Text != lost.Text {
 		t.Fatalf("%q, not %q", err, want)
 	}
-	if landed, err := c.Poll(second); err != nil || landed.Status != Lost || !strings.HasPrefix(landed.Text, "no slot was free") {
-		t.Fatal(landed, err)
+	landed, err := c.Poll(second)
+	must(t, err)
+	if landed.Status != Lost || !strings.HasPrefix(landed.Text, why) {
+		t.Fatal(landed)
 	}
 	must(t, c.Accept(request, second, 1)) // the ticket is one
 	r, err := c.Finish(request, RowsAll)

@@ -172,7 +172,8 @@ type View struct {
 }
 
 // Segment is consecutive rows whose ids lie next to one another in memory (routecap_segment). The ids are in IDs8 or in IDs16, as the view's DType
-// says; without either, all cells of these rows are missing, for Reason. Ids of a cell that is not valid have no meaning.
+// says; without either, all cells of these rows are missing, for Reason. Ids of a cell that is not
+// valid have no meaning.
 type Segment struct {
 	First    uint64 // position of the first row
 	Rows     uint64

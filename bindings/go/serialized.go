@@ -157,8 +157,8 @@ func SerializedInfo(data []byte) (Serialized, error) {
 // file format or engine has. The rows and cells are checked as those of Deserialize; all arrays are copied.
 //
 // Experts and Complete are not looked at; ValidityBytes may be 0; LayerMap, LayerExperts and LayerProvenance may be nil: 0..Layers-1,
-// Experts (which is then needed) and ProvenanceCaptured. Segments need not hold rows that are MissingAbsent, but
-// are in order.
+// Experts (which is then needed) and ProvenanceCaptured. Segments need not hold rows that are
+// MissingAbsent, but are in order.
 //
 // Result: OK; Incomplete; NotCaptured. Errors: ErrArgument, limits, order or segments, or an array that has not the length that it should;
 // ErrDType; ErrFormat, an id of a valid cell out of range or twice.

@@ -35,21 +35,23 @@ type IssueOptions struct {
 // Issue hands the last forward pass to the library: it says which of its rows belong to which request (routecap_step_issue). They are filed in the
 // background, in order of issue; the ticket refers to the step from now on. The spans are read in place and may be used again.
 //
-// A span of an unknown request, or one that could need more memory than the budget has, is skipped and counted; the others are not
-// affected. Rows that were accepted are refused later only where the system itself has no memory left. `status` is nil or receives for each span OK, ErrUnknownRequest or ErrNoMemory. With no spans at all the step has landed at once.
+// A span of an unknown request, or one that could need more memory than the budget has, is skipped
+// and counted; the others are not affected. Rows that were accepted are refused later only where
+// the system itself has no memory left. `status` is nil or receives for each span OK,
+// ErrUnknownRequest or ErrNoMemory. With no spans at all the step has landed at once.
 //
 // Each forward pass takes a slot until its step is filed. If none is free, the step is lost: it is
-// issued and has landed, and all its rows are missing. That is the error ErrLost, a *LostError with the
-// reason, and the ticket that comes with it is valid: an engine counts it and goes on. To lose none,
-// have at most Slots - 1 steps in flight (Finalize) when you call Begin; where the begin is replayed
-// as part of a graph, at most Slots - 2 when you call Issue. On the host backend nothing is lost
-// without ConfigMayLose.
+// issued and has landed, and all its rows are missing. That is the error ErrLost, a *LostError with
+// the reason, and the ticket that comes with it is valid: an engine counts it and goes on. To lose
+// none, have at most Slots - 1 steps in flight (Finalize) when you call Begin; where the begin is
+// replayed as part of a graph, at most Slots - 2 when you call Issue. On the host backend nothing
+// is lost without ConfigMayLose.
 //
 // Result: Partial, spans were skipped; Lost, with ErrLost. Other errors, with the step neither issued
 // nor discarded: ErrArgument, a span without rows, unknown flags, positions beyond MaxPosition, empty
 // bounds, no positions where a span needs them, or a status of another length; ErrCapacity, rows
-// outside the sink; ErrOverlap; ErrDType; ErrCapturing. With ConfigChecked also, once, the slip that a
-// device found in an earlier step.
+// outside the sink; ErrOverlap; ErrDType; ErrCapturing. With ConfigChecked also, once, the slip
+// that a device found in an earlier step.
 func (c *Capturer) Issue(spans []Span, options IssueOptions, status []Status, stream Stream) (Step, Result, error) {
 	var step Step
 	r, err := c.callWithArrays("routecap_step_issue", func(p unsafe.Pointer, a *arrays) Result {
@@ -98,8 +100,9 @@ func (c *Capturer) Poll(step Step) (Result, error) {
 // Finalize waits until a step has landed, or ctx ends (routecap_step_finalize), and says how many cells of the step were recorded twice
 // (known for the last 1024 steps). A goroutine that waits takes a thread; it looks at least once, and notices the end of ctx within 20 ms.
 //
-// Result: OK; Lost; Pending, with the error of ctx. Errors: ErrUnknownStep, never issued; the error of ctx;
-// with ConfigChecked the slips that a device found in this step, which has landed all the same.
+// Result: OK; Lost; Pending, with the error of ctx. Errors: ErrUnknownStep, never issued; the error
+// of ctx; with ConfigChecked the slips that a device found in this step, which has landed all the
+// same.
 func (c *Capturer) Finalize(ctx context.Context, step Step) (conflicting uint64, r Result, err error) {
 	r, err = wait(ctx, func(timeout time.Duration) (Result, error) {
 		return c.call("routecap_step_finalize", func(p unsafe.Pointer) Result {

@@ -666,8 +666,8 @@ func copyRaw(r *replay, in, out *said, from copies, options CopyOptions) {
 
 // ---- Routings
 
-// reasonsOfAbsentRows checks that what a segment says of rows that are not there is what coverage says
-// of each of their cells.
+// reasonsOfAbsentRows checks that what a segment says of rows that are not there is what coverage
+// says of each of their cells.
 func (r *replay) reasonsOfAbsentRows(routing *Routing, view *View) {
 	r.t.Helper()
 	coverage, _, err := routing.Coverage(nil)

@@ -29,3 +29,19 @@ def run(capturer: routecap.Capturer, request: routecap.RequestLike, ids: Any, *,
     step = capturer.issue(routecap.spans(1, request=capturer.handles([request]), position=position, rows=len(ids)), **options)
     step.wait(10)
     return step
+
+
+def a_row_of_each_reason(tag: int = 0) -> routecap.Routing:
+    """As many rows as there are reasons, in their order: all cells of a row are missing for it."""
+    rows = len(routecap.Missing)
+    ids = np.zeros((rows, LAYERS, K), np.uint8)
+    ids[:, :, 0] = np.array(list(routecap.Missing))[:, None]  # a cell's first id is its reason
+    validity = np.zeros((rows, -(-LAYERS // 8)), np.uint8)
+    return routecap.Routing.from_segments(
+        [routecap.Segment(0, rows, ids, validity, None, tag)],
+        layers=LAYERS,
+        k=K,
+        rows=rows,
+        dtype="u8",
+        experts=EXPERTS,
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import routecap
-from helpers import EXPERTS, K, LAYERS, expected_ids
+from helpers import EXPERTS, K, LAYERS, a_row_of_each_reason, expected_ids
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from routecap import analysis, colours, plot
@@ -127,6 +127,15 @@ def test_text_is_on_the_colour_of_its_first_expert(samples: dict[str, routecap.S
     assert [tuple(image[0, column]) for column in range(3)] == [colours.expert(int(first[row]), False) for row in (0, 0, 1)]
     assert tuple(image[1, 0]) == colours.expert(int(first[2]), False)
     assert [each.get_text() for each in axes.texts] == ["a", "b", "c"]
+
+
+def test_every_reason_has_a_colour_of_its_own() -> None:
+    axes, reasons = axes_of(Figure()), routecap.Missing
+    plot.coverage(axes, a_row_of_each_reason())
+    image = axes.images[0].get_array()
+    assert len({tuple(image[0, row]) for row in range(len(reasons))}) == len(reasons)
+    legend = [each.get_text() for each in axes.get_legend().get_texts()]
+    assert legend == [reason.name.lower().replace("_", " ") for reason in reasons]
 
 
 def test_the_overview_draws_samples_with_and_without_text_and_holes(samples: dict[str, routecap.Sample], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import routecap
-from helpers import EXPERTS, K, LAYERS, expected_ids, run
+from helpers import EXPERTS, K, LAYERS, a_row_of_each_reason, expected_ids, run
 
 VALID = np.ones((10, LAYERS), bool)
 VALID[4:6] = False
@@ -93,6 +93,17 @@ def test_segments_without_ids_say_why_their_rows_are_not_there() -> None:
     wrong = segments[1]._replace(reason=lost)  # of rows that are there
     with pytest.raises(ValueError, match="reason 5"):
         routecap.Routing.from_segments([wrong], layers=LAYERS, k=K, rows=8, dtype=np.uint8, experts=EXPERTS)
+
+
+def test_a_row_that_is_not_there_has_no_tag_whatever_the_reason() -> None:
+    routing = a_row_of_each_reason(tag=7)
+    assert routing.reasons()[:, 0].tolist() == list(routecap.Missing)
+    of_cells = (
+        routecap.Missing.UNWRITTEN,
+        routecap.Missing.OUT_OF_RANGE,
+        routecap.Missing.DUPLICATE,
+    )
+    assert routing.tags.tolist() == [7 * (reason in of_cells) for reason in routecap.Missing]
 
 
 @pytest.mark.parametrize("experts", [EXPERTS, 256, 257, 32768])

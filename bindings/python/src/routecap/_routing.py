@@ -139,6 +139,10 @@ def copy_into(
     return call(options, memory, mask)
 
 
+_OF_CELLS = [0, Missing.UNWRITTEN, Missing.OUT_OF_RANGE, Missing.DUPLICATE]
+"""What `reasons` says of the cells of a row that is there."""
+
+
 class Segment(NamedTuple):
     """Consecutive rows whose ids lie next to one another in memory. The arrays are views of the routing, which they keep."""
 
@@ -379,13 +383,13 @@ class Routing:
 
     @property
     def tags(self) -> NDArray[np.uint64]:
-        """[rows] the tag of each row's step; 0 for rows that are absent."""
+        """[rows] the tag of each row's step; 0 for rows that are not there."""
         tags = np.empty(self.rows, np.uint64)
         for segment in self.segments:
             start = segment.first - self.first
             tags[start : start + segment.rows] = segment.tag if segment.tags is None else segment.tags
         if not self.complete:
-            tags[(self.reasons() == Missing.ABSENT).all(axis=1)] = 0
+            tags[~np.isin(self.reasons(), _OF_CELLS).any(axis=1)] = 0
         return tags
 
     @documented("routecap_routing_coverage")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 _CARD, _INK, _SOFT, _LINE, _ACCENT, _TEAL, _ORANGE, _HOLE = "#fffefb #23222b #6d6b78 #e4e1d9 #4b3fa7 #149a8a #c8651b #f6d9c5".split()
 _COLUMNS, _LINES = 150, 14  # of text that is drawn
-_REASONS = {Missing.ABSENT: _ORANGE, Missing.UNWRITTEN: _ACCENT, Missing.OUT_OF_RANGE: _INK, Missing.DUPLICATE: "#9a97a8"}
+_REASONS = {reason: colours.hexadecimal(colours.mark(reason, False)) for reason in Missing}
+_REASONS |= {Missing.ABSENT: _ORANGE, Missing.UNWRITTEN: _ACCENT}
+_REASONS |= {Missing.OUT_OF_RANGE: _INK, Missing.DUPLICATE: "#9a97a8"}
 
 
 def heat_map(axes: "Axes", load: Any, layer_map: Any = None) -> None:
@@ -78,14 +80,17 @@ def coverage(axes: "Axes", routing: Routing) -> None:
     """Which cells are missing, coloured by why."""
     why = np.zeros((max(routing.rows, 1), routing.layers), np.uint8)
     why[: routing.rows] = routing.reasons()
-    _image(axes, np.array([_rgb("#efece4"), *(_rgb(_REASONS[reason]) for reason in Missing)], np.uint8)[why.T], routing)
+    tones = np.full((256, 3), _rgb(_ORANGE), np.uint8)  # of reasons that a later library may say, too
+    tones[0] = _rgb("#efece4")
+    tones[list(Missing)] = [_rgb(_REASONS[reason]) for reason in Missing]
+    _image(axes, tones[why.T], routing)
     _layers(axes, routing.layers, routing.layer_map, 6)
     reasons = [reason for reason in Missing if (why == reason).any()]
     axes.legend(
         handles=[Patch(color=_REASONS[reason], label=reason.name.lower().replace("_", " ")) for reason in reasons],
         frameon=False,
         fontsize=8,
-        ncols=len(Missing),
+        ncols=max(len(reasons), 1),
         loc="lower right",
         bbox_to_anchor=(1, 1),
     )

@@ -31,13 +31,14 @@ def test_a_cell_that_was_not_captured_is_missing_and_not_the_rejected_draft_s(dr
 
 
 def test_a_row_whose_step_was_lost_is_missing_and_not_the_draft_s(drive, monkeypatch):
-    by_hand = functools.partial(routecap.Capturer, manual_progress=True)
+    by_hand = functools.partial(routecap.Capturer, manual_progress=True, may_lose=True)
     monkeypatch.setattr(routecap, "Capturer", by_hand)
     driver = drive(max_tokens=3)
     driver.step(0, PROMPT, [20])
     driver.step(3, [20, 99], [20, 30])
-    for position in range(4):  # nobody finalizes
-        driver.issue(position, [50], name="b")
+    with pytest.warns(routecap.LostStepWarning):
+        for position in range(4):  # nobody finalizes
+            driver.issue(position, [50], name="b")
     driver.issue(4, [30])
     assert driver.capturer.capturer.stats().steps_lost > 0
     array = driver.extract([20, 30, 40])
@@ -45,12 +46,13 @@ def test_a_row_whose_step_was_lost_is_missing_and_not_the_draft_s(drive, monkeyp
 
 
 def test_a_request_can_be_read_when_the_last_step_was_lost(start, monkeypatch):
-    by_hand = functools.partial(routecap.Capturer, manual_progress=True)
+    by_hand = functools.partial(routecap.Capturer, manual_progress=True, may_lose=True)
     monkeypatch.setattr(routecap, "Capturer", by_hand)
     driver = Driver(monkeypatch)
     driver.issue(0, PROMPT)
-    for position in range(3):
-        driver.issue(position, [50], name="b")
+    with pytest.warns(routecap.LostStepWarning):
+        for position in range(3):
+            driver.issue(position, [50], name="b")
     assert driver.capturer._requests.last_step.poll() is routecap.Status.LOST
     np.testing.assert_array_equal(driver.rows(), driver.expected(PROMPT))
 

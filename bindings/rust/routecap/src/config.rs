@@ -207,7 +207,8 @@ impl Config {
         self
     }
 
-    /// Each holds one step in flight, 1..=[`MAX_SLOTS`](crate::MAX_SLOTS). Default 4; see [`Forward::issue`].
+    /// Each holds one step in flight, 1..=[`MAX_SLOTS`](crate::MAX_SLOTS). Default 4; see
+    /// [`Forward::issue`].
     pub fn slots(mut self, slots: u32) -> Self {
         self.raw.slots = slots;
         self
@@ -246,9 +247,9 @@ impl Config {
         self.flag(sys::ROUTECAP_CONFIG_MAY_LOSE, on)
     }
 
-    /// Report slips of the protocol as errors, [`ErrorKind::NotBegun`] to [`ErrorKind::TwoThreads`], that
-    /// are otherwise forgiven: for development and tests (`ROUTECAP_CONFIG_CHECKED`). With
-    /// `ROUTECAP_CHECKED=1` in the environment all capturers do.
+    /// Report slips of the protocol as errors, [`ErrorKind::NotBegun`] to
+    /// [`ErrorKind::TwoThreads`], that are otherwise forgiven: for development and tests
+    /// (`ROUTECAP_CONFIG_CHECKED`). With `ROUTECAP_CHECKED=1` in the environment all capturers do.
     pub fn checked(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_CHECKED, on)
     }

@@ -38,9 +38,9 @@ impl Coverage {
 }
 
 numbers! {
-    /// Why a cell is missing. [`Unwritten`](Reason::Unwritten), [`OutOfRange`](Reason::OutOfRange) and
-    /// [`Duplicate`](Reason::Duplicate) belong to a cell of a row that is there, the others to whole
-    /// rows that are not there.
+    /// Why a cell is missing. [`Unwritten`](Reason::Unwritten), [`OutOfRange`](Reason::OutOfRange)
+    /// and [`Duplicate`](Reason::Duplicate) belong to a cell of a row that is there, the others to
+    /// whole rows that are not there.
     Reason, "The one that has this number in C.", value: "The number in C." {
         /// Nothing is known of the row: never issued, cut, not begun, or not in the snapshot
         /// (`ROUTECAP_MISSING_ABSENT`).
@@ -55,14 +55,14 @@ numbers! {
         Lost = ROUTECAP_MISSING_LOST;
         /// There was no memory for the row (`ROUTECAP_MISSING_REFUSED`).
         Refused = ROUTECAP_MISSING_REFUSED;
-        /// The row left its request by [`Extract::Take`](crate::Extract::Take): whoever took it has it
-        /// (`ROUTECAP_MISSING_TAKEN`).
+        /// The row left its request by [`Extract::Take`](crate::Extract::Take): whoever took it has
+        /// it (`ROUTECAP_MISSING_TAKEN`).
         Taken = ROUTECAP_MISSING_TAKEN;
         /// A store of prefixes had the row and gave it up (`ROUTECAP_MISSING_EVICTED`). No call of
         /// this version says so.
         Evicted = ROUTECAP_MISSING_EVICTED;
-        /// No store has ever had the row (`ROUTECAP_MISSING_NOT_PUBLISHED`). No call of this version
-        /// says so.
+        /// No store has ever had the row (`ROUTECAP_MISSING_NOT_PUBLISHED`). No call of this
+        /// version says so.
         NotPublished = ROUTECAP_MISSING_NOT_PUBLISHED;
         /// A store has the row of older weights only (`ROUTECAP_MISSING_STALE`). No call of this
         /// version says so.

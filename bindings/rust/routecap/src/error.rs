@@ -55,8 +55,8 @@ numbers! {
         Capturing = ROUTECAP_ERR_CAPTURING;
         /// `ROUTECAP_ERR_RECOMPUTED`: strict reading, and cells were recomputed from logits.
         Recomputed = ROUTECAP_ERR_RECOMPUTED;
-        /// `ROUTECAP_ERR_NOT_BEGUN`: record, route, snapshot or issue, and no step was begun. This and
-        /// the five that follow are of [checked](crate::Config::checked) capturers alone.
+        /// `ROUTECAP_ERR_NOT_BEGUN`: record, route, snapshot or issue, and no step was begun. This
+        /// and the five that follow are of [checked](crate::Config::checked) capturers alone.
         NotBegun = ROUTECAP_ERR_NOT_BEGUN;
         /// `ROUTECAP_ERR_NOT_SNAPSHOT`: issue of a forward that took no snapshot.
         NotSnapshot = ROUTECAP_ERR_NOT_SNAPSHOT;
@@ -64,7 +64,8 @@ numbers! {
         SnapshotTwice = ROUTECAP_ERR_SNAPSHOT_TWICE;
         /// `ROUTECAP_ERR_ISSUED_TWICE`: a second issue of one forward.
         IssuedTwice = ROUTECAP_ERR_ISSUED_TWICE;
-        /// `ROUTECAP_ERR_ROWS_NOT_BEGUN`: rows were recorded, or named by a span, at or beyond those begun.
+        /// `ROUTECAP_ERR_ROWS_NOT_BEGUN`: rows were recorded, or named by a span, at or beyond
+        /// those begun.
         RowsNotBegun = ROUTECAP_ERR_ROWS_NOT_BEGUN;
         /// `ROUTECAP_ERR_TWO_THREADS`: two threads are in calls of the forward path at once.
         TwoThreads = ROUTECAP_ERR_TWO_THREADS;

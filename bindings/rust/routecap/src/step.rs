@@ -156,8 +156,8 @@ numbers! {
         Whole = ROUTECAP_OK;
         /// Some were skipped (`ROUTECAP_PARTIAL`): of unknown requests, or beyond the budget.
         Partial = ROUTECAP_PARTIAL;
-        /// The step is lost (`ROUTECAP_LOST`): all its rows are missing, because no slot was free or
-        /// its copy failed.
+        /// The step is lost (`ROUTECAP_LOST`): all its rows are missing, because no slot was free
+        /// or its copy failed.
         Lost = ROUTECAP_LOST;
     }
 }
@@ -236,8 +236,8 @@ impl Issued {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost), with a text that says why. The step has a [`ticket`](Self::ticket)
-    /// all the same, and accepting drafts of it works.
+    /// [`Lost`](ErrorKind::Lost), with a text that says why. The step has a
+    /// [`ticket`](Self::ticket) all the same, and accepting drafts of it works.
     pub fn step(&self) -> Result<Step> {
         if self.is_lost() {
             return Err(Error::new(ErrorKind::Lost, format!("step {} is lost: {}", self.step.0, self.why)));

@@ -268,7 +268,8 @@ impl<'a> Segment<'a> {
         self.layers as usize * self.k as usize
     }
 
-    /// `[rows, layers, k]` in C order; `None`: all cells of these rows are missing, for [`reason`](Self::reason). Those of a cell that is not valid have no meaning.
+    /// `[rows, layers, k]` in C order; `None`: all cells of these rows are missing, for
+    /// [`reason`](Self::reason). Those of a cell that is not valid have no meaning.
     pub fn ids(&self) -> Option<Ids<'a>> {
         if self.raw.ids.is_null() {
             return None;
