@@ -1113,7 +1113,8 @@ ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routec
  * Two reasons for one cell. Where rows come together that have none of them a valid cell there (a merge, attach, a row that is issued again),
  * the cell's reason is the one that stands first in this list: DUPLICATE, OUT_OF_RANGE, UNWRITTEN, TAKEN, LOST, REFUSED, STALE, EVICTED,
  * NOT_PUBLISHED, ABSENT. The order of the rows, and of the routings in a merge, makes no difference. With ROUTECAP_POLICY_REPLACE a row that
- * replaces another brings its own reasons.
+ * replaces another brings its own reasons. What a request knows of its own rows (LOST, REFUSED, TAKEN) shows only where nothing of the row is
+ * there. Where a span with device positions is lost or refused, all positions within its bounds say so.
  */
 
 /*
@@ -1170,7 +1171,9 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer, rout
  * Read rows of a request into a routing, at any time of its life.
  *
  * share and take cost a few nanoseconds per page; copy costs one pass over the rows. Their memory counts in the budget until
- * the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page.
+ * the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page. Rows
+ * that drafts or steps in flight name too may have to be copied later: memory for that is reserved now, or the call returns
+ * ROUTECAP_ERR_NO_MEMORY.
  *
  * @param first    Position of the first row, at most the length.
  * @param rows     How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED; 0 gives a routing without rows.
@@ -1476,7 +1479,7 @@ ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
  * So a routing without missing rows is one array, and a range of rows is one range of each plane: what was taken from a stream or comes from two
  * machines can be put together on the headers alone, and an array in a file or in shared memory is used in place. routecap_routing_serialize
  * writes runs as long as possible, VALIDITY only for runs with a missing cell in each row, and so one form for equal routings; a splice keeps the
- * runs of its two parts, but for neighbours with the same flags and tag. Readers take any.
+ * runs of its two parts, but for neighbours with the same flags, tag and reason. Readers take any.
  * ============================================================================================== */
 
 /*

@@ -1445,7 +1445,9 @@ unsafe extern "C" {
     /// Read rows of a request into a routing, at any time of its life.
     ///
     /// share and take cost a few nanoseconds per page; copy costs one pass over the rows. Their memory counts in the budget until
-    /// the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page.
+    /// the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page. Rows
+    /// that drafts or steps in flight name too may have to be copied later: memory for that is reserved now, or the call returns
+    /// ROUTECAP_ERR_NO_MEMORY.
     ///
     /// @param first    Position of the first row, at most the length.
     /// @param rows     How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED; 0 gives a routing without rows.
