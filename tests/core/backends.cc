@@ -159,3 +159,26 @@ TEST(Backends, a_step_has_not_landed_before_it_was_copied) {
         backend->name_slot(0, nullptr);
     }
 }
+
+// ---- Handles --------------------------------------------------------------------------------
+
+// What a process has given out it never gives out again: at the end it refuses.
+TEST(Handles, end_and_do_not_begin_anew) {
+    Config config = config_of(0, ROUTECAP_BACKEND_HOST);
+    std::unique_ptr<Capturer> capturer;
+    ASSERT_EQ(Capturer::create(config, capturer), ROUTECAP_OK);
+    const uint64_t before = Serials::take(1);
+    Serials::start_at(Serials::kLast - 2);
+    routecap_request requests[3] = {}, other = 0;
+    ASSERT_EQ(capturer->open(nullptr, requests, 2), ROUTECAP_OK);
+    EXPECT_NE(requests[0], requests[1]);
+    EXPECT_EQ(capturer->open(nullptr, requests, 3), ROUTECAP_ERR_TOO_MANY_REQUESTS);
+    EXPECT_EQ(capturer->open(nullptr, &other, 1), ROUTECAP_OK);
+    EXPECT_EQ(other >> Serials::kIndexBits, Serials::kLast);
+    EXPECT_EQ(capturer->open(nullptr, requests, 1), ROUTECAP_ERR_TOO_MANY_REQUESTS);
+    routecap_request child = 0;
+    EXPECT_EQ(capturer->fork(other, 0, &child), ROUTECAP_ERR_TOO_MANY_REQUESTS);
+    EXPECT_EQ(capturer->close(other), ROUTECAP_OK);
+    EXPECT_EQ(capturer->open(nullptr, requests, 1), ROUTECAP_ERR_TOO_MANY_REQUESTS);
+    Serials::start_at(before + 1);
+}
