@@ -98,9 +98,9 @@ public:
     // `mutex` is the capturer's: it guards the log and the nodes.
     Filing(QuickMutex &mutex, ContextPtr context, Backend &backend, Steps &steps, Counters &counters);
 
-    // Starts the worker thread, or lets whoever waits do its work.
-    // FORWARD: in checked mode, before start().
+    // In checked mode, before start(): who hears of slips that the device saw.
     void set_check(ForwardCheck *check) { check_ = check; }
+    // Starts the worker thread, or lets whoever waits do its work.
     int32_t start(bool manual);
     // Files everything that was issued, then stops. No call may follow.
     void stop();

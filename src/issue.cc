@@ -300,7 +300,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
                         routecap_step *step, routecap_stream stream) {
     if (!owner()) {
         begun_ = false;
-        if (check_) check_->issued();  // FORWARD
+        if (check_) check_->issued();
         for (size_t i = 0; status != nullptr && i < count; i++) status[i] = ROUTECAP_OK;
         return ROUTECAP_OK;
     }

@@ -8,17 +8,6 @@ namespace {
 // 128 rows to a page.
 const Shape kShape{.layers = 58, .k = 8, .experts = 256, .rows = 512};
 
-routecap_memory memory_of(const Shape &shape) {
-    routecap_config config;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
-    config.backend = backend();
-    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
-    routecap_memory memory{};
-    memory.struct_size = sizeof memory;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
-    return memory;
-}
-
 const routecap_memory kMemory = memory_of(kShape);
 const uint64_t kPage = kMemory.page_bytes;
 const uint32_t kRows = kMemory.page_rows;

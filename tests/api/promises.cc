@@ -14,7 +14,7 @@ const Shape kShape{.layers = 256, .k = 8, .experts = 256, .rows = 48};
 
 class Engine {
 public:
-    Engine(uint64_t seed, bool manual) : random_(seed), memory_(memory()), budget_(memory_.page_bytes * (2 + below(9)) + below(2) * 3000) {
+    Engine(uint64_t seed, bool manual) : random_(seed), memory_(memory_of(kShape)), budget_(memory_.page_bytes * (2 + below(9)) + below(2) * 3000) {
         rig_ = std::make_unique<Rig>(Options{.shape = kShape, .flags = ROUTECAP_CONFIG_COMPARE, .budget_bytes = budget_, .held = manual});
         std::vector<int32_t> ids;
         for (uint32_t r = 0; r < kShape.rows; r++)
@@ -52,16 +52,6 @@ public:
     }
 
 private:
-    static routecap_memory memory() {
-        routecap_config config;
-        EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
-        config.backend = backend();
-        config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts, config.rows = kShape.rows;
-        routecap_memory m{};
-        m.struct_size = sizeof m;
-        EXPECT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &m));
-        return m;
-    }
     uint64_t below(uint64_t n) { return random_() % n; }
     template <class T>
     const T &any(const std::vector<T> &of) {

@@ -313,19 +313,9 @@ namespace {
 
 class WhyRefused : public testing::Test {
 protected:
-    static routecap_memory memory() {
-        routecap_config config;
-        EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
-        config.backend = backend();
-        config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts, config.rows = kShape.rows;
-        routecap_memory m{};
-        m.struct_size = sizeof m;
-        EXPECT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &m));
-        return m;
-    }
     static constexpr Shape kShape{.rows = 600};
-    const uint64_t rows = memory().page_rows;
-    Rig rig{{.shape = kShape, .budget_bytes = memory().page_bytes, .held = true}};
+    const uint64_t rows = memory_of(kShape).page_rows;
+    Rig rig{{.shape = kShape, .budget_bytes = memory_of(kShape).page_bytes, .held = true}};
 
     void step(routecap_request r, uint64_t position, uint32_t count, int32_t expected, uint32_t flags = 0) {
         rig.run({{1, position, count}});

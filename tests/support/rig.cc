@@ -43,6 +43,17 @@ Rows operator+(Rows a, const Rows &b) {
 
 // ---- The rig -------------------------------------------------------------------------------
 
+routecap_memory memory_of(const Shape &shape) {
+    routecap_config config;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+    config.backend = backend();
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
+    routecap_memory memory{};
+    memory.struct_size = sizeof memory;
+    EXPECT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
+    return memory;
+}
+
 Rig::Rig(const Options &options) : options_(options) {
     routecap_config config;
     EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));

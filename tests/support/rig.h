@@ -69,6 +69,9 @@ struct Tokens {
     uint32_t count;
 };
 
+// What a capturer of this shape allocates and takes, as the library says.
+routecap_memory memory_of(const Shape &shape);
+
 class Rig {
 public:
     explicit Rig(const Options &options = {});
