@@ -64,7 +64,7 @@ void Filing::stop() {
 // With nothing to do the worker sleeps until something is appended. While a step is in flight it dozes until shortly before that can have landed, then
 // looks again and again, less often the longer it takes: no lock of the driver is touched to see what has landed.
 void Filing::work() {
-    constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kDoze{400'000}, kWorthDozing{50'000};
+    constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kDoze{200'000}, kWorthDozing{50'000};
     nanoseconds pause = kFirst;
 #if defined(__linux__)
     prctl(PR_SET_TIMERSLACK, 1000);  // of pauses, in nanoseconds; the default is longer than they are

@@ -23,7 +23,7 @@ public:
     Clock::time_point first_look(Clock::time_point issued) const {
         if (steps_ < took_.size()) return std::max(issued, last_);
         const Clock::duration shortest = *std::min_element(took_.begin(), took_.end());
-        return std::max(issued, last_) + shortest - shortest / 16;
+        return std::max(issued, last_) + shortest - shortest / 8;
     }
 
 private:
