@@ -148,7 +148,8 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next) draft->cut = std::min(draft->cut, rows);
         request->cut_notes(rows, nodes);
         request->length = std::min(request->length, rows);
-        request->shared_end = std::min(request->shared_end, first_page * page_rows);  // of a page that stays others may still see what is cut
+        if (rows < request->shared_end) request->share_pages(page_rows);  // of a page that stays others may still see what is cut
+        request->shared_end = std::min(request->shared_end, first_page * page_rows);
         request->changing_end = std::min(request->changing_end, rows);
         request->operate(0, 0);
         request->flagged_end = std::min(request->flagged_end, rows);

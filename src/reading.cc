@@ -180,6 +180,7 @@ int32_t Capturer::take(Reading &reading) {
             return report(ROUTECAP_ERR_NO_MEMORY, "taking rows [%llu,%llu) needs a page more than the budget has", ull(range.first), ull(range.end()));
         const auto [seen_first, seen_end] = reading.store.bounds(range.first, range.end());
         request->share(seen_first, seen_end);
+        request->share_pages(config_.shape->page_rows);
     }
     reading.store.take(range.first, range.end(), reading.segments, reading.split);
     return ROUTECAP_OK;

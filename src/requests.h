@@ -124,6 +124,12 @@ struct alignas(64) Request {
         shared_first = none ? first : std::min(shared_first, first);
         shared_end = none ? end : std::max(shared_end, end);
     }
+    // The same where some of these rows leave the request: whoever writes beside them in their page writes over them.
+    void share_pages(uint64_t page_rows) {
+        if (shared_first >= shared_end) return;
+        shared_first = shared_first / page_rows * page_rows;
+        shared_end = (shared_end + page_rows - 1) / page_rows * page_rows;
+    }
     bool shares(uint64_t first, uint64_t end) const { return std::max(first, shared_first) < std::min(end, shared_end); }
 
     void note_missing(uint64_t first, uint64_t end, int32_t reason, Nodes &nodes) noexcept {

@@ -530,7 +530,8 @@ std::pair<uint64_t, uint64_t> RowStore::shared_bounds(uint64_t first, uint64_t e
     const auto add = [&](uint64_t a, uint64_t b) { from = std::min(from, std::max(first, a)), to = std::max(to, std::min(end, b)); };
     for (auto entry = at_or_after(index); index * shape_->page_rows < end; index++) {
         const bool there = entry != entries_.end() && entry->index == index;
-        if (!there || !entry->own)
+        const bool beside = there && (entry->lent_first < entry->first || entry->lent_end > entry->end);  // some of it has left the table
+        if (!there || !entry->own || (beside && !entry->page.unique()))
             add(index * shape_->page_rows, (index + 1) * shape_->page_rows);
         else if (!entry->page.unique())
             add(entry->lent_first, entry->lent_end);
@@ -590,12 +591,13 @@ void RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments
 
 void RowStore::lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments) {
     if (first >= end) return;
-    segments.push_back(segment(entry, entry.page, first, end));
     note_lent(entry, first, end);
+    segments.push_back(segment(entry, entry.page, first, end));
 }
 
+// Before they are: what was lent until now is the table's own again if nobody else has the page.
 void RowStore::note_lent(Entry &entry, uint64_t first, uint64_t end) {
-    const bool none = entry.lent_first == entry.lent_end;
+    const bool none = entry.lent_first == entry.lent_end || entry.page.unique();
     entry.lent_first = none ? first : std::min(entry.lent_first, first);
     entry.lent_end = none ? end : std::max(entry.lent_end, end);
 }
