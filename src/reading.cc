@@ -10,6 +10,15 @@ namespace {
 
 int32_t refuse_reading() { return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror: it has no rows"); }
 
+// Of rows [first, first + rows): whether a reading that is strict may have them, reported. Others may.
+int32_t check_strict(const Shape &shape, uint64_t first, uint64_t rows, const std::vector<Segment> &segments, Strictness strictness) {
+    if (!strictness.complete) return ROUTECAP_OK;
+    if (reading_status(shape, first, rows, segments) != ROUTECAP_OK)
+        return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing in rows [%llu,%llu) and the reading is strict; coverage names them", ull(first),
+                      ull(first + rows));
+    return check_provenance(shape, 0, shape.layers, rows, strictness);
+}
+
 }  // namespace
 
 // ---- Find, check, collect, take -------------------------------------------------------------
@@ -66,13 +75,7 @@ int32_t Capturer::read(routecap_request handle, uint64_t first, uint64_t rows, b
     segments = std::move(reading.segments);
     if (reading.missing != nullptr || !noted.empty())
         segments = with_missing(*config_.shape, std::move(segments), noted, reading.missing.get(), range.first, range.end());
-    if (!take && strictness.complete) {
-        if (reading_status(*config_.shape, range.first, range.rows, segments) != ROUTECAP_OK)
-            return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing in rows [%llu,%llu) and the reading is strict; coverage names them",
-                          ull(range.first), ull(range.end()));
-        return check_provenance(*config_.shape, 0, config_.shape->layers, range.rows, strictness);
-    }
-    return ROUTECAP_OK;
+    return take ? ROUTECAP_OK : check_strict(*config_.shape, range.first, range.rows, segments, strictness);
 }
 
 // Finds the request's rows, and waits until what was handed over before and waits for no step was applied: in the worker's next round; only without
@@ -157,12 +160,9 @@ int32_t Capturer::take(Reading &reading) {
     if (range.rows == 0) return ROUTECAP_OK;
     if (reading.strictness.complete) {
         reading.store.share(range.first, range.end(), reading.segments);
-        const int32_t status = reading_status(*config_.shape, range.first, range.rows, reading.segments);
+        const int32_t status = check_strict(*config_.shape, range.first, range.rows, reading.segments, reading.strictness);
         reading.segments.clear();
-        if (status != ROUTECAP_OK)
-            return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing in rows [%llu,%llu) and the reading is strict; coverage names them",
-                          ull(range.first), ull(range.end()));
-        if (int32_t s = check_provenance(*config_.shape, 0, config_.shape->layers, range.rows, reading.strictness); s < 0) return s;
+        if (status < 0) return status;
     }
     const RowStore::TakePlan plan = reading.store.plan_take(range.first, range.end());
     reading.splits = plan.splits;
