@@ -42,6 +42,19 @@ struct Known {
 };
 using Layers = std::vector<int32_t>;
 
+// Without a validity plane or tags.
+routecap_segment segment_of(uint64_t first, uint64_t rows, const void *ids, int32_t reason,
+                            uint32_t reserved = 0) {
+    return {.first = first,
+            .rows = rows,
+            .ids = ids,
+            .validity = nullptr,
+            .tags = nullptr,
+            .tag = 0,
+            .reason = reason,
+            .reserved = reserved};
+}
+
 // A routing of rows from `first` on; each valid cell has the ids of its position and decoder layer.
 RoutingPtr routing_of(const Layers &map, uint64_t first, const std::vector<Known> &rows) {
     constexpr uint32_t k = 2;
@@ -60,14 +73,9 @@ RoutingPtr routing_of(const Layers &map, uint64_t first, const std::vector<Known
                 ids[r][l * k] = static_cast<uint8_t>(rows[r].cells[l]);
             }
         }
-        segments.push_back({.first = first + r,
-                            .rows = 1,
-                            .ids = there ? ids[r].data() : nullptr,
-                            .validity = there ? validity[r].data() : nullptr,
-                            .tags = nullptr,
-                            .tag = 0,
-                            .reason = there ? 0 : rows[r].reason,
-                            .reserved = 0});
+        segments.push_back(segment_of(first + r, 1, there ? ids[r].data() : nullptr,
+                                      there ? 0 : rows[r].reason));
+        if (there) segments.back().validity = validity[r].data();
     }
     routecap_view view{};
     view.struct_size = sizeof view, view.dtype = ROUTECAP_DTYPE_U8,
@@ -238,22 +246,8 @@ TEST(Reasons, in_a_merge_are_the_best_that_any_routing_with_the_layer_has_in_eve
 // Rows that are missing take no memory as long as one reason is enough.
 TEST(Reasons, of_whole_rows_take_no_memory_in_a_merge) {
     const uint64_t rows = ROUTECAP_MAX_POSITION / 2;
-    const routecap_segment lost{.first = 0,
-                                .rows = rows,
-                                .ids = nullptr,
-                                .validity = nullptr,
-                                .tags = nullptr,
-                                .tag = 0,
-                                .reason = kLost,
-                                .reserved = 0};
-    const routecap_segment taken{.first = 1,
-                                 .rows = 2,
-                                 .ids = nullptr,
-                                 .validity = nullptr,
-                                 .tags = nullptr,
-                                 .tag = 0,
-                                 .reason = kTaken,
-                                 .reserved = 0};
+    const routecap_segment lost = segment_of(0, rows, nullptr, kLost),
+                           taken = segment_of(1, 2, nullptr, kTaken);
     const auto import = [&](const Layers &map, const routecap_segment &segment) {
         routecap_view view{};
         view.struct_size = sizeof view, view.dtype = ROUTECAP_DTYPE_U8,
@@ -553,14 +547,7 @@ TEST(Reasons, go_through_a_splice_and_keep_runs_apart) {
 TEST(Reasons, of_segments_are_checked_on_import) {
     const uint8_t ids[] = {1, 2};
     const auto import = [&](const void *of, int32_t reason, uint32_t reserved = 0) {
-        const routecap_segment segment{.first = 0,
-                                       .rows = 1,
-                                       .ids = of,
-                                       .validity = nullptr,
-                                       .tags = nullptr,
-                                       .tag = 0,
-                                       .reason = reason,
-                                       .reserved = reserved};
+        const routecap_segment segment = segment_of(0, 1, of, reason, reserved);
         routecap_view view{};
         view.struct_size = sizeof view, view.dtype = ROUTECAP_DTYPE_U8, view.layers = 1, view.k = 2,
         view.experts = 64;
