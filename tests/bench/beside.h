@@ -18,6 +18,7 @@
 #include <string>
 #include <thread>
 
+#include "check.h"
 #include "measure.h"
 
 namespace bench {
@@ -65,11 +66,6 @@ private:
         if (status < 0 && call != 2) fail(kCalls[call], status);
         return status;
     }
-    [[noreturn]] static void fail(const char *call, int32_t status) {
-        std::fprintf(stderr, "%s: %s: %s\n", call, routecap_status_name(status), routecap_last_error());
-        std::_Exit(1);
-    }
-
     routecap_capturer *const capturer_;
     const routecap_request drafts_;
     const std::atomic<routecap_step> &step_;
@@ -105,10 +101,6 @@ public:
     }
 
 private:
-    [[noreturn]] static void fail(const std::string &text) {
-        std::fprintf(stderr, "%s\n", text.c_str());
-        std::_Exit(1);
-    }
     clockid_t clock_;
 };
 

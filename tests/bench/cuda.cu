@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "beside.h"
+#include "check.h"
 #include "extraction.h"
 #include "measure.h"
 #include "threads.h"
@@ -36,19 +37,6 @@ namespace {
 using namespace bench;
 
 int repetitions = 30;
-
-// Ends the program at once, whatever the device is doing.
-[[noreturn]] void fail(const std::string &text) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "%s\n", text.c_str());
-    std::_Exit(1);
-}
-
-// Partial success is none here: a figure of rows that were lost or skipped would be a figure of something else.
-void check(int32_t status, const char *call) {
-    if (status != ROUTECAP_OK) fail(std::string(call) + ": " + routecap_status_name(status) + ": " + routecap_last_error());
-}
-#define CHECK(call) check((call), #call)
 
 void check_cuda(cudaError_t error, const char *call) {
     if (error != cudaSuccess) fail(std::string(call) + ": " + cudaGetErrorString(error));

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "beside.h"
+#include "check.h"
 #include "fake_cuda.h"
 #include "measure.h"
 
@@ -24,16 +25,6 @@ namespace {
 using namespace bench;
 
 int repetitions = 30;
-
-[[noreturn]] void fail(const std::string &text) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "%s\n", text.c_str());
-    std::_Exit(1);
-}
-void check(int32_t status, const char *call) {
-    if (status != ROUTECAP_OK) fail(std::string(call) + ": " + routecap_status_name(status) + ": " + routecap_last_error());
-}
-#define CHECK(call) check((call), #call)
 
 const fake_cuda *driver() {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);

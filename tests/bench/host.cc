@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "beside.h"
+#include "check.h"
 #include "extraction.h"
 #include "measure.h"
 
@@ -25,13 +26,6 @@ namespace {
 using namespace bench;
 
 constexpr uint32_t kLayers = 58, kK = 8, kExperts = 256, kRowBytes = kLayers * kK;
-
-void check(int32_t status, const char *call) {
-    if (status >= 0) return;
-    std::fprintf(stderr, "%s: %s: %s\n", call, routecap_status_name(status), routecap_last_error());
-    std::exit(1);
-}
-#define CHECK(call) check((call), #call)
 
 std::string parameter(const char *name, uint64_t value) { return "\"" + std::string(name) + "\": " + std::to_string(value); }
 
