@@ -112,11 +112,13 @@
  * bytes, which no struct will have); zero in a field means its default, but in routecap_copy_options.fill. Of a struct that the library fills
  * only struct_size is read; it is filled up to that size, with zeros where this library knows nothing.
  *
- * Statuses are int32_t: 0 is success, positive is partial success with all outputs delivered (none are with ROUTECAP_PENDING), negative is an
- * error and nothing changed. A call that returns an error, ROUTECAP_INCOMPLETE, ROUTECAP_NOT_CAPTURED,
- * ROUTECAP_PARTIAL or ROUTECAP_LOST leaves one line of text for routecap_last_error. Unless a function says otherwise it may also return, and its own list does not repeat: ROUTECAP_ERR_ARGUMENT (NULL
- * where not allowed, a value outside its documented set, a reserved field that is not 0), ROUTECAP_ERR_STRUCT_SIZE, ROUTECAP_ERR_NO_MEMORY,
- * ROUTECAP_ERR_FORKED and ROUTECAP_ERR_INTERNAL.
+ * Statuses are int32_t: 0 is success, positive is partial success with all outputs delivered (none
+ * are with ROUTECAP_PENDING), negative is an error and nothing changed. A call that returns an
+ * error, ROUTECAP_INCOMPLETE, ROUTECAP_NOT_CAPTURED, ROUTECAP_PARTIAL or ROUTECAP_LOST leaves one
+ * line of text for routecap_last_error. Unless a function says otherwise it may also return, and
+ * its own list does not repeat: ROUTECAP_ERR_ARGUMENT (NULL where not allowed, a value outside its
+ * documented set, a reserved field that is not 0), ROUTECAP_ERR_STRUCT_SIZE,
+ * ROUTECAP_ERR_NO_MEMORY, ROUTECAP_ERR_FORKED and ROUTECAP_ERR_INTERNAL.
  */
 #ifndef ROUTECAP_H
 #define ROUTECAP_H
@@ -232,8 +234,9 @@ typedef struct routecap_capturer routecap_capturer;
 typedef struct routecap_routing routecap_routing;
 
 /*
- * Names a request of one capturer; other capturers do not know it. 0 is none. No two requests of a process have the same handle, whatever their
- * capturers: a handle that was closed or finished is not given out again.
+ * Names a request of one capturer; other capturers do not know it. 0 is none. No two requests of a
+ * process have the same handle, whatever their capturers: a handle that was closed or finished is
+ * not given out again.
  */
 typedef uint64_t routecap_request;
 
@@ -886,9 +889,9 @@ typedef struct routecap_issue_options {
  * that was never issued discards that forward.
  *
  * On the host backend, where all slots hold steps in flight, begin files the oldest of them on the
- * calling thread: nothing is lost there, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long
- * as copying that step's rows does. If the worker thread is filing it already, begin waits for that
- * instead. It never waits for whoever reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns it off.
+ * calling thread: nothing is lost there, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as
+ * long as copying that step's rows does. If the worker thread is filing it already, begin waits for
+ * that instead. It never waits for whoever reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns it off.
  *
  * Capturable. Does not block otherwise.
  *
@@ -915,16 +918,18 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
  * forgotten. Several spans may name one sink row (one token in several sequences). One request may have several spans: those with positions
  * known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
  *
- * A span of an unknown or closed request, or one that could need more memory than the budget has, is skipped and counted; the others are not
- * affected, and the call returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing (REFUSED).
+ * A span of an unknown or closed request, or one that could need more memory than the budget has,
+ * is skipped and counted; the others are not affected, and the call returns ROUTECAP_PARTIAL.
+ * Positions refused for memory count for the request's length: they are missing (REFUSED).
  *
  * Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
  * each page that it shares with a routing or another request, the tags of a page whose rows get a
  * second tag, and for wide bounds of device positions a page for each row. What turns out not to be
- * needed goes back when the step is filed. So rows that were accepted are refused later only where the
- * system itself has no memory left. What close, truncate, take and finish have freed can be used at
- * once: where the budget is exhausted, issue applies those calls itself, as far as no step in flight
- * still needs the memory, before it refuses a span.
+ * needed goes back when the step is filed. Rows that were accepted are refused later only where the
+ * system itself has no memory left, or in rare orders of takes, cuts, forks and shares at an
+ * exhausted budget: they are then missing (REFUSED), and counted. What close, truncate, take and
+ * finish have freed can be used at once: where the budget is exhausted, issue applies those calls
+ * itself, as far as no step in flight still needs the memory, before it refuses a span.
  *
  * Slots. Each forward fills one slot, which is free again once its step was filed. If none is free,
  * the step is lost: it has a ticket and has landed, all its rows are missing (LOST), and the call
@@ -936,7 +941,8 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
  *     the forward that follows. If an issue found none, the forward after it is lost, whatever has
  *     landed meanwhile, unless routecap_step_discard is called before it, which chooses again.
  *
- * Not capturable. Does not block otherwise. Takes memory from the system only to grow buffers that it keeps.
+ * Not capturable. Does not block otherwise. Takes memory from the system only to grow buffers that
+ * it keeps.
  *
  * @param spans      [count] of span_size bytes each; may be NULL if count is 0.
  * @param span_size  sizeof(routecap_span) of the caller.
@@ -1020,12 +1026,14 @@ ROUTECAP_API int32_t routecap_request_open(routecap_capturer *capturer, const ro
 /**
  * Settle the speculative rows of one request in one step: keep some, drop the others.
  *
- * May come before the step has landed and after later steps were issued. The rows of a step are settled once. The first row of a
- * verification, which is no draft, may be in the same span: it is then one of those to keep. Rows that were lost, refused
- * for memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones.
+ * May come before the step has landed and after later steps were issued. The rows of a step are
+ * settled once. The first row of a verification, which is no draft, may be in the same span: it is
+ * then one of those to keep. Rows that were lost, refused for memory or cut by a truncate in
+ * between are accepted too, without effect but for the length of lost and refused ones.
  *
- * A kept row takes its place in the order of rows when accept is called: behind the rows of every step that was issued before the call, and
- * before those of every later step. So a row that was issued for the same position before accept was called comes first.
+ * A kept row takes its place in the order of rows when accept is called: behind the rows of every
+ * step that was issued before the call, and before those of every later step. So a row that was
+ * issued for the same position before accept was called comes first.
  *
  * @param rows   NULL: the first `count` rows. Otherwise [count] strictly ascending indices into the request's speculative rows of
  *               that step as they were issued, in the order of the spans: the accepted path of a tree.
@@ -1095,8 +1103,9 @@ ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routec
 /* ---- Reading ------------------------------------------------------------------------------- */
 
 /*
- * Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE belong to a cell of a row that is there. The others belong to whole rows that are
- * not there, and say so without memory for their cells.
+ * Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE belong to a cell of a row that is
+ * there. The others belong to whole rows that are not there, and say so without memory for their
+ * cells.
  */
 #define ROUTECAP_MISSING_ABSENT 1        /* nothing is known of the row: never issued, cut, not begun, or not in the snapshot */
 #define ROUTECAP_MISSING_UNWRITTEN 2     /* the layer did not write it, or not completely, in its step */
@@ -1110,10 +1119,14 @@ ROUTECAP_API int32_t routecap_request_attach(routecap_capturer *capturer, routec
 #define ROUTECAP_MISSING_STALE 10        /* a store has the row of older weights only. No call of this version says so */
 
 /*
- * Two reasons for one cell. Where rows come together that have none of them a valid cell there (a merge, attach, a row that is issued again),
- * the cell's reason is the one that stands first in this list: DUPLICATE, OUT_OF_RANGE, UNWRITTEN, TAKEN, LOST, REFUSED, STALE, EVICTED,
- * NOT_PUBLISHED, ABSENT. The order of the rows, and of the routings in a merge, makes no difference. With ROUTECAP_POLICY_REPLACE a row that
- * replaces another brings its own reasons.
+ * Two reasons for one cell. Where rows come together that have none of them a valid cell there (a
+ * merge, attach, a row that is issued again), the cell's reason is the one that stands first in
+ * this list: DUPLICATE, OUT_OF_RANGE, UNWRITTEN, TAKEN, LOST, REFUSED, STALE, EVICTED,
+ * NOT_PUBLISHED, ABSENT. The order of the rows, and of the routings in a merge, makes no
+ * difference. With ROUTECAP_POLICY_REPLACE a row that replaces another brings its own reasons. What
+ * a request knows of its own rows (LOST, REFUSED, TAKEN) shows only where nothing of the row is
+ * there. Where a span with device positions is lost or refused, all positions within its bounds say
+ * so.
  */
 
 /*
@@ -1169,8 +1182,11 @@ ROUTECAP_API int32_t routecap_request_coverage(routecap_capturer *capturer, rout
 /**
  * Read rows of a request into a routing, at any time of its life.
  *
- * share and take cost a few nanoseconds per page; copy costs one pass over the rows. Their memory counts in the budget until
- * the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page.
+ * share and take cost a few nanoseconds per page; copy costs one pass over the rows. Their memory
+ * counts in the budget until the routing is freed; copy takes new memory from it, and so does a
+ * take that leaves rows on both sides in one page. Rows that drafts or steps in flight name too may
+ * have to be copied later: memory for that is reserved now, or the call returns
+ * ROUTECAP_ERR_NO_MEMORY.
  *
  * @param first    Position of the first row, at most the length.
  * @param rows     How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED; 0 gives a routing without rows.
@@ -1403,10 +1419,11 @@ ROUTECAP_API int32_t routecap_routing_slice(const routecap_routing *routing, uin
  * Unite routings of one sequence that hold different rows, different layers, or both: sequence- and pipeline-parallel ranks, pieces of a
  * stream.
  *
- * Layers are matched by their index in the decoder (the layer map), rows by position. The result has the layers of all, and the rows from the
- * lowest to the highest position of any; what nobody has is missing, for the reason that comes first in the list at ROUTECAP_MISSING_STALE
- * among those of all routings that have the layer. A row keeps the tag of the first routing that has any cell of it. A layer that is recomputed
- * in one of them is recomputed in the result.
+ * Layers are matched by their index in the decoder (the layer map), rows by position. The result
+ * has the layers of all, and the rows from the lowest to the highest position of any; what nobody
+ * has is missing, for the reason that comes first in the list at ROUTECAP_MISSING_STALE among those
+ * of all routings that have the layer. A row keeps the tag of the first routing that has any cell
+ * of it. A layer that is recomputed in one of them is recomputed in the result.
  *
  * @param routings  [count], count >= 1. They stay the caller's.
  * @param flags     0.
@@ -1461,9 +1478,11 @@ ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
  * The numbers are within the limits of a configuration; a reader refuses anything else, also a reserved field or padding that is not 0, and an id
  * space or a provenance that it does not know.
  *
- * A run is a number of consecutive rows of one kind. Its flags: 1 PRESENT, the rows are in the ids plane and the reason is 0, otherwise all their
- * cells are missing, no other flag is set, the tag is 0, and the reason is ROUTECAP_MISSING_* with 0 for ABSENT; 2 VALIDITY, they are in the validity plane, otherwise all their cells are valid; 4 TAGS, each
- * has its own tag in the tags plane, and the run's is 0, otherwise the run's tag is that of all of them.
+ * A run is a number of consecutive rows of one kind. Its flags: 1 PRESENT, the rows are in the ids
+ * plane and the reason is 0, otherwise all their cells are missing, no other flag is set, the tag
+ * is 0, and the reason is ROUTECAP_MISSING_* with 0 for ABSENT; 2 VALIDITY, they are in the
+ * validity plane, otherwise all their cells are valid; 4 TAGS, each has its own tag in the tags
+ * plane, and the run's is 0, otherwise the run's tag is that of all of them.
  *
  * Three planes follow, each of the rows of all runs that have its flag, in order, without gaps. The second and third begin at the next multiple
  * of 64, as the first does, also behind and before planes without rows; `bytes` ends with the last byte of the third:
@@ -1476,12 +1495,13 @@ ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
  * So a routing without missing rows is one array, and a range of rows is one range of each plane: what was taken from a stream or comes from two
  * machines can be put together on the headers alone, and an array in a file or in shared memory is used in place. routecap_routing_serialize
  * writes runs as long as possible, VALIDITY only for runs with a missing cell in each row, and so one form for equal routings; a splice keeps the
- * runs of its two parts, but for neighbours with the same flags and tag. Readers take any.
+ * runs of its two parts, but for neighbours with the same flags, tag and reason. Readers take any.
  * ============================================================================================== */
 
 /*
- * Called once when memory that was lent is no longer used: on any thread, perhaps before the call that lent it returns, perhaps inside a call that
- * frees rows (close, free, truncate, destroy). No lock of the library is held while it runs, so it may take a lock that other threads hold while
+ * Called once when memory that was lent is no longer used: on any thread, perhaps before the call
+ * that lent it returns, perhaps inside a call that frees rows (close, free, truncate, destroy). No
+ * lock of the library is held while it runs, so it may take a lock that other threads hold while
  * they call routecap. It must not call routecap itself.
  */
 typedef void (*routecap_release)(void *context);
@@ -1525,8 +1545,9 @@ ROUTECAP_API int32_t routecap_routing_deserialize(const void *data, size_t bytes
 /**
  * Make a routing of arrays of any origin: the inverse of routecap_routing_view. For rows that another process, file format or engine has.
  *
- * The rows and cells of the view are checked as those of routecap_routing_deserialize. Of cells that are not valid only the first id is looked
- * at: it is their reason if it is one of ROUTECAP_MISSING_*, which is otherwise UNWRITTEN. Rows without ids are missing for the segment's
+ * The rows and cells of the view are checked as those of routecap_routing_deserialize. Of cells
+ * that are not valid only the first id is looked at: it is their reason if it is one of
+ * ROUTECAP_MISSING_*, which is otherwise UNWRITTEN. Rows without ids are missing for the segment's
  * `reason`, where 0 means ABSENT.
  *
  * @param view     `experts` and `complete` are not looked at; `validity_bytes` may be 0; layer_map, layer_experts and layer_provenance may be

@@ -166,8 +166,9 @@ pub struct routecap_capturer {
 pub struct routecap_routing {
     _unused: [u8; 0],
 }
-/// Names a request of one capturer; other capturers do not know it. 0 is none. No two requests of a process have the same handle, whatever their
-/// capturers: a handle that was closed or finished is not given out again.
+/// Names a request of one capturer; other capturers do not know it. 0 is none. No two requests of a
+/// process have the same handle, whatever their capturers: a handle that was closed or finished is
+/// not given out again.
 pub type routecap_request = u64;
 /// Ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 is none.
 pub type routecap_step = u64;
@@ -1120,9 +1121,9 @@ unsafe extern "C" {
     /// that was never issued discards that forward.
     ///
     /// On the host backend, where all slots hold steps in flight, begin files the oldest of them on the
-    /// calling thread: nothing is lost there, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long
-    /// as copying that step's rows does. If the worker thread is filing it already, begin waits for that
-    /// instead. It never waits for whoever reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns it off.
+    /// calling thread: nothing is lost there, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as
+    /// long as copying that step's rows does. If the worker thread is filing it already, begin waits for
+    /// that instead. It never waits for whoever reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns it off.
     ///
     /// Capturable. Does not block otherwise.
     ///
@@ -1147,17 +1148,18 @@ unsafe extern "C" {
     /// forgotten. Several spans may name one sink row (one token in several sequences). One request may have several spans: those with positions
     /// known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
     ///
-    /// A span of an unknown or closed request, or one that could need more memory than the budget has, is skipped and counted; the others are not
-    /// affected, and the call returns ROUTECAP_PARTIAL. Positions refused for memory count for the request's length: they are missing (REFUSED).
+    /// A span of an unknown or closed request, or one that could need more memory than the budget has,
+    /// is skipped and counted; the others are not affected, and the call returns ROUTECAP_PARTIAL.
+    /// Positions refused for memory count for the request's length: they are missing (REFUSED).
     ///
     /// Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
     /// each page that it shares with a routing or another request, the tags of a page whose rows get a
     /// second tag, and for wide bounds of device positions a page for each row. What turns out not to be
     /// needed goes back when the step is filed. Rows that were accepted are refused later only where the
-    /// system itself has no memory left, or in rare orders of takes, cuts, forks and shares at an exhausted
-    /// budget: they are then missing (REFUSED), and counted. What close, truncate, take and finish have freed can be used at
-    /// once: where the budget is exhausted, issue applies those calls itself, as far as no step in flight
-    /// still needs the memory, before it refuses a span.
+    /// system itself has no memory left, or in rare orders of takes, cuts, forks and shares at an
+    /// exhausted budget: they are then missing (REFUSED), and counted. What close, truncate, take and
+    /// finish have freed can be used at once: where the budget is exhausted, issue applies those calls
+    /// itself, as far as no step in flight still needs the memory, before it refuses a span.
     ///
     /// Slots. Each forward fills one slot, which is free again once its step was filed. If none is free,
     /// the step is lost: it has a ticket and has landed, all its rows are missing (LOST), and the call
@@ -1169,7 +1171,8 @@ unsafe extern "C" {
     ///     the forward that follows. If an issue found none, the forward after it is lost, whatever has
     ///     landed meanwhile, unless routecap_step_discard is called before it, which chooses again.
     ///
-    /// Not capturable. Does not block otherwise. Takes memory from the system only to grow buffers that it keeps.
+    /// Not capturable. Does not block otherwise. Takes memory from the system only to grow buffers that
+    /// it keeps.
     ///
     /// @param spans      [count] of span_size bytes each; may be NULL if count is 0.
     /// @param span_size  sizeof(routecap_span) of the caller.
@@ -1246,12 +1249,14 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Settle the speculative rows of one request in one step: keep some, drop the others.
     ///
-    /// May come before the step has landed and after later steps were issued. The rows of a step are settled once. The first row of a
-    /// verification, which is no draft, may be in the same span: it is then one of those to keep. Rows that were lost, refused
-    /// for memory or cut by a truncate in between are accepted too, without effect but for the length of lost and refused ones.
+    /// May come before the step has landed and after later steps were issued. The rows of a step are
+    /// settled once. The first row of a verification, which is no draft, may be in the same span: it is
+    /// then one of those to keep. Rows that were lost, refused for memory or cut by a truncate in
+    /// between are accepted too, without effect but for the length of lost and refused ones.
     ///
-    /// A kept row takes its place in the order of rows when accept is called: behind the rows of every step that was issued before the call, and
-    /// before those of every later step. So a row that was issued for the same position before accept was called comes first.
+    /// A kept row takes its place in the order of rows when accept is called: behind the rows of every
+    /// step that was issued before the call, and before those of every later step. So a row that was
+    /// issued for the same position before accept was called comes first.
     ///
     /// @param rows   NULL: the first `count` rows. Otherwise [count] strictly ascending indices into the request's speculative rows of
     ///               that step as they were issued, in the order of the spans: the accepted path of a tree.
@@ -1445,9 +1450,10 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Read rows of a request into a routing, at any time of its life.
     ///
-    /// share and take cost a few nanoseconds per page; copy costs one pass over the rows. Their memory counts in the budget until
-    /// the routing is freed; copy takes new memory from it, and so does a take that leaves rows on both sides in one page. Rows
-    /// that drafts or steps in flight name too may have to be copied later: memory for that is reserved now, or the call returns
+    /// share and take cost a few nanoseconds per page; copy costs one pass over the rows. Their memory
+    /// counts in the budget until the routing is freed; copy takes new memory from it, and so does a
+    /// take that leaves rows on both sides in one page. Rows that drafts or steps in flight name too may
+    /// have to be copied later: memory for that is reserved now, or the call returns
     /// ROUTECAP_ERR_NO_MEMORY.
     ///
     /// @param first    Position of the first row, at most the length.
@@ -1845,10 +1851,11 @@ unsafe extern "C" {
     /// Unite routings of one sequence that hold different rows, different layers, or both: sequence- and pipeline-parallel ranks, pieces of a
     /// stream.
     ///
-    /// Layers are matched by their index in the decoder (the layer map), rows by position. The result has the layers of all, and the rows from the
-    /// lowest to the highest position of any; what nobody has is missing, for the reason that comes first in the list at ROUTECAP_MISSING_STALE
-    /// among those of all routings that have the layer. A row keeps the tag of the first routing that has any cell of it. A layer that is recomputed
-    /// in one of them is recomputed in the result.
+    /// Layers are matched by their index in the decoder (the layer map), rows by position. The result
+    /// has the layers of all, and the rows from the lowest to the highest position of any; what nobody
+    /// has is missing, for the reason that comes first in the list at ROUTECAP_MISSING_STALE among those
+    /// of all routings that have the layer. A row keeps the tag of the first routing that has any cell
+    /// of it. A layer that is recomputed in one of them is recomputed in the result.
     ///
     /// @param routings  [count], count >= 1. They stay the caller's.
     /// @param flags     0.
@@ -1887,8 +1894,9 @@ unsafe extern "C" {
     /// Free one reference to a routing; its memory goes with the last. NULL is allowed. In a forked child it does nothing.
     pub fn routecap_routing_free(routing: *mut routecap_routing);
 }
-/// Called once when memory that was lent is no longer used: on any thread, perhaps before the call that lent it returns, perhaps inside a call that
-/// frees rows (close, free, truncate, destroy). No lock of the library is held while it runs, so it may take a lock that other threads hold while
+/// Called once when memory that was lent is no longer used: on any thread, perhaps before the call
+/// that lent it returns, perhaps inside a call that frees rows (close, free, truncate, destroy). No
+/// lock of the library is held while it runs, so it may take a lock that other threads hold while
 /// they call routecap. It must not call routecap itself.
 pub type routecap_release = ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
 unsafe extern "C" {
@@ -1937,8 +1945,9 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Make a routing of arrays of any origin: the inverse of routecap_routing_view. For rows that another process, file format or engine has.
     ///
-    /// The rows and cells of the view are checked as those of routecap_routing_deserialize. Of cells that are not valid only the first id is looked
-    /// at: it is their reason if it is one of ROUTECAP_MISSING_*, which is otherwise UNWRITTEN. Rows without ids are missing for the segment's
+    /// The rows and cells of the view are checked as those of routecap_routing_deserialize. Of cells
+    /// that are not valid only the first id is looked at: it is their reason if it is one of
+    /// ROUTECAP_MISSING_*, which is otherwise UNWRITTEN. Rows without ids are missing for the segment's
     /// `reason`, where 0 means ABSENT.
     ///
     /// @param view     `experts` and `complete` are not looked at; `validity_bytes` may be 0; layer_map, layer_experts and layer_provenance may be
