@@ -166,7 +166,7 @@ private:
     int32_t collect(Reading &reading);
     int32_t take(Reading &reading);
     int32_t make_split(Reading &reading);
-    bool promise_again(Request &request, RowStore &store, const Range &range, const RowStore::TakePlan &plan);
+    int32_t promise_pages(Reading &reading, Request &request, const RowStore::TakePlan *plan, Intervals &needed);
     void note_taken(const Reading &reading) noexcept;
     int32_t read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, Routing **routing);
     const Config config_;

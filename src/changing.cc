@@ -143,7 +143,7 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         const bool alone = request->settled();
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
-        const uint64_t pages = request->pages.remove(first_page, UINT64_MAX, nodes);
+        request->pages.remove(first_page, UINT64_MAX, nodes);
         cut_in_flight(*request, rows, false);
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next) draft->cut = std::min(draft->cut, rows);
         request->cut_notes(rows, nodes);
@@ -154,7 +154,7 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         request->operate(0, 0);
         request->flagged_end = std::min(request->flagged_end, rows);
         request->cuts = nodes.take(Request::Cut{rows, request->operations, request->newest_step, request->cuts});
-        capture_->filing.log.append(request->after(), Truncate{request->rows(), rows, pages, alone});
+        capture_->filing.log.append(request->after(), Truncate{request->rows(), rows, alone});
     }
     capture_->filing.wake();
     return ROUTECAP_OK;
@@ -171,7 +171,7 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         Request *parent = nullptr;
         for (;;) {  // how much the parent has to copy is known with the mutex only
             if (int32_t s = find(handle, &parent); s < 0) return s;
-            room.nodes = parent->pages.nodes() + 1;
+            room.nodes = 0;
             for (const MissingNote *note = parent->missing; note != nullptr; note = note->next) room.nodes++;
             if (!make_room(lock, room)) break;
         }
@@ -179,15 +179,13 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         if (rows == ROUTECAP_ROWS_ALL) rows = length;
         if (rows > length) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length), ull(rows));
         if (!capture_->requests.possible(1)) return refuse_many(1);
-        const uint64_t pages = parent->draft_pages(0, rows, config_.shape->page_rows);
+        const uint64_t pages = parent->draft_pages(rows, config_.shape->page_shift);
         if (pages > 0 && !capture_->pool.reserve(pages * capture_->pool.page_bytes()))
-            return report(ROUTECAP_ERR_NO_MEMORY, "sharing rows that drafts name too needs more than the budget has");
+            return report(ROUTECAP_ERR_NO_MEMORY, "sharing pages that drafts belong in too needs more than the budget has");
         Nodes &nodes = capture_->filing.nodes;
         made->rows.set_policy(parent->rows()->policy());
         *child = capture_->requests.open(std::move(made), serial);
         Request &c = *capture_->requests.find(*child);
-        const uint64_t end_page = rows / config_.shape->page_rows;  // a page that is shared in part will be copied when it is written
-        parent->pages.for_each([&](const Intervals::Interval &i) { c.pages.add(i.begin, std::min(i.end, end_page), nodes); });
         MissingNote **last = &c.missing;
         for (const MissingNote *note = parent->missing; note != nullptr; note = note->next)
             if (note->first < rows) {
@@ -197,9 +195,8 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         c.length = rows;
         c.inherited_after = parent->after();
         c.tag = parent->tag, c.tagged = parent->tagged;
-        c.mixed_end = std::min(std::max(parent->mixed_end, tags_vary() ? UINT64_MAX : 0), end_page + 1);
+        c.mixed_end = std::min(std::max(parent->mixed_end, tags_vary() ? UINT64_MAX : 0), rows / config_.shape->page_rows + 1);
         c.operate(0, rows);
-        c.share(0, rows);
         parent->share(0, rows);
         parent->operate(0, 0);
         parent->lending_end = parent->lending() ? std::max(parent->lending_end, rows) : rows;
@@ -225,34 +222,18 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
     if (rows > routing_end) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) are beyond the routing", ull(routing_end), ull(rows));
     routing->retain();
     RoutingPtr held(routing);
-    // What it has, as far as that is known: rows next to one another.
-    std::vector<Intervals::Interval> present;
-    for (const Segment &segment : pending ? std::span<const Segment>() : routing->segments()) {
-        if (!segment.page || segment.first >= rows) continue;
-        const uint64_t end = std::min(segment.end(), rows);
-        if (!present.empty() && present.back().end == segment.first)
-            present.back().end = end;
-        else
-            present.push_back({segment.first, end});
-    }
+    uint64_t present_end = pending ? rows : 0;  // of what it has, as far as that is known
+    for (const Segment &segment : pending ? std::span<const Segment>() : routing->segments())
+        if (segment.page) present_end = std::max(present_end, std::min(segment.end(), rows));
     {
-        const auto lock = lock_with({.entries = 1, .nodes = present.size()});
+        const auto lock = lock_with({.entries = 1});
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
         const uint64_t first = pending ? 0 : std::min(routing->first(), rows), page_rows = config_.shape->page_rows;
         if (first >= rows) return ROUTECAP_OK;
-        for (const Intervals::Interval &i : present) {
-            request->pages.add((i.begin + page_rows - 1) / page_rows, i.end / page_rows, capture_->filing.nodes);  // shared as a whole
-            request->share(i.begin, i.end);
-            request->mixed_end = std::max(request->mixed_end, (i.end + page_rows - 1) / page_rows);
-        }
+        request->mixed_end = std::max(request->mixed_end, (present_end + page_rows - 1) / page_rows);
         request->length = std::max(request->length, rows);
-        if (pending) {
-            request->inherited_after = std::max(request->inherited_after, routing->after());
-            request->share(first, rows);
-            request->mixed_end = std::max(request->mixed_end, (rows + page_rows - 1) / page_rows);
-        }
-        request->changed |= !request->pages.simple();
+        if (pending) request->inherited_after = std::max(request->inherited_after, routing->after());
         request->operate(first, rows);
         capture_->filing.log.append(request->after(), Attach{request->rows(), std::move(held), rows});
     }

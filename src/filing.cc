@@ -197,8 +197,7 @@ void Filing::release_early(LogEntry &entry) {
     if (Close *close = std::get_if<Close>(&entry.what); close != nullptr && close->alone) {
         close->captured->rows.drop(0);
     } else if (Truncate *truncate = std::get_if<Truncate>(&entry.what); truncate != nullptr && truncate->alone) {
-        const uint64_t gone = truncate->rows->drop(truncate->end);
-        truncate->pages -= std::min(truncate->pages, gone);
+        truncate->rows->drop(truncate->end);
     }
 }
 
@@ -213,14 +212,10 @@ bool Filing::apply(LogEntry &entry) {
                 count_settled(what.rows->settle(what.step, what.kept ? std::span<const uint32_t>(*what.kept) : std::span<const uint32_t>(), what.keep_first));
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Truncate>) {
-                what.rows->truncate(what.end, what.pages);
+                what.rows->truncate(what.end);
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Fork>) {
-                if (what.pages > 0) {
-                    std::lock_guard lock(what.parent->mutex);
-                    what.parent->promise(what.pages);
-                }
-                what.child->fork(*what.parent, what.end);
+                what.child->fork(*what.parent, what.end, what.pages);
                 applied(*what.child);
                 applied(*what.parent);
             } else if constexpr (std::is_same_v<What, Attach>) {
@@ -341,7 +336,9 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
 
 Filed Filing::file(Step &step, uint32_t index, const SlotContents &contents, bool failed) {
     const StepSpan &span = step.spans[index];
-    SpanExtra extra = step.extra(index);
+    const SpanExtra extra = step.extra(index);
+    Purse purse = extra.purse;
+    purse.kept = span.pages;
     const uint64_t cut = std::atomic_ref(const_cast<uint64_t &>(span.cut)).load(std::memory_order_acquire);
     const uint64_t ended = span.speculative != 0 ? std::atomic_ref(step.extras[index].ended).load(std::memory_order_acquire) : UINT64_MAX;
     const RowSource rows = source(contents.slot, span.sink_row);
@@ -370,10 +367,6 @@ Filed Filing::file(Step &step, uint32_t index, const SlotContents &contents, boo
         return position;
     };
 
-    if (span.pages > 0) {
-        std::lock_guard lock(span.rows->mutex);
-        span.rows->promise(span.pages);
-    }
     if (failed && (span.speculative == 0 || from_device)) {
         const uint64_t end = std::min(span.position_end, cut);
         filed.lost = from_device || span.position >= end ? (from_device ? span.count : 0) : end - span.position;
@@ -381,22 +374,24 @@ Filed Filing::file(Step &step, uint32_t index, const SlotContents &contents, boo
         if (span.position < end) span.rows->note_missing(span.position, end, ROUTECAP_MISSING_LOST);
         if (from_device) span.rows->placed(end);
         if (span.speculative != 0) context_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-        span.rows->give_back(extra.purse);
+        span.rows->keep(span.position, span.position_end, purse);
+        span.rows->give_back(purse);
         return filed;
     }
     if (span.speculative != 0) {
+        span.rows->keep(span.position, span.position_end, purse);
         std::vector<uint64_t> positions;
         try {
             positions.resize(span.count);
         } catch (const std::bad_alloc &) {
             context_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-            span.rows->give_back(extra.purse);
+            span.rows->give_back(purse);
             filed.refused = span.count;
             return filed;
         }
         uint64_t kept = 0;
         for (uint32_t r = 0; r < span.count; r++) kept += (positions[r] = place(r)) != RowStore::kDropped;
-        if (span.rows->file_draft(step.ticket, extra.draft_index, std::move(positions), covered, rows, step.tag, extra.purse, failed))
+        if (span.rows->file_draft(step.ticket, extra.draft_index, std::move(positions), covered, rows, step.tag, purse, failed))
             filed.provisional = kept;
         else
             filed.refused = kept;
@@ -408,7 +403,7 @@ Filed Filing::file(Step &step, uint32_t index, const SlotContents &contents, boo
     const auto flush = [&] {
         if (n == 0) return;
         if (start < covered)
-            filed += span.rows->file(first, rows.from(start), n, step.tag, extra.purse);
+            filed += span.rows->file(first, rows.from(start), n, step.tag, purse);
         else
             filed.missing += n;
         if (device != nullptr) span.rows->placed(first + n);
@@ -423,7 +418,8 @@ Filed Filing::file(Step &step, uint32_t index, const SlotContents &contents, boo
         n += position < RowStore::kPast;
     }
     flush();
-    span.rows->give_back(extra.purse);
+    span.rows->keep(span.position, span.position_end, purse);
+    span.rows->give_back(purse);
     return filed;
 }
 

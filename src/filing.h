@@ -58,14 +58,13 @@ struct Settle {
 struct Truncate {
     RowStore *rows;
     uint64_t end;
-    uint64_t pages;  // that the request no longer counts
     bool alone;      // nothing that was handed over before changes the request's rows: what is there can go before the steps in flight have landed
 };
 struct Fork {
     RowStore *parent;
     RowStore *child;
     uint64_t end;
-    uint64_t pages;  // promised to the parent's drafts, which may have to copy what is shared now
+    uint64_t pages;  // reserved for the parent's drafts, which may have to copy what is shared now
 };
 struct Attach {
     RowStore *rows;

@@ -18,6 +18,11 @@ public:
     // Whether [begin, end) is in the first interval: a quick look that may say no too often.
     bool contains(uint64_t begin, uint64_t end) const { return begin >= first_.begin && end <= first_.end; }
 
+    bool has(uint64_t number) const {
+        bool found = false;
+        for_each([&](const Interval &i) { found |= number >= i.begin && number < i.end; });
+        return found;
+    }
     // How many numbers of [begin, end) are not in the set.
     uint64_t absent(uint64_t begin, uint64_t end) const {
         uint64_t n = end - begin;

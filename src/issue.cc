@@ -63,7 +63,7 @@ struct Capturer::Issue {
     struct Memory {
         uint64_t first_page, end_page;  // that the request keeps
         uint64_t pages;                 // of these that it does not have
-        Purse purse;
+        Purse purse;    // without these
         uint64_t bytes;  // with those of a draft
     };
     Memory memory(const routecap_span &span, const Request &request, const PagePool &pool) const {
@@ -72,7 +72,7 @@ struct Capturer::Issue {
         if (lost) return m;
         const uint64_t mixed = mixed_end(request);
         m.purse.tags = static_cast<uint32_t>(std::min<uint64_t>(std::min(end_page, std::max(mixed, first_page)) - first_page, span.rows));
-        if (end_page - first_page > span.rows + uint64_t{1}) {  // wide bounds: where the rows will go is not known, but that they have a page each at most
+        if (wide_bounds(span.position, end, span.rows, shape.page_shift)) {
             m.purse.pages = span.rows;
             m.end_page = first_page;
         } else {
@@ -265,7 +265,6 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
         request.tagged = request.changed = true;
     }
     SpanExtra extra{.purse = memory.purse};
-    extra.purse.added = static_cast<uint32_t>(memory.pages);
     if (speculative || device) request.changed = true, request.flagged_end = std::max(request.flagged_end, end);
     if (speculative) {
         if (request.drafts != nullptr && request.last_draft->step == issue.ticket)

@@ -138,11 +138,9 @@ int32_t Capturer::collect(Reading &reading) {
         }
         if (notes > reading.notes.capacity()) return reading.note_room = notes, ROUTECAP_PENDING;
         if (!reading.take) {
-            if (!promise_again(*request, reading.store, range, {}))
-                return report(ROUTECAP_ERR_NO_MEMORY, "sharing rows [%llu,%llu), which drafts name too, needs more than the budget has", ull(range.first),
-                              ull(range.end()));
-            const auto [seen_first, seen_end] = reading.store.bounds(range.first, range.end());
-            request->share(seen_first, seen_end);
+            Intervals needed;
+            if (int32_t s = promise_pages(reading, *request, nullptr, needed); s != ROUTECAP_OK) return s;
+            needed.clear(capture_->filing.nodes);
         }
     }
     reading.segments.clear();
@@ -168,21 +166,16 @@ int32_t Capturer::take(Reading &reading) {
     reading.splits = plan.splits;
     reading.split_tags = plan.splits && reading.store.has_tags(range.first);
     if (plan.splits && (reading.split.blank == nullptr || (reading.split_tags && reading.split.tags == nullptr))) return ROUTECAP_PENDING;
+    Intervals needed;
     {
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
         if (int32_t s = find(reading.handle, &request); s < 0) return s;
-        size_t nodes = 4;
-        request->for_each_in_flight(capture_->steps, [&](const StepSpan &, const SpanExtra *, uint64_t) { nodes += 2; });
-        for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next) nodes += 2;
-        if (nodes > capture_->filing.nodes.free()) return reading.nodes = nodes, ROUTECAP_PENDING;
-        if (!promise_again(*request, reading.store, range, plan))
-            return report(ROUTECAP_ERR_NO_MEMORY, "taking rows [%llu,%llu) needs a page more than the budget has", ull(range.first), ull(range.end()));
-        const auto [seen_first, seen_end] = reading.store.bounds(range.first, range.end());
-        request->share(seen_first, seen_end);
-        request->share_pages(config_.shape->page_rows);
+        if (int32_t s = promise_pages(reading, *request, &plan, needed); s != ROUTECAP_OK) return s;
     }
-    reading.store.take(range.first, range.end(), reading.segments, reading.split);
+    reading.store.take(range.first, range.end(), plan, needed, reading.segments, reading.split);
+    std::lock_guard lock(capture_->mutex);
+    needed.clear(capture_->filing.nodes);
     return ROUTECAP_OK;
 }
 
@@ -207,29 +200,54 @@ int32_t Capturer::make_split(Reading &reading) {
     return ROUTECAP_PENDING;
 }
 
-// Rows of this range will be seen by others, and the pages of the plan leave the table. What was issued before and is not filed may need pages again:
-// it gets them promised now, or nothing is changed. With both mutexes.
-bool Capturer::promise_again(Request &request, RowStore &store, const Range &range, const RowStore::TakePlan &plan) {
+// The rows of the range are about to be lent, or taken as planned. Rows that were handed over before and are still to be filed may then need another
+// page: it is promised to them now, at the indices `needed`, or nothing changes. With both mutexes; `needed` is to be cleared with the capturer's.
+int32_t Capturer::promise_pages(Reading &reading, Request &request, const RowStore::TakePlan *plan, Intervals &needed) {
+    const Range &range = reading.range;
+    if (range.rows == 0) return ROUTECAP_OK;
     Nodes &nodes = capture_->filing.nodes;
+    RowStore &store = reading.store;
     const uint64_t page_rows = config_.shape->page_rows;
-    Intervals again;
-    if (plan.gone_first < plan.gone_end)
-        request.for_each_in_flight(capture_->steps, [&](const StepSpan &span, const SpanExtra *, uint64_t) {
-            const uint64_t span_first = span.position / page_rows, span_end = (span.position_end - 1) / page_rows + 1;
-            if (span_end - span_first > span.count + uint64_t{1}) return;  // it has a page for each row
-            again.add(std::max(plan.gone_first, span_first), std::min(plan.gone_end, span_end), nodes);
-        });
-    uint64_t pages = request.draft_pages(range.first, range.end(), page_rows);
-    again.for_each([&](const Intervals::Interval &i) { pages += i.end - i.begin; });
-    const bool promised = pages == 0 || capture_->pool.reserve(pages * capture_->pool.page_bytes());
-    if (promised) {
-        store.promise(pages);
-        if (request.pages.remove(plan.gone_first, plan.gone_end, nodes) > 0) request.changed = true;
-        again.for_each([&](const Intervals::Interval &i) { request.pages.add(i.begin, i.end, nodes); });
-        request.changed |= !request.pages.simple();
+    size_t most_nodes = 4;
+    request.for_each_in_flight(capture_->steps, [&](const StepSpan &, const SpanExtra *, uint64_t) { most_nodes += 2; });
+    for (const DraftSpan *d = request.drafts; d != nullptr; d = d->next) most_nodes += 2;
+    if (most_nodes > nodes.free()) return reading.nodes = most_nodes, ROUTECAP_PENDING;
+
+    const auto may_write = [&](uint64_t from, uint64_t to) {
+        const uint64_t begin = std::max(from, range.first) / page_rows;
+        const uint64_t end = std::min((to - 1) / page_rows, (range.end() - 1) / page_rows) + 1;
+        uint64_t first = end, last = 0;
+        for (uint64_t i = begin; i < end; i++)
+            if (store.will_need_page(i, range.first, range.end(), plan, from, to)) first = std::min(first, i), last = i;
+        if (first < end) needed.add(first, last + 1, nodes);
+    };
+    const uint32_t page_shift = config_.shape->page_shift;
+    request.for_each_in_flight(capture_->steps, [&](const StepSpan &span, const SpanExtra *, uint64_t) {
+        if (span.speculative == 0 && !wide_bounds(span.position, span.position_end, span.count, page_shift)) may_write(span.position, span.position_end);
+    });
+    for (const DraftSpan *d = request.drafts; d != nullptr; d = d->next)
+        if (d->position < d->cut && !wide_bounds(d->position, d->position_end, d->rows, page_shift)) may_write(d->position, std::min(d->position_end, d->cut));
+    if (request.changing(0, UINT64_MAX)) may_write(request.changing_first, request.changing_end);
+    uint64_t pages = 0;
+    needed.for_each([&](const Intervals::Interval &i) { pages += store.unpromised(i.begin, i.end); });
+    if (pages > 0 && !capture_->pool.reserve(pages * capture_->pool.page_bytes())) {
+        needed.clear(nodes);
+        return report(ROUTECAP_ERR_NO_MEMORY, "reading rows [%llu,%llu) needs a page more than the budget has: rows that are still to come belong beside them",
+                      ull(range.first), ull(range.end()));
     }
-    again.clear(nodes);
-    return promised;
+    needed.for_each([&](const Intervals::Interval &i) { store.promise(i.begin, i.end); });
+
+    const auto [seen_first, seen_end] = store.bounds(range.first, range.end());
+    request.share(seen_first, seen_end);
+    if (plan == nullptr) return ROUTECAP_OK;
+    request.share_pages(page_rows);
+    uint64_t gone = plan->gone_first;
+    const auto forget = [&](uint64_t end) {
+        if (request.pages.remove(gone, std::min(end, plan->gone_end), nodes) > 0) request.changed = true;
+    };
+    needed.for_each([&](const Intervals::Interval &i) { forget(i.begin), gone = std::max(gone, i.end); });
+    forget(plan->gone_end);
+    return ROUTECAP_OK;
 }
 
 // The rows that were taken are with whoever took them. Without memory nobody knows.

@@ -54,7 +54,7 @@ struct alignas(64) Request {
     int8_t newest_slot = kernels::kNoSlot;
     bool device_positions = false;  // some span had them
     bool changed = false;           // what comes after the first of `pages` may differ from what it is in a new request
-    Intervals pages;                // of the RowStore's table, in use or promised
+    Intervals pages;                // indices where the request has a page of its own or the promise of one (RowStore::Entry)
 
     DraftSpan *drafts = nullptr;      // in order of issue
     DraftSpan *last_draft = nullptr;
@@ -62,7 +62,7 @@ struct alignas(64) Request {
     uint64_t flagged_end = 0;         // one past the highest position that a draft, or a row with a device position, was issued for
     uint64_t inherited_after = 0;     // see after()
 
-    // Rows that others may see, too: lent to a routing, or had from another request or a routing. Whoever writes them needs a page for a copy.
+    // Rows of `pages` that others may see, too: lent to a routing or to another request. Whoever writes them needs a page for a copy.
     uint64_t shared_first = 0, shared_end = 0;
     // The tag of the rows that were issued last, and one past the last page that may have rows of another.
     uint64_t tag = 0, mixed_end = 0;
@@ -171,12 +171,14 @@ struct alignas(64) Request {
         return taken;
     }
 
-    // How many pages drafts may have to copy once others see rows [first, end).
-    uint64_t draft_pages(uint64_t first, uint64_t end, uint64_t page_rows) const {
+    // How many pages drafts may need once others see rows before `end`: in pages that hold some of these.
+    uint64_t draft_pages(uint64_t end, uint32_t page_shift) const {
+        const uint64_t end_page = (end + (uint64_t{1} << page_shift) - 1) >> page_shift;
         uint64_t pages = 0;
         for (const DraftSpan *d = drafts; d != nullptr; d = d->next) {
-            const uint64_t from = std::max(first, d->position), to = std::min({end, d->position_end, d->cut});
-            if (d->missing == 0 && from < to) pages += std::min<uint64_t>((to - 1) / page_rows + 1 - from / page_rows, d->rows);
+            if (d->missing != 0 || d->position >= d->cut || wide_bounds(d->position, d->position_end, d->rows, page_shift)) continue;
+            const uint64_t first = d->position >> page_shift, last = (std::min(d->position_end, d->cut) - 1) >> page_shift;
+            if (first < end_page) pages += std::min(last + 1, end_page) - first;
         }
         return pages;
     }

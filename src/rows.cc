@@ -1,6 +1,7 @@
 #include "rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
 #include <new>
@@ -20,24 +21,16 @@ void RowStore::give_back(Purse &purse) {
 RowStore::Supply::~Supply() {
     const Shape &shape = *store.shape_;
     if (blank != nullptr) store.pool_->give_blank(shape, shape.page_rows, blank);
-    if (page_paid && page_promised) {
-        std::lock_guard lock(store.mutex);
-        store.promised_pages_++;
-    } else if (page_paid) {
-        purse.pages++;
-    }
-    if (tags_paid) purse.tags++;
-    store.give_back(purse);
+    purse.pages += page_paid;
+    purse.tags += tags_paid;
 }
 
-// With the store's mutex: of what was promised for pages that these rows add, of the purse, of what was promised besides, then of the budget.
-RowStore::Supply::Need RowStore::Supply::pay(Page page, bool tags_, bool entry) {
+// With the store's mutex: out of the purse, then of the budget.
+RowStore::Supply::Need RowStore::Supply::pay(bool page, bool promised, bool tags_, bool entry) {
     const Shape &shape = *store.shape_;
-    if (page != Page::none && !page_paid) {
-        const bool adds = page == Page::added && purse.added > 0;
-        page_promised = promised && store.promised_pages_ > 0 && (adds || purse.pages == 0);
-        if (page_promised)
-            store.promised_pages_--, purse.added -= adds;
+    if (page && !promised && !page_paid) {
+        if (purse.kept > 0)
+            purse.kept--;
         else if (purse.pages > 0)
             purse.pages--;
         else if (!store.pool_->reserve(PagePool::page_bytes(shape, shape.page_rows)))  // merged rows may be wider than the pool's own
@@ -56,14 +49,15 @@ RowStore::Supply::Need RowStore::Supply::pay(Page page, bool tags_, bool entry) 
         for (Entry &e : store.entries_) room.push_back(std::move(e));
         store.entries_.swap(room);
     }
-    return (page != Page::none && blank == nullptr) || (tags_ && tags == nullptr) ? Need::memory : Need::nothing;
+    page_wanted = page;
+    return (page && blank == nullptr) || (tags_ && tags == nullptr) ? Need::memory : Need::nothing;
 }
 
 // Without the store's mutex: what was paid for, and room for a longer table. What the last page's rows left is freed.
 bool RowStore::Supply::fetch() {
     const Shape &shape = *store.shape_;
     try {
-        if (page_paid && blank == nullptr && (blank = store.pool_->blank(shape, shape.page_rows)) == nullptr) return false;
+        if (page_wanted && blank == nullptr && (blank = store.pool_->blank(shape, shape.page_rows)) == nullptr) return false;
         if (tags_paid && tags == nullptr) tags.reset(new uint64_t[shape.page_rows]);
         size_t longer = 0;
         {
@@ -78,16 +72,25 @@ bool RowStore::Supply::fetch() {
     }
 }
 
-PageRef RowStore::Supply::take_page() {
-    page_paid = false;
+RowStore::Entries::iterator RowStore::Supply::add_entry(uint64_t index) {
+    return store.entries_.insert(store.at_or_after(index), store.without_page(index));
+}
+
+PageRef RowStore::Supply::take_page(bool &promised) {
+    (promised ? promised : page_paid) = false;
     return store.pool_->make(*store.shape_, store.shape_->page_rows, std::exchange(blank, nullptr));
+}
+
+void RowStore::Supply::tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag) {
+    store.tag_rows(entry, position, rows, tag, tags);
+    if (tags == nullptr) tags_paid = false;
 }
 
 // ---- Filing ---------------------------------------------------------------------------------
 
 void RowStore::prefetch(uint64_t position) {
     const auto entry = at_or_after(position / shape_->page_rows);
-    if (entry == entries_.end() || entry->index != position / shape_->page_rows) return;
+    if (entry == entries_.end() || entry->index != position / shape_->page_rows || !entry->page) return;
     const auto *page = reinterpret_cast<const uint8_t *>(entry->page.get());
     const uint8_t *ids = page + Page::kHeader + size_t{entry->row(position)} * shape_->ids_bytes;
     __builtin_prefetch(page);
@@ -96,7 +99,7 @@ void RowStore::prefetch(uint64_t position) {
 }
 
 Filed RowStore::file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Purse &purse) {
-    Supply supply{.store = *this, .purse = purse, .promised = true};
+    Supply supply{.store = *this, .purse = purse};
     return file(position, source, rows, tag, policy_, supply);
 }
 
@@ -109,10 +112,8 @@ Filed RowStore::file(uint64_t position, RowSource source, uint64_t rows, uint64_
         Supply::Need need;
         {
             std::lock_guard lock(mutex);
-            const auto entry = at_or_after(index);
-            need = prepare(entry, index, position, source, n, tag, policy, supply);
-            // The table may have moved: prepare is the last that looks at `entry`.
-            if (need == Supply::Need::nothing) file_in_page(at_or_after(index), index, position, source, n, tag, policy, supply, filed);
+            need = prepare(index, position, source, n, tag, policy, supply);
+            if (need == Supply::Need::nothing) file_in_page(index, position, source, n, tag, policy, supply, filed);
         }
         supply.dropped = PageRef();
         if (need == Supply::Need::memory && supply.fetch()) continue;
@@ -126,9 +127,12 @@ Filed RowStore::file(uint64_t position, RowSource source, uint64_t rows, uint64_
 }
 
 // Pays for what filing rows into one page will need.
-RowStore::Supply::Need RowStore::prepare(Entries::iterator entry, uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
-                                         Policy policy, Supply &supply) {
-    if (entry == entries_.end() || entry->index != index) return supply.pay(Supply::Page::added, false, true);
+RowStore::Supply::Need RowStore::prepare(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy,
+                                         Supply &supply) {
+    supply.copies = false;
+    const auto entry = at_or_after(index);
+    if (entry == entries_.end() || entry->index != index) return supply.pay(true, false, false, true);
+    if (!entry->page) return supply.pay(true, entry->promised, false, false);
     const uint64_t end = position + rows;
     const uint64_t inside = std::clamp(entry->first, position, end), after = std::clamp(entry->end, inside, end);
     const bool empty = entry->first == entry->end;
@@ -141,24 +145,24 @@ RowStore::Supply::Need RowStore::prepare(Entries::iterator entry, uint64_t index
             whole |= m.whole || m.first;
             copies |= m.writes && !writable(*entry, p, p + 1);
         }
+    supply.copies = copies;
     const bool tagged = entry->page->tags.load(std::memory_order_relaxed) != nullptr;
     const bool tags = copies ? tagged || (whole && entry->page->tag_of(0) != tag && !empty) : whole && needs_tags(*entry, tag);
     if (!copies && !tags) return Supply::Need::nothing;
-    return supply.pay(copies ? Supply::Page::copied : Supply::Page::none, tags, false);
+    return supply.pay(copies, entry->promised, tags, false);
 }
 
-void RowStore::file_in_page(Entries::iterator entry, uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy,
-                            Supply &supply, Filed &filed) {
-    if (entry == entries_.end() || entry->index != index)
-        entry = entries_.insert(entry, Entry{.index = index,
-                                             .origin = index * shape_->page_rows,
-                                             .first = position,
-                                             .end = position,
-                                             .page = supply.take_page(),
-                                             .own = true,
-                                             .lent_first = 0,
-                                             .lent_end = 0,
-                                             .full_rows = 0});
+void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply,
+                            Filed &filed) {
+    auto entry = at_or_after(index);
+    if (entry == entries_.end() || entry->index != index) entry = supply.add_entry(index);
+    if (!entry->page) {
+        entry->page = supply.take_page(entry->promised);
+        entry->own = true;
+        entry->first = entry->end = position;
+    } else if (supply.copies) {
+        make_writable(*entry, supply);
+    }
     // Rows outside the visible ones are new, rows inside meet others.
     const uint64_t end = position + rows;
     const uint64_t inside = std::clamp(entry->first, position, end), after = std::clamp(entry->end, inside, end);
@@ -182,9 +186,7 @@ void RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_
     const uint64_t first = empty ? position : std::min(position, entry.first), last = empty ? end : std::max(end, entry.end);
     if (empty) entry.first = entry.end = position;
     const uint64_t write_first = position >= entry.end ? entry.end : position, write_end = position >= entry.end ? end : entry.first;
-    make_writable(entry, write_first, write_end, supply);
-    tag_rows(entry, position, rows, tag, supply.tags);
-    if (supply.tags == nullptr) supply.tags_paid = false;
+    supply.tag_rows(entry, position, rows, tag);
     if (write_first < position) clear(entry, write_first, position);
     if (end < write_end) clear(entry, end, write_end);
     put(entry, position, source, rows);
@@ -218,11 +220,7 @@ bool RowStore::better(uint32_t layer, const uint8_t *ids, const uint8_t *validit
 void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t tag, Policy policy, Supply &supply, Filed &filed) {
     const Meeting m = meet(entry, position, source, policy);
     if (m.writes) {
-        make_writable(entry, position, position + 1, supply);
-        if (m.whole || m.first) {
-            tag_rows(entry, position, 1, tag, supply.tags);
-            if (supply.tags == nullptr) supply.tags_paid = false;
-        }
+        if (m.whole || m.first) supply.tag_rows(entry, position, 1, tag);
         if (m.whole) {
             put(entry, position, source, 1);
         } else {
@@ -243,6 +241,27 @@ void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t
     (m.nothing_new ? filed.missing : filed.delivered)++;
     filed.overlapped += m.overlap;
     filed.mismatched += m.mismatch;
+}
+
+void RowStore::keep(uint64_t position, uint64_t end, Purse &purse) {
+    const uint64_t end_index = (end - 1) / shape_->page_rows + 1;
+    Purse none;
+    Supply supply{.store = *this, .purse = none};
+    for (uint64_t index = position / shape_->page_rows; purse.kept > 0 && index < end_index;) {
+        Supply::Need need = Supply::Need::nothing;
+        {
+            std::lock_guard lock(mutex);
+            auto entry = at_or_after(index);
+            const bool there = entry != entries_.end() && entry->index == index;
+            if (!there) need = supply.pay(false, false, false, true);
+            if (need == Supply::Need::nothing) {
+                if (!there) entry = supply.add_entry(index);
+                if (!entry->own && !entry->promised) entry->promised = true, purse.kept--;
+                index++;
+            }
+        }
+        if (need != Supply::Need::nothing && !supply.fetch()) break;
+    }
 }
 
 bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag,
@@ -282,7 +301,6 @@ Filed RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t k
     Filed filed;
     for (Draft &draft : drafts_) {
         if (draft.step != step) continue;
-        Supply supply{.store = *this, .purse = draft.purse, .promised = true};
         for (uint64_t r = 0; r < draft.positions.size(); r++) {
             if (draft.positions[r] == kDropped) continue;
             const uint64_t index = draft.first_index + r;
@@ -295,10 +313,11 @@ Filed RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t k
                 filed.lost++;
                 note_missing(draft.positions[r], draft.positions[r] + 1, ROUTECAP_MISSING_LOST);
             } else {
-                filed += file(draft.positions[r], {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1, draft.page->tag_of(r), policy_, supply);
+                filed += file(draft.positions[r], {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1, draft.page->tag_of(r), draft.purse);
                 placed(draft.positions[r] + 1);
             }
         }
+        give_back(draft.purse);
     }
     std::erase_if(drafts_, [step](const Draft &draft) { return draft.step == step; });
     return filed;
@@ -317,37 +336,29 @@ Filed RowStore::drop_drafts(uint64_t end) {
     return filed;
 }
 
-uint64_t RowStore::drop(uint64_t end) {
-    const uint64_t first_page = end / shape_->page_rows + (end % shape_->page_rows != 0);
-    const auto to_go = [&] { return static_cast<size_t>(entries_.end() - at_or_after(first_page)); };
-    Entries gone;
-    for (size_t room = 0;;) {
-        try {
-            gone.reserve(room);
-        } catch (const std::bad_alloc &) {
-            return 0;
-        }
+void RowStore::drop(uint64_t end) {
+    const uint64_t end_index = end / shape_->page_rows + (end % shape_->page_rows != 0);
+    uint64_t promised = 0;
+    for (bool more = true; more;) {
+        std::array<PageRef, 32> gone;  // freed without the mutex
         std::lock_guard lock(mutex);
-        if ((room = to_go()) > gone.capacity()) continue;
-        gone.insert(gone.end(), std::move_iterator(entries_.end() - static_cast<ptrdiff_t>(room)), std::move_iterator(entries_.end()));
-        entries_.erase(entries_.end() - static_cast<ptrdiff_t>(room), entries_.end());
-        if (!entries_.empty()) {  // the page that is cut in two stays, even without a row
-            Entry &last = entries_.back();
-            last.end = std::min(last.end, end);
-            last.first = std::min(last.first, last.end);
+        for (PageRef &page : gone) {
+            more = !entries_.empty() && entries_.back().index >= end_index;
+            if (!more) break;
+            promised += entries_.back().promised;
+            page = std::move(entries_.back().page);
+            entries_.pop_back();
         }
-        return room;
+        if (more || entries_.empty()) continue;
+        Entry &last = entries_.back();  // the page that is cut in two stays, even without a row
+        last.end = std::min(last.end, end);
+        last.first = std::min(last.first, last.end);
     }
+    give_back_promises(promised);
 }
 
-void RowStore::truncate(uint64_t end, uint64_t pages) {
-    const uint64_t gone = drop(end);
-    {
-        std::lock_guard lock(mutex);
-        const uint64_t unused = std::min(promised_pages_, pages > gone ? pages - gone : 0);
-        promised_pages_ -= unused;
-        pool_->unreserve(unused * pool_->page_bytes());
-    }
+void RowStore::truncate(uint64_t end) {
+    drop(end);
     for (Draft &draft : drafts_) {
         bool left = false;
         for (uint64_t &position : draft.positions) {
@@ -368,9 +379,9 @@ void RowStore::clear() {
     {
         std::lock_guard lock(mutex);
         gone.swap(entries_);
-        promised = std::exchange(promised_pages_, 0);
     }
-    pool_->unreserve(promised * pool_->page_bytes());
+    for (const Entry &entry : gone) promised += entry.promised;
+    give_back_promises(promised);
     for (Draft &draft : drafts_) give_back(draft.purse);
     drafts_ = {};
     cut_missing(0);
@@ -409,7 +420,7 @@ std::vector<Segment> RowStore::take_all(uint64_t first, uint64_t end, const Miss
         std::lock_guard lock(mutex);
         if ((room = count(first, end)) > segments.capacity()) continue;
         if (first == 0 && notes == nullptr && missing_ == nullptr)
-            take(0, end, segments, none);
+            take(0, end, plan_take(0, end), {}, segments, none);
         else
             share(first, end, segments);
         break;
@@ -418,22 +429,38 @@ std::vector<Segment> RowStore::take_all(uint64_t first, uint64_t end, const Miss
     return with_missing(*shape_, std::move(segments), noted, missing_.get(), first, end);
 }
 
-void RowStore::fork(RowStore &parent, uint64_t end) {
+void RowStore::fork(RowStore &parent, uint64_t end, uint64_t pages) {
     Entries shared;
     try {
         shared.reserve(parent.entries_.capacity());  // only whoever files changes that
     } catch (const std::bad_alloc &) {
+        parent.give_back_promises(pages);
         return;  // its rows are missing
     }
     {
         std::lock_guard lock(parent.mutex);
+        for (const Draft &draft : parent.drafts_) {
+            if (draft.purse.pages >= draft.positions.size()) continue;
+            for (uint64_t position : draft.positions) {
+                const uint64_t index = position / shape_->page_rows;
+                if (position >= kPast || !parent.will_need_page(index, 0, end, nullptr, position, position + 1)) continue;
+                pages -= parent.unpromised(index, index + 1);
+                parent.promise(index, index + 1);
+            }
+        }
         for (Entry &entry : parent.entries_) {
             const uint64_t entry_end = std::min(entry.end, end);
             if (entry.first >= entry_end) continue;
             parent.note_lent(entry, entry.first, entry_end);
-            shared.push_back({entry.index, entry.origin, entry.first, entry_end, entry.page, false, 0, 0, entry.full_rows});
+            shared.push_back({.index = entry.index,
+                              .origin = entry.origin,
+                              .first = entry.first,
+                              .end = entry_end,
+                              .page = entry.page,
+                              .full_rows = entry.full_rows});
         }
     }
+    parent.give_back_promises(pages);
     if (parent.missing_ != nullptr) change_missing([&](MissingRows &missing) { missing.add(parent.missing_->part(0, end)); });
     std::lock_guard lock(mutex);
     entries_.swap(shared);
@@ -441,36 +468,13 @@ void RowStore::fork(RowStore &parent, uint64_t end) {
 
 Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
     Filed filed;
-    const uint64_t page_rows = shape_->page_rows;
     Purse purse;
-    Supply supply{.store = *this, .purse = purse, .promised = false};
-    for (const Segment &segment : segments) {
-        const uint64_t segment_end = std::min(segment.end(), end);
-        for (uint64_t position = segment.first; segment.page && position < segment_end;) {
-            const uint64_t index = position / page_rows;
-            const uint64_t n = std::min(segment_end, (index + 1) * page_rows) - position;
-            bool shared = false;
-            Supply::Need need = Supply::Need::nothing;
-            {
-                std::lock_guard lock(mutex);
-                const auto entry = at_or_after(index);
-                shared = (entry == entries_.end() || entry->index != index) && segment.page_row <= segment.first;
-                if (shared && (need = supply.pay(Supply::Page::none, false, true)) == Supply::Need::nothing)
-                    entries_.insert(at_or_after(index), {index, segment.first - segment.page_row, position, position + n, segment.page, false, 0, 0,
-                                                         segment.complete ? shape_->page_rows : 0});
-            }
-            if (need == Supply::Need::memory && supply.fetch()) continue;
-            if (need != Supply::Need::nothing) {
-                filed.refused += segment_end - position;
-                break;
-            }
-            for (uint64_t p = position; !shared && p < position + n; p++) {
-                const uint64_t row = p - segment.first;
-                filed += file(p, {segment.ids(row), segment.validity(row), 0, 0}, 1, segment.tag(row), Policy::keep, supply);
-            }
-            position += n;
-        }
+    {
+        Supply supply{.store = *this, .purse = purse};
+        for (const Segment &segment : segments)
+            if (segment.page) filed += attach(segment, std::min(segment.end(), end), supply);
     }
+    give_back(purse);
     try {
         MissingRows missing;
         for (const Segment &segment : segments)
@@ -482,13 +486,48 @@ Filed RowStore::attach(std::span<const Segment> segments, uint64_t end) {
     return filed;
 }
 
+// Rows of a segment before `end`. Where the request has no page yet the segment's is shared.
+Filed RowStore::attach(const Segment &segment, uint64_t end, Supply &supply) {
+    Filed filed;
+    const uint64_t page_rows = shape_->page_rows;
+    for (uint64_t position = segment.first; position < end;) {
+        const uint64_t index = position / page_rows;
+        const uint64_t n = std::min(end, (index + 1) * page_rows) - position;
+        bool shared = false;
+        Supply::Need need = Supply::Need::nothing;
+        {
+            std::lock_guard lock(mutex);
+            auto entry = at_or_after(index);
+            const bool there = entry != entries_.end() && entry->index == index;
+            shared = (!there || !entry->page) && segment.page_row <= segment.first;
+            if (shared && !there) need = supply.pay(false, false, false, true);
+            if (shared && need == Supply::Need::nothing) {
+                if (!there) entry = supply.add_entry(index);
+                entry->origin = segment.first - segment.page_row;
+                entry->first = position, entry->end = position + n;
+                entry->page = segment.page;
+                entry->full_rows = segment.complete ? shape_->page_rows : 0;
+            }
+        }
+        if (need != Supply::Need::nothing) {
+            if (supply.fetch()) continue;
+            filed.refused += end - position;
+            break;
+        }
+        for (uint64_t p = position; !shared && p < position + n; p++) {
+            const uint64_t row = p - segment.first;
+            filed += file(p, {segment.ids(row), segment.validity(row), 0, 0}, 1, segment.tag(row), Policy::keep, supply);
+        }
+        position += n;
+    }
+    return filed;
+}
+
 Filed RowStore::attach(const MissingRows &missing, uint64_t first, uint64_t end) {
     Filed filed;
     if (missing.empty() && missing_ == nullptr) return filed;
     change_missing([&](MissingRows &known) { known.add(missing); });
     if (missing_ == nullptr) return filed;
-    Purse purse;
-    Supply supply{.store = *this, .purse = purse, .promised = false};
     std::vector<uint8_t> cells(size_t{shape_->ids_bytes} + shape_->validity_bytes);
     const RowSource row{cells.data(), cells.data() + shape_->ids_bytes, 0, 0};
     // The next row at or after a position of which something is there and something is missing.
@@ -503,10 +542,15 @@ Filed RowStore::attach(const MissingRows &missing, uint64_t first, uint64_t end)
         }
         return to;
     };
-    missing_->for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
-        shape_->mark_missing(cells.data(), reason);
-        for (uint64_t p = next(from, to); p < to; p = next(p + 1, to)) filed += file(p, row, 1, 0, Policy::keep, supply);
-    });
+    Purse purse;
+    {
+        Supply supply{.store = *this, .purse = purse};
+        missing_->for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
+            shape_->mark_missing(cells.data(), reason);
+            for (uint64_t p = next(from, to); p < to; p = next(p + 1, to)) filed += file(p, row, 1, 0, Policy::keep, supply);
+        });
+    }
+    give_back(purse);
     return filed;
 }
 
@@ -519,23 +563,24 @@ size_t RowStore::count(uint64_t first, uint64_t end) {
 }
 
 std::pair<uint64_t, uint64_t> RowStore::bounds(uint64_t first, uint64_t end) {
-    const auto begin = at_or_after(first / shape_->page_rows);
-    if (begin == entries_.end() || begin->first >= end) return {end, end};
-    auto last = std::lower_bound(begin, entries_.end(), (end - 1) / shape_->page_rows + 1, [](const Entry &e, uint64_t i) { return e.index < i; }) - 1;
-    return {std::max(first, begin->first), std::min(end, last->end)};
+    uint64_t from = end, to = end;
+    for (auto entry = at_or_after(first / shape_->page_rows); entry != entries_.end() && entry->first < end; ++entry) {
+        if (entry->first == entry->end) continue;
+        if (from == end) from = std::max(first, entry->first);
+        to = std::min(end, entry->end);
+    }
+    return {from, to};
 }
 
 std::pair<uint64_t, uint64_t> RowStore::shared_bounds(uint64_t first, uint64_t end) {
-    uint64_t from = end, to = first, index = first / shape_->page_rows;
+    uint64_t from = end, to = first;
     const auto add = [&](uint64_t a, uint64_t b) { from = std::min(from, std::max(first, a)), to = std::max(to, std::min(end, b)); };
-    for (auto entry = at_or_after(index); index * shape_->page_rows < end; index++) {
-        const bool there = entry != entries_.end() && entry->index == index;
-        const bool beside = there && (entry->lent_first < entry->first || entry->lent_end > entry->end);  // some of it has left the table
-        if (!there || !entry->own || (beside && !entry->page.unique()))
-            add(index * shape_->page_rows, (index + 1) * shape_->page_rows);
-        else if (!entry->page.unique())
+    for (auto entry = at_or_after(first / shape_->page_rows); entry != entries_.end() && entry->first < end; ++entry) {
+        if (!entry->own || entry->lent_first == entry->lent_end || entry->page.unique()) continue;
+        if (entry->lent_first < entry->first || entry->lent_end > entry->end)  // some of it has left the table
+            add(entry->index * shape_->page_rows, (entry->index + 1) * shape_->page_rows);
+        else
             add(entry->lent_first, entry->lent_end);
-        if (there) ++entry;
     }
     return {from, to};
 }
@@ -547,7 +592,7 @@ void RowStore::share(uint64_t first, uint64_t end, std::vector<Segment> &segment
 
 bool RowStore::has_tags(uint64_t position) {
     const auto entry = at_or_after(position / shape_->page_rows);
-    return entry != entries_.end() && entry->page->tags.load(std::memory_order_relaxed) != nullptr;
+    return entry != entries_.end() && entry->page && entry->page->tags.load(std::memory_order_relaxed) != nullptr;
 }
 
 RowStore::TakePlan RowStore::plan_take(uint64_t first, uint64_t end) {
@@ -562,31 +607,62 @@ RowStore::TakePlan RowStore::plan_take(uint64_t first, uint64_t end) {
     return plan;
 }
 
-void RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments, Split &spare) noexcept {
+bool RowStore::will_need_page(uint64_t index, uint64_t first, uint64_t end, const TakePlan *plan, uint64_t from, uint64_t to) {
+    const auto entry = at_or_after(index);
+    if (entry == entries_.end() || entry->index != index) return false;
+    if (plan != nullptr && plan->leaves(index)) return entry->own || entry->promised;
+    if (!entry->own || (plan != nullptr && plan->splits)) return false;  // what stays of a page that is split gets one of its own
+    if (plan != nullptr) return entry->first < end && entry->end > first;  // rows beside those that stay become somebody else's
+    const auto overlaps = [&](uint64_t lent_first, uint64_t lent_end) { return std::max(lent_first, from) < std::min(lent_end, to); };
+    const uint64_t lent_first = std::max(first, entry->first), lent_end = std::min(end, entry->end);
+    if (lent_first >= lent_end) return false;
+    const bool none = entry->lent_first == entry->lent_end || entry->page.unique();
+    if (none) return overlaps(lent_first, lent_end);
+    return !overlaps(entry->lent_first, entry->lent_end) && overlaps(std::min(lent_first, entry->lent_first), std::max(lent_end, entry->lent_end));
+}
+
+uint64_t RowStore::unpromised(uint64_t begin, uint64_t end) {
+    uint64_t n = 0;
+    for (auto entry = at_or_after(begin); entry != entries_.end() && entry->index < end; ++entry) n += !entry->promised;
+    return n;
+}
+
+void RowStore::promise(uint64_t begin, uint64_t end) {
+    for (auto entry = at_or_after(begin); entry != entries_.end() && entry->index < end; ++entry) entry->promised = true;
+}
+
+void RowStore::take(uint64_t first, uint64_t end, const TakePlan &plan, const Intervals &needed, std::vector<Segment> &segments,
+                    Split &spare) noexcept {
     const auto begin = at_or_after(first / shape_->page_rows);
     if (begin == entries_.end() || begin->first >= end) return;
-    if (begin->first < first && begin->end > end) {  // rows stay on both sides: they get a page of their own
+    if (plan.splits) {  // rows stay on both sides: they get a page of their own
         Entry kept = copy_of(*begin, pool_->make(*shape_, shape_->page_rows, std::exchange(spare.blank, nullptr)), spare.tags);
+        kept.promised = begin->promised;
         lend(*begin, first, end, segments);
         *begin = std::move(kept);
         clear(*begin, first, end);
         return;
     }
-    auto from = begin, to = begin;
+    uint64_t promised = 0;
+    auto to = begin;
     for (; to != entries_.end() && to->first < end; ++to) {
-        if (to->first >= first && to->end <= end) {  // goes as a whole
-            if (to->first < to->end) segments.push_back(segment(*to, std::move(to->page), to->first, to->end));
+        if (!plan.leaves(to->index)) {
+            lend(*to, std::max(first, to->first), std::min(end, to->end), segments);
+            if (to->first == to->end) continue;
+            if (to->first < first)
+                to->end = std::min(to->end, first);
+            else
+                to->first = end;
             continue;
         }
-        lend(*to, std::max(first, to->first), std::min(end, to->end), segments);
-        if (to->first < first) {
-            to->end = std::min(to->end, first), from = to + 1;
-        } else {
-            to->first = end;
-            break;
-        }
+        if (to->first < to->end) segments.push_back(segment(*to, std::move(to->page), to->first, to->end));
+        const bool stays = to->promised && needed.has(to->index);
+        promised += to->promised && !stays;
+        *to = without_page(to->index);
+        to->promised = stays;
     }
-    entries_.erase(from, to);
+    entries_.erase(std::remove_if(begin, to, [&](const Entry &e) { return plan.leaves(e.index) && !e.promised; }), to);
+    give_back_promises(promised);
 }
 
 void RowStore::lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments) {
@@ -616,12 +692,12 @@ bool RowStore::writable(Entry &entry, uint64_t first, uint64_t end) {
     return first >= entry.lent_end || end <= entry.lent_first;
 }
 
-// Gives the entry a page of its own if they may not.
-void RowStore::make_writable(Entry &entry, uint64_t first, uint64_t end, Supply &supply) {
-    if (writable(entry, first, end)) return;
-    PageRef page = supply.take_page();
+// Gives the entry a page of its own: before any row is written, so that what the old page says of tags is copied once.
+void RowStore::make_writable(Entry &entry, Supply &supply) {
+    PageRef page = supply.take_page(entry.promised);
     Entry copy = copy_of(entry, std::move(page), supply.tags);
     if (supply.tags == nullptr) supply.tags_paid = false;
+    copy.promised = entry.promised;
     supply.dropped = std::move(entry.page);
     entry = std::move(copy);
 }
@@ -633,10 +709,7 @@ RowStore::Entry RowStore::copy_of(const Entry &entry, PageRef page, std::unique_
                .first = entry.first,
                .end = entry.first,
                .page = std::move(page),
-               .own = true,
-               .lent_first = 0,
-               .lent_end = 0,
-               .full_rows = 0};
+               .own = true};
     const ptrdiff_t ids_stride = static_cast<ptrdiff_t>(shape_->ids_bytes), validity_stride = static_cast<ptrdiff_t>(shape_->validity_bytes);
     for (uint64_t p = entry.first; p < entry.end;) {  // runs of one tag
         const uint64_t tag = entry.page->tag_of(entry.row(p));

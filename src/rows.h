@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "context.h"
+#include "intervals.h"
 #include "missing_rows.h"
 #include "purse.h"
 
@@ -105,15 +106,18 @@ public:
 
     // ---- Filing, by one thread at a time, without `mutex`. Nothing here throws: without memory rows are refused.
 
-    // Hands over the reservation of so many pages: rows that are filed later use it up before they ask the budget. With `mutex`.
-    void promise(uint64_t pages) { promised_pages_ += pages; }
-
-    // Files rows at consecutive positions; what they need beyond promised pages comes out of the purse.
+    // Files rows at consecutive positions. A page that they need is the one promised at its index, or comes out of the purse, or of the budget.
     Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Purse &purse);
     Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag) {
-        Purse none;
-        return file(position, source, rows, tag, none);
+        Purse purse;
+        const Filed filed = file(position, source, rows, tag, purse);
+        give_back(purse);
+        return filed;
     }
+
+    // After rows with bounds [position, end) were filed: what is left of `purse.kept` is promised at indices that have neither a page of the
+    // table's own nor a promise, as far as there are any.
+    void keep(uint64_t position, uint64_t end, Purse &purse);
 
     // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already reserved. They are the rows from first_index on
     // of the step's drafts for this request. Rows from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept; one at kCut
@@ -127,13 +131,14 @@ public:
     // Ends all others: those at and after `end` are late, as those that were cut are, and the rest is rejected.
     Filed drop_drafts(uint64_t end);
 
-    // Rows at and after `end` are gone. Returns how many pages went with them.
-    uint64_t drop(uint64_t end);
-    // The same, and drafts are cut. Of the pages that the caller counted for them, so many were promised or in use.
-    void truncate(uint64_t end, uint64_t pages);
+    // Rows at and after `end` are gone, and what was promised for pages behind them.
+    void drop(uint64_t end);
+    // The same, and drafts are cut.
+    void truncate(uint64_t end);
 
-    // Rows [0, end) of another request become rows of this empty one, without a copy.
-    void fork(RowStore &parent, uint64_t end);
+    // Rows [0, end) of another request become rows of this empty one, without a copy. Reservations of so many pages are handed over, for what the
+    // parent's drafts will have to copy.
+    void fork(RowStore &parent, uint64_t end, uint64_t pages);
 
     // Rows of segments before `end` become rows of this request where it has none. Asks the budget for what it needs.
     Filed attach(std::span<const Segment> segments, uint64_t end);
@@ -157,7 +162,7 @@ public:
     // How many segments the rows of [first, end) are at most, and these; the first of these rows, and one past the last.
     size_t count(uint64_t first, uint64_t end);
     std::pair<uint64_t, uint64_t> bounds(uint64_t first, uint64_t end);
-    // The bounds of those of them that others may see, or that lie in pages that others own or that are not there.
+    // The bounds of those of them in pages of its own that others may see.
     std::pair<uint64_t, uint64_t> shared_bounds(uint64_t first, uint64_t end);
     void share(uint64_t first, uint64_t end, std::vector<Segment> &segments) noexcept;
     // What is known of rows that are not there.
@@ -170,15 +175,24 @@ public:
     struct TakePlan {
         uint64_t gone_first = 0, gone_end = 0;
         bool splits = false;
+        bool leaves(uint64_t index) const { return index >= gone_first && index < gone_end; }
     };
     TakePlan plan_take(uint64_t first, uint64_t end);
+
+    // Whether rows [from, to) that are still to be filed could be written at `index` as it is, and will need the promise of a page there once rows
+    // [first, end) are lent, or taken as planned.
+    bool will_need_page(uint64_t index, uint64_t first, uint64_t end, const TakePlan *plan, uint64_t from, uint64_t to);
+    // How many indices of [begin, end) have rows, or had some, and no promise; and promises a page to each of them, whose reservations are handed over.
+    uint64_t unpromised(uint64_t begin, uint64_t end);
+    void promise(uint64_t begin, uint64_t end);
     // Memory for the page of a split: reserved, and fetched without `mutex`.
     struct Split {
         void *blank = nullptr;
         std::unique_ptr<uint64_t[]> tags;
     };
-    // The rows of [first, end) leave, as planned. `spare` must hold the memory if they split a page.
-    void take(uint64_t first, uint64_t end, std::vector<Segment> &segments, Split &spare) noexcept;
+    // The rows of [first, end) leave, as planned. `spare` must hold the memory if they split a page. At the indices of pages that leave, promises
+    // go back but for those in `needed`.
+    void take(uint64_t first, uint64_t end, const TakePlan &plan, const Intervals &needed, std::vector<Segment> &segments, Split &spare) noexcept;
 
     // One past the highest position whose row came where the host did not know it would: from the device, or from a draft. Read without `mutex`.
     std::atomic<uint64_t> placed_end{0};
@@ -189,17 +203,23 @@ public:
     std::atomic<uint64_t> applied{0};
 
 private:
-    // Positions [index * page_rows, (index + 1) * page_rows): what of them is visible, and in which page.
+    // Positions [index * page_rows, (index + 1) * page_rows): what of them is visible, and in which page; or the promise of one, or both.
+    //
+    // A promise is the reservation of one page, to be used where rows at this index need a page or a copy of one. Whoever uses it leaves a page there
+    // that is the table's own and that nobody else sees. So it does not matter who does, and no promise is ever used up for another index. What the
+    // engine's side counts on (Request::pages): at each index of these is a page of the table's own, or a promise, or one is on its way in the purse
+    // of rows in flight. Whoever shares or takes rows of a page that rows on their way may have to write promises them another (Capturer::collect).
     struct Entry {
         uint64_t index;
         uint64_t origin;  // position of the page's row 0
         uint64_t first;   // visible rows; what the page holds outside is nobody's
         uint64_t end;
-        PageRef page;
-        bool own;             // made by this table, so it may write what was not lent
-        uint64_t lent_first;  // visible or once visible rows that others may see, while the page is not unique
-        uint64_t lent_end;
-        uint32_t full_rows;  // rows of the whole page without a missing cell, visible or not; page_rows: every row of it is complete
+        PageRef page;              // none: no rows, and a promise
+        bool own = false;          // made by this table, so it may write what was not lent
+        bool promised = false;
+        uint64_t lent_first = 0;  // visible or once visible rows that others may see, while the page is not unique
+        uint64_t lent_end = 0;
+        uint32_t full_rows = 0;  // rows of the whole page without a missing cell, visible or not; page_rows: every row of it is complete
         uint32_t row(uint64_t position) const { return static_cast<uint32_t>(position - origin); }
     };
     using Entries = std::vector<Entry>;
@@ -215,28 +235,31 @@ private:
     // Memory for filing rows into one page after another. What one page's rows need is paid for with `mutex` held, then fetched without it.
     struct Supply {
         RowStore &store;
-        Purse &purse;
-        const bool promised;  // it may use up what was promised to the request
-        bool page_paid = false, page_promised = false, tags_paid = false;
+        Purse &purse;  // what was paid for and not used is in it again at the end
+        bool copies = false;  // the page that was prepared for is for a copy
+        bool page_wanted = false, page_paid = false, tags_paid = false;
         void *blank = nullptr;
         std::unique_ptr<uint64_t[]> tags{};
         Entries room{};     // for a longer table
         PageRef dropped{};  // a page that was replaced, to be freed
 
         ~Supply();
-        // What is short, and whether it could be paid for.
+        // What is short, and whether it could be paid for: a page, unless one is promised; tags; and room for one entry more.
         enum class Need { nothing, memory, refused };
-        enum class Page { none, added, copied };
-        Need pay(Page page, bool tags, bool entry);
+        Need pay(bool page, bool promised, bool tags, bool entry);
         bool fetch();
-        PageRef take_page();
+        // With room: an entry for an index that has none, without a page.
+        Entries::iterator add_entry(uint64_t index);
+        // The page that was paid for, or promised.
+        PageRef take_page(bool &promised);
+        // Tags that were fetched are used.
+        void tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag);
     };
 
     Filed file(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply);
-    Supply::Need prepare(Entries::iterator entry, uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy,
-                         Supply &supply);
-    void file_in_page(Entries::iterator entry, uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy,
-                      Supply &supply, Filed &filed);
+    Supply::Need prepare(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply);
+    void file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply, Filed &filed);
+    Filed attach(const Segment &segment, uint64_t end, Supply &supply);
     void append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Supply &supply);
     // What filing one row at a position that has one does.
     struct Meeting {
@@ -251,10 +274,15 @@ private:
     void merge(Entry &entry, uint64_t position, RowSource row, uint64_t tag, Policy policy, Supply &supply, Filed &filed);
     Entries::iterator at_or_after(uint64_t index);
     bool writable(Entry &entry, uint64_t first, uint64_t end);
-    void make_writable(Entry &entry, uint64_t first, uint64_t end, Supply &supply);
+    void make_writable(Entry &entry, Supply &supply);
     Entry copy_of(const Entry &entry, PageRef page, std::unique_ptr<uint64_t[]> &tags);
     bool needs_tags(const Entry &entry, uint64_t tag) const;
     void tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag, std::unique_ptr<uint64_t[]> &tags);
+    Entry without_page(uint64_t index) const {
+        const uint64_t origin = index * shape_->page_rows;
+        return {.index = index, .origin = origin, .first = origin, .end = origin, .page = PageRef()};
+    }
+    void give_back_promises(uint64_t promises) { pool_->unreserve(promises * PagePool::page_bytes(*shape_, shape_->page_rows)); }
     void put(Entry &entry, uint64_t position, RowSource source, uint64_t rows);
     void clear(Entry &entry, uint64_t first, uint64_t end);
     void lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments);
@@ -272,8 +300,7 @@ private:
     PagePool *const pool_;
     Policy policy_;
     const bool compare_;
-    uint64_t promised_pages_ = 0;  // reserved for this request and not yet made
-    Entries entries_;              // ascending by index; only whoever files makes it longer
+    Entries entries_;  // ascending by index; only whoever files makes it longer
     std::shared_ptr<const MissingRows> missing_;  // null: nothing is known; only whoever files replaces it
     std::vector<Draft> drafts_;    // in order of filing; only whoever files looks at them
 };

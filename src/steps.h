@@ -17,6 +17,11 @@
 
 namespace routecap {
 
+// Whether rows may go to so many pages that each of them has one of its own in the purse: where they go is known to the device only.
+inline bool wide_bounds(uint64_t position, uint64_t position_end, uint64_t rows, uint32_t page_shift) {
+    return ((position_end - 1) >> page_shift) - (position >> page_shift) > rows;
+}
+
 // Names a span of a step in flight, until that step was filed.
 struct SpanLink {
     uint64_t step = 0;

@@ -394,6 +394,18 @@ TEST_F(Budget, a_forked_child_has_room_for_its_copy_or_is_refused_by_issue) {
     EXPECT_EQ(rig.stats().rows_refused, 5u);
 }
 
+// The page that holds a lent row is copied before any of the rows is written: it has the second tag once.
+TEST_F(Budget, rows_with_a_second_tag_replace_others_beside_a_row_that_was_lent) {
+    const routecap_request r = rig.open(ROUTECAP_POLICY_REPLACE);
+    EXPECT_EQ(step(r, 1, 0, 20), 1);
+    const RoutingPtr lent(rig.extract(r, 8, 1, ROUTECAP_OK));
+    EXPECT_EQ(step(r, 2, 5, 10, ROUTECAP_OK, 0, 1), 2 + static_cast<double>(kRows * 8) / static_cast<double>(kPage));
+    rig.expect(r, 0, routed_rows(kShape, 1, 0, 5) + routed_rows(kShape, 2, 5, 15) + routed_rows(kShape, 1, 15, 20));
+    expect_routing(lent.get(), kShape, 8, routed_rows(kShape, 1, 8, 9));
+    const RoutingPtr routing(rig.extract(r, 0, 20, ROUTECAP_OK));
+    for (uint64_t row = 0; row < 20; row++) EXPECT_EQ(view_of(routing.get()).segments[0].tags[row], row >= 5 && row < 15);
+}
+
 TEST_F(Budget, a_copy_of_rows_with_two_tags_needs_room_for_them) {
     const routecap_request one = rig.open(), two = rig.open();
     EXPECT_EQ(step(one, 1, 0, 2 * kRows, ROUTECAP_OK, 0, 77), 2);

@@ -511,7 +511,7 @@ void Engine::compare(Result result) {
         route(shape_, result.sequence->tokens[position], static_cast<uint32_t>(layer), false, right.data());
         if (ids != right) check::fail("row %llu layer %zu is there and should be missing", ull(position), layer);
     };
-    const check::Refused refused = shape_.pages != 0 ? any : nullptr;
+    const check::Refused refused = shape_.pages != 0 && shape_.attaches ? any : nullptr;
     const auto all = [&](routecap_routing *routing, const model::Routing &expected, bool thoroughly) {
         if (thoroughly && !refused) check::routing(routing, expected);
         const uint64_t compared = check::rows(routing, expected, refused);
@@ -634,16 +634,12 @@ void Engine::compare_counters() {
     SAME(0, s.rows_in_flight);
     SAME(0, s.rows_provisional);
     SAME(s.rows_issued, s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected + s.rows_unplaced + s.rows_refused);
-    // Under pressure rows that issue accepted may be refused when they are filed, in rare orders of calls: that is counted.
-    if (shape_.pages == 0) SAME(m.rows_refused, s.rows_refused);
-    if (s.rows_refused < m.rows_refused) check::fail("fewer rows were refused than issue said");
-    if (cells_refused_ > 0 && s.rows_refused == m.rows_refused && !shape_.attaches)
-        check::fail("%llu cells are missing, and no row was refused when it landed", ull(cells_refused_));
+    SAME(m.rows_refused, s.rows_refused);
     SAME(m.rows_unplaced, s.rows_unplaced);
     SAME(m.rows_rejected, s.rows_rejected);
     // The model files at once: what landed late is delivered or missing there.
     if (s.rows_delivered > m.rows_delivered || s.rows_missing > m.rows_missing) check::fail("more rows were filed than issued");
-    SAME(m.rows_delivered + m.rows_missing + m.rows_late + m.rows_refused, s.rows_delivered + s.rows_missing + s.rows_late + s.rows_refused);
+    SAME(m.rows_delivered + m.rows_missing + m.rows_late, s.rows_delivered + s.rows_missing + s.rows_late);
     for (int tries = 0; s.bytes_in_use > 0 && tries < 1000; tries++) {  // the worker lets go of the last a moment later
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         SAME_STATUS(ROUTECAP_OK, routecap_capturer_stats(capturer_, &s));

@@ -1156,10 +1156,10 @@ unsafe extern "C" {
     /// each page that it shares with a routing or another request, the tags of a page whose rows get a
     /// second tag, and for wide bounds of device positions a page for each row. What turns out not to be
     /// needed goes back when the step is filed. Rows that were accepted are refused later only where the
-    /// system itself has no memory left, or in rare orders of takes, cuts, forks and shares at an
-    /// exhausted budget: they are then missing (REFUSED), and counted. What close, truncate, take and
-    /// finish have freed can be used at once: where the budget is exhausted, issue applies those calls
-    /// itself, as far as no step in flight still needs the memory, before it refuses a span.
+    /// system itself has no memory left: they are then missing (REFUSED), and counted. What close,
+    /// truncate, take and finish have freed can be used at once: where the budget is exhausted, issue
+    /// applies those calls itself, as far as no step in flight still needs the memory, before it refuses
+    /// a span.
     ///
     /// Slots. Each forward fills one slot, which is free again once its step was filed. If none is free,
     /// the step is lost: it has a ticket and has landed, all its rows are missing (LOST), and the call
