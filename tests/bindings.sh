@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Every function and status of the header is in every binding, in what it generated and in what its users see: bindings.sh HEADER
+# Every function and status of the headers is in every binding, in what it generated and in what its users see: bindings.sh HEADER...
 set -u
 cd "$(dirname "$0")/.."
-header=$1 checked=0 missing=0
+checked=0 missing=0
 
 # has NAME LAYER FILE...: the name as a whole word.
 has() {
@@ -17,8 +17,7 @@ has() {
 mapfile -t python < <(find bindings/python/src/routecap -maxdepth 1 -name '*.py')
 mapfile -t rust < <(find bindings/rust/routecap/src -name '*.rs')
 mapfile -t go < <(find bindings/go -maxdepth 1 -name '*.go' ! -name 'zz_*' ! -name '*_test.go')
-for function in $(grep -oE '\broutecap_[a-z0-9_]+\(' "$header" | tr -d '(' | sort -u); do
-    grep -qE "^ROUTECAP_API .*\b$function\(" "$header" || continue
+for function in $(sed -n -E 's/^ROUTECAP_API .*\b(routecap_[a-z0-9_]+)\(.*/\1/p' "$@"); do
     has "$function" "Rust's generated layer" bindings/rust/routecap-sys/src/bindings.rs
     has "$function" "Go's generated layer" bindings/go/zz_*
     # In Python the interpreter counts references.
@@ -26,7 +25,7 @@ for function in $(grep -oE '\broutecap_[a-z0-9_]+\(' "$header" | tr -d '(' | sor
     has "$function" "Rust's crate" "${rust[@]}"
     has "$function" "Go's package" "${go[@]}"
 done
-for status in $(grep -oE '^#define ROUTECAP_ERR_[A-Z_]+' "$header" | cut -d' ' -f2); do
+for status in $(sed -n -E 's/^#define (ROUTECAP_ERR_[A-Z_]+) .*/\1/p' "$@"); do
     has "$status" "Rust's generated layer" bindings/rust/routecap-sys/src/bindings.rs
     has "$status" "Go's generated layer" bindings/go/zz_*
 done

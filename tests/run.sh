@@ -38,9 +38,12 @@ run() {
 
 headers() {
     local standard source
-    echo '#include <routecap.h>' > "$build/header.c"
-    for standard in c99 c11 c17; do run cc -std=$standard -Wall -Wextra -pedantic -Wpadded -Werror -Iinclude -fsyntax-only "$build/header.c"; done
-    for standard in c++11 c++17 c++20; do run c++ -x c++ -std=$standard -Wall -Wextra -pedantic -Wpadded -Werror -Iinclude -fsyntax-only "$build/header.c"; done
+    local warnings=(-Wall -Wextra -pedantic -Wpadded -Werror -fsyntax-only)
+    sh include/single.sh "$build/routecap_single.h"
+    for source in "$build/routecap_single.h" include/routecap.h include/routecap/*.h; do
+        for standard in c99 c11 c17; do run cc -x c -std=$standard "${warnings[@]}" "$source"; done
+        for standard in c++11 c++17 c++20; do run c++ -x c++ -std=$standard "${warnings[@]}" "$source"; done
+    done
     for source in kernels/*.h; do
         echo "#include \"$source\"" > "$build/kernel.cc"
         run c++ -std=c++20 -Wall -Wextra -Werror -Iinclude -I. -fsyntax-only "$build/kernel.cc"
@@ -77,6 +80,11 @@ consumers() {
     run "$work/cmake/worker_loop"
     run cc -std=c11 -Wall -Wextra -Werror -I"$tree/include" examples/cpu_callback.c -o "$work/loaded" -ldl
     run "$work/loaded" "$so"
+    # The single file alone, as a project has it that copied nothing else.
+    run bash -c "sh include/single.sh | cmp - '$tree/include/routecap_single.h'"
+    mkdir "$work/single" && cp "$tree/include/routecap_single.h" "$work/single/routecap.h"
+    run cc -std=c11 -Wall -Wextra -Werror -I"$work/single" examples/cpu_callback.c -o "$work/single/loaded" -ldl
+    run "$work/single/loaded" "$so"
 }
 # The same of a static library: C programs, which have nothing of C++ unless it is named.
 static_library() {
@@ -137,8 +145,8 @@ quick_starts() { bash tests/quick_starts/check.sh "$prefix"; }
 
 # What a binding lacks is found, and so is a function that is added to the header alone.
 every_binding() {
-    run bash tests/bindings.sh include/routecap.h
-    sed 's/^ROUTECAP_API int32_t routecap_step_discard(/ROUTECAP_API int32_t routecap_step_added(routecap_capturer *capturer);\n&/' include/routecap.h > "$build/added.h"
+    run bash tests/bindings.sh include/routecap/*.h
+    sed 's/^ROUTECAP_API int32_t routecap_step_discard(/ROUTECAP_API int32_t routecap_step_added(routecap_capturer *capturer);\n&/' include/routecap/capture.h > "$build/added.h"
     run bash -c "! bash tests/bindings.sh '$build/added.h'"
     closing
 }

@@ -70,6 +70,37 @@ static raw_result raw_capturer_progress(routecap_capturer *capturer) {
 }
 #cgo noescape raw_capturer_progress
 #cgo nocallback raw_capturer_progress
+static raw_result raw_step_begin(routecap_capturer *capturer, uint32_t rows, uintptr_t stream) {
+    return raw_return(routecap_step_begin(capturer, rows, (routecap_stream)stream));
+}
+#cgo noescape raw_step_begin
+#cgo nocallback raw_step_begin
+static raw_result raw_step_snapshot(routecap_capturer *capturer, uintptr_t stream) {
+    return raw_return(routecap_step_snapshot(capturer, (routecap_stream)stream));
+}
+#cgo noescape raw_step_snapshot
+#cgo nocallback raw_step_snapshot
+static raw_result raw_step_issue(routecap_capturer *capturer, const routecap_span *spans, size_t span_size, size_t count,
+    const routecap_issue_options *options, int32_t *status, routecap_step *step, uintptr_t stream) {
+    return raw_return(routecap_step_issue(capturer, spans, span_size, count, options, status, step, (routecap_stream)stream));
+}
+#cgo noescape raw_step_issue
+#cgo nocallback raw_step_issue
+static raw_result raw_step_discard(routecap_capturer *capturer, uintptr_t stream) {
+    return raw_return(routecap_step_discard(capturer, (routecap_stream)stream));
+}
+#cgo noescape raw_step_discard
+#cgo nocallback raw_step_discard
+static raw_result raw_step_poll(routecap_capturer *capturer, routecap_step step) {
+    return raw_return(routecap_step_poll(capturer, step));
+}
+#cgo noescape raw_step_poll
+#cgo nocallback raw_step_poll
+static raw_result raw_step_finalize(routecap_capturer *capturer, routecap_step step, int64_t timeout_ns, uint64_t *conflicting) {
+    return raw_return(routecap_step_finalize(capturer, step, timeout_ns, conflicting));
+}
+#cgo noescape raw_step_finalize
+#cgo nocallback raw_step_finalize
 static raw_result raw_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers, const routecap_sink *sink) {
     return raw_return(routecap_sink_bind(capturer, first_layer, layers, sink));
 }
@@ -108,47 +139,11 @@ static raw_result raw_capturer_probe(routecap_capturer *capturer, uint32_t rows,
 }
 #cgo noescape raw_capturer_probe
 #cgo nocallback raw_capturer_probe
-static raw_result raw_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, uintptr_t stream) {
-    return raw_return(routecap_received_read(capturer, layer, received, (routecap_stream)stream));
+static raw_result raw_copy_options_init(routecap_copy_options *options, size_t struct_size) {
+    return raw_return(routecap_copy_options_init(options, struct_size));
 }
-#cgo noescape raw_received_read
-#cgo nocallback raw_received_read
-static raw_result raw_received_merge(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged) {
-    return raw_return(routecap_received_merge(executed, count, cells, merged));
-}
-#cgo noescape raw_received_merge
-#cgo nocallback raw_received_merge
-static raw_result raw_step_begin(routecap_capturer *capturer, uint32_t rows, uintptr_t stream) {
-    return raw_return(routecap_step_begin(capturer, rows, (routecap_stream)stream));
-}
-#cgo noescape raw_step_begin
-#cgo nocallback raw_step_begin
-static raw_result raw_step_snapshot(routecap_capturer *capturer, uintptr_t stream) {
-    return raw_return(routecap_step_snapshot(capturer, (routecap_stream)stream));
-}
-#cgo noescape raw_step_snapshot
-#cgo nocallback raw_step_snapshot
-static raw_result raw_step_issue(routecap_capturer *capturer, const routecap_span *spans, size_t span_size, size_t count,
-    const routecap_issue_options *options, int32_t *status, routecap_step *step, uintptr_t stream) {
-    return raw_return(routecap_step_issue(capturer, spans, span_size, count, options, status, step, (routecap_stream)stream));
-}
-#cgo noescape raw_step_issue
-#cgo nocallback raw_step_issue
-static raw_result raw_step_discard(routecap_capturer *capturer, uintptr_t stream) {
-    return raw_return(routecap_step_discard(capturer, (routecap_stream)stream));
-}
-#cgo noescape raw_step_discard
-#cgo nocallback raw_step_discard
-static raw_result raw_step_poll(routecap_capturer *capturer, routecap_step step) {
-    return raw_return(routecap_step_poll(capturer, step));
-}
-#cgo noescape raw_step_poll
-#cgo nocallback raw_step_poll
-static raw_result raw_step_finalize(routecap_capturer *capturer, routecap_step step, int64_t timeout_ns, uint64_t *conflicting) {
-    return raw_return(routecap_step_finalize(capturer, step, timeout_ns, conflicting));
-}
-#cgo noescape raw_step_finalize
-#cgo nocallback raw_step_finalize
+#cgo noescape raw_copy_options_init
+#cgo nocallback raw_copy_options_init
 static raw_result raw_request_open(routecap_capturer *capturer, const routecap_open_options *options, routecap_request *requests, size_t count) {
     return raw_return(routecap_request_open(capturer, options, requests, count));
 }
@@ -196,11 +191,6 @@ static raw_result raw_request_extract_batch(routecap_capturer *capturer, routeca
 }
 #cgo noescape raw_request_extract_batch
 #cgo nocallback raw_request_extract_batch
-static raw_result raw_copy_options_init(routecap_copy_options *options, size_t struct_size) {
-    return raw_return(routecap_copy_options_init(options, struct_size));
-}
-#cgo noescape raw_copy_options_init
-#cgo nocallback raw_copy_options_init
 static raw_result raw_request_extract_into(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows,
     const routecap_copy_options *options, void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
     uint64_t *needed) {
@@ -307,6 +297,16 @@ static raw_result raw_serialized_splice(const void *head, size_t head_bytes, con
 }
 #cgo noescape raw_serialized_splice
 #cgo nocallback raw_serialized_splice
+static raw_result raw_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, uintptr_t stream) {
+    return raw_return(routecap_received_read(capturer, layer, received, (routecap_stream)stream));
+}
+#cgo noescape raw_received_read
+#cgo nocallback raw_received_read
+static raw_result raw_received_merge(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged) {
+    return raw_return(routecap_received_merge(executed, count, cells, merged));
+}
+#cgo noescape raw_received_merge
+#cgo nocallback raw_received_merge
 static const void * raw_get_api(uint32_t major, uint32_t minor) {
     return routecap_get_api(major, minor);
 }
@@ -553,6 +553,22 @@ const (
 	ConfigChecked ConfigFlags = 16
 )
 
+// Flags of routecap_span. They may be combined.
+const (
+	// SpanSpeculative is ROUTECAP_SPAN_SPECULATIVE: draft tokens: provisional until routecap_request_accept
+	SpanSpeculative SpanFlags = 1
+	// SpanDevicePositions is ROUTECAP_SPAN_DEVICE_POSITIONS: positions, within [position, position_end), come from
+	// routecap_issue_options.positions
+	SpanDevicePositions SpanFlags = 2
+)
+
+const (
+	// SnapshotTaken is ROUTECAP_SNAPSHOT_TAKEN: the forward took its snapshot
+	SnapshotTaken Snapshot = 0
+	// SnapshotMake is ROUTECAP_SNAPSHOT_MAKE: issue takes it
+	SnapshotMake Snapshot = 1
+)
+
 // Flag of routecap_source: launch the copy with programmatic dependent launch (compute capability 9.0 or newer;
 // elsewhere without effect), so that it may start while a router that allows it is still running; it waits for the
 // router's end before it reads. A consumer launched so may start while the copy is running, with and without this flag,
@@ -648,40 +664,6 @@ const (
 	ProbeRepeated ProbeFlags = 64
 )
 
-// Flags of routecap_received.
-const (
-	// ReceivedExpanded is ROUTECAP_RECEIVED_EXPANDED: do_expand=True (prefill): a row for each token and local expert;
-	// otherwise (decode) for each token
-	ReceivedExpanded ReceivedFlags = 1
-	// ReceivedGlobal is ROUTECAP_RECEIVED_GLOBAL: ids are global already: the engine has converted them in place. Not with
-	// EXPANDED
-	ReceivedGlobal ReceivedFlags = 2
-)
-
-// Flags of routecap_span. They may be combined.
-const (
-	// SpanSpeculative is ROUTECAP_SPAN_SPECULATIVE: draft tokens: provisional until routecap_request_accept
-	SpanSpeculative SpanFlags = 1
-	// SpanDevicePositions is ROUTECAP_SPAN_DEVICE_POSITIONS: positions, within [position, position_end), come from
-	// routecap_issue_options.positions
-	SpanDevicePositions SpanFlags = 2
-)
-
-const (
-	// SnapshotTaken is ROUTECAP_SNAPSHOT_TAKEN: the forward took its snapshot
-	SnapshotTaken Snapshot = 0
-	// SnapshotMake is ROUTECAP_SNAPSHOT_MAKE: issue takes it
-	SnapshotMake Snapshot = 1
-)
-
-const (
-	// PolicyKeep is ROUTECAP_POLICY_KEEP: a valid cell is final
-	PolicyKeep Policy = 0
-	// PolicyReplace is ROUTECAP_POLICY_REPLACE: a later row with a valid cell replaces the whole row, tag and missing cells
-	// included
-	PolicyReplace Policy = 1
-)
-
 // Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE belong to a cell of a row that is there. The others
 // belong to whole rows that are not there, and say so without memory for their cells.
 const (
@@ -709,15 +691,6 @@ const (
 	MissingStale Reason = 10
 )
 
-const (
-	// ExtractShare is ROUTECAP_EXTRACT_SHARE: the request keeps the rows; pages are shared
-	ExtractShare ExtractMode = 0
-	// ExtractTake is ROUTECAP_EXTRACT_TAKE: the rows leave the request, where they are missing from then on
-	ExtractTake ExtractMode = 1
-	// ExtractCopy is ROUTECAP_EXTRACT_COPY: the request keeps the rows; the routing is one array (one segment) of its own
-	ExtractCopy ExtractMode = 2
-)
-
 // Flags of reading calls.
 const (
 	// ReadStrict is ROUTECAP_READ_STRICT: missing cells make the call fail with ErrIncomplete, recomputed ones with
@@ -733,6 +706,23 @@ const (
 	OrderRowMajor Order = 0
 	// OrderLayerMajor is ROUTECAP_ORDER_LAYER_MAJOR: [layers, rows, k]
 	OrderLayerMajor Order = 1
+)
+
+const (
+	// PolicyKeep is ROUTECAP_POLICY_KEEP: a valid cell is final
+	PolicyKeep Policy = 0
+	// PolicyReplace is ROUTECAP_POLICY_REPLACE: a later row with a valid cell replaces the whole row, tag and missing cells
+	// included
+	PolicyReplace Policy = 1
+)
+
+const (
+	// ExtractShare is ROUTECAP_EXTRACT_SHARE: the request keeps the rows; pages are shared
+	ExtractShare ExtractMode = 0
+	// ExtractTake is ROUTECAP_EXTRACT_TAKE: the rows leave the request, where they are missing from then on
+	ExtractTake ExtractMode = 1
+	// ExtractCopy is ROUTECAP_EXTRACT_COPY: the request keeps the rows; the routing is one array (one segment) of its own
+	ExtractCopy ExtractMode = 2
 )
 
 // Flag of routecap_routing_deserialize and routecap_routing_import.
@@ -762,6 +752,16 @@ const (
 const (
 	// MaxPieces is ROUTECAP_MAX_PIECES: enough for two routings in version 1 of the form
 	MaxPieces = 16
+)
+
+// Flags of routecap_received.
+const (
+	// ReceivedExpanded is ROUTECAP_RECEIVED_EXPANDED: do_expand=True (prefill): a row for each token and local expert;
+	// otherwise (decode) for each token
+	ReceivedExpanded ReceivedFlags = 1
+	// ReceivedGlobal is ROUTECAP_RECEIVED_GLOBAL: ids are global already: the engine has converted them in place. Not with
+	// EXPANDED
+	ReceivedGlobal ReceivedFlags = 2
 )
 
 // cConfig is routecap_config.
@@ -882,6 +882,32 @@ type cBackend struct {
 	detail     unsafe.Pointer
 }
 
+// Span is routecap_span. Sink rows of one step that belong to one request.
+type Span struct {
+	Request Request
+	// row index, in the request, of the first row; the others follow. Not a rotary position
+	Position uint64
+	// with DEVICE_POSITIONS: one past the highest position; rows outside the bounds are dropped. Otherwise 0
+	PositionEnd uint64
+	// of the first row
+	SinkRow uint32
+	// >= 1
+	Rows uint32
+	// Span*
+	Flags    SpanFlags
+	reserved uint32
+}
+
+// cIssueOptions is routecap_issue_options.
+type cIssueOptions struct {
+	structSize     uint32
+	snapshot       Snapshot
+	tag            uint64
+	positions      DevicePointer
+	positionsDType DType
+	reserved       uint32
+}
+
 // Sink is routecap_sink. Where the ids of one layer, or of several at equal distances, are written.
 type Sink struct {
 	structSize uint32
@@ -987,73 +1013,6 @@ type LayerProbe struct {
 	Highest int32
 }
 
-// cReceived is routecap_received. What one dispatch brought to this rank. In parentheses: where DeepEP has it. All
-// arrays are in C order, without gaps.
-type cReceived struct {
-	structSize      uint32
-	flags           ReceivedFlags
-	ranks           uint32
-	rank            uint32
-	experts         uint32
-	k               uint32
-	tokensPerRank   uint32
-	rows            uint32
-	liveRows        DevicePointer
-	metadata        DevicePointer
-	ids             DevicePointer
-	expertEnds      DevicePointer
-	expertAlignment uint32
-	expandedRows    uint32
-	dtype           DType
-	reserved        uint32
-	globalIDs       DevicePointer
-	executed        DevicePointer
-	ignored         DevicePointer
-}
-
-// Span is routecap_span. Sink rows of one step that belong to one request.
-type Span struct {
-	Request Request
-	// row index, in the request, of the first row; the others follow. Not a rotary position
-	Position uint64
-	// with DEVICE_POSITIONS: one past the highest position; rows outside the bounds are dropped. Otherwise 0
-	PositionEnd uint64
-	// of the first row
-	SinkRow uint32
-	// >= 1
-	Rows uint32
-	// Span*
-	Flags    SpanFlags
-	reserved uint32
-}
-
-// cIssueOptions is routecap_issue_options.
-type cIssueOptions struct {
-	structSize     uint32
-	snapshot       Snapshot
-	tag            uint64
-	positions      DevicePointer
-	positionsDType DType
-	reserved       uint32
-}
-
-// cOpenOptions is routecap_open_options.
-type cOpenOptions struct {
-	structSize uint32
-	policy     Policy
-}
-
-// AcceptItem is routecap_accept_item. One call of routecap_request_accept.
-type AcceptItem struct {
-	Request Request
-	Step    Step
-	rows    unsafe.Pointer
-	Count   uint64
-	// receives the status of this item
-	Status   Status
-	reserved int32
-}
-
 // Missing is routecap_missing. A block of missing cells: consecutive rows, consecutive layers, one reason. Rows with
 // equal missing cells and reasons follow one another in one run as long as possible; in a run, neighbouring layers with
 // one reason are one block. Blocks are ordered by row, then layer.
@@ -1091,19 +1050,6 @@ type Coverage struct {
 	CellsRecomputed uint64
 }
 
-// ExtractItem is routecap_extract_item. One call of routecap_request_extract.
-type ExtractItem struct {
-	Request Request
-	First   uint64
-	Rows    uint64
-	Mode    ExtractMode
-	Flags   ReadFlags
-	routing unsafe.Pointer
-	// receives the status of this item
-	Status   Status
-	reserved int32
-}
-
 // CopyOptions is routecap_copy_options. How ids are written into the caller's memory.
 type CopyOptions struct {
 	structSize uint32
@@ -1122,6 +1068,36 @@ type CopyOptions struct {
 	LayerStride int64
 	// for the ids of missing cells, in two's complement; -1 by routecap_copy_options_init
 	Fill int64
+}
+
+// cOpenOptions is routecap_open_options.
+type cOpenOptions struct {
+	structSize uint32
+	policy     Policy
+}
+
+// AcceptItem is routecap_accept_item. One call of routecap_request_accept.
+type AcceptItem struct {
+	Request Request
+	Step    Step
+	rows    unsafe.Pointer
+	Count   uint64
+	// receives the status of this item
+	Status   Status
+	reserved int32
+}
+
+// ExtractItem is routecap_extract_item. One call of routecap_request_extract.
+type ExtractItem struct {
+	Request Request
+	First   uint64
+	Rows    uint64
+	Mode    ExtractMode
+	Flags   ReadFlags
+	routing unsafe.Pointer
+	// receives the status of this item
+	Status   Status
+	reserved int32
 }
 
 // FinishItem is routecap_finish_item. One call of routecap_request_finish.
@@ -1201,6 +1177,30 @@ type cSplice struct {
 	headerBytes uint64
 }
 
+// cReceived is routecap_received. What one dispatch brought to this rank. In parentheses: where DeepEP has it. All
+// arrays are in C order, without gaps.
+type cReceived struct {
+	structSize      uint32
+	flags           ReceivedFlags
+	ranks           uint32
+	rank            uint32
+	experts         uint32
+	k               uint32
+	tokensPerRank   uint32
+	rows            uint32
+	liveRows        DevicePointer
+	metadata        DevicePointer
+	ids             DevicePointer
+	expertEnds      DevicePointer
+	expertAlignment uint32
+	expandedRows    uint32
+	dtype           DType
+	reserved        uint32
+	globalIDs       DevicePointer
+	executed        DevicePointer
+	ignored         DevicePointer
+}
+
 // The layout of the structs above is C's: what is not does not compile.
 var (
 	_ = [1]struct{}{}[unsafe.Offsetof(cConfig{}.structSize)-unsafe.Offsetof(C.routecap_config{}.struct_size)]
@@ -1273,6 +1273,21 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.reserved)-unsafe.Offsetof(C.routecap_backend{}.reserved)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.detail)-unsafe.Offsetof(C.routecap_backend{}.detail)]
 	_ [C.sizeof_routecap_backend - unsafe.Sizeof(cBackend{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Request)-unsafe.Offsetof(C.routecap_span{}.request)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Position)-unsafe.Offsetof(C.routecap_span{}.position)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.PositionEnd)-unsafe.Offsetof(C.routecap_span{}.position_end)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.SinkRow)-unsafe.Offsetof(C.routecap_span{}.sink_row)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Rows)-unsafe.Offsetof(C.routecap_span{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Flags)-unsafe.Offsetof(C.routecap_span{}.flags)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.reserved)-unsafe.Offsetof(C.routecap_span{}.reserved)]
+	_ [C.sizeof_routecap_span - unsafe.Sizeof(Span{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.structSize)-unsafe.Offsetof(C.routecap_issue_options{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.snapshot)-unsafe.Offsetof(C.routecap_issue_options{}.snapshot)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.tag)-unsafe.Offsetof(C.routecap_issue_options{}.tag)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.positions)-unsafe.Offsetof(C.routecap_issue_options{}.positions)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.positionsDType)-unsafe.Offsetof(C.routecap_issue_options{}.positions_dtype)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.reserved)-unsafe.Offsetof(C.routecap_issue_options{}.reserved)]
+	_ [C.sizeof_routecap_issue_options - unsafe.Sizeof(cIssueOptions{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(Sink{}.structSize)-unsafe.Offsetof(C.routecap_sink{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Sink{}.DType)-unsafe.Offsetof(C.routecap_sink{}.dtype)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Sink{}.IDs)-unsafe.Offsetof(C.routecap_sink{}.ids)]
@@ -1340,51 +1355,6 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(LayerProbe{}.Lowest)-unsafe.Offsetof(C.routecap_layer_probe{}.lowest)]
 	_ = [1]struct{}{}[unsafe.Offsetof(LayerProbe{}.Highest)-unsafe.Offsetof(C.routecap_layer_probe{}.highest)]
 	_ [C.sizeof_routecap_layer_probe - unsafe.Sizeof(LayerProbe{})]struct{} // the library's may be newer and longer
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.structSize)-unsafe.Offsetof(C.routecap_received{}.struct_size)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.flags)-unsafe.Offsetof(C.routecap_received{}.flags)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.ranks)-unsafe.Offsetof(C.routecap_received{}.ranks)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.rank)-unsafe.Offsetof(C.routecap_received{}.rank)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.experts)-unsafe.Offsetof(C.routecap_received{}.experts)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.k)-unsafe.Offsetof(C.routecap_received{}.k)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.tokensPerRank)-unsafe.Offsetof(C.routecap_received{}.tokens_per_rank)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.rows)-unsafe.Offsetof(C.routecap_received{}.rows)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.liveRows)-unsafe.Offsetof(C.routecap_received{}.live_rows)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.metadata)-unsafe.Offsetof(C.routecap_received{}.metadata)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.ids)-unsafe.Offsetof(C.routecap_received{}.ids)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.expertEnds)-unsafe.Offsetof(C.routecap_received{}.expert_ends)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.expertAlignment)-unsafe.Offsetof(C.routecap_received{}.expert_alignment)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.expandedRows)-unsafe.Offsetof(C.routecap_received{}.expanded_rows)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.dtype)-unsafe.Offsetof(C.routecap_received{}.dtype)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.reserved)-unsafe.Offsetof(C.routecap_received{}.reserved)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.globalIDs)-unsafe.Offsetof(C.routecap_received{}.global_ids)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.executed)-unsafe.Offsetof(C.routecap_received{}.executed)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.ignored)-unsafe.Offsetof(C.routecap_received{}.ignored)]
-	_ [C.sizeof_routecap_received - unsafe.Sizeof(cReceived{})]struct{} // the library's may be newer and longer
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Request)-unsafe.Offsetof(C.routecap_span{}.request)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Position)-unsafe.Offsetof(C.routecap_span{}.position)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.PositionEnd)-unsafe.Offsetof(C.routecap_span{}.position_end)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.SinkRow)-unsafe.Offsetof(C.routecap_span{}.sink_row)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Rows)-unsafe.Offsetof(C.routecap_span{}.rows)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Flags)-unsafe.Offsetof(C.routecap_span{}.flags)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.reserved)-unsafe.Offsetof(C.routecap_span{}.reserved)]
-	_ [C.sizeof_routecap_span - unsafe.Sizeof(Span{})]struct{} // the library's may be newer and longer
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.structSize)-unsafe.Offsetof(C.routecap_issue_options{}.struct_size)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.snapshot)-unsafe.Offsetof(C.routecap_issue_options{}.snapshot)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.tag)-unsafe.Offsetof(C.routecap_issue_options{}.tag)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.positions)-unsafe.Offsetof(C.routecap_issue_options{}.positions)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.positionsDType)-unsafe.Offsetof(C.routecap_issue_options{}.positions_dtype)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.reserved)-unsafe.Offsetof(C.routecap_issue_options{}.reserved)]
-	_ [C.sizeof_routecap_issue_options - unsafe.Sizeof(cIssueOptions{})]struct{} // the library's may be newer and longer
-	_ = [1]struct{}{}[unsafe.Offsetof(cOpenOptions{}.structSize)-unsafe.Offsetof(C.routecap_open_options{}.struct_size)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cOpenOptions{}.policy)-unsafe.Offsetof(C.routecap_open_options{}.policy)]
-	_ [C.sizeof_routecap_open_options - unsafe.Sizeof(cOpenOptions{})]struct{} // the library's may be newer and longer
-	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.Request)-unsafe.Offsetof(C.routecap_accept_item{}.request)]
-	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.Step)-unsafe.Offsetof(C.routecap_accept_item{}.step)]
-	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.rows)-unsafe.Offsetof(C.routecap_accept_item{}.rows)]
-	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.Count)-unsafe.Offsetof(C.routecap_accept_item{}.count)]
-	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.Status)-unsafe.Offsetof(C.routecap_accept_item{}.status)]
-	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.reserved)-unsafe.Offsetof(C.routecap_accept_item{}.reserved)]
-	_ [C.sizeof_routecap_accept_item - unsafe.Sizeof(AcceptItem{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(Missing{}.First)-unsafe.Offsetof(C.routecap_missing{}.first)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Missing{}.Rows)-unsafe.Offsetof(C.routecap_missing{}.rows)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Missing{}.FirstLayer)-unsafe.Offsetof(C.routecap_missing{}.first_layer)]
@@ -1404,15 +1374,6 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(Coverage{}.Blocks)-unsafe.Offsetof(C.routecap_coverage{}.blocks)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Coverage{}.CellsRecomputed)-unsafe.Offsetof(C.routecap_coverage{}.cells_recomputed)]
 	_ [C.sizeof_routecap_coverage - unsafe.Sizeof(Coverage{})]struct{} // the library's may be newer and longer
-	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Request)-unsafe.Offsetof(C.routecap_extract_item{}.request)]
-	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.First)-unsafe.Offsetof(C.routecap_extract_item{}.first)]
-	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Rows)-unsafe.Offsetof(C.routecap_extract_item{}.rows)]
-	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Mode)-unsafe.Offsetof(C.routecap_extract_item{}.mode)]
-	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Flags)-unsafe.Offsetof(C.routecap_extract_item{}.flags)]
-	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.routing)-unsafe.Offsetof(C.routecap_extract_item{}.routing)]
-	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Status)-unsafe.Offsetof(C.routecap_extract_item{}.status)]
-	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.reserved)-unsafe.Offsetof(C.routecap_extract_item{}.reserved)]
-	_ [C.sizeof_routecap_extract_item - unsafe.Sizeof(ExtractItem{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(CopyOptions{}.structSize)-unsafe.Offsetof(C.routecap_copy_options{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(CopyOptions{}.dtype)-unsafe.Offsetof(C.routecap_copy_options{}.dtype)]
 	_ = [1]struct{}{}[unsafe.Offsetof(CopyOptions{}.Order)-unsafe.Offsetof(C.routecap_copy_options{}.order)]
@@ -1423,6 +1384,25 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(CopyOptions{}.LayerStride)-unsafe.Offsetof(C.routecap_copy_options{}.layer_stride)]
 	_ = [1]struct{}{}[unsafe.Offsetof(CopyOptions{}.Fill)-unsafe.Offsetof(C.routecap_copy_options{}.fill)]
 	_ [C.sizeof_routecap_copy_options - unsafe.Sizeof(CopyOptions{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cOpenOptions{}.structSize)-unsafe.Offsetof(C.routecap_open_options{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cOpenOptions{}.policy)-unsafe.Offsetof(C.routecap_open_options{}.policy)]
+	_ [C.sizeof_routecap_open_options - unsafe.Sizeof(cOpenOptions{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.Request)-unsafe.Offsetof(C.routecap_accept_item{}.request)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.Step)-unsafe.Offsetof(C.routecap_accept_item{}.step)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.rows)-unsafe.Offsetof(C.routecap_accept_item{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.Count)-unsafe.Offsetof(C.routecap_accept_item{}.count)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.Status)-unsafe.Offsetof(C.routecap_accept_item{}.status)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.reserved)-unsafe.Offsetof(C.routecap_accept_item{}.reserved)]
+	_ [C.sizeof_routecap_accept_item - unsafe.Sizeof(AcceptItem{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Request)-unsafe.Offsetof(C.routecap_extract_item{}.request)]
+	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.First)-unsafe.Offsetof(C.routecap_extract_item{}.first)]
+	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Rows)-unsafe.Offsetof(C.routecap_extract_item{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Mode)-unsafe.Offsetof(C.routecap_extract_item{}.mode)]
+	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Flags)-unsafe.Offsetof(C.routecap_extract_item{}.flags)]
+	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.routing)-unsafe.Offsetof(C.routecap_extract_item{}.routing)]
+	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Status)-unsafe.Offsetof(C.routecap_extract_item{}.status)]
+	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.reserved)-unsafe.Offsetof(C.routecap_extract_item{}.reserved)]
+	_ [C.sizeof_routecap_extract_item - unsafe.Sizeof(ExtractItem{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.Request)-unsafe.Offsetof(C.routecap_finish_item{}.request)]
 	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.Rows)-unsafe.Offsetof(C.routecap_finish_item{}.rows)]
 	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.routing)-unsafe.Offsetof(C.routecap_finish_item{}.routing)]
@@ -1476,6 +1456,26 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(cSplice{}.bytes)-unsafe.Offsetof(C.routecap_splice{}.bytes)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cSplice{}.headerBytes)-unsafe.Offsetof(C.routecap_splice{}.header_bytes)]
 	_ [C.sizeof_routecap_splice - unsafe.Sizeof(cSplice{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.structSize)-unsafe.Offsetof(C.routecap_received{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.flags)-unsafe.Offsetof(C.routecap_received{}.flags)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.ranks)-unsafe.Offsetof(C.routecap_received{}.ranks)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.rank)-unsafe.Offsetof(C.routecap_received{}.rank)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.experts)-unsafe.Offsetof(C.routecap_received{}.experts)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.k)-unsafe.Offsetof(C.routecap_received{}.k)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.tokensPerRank)-unsafe.Offsetof(C.routecap_received{}.tokens_per_rank)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.rows)-unsafe.Offsetof(C.routecap_received{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.liveRows)-unsafe.Offsetof(C.routecap_received{}.live_rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.metadata)-unsafe.Offsetof(C.routecap_received{}.metadata)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.ids)-unsafe.Offsetof(C.routecap_received{}.ids)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.expertEnds)-unsafe.Offsetof(C.routecap_received{}.expert_ends)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.expertAlignment)-unsafe.Offsetof(C.routecap_received{}.expert_alignment)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.expandedRows)-unsafe.Offsetof(C.routecap_received{}.expanded_rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.dtype)-unsafe.Offsetof(C.routecap_received{}.dtype)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.reserved)-unsafe.Offsetof(C.routecap_received{}.reserved)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.globalIDs)-unsafe.Offsetof(C.routecap_received{}.global_ids)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.executed)-unsafe.Offsetof(C.routecap_received{}.executed)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.ignored)-unsafe.Offsetof(C.routecap_received{}.ignored)]
+	_ [C.sizeof_routecap_received - unsafe.Sizeof(cReceived{})]struct{} // the library's may be newer and longer
 )
 
 // resultOf takes over the text.
@@ -1531,6 +1531,40 @@ func routecap_capturer_progress(capturer unsafe.Pointer) Result {
 	return resultOf(C.raw_capturer_progress((*C.routecap_capturer)(capturer)))
 }
 
+func routecap_step_begin(capturer unsafe.Pointer, rows uint32, stream Stream) Result {
+	return resultOf(C.raw_step_begin((*C.routecap_capturer)(capturer), C.uint32_t(rows), C.uintptr_t(stream)))
+}
+
+func routecap_step_snapshot(capturer unsafe.Pointer, stream Stream) Result {
+	return resultOf(C.raw_step_snapshot((*C.routecap_capturer)(capturer), C.uintptr_t(stream)))
+}
+
+func routecap_step_issue(
+	capturer unsafe.Pointer, spans *Span, spanSize uintptr, count uintptr, options *cIssueOptions, status *Status,
+	step *Step, stream Stream,
+) Result {
+	return resultOf(C.raw_step_issue(
+		(*C.routecap_capturer)(capturer), (*C.routecap_span)(unsafe.Pointer(spans)), C.size_t(spanSize),
+		C.size_t(count), (*C.routecap_issue_options)(unsafe.Pointer(options)), (*C.int32_t)(unsafe.Pointer(status)),
+		(*C.routecap_step)(unsafe.Pointer(step)), C.uintptr_t(stream),
+	))
+}
+
+func routecap_step_discard(capturer unsafe.Pointer, stream Stream) Result {
+	return resultOf(C.raw_step_discard((*C.routecap_capturer)(capturer), C.uintptr_t(stream)))
+}
+
+func routecap_step_poll(capturer unsafe.Pointer, step Step) Result {
+	return resultOf(C.raw_step_poll((*C.routecap_capturer)(capturer), C.routecap_step(step)))
+}
+
+func routecap_step_finalize(capturer unsafe.Pointer, step Step, timeoutNs int64, conflicting *uint64) Result {
+	return resultOf(C.raw_step_finalize(
+		(*C.routecap_capturer)(capturer), C.routecap_step(step), C.int64_t(timeoutNs),
+		(*C.uint64_t)(unsafe.Pointer(conflicting)),
+	))
+}
+
 func routecap_sink_bind(capturer unsafe.Pointer, firstLayer uint32, layers uint32, sink *Sink) Result {
 	return resultOf(C.raw_sink_bind(
 		(*C.routecap_capturer)(capturer), C.uint32_t(firstLayer), C.uint32_t(layers),
@@ -1577,52 +1611,8 @@ func routecap_capturer_probe(capturer unsafe.Pointer, rows uint32, layers *Layer
 	))
 }
 
-func routecap_received_read(capturer unsafe.Pointer, layer uint32, received *cReceived, stream Stream) Result {
-	return resultOf(C.raw_received_read(
-		(*C.routecap_capturer)(capturer), C.uint32_t(layer), (*C.routecap_received)(unsafe.Pointer(received)),
-		C.uintptr_t(stream),
-	))
-}
-
-func routecap_received_merge(executed *unsafe.Pointer, count uintptr, cells uintptr, merged *int32) Result {
-	return resultOf(C.raw_received_merge(
-		(**C.int32_t)(unsafe.Pointer(executed)), C.size_t(count), C.size_t(cells),
-		(*C.int32_t)(unsafe.Pointer(merged)),
-	))
-}
-
-func routecap_step_begin(capturer unsafe.Pointer, rows uint32, stream Stream) Result {
-	return resultOf(C.raw_step_begin((*C.routecap_capturer)(capturer), C.uint32_t(rows), C.uintptr_t(stream)))
-}
-
-func routecap_step_snapshot(capturer unsafe.Pointer, stream Stream) Result {
-	return resultOf(C.raw_step_snapshot((*C.routecap_capturer)(capturer), C.uintptr_t(stream)))
-}
-
-func routecap_step_issue(
-	capturer unsafe.Pointer, spans *Span, spanSize uintptr, count uintptr, options *cIssueOptions, status *Status,
-	step *Step, stream Stream,
-) Result {
-	return resultOf(C.raw_step_issue(
-		(*C.routecap_capturer)(capturer), (*C.routecap_span)(unsafe.Pointer(spans)), C.size_t(spanSize),
-		C.size_t(count), (*C.routecap_issue_options)(unsafe.Pointer(options)), (*C.int32_t)(unsafe.Pointer(status)),
-		(*C.routecap_step)(unsafe.Pointer(step)), C.uintptr_t(stream),
-	))
-}
-
-func routecap_step_discard(capturer unsafe.Pointer, stream Stream) Result {
-	return resultOf(C.raw_step_discard((*C.routecap_capturer)(capturer), C.uintptr_t(stream)))
-}
-
-func routecap_step_poll(capturer unsafe.Pointer, step Step) Result {
-	return resultOf(C.raw_step_poll((*C.routecap_capturer)(capturer), C.routecap_step(step)))
-}
-
-func routecap_step_finalize(capturer unsafe.Pointer, step Step, timeoutNs int64, conflicting *uint64) Result {
-	return resultOf(C.raw_step_finalize(
-		(*C.routecap_capturer)(capturer), C.routecap_step(step), C.int64_t(timeoutNs),
-		(*C.uint64_t)(unsafe.Pointer(conflicting)),
-	))
+func routecap_copy_options_init(options *CopyOptions, structSize uintptr) Result {
+	return resultOf(C.raw_copy_options_init((*C.routecap_copy_options)(unsafe.Pointer(options)), C.size_t(structSize)))
 }
 
 func routecap_request_open(capturer unsafe.Pointer, options *cOpenOptions, requests *Request, count uintptr) Result {
@@ -1690,10 +1680,6 @@ func routecap_request_extract_batch(capturer unsafe.Pointer, items *ExtractItem,
 		(*C.routecap_capturer)(capturer), (*C.routecap_extract_item)(unsafe.Pointer(items)), C.size_t(itemSize),
 		C.size_t(count),
 	))
-}
-
-func routecap_copy_options_init(options *CopyOptions, structSize uintptr) Result {
-	return resultOf(C.raw_copy_options_init((*C.routecap_copy_options)(unsafe.Pointer(options)), C.size_t(structSize)))
 }
 
 func routecap_request_extract_into(
@@ -1824,6 +1810,20 @@ func routecap_serialized_splice(
 		head, C.size_t(headBytes), tail, C.size_t(tailBytes), C.uint64_t(row), header, C.size_t(capacity),
 		(*C.routecap_piece)(unsafe.Pointer(pieces)), C.size_t(pieceSize), C.size_t(pieceCapacity),
 		(*C.routecap_splice)(unsafe.Pointer(splice)),
+	))
+}
+
+func routecap_received_read(capturer unsafe.Pointer, layer uint32, received *cReceived, stream Stream) Result {
+	return resultOf(C.raw_received_read(
+		(*C.routecap_capturer)(capturer), C.uint32_t(layer), (*C.routecap_received)(unsafe.Pointer(received)),
+		C.uintptr_t(stream),
+	))
+}
+
+func routecap_received_merge(executed *unsafe.Pointer, count uintptr, cells uintptr, merged *int32) Result {
+	return resultOf(C.raw_received_merge(
+		(**C.int32_t)(unsafe.Pointer(executed)), C.size_t(count), C.size_t(cells),
+		(*C.int32_t)(unsafe.Pointer(merged)),
 	))
 }
 

@@ -648,7 +648,15 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %exception routecap_capturer_destroy "(void)arg1; close_capturer(self1);"
 
 #define ROUTECAP_API
-%include "routecap.h"
+%include "routecap/base.h"
+%include "routecap/capture.h"
+%include "routecap/record.h"
+%include "routecap/reading.h"
+%include "routecap/requests.h"
+%include "routecap/routing.h"
+%include "routecap/serialized.h"
+%include "routecap/dispatch_check.h"
+%include "routecap/table.h"
 
 /* ---- Beside the header --------------------------------------------------------------------- */
 

@@ -13,7 +13,7 @@ work=$build/python_package
 tools=$work/tools
 library=$(find "$prefix" -name libroutecap.so.1)
 fake=${ROUTECAP_FAKE_CUDA:-$(find "$build" -path '*/fake/libcuda.so.1' -printf '%h\n' 2> /dev/null | head -n 1)}
-export PYTHONDONTWRITEBYTECODE=1 ROUTECAP_HEADER=$root/include/routecap.h
+export PYTHONDONTWRITEBYTECODE=1 ROUTECAP_INCLUDE=$root/include
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 left_out=()
 mkdir -p "$work"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes routecap-sys/src/bindings.rs: what bindgen makes of include/routecap.h. --check fails instead if it is not that already.
+# Writes routecap-sys/src/bindings.rs: what bindgen makes of the headers. --check fails instead if it is not that already.
 # Needs cargo and Debian's libclang-dev; bindgen is built once, under build/rust.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -21,8 +21,8 @@ fi
     --with-derive-default --no-prepend-enum-name --disable-header-comment -- -Iinclude -fparse-all-comments > "$generated.raw"
 
 # Two things that bindgen cannot be told: the types of constants, which C leaves to their use, and documentation in lines of ordinary length.
-awk '
-    # The header: 1u is a flag, 1ull a count, everything else an int but for versions and limits, which unsigned fields and arguments take.
+cat include/routecap/*.h | awk '
+    # The headers: 1u is a flag, 1ull a count, everything else an int but for versions and limits, which unsigned fields and arguments take.
     FNR == NR {
         if ($1 == "#define" && $2 ~ /^ROUTECAP_/ && $3 ~ /^\(?-?[0-9]/) {
             value = tolower($3)
@@ -60,11 +60,11 @@ awk '
         next
     }
     { print }
-' include/routecap.h "$generated.raw" > "$generated"
+' - "$generated.raw" > "$generated"
 rustfmt --edition 2024 --config-path bindings/rust/rustfmt.toml "$generated"
 
 if [ "${1:-}" = --check ]; then
-    cmp "$generated" "$bindings" || { echo "generate: $bindings is not what include/routecap.h gives: run bindings/rust/generate.sh"; exit 1; }
+    cmp "$generated" "$bindings" || { echo "generate: $bindings is not what the headers give: run bindings/rust/generate.sh"; exit 1; }
     echo "generate: $bindings is up to date"
 else
     cp "$generated" "$bindings"

@@ -8,9 +8,9 @@ build_llama_example
 set +e
 
 for model in qwen3moe deepseek2 gpt-oss; do
-    check "$model: three prompts" capture_llama "$model" LICENSE:700 include/routecap.h:150 README.md:33
+    check "$model: three prompts" capture_llama "$model" LICENSE:700 include/routecap/requests.h:150 README.md:33
     check "$model: prompts of one token" capture_llama "$model" LICENSE:1 README.md:1
-    check "$model: logits of the last token only" capture_llama "$model" --prune LICENSE:200 README.md:50 include/routecap.h:7
+    check "$model: logits of the last token only" capture_llama "$model" --prune LICENSE:200 README.md:50 include/routecap/requests.h:7
     check "$model: what an engine does with its memory" scenarios_llama "$model"
 done
 closing

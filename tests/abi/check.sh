@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The ABI gate: check.sh LIBRARY HEADER_DIR COMPILER
 #   exported symbols with their versions   tests/abi/symbols.txt
-#   values, sizes and offsets              tests/abi/layout.c, which has to name every constant and every field of the header
+#   values, sizes and offsets              tests/abi/layout.c, which has to name every constant and every field of the headers
 #   functions and types as compiled        tests/abi/routecap.abi, by abidiff without filters or suppressions, what it calls harmless included
 # LIBRARY needs debug information. Prints what differs; exit status 1 if anything does.
 # After a wanted change: tests/abi/check.sh --refresh LIBRARY, in the commit that changes the ABI. (tests/abi/frozen is another matter: consumer.c is
@@ -13,17 +13,18 @@ symbols() { nm -D --defined-only "$1" | awk '$2 == "T" { print $3 }' | LC_ALL=C 
 # exported-interfaces-only limits the dump to what can be reached from exported functions; it hides nothing of that.
 dump() { abidw --exported-interfaces-only --no-comp-dir-path --short-locs "$1"; }
 
-# What layout.c has to say about a header, as it says it: constants, sizes, and offsets of fields.
+# What layout.c has to say about the headers, as it says it: constants, sizes, and offsets of fields.
 asserted() {
-    sed -n -E 's/^#define (ROUTECAP_[A-Z0-9_]+) .*/SAME(\1,/p' "$1" | grep -vE '\((ROUTECAP_VERSION_|ROUTECAP_API)'
+    local text
+    text=$(echo '#include <routecap.h>' | "$compiler" -std=c11 -I"$headers" -E -dD -x c -) || return
+    sed -n -E 's/^#define (ROUTECAP_[A-Z0-9_]+) .+/SAME(\1,/p' <<< "$text" | grep -vE '\((ROUTECAP_VERSION_|ROUTECAP_API)'
     awk '
         /^typedef struct [a-z_]+ \{/ { type = $3; print "SIZE(" type ","; next }
         /^}/ { type = "" }
         type == "" || !/^    [a-z]/ { next }
-        { sub(/\/\*.*/, "") }
         match($0, /\(\*[a-z_]+\)/) { print "AT(" type ", " substr($0, RSTART + 2, RLENGTH - 3) ","; next }
         match($0, /[a-z0-9_]+(\[[A-Z_]+\])?;/) { name = substr($0, RSTART, RLENGTH - 1); sub(/\[.*/, "", name); print "AT(" type ", " name "," }
-    ' "$1"
+    ' <<< "$text"
 }
 
 if [ "${1:-}" = --refresh ]; then
@@ -35,7 +36,7 @@ fi
 library=$1 headers=$2 compiler=$3 failed=0
 diff -u "$here/symbols.txt" <(symbols "$library") || { echo "abi: the exported symbols differ"; failed=1; }
 "$compiler" -std=c11 -I"$headers" -fsyntax-only "$here/layout.c" || { echo "abi: values or layouts differ"; failed=1; }
-missing=$(asserted "$headers/routecap.h" | grep -vFf <(grep -oE '^(SAME\(|SIZE\(|AT\([a-z_]+, )[A-Za-z0-9_]+,' "$here/layout.c"))
+missing=$(asserted | grep -vFf <(grep -oE '^(SAME\(|SIZE\(|AT\([a-z_]+, )[A-Za-z0-9_]+,' "$here/layout.c"))
 [ -z "$missing" ] || { echo "abi: layout.c says nothing of"; echo "$missing"; failed=1; }
 abidiff --harmless --exported-interfaces-only "$here/routecap.abi" "$library" || { echo "abi: functions or types differ"; failed=1; }
 exit $failed

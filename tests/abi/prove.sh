@@ -8,6 +8,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 header=include/routecap.h code=src/api.cc map=src/routecap.map
+mkdir -p "$work/whole/include" "$work/whole/src"
+sh "$source_dir/include/single.sh" "$work/whole/$header"  # in one file, whatever is broken is there
+cp "$source_dir/$code" "$source_dir/$map" "$work/whole/src"
 
 # Only the entry points are compiled: what they call does not matter to the ABI.
 gate() {
@@ -24,7 +27,7 @@ breaks() {
     local description=$1 file
     shift
     mkdir -p "$work/include" "$work/src"
-    for file in $header $code $map; do cp "$source_dir/$file" "$work/$file"; done
+    for file in $header $code $map; do cp "$work/whole/$file" "$work/$file"; done
     while [ $# -gt 0 ]; do
         cp "$work/$1" "$work/before"
         sed -i -E "$2" "$work/$1"

@@ -16,7 +16,7 @@ from model.routing import ALL, LANDED  # noqa: E402
 from mutate import mutants  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
-HEADER = HERE.parent.parent / "include" / "routecap.h"
+HEADERS = sorted((HERE.parent.parent / "include" / "routecap").glob("*.h"))
 
 # What no vector calls or returns, and why.
 EXEMPT = {
@@ -34,7 +34,7 @@ EXEMPT = {
 
 def read_header():
     """Its numbers by name, its functions and its statuses."""
-    text = HEADER.read_text()
+    text = "".join(path.read_text() for path in HEADERS)
     numbers = {}
     for name, value in re.findall(r"^#define ROUTECAP_(\w+) \(?(-?\d\w*)\)?", text, re.M):
         numbers[name] = int(re.sub("[uUlL]+$", "", value), 0)

@@ -1,4 +1,4 @@
-"""The package against routecap.h itself: nothing in it may be missing here, or be otherwise."""
+"""The package against the headers themselves: nothing in it may be missing here, or be otherwise."""
 
 import inspect
 import os
@@ -15,8 +15,9 @@ import routecap
 from routecap import _structs as structs, names
 from routecap._library import raw
 
-HEADER = Path(os.environ.get("ROUTECAP_HEADER", Path(__file__).parents[3] / "include" / "routecap.h")).read_text()
-CODE = re.sub(r"/\*.*?\*/", "", HEADER, flags=re.DOTALL)
+INCLUDE = Path(os.environ.get("ROUTECAP_INCLUDE", Path(__file__).parents[3] / "include"))
+HEADERS = "".join(path.read_text() for path in sorted(INCLUDE.glob("routecap/*.h")))
+CODE = re.sub(r"/\*.*?\*/", "", HEADERS, flags=re.DOTALL)
 PACKAGE = Path(routecap.__file__).parent
 
 # Where each group of the header's constants is in the package.
@@ -45,11 +46,11 @@ GROUPS: dict[str, type[IntEnum]] = {
     "IMPORT_": routecap.TrustFlag,
 }
 ALONE = {"ROWS_ALL": routecap.ALL, "ROWS_LANDED": routecap.LANDED}
-BUILD = {"VERSION_MAJOR", "VERSION_MINOR", "VERSION_PATCH", "API", "H"}
+BUILD = {"VERSION_MAJOR", "VERSION_MINOR", "VERSION_PATCH", "API"}
 
 
 def constants() -> list[str]:
-    return [name for name in re.findall(r"^#define ROUTECAP_(\w+)", CODE, re.MULTILINE) if name not in BUILD]
+    return [name for name in re.findall(r"^#define ROUTECAP_(\w+) ", CODE, re.MULTILINE) if name not in BUILD]
 
 
 def functions() -> list[str]:

@@ -1,8 +1,8 @@
-// Generate writes zz_generated.go, the raw layer, from routecap.h: every constant, struct and function of the header.
+// Generate writes zz_generated.go, the raw layer, from the headers: every constant, struct and function of theirs.
 //
-//	go run ./internal/generate [-header FILE] [-check]
+//	go run ./internal/generate [-headers FOLDER] [-check]
 //
-// Declarations come from clang's syntax tree, macros and comments from the header's text. With -check nothing is written; it fails if the
+// Declarations come from clang's syntax tree, macros and comments from the text of all headers in one file. With -check nothing is written; it fails if the
 // file is not what would be. Whatever the tables below do not know stops it, so that an addition to the header is noticed.
 package main
 
@@ -54,7 +54,7 @@ var constantsAlone = map[string]string{ // name: type
 	"ROUTECAP_OK": "Status", "ROUTECAP_INCOMPLETE": "Status", "ROUTECAP_LOST": "Status", "ROUTECAP_PENDING": "Status",
 	"ROUTECAP_PARTIAL": "Status", "ROUTECAP_NOT_CAPTURED": "Status",
 }
-var notConstants = []string{"ROUTECAP_H", "ROUTECAP_API"}
+var notConstants = []string{"ROUTECAP_API"}
 
 // Structs that users of the package see as they are. The others get a name with a c in front, and hand-written types on top.
 var public = map[string]string{
@@ -98,16 +98,13 @@ type generator struct {
 
 func main() {
 	log.SetFlags(0)
-	header := flag.String("header", "../../include/routecap.h", "the header to read")
+	headers := flag.String("headers", "../../include", "the folder of routecap.h")
 	output := flag.String("output", "zz_generated.go", "the file to write")
 	check := flag.Bool("check", false, "write nothing, fail if the file is out of date")
 	flag.Parse()
 
-	text, err := os.ReadFile(*header)
-	if err != nil {
-		log.Fatal(err)
-	}
-	source := generate(string(text), tree(*header))
+	text := run("sh", nil, *headers+"/single.sh")
+	source := generate(string(text), tree(text))
 	if !*check {
 		if err := os.WriteFile(*output, source, 0o644); err != nil {
 			log.Fatal(err)
@@ -119,16 +116,22 @@ func main() {
 	}
 }
 
-// tree returns the header's own declarations.
-func tree(header string) []node {
-	dump := exec.Command("clang", "-Xclang", "-ast-dump=json", "-fsyntax-only", "-x", "c", header)
-	dump.Stderr = os.Stderr
-	text, err := dump.Output()
+// run returns what a program writes when it is given input.
+func run(name string, input []byte, arguments ...string) []byte {
+	command := exec.Command(name, arguments...)
+	command.Stdin = bytes.NewReader(input)
+	command.Stderr = os.Stderr
+	output, err := command.Output()
 	if err != nil {
-		log.Fatalf("clang: %v", err)
+		log.Fatalf("%s: %v", name, err)
 	}
+	return output
+}
+
+// tree returns the declarations of a header, without those of the system.
+func tree(header []byte) []node {
 	var unit node
-	if err := json.Unmarshal(text, &unit); err != nil {
+	if err := json.Unmarshal(run("clang", header, "-Xclang", "-ast-dump=json", "-fsyntax-only", "-x", "c", "-"), &unit); err != nil {
 		log.Fatal(err)
 	}
 	return slices.DeleteFunc(unit.Inner, func(n node) bool { return !strings.HasPrefix(n.Name, "routecap_") })
@@ -196,7 +199,7 @@ func resultOf(r C.raw_result) Result {
 
 // ---- Constants
 
-var define = regexp.MustCompile(`(?m)^#define (ROUTECAP_\w+)(?: +(\S+))?`)
+var define = regexp.MustCompile(`(?m)^#define (ROUTECAP_\w+) +(\S+)`)
 
 func (g *generator) constants(out *bytes.Buffer) {
 	type constant struct {

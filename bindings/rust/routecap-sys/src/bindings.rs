@@ -76,6 +76,10 @@ pub const ROUTECAP_CONFIG_EXTERNAL_SINK: u32 = 2;
 pub const ROUTECAP_CONFIG_MANUAL_PROGRESS: u32 = 4;
 pub const ROUTECAP_CONFIG_MAY_LOSE: u32 = 8;
 pub const ROUTECAP_CONFIG_CHECKED: u32 = 16;
+pub const ROUTECAP_SPAN_SPECULATIVE: u32 = 1;
+pub const ROUTECAP_SPAN_DEVICE_POSITIONS: u32 = 2;
+pub const ROUTECAP_SNAPSHOT_TAKEN: i32 = 0;
+pub const ROUTECAP_SNAPSHOT_MAKE: i32 = 1;
 pub const ROUTECAP_SOURCE_OVERLAP: u32 = 1;
 pub const ROUTECAP_SCORE_LOGIT: i32 = 0;
 pub const ROUTECAP_SCORE_SOFTMAX: i32 = 1;
@@ -107,14 +111,6 @@ pub const ROUTECAP_PROBE_DUPLICATE: u32 = 8;
 pub const ROUTECAP_PROBE_SEQUENCE: u32 = 16;
 pub const ROUTECAP_PROBE_CONSTANT: u32 = 32;
 pub const ROUTECAP_PROBE_REPEATED: u32 = 64;
-pub const ROUTECAP_RECEIVED_EXPANDED: u32 = 1;
-pub const ROUTECAP_RECEIVED_GLOBAL: u32 = 2;
-pub const ROUTECAP_SPAN_SPECULATIVE: u32 = 1;
-pub const ROUTECAP_SPAN_DEVICE_POSITIONS: u32 = 2;
-pub const ROUTECAP_SNAPSHOT_TAKEN: i32 = 0;
-pub const ROUTECAP_SNAPSHOT_MAKE: i32 = 1;
-pub const ROUTECAP_POLICY_KEEP: i32 = 0;
-pub const ROUTECAP_POLICY_REPLACE: i32 = 1;
 pub const ROUTECAP_MISSING_ABSENT: i32 = 1;
 pub const ROUTECAP_MISSING_UNWRITTEN: i32 = 2;
 pub const ROUTECAP_MISSING_OUT_OF_RANGE: i32 = 3;
@@ -125,13 +121,15 @@ pub const ROUTECAP_MISSING_TAKEN: i32 = 7;
 pub const ROUTECAP_MISSING_EVICTED: i32 = 8;
 pub const ROUTECAP_MISSING_NOT_PUBLISHED: i32 = 9;
 pub const ROUTECAP_MISSING_STALE: i32 = 10;
-pub const ROUTECAP_EXTRACT_SHARE: i32 = 0;
-pub const ROUTECAP_EXTRACT_TAKE: i32 = 1;
-pub const ROUTECAP_EXTRACT_COPY: i32 = 2;
 pub const ROUTECAP_READ_STRICT: u32 = 1;
 pub const ROUTECAP_READ_ALLOW_RECOMPUTED: u32 = 2;
 pub const ROUTECAP_ORDER_ROW_MAJOR: i32 = 0;
 pub const ROUTECAP_ORDER_LAYER_MAJOR: i32 = 1;
+pub const ROUTECAP_POLICY_KEEP: i32 = 0;
+pub const ROUTECAP_POLICY_REPLACE: i32 = 1;
+pub const ROUTECAP_EXTRACT_SHARE: i32 = 0;
+pub const ROUTECAP_EXTRACT_TAKE: i32 = 1;
+pub const ROUTECAP_EXTRACT_COPY: i32 = 2;
 pub const ROUTECAP_IMPORT_TRUSTED: u32 = 1;
 pub const ROUTECAP_SERIALIZED_MIN: u32 = 64;
 pub const ROUTECAP_PIECE_HEADER: i32 = 0;
@@ -139,6 +137,8 @@ pub const ROUTECAP_PIECE_HEAD: i32 = 1;
 pub const ROUTECAP_PIECE_TAIL: i32 = 2;
 pub const ROUTECAP_PIECE_ZERO: i32 = 3;
 pub const ROUTECAP_MAX_PIECES: u32 = 16;
+pub const ROUTECAP_RECEIVED_EXPANDED: u32 = 1;
+pub const ROUTECAP_RECEIVED_GLOBAL: u32 = 2;
 unsafe extern "C" {
     /// The version of the loaded library: major * 10000 + minor * 100 + patch. Never fails.
     pub fn routecap_version() -> u32;
@@ -515,6 +515,178 @@ unsafe extern "C" {
     ///
     /// Does not wait for the device. From any thread, one at a time (others wait for it). Without that flag it does nothing.
     pub fn routecap_capturer_progress(capturer: *mut routecap_capturer) -> i32;
+}
+/// Sink rows of one step that belong to one request.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_span {
+    pub request: routecap_request,
+    /// row index, in the request, of the first row; the others follow. Not a rotary position
+    pub position: u64,
+    /// with DEVICE_POSITIONS: one past the highest position; rows outside the bounds are dropped. Otherwise 0
+    pub position_end: u64,
+    /// of the first row
+    pub sink_row: u32,
+    /// >= 1
+    pub rows: u32,
+    /// ROUTECAP_SPAN_*
+    pub flags: u32,
+    /// 0
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_span"][::core::mem::size_of::<routecap_span>() - 40usize];
+    ["Alignment of routecap_span"][::core::mem::align_of::<routecap_span>() - 8usize];
+    ["Offset of field: routecap_span::request"][::core::mem::offset_of!(routecap_span, request) - 0usize];
+    ["Offset of field: routecap_span::position"][::core::mem::offset_of!(routecap_span, position) - 8usize];
+    ["Offset of field: routecap_span::position_end"][::core::mem::offset_of!(routecap_span, position_end) - 16usize];
+    ["Offset of field: routecap_span::sink_row"][::core::mem::offset_of!(routecap_span, sink_row) - 24usize];
+    ["Offset of field: routecap_span::rows"][::core::mem::offset_of!(routecap_span, rows) - 28usize];
+    ["Offset of field: routecap_span::flags"][::core::mem::offset_of!(routecap_span, flags) - 32usize];
+    ["Offset of field: routecap_span::reserved"][::core::mem::offset_of!(routecap_span, reserved) - 36usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_issue_options {
+    pub struct_size: u32,
+    /// ROUTECAP_SNAPSHOT_*
+    pub snapshot: i32,
+    /// kept with every row of the step: a weight version, for instance
+    pub tag: u64,
+    /// [device] the position of each sink row, up to the last that a span with DEVICE_POSITIONS names
+    pub positions: *const ::core::ffi::c_void,
+    /// I32 or I64, where positions is set
+    pub positions_dtype: i32,
+    /// 0
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_issue_options"][::core::mem::size_of::<routecap_issue_options>() - 32usize];
+    ["Alignment of routecap_issue_options"][::core::mem::align_of::<routecap_issue_options>() - 8usize];
+    ["Offset of field: routecap_issue_options::struct_size"][::core::mem::offset_of!(routecap_issue_options, struct_size) - 0usize];
+    ["Offset of field: routecap_issue_options::snapshot"][::core::mem::offset_of!(routecap_issue_options, snapshot) - 4usize];
+    ["Offset of field: routecap_issue_options::tag"][::core::mem::offset_of!(routecap_issue_options, tag) - 8usize];
+    ["Offset of field: routecap_issue_options::positions"][::core::mem::offset_of!(routecap_issue_options, positions) - 16usize];
+    ["Offset of field: routecap_issue_options::positions_dtype"]
+        [::core::mem::offset_of!(routecap_issue_options, positions_dtype) - 24usize];
+    ["Offset of field: routecap_issue_options::reserved"][::core::mem::offset_of!(routecap_issue_options, reserved) - 28usize];
+};
+impl Default for routecap_issue_options {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// Begin a step: forget what the sink holds and expect up to `rows` rows, sink rows 0..rows-1, from this forward pass.
+    ///
+    /// Belongs at the head of the forward pass, before the first write and before streams of micro-batches fork. It may be made on a stream of
+    /// its own that is forked from the engine's and joined before the first write. Rows that are not begun are missing. A begin after a forward
+    /// that was never issued discards that forward.
+    ///
+    /// On the host backend, where all slots hold steps in flight, begin files the oldest of them on the
+    /// calling thread: nothing is lost there, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as
+    /// long as copying that step's rows does. If the worker thread is filing it already, begin waits for
+    /// that instead. It never waits for whoever reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns it off.
+    ///
+    /// Capturable. Does not block otherwise.
+    ///
+    /// @param rows  At most the capturer's rows (ROUTECAP_ERR_CAPACITY otherwise). May exceed the rows that spans will name later.
+    pub fn routecap_step_begin(capturer: *mut routecap_capturer, rows: u32, stream: routecap_stream) -> i32;
+}
+unsafe extern "C" {
+    /// Take a snapshot of the rows begun, so that the next forward may write the sink.
+    ///
+    /// Belongs behind the last write of the forward pass, on a stream that has joined all writers. It reads the sink and never writes it. A
+    /// second snapshot of one step makes its rows missing. In a graph what follows on the stream does not wait for it, only the graph's end and
+    /// the next begin do: put it behind the last router and it costs next to nothing; but write the sink again only after another begin.
+    ///
+    /// Capturable. Does not block. On the host backend the rows are copied before the call returns.
+    pub fn routecap_step_snapshot(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
+}
+unsafe extern "C" {
+    /// Hand the last forward pass to the library: say which of its rows belong to which request. They will be filed in the
+    /// background, in order of issue; the ticket refers to the step from now on.
+    ///
+    /// Call it after the forward, on a stream that is ordered behind it, and before anything that begins another. Sink rows that no span names are
+    /// forgotten. Several spans may name one sink row (one token in several sequences). One request may have several spans: those with positions
+    /// known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
+    ///
+    /// A span of an unknown or closed request, or one that could need more memory than the budget has,
+    /// is skipped and counted; the others are not affected, and the call returns ROUTECAP_PARTIAL.
+    /// Positions refused for memory count for the request's length: they are missing (REFUSED).
+    ///
+    /// Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
+    /// each page that it shares with a routing or another request, the tags of a page whose rows get a
+    /// second tag, and for wide bounds of device positions a page for each row. What turns out not to be
+    /// needed goes back when the step is filed. Rows that were accepted are refused later only where the
+    /// system itself has no memory left: they are then missing (REFUSED), and counted. What close,
+    /// truncate, take and finish have freed can be used at once: where the budget is exhausted, issue
+    /// applies those calls itself, as far as no step in flight still needs the memory, before it refuses
+    /// a span.
+    ///
+    /// Slots. Each forward fills one slot, which is free again once its step was filed. If none is free,
+    /// the step is lost: it has a ticket and has landed, all its rows are missing (LOST), and the call
+    /// returns ROUTECAP_LOST. When the slot is chosen depends on who makes the begin:
+    ///   - begin is called for this forward (eager): begin chooses. To lose no step, have at most
+    ///     slots - 1 steps in flight when you call begin. On the host backend nothing is ever lost.
+    ///   - begin is replayed as part of a graph: the issue or discard before it has chosen. To lose no
+    ///     step, have at most slots - 2 steps in flight when you call issue, so that one slot is left for
+    ///     the forward that follows. If an issue found none, the forward after it is lost, whatever has
+    ///     landed meanwhile, unless routecap_step_discard is called before it, which chooses again.
+    ///
+    /// Not capturable. Does not block otherwise. Takes memory from the system only to grow buffers that
+    /// it keeps.
+    ///
+    /// @param spans      [count] of span_size bytes each; may be NULL if count is 0.
+    /// @param span_size  sizeof(routecap_span) of the caller.
+    /// @param options    NULL: the forward took its snapshot, tag 0.
+    /// @param status     [count] receives for each span ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY; may be NULL.
+    /// @param step       Receives the ticket; may be NULL. 0 on error.
+    /// @return ROUTECAP_PARTIAL; ROUTECAP_LOST (also where spans were skipped); and with nothing changed, the step neither issued nor discarded:
+    ///         ROUTECAP_ERR_ARGUMENT (a span without rows, unknown flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, no positions where a
+    /// span
+    ///         needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (positions).
+    pub fn routecap_step_issue(
+        capturer: *mut routecap_capturer,
+        spans: *const routecap_span,
+        span_size: usize,
+        count: usize,
+        options: *const routecap_issue_options,
+        status: *mut i32,
+        step: *mut routecap_step,
+        stream: routecap_stream,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Forget the last forward pass: for warm-up, profiling and dummy runs that will not be issued. The next begin does the same.
+    ///
+    /// Not capturable. Does not block.
+    pub fn routecap_step_discard(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
+}
+unsafe extern "C" {
+    /// Whether a step has landed, that is, whether its rows can be read.
+    ///
+    /// @return ROUTECAP_OK; ROUTECAP_LOST (landed, and lost; known for the last 1024 steps, ROUTECAP_OK before; the text says why: no slot was free,
+    ///         or the call of the driver that failed); ROUTECAP_PENDING;
+    ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued).
+    pub fn routecap_step_poll(capturer: *mut routecap_capturer, step: routecap_step) -> i32;
+}
+unsafe extern "C" {
+    /// Wait until a step has landed.
+    ///
+    /// Waits. With ROUTECAP_CONFIG_MANUAL_PROGRESS it files what has landed itself.
+    ///
+    /// @param timeout_ns   Nanoseconds; 0 looks once; negative waits without limit.
+    /// @param conflicting  Receives how many cells of the step were recorded twice (known for the last 1024 steps, 0 before); may be NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_LOST; ROUTECAP_PENDING (timeout); ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the slips that
+    ///         the device found in this step, which has landed all the same.
+    pub fn routecap_step_finalize(capturer: *mut routecap_capturer, step: routecap_step, timeout_ns: i64, conflicting: *mut u64) -> i32;
 }
 /// Where the ids of one layer, or of several at equal distances, are written.
 #[repr(C)]
@@ -930,294 +1102,114 @@ unsafe extern "C" {
         stream: routecap_stream,
     ) -> i32;
 }
-/// What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C order, without gaps.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct routecap_received {
-    pub struct_size: u32,
-    /// ROUTECAP_RECEIVED_*
-    pub flags: u32,
-    /// of the dispatch: all scale-out and scale-up ranks, 1..1024
-    pub ranks: u32,
-    /// this one; it has the experts from rank * (experts / ranks) on
-    pub rank: u32,
-    /// (handle.num_experts), a multiple of ranks, up to ROUTECAP_MAX_EXPERTS; 0 means the layer's
-    pub experts: u32,
-    /// columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means the capturer's k
-    pub k: u32,
-    /// (handle.num_max_tokens_per_rank) of this very dispatch: vLLM's changes from step to step; times ranks at most
-    ///ROUTECAP_MAX_RECEIVED
-    pub tokens_per_rank: u32,
-    /// rows of metadata (handle.recv_src_metadata.shape[0]), at most ranks * tokens_per_rank
-    pub rows: u32,
-    /// [device] one number, the last of handle.psum_num_recv_tokens_per_scaleup_rank: only the first *live_rows rows were
-    ///received; clamped to [0, rows]; NULL: all
-    pub live_rows: *const i32,
-    /// [device] [rows, 2 + k] (handle.recv_src_metadata); may be NULL if executed is
-    pub metadata: *const i32,
-    /// [device] [rows, k] (recv_topk_idx); NULL with EXPANDED
-    pub ids: *const ::core::ffi::c_void,
-    /// [device] [experts / ranks] with EXPANDED (handle.psum_num_recv_tokens_per_expert, after the dispatch): the row
-    ///behind the last of each local expert; the next begins at the next multiple of expert_alignment. Otherwise NULL
-    pub expert_ends: *const i32,
-    /// (handle.expert_alignment) with EXPANDED; 0 means 1. Otherwise 0
-    pub expert_alignment: u32,
-    /// (recv_x.shape[0]) with EXPANDED, less than 2^31. Otherwise 0
-    pub expanded_rows: u32,
-    /// I32 or I64: of ids and global_ids. Required
-    pub dtype: i32,
-    /// 0
-    pub reserved: u32,
-    /// [device] receives [rows, k], or with EXPANDED [expanded_rows]; NULL: not wanted. May be `ids`
-    pub global_ids: *mut ::core::ffi::c_void,
-    /// [device] receives [ranks, tokens_per_rank, k]; NULL: not wanted. Written whole, -1 included
-    pub executed: *mut i32,
-    /// [device] one number, to which is added how many columns were ignored; NULL: not counted
-    pub ignored: *mut u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of routecap_received"][::core::mem::size_of::<routecap_received>() - 104usize];
-    ["Alignment of routecap_received"][::core::mem::align_of::<routecap_received>() - 8usize];
-    ["Offset of field: routecap_received::struct_size"][::core::mem::offset_of!(routecap_received, struct_size) - 0usize];
-    ["Offset of field: routecap_received::flags"][::core::mem::offset_of!(routecap_received, flags) - 4usize];
-    ["Offset of field: routecap_received::ranks"][::core::mem::offset_of!(routecap_received, ranks) - 8usize];
-    ["Offset of field: routecap_received::rank"][::core::mem::offset_of!(routecap_received, rank) - 12usize];
-    ["Offset of field: routecap_received::experts"][::core::mem::offset_of!(routecap_received, experts) - 16usize];
-    ["Offset of field: routecap_received::k"][::core::mem::offset_of!(routecap_received, k) - 20usize];
-    ["Offset of field: routecap_received::tokens_per_rank"][::core::mem::offset_of!(routecap_received, tokens_per_rank) - 24usize];
-    ["Offset of field: routecap_received::rows"][::core::mem::offset_of!(routecap_received, rows) - 28usize];
-    ["Offset of field: routecap_received::live_rows"][::core::mem::offset_of!(routecap_received, live_rows) - 32usize];
-    ["Offset of field: routecap_received::metadata"][::core::mem::offset_of!(routecap_received, metadata) - 40usize];
-    ["Offset of field: routecap_received::ids"][::core::mem::offset_of!(routecap_received, ids) - 48usize];
-    ["Offset of field: routecap_received::expert_ends"][::core::mem::offset_of!(routecap_received, expert_ends) - 56usize];
-    ["Offset of field: routecap_received::expert_alignment"][::core::mem::offset_of!(routecap_received, expert_alignment) - 64usize];
-    ["Offset of field: routecap_received::expanded_rows"][::core::mem::offset_of!(routecap_received, expanded_rows) - 68usize];
-    ["Offset of field: routecap_received::dtype"][::core::mem::offset_of!(routecap_received, dtype) - 72usize];
-    ["Offset of field: routecap_received::reserved"][::core::mem::offset_of!(routecap_received, reserved) - 76usize];
-    ["Offset of field: routecap_received::global_ids"][::core::mem::offset_of!(routecap_received, global_ids) - 80usize];
-    ["Offset of field: routecap_received::executed"][::core::mem::offset_of!(routecap_received, executed) - 88usize];
-    ["Offset of field: routecap_received::ignored"][::core::mem::offset_of!(routecap_received, ignored) - 96usize];
-};
-impl Default for routecap_received {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-unsafe extern "C" {
-    /// Read what an expert-parallel dispatch brought to this rank, into memory of the caller: not into the sink, where a cell is a whole row.
-    ///
-    /// global_ids, decode: a local id becomes global, as that class does it: wherever the sum is below `experts`; and all else is -1: other ranks'
-    /// columns, and every row that is not live, which is memory nobody initialised. Every row is written. Expanded: the expert of each row, the
-    /// gaps that alignment leaves included, as repeat_interleave over the aligned counts has it; -1 behind the last expert's rows. An engine that
-    /// reads global_ids must not be given a disabled capturer, which writes nothing.
-    ///
-    /// executed: by source token, whatever the order of the rows. What contradicts itself writes nothing and is counted in `ignored`: a source token
-    /// outside ranks * tokens_per_rank, an id that is no expert of this rank, an expanded row that is outside expanded_rows or no expert's, and a
-    /// column of a token that another row has filled. In tables that can be trusted the count is 0.
-    ///
-    /// Whoever owns the tensors keeps them until the stream has reached this work: the handle of a micro-batch until its combine, as anyway.
-    ///
-    /// Capturable; a graph has the sizes of the call that was captured. Does not block. On the host backend the work is done before the call returns.
-    ///
-    /// @param layer  Whose `experts` are meant if received->experts is 0.
-    /// @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a number beyond its limit, rank not below ranks, NULL where
-    /// rows
-    ///         need an array, neither product wanted although there are rows); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a multiple of ranks, or
-    ///         rows beyond ranks * tokens_per_rank: another step's tokens_per_rank).
-    pub fn routecap_received_read(
-        capturer: *mut routecap_capturer,
-        layer: u32,
-        received: *const routecap_received,
-        stream: routecap_stream,
-    ) -> i32;
-}
-unsafe extern "C" {
-    /// Merge the tables of all ranks in host memory, where no collective does: the whole rows of all tokens. Experimental, as the above.
-    ///
-    /// Touches no device, needs no capturer.
-    ///
-    /// @param executed  [count] tables of `cells` ids each, `executed` of every rank copied to the host.
-    /// @param cells     ranks * tokens_per_rank * k.
-    /// @param merged    [cells] receives the highest id of each cell, -1 where no table has one. May be one of the tables.
-    /// @return ROUTECAP_ERR_CONFLICT (two tables have different ids in one cell; nothing is written).
-    pub fn routecap_received_merge(executed: *const *const i32, count: usize, cells: usize, merged: *mut i32) -> i32;
-}
-/// Sink rows of one step that belong to one request.
+/// A block of missing cells: consecutive rows, consecutive layers, one reason. Rows with equal missing cells and reasons follow one another
+/// in one run as long as possible; in a run, neighbouring layers with one reason are one block. Blocks are ordered by row, then layer.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
-pub struct routecap_span {
-    pub request: routecap_request,
-    /// row index, in the request, of the first row; the others follow. Not a rotary position
-    pub position: u64,
-    /// with DEVICE_POSITIONS: one past the highest position; rows outside the bounds are dropped. Otherwise 0
-    pub position_end: u64,
-    /// of the first row
-    pub sink_row: u32,
-    /// >= 1
-    pub rows: u32,
-    /// ROUTECAP_SPAN_*
-    pub flags: u32,
+pub struct routecap_missing {
+    /// position of the first row
+    pub first: u64,
+    pub rows: u64,
+    pub first_layer: u32,
+    pub layers: u32,
+    /// ROUTECAP_MISSING_*
+    pub reason: i32,
     /// 0
     pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_span"][::core::mem::size_of::<routecap_span>() - 40usize];
-    ["Alignment of routecap_span"][::core::mem::align_of::<routecap_span>() - 8usize];
-    ["Offset of field: routecap_span::request"][::core::mem::offset_of!(routecap_span, request) - 0usize];
-    ["Offset of field: routecap_span::position"][::core::mem::offset_of!(routecap_span, position) - 8usize];
-    ["Offset of field: routecap_span::position_end"][::core::mem::offset_of!(routecap_span, position_end) - 16usize];
-    ["Offset of field: routecap_span::sink_row"][::core::mem::offset_of!(routecap_span, sink_row) - 24usize];
-    ["Offset of field: routecap_span::rows"][::core::mem::offset_of!(routecap_span, rows) - 28usize];
-    ["Offset of field: routecap_span::flags"][::core::mem::offset_of!(routecap_span, flags) - 32usize];
-    ["Offset of field: routecap_span::reserved"][::core::mem::offset_of!(routecap_span, reserved) - 36usize];
+    ["Size of routecap_missing"][::core::mem::size_of::<routecap_missing>() - 32usize];
+    ["Alignment of routecap_missing"][::core::mem::align_of::<routecap_missing>() - 8usize];
+    ["Offset of field: routecap_missing::first"][::core::mem::offset_of!(routecap_missing, first) - 0usize];
+    ["Offset of field: routecap_missing::rows"][::core::mem::offset_of!(routecap_missing, rows) - 8usize];
+    ["Offset of field: routecap_missing::first_layer"][::core::mem::offset_of!(routecap_missing, first_layer) - 16usize];
+    ["Offset of field: routecap_missing::layers"][::core::mem::offset_of!(routecap_missing, layers) - 20usize];
+    ["Offset of field: routecap_missing::reason"][::core::mem::offset_of!(routecap_missing, reason) - 24usize];
+    ["Offset of field: routecap_missing::reserved"][::core::mem::offset_of!(routecap_missing, reserved) - 28usize];
 };
+/// How much of a range of rows is there.
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct routecap_issue_options {
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_coverage {
     pub struct_size: u32,
-    /// ROUTECAP_SNAPSHOT_*
-    pub snapshot: i32,
-    /// kept with every row of the step: a weight version, for instance
-    pub tag: u64,
-    /// [device] the position of each sink row, up to the last that a span with DEVICE_POSITIONS names
-    pub positions: *const ::core::ffi::c_void,
-    /// I32 or I64, where positions is set
-    pub positions_dtype: i32,
-    /// 0
-    pub reserved: u32,
+    pub layers: u32,
+    /// the range: position of its first row
+    pub first: u64,
+    /// and its rows
+    pub rows: u64,
+    /// one past the last row that exists, of the request or routing
+    pub length: u64,
+    /// every cell valid
+    pub rows_complete: u64,
+    /// some cells valid
+    pub rows_partial: u64,
+    /// no cell valid
+    pub rows_empty: u64,
+    pub cells_missing: u64,
+    /// how many blocks of missing cells there are
+    pub blocks: u64,
+    /// valid, of layers whose provenance is RECOMPUTED
+    pub cells_recomputed: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_issue_options"][::core::mem::size_of::<routecap_issue_options>() - 32usize];
-    ["Alignment of routecap_issue_options"][::core::mem::align_of::<routecap_issue_options>() - 8usize];
-    ["Offset of field: routecap_issue_options::struct_size"][::core::mem::offset_of!(routecap_issue_options, struct_size) - 0usize];
-    ["Offset of field: routecap_issue_options::snapshot"][::core::mem::offset_of!(routecap_issue_options, snapshot) - 4usize];
-    ["Offset of field: routecap_issue_options::tag"][::core::mem::offset_of!(routecap_issue_options, tag) - 8usize];
-    ["Offset of field: routecap_issue_options::positions"][::core::mem::offset_of!(routecap_issue_options, positions) - 16usize];
-    ["Offset of field: routecap_issue_options::positions_dtype"]
-        [::core::mem::offset_of!(routecap_issue_options, positions_dtype) - 24usize];
-    ["Offset of field: routecap_issue_options::reserved"][::core::mem::offset_of!(routecap_issue_options, reserved) - 28usize];
+    ["Size of routecap_coverage"][::core::mem::size_of::<routecap_coverage>() - 80usize];
+    ["Alignment of routecap_coverage"][::core::mem::align_of::<routecap_coverage>() - 8usize];
+    ["Offset of field: routecap_coverage::struct_size"][::core::mem::offset_of!(routecap_coverage, struct_size) - 0usize];
+    ["Offset of field: routecap_coverage::layers"][::core::mem::offset_of!(routecap_coverage, layers) - 4usize];
+    ["Offset of field: routecap_coverage::first"][::core::mem::offset_of!(routecap_coverage, first) - 8usize];
+    ["Offset of field: routecap_coverage::rows"][::core::mem::offset_of!(routecap_coverage, rows) - 16usize];
+    ["Offset of field: routecap_coverage::length"][::core::mem::offset_of!(routecap_coverage, length) - 24usize];
+    ["Offset of field: routecap_coverage::rows_complete"][::core::mem::offset_of!(routecap_coverage, rows_complete) - 32usize];
+    ["Offset of field: routecap_coverage::rows_partial"][::core::mem::offset_of!(routecap_coverage, rows_partial) - 40usize];
+    ["Offset of field: routecap_coverage::rows_empty"][::core::mem::offset_of!(routecap_coverage, rows_empty) - 48usize];
+    ["Offset of field: routecap_coverage::cells_missing"][::core::mem::offset_of!(routecap_coverage, cells_missing) - 56usize];
+    ["Offset of field: routecap_coverage::blocks"][::core::mem::offset_of!(routecap_coverage, blocks) - 64usize];
+    ["Offset of field: routecap_coverage::cells_recomputed"][::core::mem::offset_of!(routecap_coverage, cells_recomputed) - 72usize];
 };
-impl Default for routecap_issue_options {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
+/// How ids are written into the caller's memory.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_copy_options {
+    pub struct_size: u32,
+    /// U8, I16, U16, I32, U32 or I64. Required
+    pub dtype: i32,
+    /// ROUTECAP_ORDER_*: of the dense layout and of the mask
+    pub order: i32,
+    /// as of routecap_request_extract
+    pub flags: u32,
+    /// layers to copy: the first
+    pub first_layer: u32,
+    /// and how many; 0 means all from first_layer on
+    pub layers: u32,
+    /// elements from one row to the next; 0 means that of the dense layout
+    pub row_stride: i64,
+    /// elements from one layer to the next; likewise
+    pub layer_stride: i64,
+    /// for the ids of missing cells, in two's complement; -1 by routecap_copy_options_init
+    pub fill: i64,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_copy_options"][::core::mem::size_of::<routecap_copy_options>() - 48usize];
+    ["Alignment of routecap_copy_options"][::core::mem::align_of::<routecap_copy_options>() - 8usize];
+    ["Offset of field: routecap_copy_options::struct_size"][::core::mem::offset_of!(routecap_copy_options, struct_size) - 0usize];
+    ["Offset of field: routecap_copy_options::dtype"][::core::mem::offset_of!(routecap_copy_options, dtype) - 4usize];
+    ["Offset of field: routecap_copy_options::order"][::core::mem::offset_of!(routecap_copy_options, order) - 8usize];
+    ["Offset of field: routecap_copy_options::flags"][::core::mem::offset_of!(routecap_copy_options, flags) - 12usize];
+    ["Offset of field: routecap_copy_options::first_layer"][::core::mem::offset_of!(routecap_copy_options, first_layer) - 16usize];
+    ["Offset of field: routecap_copy_options::layers"][::core::mem::offset_of!(routecap_copy_options, layers) - 20usize];
+    ["Offset of field: routecap_copy_options::row_stride"][::core::mem::offset_of!(routecap_copy_options, row_stride) - 24usize];
+    ["Offset of field: routecap_copy_options::layer_stride"][::core::mem::offset_of!(routecap_copy_options, layer_stride) - 32usize];
+    ["Offset of field: routecap_copy_options::fill"][::core::mem::offset_of!(routecap_copy_options, fill) - 40usize];
+};
 unsafe extern "C" {
-    /// Begin a step: forget what the sink holds and expect up to `rows` rows, sink rows 0..rows-1, from this forward pass.
+    /// Fill copy options with the defaults: fill -1, everything else 0; `dtype` remains to be set.
     ///
-    /// Belongs at the head of the forward pass, before the first write and before streams of micro-batches fork. It may be made on a stream of
-    /// its own that is forked from the engine's and joined before the first write. Rows that are not begun are missing. A begin after a forward
-    /// that was never issued discards that forward.
-    ///
-    /// On the host backend, where all slots hold steps in flight, begin files the oldest of them on the
-    /// calling thread: nothing is lost there, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as
-    /// long as copying that step's rows does. If the worker thread is filing it already, begin waits for
-    /// that instead. It never waits for whoever reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns it off.
-    ///
-    /// Capturable. Does not block otherwise.
-    ///
-    /// @param rows  At most the capturer's rows (ROUTECAP_ERR_CAPACITY otherwise). May exceed the rows that spans will name later.
-    pub fn routecap_step_begin(capturer: *mut routecap_capturer, rows: u32, stream: routecap_stream) -> i32;
-}
-unsafe extern "C" {
-    /// Take a snapshot of the rows begun, so that the next forward may write the sink.
-    ///
-    /// Belongs behind the last write of the forward pass, on a stream that has joined all writers. It reads the sink and never writes it. A
-    /// second snapshot of one step makes its rows missing. In a graph what follows on the stream does not wait for it, only the graph's end and
-    /// the next begin do: put it behind the last router and it costs next to nothing; but write the sink again only after another begin.
-    ///
-    /// Capturable. Does not block. On the host backend the rows are copied before the call returns.
-    pub fn routecap_step_snapshot(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
-}
-unsafe extern "C" {
-    /// Hand the last forward pass to the library: say which of its rows belong to which request. They will be filed in the
-    /// background, in order of issue; the ticket refers to the step from now on.
-    ///
-    /// Call it after the forward, on a stream that is ordered behind it, and before anything that begins another. Sink rows that no span names are
-    /// forgotten. Several spans may name one sink row (one token in several sequences). One request may have several spans: those with positions
-    /// known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
-    ///
-    /// A span of an unknown or closed request, or one that could need more memory than the budget has,
-    /// is skipped and counted; the others are not affected, and the call returns ROUTECAP_PARTIAL.
-    /// Positions refused for memory count for the request's length: they are missing (REFUSED).
-    ///
-    /// Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
-    /// each page that it shares with a routing or another request, the tags of a page whose rows get a
-    /// second tag, and for wide bounds of device positions a page for each row. What turns out not to be
-    /// needed goes back when the step is filed. Rows that were accepted are refused later only where the
-    /// system itself has no memory left: they are then missing (REFUSED), and counted. What close,
-    /// truncate, take and finish have freed can be used at once: where the budget is exhausted, issue
-    /// applies those calls itself, as far as no step in flight still needs the memory, before it refuses
-    /// a span.
-    ///
-    /// Slots. Each forward fills one slot, which is free again once its step was filed. If none is free,
-    /// the step is lost: it has a ticket and has landed, all its rows are missing (LOST), and the call
-    /// returns ROUTECAP_LOST. When the slot is chosen depends on who makes the begin:
-    ///   - begin is called for this forward (eager): begin chooses. To lose no step, have at most
-    ///     slots - 1 steps in flight when you call begin. On the host backend nothing is ever lost.
-    ///   - begin is replayed as part of a graph: the issue or discard before it has chosen. To lose no
-    ///     step, have at most slots - 2 steps in flight when you call issue, so that one slot is left for
-    ///     the forward that follows. If an issue found none, the forward after it is lost, whatever has
-    ///     landed meanwhile, unless routecap_step_discard is called before it, which chooses again.
-    ///
-    /// Not capturable. Does not block otherwise. Takes memory from the system only to grow buffers that
-    /// it keeps.
-    ///
-    /// @param spans      [count] of span_size bytes each; may be NULL if count is 0.
-    /// @param span_size  sizeof(routecap_span) of the caller.
-    /// @param options    NULL: the forward took its snapshot, tag 0.
-    /// @param status     [count] receives for each span ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY; may be NULL.
-    /// @param step       Receives the ticket; may be NULL. 0 on error.
-    /// @return ROUTECAP_PARTIAL; ROUTECAP_LOST (also where spans were skipped); and with nothing changed, the step neither issued nor discarded:
-    ///         ROUTECAP_ERR_ARGUMENT (a span without rows, unknown flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, no positions where a
-    /// span
-    ///         needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (positions).
-    pub fn routecap_step_issue(
-        capturer: *mut routecap_capturer,
-        spans: *const routecap_span,
-        span_size: usize,
-        count: usize,
-        options: *const routecap_issue_options,
-        status: *mut i32,
-        step: *mut routecap_step,
-        stream: routecap_stream,
-    ) -> i32;
-}
-unsafe extern "C" {
-    /// Forget the last forward pass: for warm-up, profiling and dummy runs that will not be issued. The next begin does the same.
-    ///
-    /// Not capturable. Does not block.
-    pub fn routecap_step_discard(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
-}
-unsafe extern "C" {
-    /// Whether a step has landed, that is, whether its rows can be read.
-    ///
-    /// @return ROUTECAP_OK; ROUTECAP_LOST (landed, and lost; known for the last 1024 steps, ROUTECAP_OK before; the text says why: no slot was free,
-    ///         or the call of the driver that failed); ROUTECAP_PENDING;
-    ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued).
-    pub fn routecap_step_poll(capturer: *mut routecap_capturer, step: routecap_step) -> i32;
-}
-unsafe extern "C" {
-    /// Wait until a step has landed.
-    ///
-    /// Waits. With ROUTECAP_CONFIG_MANUAL_PROGRESS it files what has landed itself.
-    ///
-    /// @param timeout_ns   Nanoseconds; 0 looks once; negative waits without limit.
-    /// @param conflicting  Receives how many cells of the step were recorded twice (known for the last 1024 steps, 0 before); may be NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_LOST; ROUTECAP_PENDING (timeout); ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the slips that
-    ///         the device found in this step, which has landed all the same.
-    pub fn routecap_step_finalize(capturer: *mut routecap_capturer, step: routecap_step, timeout_ns: i64, conflicting: *mut u64) -> i32;
+    /// @param options      Filled.
+    /// @param struct_size  sizeof(routecap_copy_options) of the caller.
+    pub fn routecap_copy_options_init(options: *mut routecap_copy_options, struct_size: usize) -> i32;
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1360,72 +1352,6 @@ unsafe extern "C" {
         rows: u64,
     ) -> i32;
 }
-/// A block of missing cells: consecutive rows, consecutive layers, one reason. Rows with equal missing cells and reasons follow one another
-/// in one run as long as possible; in a run, neighbouring layers with one reason are one block. Blocks are ordered by row, then layer.
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct routecap_missing {
-    /// position of the first row
-    pub first: u64,
-    pub rows: u64,
-    pub first_layer: u32,
-    pub layers: u32,
-    /// ROUTECAP_MISSING_*
-    pub reason: i32,
-    /// 0
-    pub reserved: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of routecap_missing"][::core::mem::size_of::<routecap_missing>() - 32usize];
-    ["Alignment of routecap_missing"][::core::mem::align_of::<routecap_missing>() - 8usize];
-    ["Offset of field: routecap_missing::first"][::core::mem::offset_of!(routecap_missing, first) - 0usize];
-    ["Offset of field: routecap_missing::rows"][::core::mem::offset_of!(routecap_missing, rows) - 8usize];
-    ["Offset of field: routecap_missing::first_layer"][::core::mem::offset_of!(routecap_missing, first_layer) - 16usize];
-    ["Offset of field: routecap_missing::layers"][::core::mem::offset_of!(routecap_missing, layers) - 20usize];
-    ["Offset of field: routecap_missing::reason"][::core::mem::offset_of!(routecap_missing, reason) - 24usize];
-    ["Offset of field: routecap_missing::reserved"][::core::mem::offset_of!(routecap_missing, reserved) - 28usize];
-};
-/// How much of a range of rows is there.
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct routecap_coverage {
-    pub struct_size: u32,
-    pub layers: u32,
-    /// the range: position of its first row
-    pub first: u64,
-    /// and its rows
-    pub rows: u64,
-    /// one past the last row that exists, of the request or routing
-    pub length: u64,
-    /// every cell valid
-    pub rows_complete: u64,
-    /// some cells valid
-    pub rows_partial: u64,
-    /// no cell valid
-    pub rows_empty: u64,
-    pub cells_missing: u64,
-    /// how many blocks of missing cells there are
-    pub blocks: u64,
-    /// valid, of layers whose provenance is RECOMPUTED
-    pub cells_recomputed: u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of routecap_coverage"][::core::mem::size_of::<routecap_coverage>() - 80usize];
-    ["Alignment of routecap_coverage"][::core::mem::align_of::<routecap_coverage>() - 8usize];
-    ["Offset of field: routecap_coverage::struct_size"][::core::mem::offset_of!(routecap_coverage, struct_size) - 0usize];
-    ["Offset of field: routecap_coverage::layers"][::core::mem::offset_of!(routecap_coverage, layers) - 4usize];
-    ["Offset of field: routecap_coverage::first"][::core::mem::offset_of!(routecap_coverage, first) - 8usize];
-    ["Offset of field: routecap_coverage::rows"][::core::mem::offset_of!(routecap_coverage, rows) - 16usize];
-    ["Offset of field: routecap_coverage::length"][::core::mem::offset_of!(routecap_coverage, length) - 24usize];
-    ["Offset of field: routecap_coverage::rows_complete"][::core::mem::offset_of!(routecap_coverage, rows_complete) - 32usize];
-    ["Offset of field: routecap_coverage::rows_partial"][::core::mem::offset_of!(routecap_coverage, rows_partial) - 40usize];
-    ["Offset of field: routecap_coverage::rows_empty"][::core::mem::offset_of!(routecap_coverage, rows_empty) - 48usize];
-    ["Offset of field: routecap_coverage::cells_missing"][::core::mem::offset_of!(routecap_coverage, cells_missing) - 56usize];
-    ["Offset of field: routecap_coverage::blocks"][::core::mem::offset_of!(routecap_coverage, blocks) - 64usize];
-    ["Offset of field: routecap_coverage::cells_recomputed"][::core::mem::offset_of!(routecap_coverage, cells_recomputed) - 72usize];
-};
 unsafe extern "C" {
     /// Say which cells of a range of rows are there and which are missing.
     ///
@@ -1524,49 +1450,6 @@ unsafe extern "C" {
         item_size: usize,
         count: usize,
     ) -> i32;
-}
-/// How ids are written into the caller's memory.
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct routecap_copy_options {
-    pub struct_size: u32,
-    /// U8, I16, U16, I32, U32 or I64. Required
-    pub dtype: i32,
-    /// ROUTECAP_ORDER_*: of the dense layout and of the mask
-    pub order: i32,
-    /// as of routecap_request_extract
-    pub flags: u32,
-    /// layers to copy: the first
-    pub first_layer: u32,
-    /// and how many; 0 means all from first_layer on
-    pub layers: u32,
-    /// elements from one row to the next; 0 means that of the dense layout
-    pub row_stride: i64,
-    /// elements from one layer to the next; likewise
-    pub layer_stride: i64,
-    /// for the ids of missing cells, in two's complement; -1 by routecap_copy_options_init
-    pub fill: i64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of routecap_copy_options"][::core::mem::size_of::<routecap_copy_options>() - 48usize];
-    ["Alignment of routecap_copy_options"][::core::mem::align_of::<routecap_copy_options>() - 8usize];
-    ["Offset of field: routecap_copy_options::struct_size"][::core::mem::offset_of!(routecap_copy_options, struct_size) - 0usize];
-    ["Offset of field: routecap_copy_options::dtype"][::core::mem::offset_of!(routecap_copy_options, dtype) - 4usize];
-    ["Offset of field: routecap_copy_options::order"][::core::mem::offset_of!(routecap_copy_options, order) - 8usize];
-    ["Offset of field: routecap_copy_options::flags"][::core::mem::offset_of!(routecap_copy_options, flags) - 12usize];
-    ["Offset of field: routecap_copy_options::first_layer"][::core::mem::offset_of!(routecap_copy_options, first_layer) - 16usize];
-    ["Offset of field: routecap_copy_options::layers"][::core::mem::offset_of!(routecap_copy_options, layers) - 20usize];
-    ["Offset of field: routecap_copy_options::row_stride"][::core::mem::offset_of!(routecap_copy_options, row_stride) - 24usize];
-    ["Offset of field: routecap_copy_options::layer_stride"][::core::mem::offset_of!(routecap_copy_options, layer_stride) - 32usize];
-    ["Offset of field: routecap_copy_options::fill"][::core::mem::offset_of!(routecap_copy_options, fill) - 40usize];
-};
-unsafe extern "C" {
-    /// Fill copy options with the defaults: fill -1, everything else 0; `dtype` remains to be set.
-    ///
-    /// @param options      Filled.
-    /// @param struct_size  sizeof(routecap_copy_options) of the caller.
-    pub fn routecap_copy_options_init(options: *mut routecap_copy_options, struct_size: usize) -> i32;
 }
 unsafe extern "C" {
     /// Copy rows of a request to the caller's memory without making a routing.
@@ -2079,6 +1962,123 @@ unsafe extern "C" {
         piece_capacity: usize,
         splice: *mut routecap_splice,
     ) -> i32;
+}
+/// What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C order, without gaps.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_received {
+    pub struct_size: u32,
+    /// ROUTECAP_RECEIVED_*
+    pub flags: u32,
+    /// of the dispatch: all scale-out and scale-up ranks, 1..1024
+    pub ranks: u32,
+    /// this one; it has the experts from rank * (experts / ranks) on
+    pub rank: u32,
+    /// (handle.num_experts), a multiple of ranks, up to ROUTECAP_MAX_EXPERTS; 0 means the layer's
+    pub experts: u32,
+    /// columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means the capturer's k
+    pub k: u32,
+    /// (handle.num_max_tokens_per_rank) of this very dispatch: vLLM's changes from step to step; times ranks at most
+    ///ROUTECAP_MAX_RECEIVED
+    pub tokens_per_rank: u32,
+    /// rows of metadata (handle.recv_src_metadata.shape[0]), at most ranks * tokens_per_rank
+    pub rows: u32,
+    /// [device] one number, the last of handle.psum_num_recv_tokens_per_scaleup_rank: only the first *live_rows rows were
+    ///received; clamped to [0, rows]; NULL: all
+    pub live_rows: *const i32,
+    /// [device] [rows, 2 + k] (handle.recv_src_metadata); may be NULL if executed is
+    pub metadata: *const i32,
+    /// [device] [rows, k] (recv_topk_idx); NULL with EXPANDED
+    pub ids: *const ::core::ffi::c_void,
+    /// [device] [experts / ranks] with EXPANDED (handle.psum_num_recv_tokens_per_expert, after the dispatch): the row
+    ///behind the last of each local expert; the next begins at the next multiple of expert_alignment. Otherwise NULL
+    pub expert_ends: *const i32,
+    /// (handle.expert_alignment) with EXPANDED; 0 means 1. Otherwise 0
+    pub expert_alignment: u32,
+    /// (recv_x.shape[0]) with EXPANDED, less than 2^31. Otherwise 0
+    pub expanded_rows: u32,
+    /// I32 or I64: of ids and global_ids. Required
+    pub dtype: i32,
+    /// 0
+    pub reserved: u32,
+    /// [device] receives [rows, k], or with EXPANDED [expanded_rows]; NULL: not wanted. May be `ids`
+    pub global_ids: *mut ::core::ffi::c_void,
+    /// [device] receives [ranks, tokens_per_rank, k]; NULL: not wanted. Written whole, -1 included
+    pub executed: *mut i32,
+    /// [device] one number, to which is added how many columns were ignored; NULL: not counted
+    pub ignored: *mut u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_received"][::core::mem::size_of::<routecap_received>() - 104usize];
+    ["Alignment of routecap_received"][::core::mem::align_of::<routecap_received>() - 8usize];
+    ["Offset of field: routecap_received::struct_size"][::core::mem::offset_of!(routecap_received, struct_size) - 0usize];
+    ["Offset of field: routecap_received::flags"][::core::mem::offset_of!(routecap_received, flags) - 4usize];
+    ["Offset of field: routecap_received::ranks"][::core::mem::offset_of!(routecap_received, ranks) - 8usize];
+    ["Offset of field: routecap_received::rank"][::core::mem::offset_of!(routecap_received, rank) - 12usize];
+    ["Offset of field: routecap_received::experts"][::core::mem::offset_of!(routecap_received, experts) - 16usize];
+    ["Offset of field: routecap_received::k"][::core::mem::offset_of!(routecap_received, k) - 20usize];
+    ["Offset of field: routecap_received::tokens_per_rank"][::core::mem::offset_of!(routecap_received, tokens_per_rank) - 24usize];
+    ["Offset of field: routecap_received::rows"][::core::mem::offset_of!(routecap_received, rows) - 28usize];
+    ["Offset of field: routecap_received::live_rows"][::core::mem::offset_of!(routecap_received, live_rows) - 32usize];
+    ["Offset of field: routecap_received::metadata"][::core::mem::offset_of!(routecap_received, metadata) - 40usize];
+    ["Offset of field: routecap_received::ids"][::core::mem::offset_of!(routecap_received, ids) - 48usize];
+    ["Offset of field: routecap_received::expert_ends"][::core::mem::offset_of!(routecap_received, expert_ends) - 56usize];
+    ["Offset of field: routecap_received::expert_alignment"][::core::mem::offset_of!(routecap_received, expert_alignment) - 64usize];
+    ["Offset of field: routecap_received::expanded_rows"][::core::mem::offset_of!(routecap_received, expanded_rows) - 68usize];
+    ["Offset of field: routecap_received::dtype"][::core::mem::offset_of!(routecap_received, dtype) - 72usize];
+    ["Offset of field: routecap_received::reserved"][::core::mem::offset_of!(routecap_received, reserved) - 76usize];
+    ["Offset of field: routecap_received::global_ids"][::core::mem::offset_of!(routecap_received, global_ids) - 80usize];
+    ["Offset of field: routecap_received::executed"][::core::mem::offset_of!(routecap_received, executed) - 88usize];
+    ["Offset of field: routecap_received::ignored"][::core::mem::offset_of!(routecap_received, ignored) - 96usize];
+};
+impl Default for routecap_received {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// Read what an expert-parallel dispatch brought to this rank, into memory of the caller: not into the sink, where a cell is a whole row.
+    ///
+    /// global_ids, decode: a local id becomes global, as that class does it: wherever the sum is below `experts`; and all else is -1: other ranks'
+    /// columns, and every row that is not live, which is memory nobody initialised. Every row is written. Expanded: the expert of each row, the
+    /// gaps that alignment leaves included, as repeat_interleave over the aligned counts has it; -1 behind the last expert's rows. An engine that
+    /// reads global_ids must not be given a disabled capturer, which writes nothing.
+    ///
+    /// executed: by source token, whatever the order of the rows. What contradicts itself writes nothing and is counted in `ignored`: a source token
+    /// outside ranks * tokens_per_rank, an id that is no expert of this rank, an expanded row that is outside expanded_rows or no expert's, and a
+    /// column of a token that another row has filled. In tables that can be trusted the count is 0.
+    ///
+    /// Whoever owns the tensors keeps them until the stream has reached this work: the handle of a micro-batch until its combine, as anyway.
+    ///
+    /// Capturable; a graph has the sizes of the call that was captured. Does not block. On the host backend the work is done before the call returns.
+    ///
+    /// @param layer  Whose `experts` are meant if received->experts is 0.
+    /// @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a number beyond its limit, rank not below ranks, NULL where
+    /// rows
+    ///         need an array, neither product wanted although there are rows); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a multiple of ranks, or
+    ///         rows beyond ranks * tokens_per_rank: another step's tokens_per_rank).
+    pub fn routecap_received_read(
+        capturer: *mut routecap_capturer,
+        layer: u32,
+        received: *const routecap_received,
+        stream: routecap_stream,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Merge the tables of all ranks in host memory, where no collective does: the whole rows of all tokens. Experimental, as the above.
+    ///
+    /// Touches no device, needs no capturer.
+    ///
+    /// @param executed  [count] tables of `cells` ids each, `executed` of every rank copied to the host.
+    /// @param cells     ranks * tokens_per_rank * k.
+    /// @param merged    [cells] receives the highest id of each cell, -1 where no table has one. May be one of the tables.
+    /// @return ROUTECAP_ERR_CONFLICT (two tables have different ids in one cell; nothing is written).
+    pub fn routecap_received_merge(executed: *const *const i32, count: usize, cells: usize, merged: *mut i32) -> i32;
 }
 /// ================================================================================================
 /// The function table, for programs that dlopen the library: one dlsym instead of one per function
