@@ -4,57 +4,89 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
+ * A mixture-of-experts (MoE) engine decides, for every token and every MoE layer, which k of its
+ * experts run. routecap keeps those decisions beside a running engine. It keeps them row by row
+ * and request by request, and hands them out as immutable routings.
+ *
+ * Include this file. It includes the chapters, which can also be read and included one by one:
+ *
+ *   routecap/base.h            for every call: threads, ownership, streams, the ABI, statuses
+ *   routecap/capture.h         the capturer and its steps: begin, snapshot, issue
+ *   routecap/record.h          how expert ids get into the sink
+ *   routecap/requests.h        sequences: open, accept drafts, fork, read, finish
+ *   routecap/reading.h         for every reader: why cells are missing, how ids are copied
+ *   routecap/routing.h         the rows that were read out: view, split, merge, copy
+ *   routecap/serialized.h      routings as bytes, and from arrays of any origin
+ *   routecap/dispatch_check.h  experimental: was what was executed also what was routed?
+ *   routecap/table.h           all functions as one table, for programs that dlopen the library
+ *
  * ------------------------------------------------------------------------------------------------
- * What it is
+ * An engine's worker loop
  * ------------------------------------------------------------------------------------------------
- * A mixture-of-experts (MoE) engine decides, for every token and every MoE layer, which K of E experts run. routecap keeps those
- * decisions, row by row and request by request, beside a running engine, and hands them out as immutable routings.
  *
- *   capturer   one per rank and device: owns the sink, the slots, the pages and the requests below
- *   layer      index 0..layers-1 among the captured (MoE) layers; the layer map gives each its decoder layer's index
- *   expert id  id in [0, experts) as the router chose it: before load-balancing replicas, without shared-expert columns, with zero experts
- *   sink       buffer (layers, rows, k) into which a forward pass writes its expert ids; its addresses never change
- *   step       one forward pass: begin, writes, snapshot, issue. The ticket that issue returns names it
- *   span       a run of sink rows of one step that belong to one request, at consecutive positions
- *   row        the k ids of every layer for one input token. Row i of a request is the routing when token i was *input*, so a sequence
- *              of S tokens has S-1 rows (S if the last token was itself forwarded, as in prefill-only work)
- *   request    a sequence being captured, named by a 64-bit handle; a stale handle is an error, never another request's rows
- *   routing    rows that were read out: immutable, reference-counted, owned by the caller; outlives request and capturer
- *   cell       one row in one layer. It is valid only if that layer wrote k distinct ids in range for that row in that step; validity is
- *              kept beside the ids, because every id value is an ordinary expert
- *   slot       memory that holds the rows of one step while it is in flight
- *   filed      rows that were put with their request: kept, or counted as missing. A step whose rows are filed has landed: they can be read
- *   settled    rows that are no draft, or whose draft was accepted; drafts that wait for that are provisional
- *   page       the unit in which memory for filed rows is taken from the budget; requests and routings share pages
- *   tag        a number of the caller's for each step, kept with its rows: a weight version, for instance
- *
- * One forward pass after another, in the engine's worker loop:
- *
- *     routecap_config config;                                      // once
+ *     routecap_config config;                                   // once, before CUDA graphs
  *     routecap_config_init(&config, sizeof config);
  *     config.backend = ROUTECAP_BACKEND_CUDA;
  *     config.layers = 58; config.k = 8; config.experts = 256; config.rows = 8192;
  *     routecap_capturer_create(&config, &capturer);
  *
- *     routecap_request_open(capturer, NULL, &request, 1);          // every sequence
+ *     routecap_request_open(capturer, NULL, &request, 1);       // for every sequence
  *
- *     routecap_step_begin(capturer, rows, stream);                 // every forward pass; these three may be part of a CUDA graph
- *     for each MoE layer l:  router; routecap_layer_record(capturer, l, &ids, stream);
+ *     // for every forward pass; begin, record and snapshot may be part of a CUDA graph
+ *     routecap_step_begin(capturer, rows, stream);
+ *     for each MoE layer l:
+ *         run the router; routecap_layer_record(capturer, l, &ids, stream);
  *     routecap_step_snapshot(capturer, stream);
- *     routecap_step_issue(capturer, spans, sizeof *spans, n, NULL, NULL, &step, stream);    // which row was whose
+ *     routecap_step_issue(capturer, spans, sizeof *spans, n,    // which row is of which request
+ *                         NULL, NULL, &step, stream);
  *
- *     routecap_request_finish(capturer, request, tokens - 1, &routing);                     // the last token was never input
- *     routecap_routing_wait(routing, timeout_ns);                                           // on any thread, later
- *     routecap_routing_view(routing, &view); ...  routecap_routing_free(routing);
+ *     routecap_request_finish(capturer, request, tokens - 1,    // the last token is never input
+ *                             &routing);
+ *     routecap_routing_wait(routing, timeout_ns);               // later, on any thread
+ *     routecap_routing_view(routing, &view);
+ *     routecap_routing_free(routing);
  *
- * Forget one of these calls and rows are missing and reported as missing; they are never wrong.
+ * If a program forgets one of these calls, rows are missing and are reported as missing. They are
+ * never wrong.
  *
- * The load of experts, for an operator: open a request for each step that is to be counted, one span with all its rows, finish it, and count the
- * ids of its view.
+ * To measure the load of the experts, open a request for each step that is to be counted. Issue it
+ * with one span that has all rows, finish it, and count the ids of its view.
  *
  * ------------------------------------------------------------------------------------------------
- * The chapters, in reading order
+ * Words
  * ------------------------------------------------------------------------------------------------
+ *   capturer   One per rank and device. It owns a sink, slots, pages and requests.
+ *   layer      An index, 0..layers-1, among the captured (MoE) layers. The layer map gives each
+ *              captured layer its index in the decoder.
+ *   expert id  A number in [0, experts), as the router chose it: before a load balancer maps it to
+ *              a replica, and without the columns of shared experts. Zero-computation (identity)
+ *              experts count as experts.
+ *   sink       A buffer [layers, rows, k] into which a forward pass writes its expert ids. Its
+ *              addresses never change.
+ *   row        The k ids of every layer for one input token. Row i of a request is the routing of
+ *              the pass in which token i was the input. A sequence of S tokens has S-1 rows. It has
+ *              S rows if the last token was forwarded too, as in prefill-only work.
+ *   position   The index of a row in its request, from 0. It is not a rotary position.
+ *   cell       One row in one layer. A cell is valid only if that layer wrote k distinct ids in
+ *              range for that row in that step. Validity is kept beside the ids, because every id
+ *              value is an ordinary expert.
+ *   step       One forward pass: begin, writes, snapshot, issue. The ticket from issue names it.
+ *   span       Consecutive sink rows of one step that belong to one request, at consecutive
+ *              positions.
+ *   slot       Memory that holds the rows of one step while the step is in flight.
+ *   request    A sequence that is being captured, named by a 64-bit handle. A handle whose request
+ *              has ended is an error; it never names another request.
+ *   filed      A row is filed when it is stored with its request, or is counted as missing.
+ *   landed     A step has landed when all its rows are filed. They can then be read.
+ *   in flight  A step is in flight from its issue until it has landed, and so are its rows.
+ *   draft      A row of a speculative token. It is provisional until the caller accepts it.
+ *   settled    A row is settled if it is no draft, or an accepted one.
+ *   page       The unit in which filed rows take memory from the budget. Requests and routings
+ *              share pages.
+ *   routing    Rows that were read out: immutable, reference-counted, owned by the caller. It
+ *              outlives its request and its capturer.
+ *   tag        A 64-bit number of the caller's for each step, kept with its rows: the version of
+ *              the weights, for instance.
  */
 #ifndef ROUTECAP_H
 #define ROUTECAP_H

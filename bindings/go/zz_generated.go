@@ -30,21 +30,11 @@ static const char * raw_status_name(int32_t status) {
 }
 #cgo noescape raw_status_name
 #cgo nocallback raw_status_name
-static raw_result raw_backend_info(int32_t backend, routecap_backend *info) {
-    return raw_return(routecap_backend_info(backend, info));
-}
-#cgo noescape raw_backend_info
-#cgo nocallback raw_backend_info
 static raw_result raw_config_init(routecap_config *config, size_t struct_size) {
     return raw_return(routecap_config_init(config, struct_size));
 }
 #cgo noescape raw_config_init
 #cgo nocallback raw_config_init
-static raw_result raw_config_memory(const routecap_config *config, routecap_memory *memory) {
-    return raw_return(routecap_config_memory(config, memory));
-}
-#cgo noescape raw_config_memory
-#cgo nocallback raw_config_memory
 static raw_result raw_capturer_create(const routecap_config *config, routecap_capturer **capturer) {
     return raw_return(routecap_capturer_create(config, capturer));
 }
@@ -55,21 +45,6 @@ static void raw_capturer_destroy(routecap_capturer *capturer) {
 }
 #cgo noescape raw_capturer_destroy
 #cgo nocallback raw_capturer_destroy
-static raw_result raw_capturer_stats(const routecap_capturer *capturer, routecap_stats *stats) {
-    return raw_return(routecap_capturer_stats(capturer, stats));
-}
-#cgo noescape raw_capturer_stats
-#cgo nocallback raw_capturer_stats
-static raw_result raw_capturer_layer_stats(const routecap_capturer *capturer, routecap_layer_stats *stats, size_t stat_size, size_t count) {
-    return raw_return(routecap_capturer_layer_stats(capturer, stats, stat_size, count));
-}
-#cgo noescape raw_capturer_layer_stats
-#cgo nocallback raw_capturer_layer_stats
-static raw_result raw_capturer_progress(routecap_capturer *capturer) {
-    return raw_return(routecap_capturer_progress(capturer));
-}
-#cgo noescape raw_capturer_progress
-#cgo nocallback raw_capturer_progress
 static raw_result raw_step_begin(routecap_capturer *capturer, uint32_t rows, uintptr_t stream) {
     return raw_return(routecap_step_begin(capturer, rows, (routecap_stream)stream));
 }
@@ -101,16 +76,41 @@ static raw_result raw_step_finalize(routecap_capturer *capturer, routecap_step s
 }
 #cgo noescape raw_step_finalize
 #cgo nocallback raw_step_finalize
-static raw_result raw_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers, const routecap_sink *sink) {
-    return raw_return(routecap_sink_bind(capturer, first_layer, layers, sink));
+static raw_result raw_config_memory(const routecap_config *config, routecap_memory *memory) {
+    return raw_return(routecap_config_memory(config, memory));
 }
-#cgo noescape raw_sink_bind
-#cgo nocallback raw_sink_bind
+#cgo noescape raw_config_memory
+#cgo nocallback raw_config_memory
+static raw_result raw_backend_info(int32_t backend, routecap_backend *info) {
+    return raw_return(routecap_backend_info(backend, info));
+}
+#cgo noescape raw_backend_info
+#cgo nocallback raw_backend_info
+static raw_result raw_capturer_stats(const routecap_capturer *capturer, routecap_stats *stats) {
+    return raw_return(routecap_capturer_stats(capturer, stats));
+}
+#cgo noescape raw_capturer_stats
+#cgo nocallback raw_capturer_stats
+static raw_result raw_capturer_layer_stats(const routecap_capturer *capturer, routecap_layer_stats *stats, size_t stat_size, size_t count) {
+    return raw_return(routecap_capturer_layer_stats(capturer, stats, stat_size, count));
+}
+#cgo noescape raw_capturer_layer_stats
+#cgo nocallback raw_capturer_layer_stats
+static raw_result raw_capturer_progress(routecap_capturer *capturer) {
+    return raw_return(routecap_capturer_progress(capturer));
+}
+#cgo noescape raw_capturer_progress
+#cgo nocallback raw_capturer_progress
 static raw_result raw_sink_layer(routecap_capturer *capturer, uint32_t layer, routecap_sink *sink) {
     return raw_return(routecap_sink_layer(capturer, layer, sink));
 }
 #cgo noescape raw_sink_layer
 #cgo nocallback raw_sink_layer
+static raw_result raw_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers, const routecap_sink *sink) {
+    return raw_return(routecap_sink_bind(capturer, first_layer, layers, sink));
+}
+#cgo noescape raw_sink_bind
+#cgo nocallback raw_sink_bind
 static raw_result raw_layer_record(routecap_capturer *capturer, uint32_t layer, const routecap_source *source, uintptr_t stream) {
     return raw_return(routecap_layer_record(capturer, layer, source, (routecap_stream)stream));
 }
@@ -174,6 +174,26 @@ static raw_result raw_request_attach(routecap_capturer *capturer, routecap_reque
 }
 #cgo noescape raw_request_attach
 #cgo nocallback raw_request_attach
+static raw_result raw_request_finish(routecap_capturer *capturer, routecap_request request, uint64_t rows, routecap_routing **routing) {
+    return raw_return(routecap_request_finish(capturer, request, rows, routing));
+}
+#cgo noescape raw_request_finish
+#cgo nocallback raw_request_finish
+static raw_result raw_request_finish_batch(routecap_capturer *capturer, routecap_finish_item *items, size_t item_size, size_t count) {
+    return raw_return(routecap_request_finish_batch(capturer, items, item_size, count));
+}
+#cgo noescape raw_request_finish_batch
+#cgo nocallback raw_request_finish_batch
+static raw_result raw_request_close(routecap_capturer *capturer, routecap_request request) {
+    return raw_return(routecap_request_close(capturer, request));
+}
+#cgo noescape raw_request_close
+#cgo nocallback raw_request_close
+static raw_result raw_request_close_batch(routecap_capturer *capturer, const routecap_request *requests, int32_t *status, size_t count) {
+    return raw_return(routecap_request_close_batch(capturer, requests, status, count));
+}
+#cgo noescape raw_request_close_batch
+#cgo nocallback raw_request_close_batch
 static raw_result raw_request_coverage(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows,
     routecap_coverage *coverage, routecap_missing *missing, size_t missing_size, size_t capacity) {
     return raw_return(routecap_request_coverage(capturer, request, first, rows, coverage, missing, missing_size, capacity));
@@ -198,26 +218,6 @@ static raw_result raw_request_extract_into(routecap_capturer *capturer, routecap
 }
 #cgo noescape raw_request_extract_into
 #cgo nocallback raw_request_extract_into
-static raw_result raw_request_finish(routecap_capturer *capturer, routecap_request request, uint64_t rows, routecap_routing **routing) {
-    return raw_return(routecap_request_finish(capturer, request, rows, routing));
-}
-#cgo noescape raw_request_finish
-#cgo nocallback raw_request_finish
-static raw_result raw_request_finish_batch(routecap_capturer *capturer, routecap_finish_item *items, size_t item_size, size_t count) {
-    return raw_return(routecap_request_finish_batch(capturer, items, item_size, count));
-}
-#cgo noescape raw_request_finish_batch
-#cgo nocallback raw_request_finish_batch
-static raw_result raw_request_close(routecap_capturer *capturer, routecap_request request) {
-    return raw_return(routecap_request_close(capturer, request));
-}
-#cgo noescape raw_request_close
-#cgo nocallback raw_request_close
-static raw_result raw_request_close_batch(routecap_capturer *capturer, const routecap_request *requests, int32_t *status, size_t count) {
-    return raw_return(routecap_request_close_batch(capturer, requests, status, count));
-}
-#cgo noescape raw_request_close_batch
-#cgo nocallback raw_request_close_batch
 static raw_result raw_routing_wait(const routecap_routing *routing, int64_t timeout_ns) {
     return raw_return(routecap_routing_wait(routing, timeout_ns));
 }
@@ -239,6 +239,12 @@ static raw_result raw_routing_coverage(const routecap_routing *routing, routecap
 }
 #cgo noescape raw_routing_coverage
 #cgo nocallback raw_routing_coverage
+static raw_result raw_routing_copy_to(const routecap_routing *routing, const routecap_copy_options *options, void *dst, size_t dst_bytes,
+    uint8_t *mask, size_t mask_bytes, uint64_t *needed) {
+    return raw_return(routecap_routing_copy_to(routing, options, dst, dst_bytes, mask, mask_bytes, needed));
+}
+#cgo noescape raw_routing_copy_to
+#cgo nocallback raw_routing_copy_to
 static raw_result raw_routing_split(const routecap_routing *routing, uint64_t prompt_tokens, uint64_t generated_tokens, routecap_routing **prompt,
     routecap_routing **generated) {
     return raw_return(routecap_routing_split(routing, prompt_tokens, generated_tokens, prompt, generated));
@@ -255,12 +261,6 @@ static raw_result raw_routing_merge(const routecap_routing *const *routings, siz
 }
 #cgo noescape raw_routing_merge
 #cgo nocallback raw_routing_merge
-static raw_result raw_routing_copy_to(const routecap_routing *routing, const routecap_copy_options *options, void *dst, size_t dst_bytes,
-    uint8_t *mask, size_t mask_bytes, uint64_t *needed) {
-    return raw_return(routecap_routing_copy_to(routing, options, dst, dst_bytes, mask, mask_bytes, needed));
-}
-#cgo noescape raw_routing_copy_to
-#cgo nocallback raw_routing_copy_to
 static raw_result raw_routing_retain(const routecap_routing *routing) {
     return raw_return(routecap_routing_retain(routing));
 }
@@ -316,6 +316,7 @@ static const void * raw_get_api(uint32_t major, uint32_t minor) {
 import "C"
 import "unsafe"
 
+// The version of this header.
 const (
 	// HeaderVersionMajor is ROUTECAP_VERSION_MAJOR
 	HeaderVersionMajor = 1
@@ -330,7 +331,7 @@ const (
 	OK Status = 0
 )
 
-// Partial success: outputs are delivered.
+// Partial success.
 const (
 	// Incomplete is ROUTECAP_INCOMPLETE: some cells of the result are missing; coverage names them
 	Incomplete Status = 1
@@ -340,7 +341,7 @@ const (
 	Pending Status = 3
 	// Partial is ROUTECAP_PARTIAL: some items of an array were refused: see the status of each
 	Partial Status = 4
-	// NotCaptured is ROUTECAP_NOT_CAPTURED: there are rows, but not one cell of them is valid
+	// NotCaptured is ROUTECAP_NOT_CAPTURED: there are rows, but none of their cells is valid
 	NotCaptured Status = 5
 )
 
@@ -348,13 +349,13 @@ const (
 const (
 	// ErrArgument is ROUTECAP_ERR_ARGUMENT
 	ErrArgument Status = -100
-	// ErrStructSize is ROUTECAP_ERR_STRUCT_SIZE: too small, or larger with a non-zero tail
+	// ErrStructSize is ROUTECAP_ERR_STRUCT_SIZE: too small; or larger, with a tail that is not 0
 	ErrStructSize Status = -101
 	// ErrUnknownLayer is ROUTECAP_ERR_UNKNOWN_LAYER: outside the capturer's layers
 	ErrUnknownLayer Status = -102
 	// ErrUnknownRequest is ROUTECAP_ERR_UNKNOWN_REQUEST: never opened here, closed or finished
 	ErrUnknownRequest Status = -103
-	// ErrUnknownStep is ROUTECAP_ERR_UNKNOWN_STEP: never issued, or nothing of that step waits for this call
+	// ErrUnknownStep is ROUTECAP_ERR_UNKNOWN_STEP: never issued, or without drafts for this call
 	ErrUnknownStep Status = -104
 	// ErrOutOfRange is ROUTECAP_ERR_OUT_OF_RANGE: rows or indices that do not exist
 	ErrOutOfRange Status = -105
@@ -362,13 +363,14 @@ const (
 	ErrCapacity Status = -106
 	// ErrOverlap is ROUTECAP_ERR_OVERLAP: one step, one request, one position twice
 	ErrOverlap Status = -107
-	// ErrDType is ROUTECAP_ERR_DTYPE: unknown dtype, or ids of this model or the fill do not fit into it
+	// ErrDType is ROUTECAP_ERR_DTYPE: unknown dtype, or one that cannot hold the ids or the fill
 	ErrDType Status = -108
 	// ErrShapeMismatch is ROUTECAP_ERR_SHAPE_MISMATCH: layers, k, experts or id space differ
 	ErrShapeMismatch Status = -109
 	// ErrBufferTooSmall is ROUTECAP_ERR_BUFFER_TOO_SMALL: nothing was written; the needed size is returned
 	ErrBufferTooSmall Status = -110
-	// ErrFormat is ROUTECAP_ERR_FORMAT: not a serialised routing, damaged, or of a version that this library does not read
+	// ErrFormat is ROUTECAP_ERR_FORMAT: no serialised routing, a damaged one, or one of a version that this library does
+	// not read
 	ErrFormat Status = -111
 )
 
@@ -382,30 +384,29 @@ const (
 	ErrNotReady Status = -202
 	// ErrIncomplete is ROUTECAP_ERR_INCOMPLETE: strict reading, and cells are missing
 	ErrIncomplete Status = -203
-	// ErrConflict is ROUTECAP_ERR_CONFLICT: recorded twice in one step, or different ids where equal ones are required
+	// ErrConflict is ROUTECAP_ERR_CONFLICT: recorded twice in one step, or two different sets of ids for one cell
 	ErrConflict Status = -204
-	// ErrForked is ROUTECAP_ERR_FORKED: called in a child process that was forked after the object was made
+	// ErrForked is ROUTECAP_ERR_FORKED: the object was made before this process was forked
 	ErrForked Status = -205
-	// ErrCapturing is ROUTECAP_ERR_CAPTURING: this call cannot be part of a CUDA graph, and the stream is being captured;
-	// the capture goes on
+	// ErrCapturing is ROUTECAP_ERR_CAPTURING: the call is not capturable, and the stream is captured
 	ErrCapturing Status = -206
 	// ErrRecomputed is ROUTECAP_ERR_RECOMPUTED: strict reading, and cells were recomputed from logits
 	ErrRecomputed Status = -207
 )
 
-// Slips that only a capturer with ConfigChecked reports. Others forgive them: rows are then missing.
+// Slips that are reported in checked mode only (ConfigChecked). Without checked mode the rows are missing.
 const (
-	// ErrNotBegun is ROUTECAP_ERR_NOT_BEGUN: record, route, snapshot or issue, and no step was begun
+	// ErrNotBegun is ROUTECAP_ERR_NOT_BEGUN: record, route, snapshot or issue without a begin
 	ErrNotBegun Status = -208
-	// ErrNotSnapshot is ROUTECAP_ERR_NOT_SNAPSHOT: issue of a forward that took no snapshot
+	// ErrNotSnapshot is ROUTECAP_ERR_NOT_SNAPSHOT: issue of a forward pass without a snapshot
 	ErrNotSnapshot Status = -209
 	// ErrSnapshotTwice is ROUTECAP_ERR_SNAPSHOT_TWICE: a second snapshot of one step
 	ErrSnapshotTwice Status = -210
-	// ErrIssuedTwice is ROUTECAP_ERR_ISSUED_TWICE: a second issue of one forward
+	// ErrIssuedTwice is ROUTECAP_ERR_ISSUED_TWICE: a second issue of one forward pass
 	ErrIssuedTwice Status = -211
-	// ErrRowsNotBegun is ROUTECAP_ERR_ROWS_NOT_BEGUN: rows were recorded, or named by a span, at or beyond those begun
+	// ErrRowsNotBegun is ROUTECAP_ERR_ROWS_NOT_BEGUN: a recorded row, or a row of a span, is not among the rows begun
 	ErrRowsNotBegun Status = -212
-	// ErrTwoThreads is ROUTECAP_ERR_TWO_THREADS: two threads are in calls of the forward path at once
+	// ErrTwoThreads is ROUTECAP_ERR_TWO_THREADS: two threads are in calls of the forward path
 	ErrTwoThreads Status = -213
 )
 
@@ -421,14 +422,14 @@ const (
 
 // The device.
 const (
-	// ErrNoBackend is ROUTECAP_ERR_NO_BACKEND: this build or this machine does not have the backend
+	// ErrNoBackend is ROUTECAP_ERR_NO_BACKEND: this build or this machine lacks the backend
 	ErrNoBackend Status = -400
-	// ErrDriverTooOld is ROUTECAP_ERR_DRIVER_TOO_OLD: the text says which driver this build needs
+	// ErrDriverTooOld is ROUTECAP_ERR_DRIVER_TOO_OLD: the text names the driver that this build needs
 	ErrDriverTooOld Status = -401
-	// ErrDevice is ROUTECAP_ERR_DEVICE: a call of the driver failed; the text says which and how
+	// ErrDevice is ROUTECAP_ERR_DEVICE: a call of the driver failed; the text names it
 	ErrDevice Status = -402
-	// ErrDeviceLost is ROUTECAP_ERR_DEVICE_LOST: the device works no more. Final; what has landed can still be read, the
-	// rest is missing
+	// ErrDeviceLost is ROUTECAP_ERR_DEVICE_LOST: the device has failed for good. Rows that have landed can still be read,
+	// the others are missing
 	ErrDeviceLost Status = -403
 )
 
@@ -438,17 +439,17 @@ const (
 	ErrInternal Status = -500
 )
 
-// In a count of rows. Where ROWS_LANDED is allowed, the function says so.
+// In the place of a number of rows. A function that takes ROWS_LANDED says so.
 const (
 	// RowsAll is ROUTECAP_ROWS_ALL: up to the end
 	RowsAll uint64 = 0xFFFFFFFFFFFFFFFF
-	// RowsLanded is ROUTECAP_ROWS_LANDED: up to the first row in flight, or the end: what of a running request can be read
-	// now
+	// RowsLanded is ROUTECAP_ROWS_LANDED: up to the first row in flight, or the end: all that can be read of a running
+	// request now
 	RowsLanded uint64 = 0xFFFFFFFFFFFFFFFE
 )
 
-// Limits of this version. Later ones may raise them, but that of positions: size memory by a routing's view, not by
-// these, because a routing may come from a later version.
+// Limits of this version. Later versions may raise all but MaxPosition. A routing may come from a later version: size
+// memory by its view, not by these limits.
 const (
 	// MaxLayers is ROUTECAP_MAX_LAYERS
 	MaxLayers = 1024
@@ -456,13 +457,13 @@ const (
 	MaxK = 32
 	// MaxExperts is ROUTECAP_MAX_EXPERTS
 	MaxExperts = 32768
-	// MaxRoutedExperts is ROUTECAP_MAX_ROUTED_EXPERTS: of a layer that is routed from logits
+	// MaxRoutedExperts is ROUTECAP_MAX_ROUTED_EXPERTS: experts of a layer that is routed from logits
 	MaxRoutedExperts = 1024
-	// MaxGroups is ROUTECAP_MAX_GROUPS: of its experts
+	// MaxGroups is ROUTECAP_MAX_GROUPS: groups of experts in such a layer
 	MaxGroups = 32
-	// MaxRows is ROUTECAP_MAX_ROWS: sink rows, that is, tokens of one forward pass
+	// MaxRows is ROUTECAP_MAX_ROWS: sink rows: tokens of one forward pass
 	MaxRows = 1048576
-	// MaxReceived is ROUTECAP_MAX_RECEIVED: source tokens of one dispatch: its ranks times its tokens_per_rank
+	// MaxReceived is ROUTECAP_MAX_RECEIVED: source tokens of one dispatch: ranks times tokens_per_rank
 	MaxReceived = 67108864
 	// MaxSlots is ROUTECAP_MAX_SLOTS: steps in flight
 	MaxSlots = 64
@@ -484,8 +485,8 @@ const (
 	DTypeU32 DType = 5
 	// DTypeI64 is ROUTECAP_DTYPE_I64
 	DTypeI64 DType = 6
-	// DTypeID16BF16 is ROUTECAP_DTYPE_ID16_BF16: 32 bits: id in the upper 16, bfloat16 weight in the lower 16; as a source
-	// only
+	// DTypeID16BF16 is ROUTECAP_DTYPE_ID16_BF16: 32 bits: the id in the upper 16, a bfloat16 weight in the lower 16. As a
+	// source only
 	DTypeID16BF16 DType = 7
 )
 
@@ -507,78 +508,76 @@ const (
 	BackendCUDA Backend = 2
 )
 
-// What a rank does.
+// What a rank does; see routecap_capturer_create.
 const (
 	// RoleOwner is ROUTECAP_ROLE_OWNER: captures
 	RoleOwner Role = 0
-	// RoleMirror is ROUTECAP_ROLE_MIRROR: tensor-parallel replica: same calls on the forward path as the owner, rows go
-	// nowhere
+	// RoleMirror is ROUTECAP_ROLE_MIRROR: tensor-parallel replica: makes the same calls, keeps no rows
 	RoleMirror Role = 1
-	// RoleDisabled is ROUTECAP_ROLE_DISABLED: off: nothing is allocated or started, only outputs are looked at, every call
-	// returns at once
+	// RoleDisabled is ROUTECAP_ROLE_DISABLED: off
 	RoleDisabled Role = 2
 )
 
 // What the ids number.
 const (
-	// IDSpaceLogical is ROUTECAP_ID_SPACE_LOGICAL: ids as the router chose them
+	// IDSpaceLogical is ROUTECAP_ID_SPACE_LOGICAL: experts, as the router chose them
 	IDSpaceLogical IDSpace = 0
-	// IDSpacePhysical is ROUTECAP_ID_SPACE_PHYSICAL: ids of replicas, after load balancing, where nothing else can be had
+	// IDSpacePhysical is ROUTECAP_ID_SPACE_PHYSICAL: replicas, after load balancing, if nothing else is known
 	IDSpacePhysical IDSpace = 1
 )
 
-// How the ids of a layer were had.
+// Where the ids of a layer come from.
 const (
-	// ProvenanceCaptured is ROUTECAP_PROVENANCE_CAPTURED: written or recorded where the router left them
+	// ProvenanceCaptured is ROUTECAP_PROVENANCE_CAPTURED: the router wrote them
 	ProvenanceCaptured Provenance = 0
-	// ProvenanceRecomputed is ROUTECAP_PROVENANCE_RECOMPUTED: chosen again from the router's logits, by
-	// routecap_layer_route
+	// ProvenanceRecomputed is ROUTECAP_PROVENANCE_RECOMPUTED: routecap_layer_route chose them again from logits
 	ProvenanceRecomputed Provenance = 1
 )
 
 // Flags of routecap_config.
 const (
-	// ConfigCompare is ROUTECAP_CONFIG_COMPARE: compare rows that are issued again with what is kept: stats.rows_mismatched
+	// ConfigCompare is ROUTECAP_CONFIG_COMPARE: compare rows that are issued again with the rows that are kept; see
+	// stats.rows_mismatched
 	ConfigCompare ConfigFlags = 1
-	// ConfigExternalSink is ROUTECAP_CONFIG_EXTERNAL_SINK: allocate no sink: every layer that is used gets its own by
-	// routecap_sink_bind
+	// ConfigExternalSink is ROUTECAP_CONFIG_EXTERNAL_SINK: allocate no sink: routecap_sink_bind gives one to each layer
+	// that is used
 	ConfigExternalSink ConfigFlags = 2
-	// ConfigManualProgress is ROUTECAP_CONFIG_MANUAL_PROGRESS: start no thread: steps land inside
-	// routecap_capturer_progress
+	// ConfigManualProgress is ROUTECAP_CONFIG_MANUAL_PROGRESS: start no thread: steps land only inside calls that wait, and
+	// in routecap_capturer_progress
 	ConfigManualProgress ConfigFlags = 4
-	// ConfigMayLose is ROUTECAP_CONFIG_MAY_LOSE: host backend: begin files nothing; a step without a free slot is lost, as
-	// on a device
+	// ConfigMayLose is ROUTECAP_CONFIG_MAY_LOSE: host backend: a begin without a free slot loses the step, as on a device,
+	// instead of filing another
 	ConfigMayLose ConfigFlags = 8
-	// ConfigChecked is ROUTECAP_CONFIG_CHECKED: report slips of the protocol as errors; see below
+	// ConfigChecked is ROUTECAP_CONFIG_CHECKED: checked mode, below
 	ConfigChecked ConfigFlags = 16
 )
 
 // Flags of routecap_span. They may be combined.
 const (
-	// SpanSpeculative is ROUTECAP_SPAN_SPECULATIVE: draft tokens: provisional until routecap_request_accept
+	// SpanSpeculative is ROUTECAP_SPAN_SPECULATIVE: drafts: provisional until routecap_request_accept
 	SpanSpeculative SpanFlags = 1
-	// SpanDevicePositions is ROUTECAP_SPAN_DEVICE_POSITIONS: positions, within [position, position_end), come from
-	// routecap_issue_options.positions
+	// SpanDevicePositions is ROUTECAP_SPAN_DEVICE_POSITIONS: positions come from routecap_issue_options.positions; they are
+	// in [position, position_end)
 	SpanDevicePositions SpanFlags = 2
 )
 
 const (
-	// SnapshotTaken is ROUTECAP_SNAPSHOT_TAKEN: the forward took its snapshot
+	// SnapshotTaken is ROUTECAP_SNAPSHOT_TAKEN: the forward pass took its snapshot
 	SnapshotTaken Snapshot = 0
 	// SnapshotMake is ROUTECAP_SNAPSHOT_MAKE: issue takes it
 	SnapshotMake Snapshot = 1
 )
 
-// Flag of routecap_source: launch the copy with programmatic dependent launch (compute capability 9.0 or newer;
-// elsewhere without effect), so that it may start while a router that allows it is still running; it waits for the
-// router's end before it reads. A consumer launched so may start while the copy is running, with and without this flag,
-// and must wait for what comes before it, as it has to anyway.
+// Flag of routecap_source: launch the copy with programmatic dependent launch. On compute capability 9.0 and newer the
+// copy may then start while a router that allows it is still running; it waits for the end of the router before it
+// reads. On older devices the flag has no effect. With and without the flag, a consumer that is launched this way may
+// start while the copy is running. It must wait for the work before it, as such a consumer always must.
 const (
 	// SourceOverlap is ROUTECAP_SOURCE_OVERLAP
 	SourceOverlap SourceFlags = 1
 )
 
-// The score of an expert, from its logit x; everything is computed in float32.
+// The score of an expert, from its logit x. All arithmetic is in float32.
 const (
 	// ScoreLogit is ROUTECAP_SCORE_LOGIT: x
 	ScoreLogit Score = 0
@@ -596,7 +595,7 @@ const (
 	GroupMax GroupScore = 0
 	// GroupTop2 is ROUTECAP_GROUP_TOP2: sum of the two largest, which may be equal
 	GroupTop2 GroupScore = 1
-	// GroupTop2Distinct is ROUTECAP_GROUP_TOP2_DISTINCT: sum of the two largest different ones; of one, if all are equal
+	// GroupTop2Distinct is ROUTECAP_GROUP_TOP2_DISTINCT: sum of the two largest different ones; if all are equal, that one
 	GroupTop2Distinct GroupScore = 2
 )
 
@@ -604,18 +603,18 @@ const (
 const (
 	// RouterRankLogits is ROUTECAP_ROUTER_RANK_LOGITS: the key is x + bias, not score + bias
 	RouterRankLogits RouterFlags = 1
-	// RouterRenormalize is ROUTECAP_ROUTER_RENORMALIZE: weights are divided by their sum, and `floor` is added to that
+	// RouterRenormalize is ROUTECAP_ROUTER_RENORMALIZE: weights are divided by their sum plus `floor`
 	RouterRenormalize RouterFlags = 2
-	// RouterFloorMax is ROUTECAP_ROUTER_FLOOR_MAX: the sum is at least `floor`, which is not added
+	// RouterFloorMax is ROUTECAP_ROUTER_FLOOR_MAX: that divisor is max(sum, floor) instead
 	RouterFloorMax RouterFlags = 4
 	// RouterSigmoidTanh is ROUTECAP_ROUTER_SIGMOID_TANH: sigmoid as 0.5 * tanh(0.5 * x) + 0.5
 	RouterSigmoidTanh RouterFlags = 8
-	// RouterGroupsZero is ROUTECAP_ROUTER_GROUPS_ZERO: experts of groups that are not kept have the key 0; without it they
-	// are out of the running
+	// RouterGroupsZero is ROUTECAP_ROUTER_GROUPS_ZERO: experts of groups that are not kept have the key 0; without the flag
+	// they cannot win
 	RouterGroupsZero RouterFlags = 16
 )
 
-// Methods in use, for routecap_router_init.
+// Methods in use, for routecap_router_init. "Set" names the fields that the model provides.
 const (
 	// MethodSoftmax is ROUTECAP_METHOD_SOFTMAX: rank probabilities; weights are probabilities: OLMoE, Qwen2
 	MethodSoftmax Method = 1
@@ -625,79 +624,80 @@ const (
 	MethodTopKSoftmax Method = 3
 	// MethodTopK is ROUTECAP_METHOD_TOPK: rank logits; weights are logits
 	MethodTopK Method = 4
-	// MethodTopKSigmoid is ROUTECAP_METHOD_TOPK_SIGMOID: rank logits; weights are their sigmoid: Llama 4 with k = 1
+	// MethodTopKSigmoid is ROUTECAP_METHOD_TOPK_SIGMOID: rank logits; weights are their sigmoid: Llama 4, with k = 1
 	MethodTopKSigmoid Method = 5
 	// MethodSigmoid is ROUTECAP_METHOD_SIGMOID: rank sigmoid + bias; weights are sigmoids
 	MethodSigmoid Method = 6
-	// MethodSigmoidRenormalize is ROUTECAP_METHOD_SIGMOID_RENORMALIZE: likewise, sum 1: MiniMax M2 (with bias)
+	// MethodSigmoidRenormalize is ROUTECAP_METHOD_SIGMOID_RENORMALIZE: rank sigmoid + bias; weights sum to 1: MiniMax M2
+	// (set bias)
 	MethodSigmoidRenormalize Method = 7
-	// MethodDeepSeekV2 is ROUTECAP_METHOD_DEEPSEEK_V2: softmax, groups by their maximum; set groups, groups_kept, scale
+	// MethodDeepSeekV2 is ROUTECAP_METHOD_DEEPSEEK_V2: softmax; groups by their maximum. Set groups, groups_kept, scale
 	MethodDeepSeekV2 Method = 8
-	// MethodDeepSeekV3 is ROUTECAP_METHOD_DEEPSEEK_V3: sigmoid + bias, groups by their top two, sum 1: also GLM, Kimi,
-	// Nemotron; set groups, groups_kept, bias, scale
+	// MethodDeepSeekV3 is ROUTECAP_METHOD_DEEPSEEK_V3: sigmoid + bias; groups by their top two; weights sum to 1: also GLM,
+	// Kimi, Nemotron. Set groups, groups_kept, bias, scale
 	MethodDeepSeekV3 Method = 9
-	// MethodDeepSeekV4 is ROUTECAP_METHOD_DEEPSEEK_V4: sqrt-softplus + bias, sum 1; set bias, scale; or hash_table in
-	// layers that have one
+	// MethodDeepSeekV4 is ROUTECAP_METHOD_DEEPSEEK_V4: sqrt-softplus + bias; weights sum to 1. Set bias, scale; or
+	// hash_table in layers that have one
 	MethodDeepSeekV4 Method = 10
-	// MethodErnie is ROUTECAP_METHOD_ERNIE: rank softmax + bias; weights are probabilities, sum 1; set bias, floor
+	// MethodErnie is ROUTECAP_METHOD_ERNIE: rank softmax + bias; weights are probabilities and sum to 1. Set bias, floor
 	MethodErnie Method = 11
 )
 
-// What is odd about the ids of a layer. One forward of many different tokens shows none of it in a layer that is
-// captured well.
+// What is odd about the ids of a layer. After a pass with many different tokens, a layer that is captured well has none
+// of these.
 const (
-	// ProbeSilent is ROUTECAP_PROBE_SILENT: no row was written: the tap does not fire
+	// ProbeSilent is ROUTECAP_PROBE_SILENT: no row was written: nothing records this layer
 	ProbeSilent ProbeFlags = 1
-	// ProbeIncomplete is ROUTECAP_PROBE_INCOMPLETE: some rows were not written, or not all of their columns
+	// ProbeIncomplete is ROUTECAP_PROBE_INCOMPLETE: some rows were not written, or not in all columns
 	ProbeIncomplete ProbeFlags = 2
 	// ProbeOutOfRange is ROUTECAP_PROBE_OUT_OF_RANGE: ids outside the layer's range: shared experts, local ids or another
 	// dtype
 	ProbeOutOfRange ProbeFlags = 4
 	// ProbeDuplicate is ROUTECAP_PROBE_DUPLICATE: one id twice in a row
 	ProbeDuplicate ProbeFlags = 8
-	// ProbeSequence is ROUTECAP_PROBE_SEQUENCE: several rows, all of them 0, 1, ... k-1: what a router makes of no logits
+	// ProbeSequence is ROUTECAP_PROBE_SEQUENCE: several rows, all of them 0, 1, ..., k-1: a router that got no logits
 	ProbeSequence ProbeFlags = 16
 	// ProbeConstant is ROUTECAP_PROBE_CONSTANT: several rows, all with the same ids
 	ProbeConstant ProbeFlags = 32
-	// ProbeRepeated is ROUTECAP_PROBE_REPEATED: several rows, the same in each as in the layer before: one buffer for two
-	// layers
+	// ProbeRepeated is ROUTECAP_PROBE_REPEATED: several rows, each as in the layer before: one buffer for two layers
 	ProbeRepeated ProbeFlags = 64
 )
 
-// Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE belong to a cell of a row that is there. The others
-// belong to whole rows that are not there, and say so without memory for their cells.
+// Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE are said of single cells, of rows that are there. The
+// other reasons are said of whole rows that are not there. Such rows take no memory for cells.
 const (
-	// MissingAbsent is ROUTECAP_MISSING_ABSENT: nothing is known of the row: never issued, cut, not begun, or not in the
-	// snapshot
+	// MissingAbsent is ROUTECAP_MISSING_ABSENT: nothing is known of the row: it was never issued, was cut, was not begun,
+	// or is not in the snapshot
 	MissingAbsent Reason = 1
-	// MissingUnwritten is ROUTECAP_MISSING_UNWRITTEN: the layer did not write it, or not completely, in its step
+	// MissingUnwritten is ROUTECAP_MISSING_UNWRITTEN: the layer did not write it in its step, or not completely
 	MissingUnwritten Reason = 2
-	// MissingOutOfRange is ROUTECAP_MISSING_OUT_OF_RANGE: an id outside [0, experts)
+	// MissingOutOfRange is ROUTECAP_MISSING_OUT_OF_RANGE: an id outside [0, experts) of the layer
 	MissingOutOfRange Reason = 3
 	// MissingDuplicate is ROUTECAP_MISSING_DUPLICATE: one id twice
 	MissingDuplicate Reason = 4
-	// MissingLost is ROUTECAP_MISSING_LOST: its step was lost: see Lost
+	// MissingLost is ROUTECAP_MISSING_LOST: its step was lost; see Lost
 	MissingLost Reason = 5
 	// MissingRefused is ROUTECAP_MISSING_REFUSED: there was no memory for the row
 	MissingRefused Reason = 6
-	// MissingTaken is ROUTECAP_MISSING_TAKEN: the row left its request by ExtractTake: whoever took it has it
+	// MissingTaken is ROUTECAP_MISSING_TAKEN: ExtractTake took the row out of its request; the routing of that call has it
 	MissingTaken Reason = 7
-	// MissingEvicted is ROUTECAP_MISSING_EVICTED: a store of prefixes had the row and gave it up. No call of this version
-	// says so
+	// MissingEvicted is ROUTECAP_MISSING_EVICTED: a store of prefixes had the row and dropped it. No call of this version
+	// gives this reason
 	MissingEvicted Reason = 8
-	// MissingNotPublished is ROUTECAP_MISSING_NOT_PUBLISHED: no store has ever had the row. No call of this version says so
+	// MissingNotPublished is ROUTECAP_MISSING_NOT_PUBLISHED: no store of prefixes ever had the row. No call of this version
+	// gives this reason
 	MissingNotPublished Reason = 9
-	// MissingStale is ROUTECAP_MISSING_STALE: a store has the row of older weights only. No call of this version says so
+	// MissingStale is ROUTECAP_MISSING_STALE: a store of prefixes has the row of older weights only. No call of this
+	// version gives this reason
 	MissingStale Reason = 10
 )
 
-// Flags of reading calls.
+// Flags of calls that read.
 const (
-	// ReadStrict is ROUTECAP_READ_STRICT: missing cells make the call fail with ErrIncomplete, recomputed ones with
-	// ErrRecomputed
+	// ReadStrict is ROUTECAP_READ_STRICT: missing cells are ErrIncomplete, recomputed cells ErrRecomputed
 	ReadStrict ReadFlags = 1
-	// ReadAllowRecomputed is ROUTECAP_READ_ALLOW_RECOMPUTED: but recomputed ones do not; without ReadStrict it has no
-	// effect
+	// ReadAllowRecomputed is ROUTECAP_READ_ALLOW_RECOMPUTED: with STRICT: recomputed cells are no error; without it the
+	// flag has no effect
 	ReadAllowRecomputed ReadFlags = 2
 )
 
@@ -711,29 +711,29 @@ const (
 const (
 	// PolicyKeep is ROUTECAP_POLICY_KEEP: a valid cell is final
 	PolicyKeep Policy = 0
-	// PolicyReplace is ROUTECAP_POLICY_REPLACE: a later row with a valid cell replaces the whole row, tag and missing cells
-	// included
+	// PolicyReplace is ROUTECAP_POLICY_REPLACE: a later row with a valid cell replaces the whole row, its tag and its
+	// missing cells included
 	PolicyReplace Policy = 1
 )
 
 const (
 	// ExtractShare is ROUTECAP_EXTRACT_SHARE: the request keeps the rows; pages are shared
 	ExtractShare ExtractMode = 0
-	// ExtractTake is ROUTECAP_EXTRACT_TAKE: the rows leave the request, where they are missing from then on
+	// ExtractTake is ROUTECAP_EXTRACT_TAKE: the rows leave the request, where they are missing afterwards
 	ExtractTake ExtractMode = 1
 	// ExtractCopy is ROUTECAP_EXTRACT_COPY: the request keeps the rows; the routing is one array (one segment) of its own
 	ExtractCopy ExtractMode = 2
 )
 
-// Flag of routecap_routing_deserialize and routecap_routing_import.
+// Flag of routecap_routing_deserialize and routecap_routing_import: the ids are known to be right and are not checked.
+// Everything else is checked.
 const (
-	// ImportTrusted is ROUTECAP_IMPORT_TRUSTED: the ids are known to be right: they are not looked at. Everything else is
-	// checked all the same
+	// ImportTrusted is ROUTECAP_IMPORT_TRUSTED
 	ImportTrusted ImportFlags = 1
 )
 
 const (
-	// SerializedMin is ROUTECAP_SERIALIZED_MIN: bytes of the fixed part of the header
+	// SerializedMin is ROUTECAP_SERIALIZED_MIN: bytes of the fixed part of the header, which come first
 	SerializedMin = 64
 )
 
@@ -741,7 +741,7 @@ const (
 const (
 	// PieceHeader is ROUTECAP_PIECE_HEADER: the new header
 	PieceHeader PieceSource = 0
-	// PieceHead is ROUTECAP_PIECE_HEAD: the first of the two
+	// PieceHead is ROUTECAP_PIECE_HEAD: the first of the two routings
 	PieceHead PieceSource = 1
 	// PieceTail is ROUTECAP_PIECE_TAIL: the second
 	PieceTail PieceSource = 2
@@ -756,15 +756,14 @@ const (
 
 // Flags of routecap_received.
 const (
-	// ReceivedExpanded is ROUTECAP_RECEIVED_EXPANDED: do_expand=True (prefill): a row for each token and local expert;
-	// otherwise (decode) for each token
+	// ReceivedExpanded is ROUTECAP_RECEIVED_EXPANDED: do_expand=True (prefill): a row for each token and local expert.
+	// Without it (decode): a row for each token
 	ReceivedExpanded ReceivedFlags = 1
-	// ReceivedGlobal is ROUTECAP_RECEIVED_GLOBAL: ids are global already: the engine has converted them in place. Not with
-	// EXPANDED
+	// ReceivedGlobal is ROUTECAP_RECEIVED_GLOBAL: the engine has made the ids global in place. Not with EXPANDED
 	ReceivedGlobal ReceivedFlags = 2
 )
 
-// cConfig is routecap_config.
+// cConfig is routecap_config. What a capturer captures, and with how much memory.
 type cConfig struct {
 	structSize      uint32
 	backend         Backend
@@ -786,6 +785,33 @@ type cConfig struct {
 	layerProvenance unsafe.Pointer
 }
 
+// Span is routecap_span. Sink rows of one step that belong to one request.
+type Span struct {
+	Request Request
+	// of the first row; the others follow it. With DEVICE_POSITIONS: the lowest position that a row may have
+	Position uint64
+	// with DEVICE_POSITIONS: one past the highest position that a row may have; a row outside the bounds is dropped and
+	// counted. Otherwise 0
+	PositionEnd uint64
+	// of the first row
+	SinkRow uint32
+	// how many, 1 or more
+	Rows uint32
+	// Span*
+	Flags    SpanFlags
+	reserved uint32
+}
+
+// cIssueOptions is routecap_issue_options. What holds for all spans of an issue.
+type cIssueOptions struct {
+	structSize     uint32
+	snapshot       Snapshot
+	tag            uint64
+	positions      DevicePointer
+	positionsDType DType
+	reserved       uint32
+}
+
 // Memory is routecap_memory. Memory that a capturer of some configuration needs.
 type Memory struct {
 	structSize uint32
@@ -799,19 +825,28 @@ type Memory struct {
 	HostBytes uint64
 	// of one captured row: ids and validity
 	RowBytes uint64
-	// of one page, the unit in which requests take memory from the budget
+	// of one page, the unit in which requests take from the budget
 	PageBytes uint64
 	// of one open request before its first row, outside the budget
 	RequestBytes uint64
-	// what a page takes besides, from the budget, once two of its rows have different tags
+	// what a page takes from the budget in addition, once two of its rows have different tags
 	TagBytes uint64
 }
 
-// Stats is routecap_stats. What the capturer saw since it was created. Fields are read one after another while it runs;
-// no row is counted as landed before it is issued.
+// cBackend is routecap_backend. What a backend of this build can do on this machine.
+type cBackend struct {
+	structSize uint32
+	available  int32
+	devices    int32
+	reserved   int32
+	detail     unsafe.Pointer
+}
+
+// Stats is routecap_stats. What a capturer saw since it was created. The fields are read one after another while it
+// runs. No row is counted as landed before it is counted as issued.
 type Stats struct {
 	structSize uint32
-	// layers without one valid cell in the last step that landed with rows
+	// layers without a valid cell in the last step that landed with rows
 	SilentLayers uint32
 	// lost ones included
 	StepsIssued uint64
@@ -821,33 +856,33 @@ type Stats struct {
 	StepsLost    uint64
 	RowsIssued   uint64
 	RowsInFlight uint64
-	// landed, speculative, not settled
+	// drafts that have landed and wait for accept
 	RowsProvisional uint64
 	// filed with at least one valid cell
 	RowsDelivered uint64
 	// landed without a valid cell
 	RowsMissing uint64
-	// in a lost step
+	// of a lost step
 	RowsLost uint64
-	// landed after their request was closed; or cut, before or after they landed as drafts
+	// landed after their request was closed; or cut by truncate or finish, before they landed or as drafts
 	RowsLate uint64
-	// speculative and not accepted, whether or not a later call cut them too
+	// drafts that were not accepted, also if a later call cut them
 	RowsRejected uint64
-	// their position, read from the device, was outside the span's bounds
+	// their position on the device was outside the span's bounds
 	RowsUnplaced uint64
 	// for memory
 	RowsRefused uint64
 	// in spans of unknown requests
 	RowsSkipped uint64
-	// delivered with a valid cell where one was
+	// delivered with a valid cell where there was one already
 	RowsOverlapped uint64
-	// of those, with another set of ids in a cell valid in both; needs ConfigCompare
+	// overlapped rows with another set of ids in a cell that is valid in both; needs ConfigCompare
 	RowsMismatched uint64
 	// recorded rows outside the rows begun, of steps that landed
 	RowsDropped uint64
-	// recorded again within one step, of steps that landed; the first was kept
+	// recorded twice in one step, of steps that landed; the first record was kept
 	CellsConflicting uint64
-	// missing cells of landed rows, but for late and unplaced ones: not, or not completely, written in their step
+	// missing cells of landed rows, without late and unplaced rows: not written in their step, or not completely
 	CellsUnwritten uint64
 	// likewise: an id outside the layer's range
 	CellsOutOfRange uint64
@@ -855,80 +890,49 @@ type Stats struct {
 	CellsDuplicate uint64
 	RequestsOpen   uint64
 	StepsInFlight  uint64
-	// of the budget: pages of requests and routings, their tags, provisional rows, and what is promised to rows issued
+	// of the budget: pages of requests and routings, their tags, provisional rows, and reservations for issued rows
 	BytesInUse uint64
-	// with what a step asked for and gave back at once: a page that two of its spans share
+	// the most of bytes_in_use, including what an issue reserved and gave back at once, as for a page that two of its spans
+	// share
 	BytesPeak   uint64
 	BytesBudget uint64
 }
 
-// LayerStats is routecap_layer_stats. The same for one layer. Late and unplaced rows are not looked at.
+// LayerStats is routecap_layer_stats. The same for one layer, without late and unplaced rows.
 type LayerStats struct {
 	// valid cells that landed
 	RowsWritten uint64
-	Unwritten   uint64
-	OutOfRange  uint64
-	Duplicate   uint64
+	// cells
+	Unwritten uint64
+	// cells
+	OutOfRange uint64
+	// cells
+	Duplicate uint64
 	// steps that landed with rows, none of which this layer wrote
 	SilentSteps uint64
 }
 
-// cBackend is routecap_backend. What this build and machine can do.
-type cBackend struct {
-	structSize uint32
-	available  int32
-	devices    int32
-	reserved   int32
-	detail     unsafe.Pointer
-}
-
-// Span is routecap_span. Sink rows of one step that belong to one request.
-type Span struct {
-	Request Request
-	// row index, in the request, of the first row; the others follow. Not a rotary position
-	Position uint64
-	// with DEVICE_POSITIONS: one past the highest position; rows outside the bounds are dropped. Otherwise 0
-	PositionEnd uint64
-	// of the first row
-	SinkRow uint32
-	// >= 1
-	Rows uint32
-	// Span*
-	Flags    SpanFlags
-	reserved uint32
-}
-
-// cIssueOptions is routecap_issue_options.
-type cIssueOptions struct {
-	structSize     uint32
-	snapshot       Snapshot
-	tag            uint64
-	positions      DevicePointer
-	positionsDType DType
-	reserved       uint32
-}
-
-// Sink is routecap_sink. Where the ids of one layer, or of several at equal distances, are written.
+// Sink is routecap_sink. Where the ids of a layer are written, or of several layers at equal distances.
 type Sink struct {
 	structSize uint32
 	// DTypeI16, _I32 or _I64
 	DType DType
-	// [device] element of row 0, column 0 of the (first) layer, aligned to its element size
+	// [device] row 0, column 0 of the first layer, aligned to its element
 	IDs DevicePointer
 	// rows present
 	Rows uint32
-	// columns of a row, next to one another
+	// columns of a row; they lie next to one another
 	K uint32
-	// elements from one row to the next, >= k; 0 means k
+	// elements from one row to the next, k or more; 0 means k
 	RowStride int64
 	// elements from one layer to the next; 0 means rows * row_stride
 	LayerStride int64
 }
 
-// cSource is routecap_source. Expert ids as a router leaves them: a matrix of rows x k_source elements. What it takes
-// to make ids of this capturer from them: columns at and after the capturer's k are dropped (fused shared experts);
-// then `table`, if there is one, replaces an id by table[id], and an id outside the table becomes invalid; then
-// `offset` is added. An id that is outside the layer's range in the end makes its cell missing; nothing wraps.
+// cSource is routecap_source. Expert ids as a router leaves them: a matrix [rows, k_source]. They become ids of the
+// capturer in this order: 1. Columns at and after the capturer's k are dropped: fused shared experts. 2. If there is a
+// table, an id becomes table[id]. An id outside the table becomes invalid. 3. `offset` is added. An id that is then
+// outside the layer's range makes its cell missing. Nothing wraps around.
 type cSource struct {
 	structSize   uint32
 	dtype        DType
@@ -956,10 +960,10 @@ type cLayerSource struct {
 }
 
 // cRouter is routecap_router. How a router chooses k of its experts. The key of an expert is its score plus its bias.
-// With groups, only experts of the groups_kept groups with the largest group scores remain. The k largest keys win; of
-// equal ones the lower id (of equal groups the lower group). Ids are in order of falling keys, a column each. A NaN is
-// scored as minus infinity would be, and its key is minus infinity; if the largest logit is infinite, softmax counts
-// logits equal to it as 1 and others as 0.
+// The experts with the k largest keys win. With groups, only the groups_kept groups with the largest group scores take
+// part. Of equal keys the lower id wins, of equal group scores the lower group. The ids are in order of falling keys,
+// one in each column. A NaN has the score of minus infinity, and its key is minus infinity. If the largest logit is
+// infinite, softmax counts logits equal to it as 1 and the others as 0.
 type cRouter struct {
 	structSize uint32
 	score      Score
@@ -975,7 +979,7 @@ type cRouter struct {
 	hashTable  DevicePointer
 }
 
-// cLogits is routecap_logits. The logits of one layer: a matrix of rows x experts elements.
+// cLogits is routecap_logits. The logits of one layer: a matrix [rows, experts].
 type cLogits struct {
 	structSize    uint32
 	dtype         DType
@@ -994,28 +998,30 @@ type cLogits struct {
 	weightsStride int64
 }
 
-// LayerProbe is routecap_layer_probe. What a layer's sink holds. Each row is in exactly one of the first three counts.
+// LayerProbe is routecap_layer_probe. What the sink of a layer holds. Each row is in exactly one of the first three
+// counts.
 type LayerProbe struct {
 	// Probe*
 	Found ProbeFlags
 	// no column was written
 	RowsUnwritten uint32
-	// some were
+	// some columns were written
 	RowsIncomplete uint32
-	// all were
+	// all columns were written
 	RowsWritten uint32
-	// of those that were written at least in part
+	// rows with a written id that is out of range
 	RowsOutOfRange uint32
-	// of those that were written, with ids in range
+	// written rows with all ids in range, and one of them twice
 	RowsDuplicate uint32
-	// id of those in range; -1 if there is none
-	Lowest  int32
+	// lowest id in range; -1 if there is none
+	Lowest int32
+	// highest id in range; -1 if there is none
 	Highest int32
 }
 
-// Missing is routecap_missing. A block of missing cells: consecutive rows, consecutive layers, one reason. Rows with
-// equal missing cells and reasons follow one another in one run as long as possible; in a run, neighbouring layers with
-// one reason are one block. Blocks are ordered by row, then layer.
+// Missing is routecap_missing. A block of missing cells: consecutive rows, consecutive layers, one reason. Consecutive
+// rows whose missing cells and reasons are equal form one run, as long as possible. In a run, consecutive layers with
+// one reason form one block. Blocks are ordered by row, then by layer.
 type Missing struct {
 	// position of the first row
 	First      uint64
@@ -1031,22 +1037,22 @@ type Missing struct {
 type Coverage struct {
 	structSize uint32
 	Layers     uint32
-	// the range: position of its first row
+	// position of the first row of the range
 	First uint64
-	// and its rows
+	// rows of the range
 	Rows uint64
-	// one past the last row that exists, of the request or routing
+	// one past the last row that the request or routing has
 	Length uint64
-	// every cell valid
+	// rows with every cell valid
 	RowsComplete uint64
-	// some cells valid
+	// rows with some cells valid
 	RowsPartial uint64
-	// no cell valid
+	// rows with no cell valid
 	RowsEmpty    uint64
 	CellsMissing uint64
-	// how many blocks of missing cells there are
+	// blocks of missing cells
 	Blocks uint64
-	// valid, of layers whose provenance is RECOMPUTED
+	// valid cells of layers whose provenance is RECOMPUTED
 	CellsRecomputed uint64
 }
 
@@ -1054,23 +1060,23 @@ type Coverage struct {
 type CopyOptions struct {
 	structSize uint32
 	dtype      DType
-	// Order*: of the dense layout and of the mask
+	// Order* of the dense layout and of the mask
 	Order Order
-	// as of routecap_request_extract
+	// 0, or Read*
 	Flags ReadFlags
-	// layers to copy: the first
+	// the first layer to copy
 	FirstLayer uint32
-	// and how many; 0 means all from first_layer on
+	// how many layers; 0 means all from first_layer on
 	Layers uint32
-	// elements from one row to the next; 0 means that of the dense layout
+	// elements from one row to the next; 0 means the dense layout's
 	RowStride int64
-	// elements from one layer to the next; likewise
+	// elements from one layer to the next; 0 means the dense layout's
 	LayerStride int64
-	// for the ids of missing cells, in two's complement; -1 by routecap_copy_options_init
+	// written for each id of a missing cell, in two's complement. 0 is no default here: routecap_copy_options_init sets -1
 	Fill int64
 }
 
-// cOpenOptions is routecap_open_options.
+// cOpenOptions is routecap_open_options. How a request behaves.
 type cOpenOptions struct {
 	structSize uint32
 	policy     Policy
@@ -1082,6 +1088,16 @@ type AcceptItem struct {
 	Step    Step
 	rows    unsafe.Pointer
 	Count   uint64
+	// receives the status of this item
+	Status   Status
+	reserved int32
+}
+
+// FinishItem is routecap_finish_item. One call of routecap_request_finish.
+type FinishItem struct {
+	Request Request
+	Rows    uint64
+	routing unsafe.Pointer
 	// receives the status of this item
 	Status   Status
 	reserved int32
@@ -1100,16 +1116,6 @@ type ExtractItem struct {
 	reserved int32
 }
 
-// FinishItem is routecap_finish_item. One call of routecap_request_finish.
-type FinishItem struct {
-	Request Request
-	Rows    uint64
-	routing unsafe.Pointer
-	// receives the status of this item
-	Status   Status
-	reserved int32
-}
-
 // cSegment is routecap_segment. Consecutive rows whose ids lie next to one another in memory.
 type cSegment struct {
 	first    uint64
@@ -1122,8 +1128,9 @@ type cSegment struct {
 	reserved uint32
 }
 
-// cView is routecap_view. A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but
-// for the first: its reason, Missing*, or UNWRITTEN where it is anything else, as it may be in foreign bytes.
+// cView is routecap_view. The contents of a routing, in place. In a cell that is not valid, the first of the k ids is
+// the reason, Missing*. Any other value there, as foreign bytes may have, means UNWRITTEN. The other ids of the cell
+// have no meaning.
 type cView struct {
 	structSize      uint32
 	dtype           DType
@@ -1143,25 +1150,28 @@ type cView struct {
 	layerProvenance unsafe.Pointer
 }
 
-// Serialized is routecap_serialized. What the first 64 bytes of the serialised form say.
+// Serialized is routecap_serialized. What the first SerializedMin bytes of a serialised routing say.
 type Serialized struct {
 	structSize uint32
 	Version    uint32
 	// of everything
 	Bytes uint64
-	// of the header with its tables: as much as routecap_serialized_splice reads
+	// of the header with its tables, all that a splice reads
 	HeaderBytes uint64
-	First       uint64
-	Rows        uint64
-	Layers      uint32
-	K           uint32
-	DType       DType
-	IDSpace     IDSpace
+	// position of the first row
+	First  uint64
+	Rows   uint64
+	Layers uint32
+	K      uint32
+	// of the ids, DType*
+	DType DType
+	// IDSpace*
+	IDSpace IDSpace
 }
 
-// Piece is routecap_piece.
+// Piece is routecap_piece. Bytes of a spliced routing that lie next to one another in one source.
 type Piece struct {
-	// in its source; 0 for ZERO
+	// in its source, in bytes; 0 for ZERO
 	Offset uint64
 	Bytes  uint64
 	// Piece*
@@ -1169,7 +1179,8 @@ type Piece struct {
 	reserved uint32
 }
 
-// cSplice is routecap_splice. A serialised routing as a list of pieces: written one after another (writev) they are it.
+// cSplice is routecap_splice. A serialised routing as a list of pieces: written one after another (writev), they are
+// it.
 type cSplice struct {
 	structSize  uint32
 	pieces      uint32
@@ -1222,6 +1233,21 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(cConfig{}.layerExperts)-unsafe.Offsetof(C.routecap_config{}.layer_experts)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cConfig{}.layerProvenance)-unsafe.Offsetof(C.routecap_config{}.layer_provenance)]
 	_ [C.sizeof_routecap_config - unsafe.Sizeof(cConfig{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Request)-unsafe.Offsetof(C.routecap_span{}.request)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Position)-unsafe.Offsetof(C.routecap_span{}.position)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.PositionEnd)-unsafe.Offsetof(C.routecap_span{}.position_end)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.SinkRow)-unsafe.Offsetof(C.routecap_span{}.sink_row)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Rows)-unsafe.Offsetof(C.routecap_span{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Flags)-unsafe.Offsetof(C.routecap_span{}.flags)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.reserved)-unsafe.Offsetof(C.routecap_span{}.reserved)]
+	_ [C.sizeof_routecap_span - unsafe.Sizeof(Span{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.structSize)-unsafe.Offsetof(C.routecap_issue_options{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.snapshot)-unsafe.Offsetof(C.routecap_issue_options{}.snapshot)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.tag)-unsafe.Offsetof(C.routecap_issue_options{}.tag)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.positions)-unsafe.Offsetof(C.routecap_issue_options{}.positions)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.positionsDType)-unsafe.Offsetof(C.routecap_issue_options{}.positions_dtype)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.reserved)-unsafe.Offsetof(C.routecap_issue_options{}.reserved)]
+	_ [C.sizeof_routecap_issue_options - unsafe.Sizeof(cIssueOptions{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(Memory{}.structSize)-unsafe.Offsetof(C.routecap_memory{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Memory{}.PageRows)-unsafe.Offsetof(C.routecap_memory{}.page_rows)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Memory{}.DeviceBytes)-unsafe.Offsetof(C.routecap_memory{}.device_bytes)]
@@ -1232,6 +1258,12 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(Memory{}.RequestBytes)-unsafe.Offsetof(C.routecap_memory{}.request_bytes)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Memory{}.TagBytes)-unsafe.Offsetof(C.routecap_memory{}.tag_bytes)]
 	_ [C.sizeof_routecap_memory - unsafe.Sizeof(Memory{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.structSize)-unsafe.Offsetof(C.routecap_backend{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.available)-unsafe.Offsetof(C.routecap_backend{}.available)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.devices)-unsafe.Offsetof(C.routecap_backend{}.devices)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.reserved)-unsafe.Offsetof(C.routecap_backend{}.reserved)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.detail)-unsafe.Offsetof(C.routecap_backend{}.detail)]
+	_ [C.sizeof_routecap_backend - unsafe.Sizeof(cBackend{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(Stats{}.structSize)-unsafe.Offsetof(C.routecap_stats{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Stats{}.SilentLayers)-unsafe.Offsetof(C.routecap_stats{}.silent_layers)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Stats{}.StepsIssued)-unsafe.Offsetof(C.routecap_stats{}.steps_issued)]
@@ -1267,27 +1299,6 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(LayerStats{}.Duplicate)-unsafe.Offsetof(C.routecap_layer_stats{}.duplicate)]
 	_ = [1]struct{}{}[unsafe.Offsetof(LayerStats{}.SilentSteps)-unsafe.Offsetof(C.routecap_layer_stats{}.silent_steps)]
 	_ [C.sizeof_routecap_layer_stats - unsafe.Sizeof(LayerStats{})]struct{} // the library's may be newer and longer
-	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.structSize)-unsafe.Offsetof(C.routecap_backend{}.struct_size)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.available)-unsafe.Offsetof(C.routecap_backend{}.available)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.devices)-unsafe.Offsetof(C.routecap_backend{}.devices)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.reserved)-unsafe.Offsetof(C.routecap_backend{}.reserved)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cBackend{}.detail)-unsafe.Offsetof(C.routecap_backend{}.detail)]
-	_ [C.sizeof_routecap_backend - unsafe.Sizeof(cBackend{})]struct{} // the library's may be newer and longer
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Request)-unsafe.Offsetof(C.routecap_span{}.request)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Position)-unsafe.Offsetof(C.routecap_span{}.position)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.PositionEnd)-unsafe.Offsetof(C.routecap_span{}.position_end)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.SinkRow)-unsafe.Offsetof(C.routecap_span{}.sink_row)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Rows)-unsafe.Offsetof(C.routecap_span{}.rows)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.Flags)-unsafe.Offsetof(C.routecap_span{}.flags)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Span{}.reserved)-unsafe.Offsetof(C.routecap_span{}.reserved)]
-	_ [C.sizeof_routecap_span - unsafe.Sizeof(Span{})]struct{} // the library's may be newer and longer
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.structSize)-unsafe.Offsetof(C.routecap_issue_options{}.struct_size)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.snapshot)-unsafe.Offsetof(C.routecap_issue_options{}.snapshot)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.tag)-unsafe.Offsetof(C.routecap_issue_options{}.tag)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.positions)-unsafe.Offsetof(C.routecap_issue_options{}.positions)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.positionsDType)-unsafe.Offsetof(C.routecap_issue_options{}.positions_dtype)]
-	_ = [1]struct{}{}[unsafe.Offsetof(cIssueOptions{}.reserved)-unsafe.Offsetof(C.routecap_issue_options{}.reserved)]
-	_ [C.sizeof_routecap_issue_options - unsafe.Sizeof(cIssueOptions{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(Sink{}.structSize)-unsafe.Offsetof(C.routecap_sink{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Sink{}.DType)-unsafe.Offsetof(C.routecap_sink{}.dtype)]
 	_ = [1]struct{}{}[unsafe.Offsetof(Sink{}.IDs)-unsafe.Offsetof(C.routecap_sink{}.ids)]
@@ -1394,6 +1405,12 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.Status)-unsafe.Offsetof(C.routecap_accept_item{}.status)]
 	_ = [1]struct{}{}[unsafe.Offsetof(AcceptItem{}.reserved)-unsafe.Offsetof(C.routecap_accept_item{}.reserved)]
 	_ [C.sizeof_routecap_accept_item - unsafe.Sizeof(AcceptItem{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.Request)-unsafe.Offsetof(C.routecap_finish_item{}.request)]
+	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.Rows)-unsafe.Offsetof(C.routecap_finish_item{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.routing)-unsafe.Offsetof(C.routecap_finish_item{}.routing)]
+	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.Status)-unsafe.Offsetof(C.routecap_finish_item{}.status)]
+	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.reserved)-unsafe.Offsetof(C.routecap_finish_item{}.reserved)]
+	_ [C.sizeof_routecap_finish_item - unsafe.Sizeof(FinishItem{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Request)-unsafe.Offsetof(C.routecap_extract_item{}.request)]
 	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.First)-unsafe.Offsetof(C.routecap_extract_item{}.first)]
 	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Rows)-unsafe.Offsetof(C.routecap_extract_item{}.rows)]
@@ -1403,12 +1420,6 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.Status)-unsafe.Offsetof(C.routecap_extract_item{}.status)]
 	_ = [1]struct{}{}[unsafe.Offsetof(ExtractItem{}.reserved)-unsafe.Offsetof(C.routecap_extract_item{}.reserved)]
 	_ [C.sizeof_routecap_extract_item - unsafe.Sizeof(ExtractItem{})]struct{} // the library's may be newer and longer
-	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.Request)-unsafe.Offsetof(C.routecap_finish_item{}.request)]
-	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.Rows)-unsafe.Offsetof(C.routecap_finish_item{}.rows)]
-	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.routing)-unsafe.Offsetof(C.routecap_finish_item{}.routing)]
-	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.Status)-unsafe.Offsetof(C.routecap_finish_item{}.status)]
-	_ = [1]struct{}{}[unsafe.Offsetof(FinishItem{}.reserved)-unsafe.Offsetof(C.routecap_finish_item{}.reserved)]
-	_ [C.sizeof_routecap_finish_item - unsafe.Sizeof(FinishItem{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(cSegment{}.first)-unsafe.Offsetof(C.routecap_segment{}.first)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cSegment{}.rows)-unsafe.Offsetof(C.routecap_segment{}.rows)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cSegment{}.ids)-unsafe.Offsetof(C.routecap_segment{}.ids)]
@@ -1496,16 +1507,8 @@ func routecap_status_name(status int32) string {
 	return C.GoString(C.raw_status_name(C.int32_t(status)))
 }
 
-func routecap_backend_info(backend int32, info *cBackend) Result {
-	return resultOf(C.raw_backend_info(C.int32_t(backend), (*C.routecap_backend)(unsafe.Pointer(info))))
-}
-
 func routecap_config_init(config *cConfig, structSize uintptr) Result {
 	return resultOf(C.raw_config_init((*C.routecap_config)(unsafe.Pointer(config)), C.size_t(structSize)))
-}
-
-func routecap_config_memory(config *cConfig, memory *Memory) Result {
-	return resultOf(C.raw_config_memory((*C.routecap_config)(unsafe.Pointer(config)), (*C.routecap_memory)(unsafe.Pointer(memory))))
 }
 
 func routecap_capturer_create(config *cConfig, capturer *unsafe.Pointer) Result {
@@ -1514,21 +1517,6 @@ func routecap_capturer_create(config *cConfig, capturer *unsafe.Pointer) Result 
 
 func routecap_capturer_destroy(capturer unsafe.Pointer) {
 	C.raw_capturer_destroy((*C.routecap_capturer)(capturer))
-}
-
-func routecap_capturer_stats(capturer unsafe.Pointer, stats *Stats) Result {
-	return resultOf(C.raw_capturer_stats((*C.routecap_capturer)(capturer), (*C.routecap_stats)(unsafe.Pointer(stats))))
-}
-
-func routecap_capturer_layer_stats(capturer unsafe.Pointer, stats *LayerStats, statSize uintptr, count uintptr) Result {
-	return resultOf(C.raw_capturer_layer_stats(
-		(*C.routecap_capturer)(capturer), (*C.routecap_layer_stats)(unsafe.Pointer(stats)), C.size_t(statSize),
-		C.size_t(count),
-	))
-}
-
-func routecap_capturer_progress(capturer unsafe.Pointer) Result {
-	return resultOf(C.raw_capturer_progress((*C.routecap_capturer)(capturer)))
 }
 
 func routecap_step_begin(capturer unsafe.Pointer, rows uint32, stream Stream) Result {
@@ -1565,15 +1553,38 @@ func routecap_step_finalize(capturer unsafe.Pointer, step Step, timeoutNs int64,
 	))
 }
 
+func routecap_config_memory(config *cConfig, memory *Memory) Result {
+	return resultOf(C.raw_config_memory((*C.routecap_config)(unsafe.Pointer(config)), (*C.routecap_memory)(unsafe.Pointer(memory))))
+}
+
+func routecap_backend_info(backend int32, info *cBackend) Result {
+	return resultOf(C.raw_backend_info(C.int32_t(backend), (*C.routecap_backend)(unsafe.Pointer(info))))
+}
+
+func routecap_capturer_stats(capturer unsafe.Pointer, stats *Stats) Result {
+	return resultOf(C.raw_capturer_stats((*C.routecap_capturer)(capturer), (*C.routecap_stats)(unsafe.Pointer(stats))))
+}
+
+func routecap_capturer_layer_stats(capturer unsafe.Pointer, stats *LayerStats, statSize uintptr, count uintptr) Result {
+	return resultOf(C.raw_capturer_layer_stats(
+		(*C.routecap_capturer)(capturer), (*C.routecap_layer_stats)(unsafe.Pointer(stats)), C.size_t(statSize),
+		C.size_t(count),
+	))
+}
+
+func routecap_capturer_progress(capturer unsafe.Pointer) Result {
+	return resultOf(C.raw_capturer_progress((*C.routecap_capturer)(capturer)))
+}
+
+func routecap_sink_layer(capturer unsafe.Pointer, layer uint32, sink *Sink) Result {
+	return resultOf(C.raw_sink_layer((*C.routecap_capturer)(capturer), C.uint32_t(layer), (*C.routecap_sink)(unsafe.Pointer(sink))))
+}
+
 func routecap_sink_bind(capturer unsafe.Pointer, firstLayer uint32, layers uint32, sink *Sink) Result {
 	return resultOf(C.raw_sink_bind(
 		(*C.routecap_capturer)(capturer), C.uint32_t(firstLayer), C.uint32_t(layers),
 		(*C.routecap_sink)(unsafe.Pointer(sink)),
 	))
-}
-
-func routecap_sink_layer(capturer unsafe.Pointer, layer uint32, sink *Sink) Result {
-	return resultOf(C.raw_sink_layer((*C.routecap_capturer)(capturer), C.uint32_t(layer), (*C.routecap_sink)(unsafe.Pointer(sink))))
 }
 
 func routecap_layer_record(capturer unsafe.Pointer, layer uint32, source *cSource, stream Stream) Result {
@@ -1654,6 +1665,31 @@ func routecap_request_attach(capturer unsafe.Pointer, request Request, routing u
 	))
 }
 
+func routecap_request_finish(capturer unsafe.Pointer, request Request, rows uint64, routing *unsafe.Pointer) Result {
+	return resultOf(C.raw_request_finish(
+		(*C.routecap_capturer)(capturer), C.routecap_request(request), C.uint64_t(rows),
+		(**C.routecap_routing)(unsafe.Pointer(routing)),
+	))
+}
+
+func routecap_request_finish_batch(capturer unsafe.Pointer, items *FinishItem, itemSize uintptr, count uintptr) Result {
+	return resultOf(C.raw_request_finish_batch(
+		(*C.routecap_capturer)(capturer), (*C.routecap_finish_item)(unsafe.Pointer(items)), C.size_t(itemSize),
+		C.size_t(count),
+	))
+}
+
+func routecap_request_close(capturer unsafe.Pointer, request Request) Result {
+	return resultOf(C.raw_request_close((*C.routecap_capturer)(capturer), C.routecap_request(request)))
+}
+
+func routecap_request_close_batch(capturer unsafe.Pointer, requests *Request, status *Status, count uintptr) Result {
+	return resultOf(C.raw_request_close_batch(
+		(*C.routecap_capturer)(capturer), (*C.routecap_request)(unsafe.Pointer(requests)),
+		(*C.int32_t)(unsafe.Pointer(status)), C.size_t(count),
+	))
+}
+
 func routecap_request_coverage(
 	capturer unsafe.Pointer, request Request, first uint64, rows uint64, coverage *Coverage, missing *Missing,
 	missingSize uintptr, capacity uintptr,
@@ -1693,31 +1729,6 @@ func routecap_request_extract_into(
 	))
 }
 
-func routecap_request_finish(capturer unsafe.Pointer, request Request, rows uint64, routing *unsafe.Pointer) Result {
-	return resultOf(C.raw_request_finish(
-		(*C.routecap_capturer)(capturer), C.routecap_request(request), C.uint64_t(rows),
-		(**C.routecap_routing)(unsafe.Pointer(routing)),
-	))
-}
-
-func routecap_request_finish_batch(capturer unsafe.Pointer, items *FinishItem, itemSize uintptr, count uintptr) Result {
-	return resultOf(C.raw_request_finish_batch(
-		(*C.routecap_capturer)(capturer), (*C.routecap_finish_item)(unsafe.Pointer(items)), C.size_t(itemSize),
-		C.size_t(count),
-	))
-}
-
-func routecap_request_close(capturer unsafe.Pointer, request Request) Result {
-	return resultOf(C.raw_request_close((*C.routecap_capturer)(capturer), C.routecap_request(request)))
-}
-
-func routecap_request_close_batch(capturer unsafe.Pointer, requests *Request, status *Status, count uintptr) Result {
-	return resultOf(C.raw_request_close_batch(
-		(*C.routecap_capturer)(capturer), (*C.routecap_request)(unsafe.Pointer(requests)),
-		(*C.int32_t)(unsafe.Pointer(status)), C.size_t(count),
-	))
-}
-
 func routecap_routing_wait(routing unsafe.Pointer, timeoutNs int64) Result {
 	return resultOf(C.raw_routing_wait((*C.routecap_routing)(routing), C.int64_t(timeoutNs)))
 }
@@ -1734,6 +1745,16 @@ func routecap_routing_coverage(routing unsafe.Pointer, coverage *Coverage, missi
 	return resultOf(C.raw_routing_coverage(
 		(*C.routecap_routing)(routing), (*C.routecap_coverage)(unsafe.Pointer(coverage)),
 		(*C.routecap_missing)(unsafe.Pointer(missing)), C.size_t(missingSize), C.size_t(capacity),
+	))
+}
+
+func routecap_routing_copy_to(
+	routing unsafe.Pointer, options *CopyOptions, dst unsafe.Pointer, dstBytes uintptr, mask *uint8,
+	maskBytes uintptr, needed *uint64,
+) Result {
+	return resultOf(C.raw_routing_copy_to(
+		(*C.routecap_routing)(routing), (*C.routecap_copy_options)(unsafe.Pointer(options)), dst, C.size_t(dstBytes),
+		(*C.uint8_t)(unsafe.Pointer(mask)), C.size_t(maskBytes), (*C.uint64_t)(unsafe.Pointer(needed)),
 	))
 }
 
@@ -1758,16 +1779,6 @@ func routecap_routing_merge(routings *unsafe.Pointer, count uintptr, flags uint3
 	return resultOf(C.raw_routing_merge(
 		(**C.routecap_routing)(unsafe.Pointer(routings)), C.size_t(count), C.uint32_t(flags),
 		(**C.routecap_routing)(unsafe.Pointer(merged)),
-	))
-}
-
-func routecap_routing_copy_to(
-	routing unsafe.Pointer, options *CopyOptions, dst unsafe.Pointer, dstBytes uintptr, mask *uint8,
-	maskBytes uintptr, needed *uint64,
-) Result {
-	return resultOf(C.raw_routing_copy_to(
-		(*C.routecap_routing)(routing), (*C.routecap_copy_options)(unsafe.Pointer(options)), dst, C.size_t(dstBytes),
-		(*C.uint8_t)(unsafe.Pointer(mask)), C.size_t(maskBytes), (*C.uint64_t)(unsafe.Pointer(needed)),
 	))
 }
 

@@ -44,12 +44,12 @@ cat include/routecap/*.h | awk '
         indent = $0
         sub(/#.*/, "", indent)
         text = substr($0, length(indent) + 10, length($0) - length(indent) - 11)
-        if (text ~ /^=====/) next                      # the name of a section, not of what follows
+        if (text ~ /^ *=====/) next                    # the name of a section, not of what follows
         gsub(/\\"/, "\"", text)
         count = split(text, line, /\\n/)
         for (i = 1; i <= count; i++) {
             sub(/ +$/, "", line[i])
-            rest = line[i]
+            rest = line[i] ~ /^[^ ]/ ? " " line[i] : line[i]
             while (length(indent rest) > 147) {        # breaks at the last space that fits
                 for (at = 147 - length(indent); at > 1 && substr(rest, at, 1) != " "; at--);
                 print indent "///" substr(rest, 1, at - 1)

@@ -1,5 +1,23 @@
 /*
- * routecap: the capturer and its steps.
+ * routecap, chapter 2: the capturer and its steps.
+ *
+ * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
+ *
+ * A capturer belongs to one rank and one device. It owns the sink into which forward passes write
+ * expert ids, the slots that hold steps in flight, and the memory of all captured rows. A forward
+ * pass becomes a step by begin, snapshot and issue.
+ *
+ * Most programs need these six functions:
+ *
+ *   routecap_config_init         fill a configuration with the defaults
+ *   routecap_capturer_create     make a capturer, before CUDA graphs are captured
+ *   routecap_step_begin          at the head of each forward pass
+ *   routecap_step_snapshot       behind the last router
+ *   routecap_step_issue          say which rows belong to which request
+ *   routecap_capturer_destroy    at the end
+ *
+ * The rest of the chapter: discarding a pass, waiting for a step, memory, backends, counters, and a
+ * checked mode that turns slips into errors.
  */
 #ifndef ROUTECAP_CAPTURE_H
 #define ROUTECAP_CAPTURE_H
@@ -11,53 +29,297 @@ extern "C" {
 #endif
 
 /* ================================================================================================
- * Configuration and capturer
+ * Configuration
  * ============================================================================================== */
 
 /* Flags of routecap_config. */
-#define ROUTECAP_CONFIG_COMPARE 1u         /* compare rows that are issued again with what is kept: stats.rows_mismatched */
-#define ROUTECAP_CONFIG_EXTERNAL_SINK 2u   /* allocate no sink: every layer that is used gets its own by routecap_sink_bind */
-#define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no thread: steps land inside routecap_capturer_progress */
-#define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: begin files nothing; a step without a free slot is lost, as on a device */
-#define ROUTECAP_CONFIG_CHECKED 16u        /* report slips of the protocol as errors; see below */
+#define ROUTECAP_CONFIG_COMPARE 1u         /* compare rows that are issued again with the rows that
+                                              are kept; see stats.rows_mismatched */
+#define ROUTECAP_CONFIG_EXTERNAL_SINK 2u   /* allocate no sink: routecap_sink_bind gives one to each
+                                              layer that is used */
+#define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no thread: steps land only inside calls that
+                                              wait, and in routecap_capturer_progress */
+#define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: a begin without a free slot loses the
+                                              step, as on a device, instead of filing another */
+#define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, below */
 
 /*
- * Checked mode, for development and tests: ROUTECAP_CONFIG_CHECKED, or ROUTECAP_CHECKED=1 in the
- * environment when a capturer is created. A slip that is otherwise forgiven is an error:
+ * Checked mode is for development and tests. ROUTECAP_CONFIG_CHECKED turns it on, and so does
+ * ROUTECAP_CHECKED=1 in the environment when the capturer is created. Without it, slips cost rows
+ * and no error. With it, they are errors:
  *
- *   ROUTECAP_ERR_NOT_BEGUN, _NOT_SNAPSHOT, _SNAPSHOT_TWICE, _ISSUED_TWICE, _ROWS_NOT_BEGUN
- *       At the call that makes it, which changes nothing. Where only the device can see it (graphs
- *       that are replayed, a row base or an index list on the device), routecap_step_finalize of that
- *       step returns it once the step has landed, and the next issue after that returns it once,
- *       with nothing changed: the text names the step. Rows are what they are without checked mode.
+ *   ROUTECAP_ERR_NOT_BEGUN, ROUTECAP_ERR_NOT_SNAPSHOT, ROUTECAP_ERR_SNAPSHOT_TWICE,
+ *   ROUTECAP_ERR_ISSUED_TWICE, ROUTECAP_ERR_ROWS_NOT_BEGUN
+ *       The call that makes the slip returns it and changes nothing. Some slips only the device can
+ *       see: in graphs that are replayed, or if a row base or an index list is on the device. Then
+ *       routecap_step_finalize of that step returns the slip, once the step has landed. The next
+ *       issue after that also returns it, once, and changes nothing; the text names the step. The
+ *       rows of that step are the same as without checked mode.
  *   ROUTECAP_ERR_TWO_THREADS
- *       At the call that finds another thread in a call of the forward path of this capturer.
+ *       A call of the forward path finds another thread in such a call of the same capturer.
  *   ROUTECAP_ERR_ARGUMENT
- *       On a device: ids, a table or another [device] argument that is no memory of the device.
+ *       On a device: a [device] argument is not memory of the device.
  *
- * Without the flag it costs a branch a call.
+ * A capturer without checked mode pays one branch per call for it.
  */
 
+/* What a capturer captures, and with how much memory. */
 typedef struct routecap_config {
     uint32_t struct_size;
-    int32_t backend;     /* ROUTECAP_BACKEND_*. Required: 0 or less is ROUTECAP_ERR_ARGUMENT, unknown ones ROUTECAP_ERR_NO_BACKEND */
-    int32_t role;        /* ROUTECAP_ROLE_* */
-    int32_t device;      /* ordinal, 0 or more; ignored by the host backend */
+    int32_t backend;     /* ROUTECAP_BACKEND_*. Required: 0 or less is ROUTECAP_ERR_ARGUMENT, an
+                            unknown one ROUTECAP_ERR_NO_BACKEND */
+    int32_t role;        /* ROUTECAP_ROLE_*; default OWNER */
+    int32_t device;      /* ordinal of the device, 0 or more; the host backend ignores it */
     uint32_t layers;     /* captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required */
     uint32_t k;          /* experts per token, 1..ROUTECAP_MAX_K. Required */
-    uint32_t experts;    /* ids are in [0, experts), zero experts included; k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is set */
-    uint32_t rows;       /* sink rows: the most tokens of one forward pass, padding included; 1..ROUTECAP_MAX_ROWS. Required */
-    uint32_t slots;      /* each holds one step in flight, 1..ROUTECAP_MAX_SLOTS; default 4; see routecap_step_issue */
-    int32_t sink_dtype;  /* of the library's sink: I16 (default), I32 or I64 */
-    uint32_t flags;      /* ROUTECAP_CONFIG_* */
-    int32_t id_space;    /* ROUTECAP_ID_SPACE_*: what the recorded ids are; travels with every routing */
-    uint32_t max_requests; /* open at a time; default 65536, at most 16777216 */
+    uint32_t experts;    /* ids are in [0, experts); zero-computation experts count. In
+                            k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is set */
+    uint32_t rows;       /* sink rows: the most tokens of one forward pass, padding included, in
+                            1..ROUTECAP_MAX_ROWS. Required */
+    uint32_t slots;      /* steps that can be in flight, 1..ROUTECAP_MAX_SLOTS; default 4; see
+                            routecap_step_issue */
+    int32_t sink_dtype;  /* of the library's sink: ROUTECAP_DTYPE_I16 (default), _I32 or _I64 */
+    uint32_t flags;      /* ROUTECAP_CONFIG_*; default none */
+    int32_t id_space;    /* ROUTECAP_ID_SPACE_* of the ids that are written; default LOGICAL. Every
+                            routing carries it */
+    uint32_t max_requests; /* requests open at a time, at most 16777216; default 65536 */
     uint32_t reserved;     /* 0 */
-    uint64_t budget_bytes; /* upper limit of the memory for captured rows, routings included; default 1 GiB; at least one page (routecap_memory) */
-    const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly ascending; default 0..layers-1 */
-    const uint32_t *layer_experts; /* [layers] experts of each layer where they differ; default `experts` for all */
-    const int32_t *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_*; default CAPTURED for all. RECOMPUTED: the layer may be routed */
+    uint64_t budget_bytes; /* limit of the memory for captured rows, routings included, in bytes; at
+                              least one page (routecap_memory); default 1 GiB */
+    const int32_t *layer_map;      /* [layers] each captured layer's index in the decoder, strictly
+                                      ascending; default 0..layers-1 */
+    const uint32_t *layer_experts; /* [layers] experts of each layer, where they differ; default
+                                      `experts` for all */
+    const int32_t *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_*; default CAPTURED for all.
+                                        Only a RECOMPUTED layer takes routecap_layer_route */
 } routecap_config;
+
+/**
+ * Fill a configuration with the defaults. The caller then sets `backend`, `layers`, `k`, `experts`
+ * and `rows`.
+ *
+ * @param[out] config      The configuration.
+ * @param[in] struct_size  sizeof(routecap_config) of the caller, in bytes.
+ */
+ROUTECAP_API int32_t routecap_config_init(routecap_config *config, size_t struct_size);
+
+/* ================================================================================================
+ * Life of a capturer
+ * ============================================================================================== */
+
+/**
+ * Create a capturer.
+ *
+ * This allocates all device memory and all page-locked memory. The forward path allocates none
+ * later. Create the capturer before CUDA graphs are captured. Starts one worker thread, unless
+ * ROUTECAP_CONFIG_MANUAL_PROGRESS is set. Not capturable.
+ *
+ * The role says what the capturer does:
+ *   - ROUTECAP_ROLE_OWNER captures.
+ *   - ROUTECAP_ROLE_MIRROR does the same as its owner up to the snapshot, so that graphs are equal
+ *     on all ranks. From issue on it behaves as a disabled one.
+ *   - ROUTECAP_ROLE_DISABLED turns capture off. It allocates and starts nothing, and no other field
+ *     of the configuration is looked at. Every call returns at once. Calls that give out rows
+ *     (coverage, extract, finish, and their batch forms) return ROUTECAP_ERR_DISABLED. All others
+ *     return ROUTECAP_OK, with handles and counts of 0.
+ *
+ * @param[in] config     The configuration. The arrays that it points to are copied.
+ * @param[out] capturer  The capturer, to be passed to routecap_capturer_destroy; NULL on error.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, not in this build, or not usable on this
+ *         machine); ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST;
+ *         ROUTECAP_ERR_THREAD.
+ */
+ROUTECAP_API int32_t routecap_capturer_create(const routecap_config *config,
+                                              routecap_capturer **capturer);
+
+/**
+ * Destroy a capturer.
+ *
+ * Waits until all issued steps have landed. After that the library touches no memory of the engine.
+ *
+ * Routings stay valid, and those of routecap_request_finish are ready. If there is no memory left
+ * to hand rows over to such a routing, those rows are missing in it. Threads may be waiting for
+ * routings meanwhile. In a forked child destroy does nothing.
+ *
+ * @param[in] capturer  The capturer; may be NULL.
+ */
+ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
+
+/* ================================================================================================
+ * Steps
+ * ============================================================================================== */
+
+/**
+ * Begin a step: forget what the sink holds, and expect sink rows 0..rows-1 from this forward pass.
+ *
+ * Call it at the head of the forward pass, before the first write and before streams of
+ * micro-batches fork. It may run on a stream of its own that is forked from the engine's stream and
+ * joined before the first write. Rows that are not begun are missing. A begin after a forward pass
+ * that was not issued discards that pass.
+ *
+ * On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
+ * one on the calling thread, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
+ * copying the rows of that step. If the worker thread is filing that step already, begin waits for
+ * it. It never waits for a thread that reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns this off.
+ *
+ * Capturable.
+ *
+ * @param[in] capturer  The capturer.
+ * @param[in] rows      How many rows, padding included: at most the capturer's. Spans need not name
+ *                      all of them.
+ * @param[in] stream    The stream of the forward pass, or one forked from it.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (more rows than the capturer's).
+ */
+ROUTECAP_API int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t rows,
+                                         routecap_stream stream);
+
+/**
+ * Take a snapshot of the rows begun. After that the next forward pass may write the sink.
+ *
+ * Call it behind the last write of the forward pass, on a stream that has joined all writers. It
+ * reads the sink and never writes it. A second snapshot of one step makes the step's rows missing.
+ *
+ * In a graph, later work on the stream does not wait for the snapshot. Only the end of the graph
+ * and the next begin wait for it. So a snapshot directly behind the last router costs next to
+ * nothing. Write the sink again only after another begin.
+ *
+ * Capturable. On the host backend the rows are copied before the call returns.
+ *
+ * @param[in] capturer  The capturer.
+ * @param[in] stream    The stream that has joined all writers.
+ */
+ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stream);
+
+/* Flags of routecap_span. They may be combined. */
+#define ROUTECAP_SPAN_SPECULATIVE 1u      /* drafts: provisional until routecap_request_accept */
+#define ROUTECAP_SPAN_DEVICE_POSITIONS 2u /* positions come from routecap_issue_options.positions;
+                                             they are in [position, position_end) */
+
+/* Sink rows of one step that belong to one request. */
+typedef struct routecap_span {
+    routecap_request request;
+    uint64_t position;     /* of the first row; the others follow it. With DEVICE_POSITIONS: the
+                              lowest position that a row may have */
+    uint64_t position_end; /* with DEVICE_POSITIONS: one past the highest position that a row may
+                              have; a row outside the bounds is dropped and counted. Otherwise 0 */
+    uint32_t sink_row;     /* of the first row */
+    uint32_t rows;         /* how many, 1 or more */
+    uint32_t flags;        /* ROUTECAP_SPAN_* */
+    uint32_t reserved;     /* 0 */
+} routecap_span;
+
+#define ROUTECAP_SNAPSHOT_TAKEN 0 /* the forward pass took its snapshot */
+#define ROUTECAP_SNAPSHOT_MAKE 1  /* issue takes it */
+
+/* What holds for all spans of an issue. */
+typedef struct routecap_issue_options {
+    uint32_t struct_size;
+    int32_t snapshot;         /* ROUTECAP_SNAPSHOT_* */
+    uint64_t tag;             /* kept with every row of the step: the version of the weights, say */
+    const void *positions;    /* [device] the position of each sink row, from sink row 0 to the last
+                                 one that a span with DEVICE_POSITIONS names; NULL: none */
+    int32_t positions_dtype;  /* ROUTECAP_DTYPE_I32 or _I64, where positions is set */
+    uint32_t reserved;        /* 0 */
+} routecap_issue_options;
+
+/**
+ * Issue the last forward pass: say which of its rows belong to which request.
+ *
+ * The rows are then filed in the background, in order of issue. Call it after the forward pass, on
+ * a stream that is ordered behind it, and before a call that begins another pass.
+ *
+ * Spans. Sink rows that no span names are forgotten. Several spans may name one sink row: one token
+ * in several sequences. One request may have several spans. They must not overlap in position,
+ * except for spans that are speculative (trees) or have device positions. A step without spans has
+ * landed at once.
+ *
+ * A span is skipped and counted if its request is unknown, or if it could need more memory than the
+ * budget has. The call then returns ROUTECAP_PARTIAL, and the other spans are not affected.
+ * Positions that are refused for memory count for the request's length and are missing (REFUSED).
+ *
+ * Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
+ * each page that it shares with a routing or another request, and the tags of a page whose rows get
+ * a second tag. With wide bounds of device positions each row could need a page. What is not needed
+ * goes back to the budget when the step is filed. Rows that were accepted are refused later only
+ * where the system itself has no memory left: they are then missing (REFUSED), and counted.
+ *
+ * What close, truncate, take and finish have freed can be used at once. If the budget is exhausted,
+ * issue applies those calls itself before it refuses a span, as far as no step in flight still
+ * needs the memory.
+ *
+ * Slots. Each forward pass fills one slot. The slot is free again once its step is filed. If no
+ * slot is free the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
+ * and the call returns ROUTECAP_LOST. When the slot is chosen depends on how begin runs:
+ *   - Begin is called for each pass (eager). It chooses the slot. To lose no step, have at most
+ *     slots - 1 steps in flight when you call begin. On the host backend no step is lost.
+ *   - Begin is replayed as part of a graph. The issue or discard before it chose the slot. To lose
+ *     no step, have at most slots - 2 steps in flight when you call issue. If an issue found no
+ *     free slot, the pass after it is lost, whatever lands meanwhile. routecap_step_discard before
+ *     that pass chooses again.
+ *
+ * Takes memory from the system only to grow buffers that it keeps. Not capturable.
+ *
+ * @param[in] capturer   The capturer.
+ * @param[in] spans      [count] elements of span_size bytes; may be NULL if count is 0.
+ * @param[in] span_size  sizeof(routecap_span) of the caller, in bytes.
+ * @param[in] count      How many spans.
+ * @param[in] options    NULL: the forward pass took its snapshot, and the tag is 0.
+ * @param[out] status    [count] ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY
+ *                       for each span; may be NULL.
+ * @param[out] step      The ticket, 0 on error; may be NULL.
+ * @param[in] stream     A stream that is ordered behind the forward pass.
+ * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_LOST (also if spans were skipped). On error the
+ *         pass is neither issued nor discarded: ROUTECAP_ERR_ARGUMENT (a span without rows, unknown
+ *         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, or no positions where a span
+ *         needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink); ROUTECAP_ERR_OVERLAP;
+ *         ROUTECAP_ERR_DTYPE (of the positions).
+ */
+ROUTECAP_API int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans,
+                                         size_t span_size, size_t count,
+                                         const routecap_issue_options *options, int32_t *status,
+                                         routecap_step *step, routecap_stream stream);
+
+/**
+ * Discard the last forward pass, after a warm-up, profiling or dummy run that will not be issued.
+ * The next begin does the same. Not capturable.
+ *
+ * @param[in] capturer  The capturer.
+ * @param[in] stream    A stream that is ordered behind the forward pass.
+ */
+ROUTECAP_API int32_t routecap_step_discard(routecap_capturer *capturer, routecap_stream stream);
+
+/**
+ * Say whether a step has landed, so that its rows can be read.
+ *
+ * @param[in] capturer  The capturer.
+ * @param[in] step      The ticket.
+ * @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text says why: no slot was
+ *         free, or which call of the driver failed); ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP
+ *         (never issued). A loss is known for the last 1024 steps; older lost steps return
+ *         ROUTECAP_OK.
+ */
+ROUTECAP_API int32_t routecap_step_poll(routecap_capturer *capturer, routecap_step step);
+
+/**
+ * Wait until a step has landed.
+ *
+ * With ROUTECAP_CONFIG_MANUAL_PROGRESS the calling thread files the steps that can land.
+ *
+ * @param[in] capturer      The capturer.
+ * @param[in] step          The ticket.
+ * @param[in] timeout_ns    Nanoseconds; 0 looks once; a negative number waits without limit.
+ * @param[out] conflicting  How many cells of the step were recorded twice, 0 for all but the last
+ *                          1024 steps; left alone on a timeout; may be NULL.
+ * @return ROUTECAP_OK; ROUTECAP_LOST (see routecap_step_poll); ROUTECAP_PENDING (timeout);
+ *         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also a slip that the device
+ *         found; the step has landed nevertheless.
+ */
+ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step,
+                                            int64_t timeout_ns, uint64_t *conflicting);
+
+/* ================================================================================================
+ * Memory and backends
+ * ============================================================================================== */
 
 /* Memory that a capturer of some configuration needs. */
 typedef struct routecap_memory {
@@ -67,61 +329,28 @@ typedef struct routecap_memory {
     uint64_t pinned_bytes;    /* allocated at create: page-locked host memory */
     uint64_t host_bytes;      /* allocated at create: other host memory, rounded up */
     uint64_t row_bytes;       /* of one captured row: ids and validity */
-    uint64_t page_bytes;      /* of one page, the unit in which requests take memory from the budget */
+    uint64_t page_bytes;      /* of one page, the unit in which requests take from the budget */
     uint64_t request_bytes;   /* of one open request before its first row, outside the budget */
-    uint64_t tag_bytes;       /* what a page takes besides, from the budget, once two of its rows have different tags */
+    uint64_t tag_bytes;       /* what a page takes from the budget in addition, once two of its rows
+                                 have different tags */
 } routecap_memory;
 
-/* What the capturer saw since it was created. Fields are read one after another while it runs; no row is counted as landed before it is issued. */
-typedef struct routecap_stats {
-    uint32_t struct_size;
-    uint32_t silent_layers; /* layers without one valid cell in the last step that landed with rows */
-    /* Steps. */
-    uint64_t steps_issued; /* lost ones included */
-    uint64_t steps_landed; /* lost ones included */
-    uint64_t steps_lost;   /* no slot was free, or the copy failed */
-    /* Rows of the spans that issue was given, those of unknown requests apart. Each is in one of the nine counts that follow. */
-    uint64_t rows_issued;
-    uint64_t rows_in_flight;
-    uint64_t rows_provisional; /* landed, speculative, not settled */
-    uint64_t rows_delivered;   /* filed with at least one valid cell */
-    uint64_t rows_missing;     /* landed without a valid cell */
-    uint64_t rows_lost;        /* in a lost step */
-    uint64_t rows_late;        /* landed after their request was closed; or cut, before or after they landed as drafts */
-    uint64_t rows_rejected;    /* speculative and not accepted, whether or not a later call cut them too */
-    uint64_t rows_unplaced;    /* their position, read from the device, was outside the span's bounds */
-    uint64_t rows_refused;     /* for memory */
-    /* Other counts. */
-    uint64_t rows_skipped;       /* in spans of unknown requests */
-    uint64_t rows_overlapped;    /* delivered with a valid cell where one was */
-    uint64_t rows_mismatched;    /* of those, with another set of ids in a cell valid in both; needs ROUTECAP_CONFIG_COMPARE */
-    uint64_t rows_dropped;       /* recorded rows outside the rows begun, of steps that landed */
-    uint64_t cells_conflicting;  /* recorded again within one step, of steps that landed; the first was kept */
-    uint64_t cells_unwritten;    /* missing cells of landed rows, but for late and unplaced ones: not, or not completely, written in their step */
-    uint64_t cells_out_of_range; /* likewise: an id outside the layer's range */
-    uint64_t cells_duplicate;    /* likewise: one id twice */
-    /* Now. */
-    uint64_t requests_open;
-    uint64_t steps_in_flight;
-    uint64_t bytes_in_use; /* of the budget: pages of requests and routings, their tags, provisional rows, and what is promised to rows issued */
-    uint64_t bytes_peak;   /* with what a step asked for and gave back at once: a page that two of its spans share */
-    uint64_t bytes_budget;
-} routecap_stats;
+/**
+ * Say how much memory a capturer of a configuration needs, without creating it.
+ *
+ * Asks neither the driver nor a device. It can be called before a fork, and without a device.
+ *
+ * @param[in] config   The configuration.
+ * @param[out] memory  The sizes, in bytes.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
+ */
+ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, routecap_memory *memory);
 
-/* The same for one layer. Late and unplaced rows are not looked at. */
-typedef struct routecap_layer_stats {
-    uint64_t rows_written; /* valid cells that landed */
-    uint64_t unwritten;
-    uint64_t out_of_range;
-    uint64_t duplicate;
-    uint64_t silent_steps; /* steps that landed with rows, none of which this layer wrote */
-} routecap_layer_stats;
-
-/* What this build and machine can do. */
+/* What a backend of this build can do on this machine. */
 typedef struct routecap_backend {
     uint32_t struct_size;
-    int32_t available;   /* 1: a capturer on this backend can be created; 0: detail says why not */
-    int32_t devices;     /* how many, 0 on the host backend */
+    int32_t available;   /* 1: a capturer can be created on it; 0: detail says why not */
+    int32_t devices;     /* how many; 0 on the host backend */
     int32_t reserved;    /* 0 */
     const char *detail;  /* one line, static storage */
 } routecap_backend;
@@ -129,211 +358,105 @@ typedef struct routecap_backend {
 /**
  * Describe a backend of this build on this machine.
  *
- * @param backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
- * @param info     Filled.
+ * @param[in] backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
+ * @param[out] info    What it can do.
  */
 ROUTECAP_API int32_t routecap_backend_info(int32_t backend, routecap_backend *info);
 
-/**
- * Fill a configuration with the defaults; `layers`, `k`, `experts` and `rows` remain to be set.
- *
- * @param config       Filled.
- * @param struct_size  sizeof(routecap_config) of the caller.
+/* ================================================================================================
+ * Counters and progress
+ * ============================================================================================== */
+
+/*
+ * What a capturer saw since it was created. The fields are read one after another while it runs. No
+ * row is counted as landed before it is counted as issued.
  */
-ROUTECAP_API int32_t routecap_config_init(routecap_config *config, size_t struct_size);
+typedef struct routecap_stats {
+    uint32_t struct_size;
+    uint32_t silent_layers; /* layers without a valid cell in the last step that landed with rows */
+    /* Steps. */
+    uint64_t steps_issued; /* lost ones included */
+    uint64_t steps_landed; /* lost ones included */
+    uint64_t steps_lost;   /* no slot was free, or the copy failed */
+    /* Rows of the spans of issue, without those of unknown requests. Each row is in exactly one of
+     * the nine counts that follow rows_issued. */
+    uint64_t rows_issued;
+    uint64_t rows_in_flight;
+    uint64_t rows_provisional; /* drafts that have landed and wait for accept */
+    uint64_t rows_delivered;   /* filed with at least one valid cell */
+    uint64_t rows_missing;     /* landed without a valid cell */
+    uint64_t rows_lost;        /* of a lost step */
+    uint64_t rows_late;        /* landed after their request was closed; or cut by truncate or
+                                  finish, before they landed or as drafts */
+    uint64_t rows_rejected;    /* drafts that were not accepted, also if a later call cut them */
+    uint64_t rows_unplaced;    /* their position on the device was outside the span's bounds */
+    uint64_t rows_refused;     /* for memory */
+    /* Other counts. */
+    uint64_t rows_skipped;       /* in spans of unknown requests */
+    uint64_t rows_overlapped;    /* delivered with a valid cell where there was one already */
+    uint64_t rows_mismatched;    /* overlapped rows with another set of ids in a cell that is valid
+                                    in both; needs ROUTECAP_CONFIG_COMPARE */
+    uint64_t rows_dropped;       /* recorded rows outside the rows begun, of steps that landed */
+    uint64_t cells_conflicting;  /* recorded twice in one step, of steps that landed; the first
+                                    record was kept */
+    uint64_t cells_unwritten;    /* missing cells of landed rows, without late and unplaced rows:
+                                    not written in their step, or not completely */
+    uint64_t cells_out_of_range; /* likewise: an id outside the layer's range */
+    uint64_t cells_duplicate;    /* likewise: one id twice */
+    /* Now. */
+    uint64_t requests_open;
+    uint64_t steps_in_flight;
+    uint64_t bytes_in_use; /* of the budget: pages of requests and routings, their tags, provisional
+                              rows, and reservations for issued rows */
+    uint64_t bytes_peak;   /* the most of bytes_in_use, including what an issue reserved and gave
+                              back at once, as for a page that two of its spans share */
+    uint64_t bytes_budget;
+} routecap_stats;
+
+/* The same for one layer, without late and unplaced rows. */
+typedef struct routecap_layer_stats {
+    uint64_t rows_written; /* valid cells that landed */
+    uint64_t unwritten;    /* cells */
+    uint64_t out_of_range; /* cells */
+    uint64_t duplicate;    /* cells */
+    uint64_t silent_steps; /* steps that landed with rows, none of which this layer wrote */
+} routecap_layer_stats;
 
 /**
- * Say how much memory a capturer of this configuration needs, without creating it.
+ * Read the counters.
  *
- * It asks neither the driver nor a device: it can be called before a fork, and where there is no
- * device. Errors as routecap_capturer_create, as far as configuration and build tell them:
- * ROUTECAP_ERR_ARGUMENT, ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
+ * @param[in] capturer  The capturer.
+ * @param[out] stats    The counters.
  */
-ROUTECAP_API int32_t routecap_config_memory(const routecap_config *config, routecap_memory *memory);
+ROUTECAP_API int32_t routecap_capturer_stats(const routecap_capturer *capturer,
+                                             routecap_stats *stats);
 
 /**
- * Create a capturer: all memory of the device and all page-locked memory is allocated here, none of it later on the forward path.
+ * Read the counters of layers 0..count-1.
  *
- * Create it before CUDA graphs are captured. Not capturable. Starts one worker thread unless ROUTECAP_CONFIG_MANUAL_PROGRESS is set.
- *
- * A disabled capturer is its own handle and nothing else; of its configuration only `role` is looked at. Every function returns at once:
- * those that give out rows (coverage, extract, finish, and their batches) with ROUTECAP_ERR_DISABLED, all others with ROUTECAP_OK, handles
- * and counts 0. A mirror works on the forward path: up to the snapshot all calls do what they do on its owner, so that graphs are the same on
- * all ranks. From issue on it is like a disabled capturer.
- *
- * @param config    The arrays it points to are copied.
- * @param capturer  Receives the capturer, to be passed to routecap_capturer_destroy; NULL on error.
- * @return ROUTECAP_ERR_NO_BACKEND: unknown, not in this build or not usable on this machine; ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE,
- *         ROUTECAP_ERR_DEVICE_LOST; ROUTECAP_ERR_THREAD.
+ * @param[in] capturer   The capturer.
+ * @param[out] stats     [count] elements of stat_size bytes.
+ * @param[in] stat_size  sizeof(routecap_layer_stats) of the caller, in bytes.
+ * @param[in] count      How many layers: at most the capturer's.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's).
  */
-ROUTECAP_API int32_t routecap_capturer_create(const routecap_config *config, routecap_capturer **capturer);
-
-/**
- * Destroy a capturer. NULL is allowed.
- *
- * Waits until all steps issued so far have landed; after it returns the library touches no memory of the engine. Routings stay valid, and
- * those of routecap_request_finish are ready, even where there is no memory left to hand their rows over: those rows are missing then. Threads
- * that wait for a routing may go on waiting meanwhile. In a forked child it does nothing.
- */
-ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
-
-/**
- * Read the counters. Does not wait.
- */
-ROUTECAP_API int32_t routecap_capturer_stats(const routecap_capturer *capturer, routecap_stats *stats);
-
-/**
- * Read the counters of every layer. Does not wait.
- *
- * @param stats      [count], filled for layers 0..count-1.
- * @param stat_size  sizeof(routecap_layer_stats) of the caller.
- * @param count      At most the capturer's layers (ROUTECAP_ERR_UNKNOWN_LAYER otherwise).
- */
-ROUTECAP_API int32_t routecap_capturer_layer_stats(const routecap_capturer *capturer, routecap_layer_stats *stats, size_t stat_size,
+ROUTECAP_API int32_t routecap_capturer_layer_stats(const routecap_capturer *capturer,
+                                                   routecap_layer_stats *stats, size_t stat_size,
                                                    size_t count);
 
 /**
- * File the steps that have landed, on this thread: the whole work of the worker thread that a capturer with ROUTECAP_CONFIG_MANUAL_PROGRESS
- * does not have, for processes that allow no threads, and for tests. The calls that wait make progress themselves; reading does not, and
- * finds changes of a request only after it.
+ * File the steps that the device has finished, on this thread.
  *
- * Does not wait for the device. From any thread, one at a time (others wait for it). Without that flag it does nothing.
+ * This is the whole work of the worker thread, for a capturer with ROUTECAP_CONFIG_MANUAL_PROGRESS:
+ * for processes that allow no threads, and for tests. Calls that wait make progress themselves.
+ * Reading does not: changes of a request are visible only after progress.
+ *
+ * Any thread may call it. One call runs at a time, and others wait for it. Does not wait for the
+ * device. Without that flag it does nothing.
+ *
+ * @param[in] capturer  The capturer.
  */
 ROUTECAP_API int32_t routecap_capturer_progress(routecap_capturer *capturer);
-
-/* ================================================================================================
- * Steps
- * ============================================================================================== */
-
-/* Flags of routecap_span. They may be combined. */
-#define ROUTECAP_SPAN_SPECULATIVE 1u      /* draft tokens: provisional until routecap_request_accept */
-#define ROUTECAP_SPAN_DEVICE_POSITIONS 2u /* positions, within [position, position_end), come from routecap_issue_options.positions */
-
-/* Sink rows of one step that belong to one request. */
-typedef struct routecap_span {
-    routecap_request request;
-    uint64_t position;     /* row index, in the request, of the first row; the others follow. Not a rotary position */
-    uint64_t position_end; /* with DEVICE_POSITIONS: one past the highest position; rows outside the bounds are dropped. Otherwise 0 */
-    uint32_t sink_row;     /* of the first row */
-    uint32_t rows;         /* >= 1 */
-    uint32_t flags;        /* ROUTECAP_SPAN_* */
-    uint32_t reserved;     /* 0 */
-} routecap_span;
-
-#define ROUTECAP_SNAPSHOT_TAKEN 0 /* the forward took its snapshot */
-#define ROUTECAP_SNAPSHOT_MAKE 1  /* issue takes it */
-
-typedef struct routecap_issue_options {
-    uint32_t struct_size;
-    int32_t snapshot;         /* ROUTECAP_SNAPSHOT_* */
-    uint64_t tag;             /* kept with every row of the step: a weight version, for instance */
-    const void *positions;    /* [device] the position of each sink row, up to the last that a span with DEVICE_POSITIONS names */
-    int32_t positions_dtype;  /* I32 or I64, where positions is set */
-    uint32_t reserved;        /* 0 */
-} routecap_issue_options;
-
-/**
- * Begin a step: forget what the sink holds and expect up to `rows` rows, sink rows 0..rows-1, from this forward pass.
- *
- * Belongs at the head of the forward pass, before the first write and before streams of micro-batches fork. It may be made on a stream of
- * its own that is forked from the engine's and joined before the first write. Rows that are not begun are missing. A begin after a forward
- * that was never issued discards that forward.
- *
- * On the host backend, where all slots hold steps in flight, begin files the oldest of them on the
- * calling thread: nothing is lost there, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as
- * long as copying that step's rows does. If the worker thread is filing it already, begin waits for
- * that instead. It never waits for whoever reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns it off.
- *
- * Capturable. Does not block otherwise.
- *
- * @param rows  At most the capturer's rows (ROUTECAP_ERR_CAPACITY otherwise). May exceed the rows that spans will name later.
- */
-ROUTECAP_API int32_t routecap_step_begin(routecap_capturer *capturer, uint32_t rows, routecap_stream stream);
-
-/**
- * Take a snapshot of the rows begun, so that the next forward may write the sink.
- *
- * Belongs behind the last write of the forward pass, on a stream that has joined all writers. It reads the sink and never writes it. A
- * second snapshot of one step makes its rows missing. In a graph what follows on the stream does not wait for it, only the graph's end and
- * the next begin do: put it behind the last router and it costs next to nothing; but write the sink again only after another begin.
- *
- * Capturable. Does not block. On the host backend the rows are copied before the call returns.
- */
-ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stream);
-
-/**
- * Hand the last forward pass to the library: say which of its rows belong to which request. They will be filed in the
- * background, in order of issue; the ticket refers to the step from now on.
- *
- * Call it after the forward, on a stream that is ordered behind it, and before anything that begins another. Sink rows that no span names are
- * forgotten. Several spans may name one sink row (one token in several sequences). One request may have several spans: those with positions
- * known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
- *
- * A span of an unknown or closed request, or one that could need more memory than the budget has,
- * is skipped and counted; the others are not affected, and the call returns ROUTECAP_PARTIAL.
- * Positions refused for memory count for the request's length: they are missing (REFUSED).
- *
- * Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
- * each page that it shares with a routing or another request, the tags of a page whose rows get a
- * second tag, and for wide bounds of device positions a page for each row. What turns out not to be
- * needed goes back when the step is filed. Rows that were accepted are refused later only where the
- * system itself has no memory left: they are then missing (REFUSED), and counted. What close,
- * truncate, take and finish have freed can be used at once: where the budget is exhausted, issue
- * applies those calls itself, as far as no step in flight still needs the memory, before it refuses
- * a span.
- *
- * Slots. Each forward fills one slot, which is free again once its step was filed. If none is free,
- * the step is lost: it has a ticket and has landed, all its rows are missing (LOST), and the call
- * returns ROUTECAP_LOST. When the slot is chosen depends on who makes the begin:
- *   - begin is called for this forward (eager): begin chooses. To lose no step, have at most
- *     slots - 1 steps in flight when you call begin. On the host backend nothing is ever lost.
- *   - begin is replayed as part of a graph: the issue or discard before it has chosen. To lose no
- *     step, have at most slots - 2 steps in flight when you call issue, so that one slot is left for
- *     the forward that follows. If an issue found none, the forward after it is lost, whatever has
- *     landed meanwhile, unless routecap_step_discard is called before it, which chooses again.
- *
- * Not capturable. Does not block otherwise. Takes memory from the system only to grow buffers that
- * it keeps.
- *
- * @param spans      [count] of span_size bytes each; may be NULL if count is 0.
- * @param span_size  sizeof(routecap_span) of the caller.
- * @param options    NULL: the forward took its snapshot, tag 0.
- * @param status     [count] receives for each span ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY; may be NULL.
- * @param step       Receives the ticket; may be NULL. 0 on error.
- * @return ROUTECAP_PARTIAL; ROUTECAP_LOST (also where spans were skipped); and with nothing changed, the step neither issued nor discarded:
- *         ROUTECAP_ERR_ARGUMENT (a span without rows, unknown flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, no positions where a span
- *         needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (positions).
- */
-ROUTECAP_API int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans, size_t span_size, size_t count,
-                                         const routecap_issue_options *options, int32_t *status, routecap_step *step, routecap_stream stream);
-
-/**
- * Forget the last forward pass: for warm-up, profiling and dummy runs that will not be issued. The next begin does the same.
- *
- * Not capturable. Does not block.
- */
-ROUTECAP_API int32_t routecap_step_discard(routecap_capturer *capturer, routecap_stream stream);
-
-/**
- * Whether a step has landed, that is, whether its rows can be read.
- *
- * @return ROUTECAP_OK; ROUTECAP_LOST (landed, and lost; known for the last 1024 steps, ROUTECAP_OK before; the text says why: no slot was free,
- *         or the call of the driver that failed); ROUTECAP_PENDING;
- *         ROUTECAP_ERR_UNKNOWN_STEP (never issued).
- */
-ROUTECAP_API int32_t routecap_step_poll(routecap_capturer *capturer, routecap_step step);
-
-/**
- * Wait until a step has landed.
- *
- * Waits. With ROUTECAP_CONFIG_MANUAL_PROGRESS it files what has landed itself.
- *
- * @param timeout_ns   Nanoseconds; 0 looks once; negative waits without limit.
- * @param conflicting  Receives how many cells of the step were recorded twice (known for the last 1024 steps, 0 before); may be NULL.
- * @return ROUTECAP_OK; ROUTECAP_LOST; ROUTECAP_PENDING (timeout); ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the slips that
- *         the device found in this step, which has landed all the same.
- */
-ROUTECAP_API int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step, int64_t timeout_ns, uint64_t *conflicting);
 
 #ifdef __cplusplus
 }

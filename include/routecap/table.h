@@ -1,5 +1,10 @@
 /*
- * routecap: every function in one table.
+ * routecap, chapter 9: the function table.
+ *
+ * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
+ *
+ * A program that dlopens the library needs one dlsym, of routecap_get_api, instead of one for each
+ * function.
  */
 #ifndef ROUTECAP_TABLE_H
 #define ROUTECAP_TABLE_H
@@ -14,12 +19,12 @@
 extern "C" {
 #endif
 
-/* ================================================================================================
- * The function table, for programs that dlopen the library: one dlsym instead of one per function
- * ============================================================================================== */
-
+/*
+ * All functions but routecap_get_api, each under its name without the prefix. Entries are only
+ * added, at the end.
+ */
 typedef struct routecap_api {
-    size_t size;    /* of this table in the loaded library; entries at or beyond it do not exist */
+    size_t size;    /* bytes of this table in the loaded library; entries beyond do not exist */
     uint32_t major; /* version of the loaded library */
     uint32_t minor;
     uint32_t (*version)(void);
@@ -31,67 +36,88 @@ typedef struct routecap_api {
     int32_t (*capturer_create)(const routecap_config *, routecap_capturer **);
     void (*capturer_destroy)(routecap_capturer *);
     int32_t (*capturer_stats)(const routecap_capturer *, routecap_stats *);
-    int32_t (*capturer_layer_stats)(const routecap_capturer *, routecap_layer_stats *, size_t, size_t);
+    int32_t (*capturer_layer_stats)(const routecap_capturer *, routecap_layer_stats *, size_t,
+                                    size_t);
     int32_t (*capturer_progress)(routecap_capturer *);
     int32_t (*sink_bind)(routecap_capturer *, uint32_t, uint32_t, const routecap_sink *);
     int32_t (*sink_layer)(routecap_capturer *, uint32_t, routecap_sink *);
-    int32_t (*layer_record)(routecap_capturer *, uint32_t, const routecap_source *, routecap_stream);
-    int32_t (*layers_record)(routecap_capturer *, const routecap_source *, const routecap_layer_source *, size_t, size_t, routecap_stream);
+    int32_t (*layer_record)(routecap_capturer *, uint32_t, const routecap_source *,
+                            routecap_stream);
+    int32_t (*layers_record)(routecap_capturer *, const routecap_source *,
+                             const routecap_layer_source *, size_t, size_t, routecap_stream);
     int32_t (*router_init)(routecap_router *, size_t, int32_t);
-    int32_t (*layer_route)(routecap_capturer *, uint32_t, const routecap_router *, const routecap_logits *, routecap_stream);
-    int32_t (*capturer_probe)(routecap_capturer *, uint32_t, routecap_layer_probe *, size_t, size_t, routecap_stream);
-    int32_t (*received_read)(routecap_capturer *, uint32_t, const routecap_received *, routecap_stream); /* experimental */
-    int32_t (*received_merge)(const int32_t *const *, size_t, size_t, int32_t *);                        /* experimental */
+    int32_t (*layer_route)(routecap_capturer *, uint32_t, const routecap_router *,
+                           const routecap_logits *, routecap_stream);
+    int32_t (*capturer_probe)(routecap_capturer *, uint32_t, routecap_layer_probe *, size_t, size_t,
+                              routecap_stream);
+    int32_t (*received_read)(routecap_capturer *, uint32_t, const routecap_received *,
+                             routecap_stream); /* experimental */
+    int32_t (*received_merge)(const int32_t *const *, size_t, size_t, int32_t *); /* experimental */
     int32_t (*step_begin)(routecap_capturer *, uint32_t, routecap_stream);
     int32_t (*step_snapshot)(routecap_capturer *, routecap_stream);
-    int32_t (*step_issue)(routecap_capturer *, const routecap_span *, size_t, size_t, const routecap_issue_options *, int32_t *,
-                          routecap_step *, routecap_stream);
+    int32_t (*step_issue)(routecap_capturer *, const routecap_span *, size_t, size_t,
+                          const routecap_issue_options *, int32_t *, routecap_step *,
+                          routecap_stream);
     int32_t (*step_discard)(routecap_capturer *, routecap_stream);
     int32_t (*step_poll)(routecap_capturer *, routecap_step);
     int32_t (*step_finalize)(routecap_capturer *, routecap_step, int64_t, uint64_t *);
-    int32_t (*request_open)(routecap_capturer *, const routecap_open_options *, routecap_request *, size_t);
-    int32_t (*request_accept)(routecap_capturer *, routecap_request, routecap_step, const uint32_t *, size_t);
+    int32_t (*request_open)(routecap_capturer *, const routecap_open_options *, routecap_request *,
+                            size_t);
+    int32_t (*request_accept)(routecap_capturer *, routecap_request, routecap_step,
+                              const uint32_t *, size_t);
     int32_t (*request_accept_batch)(routecap_capturer *, routecap_accept_item *, size_t, size_t);
     int32_t (*request_truncate)(routecap_capturer *, routecap_request, uint64_t);
     int32_t (*request_fork)(routecap_capturer *, routecap_request, uint64_t, routecap_request *);
-    int32_t (*request_attach)(routecap_capturer *, routecap_request, const routecap_routing *, uint64_t);
-    int32_t (*request_coverage)(routecap_capturer *, routecap_request, uint64_t, uint64_t, routecap_coverage *, routecap_missing *, size_t,
-                                size_t);
-    int32_t (*request_extract)(routecap_capturer *, routecap_request, uint64_t, uint64_t, int32_t, uint32_t, routecap_routing **);
+    int32_t (*request_attach)(routecap_capturer *, routecap_request, const routecap_routing *,
+                              uint64_t);
+    int32_t (*request_coverage)(routecap_capturer *, routecap_request, uint64_t, uint64_t,
+                                routecap_coverage *, routecap_missing *, size_t, size_t);
+    int32_t (*request_extract)(routecap_capturer *, routecap_request, uint64_t, uint64_t, int32_t,
+                               uint32_t, routecap_routing **);
     int32_t (*request_extract_batch)(routecap_capturer *, routecap_extract_item *, size_t, size_t);
     int32_t (*copy_options_init)(routecap_copy_options *, size_t);
-    int32_t (*request_extract_into)(routecap_capturer *, routecap_request, uint64_t, uint64_t, const routecap_copy_options *, void *, size_t,
-                                    uint8_t *, size_t, uint64_t *);
+    int32_t (*request_extract_into)(routecap_capturer *, routecap_request, uint64_t, uint64_t,
+                                    const routecap_copy_options *, void *, size_t, uint8_t *,
+                                    size_t, uint64_t *);
     int32_t (*request_finish)(routecap_capturer *, routecap_request, uint64_t, routecap_routing **);
     int32_t (*request_finish_batch)(routecap_capturer *, routecap_finish_item *, size_t, size_t);
     int32_t (*request_close)(routecap_capturer *, routecap_request);
-    int32_t (*request_close_batch)(routecap_capturer *, const routecap_request *, int32_t *, size_t);
+    int32_t (*request_close_batch)(routecap_capturer *, const routecap_request *, int32_t *,
+                                   size_t);
     int32_t (*routing_wait)(const routecap_routing *, int64_t);
     int32_t (*routing_poll)(const routecap_routing *);
     int32_t (*routing_view)(const routecap_routing *, routecap_view *);
-    int32_t (*routing_coverage)(const routecap_routing *, routecap_coverage *, routecap_missing *, size_t, size_t);
-    int32_t (*routing_split)(const routecap_routing *, uint64_t, uint64_t, routecap_routing **, routecap_routing **);
+    int32_t (*routing_coverage)(const routecap_routing *, routecap_coverage *, routecap_missing *,
+                                size_t, size_t);
+    int32_t (*routing_split)(const routecap_routing *, uint64_t, uint64_t, routecap_routing **,
+                             routecap_routing **);
     int32_t (*routing_slice)(const routecap_routing *, uint64_t, uint64_t, routecap_routing **);
-    int32_t (*routing_merge)(const routecap_routing *const *, size_t, uint32_t, routecap_routing **);
-    int32_t (*routing_copy_to)(const routecap_routing *, const routecap_copy_options *, void *, size_t, uint8_t *, size_t, uint64_t *);
+    int32_t (*routing_merge)(const routecap_routing *const *, size_t, uint32_t,
+                             routecap_routing **);
+    int32_t (*routing_copy_to)(const routecap_routing *, const routecap_copy_options *, void *,
+                               size_t, uint8_t *, size_t, uint64_t *);
     int32_t (*routing_retain)(const routecap_routing *);
     void (*routing_free)(routecap_routing *);
     int32_t (*routing_serialize)(const routecap_routing *, uint32_t, void *, size_t, uint64_t *);
-    int32_t (*routing_deserialize)(const void *, size_t, uint32_t, routecap_release, void *, routecap_routing **);
-    int32_t (*routing_import)(const routecap_view *, uint32_t, routecap_release, void *, routecap_routing **);
+    int32_t (*routing_deserialize)(const void *, size_t, uint32_t, routecap_release, void *,
+                                   routecap_routing **);
+    int32_t (*routing_import)(const routecap_view *, uint32_t, routecap_release, void *,
+                              routecap_routing **);
     int32_t (*serialized_info)(const void *, size_t, routecap_serialized *);
-    int32_t (*serialized_splice)(const void *, size_t, const void *, size_t, uint64_t, void *, size_t, routecap_piece *, size_t, size_t,
-                                 routecap_splice *);
+    int32_t (*serialized_splice)(const void *, size_t, const void *, size_t, uint64_t, void *,
+                                 size_t, routecap_piece *, size_t, size_t, routecap_splice *);
 } routecap_api;
 
 /**
- * The library's functions as one append-only table, each under its name without the prefix.
+ * Get the library's functions as one table.
  *
- * @param major  ROUTECAP_VERSION_MAJOR that the caller was compiled with.
- * @param minor  ROUTECAP_VERSION_MINOR, likewise; or the oldest that the caller can do with: then an entry that came later exists only if
- *               offsetof(routecap_api, entry) < api->size.
- * @return Static storage, with every entry that version has; NULL if this library cannot stand in for it: another major version, or an older
- *         minor one.
+ * A program may ask for the oldest minor version that it can do with. An entry that came later then
+ * exists only if offsetof(routecap_api, entry) < api->size.
+ *
+ * @param[in] major  ROUTECAP_VERSION_MAJOR that the caller was compiled with.
+ * @param[in] minor  ROUTECAP_VERSION_MINOR that the caller was compiled with, or an older one.
+ * @return Static storage, with every entry of that version; NULL if this library has another major
+ *         version or an older minor version.
  */
 ROUTECAP_API const routecap_api *routecap_get_api(uint32_t major, uint32_t minor);
 

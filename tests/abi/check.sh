@@ -4,8 +4,9 @@
 #   values, sizes and offsets              tests/abi/layout.c, which has to name every constant and every field of the headers
 #   functions and types as compiled        tests/abi/routecap.abi, by abidiff without filters or suppressions, what it calls harmless included
 # LIBRARY needs debug information. Prints what differs; exit status 1 if anything does.
-# After a wanted change: tests/abi/check.sh --refresh LIBRARY, in the commit that changes the ABI. (tests/abi/frozen is another matter: consumer.c is
-# built with that header of 1.0 and has to run with every later library, so that it never changes.)
+# After a wanted change, in the commit that makes it: check.sh --refresh LIBRARY HEADER_DIR COMPILER
+#   It writes symbols.txt and routecap.abi, and adds to layout.c what that says nothing of. What layout.c says already is changed by hand.
+#   tests/abi/frozen is another matter: consumer.c is built with that header of 1.0 and has to run with every later library, so that it never changes.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -27,16 +28,38 @@ asserted() {
     ' <<< "$text"
 }
 
-if [ "${1:-}" = --refresh ]; then
-    symbols "$2" > "$here/symbols.txt"
-    dump "$2" > "$here/routecap.abi"
+# What layout.c says nothing of.
+unsaid() { asserted | grep -vFf <(grep -oE '^(SAME\(|SIZE\(|AT\([a-z_]+, )[A-Za-z0-9_]+,' "$here/layout.c"); }
+# The same with today's values, as layout.c has them.
+valued() {
+    local program
+    program=$(mktemp) || return
+    {
+        echo '#include <routecap.h>'
+        echo '#include <stdio.h>'
+        echo 'int main(void) {'
+        unsaid | sed -E 's/^SAME\((\w+),$/printf("SAME(\1, %lld);\\n", (long long)\1);/
+            s/^SIZE\((\w+),$/printf("SIZE(\1, %zu);\\n", sizeof(\1));/
+            s/^AT\((\w+), (\w+),$/printf("AT(\1, \2, %zu);\\n", offsetof(\1, \2));/'
+        echo '}'
+    } | "$compiler" -std=c11 -I"$headers" -x c - -o "$program" && "$program"
+    rm -f "$program"
+}
+
+refresh=0
+[ "${1:-}" != --refresh ] || { refresh=1; shift; }
+library=$1 headers=$2 compiler=$3 failed=0
+if [ $refresh = 1 ]; then
+    symbols "$library" > "$here/symbols.txt"
+    dump "$library" > "$here/routecap.abi"
+    added=$(valued)
+    [ -z "$added" ] || printf '\n/* Added since. */\n%s\n' "$added" >> "$here/layout.c"
     exit
 fi
 
-library=$1 headers=$2 compiler=$3 failed=0
 diff -u "$here/symbols.txt" <(symbols "$library") || { echo "abi: the exported symbols differ"; failed=1; }
 "$compiler" -std=c11 -I"$headers" -fsyntax-only "$here/layout.c" || { echo "abi: values or layouts differ"; failed=1; }
-missing=$(asserted | grep -vFf <(grep -oE '^(SAME\(|SIZE\(|AT\([a-z_]+, )[A-Za-z0-9_]+,' "$here/layout.c"))
+missing=$(unsaid)
 [ -z "$missing" ] || { echo "abi: layout.c says nothing of"; echo "$missing"; failed=1; }
 abidiff --harmless --exported-interfaces-only "$here/routecap.abi" "$library" || { echo "abi: functions or types differ"; failed=1; }
 exit $failed

@@ -45,13 +45,12 @@ breaks "nothing, but for a space in a comment" $header '1s/$/ /' > /dev/null
 broken=0 missed=0
 
 # Structs.
-breaks "two fields swapped" $header '/^    uint32_t sink_row; /{h;d};/^    uint32_t rows;         \/\* >= 1 \*\//{G}'
-breaks "a field inserted" $header 's/^(    const uint32_t \*layer_experts; \/\* \[layers\] experts of each.*)$/\1\n    uint64_t added;/'
-breaks "a field appended" $header \
-    's/^    const int32_t \*layer_provenance; \/\* \[layers\] ROUTECAP_PROVENANCE_\*; default.*$/&\n    uint64_t added;/'
+breaks "two fields swapped" $header '/^typedef struct routecap_span /,/^}/{/ sink_row;/{h;d};/ rows;/{G}}'
+breaks "a field inserted" $header 's/^    uint32_t max_requests;/    uint64_t added;\n&/'
+breaks "a field appended" $header 's/^} routecap_config;$/    uint64_t added;\n&/'
 breaks "a field renamed" $header 's/^    uint32_t max_requests;/    uint32_t most_requests;/'
 breaks "a field of another type of the same size" $header 's/^    int32_t device;     /    uint32_t device;/'
-breaks "a field that points to something else" $header 's/^    const int32_t (\*layer_map;      .* strictly)/    const uint32_t \1/'
+breaks "a field that points to something else" $header 's/^    const int32_t (\*layer_map;)/    const uint32_t \1/'
 
 # Values.
 breaks "a status renumbered" $header 's/^(#define ROUTECAP_ERR_CAPACITY) .*/\1 (-119)/'

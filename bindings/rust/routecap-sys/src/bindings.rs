@@ -140,37 +140,40 @@ pub const ROUTECAP_MAX_PIECES: u32 = 16;
 pub const ROUTECAP_RECEIVED_EXPANDED: u32 = 1;
 pub const ROUTECAP_RECEIVED_GLOBAL: u32 = 2;
 unsafe extern "C" {
-    /// The version of the loaded library: major * 10000 + minor * 100 + patch. Never fails.
+    /// Return the version of the loaded library: major * 10000 + minor * 100 + patch. Never fails.
     pub fn routecap_version() -> u32;
 }
 unsafe extern "C" {
-    /// The name of a status, "ROUTECAP_ERR_CAPACITY" for instance; "ROUTECAP_STATUS_UNKNOWN" for others. Static storage. Never fails.
+    /// Return the name of a status, such as "ROUTECAP_ERR_CAPACITY". Never fails.
+    ///
+    /// @param[in] status  A status.
+    /// @return A static string; "ROUTECAP_STATUS_UNKNOWN" if this library does not know the status.
     pub fn routecap_status_name(status: i32) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
-    /// One line about the last call on this thread that left one (see above); "" if none did.
+    /// Return the line of text that the last call on this thread left; see "Statuses" at the top.
     ///
-    /// Valid until the next such call on this thread. Read it on the thread that made the call.
+    /// Call it on the thread that made that call. Never fails.
+    ///
+    /// @return A string, valid until the next call on this thread that leaves a text; "" if none did.
     pub fn routecap_last_error() -> *const ::core::ffi::c_char;
 }
-/// ================================================================================================
-/// Types and constants
-/// ==============================================================================================
+/// A capturer; see capture.h.
 #[repr(C)]
 #[derive(Debug)]
 pub struct routecap_capturer {
     _unused: [u8; 0],
 }
+/// A routing; see routing.h.
 #[repr(C)]
 #[derive(Debug)]
 pub struct routecap_routing {
     _unused: [u8; 0],
 }
-/// Names a request of one capturer; other capturers do not know it. 0 is none. No two requests of a
-/// process have the same handle, whatever their capturers: a handle that was closed or finished is
-/// not given out again.
+/// A request of one capturer; other capturers do not know it. 0 is none. No two requests of a
+/// process ever have the same handle.
 pub type routecap_request = u64;
-/// Ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 is none.
+/// The ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 is none.
 pub type routecap_step = u64;
 /// What CUDA calls cudaStream_t and CUstream. NULL on the host backend.
 #[repr(C)]
@@ -179,57 +182,53 @@ pub struct CUstream_st {
     _unused: [u8; 0],
 }
 pub type routecap_stream = *mut CUstream_st;
-/// Checked mode, for development and tests: ROUTECAP_CONFIG_CHECKED, or ROUTECAP_CHECKED=1 in the
-/// environment when a capturer is created. A slip that is otherwise forgiven is an error:
-///
-///   ROUTECAP_ERR_NOT_BEGUN, _NOT_SNAPSHOT, _SNAPSHOT_TWICE, _ISSUED_TWICE, _ROWS_NOT_BEGUN
-///       At the call that makes it, which changes nothing. Where only the device can see it (graphs
-///       that are replayed, a row base or an index list on the device), routecap_step_finalize of that
-///       step returns it once the step has landed, and the next issue after that returns it once,
-///       with nothing changed: the text names the step. Rows are what they are without checked mode.
-///   ROUTECAP_ERR_TWO_THREADS
-///       At the call that finds another thread in a call of the forward path of this capturer.
-///   ROUTECAP_ERR_ARGUMENT
-///       On a device: ids, a table or another [device] argument that is no memory of the device.
-///
-/// Without the flag it costs a branch a call.
+/// What a capturer captures, and with how much memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_config {
     pub struct_size: u32,
-    /// ROUTECAP_BACKEND_*. Required: 0 or less is ROUTECAP_ERR_ARGUMENT, unknown ones ROUTECAP_ERR_NO_BACKEND
+    /// ROUTECAP_BACKEND_*. Required: 0 or less is ROUTECAP_ERR_ARGUMENT, an
+    /// unknown one ROUTECAP_ERR_NO_BACKEND
     pub backend: i32,
-    /// ROUTECAP_ROLE_*
+    /// ROUTECAP_ROLE_*; default OWNER
     pub role: i32,
-    /// ordinal, 0 or more; ignored by the host backend
+    /// ordinal of the device, 0 or more; the host backend ignores it
     pub device: i32,
     /// captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required
     pub layers: u32,
     /// experts per token, 1..ROUTECAP_MAX_K. Required
     pub k: u32,
-    /// ids are in [0, experts), zero experts included; k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is set
+    /// ids are in [0, experts); zero-computation experts count. In
+    /// k..ROUTECAP_MAX_EXPERTS. Required unless layer_experts is set
     pub experts: u32,
-    /// sink rows: the most tokens of one forward pass, padding included; 1..ROUTECAP_MAX_ROWS. Required
+    /// sink rows: the most tokens of one forward pass, padding included, in
+    /// 1..ROUTECAP_MAX_ROWS. Required
     pub rows: u32,
-    /// each holds one step in flight, 1..ROUTECAP_MAX_SLOTS; default 4; see routecap_step_issue
+    /// steps that can be in flight, 1..ROUTECAP_MAX_SLOTS; default 4; see
+    /// routecap_step_issue
     pub slots: u32,
-    /// of the library's sink: I16 (default), I32 or I64
+    /// of the library's sink: ROUTECAP_DTYPE_I16 (default), _I32 or _I64
     pub sink_dtype: i32,
-    /// ROUTECAP_CONFIG_*
+    /// ROUTECAP_CONFIG_*; default none
     pub flags: u32,
-    /// ROUTECAP_ID_SPACE_*: what the recorded ids are; travels with every routing
+    /// ROUTECAP_ID_SPACE_* of the ids that are written; default LOGICAL. Every
+    /// routing carries it
     pub id_space: i32,
-    /// open at a time; default 65536, at most 16777216
+    /// requests open at a time, at most 16777216; default 65536
     pub max_requests: u32,
     /// 0
     pub reserved: u32,
-    /// upper limit of the memory for captured rows, routings included; default 1 GiB; at least one page (routecap_memory)
+    /// limit of the memory for captured rows, routings included, in bytes; at
+    /// least one page (routecap_memory); default 1 GiB
     pub budget_bytes: u64,
-    /// [layers] index of each captured layer in the decoder, strictly ascending; default 0..layers-1
+    /// [layers] each captured layer's index in the decoder, strictly
+    /// ascending; default 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] experts of each layer where they differ; default `experts` for all
+    /// [layers] experts of each layer, where they differ; default
+    /// `experts` for all
     pub layer_experts: *const u32,
-    /// [layers] ROUTECAP_PROVENANCE_*; default CAPTURED for all. RECOMPUTED: the layer may be routed
+    /// [layers] ROUTECAP_PROVENANCE_*; default CAPTURED for all.
+    /// Only a RECOMPUTED layer takes routecap_layer_route
     pub layer_provenance: *const i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -264,6 +263,253 @@ impl Default for routecap_config {
         }
     }
 }
+unsafe extern "C" {
+    /// Fill a configuration with the defaults. The caller then sets `backend`, `layers`, `k`, `experts`
+    /// and `rows`.
+    ///
+    /// @param[out] config      The configuration.
+    /// @param[in] struct_size  sizeof(routecap_config) of the caller, in bytes.
+    pub fn routecap_config_init(config: *mut routecap_config, struct_size: usize) -> i32;
+}
+unsafe extern "C" {
+    /// Create a capturer.
+    ///
+    /// This allocates all device memory and all page-locked memory. The forward path allocates none
+    /// later. Create the capturer before CUDA graphs are captured. Starts one worker thread, unless
+    /// ROUTECAP_CONFIG_MANUAL_PROGRESS is set. Not capturable.
+    ///
+    /// The role says what the capturer does:
+    ///   - ROUTECAP_ROLE_OWNER captures.
+    ///   - ROUTECAP_ROLE_MIRROR does the same as its owner up to the snapshot, so that graphs are equal
+    ///     on all ranks. From issue on it behaves as a disabled one.
+    ///   - ROUTECAP_ROLE_DISABLED turns capture off. It allocates and starts nothing, and no other field
+    ///     of the configuration is looked at. Every call returns at once. Calls that give out rows
+    ///     (coverage, extract, finish, and their batch forms) return ROUTECAP_ERR_DISABLED. All others
+    ///     return ROUTECAP_OK, with handles and counts of 0.
+    ///
+    /// @param[in] config     The configuration. The arrays that it points to are copied.
+    /// @param[out] capturer  The capturer, to be passed to routecap_capturer_destroy; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, not in this build, or not usable on this
+    ///         machine); ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST;
+    ///         ROUTECAP_ERR_THREAD.
+    pub fn routecap_capturer_create(config: *const routecap_config, capturer: *mut *mut routecap_capturer) -> i32;
+}
+unsafe extern "C" {
+    /// Destroy a capturer.
+    ///
+    /// Waits until all issued steps have landed. After that the library touches no memory of the engine.
+    ///
+    /// Routings stay valid, and those of routecap_request_finish are ready. If there is no memory left
+    /// to hand rows over to such a routing, those rows are missing in it. Threads may be waiting for
+    /// routings meanwhile. In a forked child destroy does nothing.
+    ///
+    /// @param[in] capturer  The capturer; may be NULL.
+    pub fn routecap_capturer_destroy(capturer: *mut routecap_capturer);
+}
+unsafe extern "C" {
+    /// Begin a step: forget what the sink holds, and expect sink rows 0..rows-1 from this forward pass.
+    ///
+    /// Call it at the head of the forward pass, before the first write and before streams of
+    /// micro-batches fork. It may run on a stream of its own that is forked from the engine's stream and
+    /// joined before the first write. Rows that are not begun are missing. A begin after a forward pass
+    /// that was not issued discards that pass.
+    ///
+    /// On the host backend no step is lost. If all slots hold steps in flight, begin files the oldest
+    /// one on the calling thread, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as long as
+    /// copying the rows of that step. If the worker thread is filing that step already, begin waits for
+    /// it. It never waits for a thread that reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns this off.
+    ///
+    /// Capturable.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] rows      How many rows, padding included: at most the capturer's. Spans need not name
+    ///                      all of them.
+    /// @param[in] stream    The stream of the forward pass, or one forked from it.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (more rows than the capturer's).
+    pub fn routecap_step_begin(capturer: *mut routecap_capturer, rows: u32, stream: routecap_stream) -> i32;
+}
+unsafe extern "C" {
+    /// Take a snapshot of the rows begun. After that the next forward pass may write the sink.
+    ///
+    /// Call it behind the last write of the forward pass, on a stream that has joined all writers. It
+    /// reads the sink and never writes it. A second snapshot of one step makes the step's rows missing.
+    ///
+    /// In a graph, later work on the stream does not wait for the snapshot. Only the end of the graph
+    /// and the next begin wait for it. So a snapshot directly behind the last router costs next to
+    /// nothing. Write the sink again only after another begin.
+    ///
+    /// Capturable. On the host backend the rows are copied before the call returns.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] stream    The stream that has joined all writers.
+    pub fn routecap_step_snapshot(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
+}
+/// Sink rows of one step that belong to one request.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_span {
+    pub request: routecap_request,
+    /// of the first row; the others follow it. With DEVICE_POSITIONS: the
+    /// lowest position that a row may have
+    pub position: u64,
+    /// with DEVICE_POSITIONS: one past the highest position that a row may
+    /// have; a row outside the bounds is dropped and counted. Otherwise 0
+    pub position_end: u64,
+    /// of the first row
+    pub sink_row: u32,
+    /// how many, 1 or more
+    pub rows: u32,
+    /// ROUTECAP_SPAN_*
+    pub flags: u32,
+    /// 0
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_span"][::core::mem::size_of::<routecap_span>() - 40usize];
+    ["Alignment of routecap_span"][::core::mem::align_of::<routecap_span>() - 8usize];
+    ["Offset of field: routecap_span::request"][::core::mem::offset_of!(routecap_span, request) - 0usize];
+    ["Offset of field: routecap_span::position"][::core::mem::offset_of!(routecap_span, position) - 8usize];
+    ["Offset of field: routecap_span::position_end"][::core::mem::offset_of!(routecap_span, position_end) - 16usize];
+    ["Offset of field: routecap_span::sink_row"][::core::mem::offset_of!(routecap_span, sink_row) - 24usize];
+    ["Offset of field: routecap_span::rows"][::core::mem::offset_of!(routecap_span, rows) - 28usize];
+    ["Offset of field: routecap_span::flags"][::core::mem::offset_of!(routecap_span, flags) - 32usize];
+    ["Offset of field: routecap_span::reserved"][::core::mem::offset_of!(routecap_span, reserved) - 36usize];
+};
+/// What holds for all spans of an issue.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_issue_options {
+    pub struct_size: u32,
+    /// ROUTECAP_SNAPSHOT_*
+    pub snapshot: i32,
+    /// kept with every row of the step: the version of the weights, say
+    pub tag: u64,
+    /// [device] the position of each sink row, from sink row 0 to the last
+    /// one that a span with DEVICE_POSITIONS names; NULL: none
+    pub positions: *const ::core::ffi::c_void,
+    /// ROUTECAP_DTYPE_I32 or _I64, where positions is set
+    pub positions_dtype: i32,
+    /// 0
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_issue_options"][::core::mem::size_of::<routecap_issue_options>() - 32usize];
+    ["Alignment of routecap_issue_options"][::core::mem::align_of::<routecap_issue_options>() - 8usize];
+    ["Offset of field: routecap_issue_options::struct_size"][::core::mem::offset_of!(routecap_issue_options, struct_size) - 0usize];
+    ["Offset of field: routecap_issue_options::snapshot"][::core::mem::offset_of!(routecap_issue_options, snapshot) - 4usize];
+    ["Offset of field: routecap_issue_options::tag"][::core::mem::offset_of!(routecap_issue_options, tag) - 8usize];
+    ["Offset of field: routecap_issue_options::positions"][::core::mem::offset_of!(routecap_issue_options, positions) - 16usize];
+    ["Offset of field: routecap_issue_options::positions_dtype"]
+        [::core::mem::offset_of!(routecap_issue_options, positions_dtype) - 24usize];
+    ["Offset of field: routecap_issue_options::reserved"][::core::mem::offset_of!(routecap_issue_options, reserved) - 28usize];
+};
+impl Default for routecap_issue_options {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// Issue the last forward pass: say which of its rows belong to which request.
+    ///
+    /// The rows are then filed in the background, in order of issue. Call it after the forward pass, on
+    /// a stream that is ordered behind it, and before a call that begins another pass.
+    ///
+    /// Spans. Sink rows that no span names are forgotten. Several spans may name one sink row: one token
+    /// in several sequences. One request may have several spans. They must not overlap in position,
+    /// except for spans that are speculative (trees) or have device positions. A step without spans has
+    /// landed at once.
+    ///
+    /// A span is skipped and counted if its request is unknown, or if it could need more memory than the
+    /// budget has. The call then returns ROUTECAP_PARTIAL, and the other spans are not affected.
+    /// Positions that are refused for memory count for the request's length and are missing (REFUSED).
+    ///
+    /// Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
+    /// each page that it shares with a routing or another request, and the tags of a page whose rows get
+    /// a second tag. With wide bounds of device positions each row could need a page. What is not needed
+    /// goes back to the budget when the step is filed. Rows that were accepted are refused later only
+    /// where the system itself has no memory left: they are then missing (REFUSED), and counted.
+    ///
+    /// What close, truncate, take and finish have freed can be used at once. If the budget is exhausted,
+    /// issue applies those calls itself before it refuses a span, as far as no step in flight still
+    /// needs the memory.
+    ///
+    /// Slots. Each forward pass fills one slot. The slot is free again once its step is filed. If no
+    /// slot is free the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
+    /// and the call returns ROUTECAP_LOST. When the slot is chosen depends on how begin runs:
+    ///   - Begin is called for each pass (eager). It chooses the slot. To lose no step, have at most
+    ///     slots - 1 steps in flight when you call begin. On the host backend no step is lost.
+    ///   - Begin is replayed as part of a graph. The issue or discard before it chose the slot. To lose
+    ///     no step, have at most slots - 2 steps in flight when you call issue. If an issue found no
+    ///     free slot, the pass after it is lost, whatever lands meanwhile. routecap_step_discard before
+    ///     that pass chooses again.
+    ///
+    /// Takes memory from the system only to grow buffers that it keeps. Not capturable.
+    ///
+    /// @param[in] capturer   The capturer.
+    /// @param[in] spans      [count] elements of span_size bytes; may be NULL if count is 0.
+    /// @param[in] span_size  sizeof(routecap_span) of the caller, in bytes.
+    /// @param[in] count      How many spans.
+    /// @param[in] options    NULL: the forward pass took its snapshot, and the tag is 0.
+    /// @param[out] status    [count] ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY
+    ///                       for each span; may be NULL.
+    /// @param[out] step      The ticket, 0 on error; may be NULL.
+    /// @param[in] stream     A stream that is ordered behind the forward pass.
+    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_LOST (also if spans were skipped). On error the
+    ///         pass is neither issued nor discarded: ROUTECAP_ERR_ARGUMENT (a span without rows, unknown
+    ///         flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, or no positions where a span
+    ///         needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink); ROUTECAP_ERR_OVERLAP;
+    ///         ROUTECAP_ERR_DTYPE (of the positions).
+    pub fn routecap_step_issue(
+        capturer: *mut routecap_capturer,
+        spans: *const routecap_span,
+        span_size: usize,
+        count: usize,
+        options: *const routecap_issue_options,
+        status: *mut i32,
+        step: *mut routecap_step,
+        stream: routecap_stream,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Discard the last forward pass, after a warm-up, profiling or dummy run that will not be issued.
+    /// The next begin does the same. Not capturable.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] stream    A stream that is ordered behind the forward pass.
+    pub fn routecap_step_discard(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
+}
+unsafe extern "C" {
+    /// Say whether a step has landed, so that its rows can be read.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] step      The ticket.
+    /// @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text says why: no slot was
+    ///         free, or which call of the driver failed); ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP
+    ///         (never issued). A loss is known for the last 1024 steps; older lost steps return
+    ///         ROUTECAP_OK.
+    pub fn routecap_step_poll(capturer: *mut routecap_capturer, step: routecap_step) -> i32;
+}
+unsafe extern "C" {
+    /// Wait until a step has landed.
+    ///
+    /// With ROUTECAP_CONFIG_MANUAL_PROGRESS the calling thread files the steps that can land.
+    ///
+    /// @param[in] capturer      The capturer.
+    /// @param[in] step          The ticket.
+    /// @param[in] timeout_ns    Nanoseconds; 0 looks once; a negative number waits without limit.
+    /// @param[out] conflicting  How many cells of the step were recorded twice, 0 for all but the last
+    ///                          1024 steps; left alone on a timeout; may be NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_LOST (see routecap_step_poll); ROUTECAP_PENDING (timeout);
+    ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also a slip that the device
+    ///         found; the step has landed nevertheless.
+    pub fn routecap_step_finalize(capturer: *mut routecap_capturer, step: routecap_step, timeout_ns: i64, conflicting: *mut u64) -> i32;
+}
 /// Memory that a capturer of some configuration needs.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -279,11 +525,12 @@ pub struct routecap_memory {
     pub host_bytes: u64,
     /// of one captured row: ids and validity
     pub row_bytes: u64,
-    /// of one page, the unit in which requests take memory from the budget
+    /// of one page, the unit in which requests take from the budget
     pub page_bytes: u64,
     /// of one open request before its first row, outside the budget
     pub request_bytes: u64,
-    /// what a page takes besides, from the budget, once two of its rows have different tags
+    /// what a page takes from the budget in addition, once two of its rows
+    /// have different tags
     pub tag_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -300,12 +547,63 @@ const _: () = {
     ["Offset of field: routecap_memory::request_bytes"][::core::mem::offset_of!(routecap_memory, request_bytes) - 48usize];
     ["Offset of field: routecap_memory::tag_bytes"][::core::mem::offset_of!(routecap_memory, tag_bytes) - 56usize];
 };
-/// What the capturer saw since it was created. Fields are read one after another while it runs; no row is counted as landed before it is issued.
+unsafe extern "C" {
+    /// Say how much memory a capturer of a configuration needs, without creating it.
+    ///
+    /// Asks neither the driver nor a device. It can be called before a fork, and without a device.
+    ///
+    /// @param[in] config   The configuration.
+    /// @param[out] memory  The sizes, in bytes.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
+    pub fn routecap_config_memory(config: *const routecap_config, memory: *mut routecap_memory) -> i32;
+}
+/// What a backend of this build can do on this machine.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_backend {
+    pub struct_size: u32,
+    /// 1: a capturer can be created on it; 0: detail says why not
+    pub available: i32,
+    /// how many; 0 on the host backend
+    pub devices: i32,
+    /// 0
+    pub reserved: i32,
+    /// one line, static storage
+    pub detail: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_backend"][::core::mem::size_of::<routecap_backend>() - 24usize];
+    ["Alignment of routecap_backend"][::core::mem::align_of::<routecap_backend>() - 8usize];
+    ["Offset of field: routecap_backend::struct_size"][::core::mem::offset_of!(routecap_backend, struct_size) - 0usize];
+    ["Offset of field: routecap_backend::available"][::core::mem::offset_of!(routecap_backend, available) - 4usize];
+    ["Offset of field: routecap_backend::devices"][::core::mem::offset_of!(routecap_backend, devices) - 8usize];
+    ["Offset of field: routecap_backend::reserved"][::core::mem::offset_of!(routecap_backend, reserved) - 12usize];
+    ["Offset of field: routecap_backend::detail"][::core::mem::offset_of!(routecap_backend, detail) - 16usize];
+};
+impl Default for routecap_backend {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// Describe a backend of this build on this machine.
+    ///
+    /// @param[in] backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
+    /// @param[out] info    What it can do.
+    pub fn routecap_backend_info(backend: i32, info: *mut routecap_backend) -> i32;
+}
+/// What a capturer saw since it was created. The fields are read one after another while it runs. No
+/// row is counted as landed before it is counted as issued.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_stats {
     pub struct_size: u32,
-    /// layers without one valid cell in the last step that landed with rows
+    /// layers without a valid cell in the last step that landed with rows
     pub silent_layers: u32,
     /// lost ones included
     pub steps_issued: u64,
@@ -313,36 +611,41 @@ pub struct routecap_stats {
     pub steps_landed: u64,
     /// no slot was free, or the copy failed
     pub steps_lost: u64,
-    /// Rows of the spans that issue was given, those of unknown requests apart. Each is in one of the nine counts that follow.
+    /// Rows of the spans of issue, without those of unknown requests. Each row is in exactly one of
+    /// the nine counts that follow rows_issued.
     pub rows_issued: u64,
     pub rows_in_flight: u64,
-    /// landed, speculative, not settled
+    /// drafts that have landed and wait for accept
     pub rows_provisional: u64,
     /// filed with at least one valid cell
     pub rows_delivered: u64,
     /// landed without a valid cell
     pub rows_missing: u64,
-    /// in a lost step
+    /// of a lost step
     pub rows_lost: u64,
-    /// landed after their request was closed; or cut, before or after they landed as drafts
+    /// landed after their request was closed; or cut by truncate or
+    /// finish, before they landed or as drafts
     pub rows_late: u64,
-    /// speculative and not accepted, whether or not a later call cut them too
+    /// drafts that were not accepted, also if a later call cut them
     pub rows_rejected: u64,
-    /// their position, read from the device, was outside the span's bounds
+    /// their position on the device was outside the span's bounds
     pub rows_unplaced: u64,
     /// for memory
     pub rows_refused: u64,
     /// in spans of unknown requests
     pub rows_skipped: u64,
-    /// delivered with a valid cell where one was
+    /// delivered with a valid cell where there was one already
     pub rows_overlapped: u64,
-    /// of those, with another set of ids in a cell valid in both; needs ROUTECAP_CONFIG_COMPARE
+    /// overlapped rows with another set of ids in a cell that is valid
+    /// in both; needs ROUTECAP_CONFIG_COMPARE
     pub rows_mismatched: u64,
     /// recorded rows outside the rows begun, of steps that landed
     pub rows_dropped: u64,
-    /// recorded again within one step, of steps that landed; the first was kept
+    /// recorded twice in one step, of steps that landed; the first
+    /// record was kept
     pub cells_conflicting: u64,
-    /// missing cells of landed rows, but for late and unplaced ones: not, or not completely, written in their step
+    /// missing cells of landed rows, without late and unplaced rows:
+    /// not written in their step, or not completely
     pub cells_unwritten: u64,
     /// likewise: an id outside the layer's range
     pub cells_out_of_range: u64,
@@ -351,9 +654,11 @@ pub struct routecap_stats {
     /// Now.
     pub requests_open: u64,
     pub steps_in_flight: u64,
-    /// of the budget: pages of requests and routings, their tags, provisional rows, and what is promised to rows issued
+    /// of the budget: pages of requests and routings, their tags, provisional
+    /// rows, and reservations for issued rows
     pub bytes_in_use: u64,
-    /// with what a step asked for and gave back at once: a page that two of its spans share
+    /// the most of bytes_in_use, including what an issue reserved and gave
+    /// back at once, as for a page that two of its spans share
     pub bytes_peak: u64,
     pub bytes_budget: u64,
 }
@@ -390,14 +695,17 @@ const _: () = {
     ["Offset of field: routecap_stats::bytes_peak"][::core::mem::offset_of!(routecap_stats, bytes_peak) - 200usize];
     ["Offset of field: routecap_stats::bytes_budget"][::core::mem::offset_of!(routecap_stats, bytes_budget) - 208usize];
 };
-/// The same for one layer. Late and unplaced rows are not looked at.
+/// The same for one layer, without late and unplaced rows.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_layer_stats {
     /// valid cells that landed
     pub rows_written: u64,
+    /// cells
     pub unwritten: u64,
+    /// cells
     pub out_of_range: u64,
+    /// cells
     pub duplicate: u64,
     /// steps that landed with rows, none of which this layer wrote
     pub silent_steps: u64,
@@ -412,95 +720,21 @@ const _: () = {
     ["Offset of field: routecap_layer_stats::duplicate"][::core::mem::offset_of!(routecap_layer_stats, duplicate) - 24usize];
     ["Offset of field: routecap_layer_stats::silent_steps"][::core::mem::offset_of!(routecap_layer_stats, silent_steps) - 32usize];
 };
-/// What this build and machine can do.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct routecap_backend {
-    pub struct_size: u32,
-    /// 1: a capturer on this backend can be created; 0: detail says why not
-    pub available: i32,
-    /// how many, 0 on the host backend
-    pub devices: i32,
-    /// 0
-    pub reserved: i32,
-    /// one line, static storage
-    pub detail: *const ::core::ffi::c_char,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of routecap_backend"][::core::mem::size_of::<routecap_backend>() - 24usize];
-    ["Alignment of routecap_backend"][::core::mem::align_of::<routecap_backend>() - 8usize];
-    ["Offset of field: routecap_backend::struct_size"][::core::mem::offset_of!(routecap_backend, struct_size) - 0usize];
-    ["Offset of field: routecap_backend::available"][::core::mem::offset_of!(routecap_backend, available) - 4usize];
-    ["Offset of field: routecap_backend::devices"][::core::mem::offset_of!(routecap_backend, devices) - 8usize];
-    ["Offset of field: routecap_backend::reserved"][::core::mem::offset_of!(routecap_backend, reserved) - 12usize];
-    ["Offset of field: routecap_backend::detail"][::core::mem::offset_of!(routecap_backend, detail) - 16usize];
-};
-impl Default for routecap_backend {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 unsafe extern "C" {
-    /// Describe a backend of this build on this machine.
+    /// Read the counters.
     ///
-    /// @param backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
-    /// @param info     Filled.
-    pub fn routecap_backend_info(backend: i32, info: *mut routecap_backend) -> i32;
-}
-unsafe extern "C" {
-    /// Fill a configuration with the defaults; `layers`, `k`, `experts` and `rows` remain to be set.
-    ///
-    /// @param config       Filled.
-    /// @param struct_size  sizeof(routecap_config) of the caller.
-    pub fn routecap_config_init(config: *mut routecap_config, struct_size: usize) -> i32;
-}
-unsafe extern "C" {
-    /// Say how much memory a capturer of this configuration needs, without creating it.
-    ///
-    /// It asks neither the driver nor a device: it can be called before a fork, and where there is no
-    /// device. Errors as routecap_capturer_create, as far as configuration and build tell them:
-    /// ROUTECAP_ERR_ARGUMENT, ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
-    pub fn routecap_config_memory(config: *const routecap_config, memory: *mut routecap_memory) -> i32;
-}
-unsafe extern "C" {
-    /// Create a capturer: all memory of the device and all page-locked memory is allocated here, none of it later on the forward path.
-    ///
-    /// Create it before CUDA graphs are captured. Not capturable. Starts one worker thread unless ROUTECAP_CONFIG_MANUAL_PROGRESS is set.
-    ///
-    /// A disabled capturer is its own handle and nothing else; of its configuration only `role` is looked at. Every function returns at once:
-    /// those that give out rows (coverage, extract, finish, and their batches) with ROUTECAP_ERR_DISABLED, all others with ROUTECAP_OK, handles
-    /// and counts 0. A mirror works on the forward path: up to the snapshot all calls do what they do on its owner, so that graphs are the same on
-    /// all ranks. From issue on it is like a disabled capturer.
-    ///
-    /// @param config    The arrays it points to are copied.
-    /// @param capturer  Receives the capturer, to be passed to routecap_capturer_destroy; NULL on error.
-    /// @return ROUTECAP_ERR_NO_BACKEND: unknown, not in this build or not usable on this machine; ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE,
-    ///         ROUTECAP_ERR_DEVICE_LOST; ROUTECAP_ERR_THREAD.
-    pub fn routecap_capturer_create(config: *const routecap_config, capturer: *mut *mut routecap_capturer) -> i32;
-}
-unsafe extern "C" {
-    /// Destroy a capturer. NULL is allowed.
-    ///
-    /// Waits until all steps issued so far have landed; after it returns the library touches no memory of the engine. Routings stay valid, and
-    /// those of routecap_request_finish are ready, even where there is no memory left to hand their rows over: those rows are missing then. Threads
-    /// that wait for a routing may go on waiting meanwhile. In a forked child it does nothing.
-    pub fn routecap_capturer_destroy(capturer: *mut routecap_capturer);
-}
-unsafe extern "C" {
-    /// Read the counters. Does not wait.
+    /// @param[in] capturer  The capturer.
+    /// @param[out] stats    The counters.
     pub fn routecap_capturer_stats(capturer: *const routecap_capturer, stats: *mut routecap_stats) -> i32;
 }
 unsafe extern "C" {
-    /// Read the counters of every layer. Does not wait.
+    /// Read the counters of layers 0..count-1.
     ///
-    /// @param stats      [count], filled for layers 0..count-1.
-    /// @param stat_size  sizeof(routecap_layer_stats) of the caller.
-    /// @param count      At most the capturer's layers (ROUTECAP_ERR_UNKNOWN_LAYER otherwise).
+    /// @param[in] capturer   The capturer.
+    /// @param[out] stats     [count] elements of stat_size bytes.
+    /// @param[in] stat_size  sizeof(routecap_layer_stats) of the caller, in bytes.
+    /// @param[in] count      How many layers: at most the capturer's.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's).
     pub fn routecap_capturer_layer_stats(
         capturer: *const routecap_capturer,
         stats: *mut routecap_layer_stats,
@@ -509,199 +743,32 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// File the steps that have landed, on this thread: the whole work of the worker thread that a capturer with ROUTECAP_CONFIG_MANUAL_PROGRESS
-    /// does not have, for processes that allow no threads, and for tests. The calls that wait make progress themselves; reading does not, and
-    /// finds changes of a request only after it.
+    /// File the steps that the device has finished, on this thread.
     ///
-    /// Does not wait for the device. From any thread, one at a time (others wait for it). Without that flag it does nothing.
+    /// This is the whole work of the worker thread, for a capturer with ROUTECAP_CONFIG_MANUAL_PROGRESS:
+    /// for processes that allow no threads, and for tests. Calls that wait make progress themselves.
+    /// Reading does not: changes of a request are visible only after progress.
+    ///
+    /// Any thread may call it. One call runs at a time, and others wait for it. Does not wait for the
+    /// device. Without that flag it does nothing.
+    ///
+    /// @param[in] capturer  The capturer.
     pub fn routecap_capturer_progress(capturer: *mut routecap_capturer) -> i32;
 }
-/// Sink rows of one step that belong to one request.
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct routecap_span {
-    pub request: routecap_request,
-    /// row index, in the request, of the first row; the others follow. Not a rotary position
-    pub position: u64,
-    /// with DEVICE_POSITIONS: one past the highest position; rows outside the bounds are dropped. Otherwise 0
-    pub position_end: u64,
-    /// of the first row
-    pub sink_row: u32,
-    /// >= 1
-    pub rows: u32,
-    /// ROUTECAP_SPAN_*
-    pub flags: u32,
-    /// 0
-    pub reserved: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of routecap_span"][::core::mem::size_of::<routecap_span>() - 40usize];
-    ["Alignment of routecap_span"][::core::mem::align_of::<routecap_span>() - 8usize];
-    ["Offset of field: routecap_span::request"][::core::mem::offset_of!(routecap_span, request) - 0usize];
-    ["Offset of field: routecap_span::position"][::core::mem::offset_of!(routecap_span, position) - 8usize];
-    ["Offset of field: routecap_span::position_end"][::core::mem::offset_of!(routecap_span, position_end) - 16usize];
-    ["Offset of field: routecap_span::sink_row"][::core::mem::offset_of!(routecap_span, sink_row) - 24usize];
-    ["Offset of field: routecap_span::rows"][::core::mem::offset_of!(routecap_span, rows) - 28usize];
-    ["Offset of field: routecap_span::flags"][::core::mem::offset_of!(routecap_span, flags) - 32usize];
-    ["Offset of field: routecap_span::reserved"][::core::mem::offset_of!(routecap_span, reserved) - 36usize];
-};
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct routecap_issue_options {
-    pub struct_size: u32,
-    /// ROUTECAP_SNAPSHOT_*
-    pub snapshot: i32,
-    /// kept with every row of the step: a weight version, for instance
-    pub tag: u64,
-    /// [device] the position of each sink row, up to the last that a span with DEVICE_POSITIONS names
-    pub positions: *const ::core::ffi::c_void,
-    /// I32 or I64, where positions is set
-    pub positions_dtype: i32,
-    /// 0
-    pub reserved: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of routecap_issue_options"][::core::mem::size_of::<routecap_issue_options>() - 32usize];
-    ["Alignment of routecap_issue_options"][::core::mem::align_of::<routecap_issue_options>() - 8usize];
-    ["Offset of field: routecap_issue_options::struct_size"][::core::mem::offset_of!(routecap_issue_options, struct_size) - 0usize];
-    ["Offset of field: routecap_issue_options::snapshot"][::core::mem::offset_of!(routecap_issue_options, snapshot) - 4usize];
-    ["Offset of field: routecap_issue_options::tag"][::core::mem::offset_of!(routecap_issue_options, tag) - 8usize];
-    ["Offset of field: routecap_issue_options::positions"][::core::mem::offset_of!(routecap_issue_options, positions) - 16usize];
-    ["Offset of field: routecap_issue_options::positions_dtype"]
-        [::core::mem::offset_of!(routecap_issue_options, positions_dtype) - 24usize];
-    ["Offset of field: routecap_issue_options::reserved"][::core::mem::offset_of!(routecap_issue_options, reserved) - 28usize];
-};
-impl Default for routecap_issue_options {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-unsafe extern "C" {
-    /// Begin a step: forget what the sink holds and expect up to `rows` rows, sink rows 0..rows-1, from this forward pass.
-    ///
-    /// Belongs at the head of the forward pass, before the first write and before streams of micro-batches fork. It may be made on a stream of
-    /// its own that is forked from the engine's and joined before the first write. Rows that are not begun are missing. A begin after a forward
-    /// that was never issued discards that forward.
-    ///
-    /// On the host backend, where all slots hold steps in flight, begin files the oldest of them on the
-    /// calling thread: nothing is lost there, also with ROUTECAP_CONFIG_MANUAL_PROGRESS. That takes as
-    /// long as copying that step's rows does. If the worker thread is filing it already, begin waits for
-    /// that instead. It never waits for whoever reads or waits. ROUTECAP_CONFIG_MAY_LOSE turns it off.
-    ///
-    /// Capturable. Does not block otherwise.
-    ///
-    /// @param rows  At most the capturer's rows (ROUTECAP_ERR_CAPACITY otherwise). May exceed the rows that spans will name later.
-    pub fn routecap_step_begin(capturer: *mut routecap_capturer, rows: u32, stream: routecap_stream) -> i32;
-}
-unsafe extern "C" {
-    /// Take a snapshot of the rows begun, so that the next forward may write the sink.
-    ///
-    /// Belongs behind the last write of the forward pass, on a stream that has joined all writers. It reads the sink and never writes it. A
-    /// second snapshot of one step makes its rows missing. In a graph what follows on the stream does not wait for it, only the graph's end and
-    /// the next begin do: put it behind the last router and it costs next to nothing; but write the sink again only after another begin.
-    ///
-    /// Capturable. Does not block. On the host backend the rows are copied before the call returns.
-    pub fn routecap_step_snapshot(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
-}
-unsafe extern "C" {
-    /// Hand the last forward pass to the library: say which of its rows belong to which request. They will be filed in the
-    /// background, in order of issue; the ticket refers to the step from now on.
-    ///
-    /// Call it after the forward, on a stream that is ordered behind it, and before anything that begins another. Sink rows that no span names are
-    /// forgotten. Several spans may name one sink row (one token in several sequences). One request may have several spans: those with positions
-    /// known to the host must not overlap unless they are speculative (trees). With no spans at all the step has landed at once.
-    ///
-    /// A span of an unknown or closed request, or one that could need more memory than the budget has,
-    /// is skipped and counted; the others are not affected, and the call returns ROUTECAP_PARTIAL.
-    /// Positions refused for memory count for the request's length: they are missing (REFUSED).
-    ///
-    /// Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
-    /// each page that it shares with a routing or another request, the tags of a page whose rows get a
-    /// second tag, and for wide bounds of device positions a page for each row. What turns out not to be
-    /// needed goes back when the step is filed. Rows that were accepted are refused later only where the
-    /// system itself has no memory left: they are then missing (REFUSED), and counted. What close,
-    /// truncate, take and finish have freed can be used at once: where the budget is exhausted, issue
-    /// applies those calls itself, as far as no step in flight still needs the memory, before it refuses
-    /// a span.
-    ///
-    /// Slots. Each forward fills one slot, which is free again once its step was filed. If none is free,
-    /// the step is lost: it has a ticket and has landed, all its rows are missing (LOST), and the call
-    /// returns ROUTECAP_LOST. When the slot is chosen depends on who makes the begin:
-    ///   - begin is called for this forward (eager): begin chooses. To lose no step, have at most
-    ///     slots - 1 steps in flight when you call begin. On the host backend nothing is ever lost.
-    ///   - begin is replayed as part of a graph: the issue or discard before it has chosen. To lose no
-    ///     step, have at most slots - 2 steps in flight when you call issue, so that one slot is left for
-    ///     the forward that follows. If an issue found none, the forward after it is lost, whatever has
-    ///     landed meanwhile, unless routecap_step_discard is called before it, which chooses again.
-    ///
-    /// Not capturable. Does not block otherwise. Takes memory from the system only to grow buffers that
-    /// it keeps.
-    ///
-    /// @param spans      [count] of span_size bytes each; may be NULL if count is 0.
-    /// @param span_size  sizeof(routecap_span) of the caller.
-    /// @param options    NULL: the forward took its snapshot, tag 0.
-    /// @param status     [count] receives for each span ROUTECAP_OK, ROUTECAP_ERR_UNKNOWN_REQUEST or ROUTECAP_ERR_NO_MEMORY; may be NULL.
-    /// @param step       Receives the ticket; may be NULL. 0 on error.
-    /// @return ROUTECAP_PARTIAL; ROUTECAP_LOST (also where spans were skipped); and with nothing changed, the step neither issued nor discarded:
-    ///         ROUTECAP_ERR_ARGUMENT (a span without rows, unknown flags, positions beyond ROUTECAP_MAX_POSITION, empty bounds, no positions where a
-    /// span
-    ///         needs them); ROUTECAP_ERR_CAPACITY (sink rows outside the sink); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (positions).
-    pub fn routecap_step_issue(
-        capturer: *mut routecap_capturer,
-        spans: *const routecap_span,
-        span_size: usize,
-        count: usize,
-        options: *const routecap_issue_options,
-        status: *mut i32,
-        step: *mut routecap_step,
-        stream: routecap_stream,
-    ) -> i32;
-}
-unsafe extern "C" {
-    /// Forget the last forward pass: for warm-up, profiling and dummy runs that will not be issued. The next begin does the same.
-    ///
-    /// Not capturable. Does not block.
-    pub fn routecap_step_discard(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
-}
-unsafe extern "C" {
-    /// Whether a step has landed, that is, whether its rows can be read.
-    ///
-    /// @return ROUTECAP_OK; ROUTECAP_LOST (landed, and lost; known for the last 1024 steps, ROUTECAP_OK before; the text says why: no slot was free,
-    ///         or the call of the driver that failed); ROUTECAP_PENDING;
-    ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued).
-    pub fn routecap_step_poll(capturer: *mut routecap_capturer, step: routecap_step) -> i32;
-}
-unsafe extern "C" {
-    /// Wait until a step has landed.
-    ///
-    /// Waits. With ROUTECAP_CONFIG_MANUAL_PROGRESS it files what has landed itself.
-    ///
-    /// @param timeout_ns   Nanoseconds; 0 looks once; negative waits without limit.
-    /// @param conflicting  Receives how many cells of the step were recorded twice (known for the last 1024 steps, 0 before); may be NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_LOST; ROUTECAP_PENDING (timeout); ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the slips that
-    ///         the device found in this step, which has landed all the same.
-    pub fn routecap_step_finalize(capturer: *mut routecap_capturer, step: routecap_step, timeout_ns: i64, conflicting: *mut u64) -> i32;
-}
-/// Where the ids of one layer, or of several at equal distances, are written.
+/// Where the ids of a layer are written, or of several layers at equal distances.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_sink {
     pub struct_size: u32,
     /// ROUTECAP_DTYPE_I16, _I32 or _I64
     pub dtype: i32,
-    /// [device] element of row 0, column 0 of the (first) layer, aligned to its element size
+    /// [device] row 0, column 0 of the first layer, aligned to its element
     pub ids: *mut ::core::ffi::c_void,
     /// rows present
     pub rows: u32,
-    /// columns of a row, next to one another
+    /// columns of a row; they lie next to one another
     pub k: u32,
-    /// elements from one row to the next, >= k; 0 means k
+    /// elements from one row to the next, k or more; 0 means k
     pub row_stride: i64,
     /// elements from one layer to the next; 0 means rows * row_stride
     pub layer_stride: i64,
@@ -728,65 +795,82 @@ impl Default for routecap_sink {
     }
 }
 unsafe extern "C" {
-    /// Adopt memory of the engine as the sink of `layers` layers from `first_layer` on, instead of the library's.
+    /// Get the sink of a layer, to be given to the router as its output of ids.
     ///
-    /// A router or fused kernel then writes its ids there and nothing has to be recorded. Only where nothing rewrites the ids
-    /// before the snapshot (load balancing in place, masking of zero experts): there, record them before that instead. The
-    /// memory must stay valid and in place until the capturer is destroyed, and as long as graphs that write it are replayed.
-    /// Addresses never change: other memory for a layer that has adopted some, or whose address was given out, is refused, and after the first
-    /// begin everything but what is bound already.
+    /// The address is fixed from now on. Write a row at most once in a step, between its begin and its
+    /// snapshot in the order of the stream.
     ///
-    /// Not capturable. One thread at a time, with the calls that take a stream.
-    ///
-    /// On a device the memory must be that device's own: neither managed, nor page-locked host memory, nor another device's
-    /// (ROUTECAP_ERR_ARGUMENT).
-    ///
-    /// @param sink  rows >= the capturer's rows, k == the capturer's k.
-    /// @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too small, another k); ROUTECAP_ERR_DTYPE;
-    ///         ROUTECAP_ERR_STATE (the address of a layer is fixed); ROUTECAP_ERR_DEVICE, ROUTECAP_ERR_DEVICE_LOST.
-    pub fn routecap_sink_bind(capturer: *mut routecap_capturer, first_layer: u32, layers: u32, sink: *const routecap_sink) -> i32;
-}
-unsafe extern "C" {
-    /// Where layer `layer` is written: what to give a router as its output of ids. From now on the address is fixed.
-    ///
-    /// Write a row at most once in a step, between its begin and its snapshot, in the order of the stream.
-    ///
-    /// @param sink  Filled; sink->ids is NULL if the layer has no memory yet (ROUTECAP_CONFIG_EXTERNAL_SINK), which leaves it unfixed.
-    /// @return ROUTECAP_ERR_UNKNOWN_LAYER.
+    /// @param[in] capturer  The capturer.
+    /// @param[in] layer     The layer.
+    /// @param[out] sink     The sink of this layer. ids is NULL if the layer has no memory yet
+    ///                      (ROUTECAP_CONFIG_EXTERNAL_SINK); its address is then not fixed.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
     pub fn routecap_sink_layer(capturer: *mut routecap_capturer, layer: u32, sink: *mut routecap_sink) -> i32;
 }
-/// Expert ids as a router leaves them: a matrix of rows x k_source elements. What it takes to make ids of this capturer from them: columns
-/// at and after the capturer's k are dropped (fused shared experts); then `table`, if there is one, replaces an id by table[id], and an id
-/// outside the table becomes invalid; then `offset` is added. An id that is outside the layer's range in the end makes its cell missing;
-/// nothing wraps.
+unsafe extern "C" {
+    /// Adopt memory of the engine as the sink of some layers, in the place of the library's.
+    ///
+    /// A router or a fused kernel that writes its ids there needs no recording. Bind only memory in
+    /// which nothing rewrites the ids before the snapshot. Otherwise record them before they are
+    /// rewritten.
+    ///
+    /// The memory stays valid and in place until the capturer is destroyed, and as long as graphs that
+    /// write it are replayed. On a device it is that device's own memory: not managed memory, not
+    /// page-locked host memory, and not another device's (ROUTECAP_ERR_ARGUMENT).
+    ///
+    /// An address never changes. A bind of other memory is refused if the layer was bound before, if
+    /// its address was given out, or after the first begin. A bind of the same memory succeeds.
+    ///
+    /// Not capturable.
+    ///
+    /// @param[in] capturer     The capturer.
+    /// @param[in] first_layer  The first layer.
+    /// @param[in] layers       How many layers, 1 or more.
+    /// @param[in] sink         The memory: the capturer's rows or more, and the capturer's k.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
+    ///         small, or another k); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address is fixed);
+    ///         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
+    pub fn routecap_sink_bind(capturer: *mut routecap_capturer, first_layer: u32, layers: u32, sink: *const routecap_sink) -> i32;
+}
+/// Expert ids as a router leaves them: a matrix [rows, k_source]. They become ids of the capturer in
+/// this order:
+///   1. Columns at and after the capturer's k are dropped: fused shared experts.
+///   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
+///   3. `offset` is added.
+/// An id that is then outside the layer's range makes its cell missing. Nothing wraps around.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_source {
     pub struct_size: u32,
-    /// I16, I32, U32, I64 or ID16_BF16
+    /// ROUTECAP_DTYPE_I16, _I32, _U32, _I64 or _ID16_BF16
     pub dtype: i32,
-    /// [device] element of row 0, column 0
+    /// [device] row 0, column 0
     pub ids: *const ::core::ffi::c_void,
-    /// elements from one row to the next; 0 means k_source; arbitrary if there is one row
+    /// elements from one row to the next; 0 means k_source; may be
+    /// anything if there is one row
     pub row_stride: i64,
     /// elements from one column to the next; 0 means 1
     pub column_stride: i64,
-    /// rows present, or the most of them where live_rows is set
+    /// rows present; with live_rows, the most there can be
     pub rows: u32,
-    /// columns present, >= the capturer's k; 0 means k
+    /// columns present, the capturer's k or more; 0 means k
     pub k_source: u32,
-    /// [device] one number: only the first *live_rows rows hold ids; clamped to [0, rows]; NULL: all
+    /// [device] one number: only the first *live_rows rows hold ids;
+    /// clamped to [0, rows]; NULL: all do
     pub live_rows: *const i32,
-    /// [device] one number, added to first_row; NULL: nothing is added
+    /// [device] one number, added to first_row; NULL: 0
     pub row_base: *const i32,
-    /// [device] [rows] the sink row of each source row, negative for none; first_row is not used then. NULL: in order
+    /// [device] [rows] the sink row of each source row, negative for none;
+    /// first_row is then not used; NULL: rows follow one another
     pub row_index: *const i32,
-    /// sink row of source row 0, where row_index is NULL
+    /// without row_index: the sink row of source row 0
     pub first_row: u32,
     /// added to each id
     pub offset: i32,
-    /// [device] [table_size] the id of each source id: a placement's physical-to-logical table; NULL: none
+    /// [device] [table_size] the id for each source id, such as the
+    /// physical-to-logical table of a placement; NULL: none
     pub table: *const i32,
+    /// elements of table; 0 without one
     pub table_size: u32,
     /// 0 or ROUTECAP_SOURCE_OVERLAP
     pub flags: u32,
@@ -823,25 +907,29 @@ impl Default for routecap_source {
 unsafe extern "C" {
     /// Copy the ids that a router chose into the sink of one layer.
     ///
-    /// Ways to bring ids into the sink, the cheapest first:
-    /// - The router writes them there (routecap_sink_layer, routecap_sink_bind): nothing is launched. Not if anything rewrites them in place before
-    ///   the snapshot: load balancing, masks of zero experts, shared experts appended to the same rows.
-    /// - One call for many layers behind the last router (routecap_layers_record), if the ids of all of them still exist there.
-    /// - One call per layer on a stream of its own, forked behind the router and joined before the snapshot.
-    /// - One call per layer in line, with ROUTECAP_SOURCE_OVERLAP if the router and the consumer of its ids use programmatic dependent launch.
-    /// README.md has what each costs.
+    /// Call it after top-k, before anything rewrites the ids.
     ///
-    /// Call it after top-k and before anything rewrites the ids. Rows of one layer may come in several calls (micro-batches, chunks) as long as
-    /// they are disjoint: of a row recorded twice one is kept, the first where the order is known. If begin and both records were made outside
-    /// graph capture, with no snapshot, issue, discard or capture since, and neither row_index nor live_rows nor row_base, the second call is
-    /// refused with ROUTECAP_ERR_CONFLICT; otherwise its cells are dropped, counted, and reported by routecap_step_finalize. Rows at or beyond
-    /// the number begun are dropped and counted; without a begin, that is all rows.
+    /// The rows of a layer may come in several calls (micro-batches, chunks), if they are disjoint. Of a
+    /// row that is recorded twice one record is kept, the first one if the order of the records is
+    /// known.
+    ///   - The host sees the second record, and the call returns ROUTECAP_ERR_CONFLICT, if all of this
+    ///     holds: the begin and both records were made outside graph capture; no snapshot, issue,
+    ///     discard or capture came between them; and neither record has row_index, live_rows or
+    ///     row_base.
+    ///   - Otherwise the cells of the second record are dropped and counted, and routecap_step_finalize
+    ///     reports them.
+    /// Rows at or beyond the number begun are dropped and counted. Without a begin those are all rows.
     ///
-    /// Capturable. Does not block. On the host backend the ids are copied before the call returns.
+    /// Capturable. On the host backend the ids are copied before the call returns.
     ///
-    /// @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_SHAPE_MISMATCH (k_source < k);
-    ///         ROUTECAP_ERR_CAPACITY (first_row + rows outside the sink; nothing is written); ROUTECAP_ERR_CONFLICT (nothing is written);
-    ///         ROUTECAP_ERR_STATE (the layer has no sink).
+    /// @param[in] capturer  The capturer.
+    /// @param[in] layer     The layer.
+    /// @param[in] source    The ids, and the sink rows to which they go.
+    /// @param[in] stream    A stream that is ordered behind the router.
+    /// @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE;
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k); ROUTECAP_ERR_CAPACITY (first_row +
+    ///         rows outside the sink); ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE (the layer has no
+    ///         sink).
     pub fn routecap_layer_record(
         capturer: *mut routecap_capturer,
         layer: u32,
@@ -858,7 +946,7 @@ pub struct routecap_layer_source {
     pub reserved: u32,
     /// [device] as in routecap_source
     pub ids: *const ::core::ffi::c_void,
-    /// [device] as in routecap_source; NULL for every layer if source.table_size is 0
+    /// [device] as in routecap_source; NULL if source.table_size is 0
     pub table: *const i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -880,16 +968,21 @@ impl Default for routecap_layer_source {
     }
 }
 unsafe extern "C" {
-    /// Copy the ids of several layers in one launch (of at most 64 layers each), where all of them are still there at the end of a forward pass.
+    /// Copy the ids of several layers, with one launch for each 64 layers.
     ///
-    /// Inside a CUDA graph the ids of a layer may lie in memory that later layers use again: keep them in memory of their own.
+    /// The ids of all layers must still exist when the stream reaches this call. Inside a CUDA graph the
+    /// ids of a layer may lie in memory that later layers use again: keep them in memory of their own.
     ///
-    /// Otherwise as routecap_layer_record, once for each layer; if one of them is refused, nothing is recorded. A layer that is named twice is
-    /// ROUTECAP_ERR_ARGUMENT.
+    /// Otherwise it is as routecap_layer_record, once for each layer. If one layer is refused, nothing
+    /// is recorded. A layer that is named twice is ROUTECAP_ERR_ARGUMENT. Capturable.
     ///
-    /// @param source      What the layers have in common; `ids` and `table` are NULL.
-    /// @param layers      [count] of layer_size bytes each, each layer once.
-    /// @param layer_size  sizeof(routecap_layer_source) of the caller.
+    /// @param[in] capturer    The capturer.
+    /// @param[in] source      What the layers have in common. Its ids and table are NULL.
+    /// @param[in] layers      [count] elements of layer_size bytes, each layer once.
+    /// @param[in] layer_size  sizeof(routecap_layer_source) of the caller, in bytes.
+    /// @param[in] count       How many layers.
+    /// @param[in] stream      A stream that is ordered behind the routers.
+    /// @return As routecap_layer_record.
     pub fn routecap_layers_record(
         capturer: *mut routecap_capturer,
         source: *const routecap_source,
@@ -899,10 +992,13 @@ unsafe extern "C" {
         stream: routecap_stream,
     ) -> i32;
 }
-/// How a router chooses k of its experts. The key of an expert is its score plus its bias. With groups, only experts of the groups_kept groups
-/// with the largest group scores remain. The k largest keys win; of equal ones the lower id (of equal groups the lower group). Ids are in
-/// order of falling keys, a column each. A NaN is scored as minus infinity would be, and its key is minus infinity; if the largest logit is
-/// infinite, softmax counts logits equal to it as 1 and others as 0.
+/// How a router chooses k of its experts. The key of an expert is its score plus its bias. The
+/// experts with the k largest keys win. With groups, only the groups_kept groups with the largest
+/// group scores take part. Of equal keys the lower id wins, of equal group scores the lower group.
+/// The ids are in order of falling keys, one in each column.
+///
+/// A NaN has the score of minus infinity, and its key is minus infinity. If the largest logit is
+/// infinite, softmax counts logits equal to it as 1 and the others as 0.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_router {
@@ -913,21 +1009,25 @@ pub struct routecap_router {
     pub group_score: i32,
     /// ROUTECAP_ROUTER_*
     pub flags: u32,
-    /// of equal size, up to ROUTECAP_MAX_GROUPS; 0 or 1: no groups
+    /// groups of equal size, up to ROUTECAP_MAX_GROUPS; 0 or 1: none
     pub groups: u32,
-    /// 1..groups, with k experts at least; not looked at without groups
+    /// 1..groups, with k experts or more in them; not used without
+    /// groups
     pub groups_kept: u32,
     /// weights are multiplied by it; 0 means 1
     pub scale: f32,
-    /// see ROUTECAP_ROUTER_RENORMALIZE; routecap_router_init sets what the method's models use
+    /// see ROUTECAP_ROUTER_RENORMALIZE; routecap_router_init sets what
+    /// the method's models use
     pub floor: f32,
-    /// [device] [experts]; ranks experts and does not weigh them; NULL: none
+    /// [device] [experts] added to the scores to rank experts; not part
+    /// of the weights; NULL: none
     pub bias: *const ::core::ffi::c_void,
-    /// F32, F16 or BF16, where bias is set
+    /// ROUTECAP_DTYPE_F32, _F16 or _BF16, where bias is set
     pub bias_dtype: i32,
-    /// rows of hash_table
+    /// rows of hash_table; 0 without one
     pub hash_tokens: u32,
-    /// [device] [hash_tokens, k] ids by token: no key is looked at, logits serve for weights only; NULL: none
+    /// [device] [hash_tokens, k] the ids for each token. Keys are then
+    /// not used, and logits only for weights; NULL: none
     pub hash_table: *const i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -957,45 +1057,52 @@ impl Default for routecap_router {
     }
 }
 unsafe extern "C" {
-    /// Fill a router with a method in use; what that method takes from the model remains to be set.
+    /// Fill a router with a method in use. The fields that the method takes from the model remain to be
+    /// set.
     ///
-    /// @param router       Filled.
-    /// @param struct_size  sizeof(routecap_router) of the caller.
-    /// @param method       ROUTECAP_METHOD_*.
+    /// @param[out] router      The router.
+    /// @param[in] struct_size  sizeof(routecap_router) of the caller, in bytes.
+    /// @param[in] method       ROUTECAP_METHOD_*.
     pub fn routecap_router_init(router: *mut routecap_router, struct_size: usize, method: i32) -> i32;
 }
-/// The logits of one layer: a matrix of rows x experts elements.
+/// The logits of one layer: a matrix [rows, experts].
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_logits {
     pub struct_size: u32,
-    /// F32, F16 or BF16
+    /// ROUTECAP_DTYPE_F32, _F16 or _BF16
     pub dtype: i32,
-    /// [device] element of row 0, column 0; may be NULL with a hash_table if weights is NULL
+    /// [device] row 0, column 0; may be NULL with a hash_table, if weights
+    /// is NULL
     pub logits: *const ::core::ffi::c_void,
     /// elements from one row to the next; 0 means experts
     pub row_stride: i64,
     /// elements from one column to the next; 0 means 1
     pub column_stride: i64,
-    /// these five as in routecap_source
+    /// as in routecap_source
     pub rows: u32,
+    /// as in routecap_source
     pub first_row: u32,
-    /// [device]
+    /// [device] as in routecap_source
     pub live_rows: *const i32,
-    /// [device]
+    /// [device] as in routecap_source
     pub row_base: *const i32,
-    /// [device] [rows]
+    /// [device] [rows] as in routecap_source
     pub row_index: *const i32,
-    /// [device] [rows] input token of each row, where the router has a hash_table
+    /// [device] [rows] the input token of each row, where the router has a
+    /// hash_table
     pub tokens: *const ::core::ffi::c_void,
-    /// I32 or I64, where tokens is set
+    /// ROUTECAP_DTYPE_I32 or _I64, where tokens is set
     pub tokens_dtype: i32,
-    /// columns: k or more, and no more than the layer's or ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's
+    /// columns: k or more, at most the layer's experts and
+    /// ROUTECAP_MAX_ROUTED_EXPERTS; 0 means the layer's
     pub experts: u32,
-    /// [device] [rows, weights_stride] receives the weight of each column, for every live row, also one that is not
-    ///begun or was recorded before; NULL: none. A disabled capturer writes none
+    /// [device] [rows, weights_stride] receives the weight of each chosen
+    /// expert, for every live row, also for rows that are not begun or
+    /// were recorded before; NULL: not wanted. A disabled capturer writes
+    /// none
     pub weights: *mut f32,
-    /// elements from one row to the next, >= k; 0 means k
+    /// elements from one row to the next, k or more; 0 means k
     pub weights_stride: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1028,17 +1135,21 @@ impl Default for routecap_logits {
     }
 }
 unsafe extern "C" {
-    /// Choose experts from logits, into the sink of one layer.
+    /// Choose the experts of one layer from its logits, into the sink.
     ///
-    /// Rows go where routecap_layer_record would put them, and are kept or dropped by the same rules.
+    /// Rows go where routecap_layer_record puts them, and are kept or dropped by the same rules.
     ///
-    /// Capturable. Does not block. On the host backend the work is done before the call returns.
+    /// Capturable. On the host backend the work is done before the call returns.
     ///
-    /// @param layer  One whose provenance is RECOMPUTED (ROUTECAP_ERR_STATE otherwise).
-    /// @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE (logits, bias or tokens); ROUTECAP_ERR_ARGUMENT (also groups that do not divide the
-    /// experts,
-    ///         groups kept with fewer than k experts, more experts than there may be, a hash_table without tokens);
-    ///         ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE.
+    /// @param[in] capturer  The capturer.
+    /// @param[in] layer     A layer whose provenance is RECOMPUTED (otherwise ROUTECAP_ERR_STATE).
+    /// @param[in] router    How the layer chooses.
+    /// @param[in] logits    The logits, and the sink rows to which the ids go.
+    /// @param[in] stream    A stream that is ordered behind the logits.
+    /// @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE
+    ///         (logits, bias or tokens); ROUTECAP_ERR_ARGUMENT (also groups that do not divide the
+    ///         experts, kept groups with fewer than k experts, too many experts, or a hash_table without
+    ///         tokens); ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE.
     pub fn routecap_layer_route(
         capturer: *mut routecap_capturer,
         layer: u32,
@@ -1047,7 +1158,7 @@ unsafe extern "C" {
         stream: routecap_stream,
     ) -> i32;
 }
-/// What a layer's sink holds. Each row is in exactly one of the first three counts.
+/// What the sink of a layer holds. Each row is in exactly one of the first three counts.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_layer_probe {
@@ -1055,16 +1166,17 @@ pub struct routecap_layer_probe {
     pub found: u32,
     /// no column was written
     pub rows_unwritten: u32,
-    /// some were
+    /// some columns were written
     pub rows_incomplete: u32,
-    /// all were
+    /// all columns were written
     pub rows_written: u32,
-    /// of those that were written at least in part
+    /// rows with a written id that is out of range
     pub rows_out_of_range: u32,
-    /// of those that were written, with ids in range
+    /// written rows with all ids in range, and one of them twice
     pub rows_duplicate: u32,
-    /// id of those in range; -1 if there is none
+    /// lowest id in range; -1 if there is none
     pub lowest: i32,
+    /// highest id in range; -1 if there is none
     pub highest: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1082,17 +1194,24 @@ const _: () = {
     ["Offset of field: routecap_layer_probe::highest"][::core::mem::offset_of!(routecap_layer_probe, highest) - 28usize];
 };
 unsafe extern "C" {
-    /// Look at what the last forward pass wrote: for one warm-up at start, of many different tokens, to learn which layers are captured and which
-    /// only seem to be.
+    /// Look at what the last forward pass wrote, layer by layer.
     ///
-    /// Call it between a begin with its forward and what issues or discards that; it changes nothing. Waits until the stream has run. Not
-    /// capturable. A disabled capturer fills zeros.
+    /// It is for one warm-up pass at start, with many different tokens. Call it after the begin and the
+    /// writes of that pass, before an issue or discard. It changes nothing. A disabled capturer fills
+    /// zeros.
     ///
-    /// @param rows        The rows to look at, from row 0 on: those of the forward that were not padding. At most those begun.
-    /// @param layers      [count], filled for layers 0..count-1.
-    /// @param layer_size  sizeof(routecap_layer_probe) of the caller.
-    /// @param count       At most the capturer's layers (ROUTECAP_ERR_UNKNOWN_LAYER otherwise).
-    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL (something was found: see each layer); ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_STATE (no row is begun).
+    /// Waits until the stream has run. Not capturable.
+    ///
+    /// @param[in] capturer    The capturer.
+    /// @param[in] rows        Look at sink rows 0..rows-1: those of the pass that are no padding. At
+    ///                        most the rows begun.
+    /// @param[out] layers     [count] elements of layer_size bytes, for layers 0..count-1.
+    /// @param[in] layer_size  sizeof(routecap_layer_probe) of the caller, in bytes.
+    /// @param[in] count       How many layers: at most the capturer's.
+    /// @param[in] stream      The stream of the forward pass.
+    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL (something odd was found; see `found` of each layer);
+    ///         ROUTECAP_ERR_UNKNOWN_LAYER (more layers than the capturer's); ROUTECAP_ERR_CAPACITY (more
+    ///         rows than begun); ROUTECAP_ERR_STATE (no row is begun).
     pub fn routecap_capturer_probe(
         capturer: *mut routecap_capturer,
         rows: u32,
@@ -1102,8 +1221,11 @@ unsafe extern "C" {
         stream: routecap_stream,
     ) -> i32;
 }
-/// A block of missing cells: consecutive rows, consecutive layers, one reason. Rows with equal missing cells and reasons follow one another
-/// in one run as long as possible; in a run, neighbouring layers with one reason are one block. Blocks are ordered by row, then layer.
+/// A block of missing cells: consecutive rows, consecutive layers, one reason.
+///
+/// Consecutive rows whose missing cells and reasons are equal form one run, as long as possible. In
+/// a run, consecutive layers with one reason form one block. Blocks are ordered by row, then by
+/// layer.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_missing {
@@ -1134,22 +1256,22 @@ const _: () = {
 pub struct routecap_coverage {
     pub struct_size: u32,
     pub layers: u32,
-    /// the range: position of its first row
+    /// position of the first row of the range
     pub first: u64,
-    /// and its rows
+    /// rows of the range
     pub rows: u64,
-    /// one past the last row that exists, of the request or routing
+    /// one past the last row that the request or routing has
     pub length: u64,
-    /// every cell valid
+    /// rows with every cell valid
     pub rows_complete: u64,
-    /// some cells valid
+    /// rows with some cells valid
     pub rows_partial: u64,
-    /// no cell valid
+    /// rows with no cell valid
     pub rows_empty: u64,
     pub cells_missing: u64,
-    /// how many blocks of missing cells there are
+    /// blocks of missing cells
     pub blocks: u64,
-    /// valid, of layers whose provenance is RECOMPUTED
+    /// valid cells of layers whose provenance is RECOMPUTED
     pub cells_recomputed: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1173,21 +1295,22 @@ const _: () = {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_copy_options {
     pub struct_size: u32,
-    /// U8, I16, U16, I32, U32 or I64. Required
+    /// ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required
     pub dtype: i32,
-    /// ROUTECAP_ORDER_*: of the dense layout and of the mask
+    /// ROUTECAP_ORDER_* of the dense layout and of the mask
     pub order: i32,
-    /// as of routecap_request_extract
+    /// 0, or ROUTECAP_READ_*
     pub flags: u32,
-    /// layers to copy: the first
+    /// the first layer to copy
     pub first_layer: u32,
-    /// and how many; 0 means all from first_layer on
+    /// how many layers; 0 means all from first_layer on
     pub layers: u32,
-    /// elements from one row to the next; 0 means that of the dense layout
+    /// elements from one row to the next; 0 means the dense layout's
     pub row_stride: i64,
-    /// elements from one layer to the next; likewise
+    /// elements from one layer to the next; 0 means the dense layout's
     pub layer_stride: i64,
-    /// for the ids of missing cells, in two's complement; -1 by routecap_copy_options_init
+    /// written for each id of a missing cell, in two's complement. 0 is no
+    /// default here: routecap_copy_options_init sets -1
     pub fill: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1205,17 +1328,18 @@ const _: () = {
     ["Offset of field: routecap_copy_options::fill"][::core::mem::offset_of!(routecap_copy_options, fill) - 40usize];
 };
 unsafe extern "C" {
-    /// Fill copy options with the defaults: fill -1, everything else 0; `dtype` remains to be set.
+    /// Fill copy options with the defaults: fill -1, everything else 0. The caller then sets `dtype`.
     ///
-    /// @param options      Filled.
-    /// @param struct_size  sizeof(routecap_copy_options) of the caller.
+    /// @param[out] options     The options.
+    /// @param[in] struct_size  sizeof(routecap_copy_options) of the caller, in bytes.
     pub fn routecap_copy_options_init(options: *mut routecap_copy_options, struct_size: usize) -> i32;
 }
+/// How a request behaves.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_open_options {
     pub struct_size: u32,
-    /// ROUTECAP_POLICY_*
+    /// ROUTECAP_POLICY_*; default KEEP
     pub policy: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1228,9 +1352,11 @@ const _: () = {
 unsafe extern "C" {
     /// Open requests.
     ///
-    /// @param options   For all of them; NULL: the defaults.
-    /// @param requests  [count] receives the handles.
-    /// @return ROUTECAP_ERR_TOO_MANY_REQUESTS (none is opened).
+    /// @param[in] capturer   The capturer.
+    /// @param[in] options    For all of them; NULL: the defaults.
+    /// @param[out] requests  [count] the handles.
+    /// @param[in] count      How many requests.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_TOO_MANY_REQUESTS (none is opened).
     pub fn routecap_request_open(
         capturer: *mut routecap_capturer,
         options: *const routecap_open_options,
@@ -1239,22 +1365,30 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Settle the speculative rows of one request in one step: keep some, drop the others.
+    /// Settle the drafts of one request in one step: keep some, drop the others.
     ///
-    /// May come before the step has landed and after later steps were issued. The rows of a step are
-    /// settled once. The first row of a verification, which is no draft, may be in the same span: it is
-    /// then one of those to keep. Rows that were lost, refused for memory or cut by a truncate in
-    /// between are accepted too, without effect but for the length of lost and refused ones.
+    /// Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. The drafts of a step are settled
+    /// once. The call may come before the step has landed, and after later steps were issued.
     ///
-    /// A kept row takes its place in the order of rows when accept is called: behind the rows of every
-    /// step that was issued before the call, and before those of every later step. So a row that was
-    /// issued for the same position before accept was called comes first.
+    /// The first row of a verification is no draft, but may be in the same span. It then counts as one
+    /// of the drafts, and is kept with them.
     ///
-    /// @param rows   NULL: the first `count` rows. Otherwise [count] strictly ascending indices into the request's speculative rows of
-    ///               that step as they were issued, in the order of the spans: the accepted path of a tree.
-    /// @param count  How many rows to keep; 0 keeps none.
-    /// @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_UNKNOWN_STEP (no speculative rows of this request wait there: none were issued, or they are
-    ///         settled); ROUTECAP_ERR_OUT_OF_RANGE (more rows than there are, or an index outside them).
+    /// A kept row takes its place in the order of rows when accept is called: behind the rows of all
+    /// steps that were issued before the call, and before the rows of all later steps.
+    ///
+    /// Rows that were lost, refused for memory or cut in between may be kept too. That has no effect on
+    /// cut rows. Lost and refused ones count for the request's length.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] request   The request.
+    /// @param[in] step      The ticket of the step that verified the drafts.
+    /// @param[in] rows      [count] strictly ascending indices into the request's drafts of that step,
+    ///                      which are numbered from 0 in the order of the spans: the accepted path of a
+    ///                      tree. NULL: the first `count` drafts.
+    /// @param[in] count     How many drafts to keep; 0 keeps none.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_UNKNOWN_STEP (the request has no
+    ///         drafts in that step: none were issued, or they are settled); ROUTECAP_ERR_OUT_OF_RANGE
+    ///         (an index or a count beyond the drafts).
     pub fn routecap_request_accept(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -1269,6 +1403,7 @@ unsafe extern "C" {
 pub struct routecap_accept_item {
     pub request: routecap_request,
     pub step: routecap_step,
+    /// [count]
     pub rows: *const u32,
     pub count: u64,
     /// receives the status of this item
@@ -1297,10 +1432,12 @@ impl Default for routecap_accept_item {
     }
 }
 unsafe extern "C" {
-    /// Settle the speculative rows of many requests in one call.
+    /// Settle the drafts of many requests in one call.
     ///
-    /// @param items      [count] of item_size bytes each.
-    /// @param item_size  sizeof(routecap_accept_item) of the caller.
+    /// @param[in] capturer   The capturer.
+    /// @param[in,out] items  [count] elements of item_size bytes.
+    /// @param[in] item_size  sizeof(routecap_accept_item) of the caller, in bytes.
+    /// @param[in] count      How many items.
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL.
     pub fn routecap_request_accept_batch(
         capturer: *mut routecap_capturer,
@@ -1310,21 +1447,31 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Cut a request: rows at and after position `rows` are gone, whether settled, provisional or in flight. Later spans may record those
-    /// positions anew. Nothing happens if the request is shorter.
+    /// Cut a request: drop its rows at and after a position, whether settled, provisional or in flight.
     ///
-    /// @return ROUTECAP_ERR_UNKNOWN_REQUEST.
+    /// Later spans may record those positions anew. Nothing happens if the request is shorter.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] request   The request.
+    /// @param[in] rows      How many rows stay: the position of the first row that is dropped.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
     pub fn routecap_request_truncate(capturer: *mut routecap_capturer, request: routecap_request, rows: u64) -> i32;
 }
 unsafe extern "C" {
-    /// Open a request that begins with rows 0..rows-1 of another: several samples of one prompt, a beam. The pages are shared, not copied. Rows in
-    /// flight are included once they land; provisional rows are not. Without memory for its table of pages the child's shared rows are missing.
+    /// Open a request that begins with the first rows of another: several samples of one prompt, a beam.
     ///
-    /// Until the rows of steps in flight have landed, the shared rows cannot be taken from the parent (ROUTECAP_ERR_NOT_READY).
+    /// Pages are shared, not copied. Rows in flight are included once they land. Provisional rows are
+    /// not. If there is no memory for the child's table of pages, its shared rows are missing. Until the
+    /// steps that are in flight now have landed, the shared rows cannot be taken from the parent: that
+    /// returns ROUTECAP_ERR_NOT_READY.
     ///
-    /// @param rows   At most the parent's length (ROUTECAP_ERR_OUT_OF_RANGE otherwise); ROUTECAP_ROWS_ALL: its length at this moment.
-    /// @param child  Receives the handle. It has the parent's policy.
-    /// @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_TOO_MANY_REQUESTS.
+    /// @param[in] capturer  The capturer.
+    /// @param[in] request   The parent.
+    /// @param[in] rows      How many rows: at most the parent's length. ROUTECAP_ROWS_ALL: its length at
+    ///                      this moment.
+    /// @param[out] child    The handle; 0 on error. The child has the parent's policy.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE;
+    ///         ROUTECAP_ERR_TOO_MANY_REQUESTS.
     pub fn routecap_request_fork(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -1333,18 +1480,23 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Supply rows of a routing as rows of a request: the positions before `rows` that an engine took from its prefix cache and did not compute,
-    /// from the routing of the request that did. Whether both really have the same tokens there is the caller's knowledge.
+    /// Add rows of a routing to a request: the positions that an engine took from its prefix cache and
+    /// did not compute, from the routing of the request that did.
     ///
-    /// Positions are those of the routing. Cells that the request has already are kept, also with ROUTECAP_POLICY_REPLACE. Pages are shared where
-    /// their rows line up; where they do not, rows are copied, or refused for memory and missing. The request's length becomes at least the
-    /// end of what was attached.
+    /// Positions are those of the routing. The caller knows that both have the same tokens there. Cells
+    /// that the request has already are kept, also with ROUTECAP_POLICY_REPLACE. Where rows line up with
+    /// pages, pages are shared. Elsewhere rows are copied; they are missing (REFUSED) if there is no
+    /// memory. The request's length becomes `rows` if it was less.
     ///
-    /// @param routing  Retained as long as needed. May be pending if it comes from a request of the same capturer.
-    /// @param rows     One past the last position to attach; at most the end of the routing; ROUTECAP_ROWS_ALL: its end.
-    /// @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also a layer that is recomputed in the routing and captured here);
-    ///         ROUTECAP_ERR_OUT_OF_RANGE (rows beyond the routing);
-    ///         ROUTECAP_ERR_NOT_READY (pending, of another capturer).
+    /// @param[in] capturer  The capturer.
+    /// @param[in] request   The request.
+    /// @param[in] routing   The routing, retained as long as needed. It may be pending if it comes from
+    ///                      a request of the same capturer.
+    /// @param[in] rows      One past the last position to add: at most the end of the routing.
+    ///                      ROUTECAP_ROWS_ALL: its end.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
+    ///         is recomputed in the routing and captured here); ROUTECAP_ERR_OUT_OF_RANGE;
+    ///         ROUTECAP_ERR_NOT_READY (pending, and of another capturer).
     pub fn routecap_request_attach(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -1353,15 +1505,115 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
+    /// End a request and get its rows. This is the ordinary end.
+    ///
+    /// The handle ends with the call. Steps issued before still file into the routing, which is ready
+    /// when the last of them has landed; routecap_routing_wait waits for that. Drafts that were not
+    /// accepted are dropped. The routing begins at position 0. Rows that were taken before are missing
+    /// in it (TAKEN).
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] request   The request.
+    /// @param[in] rows      How many rows the routing has: later rows are cut, absent rows are missing.
+    ///                      For a sequence of S tokens it is S-1, whatever was issued ahead.
+    ///                      ROUTECAP_ROWS_ALL: the request's length, rows issued ahead included.
+    /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond
+    ///         ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
+    pub fn routecap_request_finish(
+        capturer: *mut routecap_capturer,
+        request: routecap_request,
+        rows: u64,
+        routing: *mut *mut routecap_routing,
+    ) -> i32;
+}
+/// One call of routecap_request_finish.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_finish_item {
+    pub request: routecap_request,
+    pub rows: u64,
+    /// receives the routing
+    pub routing: *mut routecap_routing,
+    /// receives the status of this item
+    pub status: i32,
+    /// 0
+    pub reserved: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_finish_item"][::core::mem::size_of::<routecap_finish_item>() - 32usize];
+    ["Alignment of routecap_finish_item"][::core::mem::align_of::<routecap_finish_item>() - 8usize];
+    ["Offset of field: routecap_finish_item::request"][::core::mem::offset_of!(routecap_finish_item, request) - 0usize];
+    ["Offset of field: routecap_finish_item::rows"][::core::mem::offset_of!(routecap_finish_item, rows) - 8usize];
+    ["Offset of field: routecap_finish_item::routing"][::core::mem::offset_of!(routecap_finish_item, routing) - 16usize];
+    ["Offset of field: routecap_finish_item::status"][::core::mem::offset_of!(routecap_finish_item, status) - 24usize];
+    ["Offset of field: routecap_finish_item::reserved"][::core::mem::offset_of!(routecap_finish_item, reserved) - 28usize];
+};
+impl Default for routecap_finish_item {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// End many requests and get their rows, in one call.
+    ///
+    /// @param[in] capturer   The capturer.
+    /// @param[in,out] items  [count] elements of item_size bytes.
+    /// @param[in] item_size  sizeof(routecap_finish_item) of the caller, in bytes.
+    /// @param[in] count      How many items.
+    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_DISABLED.
+    pub fn routecap_request_finish_batch(
+        capturer: *mut routecap_capturer,
+        items: *mut routecap_finish_item,
+        item_size: usize,
+        count: usize,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// End a request and drop its rows: an abort, or a preemption whose rows are not wanted.
+    ///
+    /// Rows in flight are dropped when they land.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] request   The request; 0 is allowed and ignored.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
+    pub fn routecap_request_close(capturer: *mut routecap_capturer, request: routecap_request) -> i32;
+}
+unsafe extern "C" {
+    /// End many requests and drop their rows, in one call.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] requests  [count] the requests; 0 is allowed and ignored.
+    /// @param[out] status   [count] the status of each; may be NULL.
+    /// @param[in] count     How many requests.
+    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL.
+    pub fn routecap_request_close_batch(
+        capturer: *mut routecap_capturer,
+        requests: *const routecap_request,
+        status: *mut i32,
+        count: usize,
+    ) -> i32;
+}
+unsafe extern "C" {
     /// Say which cells of a range of rows are there and which are missing.
     ///
-    /// @param first         Position of the first row.
-    /// @param rows          How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
-    /// @param coverage      Filled.
-    /// @param missing       [capacity] receives the first blocks; may be NULL if capacity is 0.
-    /// @param missing_size  sizeof(routecap_missing) of the caller.
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if nothing at all is there); ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE;
-    ///         ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_DISABLED.
+    /// @param[in] capturer      The capturer.
+    /// @param[in] request       The request.
+    /// @param[in] first         Position of the first row, at most the length.
+    /// @param[in] rows          How many rows; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
+    /// @param[out] coverage     The counts.
+    /// @param[out] missing      [capacity] elements of missing_size bytes: the first blocks of missing
+    ///                          cells, coverage->blocks in all; may be NULL if capacity is 0.
+    /// @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
+    /// @param[in] capacity      How many blocks there is room for.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is there);
+    ///         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY;
+    ///         ROUTECAP_ERR_DISABLED.
     pub fn routecap_request_coverage(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -1374,21 +1626,26 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Read rows of a request into a routing, at any time of its life.
+    /// Read rows of a request into a routing.
     ///
-    /// share and take cost a few nanoseconds per page; copy costs one pass over the rows. Their memory
-    /// counts in the budget until the routing is freed; copy takes new memory from it, and so does a
-    /// take that leaves rows on both sides in one page. Rows that drafts or steps in flight name too may
-    /// have to be copied later: memory for that is reserved now, or the call returns
-    /// ROUTECAP_ERR_NO_MEMORY.
+    /// SHARE and TAKE cost a few nanoseconds per page, COPY one pass over the rows. Their memory counts
+    /// in the budget until the routing is freed. COPY takes new memory from the budget, and so does a
+    /// TAKE that leaves rows on both sides in one page.
     ///
-    /// @param first    Position of the first row, at most the length.
-    /// @param rows     How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED; 0 gives a routing without rows.
-    /// @param mode     ROUTECAP_EXTRACT_*.
-    /// @param flags    0 or ROUTECAP_READ_STRICT, with or without ROUTECAP_READ_ALLOW_RECOMPUTED.
-    /// @param routing  Receives the routing, to be freed with routecap_routing_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the valid cells are delivered); ROUTECAP_NOT_CAPTURED (a routing of missing rows);
-    ///         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_INCOMPLETE (strict);
+    /// Rows that drafts or steps in flight name too may have to be copied later. Memory for that is
+    /// reserved now, or the call returns ROUTECAP_ERR_NO_MEMORY.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] request   The request.
+    /// @param[in] first     Position of the first row, at most the length.
+    /// @param[in] rows      How many rows; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED. 0 gives a routing
+    ///                      without rows.
+    /// @param[in] mode      ROUTECAP_EXTRACT_*.
+    /// @param[in] flags     0, or ROUTECAP_READ_*.
+    /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the valid cells are delivered); ROUTECAP_NOT_CAPTURED
+    ///         (a routing whose cells are all missing); ROUTECAP_ERR_UNKNOWN_REQUEST;
+    ///         ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_INCOMPLETE (strict);
     ///         ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_DISABLED.
     pub fn routecap_request_extract(
         capturer: *mut routecap_capturer,
@@ -1441,9 +1698,11 @@ impl Default for routecap_extract_item {
 unsafe extern "C" {
     /// Read rows of many requests in one call.
     ///
-    /// @param items      [count] of item_size bytes each.
-    /// @param item_size  sizeof(routecap_extract_item) of the caller.
-    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_DISABLED.
+    /// @param[in] capturer   The capturer.
+    /// @param[in,out] items  [count] elements of item_size bytes.
+    /// @param[in] item_size  sizeof(routecap_extract_item) of the caller, in bytes.
+    /// @param[in] count      How many items.
+    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL (also if an item is INCOMPLETE); ROUTECAP_ERR_DISABLED.
     pub fn routecap_request_extract_batch(
         capturer: *mut routecap_capturer,
         items: *mut routecap_extract_item,
@@ -1452,24 +1711,31 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Copy rows of a request to the caller's memory without making a routing.
+    /// Copy rows of a request to the caller's memory, without a routing.
     ///
-    /// A fill that, in this dtype, is an expert id needs a mask or ROUTECAP_READ_STRICT: missing cells must not pass for routing. With 8 bits and
-    /// 256 experts every fill is one. Waits as reading does.
+    /// Missing cells must not pass for expert ids. So if the fill, in this dtype, is an expert id, the
+    /// call needs a mask or ROUTECAP_READ_STRICT. With 8 bits and 256 experts every fill is an expert
+    /// id.
     ///
-    /// @param first       Position of the first row, at most the length.
-    /// @param rows        How many; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
-    /// @param dst         [rows, layers, k] elements of options->dtype in the layout of options; NULL with dst_bytes 0 to ask for the size, which
-    ///                    returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @param dst_bytes   Size of dst.
-    /// @param mask        [rows, layers] or [layers, rows] bytes, as the order says: 1 where the cell is valid, otherwise 0. NULL: none.
-    /// @param mask_bytes  Size of mask.
-    /// @param needed      Receives the bytes that dst needs; may be NULL. Set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
-    /// @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is written);
-    ///         ROUTECAP_ERR_DTYPE (ids up to experts-1, or the fill, do not fit); ROUTECAP_ERR_UNKNOWN_LAYER;
-    ///         ROUTECAP_ERR_ARGUMENT (strides that do not put all layers of a row before the next row, or all rows of a layer before the next layer;
-    /// a
-    ///         fill that is an expert id).
+    /// @param[in] capturer    The capturer.
+    /// @param[in] request     The request.
+    /// @param[in] first       Position of the first row, at most the length.
+    /// @param[in] rows        How many rows; ROUTECAP_ROWS_ALL; ROUTECAP_ROWS_LANDED.
+    /// @param[in] options     The dtype, layers and layout of dst.
+    /// @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
+    ///                        NULL with dst_bytes 0 asks for the size, which returns
+    ///                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] dst_bytes   Size of dst, in bytes.
+    /// @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
+    ///                        valid cell, otherwise 0; NULL: not wanted.
+    /// @param[in] mask_bytes  Size of mask, in bytes.
+    /// @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
+    ///                        NULL.
+    /// @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is
+    ///         written); ROUTECAP_ERR_DTYPE (the dtype cannot hold experts - 1, or the fill);
+    ///         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill that is an expert id; or
+    ///         strides that put neither all layers of a row before the next row, nor all rows of a layer
+    ///         before the next layer).
     pub fn routecap_request_extract_into(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -1483,89 +1749,6 @@ unsafe extern "C" {
         needed: *mut u64,
     ) -> i32;
 }
-unsafe extern "C" {
-    /// End a request and get its rows: the ordinary end.
-    ///
-    /// The handle is stale at once. Steps issued before still file into the routing, which is ready when the last of them has landed; nobody waits
-    /// here. Speculative rows that were not accepted are dropped. The routing begins at position 0; rows that were taken before are missing in it.
-    ///
-    /// @param rows     The routing has exactly so many rows: later ones are cut, absent ones are missing. A sequence of S tokens has S-1, whatever
-    /// was
-    ///                 issued ahead. ROUTECAP_ROWS_ALL: the request's length, rows issued ahead included.
-    /// @param routing  Receives the routing, to be freed with routecap_routing_free; see routecap_routing_wait.
-    /// @return ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
-    pub fn routecap_request_finish(
-        capturer: *mut routecap_capturer,
-        request: routecap_request,
-        rows: u64,
-        routing: *mut *mut routecap_routing,
-    ) -> i32;
-}
-/// One call of routecap_request_finish.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct routecap_finish_item {
-    pub request: routecap_request,
-    pub rows: u64,
-    /// receives the routing
-    pub routing: *mut routecap_routing,
-    /// receives the status of this item
-    pub status: i32,
-    /// 0
-    pub reserved: i32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of routecap_finish_item"][::core::mem::size_of::<routecap_finish_item>() - 32usize];
-    ["Alignment of routecap_finish_item"][::core::mem::align_of::<routecap_finish_item>() - 8usize];
-    ["Offset of field: routecap_finish_item::request"][::core::mem::offset_of!(routecap_finish_item, request) - 0usize];
-    ["Offset of field: routecap_finish_item::rows"][::core::mem::offset_of!(routecap_finish_item, rows) - 8usize];
-    ["Offset of field: routecap_finish_item::routing"][::core::mem::offset_of!(routecap_finish_item, routing) - 16usize];
-    ["Offset of field: routecap_finish_item::status"][::core::mem::offset_of!(routecap_finish_item, status) - 24usize];
-    ["Offset of field: routecap_finish_item::reserved"][::core::mem::offset_of!(routecap_finish_item, reserved) - 28usize];
-};
-impl Default for routecap_finish_item {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-unsafe extern "C" {
-    /// End many requests in one call.
-    ///
-    /// @param items      [count] of item_size bytes each.
-    /// @param item_size  sizeof(routecap_finish_item) of the caller.
-    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL (see the status of each item); ROUTECAP_ERR_DISABLED.
-    pub fn routecap_request_finish_batch(
-        capturer: *mut routecap_capturer,
-        items: *mut routecap_finish_item,
-        item_size: usize,
-        count: usize,
-    ) -> i32;
-}
-unsafe extern "C" {
-    /// End a request and drop its rows: an abort, or a preemption whose rows are not wanted. Rows in flight are dropped when they land.
-    ///
-    /// @param request  0 is allowed and ignored.
-    /// @return ROUTECAP_ERR_UNKNOWN_REQUEST.
-    pub fn routecap_request_close(capturer: *mut routecap_capturer, request: routecap_request) -> i32;
-}
-unsafe extern "C" {
-    /// End many requests and drop their rows.
-    ///
-    /// @param requests  [count]; 0 is allowed and ignored.
-    /// @param status    [count] receives the status of each; may be NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL.
-    pub fn routecap_request_close_batch(
-        capturer: *mut routecap_capturer,
-        requests: *const routecap_request,
-        status: *mut i32,
-        count: usize,
-    ) -> i32;
-}
 /// Consecutive rows whose ids lie next to one another in memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1573,14 +1756,18 @@ pub struct routecap_segment {
     /// position of the first row
     pub first: u64,
     pub rows: u64,
-    /// [rows, layers, k] in C order; NULL: all cells of these rows are missing, for `reason`
+    /// [rows, layers, k] elements of view.dtype, in C order; NULL: all
+    /// cells of these rows are missing, for `reason`
     pub ids: *const ::core::ffi::c_void,
-    /// [rows, validity_bytes]: bit l % 8 of byte l / 8 is set if layer l is valid; NULL: all are
+    /// [rows, validity_bytes] bit l % 8 of byte l / 8 is 1 if layer l is
+    /// valid; NULL: all layers are
     pub validity: *const u8,
-    /// [rows] the tag of each row, without meaning where the row is not there; NULL: `tag` is that of all
+    /// [rows] the tag of each row, meaningless where the row is not there;
+    /// NULL: `tag` is the tag of all rows
     pub tags: *const u64,
     pub tag: u64,
-    /// where ids is NULL: why these rows are not there, one of ROUTECAP_MISSING_*; otherwise 0
+    /// with ids NULL: ROUTECAP_MISSING_*, one of the reasons of whole rows.
+    /// Otherwise 0
     pub reason: i32,
     /// 0
     pub reserved: u32,
@@ -1607,32 +1794,33 @@ impl Default for routecap_segment {
         }
     }
 }
-/// A routing's contents, in place. The k ids of a cell that is not valid have no meaning, but for the first: its reason,
-/// ROUTECAP_MISSING_*, or UNWRITTEN where it is anything else, as it may be in foreign bytes.
+/// The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
+/// reason, ROUTECAP_MISSING_*. Any other value there, as foreign bytes may have, means UNWRITTEN.
+/// The other ids of the cell have no meaning.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_view {
     pub struct_size: u32,
-    /// of the ids: U8 if experts <= 256, otherwise I16
+    /// of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, otherwise _I16
     pub dtype: i32,
     pub layers: u32,
     pub k: u32,
     /// the most of any layer
     pub experts: u32,
-    /// per row
+    /// bytes of validity per row
     pub validity_bytes: u32,
     /// ROUTECAP_ID_SPACE_*
     pub id_space: i32,
-    /// 1: no cell is missing
+    /// 1: no cell is missing; otherwise 0
     pub complete: i32,
     /// position of the first row
     pub first: u64,
     pub rows: u64,
-    /// [layers] index of each captured layer in the decoder
+    /// [layers] each layer's index in the decoder
     pub layer_map: *const i32,
-    /// [layers]
+    /// [layers] experts of each layer
     pub layer_experts: *const u32,
-    /// [segment_count] together exactly the rows, in order
+    /// [segment_count] all rows, in order
     pub segments: *const routecap_segment,
     /// bytes from one segment to the next
     pub segment_size: usize,
@@ -1671,30 +1859,41 @@ impl Default for routecap_view {
     }
 }
 unsafe extern "C" {
-    /// Wait until a routing is ready. Those of extract, split, slice and merge always are.
+    /// Wait until a routing is ready.
     ///
-    /// Waits. With ROUTECAP_CONFIG_MANUAL_PROGRESS it files what has landed itself.
+    /// With ROUTECAP_CONFIG_MANUAL_PROGRESS the calling thread files the steps that can land.
     ///
-    /// @param timeout_ns  Nanoseconds; 0 looks once; negative waits without limit.
-    /// @return ROUTECAP_OK (ready and complete); ROUTECAP_INCOMPLETE (ready); ROUTECAP_NOT_CAPTURED (ready); ROUTECAP_PENDING (timeout).
+    /// @param[in] routing     The routing.
+    /// @param[in] timeout_ns  Nanoseconds; 0 looks once; a negative number waits without limit.
+    /// @return ROUTECAP_OK (ready and complete); ROUTECAP_INCOMPLETE (ready, cells are missing);
+    ///         ROUTECAP_NOT_CAPTURED (ready, no cell is valid); ROUTECAP_PENDING (timeout).
     pub fn routecap_routing_wait(routing: *const routecap_routing, timeout_ns: i64) -> i32;
 }
 unsafe extern "C" {
-    /// Whether a routing is ready. Does not wait, and makes no progress.
+    /// Say whether a routing is ready. Neither waits nor makes progress.
     ///
-    /// @return As routecap_routing_wait.
+    /// @param[in] routing  The routing.
+    /// @return As routecap_routing_wait; ROUTECAP_PENDING if it is not ready.
     pub fn routecap_routing_poll(routing: *const routecap_routing) -> i32;
 }
 unsafe extern "C" {
     /// Look at a routing in place, without a copy.
     ///
-    /// @param view  Filled. Its pointers are valid until the last reference to the routing is freed.
-    /// @return ROUTECAP_ERR_NOT_READY.
+    /// @param[in] routing  The routing.
+    /// @param[out] view    Its contents. The pointers are valid until the last reference to the routing
+    ///                     is freed.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
     pub fn routecap_routing_view(routing: *const routecap_routing, view: *mut routecap_view) -> i32;
 }
 unsafe extern "C" {
-    /// Say which cells of a routing are there and which are missing. Parameters as in routecap_request_coverage, over all its rows.
+    /// Say which cells of a routing are there and which are missing.
     ///
+    /// @param[in] routing       The routing.
+    /// @param[out] coverage     The counts, over all rows.
+    /// @param[out] missing      [capacity] elements of missing_size bytes: the first blocks of missing
+    ///                          cells, coverage->blocks in all; may be NULL if capacity is 0.
+    /// @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
+    /// @param[in] capacity      How many blocks there is room for.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_ERR_NOT_READY.
     pub fn routecap_routing_coverage(
         routing: *const routecap_routing,
@@ -1705,60 +1904,25 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Divide a routing at the end of the prompt. Pages are shared.
+    /// Copy the ids of a routing to the caller's memory.
     ///
-    /// @param prompt_tokens     Rows before this position go to `prompt`, all of them if the routing ends before it.
-    /// @param generated_tokens  Of the rows from there on, at most so many go to `generated` (one token is usually never input: its row does not
-    ///                          exist); ROUTECAP_ROWS_ALL: all of them.
-    /// @param prompt            Receives a routing, possibly without rows; NULL on error.
-    /// @param generated         Likewise.
-    /// @return ROUTECAP_ERR_NOT_READY.
-    pub fn routecap_routing_split(
-        routing: *const routecap_routing,
-        prompt_tokens: u64,
-        generated_tokens: u64,
-        prompt: *mut *mut routecap_routing,
-        generated: *mut *mut routecap_routing,
-    ) -> i32;
-}
-unsafe extern "C" {
-    /// A routing of some of the rows of another. Pages are shared; positions stay what they are.
+    /// It copies all rows; slice the routing first to copy fewer. The rules on fill and strides are
+    /// those of routecap_request_extract_into.
     ///
-    /// @param first  Position of the first row.
-    /// @param rows   How many; ROUTECAP_ROWS_ALL: up to the end.
-    /// @param slice  Receives the routing; NULL on error.
-    /// @return ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
-    pub fn routecap_routing_slice(routing: *const routecap_routing, first: u64, rows: u64, slice: *mut *mut routecap_routing) -> i32;
-}
-unsafe extern "C" {
-    /// Unite routings of one sequence that hold different rows, different layers, or both: sequence- and pipeline-parallel ranks, pieces of a
-    /// stream.
-    ///
-    /// Layers are matched by their index in the decoder (the layer map), rows by position. The result
-    /// has the layers of all, and the rows from the lowest to the highest position of any; what nobody
-    /// has is missing, for the reason that comes first in the list at ROUTECAP_MISSING_STALE among those
-    /// of all routings that have the layer. A row keeps the tag of the first routing that has any cell
-    /// of it. A layer that is recomputed in one of them is recomputed in the result.
-    ///
-    /// @param routings  [count], count >= 1. They stay the caller's.
-    /// @param flags     0.
-    /// @param merged    Receives the routing; NULL on error. Its memory counts in the budget that the first one's does, also after its capturer's
-    /// end.
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two have a cell with different sets of ids);
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, or the experts of one layer differ);
-    ///         ROUTECAP_ERR_NOT_READY.
-    pub fn routecap_routing_merge(
-        routings: *const *const routecap_routing,
-        count: usize,
-        flags: u32,
-        merged: *mut *mut routecap_routing,
-    ) -> i32;
-}
-unsafe extern "C" {
-    /// Copy a routing to the caller's memory. Parameters, rules and errors as routecap_request_extract_into; slice first to copy fewer rows.
-    ///
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE (strict); ROUTECAP_ERR_RECOMPUTED (strict);
-    ///         ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
+    /// @param[in] routing     The routing.
+    /// @param[in] options     The dtype, layers and layout of dst.
+    /// @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
+    ///                        NULL with dst_bytes 0 asks for the size, which returns
+    ///                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] dst_bytes   Size of dst, in bytes.
+    /// @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
+    ///                        valid cell, otherwise 0; NULL: not wanted.
+    /// @param[in] mask_bytes  Size of mask, in bytes.
+    /// @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
+    ///                        NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE
+    ///         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
     pub fn routecap_routing_copy_to(
         routing: *const routecap_routing,
         options: *const routecap_copy_options,
@@ -1770,28 +1934,89 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Take one more reference to a routing. Each is freed with routecap_routing_free.
+    /// Divide a routing at the end of the prompt. Pages are shared.
+    ///
+    /// @param[in] routing           The routing.
+    /// @param[in] prompt_tokens     Rows before this position go to `prompt`; if the routing ends before
+    ///                              it, all rows do.
+    /// @param[in] generated_tokens  At most so many of the other rows go to `generated`. The last
+    ///                              generated token is usually never input and has no row.
+    ///                              ROUTECAP_ROWS_ALL: all of them.
+    /// @param[out] prompt           A routing, possibly without rows; NULL on error.
+    /// @param[out] generated        A routing, possibly without rows; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
+    pub fn routecap_routing_split(
+        routing: *const routecap_routing,
+        prompt_tokens: u64,
+        generated_tokens: u64,
+        prompt: *mut *mut routecap_routing,
+        generated: *mut *mut routecap_routing,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Make a routing of some rows of another. Pages are shared, and positions stay the same.
+    ///
+    /// @param[in] routing  The routing.
+    /// @param[in] first    Position of the first row.
+    /// @param[in] rows     How many rows; ROUTECAP_ROWS_ALL: up to the end.
+    /// @param[out] slice   The new routing; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
+    pub fn routecap_routing_slice(routing: *const routecap_routing, first: u64, rows: u64, slice: *mut *mut routecap_routing) -> i32;
+}
+unsafe extern "C" {
+    /// Unite routings of one sequence that have different rows, different layers, or both: those of
+    /// sequence-parallel and pipeline-parallel ranks, or the pieces of a stream.
+    ///
+    /// Layers are matched by their index in the decoder (the layer map), rows by position. The result
+    /// has the layers of all, and the rows from the lowest to the highest position of any. A cell that
+    /// no routing has is missing. Its reason is chosen among the routings that have the layer, by the
+    /// list in reading.h. A row keeps the tag of the first routing that has a cell of it. A layer that
+    /// is recomputed in one routing is recomputed in the result.
+    ///
+    /// @param[in] routings  [count] the routings. They stay the caller's.
+    /// @param[in] count     How many, 1 or more.
+    /// @param[in] flags     0.
+    /// @param[out] merged   The new routing; NULL on error. Its memory counts in the budget of the first
+    ///                      routing, also after that capturer is destroyed.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two
+    ///         routings have different sets of ids in one cell); ROUTECAP_ERR_SHAPE_MISMATCH (k, the id
+    ///         space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
+    pub fn routecap_routing_merge(
+        routings: *const *const routecap_routing,
+        count: usize,
+        flags: u32,
+        merged: *mut *mut routecap_routing,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Take one more reference to a routing. Each reference is freed with routecap_routing_free.
+    ///
+    /// @param[in] routing  The routing.
     pub fn routecap_routing_retain(routing: *const routecap_routing) -> i32;
 }
 unsafe extern "C" {
-    /// Free one reference to a routing; its memory goes with the last. NULL is allowed. In a forked child it does nothing.
+    /// Free one reference to a routing. The memory goes with the last one. In a forked child it does
+    /// nothing.
+    ///
+    /// @param[in] routing  The routing; may be NULL.
     pub fn routecap_routing_free(routing: *mut routecap_routing);
 }
-/// Called once when memory that was lent is no longer used: on any thread, perhaps before the call
-/// that lent it returns, perhaps inside a call that frees rows (close, free, truncate, destroy). No
-/// lock of the library is held while it runs, so it may take a lock that other threads hold while
-/// they call routecap. It must not call routecap itself.
-pub type routecap_release = ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
 unsafe extern "C" {
-    /// Write a routing in the serialised form. Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal bytes.
+    /// Write a routing in the serialised form.
     ///
-    /// Later libraries write version 1 too, unless a flag asks them for another, and refuse a routing that version 1 has no words for.
+    /// Routings with equal layer tables, first rows, cells (ids in order), reasons and tags give equal
+    /// bytes. Later libraries write version 1 too, unless a flag asks for another version. They refuse a
+    /// routing that version 1 cannot express.
     ///
-    /// @param flags      0.
-    /// @param dst        NULL with dst_bytes 0 to ask for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @param dst_bytes  Size of dst.
-    /// @param needed     Receives the bytes that it takes; may be NULL. Set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
-    /// @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
+    /// @param[in] routing    The routing.
+    /// @param[in] flags      0.
+    /// @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
+    ///                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] dst_bytes  Size of dst, in bytes.
+    /// @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
+    ///                       NULL.
+    /// @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_NOT_READY;
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
     pub fn routecap_routing_serialize(
         routing: *const routecap_routing,
         flags: u32,
@@ -1800,22 +2025,36 @@ unsafe extern "C" {
         needed: *mut u64,
     ) -> i32;
 }
+/// Called once, when memory that was lent to the library is no longer used.
+///
+/// It may be called on any thread, before the call that lent the memory returns, and inside calls
+/// that free rows (close, free, truncate, destroy). No lock of the library is held meanwhile. So it
+/// may take a lock that other threads hold while they call routecap. It must not call routecap
+/// itself.
+pub type routecap_release = ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
 unsafe extern "C" {
-    /// Make a routing of bytes in the serialised form, from wherever they come: nothing in them is trusted. Needs no capturer.
+    /// Make a routing from bytes in the serialised form.
     ///
-    /// The memory that it takes is about `bytes`, at most twenty times that (many runs of one row), and counts in no budget. Ids are checked as
-    /// those of a step are: a cell that claims to be valid and is not k distinct experts of its layer is an error.
+    /// Nothing in the bytes is trusted. Ids are checked as those of a step are: a cell that claims to be
+    /// valid and is not k distinct experts of its layer is an error.
     ///
-    /// @param data     [bytes]. With `release`, lent: the routing, and all that shares rows with it, refers to it in place, and it must not change
-    ///                 until it is released, in this process: it is checked once. Copy memory that someone else may still write. It is never
-    /// written, so
-    ///                 a read-only mapping will do. If it does not begin at a multiple of 8 it is copied all the same, and released at once.
-    /// @param bytes    Exactly those of one routing.
-    /// @param flags    0 or ROUTECAP_IMPORT_TRUSTED.
-    /// @param release  NULL: data is copied, and the caller's again when the call returns. Not called if the call fails.
-    /// @param context  Passed to release.
-    /// @param routing  Receives the routing, to be freed with routecap_routing_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text says what is wrong).
+    /// The memory of the routing is about `bytes`, and at most twenty times that (many runs of one row).
+    /// It counts in no budget.
+    ///
+    /// @param[in] data      [bytes] the bytes. Without `release` they are copied. With `release` they
+    ///                      are lent: the routing, and every routing that shares rows with it, uses them
+    ///                      in place and never writes them. They are checked once, so no process may
+    ///                      change them until they are released. Copy memory that someone may still
+    ///                      write. Bytes that do not begin at a multiple of 8 are copied and released at
+    ///                      once.
+    /// @param[in] bytes     How many: exactly those of one routing.
+    /// @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
+    /// @param[in] release   Called when the bytes are no longer used, but not if this call fails. NULL:
+    ///                      the bytes are copied.
+    /// @param[in] context   Passed to release.
+    /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
+    ///         says what is wrong).
     pub fn routecap_routing_deserialize(
         data: *const ::core::ffi::c_void,
         bytes: usize,
@@ -1826,19 +2065,29 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Make a routing of arrays of any origin: the inverse of routecap_routing_view. For rows that another process, file format or engine has.
+    /// Make a routing from arrays of any origin: the inverse of routecap_routing_view. It is for rows
+    /// that another process, file format or engine has.
     ///
-    /// The rows and cells of the view are checked as those of routecap_routing_deserialize. Of cells
-    /// that are not valid only the first id is looked at: it is their reason if it is one of
-    /// ROUTECAP_MISSING_*, which is otherwise UNWRITTEN. Rows without ids are missing for the segment's
-    /// `reason`, where 0 means ABSENT.
+    /// The rows are checked as those of routecap_routing_deserialize. In a cell that is not valid only
+    /// the first id is looked at: it is the reason, or the reason is UNWRITTEN if it is none of
+    /// ROUTECAP_MISSING_*. Rows of a segment without ids are missing for its `reason`, where 0 means
+    /// ABSENT.
     ///
-    /// @param view     `experts` and `complete` are not looked at; `validity_bytes` may be 0; layer_map, layer_experts and layer_provenance may be
-    ///                 NULL: 0..layers-1, `experts` (which is then needed) and CAPTURED. Segments need not hold rows that are ABSENT, but are in
-    ///                 order, with a segment_size of sizeof(routecap_segment) of the caller.
-    /// @param release  NULL: all arrays are copied. Otherwise those that segments point to are lent; tables and segments themselves are copied.
-    /// @return As routecap_routing_deserialize, but ROUTECAP_ERR_ARGUMENT (limits, order or segments), ROUTECAP_ERR_DTYPE or
-    ///         ROUTECAP_ERR_FORMAT (an id of a valid cell out of range or twice).
+    /// @param[in] view      The arrays. `experts` is used only without layer_experts, and `complete` not
+    ///                      at all. validity_bytes may be 0. layer_map, layer_experts and
+    ///                      layer_provenance may be NULL: they are then 0..layers-1, `experts` for all,
+    ///                      and CAPTURED for all. Segments are in order, of segment_size
+    ///                      sizeof(routecap_segment) of the caller. They may leave out rows that are
+    ///                      ABSENT.
+    /// @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
+    /// @param[in] release   NULL: all arrays are copied. Otherwise the arrays that segments point to are
+    ///                      lent, as those of routecap_routing_deserialize; the segments and the tables
+    ///                      of layers are copied.
+    /// @param[in] context   Passed to release.
+    /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_ARGUMENT (limits,
+    ///         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_FORMAT (a valid cell with an id out
+    ///         of range, or with one id twice).
     pub fn routecap_routing_import(
         view: *const routecap_view,
         flags: u32,
@@ -1847,7 +2096,7 @@ unsafe extern "C" {
         routing: *mut *mut routecap_routing,
     ) -> i32;
 }
-/// What the first 64 bytes of the serialised form say.
+/// What the first ROUTECAP_SERIALIZED_MIN bytes of a serialised routing say.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_serialized {
@@ -1855,13 +2104,16 @@ pub struct routecap_serialized {
     pub version: u32,
     /// of everything
     pub bytes: u64,
-    /// of the header with its tables: as much as routecap_serialized_splice reads
+    /// of the header with its tables, all that a splice reads
     pub header_bytes: u64,
+    /// position of the first row
     pub first: u64,
     pub rows: u64,
     pub layers: u32,
     pub k: u32,
+    /// of the ids, ROUTECAP_DTYPE_*
     pub dtype: i32,
+    /// ROUTECAP_ID_SPACE_*
     pub id_space: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1880,19 +2132,23 @@ const _: () = {
     ["Offset of field: routecap_serialized::id_space"][::core::mem::offset_of!(routecap_serialized, id_space) - 52usize];
 };
 unsafe extern "C" {
-    /// Read the fixed part of a serialised routing's header: what it is, and how much is still to come from a stream, as its sender claims: bound
-    /// header_bytes and bytes before you make room for them.
+    /// Read the fixed part of a serialised routing's header: what it is, and how many bytes a stream
+    /// still has to bring.
     ///
-    /// @param data   The first bytes of it.
-    /// @param bytes  ROUTECAP_SERIALIZED_MIN or more (ROUTECAP_ERR_BUFFER_TOO_SMALL otherwise, unless the first bytes show that it is none).
-    /// @param info   Filled.
-    /// @return ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// The sender may claim anything. Bound header_bytes and bytes before you make room for them.
+    ///
+    /// @param[in] data   [bytes] the first bytes of a serialised routing.
+    /// @param[in] bytes  How many: ROUTECAP_SERIALIZED_MIN or more.
+    /// @param[out] info  What they say.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL (too few bytes, but those
+    ///         that are there may begin a serialised routing).
     pub fn routecap_serialized_info(data: *const ::core::ffi::c_void, bytes: usize, info: *mut routecap_serialized) -> i32;
 }
+/// Bytes of a spliced routing that lie next to one another in one source.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_piece {
-    /// in its source; 0 for ZERO
+    /// in its source, in bytes; 0 for ZERO
     pub offset: u64,
     pub bytes: u64,
     /// ROUTECAP_PIECE_*
@@ -1909,7 +2165,7 @@ const _: () = {
     ["Offset of field: routecap_piece::source"][::core::mem::offset_of!(routecap_piece, source) - 16usize];
     ["Offset of field: routecap_piece::reserved"][::core::mem::offset_of!(routecap_piece, reserved) - 20usize];
 };
-/// A serialised routing as a list of pieces: written one after another (writev) they are it.
+/// A serialised routing as a list of pieces: written one after another (writev), they are it.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_splice {
@@ -1931,24 +2187,36 @@ const _: () = {
     ["Offset of field: routecap_splice::header_bytes"][::core::mem::offset_of!(routecap_splice, header_bytes) - 16usize];
 };
 unsafe extern "C" {
-    /// Splice two serialised routings of one sequence: the rows of `head` before position `row`, and the rows of `tail` from it on. Prefill and
-    /// decode
-    /// on different machines, the turns of a conversation, the parts of a stream; no id is read, and none needs to be there.
+    /// Put two serialised routings of one sequence together: the rows of `head` before position `row`,
+    /// and the rows of `tail` from there on. They may be of prefill and decode on different machines, of
+    /// turns of a conversation, or parts of a stream. Only the headers are read.
     ///
-    /// The result begins with head's first row or at `row`, whichever comes first, and ends with tail's last row or at `row`; rows between that
-    /// neither
-    /// has are missing. A layer that is recomputed in one is recomputed in the result. Both headers are checked; the planes are whoever's who reads
-    /// the result. Pieces of one source ascend, but head's tags and validity come after tail's ids: have both at hand.
+    /// The result begins with head's first row, or at `row` if that is lower. It ends with tail's last
+    /// row, or before `row` if that is higher. Rows between that neither has are missing. A layer that
+    /// is recomputed in one is recomputed in the result.
     ///
-    /// @param head, tail      At least their headers, header_bytes as routecap_serialized_info gives them.
-    /// @param header          Receives the new header; NULL with capacity 0 to ask for the sizes, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @param capacity        Size of header: splice->header_bytes, at most the sum of both headers' and 128.
-    /// @param pieces          [piece_capacity] receives where the bytes come from, in order; may be NULL if piece_capacity is 0.
-    /// @param piece_size      sizeof(routecap_piece) of the caller.
-    /// @param piece_capacity  At least splice->pieces; ROUTECAP_MAX_PIECES are enough.
-    /// @param splice          Filled, also on ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, the layers or their experts differ);
-    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
+    /// Both headers are checked. Ids, tags and validity are not: whoever deserialises the result checks
+    /// them. The pieces of each source ascend, but pieces of tail's ids come before pieces of head's
+    /// tags and validity. So have both sources at hand when you write the pieces.
+    ///
+    /// @param[in] head            [head_bytes] the first routing, at least its header.
+    /// @param[in] head_bytes      How many: header_bytes of routecap_serialized_info or more.
+    /// @param[in] tail            [tail_bytes] the second routing, at least its header.
+    /// @param[in] tail_bytes      How many: header_bytes of routecap_serialized_info or more.
+    /// @param[in] row             The position at which `tail` takes over.
+    /// @param[out] header         [capacity] the new header. NULL with capacity 0 asks for the sizes,
+    ///                            which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] capacity        Size of header, in bytes: splice->header_bytes or more. The sum of
+    ///                            both headers and 128 is always enough.
+    /// @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
+    ///                            from, in order; may be NULL if piece_capacity is 0.
+    /// @param[in] piece_size      sizeof(routecap_piece) of the caller, in bytes.
+    /// @param[in] piece_capacity  Elements of pieces: splice->pieces or more. ROUTECAP_MAX_PIECES is
+    ///                            always enough.
+    /// @param[out] splice         The sizes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, the
+    ///         layers or their experts differ); ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing
+    ///         is written to either).
     pub fn routecap_serialized_splice(
         head: *const ::core::ffi::c_void,
         head_bytes: usize,
@@ -1963,49 +2231,63 @@ unsafe extern "C" {
         splice: *mut routecap_splice,
     ) -> i32;
 }
-/// What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C order, without gaps.
+/// What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C
+/// order, without gaps.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_received {
     pub struct_size: u32,
     /// ROUTECAP_RECEIVED_*
     pub flags: u32,
-    /// of the dispatch: all scale-out and scale-up ranks, 1..1024
+    /// all scale-out and scale-up ranks of the dispatch, 1..1024
     pub ranks: u32,
-    /// this one; it has the experts from rank * (experts / ranks) on
+    /// this one; its experts begin at rank * (experts / ranks)
     pub rank: u32,
-    /// (handle.num_experts), a multiple of ranks, up to ROUTECAP_MAX_EXPERTS; 0 means the layer's
+    /// (handle.num_experts) a multiple of ranks, up to
+    /// ROUTECAP_MAX_EXPERTS; 0 means the layer's
     pub experts: u32,
-    /// columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means the capturer's k
+    /// columns of the dispatched ids, up to ROUTECAP_MAX_K; 0 means the
+    /// capturer's k
     pub k: u32,
-    /// (handle.num_max_tokens_per_rank) of this very dispatch: vLLM's changes from step to step; times ranks at most
-    ///ROUTECAP_MAX_RECEIVED
+    /// (handle.num_max_tokens_per_rank) of this very dispatch: vLLM's
+    /// changes from step to step. Times ranks at most
+    /// ROUTECAP_MAX_RECEIVED
     pub tokens_per_rank: u32,
-    /// rows of metadata (handle.recv_src_metadata.shape[0]), at most ranks * tokens_per_rank
+    /// (handle.recv_src_metadata.shape[0]) rows of metadata, at most
+    /// ranks * tokens_per_rank
     pub rows: u32,
-    /// [device] one number, the last of handle.psum_num_recv_tokens_per_scaleup_rank: only the first *live_rows rows were
-    ///received; clamped to [0, rows]; NULL: all
+    /// [device] one number, the last of
+    /// handle.psum_num_recv_tokens_per_scaleup_rank: only the first
+    /// live_rows rows were received; clamped to [0, rows]; NULL: all
     pub live_rows: *const i32,
-    /// [device] [rows, 2 + k] (handle.recv_src_metadata); may be NULL if executed is
+    /// [device] [rows, 2 + k] (handle.recv_src_metadata); may be NULL if
+    /// executed is
     pub metadata: *const i32,
     /// [device] [rows, k] (recv_topk_idx); NULL with EXPANDED
     pub ids: *const ::core::ffi::c_void,
-    /// [device] [experts / ranks] with EXPANDED (handle.psum_num_recv_tokens_per_expert, after the dispatch): the row
-    ///behind the last of each local expert; the next begins at the next multiple of expert_alignment. Otherwise NULL
+    /// [device] [experts / ranks] with EXPANDED
+    /// (handle.psum_num_recv_tokens_per_expert, after the dispatch): one
+    /// past the last row of each local expert. The rows of the next
+    /// expert begin at the next multiple of expert_alignment. Otherwise
+    /// NULL
     pub expert_ends: *const i32,
-    /// (handle.expert_alignment) with EXPANDED; 0 means 1. Otherwise 0
+    /// (handle.expert_alignment) in rows, with EXPANDED; 0 means 1.
+    /// Otherwise 0
     pub expert_alignment: u32,
     /// (recv_x.shape[0]) with EXPANDED, less than 2^31. Otherwise 0
     pub expanded_rows: u32,
-    /// I32 or I64: of ids and global_ids. Required
+    /// ROUTECAP_DTYPE_I32 or _I64, of ids and global_ids. Required
     pub dtype: i32,
     /// 0
     pub reserved: u32,
-    /// [device] receives [rows, k], or with EXPANDED [expanded_rows]; NULL: not wanted. May be `ids`
+    /// [device] receives [rows, k], or with EXPANDED [expanded_rows];
+    /// NULL: not wanted. May be `ids`
     pub global_ids: *mut ::core::ffi::c_void,
-    /// [device] receives [ranks, tokens_per_rank, k]; NULL: not wanted. Written whole, -1 included
+    /// [device] receives [ranks, tokens_per_rank, k], all of it; NULL:
+    /// not wanted
     pub executed: *mut i32,
-    /// [device] one number, to which is added how many columns were ignored; NULL: not counted
+    /// [device] one number, to which the number of ignored columns is
+    /// added; NULL: not counted
     pub ignored: *mut u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2042,26 +2324,38 @@ impl Default for routecap_received {
     }
 }
 unsafe extern "C" {
-    /// Read what an expert-parallel dispatch brought to this rank, into memory of the caller: not into the sink, where a cell is a whole row.
+    /// Read what an expert-parallel dispatch brought to this rank, into memory of the caller.
     ///
-    /// global_ids, decode: a local id becomes global, as that class does it: wherever the sum is below `experts`; and all else is -1: other ranks'
-    /// columns, and every row that is not live, which is memory nobody initialised. Every row is written. Expanded: the expert of each row, the
-    /// gaps that alignment leaves included, as repeat_interleave over the aligned counts has it; -1 behind the last expert's rows. An engine that
-    /// reads global_ids must not be given a disabled capturer, which writes nothing.
+    /// It does not write the sink, where a cell is a whole row.
     ///
-    /// executed: by source token, whatever the order of the rows. What contradicts itself writes nothing and is counted in `ignored`: a source token
-    /// outside ranks * tokens_per_rank, an id that is no expert of this rank, an expanded row that is outside expanded_rows or no expert's, and a
-    /// column of a token that another row has filled. In tables that can be trusted the count is 0.
+    /// global_ids. Every row is written.
+    ///   - Decode: a local id becomes global where the sum is below `experts`, as vLLM's class does it.
+    ///     All else is -1: columns of other ranks, and rows that are not live, which are memory that
+    ///     nobody initialised.
+    ///   - Expanded: the expert of each row, as repeat_interleave over the aligned counts gives it. The
+    ///     gaps of the alignment belong to the expert before them. Rows behind the last expert are -1.
+    /// An engine that reads global_ids must not pass a disabled capturer, which writes nothing.
     ///
-    /// Whoever owns the tensors keeps them until the stream has reached this work: the handle of a micro-batch until its combine, as anyway.
+    /// executed. It is by source token, whatever the order of the rows. An entry that contradicts
+    /// itself writes nothing and is counted in `ignored`: a source token outside ranks *
+    /// tokens_per_rank; an id that is no expert of this rank; an expanded row outside expanded_rows, or
+    /// of no expert; a column of a token that another row has filled. With sound tensors the count is 0.
     ///
-    /// Capturable; a graph has the sizes of the call that was captured. Does not block. On the host backend the work is done before the call returns.
+    /// The owner of the tensors keeps them until the stream has reached this work. The handle of a
+    /// micro-batch lives until its combine anyway.
     ///
-    /// @param layer  Whose `experts` are meant if received->experts is 0.
-    /// @return ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a number beyond its limit, rank not below ranks, NULL where
-    /// rows
-    ///         need an array, neither product wanted although there are rows); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a multiple of ranks, or
-    ///         rows beyond ranks * tokens_per_rank: another step's tokens_per_rank).
+    /// Capturable; a graph keeps the sizes of the call that was captured. On the host backend the work
+    /// is done before the call returns.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] layer     The layer whose experts are meant if received->experts is 0.
+    /// @param[in] received  The tensors of the dispatch, and the arrays that are wanted.
+    /// @param[in] stream    A stream that is ordered behind the dispatch.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a
+    ///         number beyond its limit, rank not below ranks, NULL where rows need an array, or neither
+    ///         array wanted although there are rows); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a
+    ///         multiple of ranks; or rows beyond ranks * tokens_per_rank, as with the tokens_per_rank of
+    ///         another step).
     pub fn routecap_received_read(
         capturer: *mut routecap_capturer,
         layer: u32,
@@ -2070,23 +2364,24 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Merge the tables of all ranks in host memory, where no collective does: the whole rows of all tokens. Experimental, as the above.
+    /// Merge the `executed` tables of all ranks in host memory, if no collective does: the result has
+    /// the whole rows of all tokens. Needs no capturer and touches no device.
     ///
-    /// Touches no device, needs no capturer.
-    ///
-    /// @param executed  [count] tables of `cells` ids each, `executed` of every rank copied to the host.
-    /// @param cells     ranks * tokens_per_rank * k.
-    /// @param merged    [cells] receives the highest id of each cell, -1 where no table has one. May be one of the tables.
-    /// @return ROUTECAP_ERR_CONFLICT (two tables have different ids in one cell; nothing is written).
+    /// @param[in] executed  [count] tables of [cells] ids each, copied to the host.
+    /// @param[in] count     How many tables: ranks.
+    /// @param[in] cells     Ids of a table: ranks * tokens_per_rank * k.
+    /// @param[out] merged   [cells] the highest id of each cell, -1 where no table has one. May be one
+    ///                      of the tables.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_CONFLICT (two tables have different ids in one cell; nothing is
+    ///         written).
     pub fn routecap_received_merge(executed: *const *const i32, count: usize, cells: usize, merged: *mut i32) -> i32;
 }
-/// ================================================================================================
-/// The function table, for programs that dlopen the library: one dlsym instead of one per function
-/// ==============================================================================================
+/// All functions but routecap_get_api, each under its name without the prefix. Entries are only
+/// added, at the end.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_api {
-    /// of this table in the loaded library; entries at or beyond it do not exist
+    /// bytes of this table in the loaded library; entries beyond do not exist
     pub size: usize,
     /// version of the loaded library
     pub major: u32,
@@ -2141,7 +2436,6 @@ pub struct routecap_api {
             arg6: routecap_stream,
         ) -> i32,
     >,
-    /// experimental
     pub received_read: ::core::option::Option<
         unsafe extern "C" fn(arg1: *mut routecap_capturer, arg2: u32, arg3: *const routecap_received, arg4: routecap_stream) -> i32,
     >,
@@ -2390,12 +2684,14 @@ const _: () = {
     ["Offset of field: routecap_api::serialized_splice"][::core::mem::offset_of!(routecap_api, serialized_splice) - 456usize];
 };
 unsafe extern "C" {
-    /// The library's functions as one append-only table, each under its name without the prefix.
+    /// Get the library's functions as one table.
     ///
-    /// @param major  ROUTECAP_VERSION_MAJOR that the caller was compiled with.
-    /// @param minor  ROUTECAP_VERSION_MINOR, likewise; or the oldest that the caller can do with: then an entry that came later exists only if
-    ///               offsetof(routecap_api, entry) < api->size.
-    /// @return Static storage, with every entry that version has; NULL if this library cannot stand in for it: another major version, or an older
-    ///         minor one.
+    /// A program may ask for the oldest minor version that it can do with. An entry that came later then
+    /// exists only if offsetof(routecap_api, entry) < api->size.
+    ///
+    /// @param[in] major  ROUTECAP_VERSION_MAJOR that the caller was compiled with.
+    /// @param[in] minor  ROUTECAP_VERSION_MINOR that the caller was compiled with, or an older one.
+    /// @return Static storage, with every entry of that version; NULL if this library has another major
+    ///         version or an older minor version.
     pub fn routecap_get_api(major: u32, minor: u32) -> *const routecap_api;
 }

@@ -1,0 +1,52 @@
+"""The headers as a reader has them: headers.py FOLDER, the folder of routecap.h. Says what is wrong.
+
+Lines end at 100 columns. A function has a comment that names each of its parameters once, in their
+order, with a direction. routecap.h includes every chapter and has it in its list.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+COLUMNS = 100
+
+
+def parameters(declaration):
+    """The names of a function's parameters."""
+    inside = declaration[declaration.index("(") + 1 : declaration.rindex(")")]
+    return [] if inside == "void" else [re.findall(r"\w+", each)[-1] for each in inside.split(",")]
+
+
+def documented(text):
+    """Each function with the parameters that it has and those that its comment names."""
+    for match in re.finditer(r"^ROUTECAP_API [^;]*?(routecap_\w+)\([^;]*;", text, re.MULTILINE):
+        before = text[: match.start()].rstrip("\n")
+        comment = before[before.rindex("/*") :] if before.endswith("*/") else ""
+        named = re.findall(r"^ \* @param\[(?:in|out|in,out)\] (\w+) +\S", comment, re.MULTILINE)
+        yield match[1], parameters(match[0]), named, comment.startswith("/**\n * ")
+
+
+def problems(folder):
+    root = (folder / "routecap.h").read_text()
+    chapters = sorted((folder / "routecap").glob("*.h"))
+    for path in [folder / "routecap.h", *chapters]:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if len(line) > COLUMNS:
+                yield f"{path}:{number}: {len(line)} columns"
+    for path in chapters:
+        if f'#include "routecap/{path.name}"\n' not in root:
+            yield f"{path}: routecap.h does not include it"
+        if not re.search(rf"^ \* +routecap/{path.name} ", root, re.MULTILINE):
+            yield f"{path}: it is not in the list of chapters in routecap.h"
+        for function, has, named, begins in documented(path.read_text()):
+            if not begins:
+                yield f"{path}: {function} has no comment"
+            elif has != named:
+                yield f"{path}: {function} has the parameters {has}, its comment {named}"
+
+
+if __name__ == "__main__":
+    found = list(problems(Path(sys.argv[1])))
+    for each in found:
+        print(each)
+    sys.exit(len(found) > 0)
