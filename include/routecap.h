@@ -71,15 +71,15 @@
  *              range for that row in that step. Validity is kept beside the ids, because every id
  *              value is an ordinary expert.
  *   step       One forward pass: begin, writes, snapshot, issue. The ticket from issue names it.
- *   span       Consecutive sink rows of one step that belong to one request, at consecutive
- *              positions.
+ *   span       Consecutive sink rows of one step that belong to one request. Their positions are
+ *              consecutive too, unless the span takes them from the device.
  *   slot       Memory that holds the rows of one step while the step is in flight.
  *   request    A sequence that is being captured, named by a 64-bit handle. A handle whose request
  *              has ended is an error; it never names another request.
  *   filed      A row is filed when it is stored with its request, or is counted as missing.
  *   landed     A step has landed when all its rows are filed. They can then be read.
  *   in flight  A step is in flight from its issue until it has landed, and so are its rows.
- *   draft      A row of a speculative token. It is provisional until the caller accepts it.
+ *   draft      A row of a speculative token. It is provisional until accept keeps or drops it.
  *   settled    A row is settled if it is no draft, or an accepted one.
  *   page       The unit in which filed rows take memory from the budget. Requests and routings
  *              share pages.

@@ -394,7 +394,8 @@ const (
 	ErrRecomputed Status = -207
 )
 
-// Slips that are reported in checked mode only (ConfigChecked). Without checked mode the rows are missing.
+// Slips that are reported in checked mode only; see ConfigChecked. Without checked mode they cost rows, which are
+// missing.
 const (
 	// ErrNotBegun is ROUTECAP_ERR_NOT_BEGUN: record, route, snapshot or issue without a begin
 	ErrNotBegun Status = -208
@@ -406,7 +407,7 @@ const (
 	ErrIssuedTwice Status = -211
 	// ErrRowsNotBegun is ROUTECAP_ERR_ROWS_NOT_BEGUN: a recorded row, or a row of a span, is not among the rows begun
 	ErrRowsNotBegun Status = -212
-	// ErrTwoThreads is ROUTECAP_ERR_TWO_THREADS: two threads are in calls of the forward path
+	// ErrTwoThreads is ROUTECAP_ERR_TWO_THREADS: two threads are in calls of the forward path at once
 	ErrTwoThreads Status = -213
 )
 
@@ -542,11 +543,11 @@ const (
 	// ConfigExternalSink is ROUTECAP_CONFIG_EXTERNAL_SINK: allocate no sink: routecap_sink_bind gives one to each layer
 	// that is used
 	ConfigExternalSink ConfigFlags = 2
-	// ConfigManualProgress is ROUTECAP_CONFIG_MANUAL_PROGRESS: start no thread: steps land only inside calls that wait, and
-	// in routecap_capturer_progress
+	// ConfigManualProgress is ROUTECAP_CONFIG_MANUAL_PROGRESS: start no thread: the caller's calls file steps; see
+	// routecap_capturer_progress
 	ConfigManualProgress ConfigFlags = 4
 	// ConfigMayLose is ROUTECAP_CONFIG_MAY_LOSE: host backend: a begin without a free slot loses the step, as on a device,
-	// instead of filing another
+	// instead of filing the oldest
 	ConfigMayLose ConfigFlags = 8
 	// ConfigChecked is ROUTECAP_CONFIG_CHECKED: checked mode, below
 	ConfigChecked ConfigFlags = 16
@@ -785,7 +786,9 @@ type cConfig struct {
 	layerProvenance unsafe.Pointer
 }
 
-// Span is routecap_span. Sink rows of one step that belong to one request.
+// Span is routecap_span. Sink rows of one step that belong to one request. For example, a prompt of 100 tokens in
+// chunks of 64 and 36 gives a span with position 0 and 64 rows, and in a later step one with position 64 and 36 rows.
+// Each decode step after that gives a span of one row, with position 100, 101, and so on.
 type Span struct {
 	Request Request
 	// of the first row; the others follow it. With DEVICE_POSITIONS: the lowest position that a row may have

@@ -16,14 +16,12 @@
  *
  * "Capturable" and "not capturable" speak of CUDA graphs; see "Streams" below.
  *
- * A function that is not said to wait does not wait for a step or for the device.
- *
  * ------------------------------------------------------------------------------------------------
  * Threads
  * ------------------------------------------------------------------------------------------------
  * The calls of the forward path are those that take a stream, and routecap_sink_*. They are made by
- * one thread at a time per capturer. All other calls are made by any thread at any time, also while
- * steps are in flight.
+ * one thread at a time per capturer. All other calls may be made by any thread at any time, also
+ * while steps are in flight.
  *
  * No call on a capturer may run during or after its routecap_capturer_destroy. Routings are the
  * exception: any number of threads may use them, also during and after destroy. Each reference to a
@@ -44,8 +42,8 @@
  * apply an earlier accept, truncate, fork or attach of the same request whose steps have landed.
  * After that it returns ROUTECAP_ERR_NOT_READY.
  *
- * Three calls may do work of the worker thread themselves. They wait until that thread has filed
- * the one step that it is filing.
+ * Three calls may do work of the worker thread themselves. If that thread is filing a step, they
+ * wait until it has filed that one step.
  *   - routecap_step_begin on the host backend, if no slot is free.
  *   - routecap_step_issue, if the budget is exhausted.
  *   - routecap_capturer_progress.
@@ -66,7 +64,8 @@
  * On error, outputs that are handles are set to 0 or NULL. Other outputs are left alone.
  *
  * A forked child cannot use a capturer or routing that was made before the fork: calls return
- * ROUTECAP_ERR_FORKED, and destroying or freeing does nothing. It can use serialised bytes.
+ * ROUTECAP_ERR_FORKED, and destroying or freeing does nothing. The child can deserialise bytes that
+ * the parent serialised.
  *
  * ------------------------------------------------------------------------------------------------
  * Streams
@@ -78,18 +77,18 @@
  * CUDA runtime or PyTorch made. 0 is the legacy default stream, 2 the per-thread default stream. No
  * call changes the context that is current on the thread.
  *
- * Work runs in the order of its stream. The caller orders work on different streams, with one
- * exception: outside a capture, a begin on another stream than that of the last issue waits, on the
- * device, for that issue.
+ * Work runs in the order of its stream. The caller orders work on different streams. Only one
+ * order is the library's: a begin outside a capture, on another stream than the last issue, runs on
+ * the device after that issue.
  *
  * A capturable call may be made on a stream that is being captured into a CUDA graph. Its work then
- * runs at each replay. A graph keeps the memory alive that it writes: it may be replayed after the
- * capturer is destroyed. A call that is not capturable returns ROUTECAP_ERR_CAPTURING on such a
- * stream, and the capture goes on.
+ * runs at each replay. A graph keeps the library's memory alive that it writes: it may be replayed
+ * after the capturer is destroyed. A call that is not capturable returns ROUTECAP_ERR_CAPTURING on
+ * such a stream, and the capture goes on.
  *
  * Device arguments are marked [device]. They point to memory that the stream's work can read; on
- * the host backend, to ordinary memory. They are read when the stream reaches the call's work, and
- * stay valid until then. On the host backend they are read before the call returns.
+ * the host backend, to ordinary memory. The stream's work reads them, so the caller keeps them
+ * valid until the stream has reached it. On the host backend they are read before the call returns.
  *
  * Every call that takes a stream may return ROUTECAP_ERR_DEVICE or ROUTECAP_ERR_DEVICE_LOST.
  *
@@ -106,10 +105,10 @@
  * stats. If a struct of the caller has no room for a new field, and its other fields would be
  * misleading without it, the call returns an error.
  *
- * Every struct begins with struct_size, which the caller sets to its sizeof. Structs that are
- * elements of an array have none: the call takes the size of one element instead. A struct without
- * an _init function is set to zeros first. In a struct that the caller fills, 0 means the default
- * of the field. The one exception is routecap_copy_options.fill.
+ * A struct begins with struct_size, which the caller sets to its sizeof. An element of an array has
+ * none: the call takes the size of one element instead. Set a struct to zeros first, or fill it
+ * with its _init function. In a struct that the caller fills, 0 means the default of the field. The
+ * one exception is routecap_copy_options.fill.
  *   - A struct that the caller fills may be smaller than this library's, down to its size in 1.0.
  *     It may be larger, if all bytes that this library does not know are 0. Otherwise, and beyond
  *     65536 bytes, the call returns ROUTECAP_ERR_STRUCT_SIZE.
@@ -125,7 +124,7 @@
  * An error leaves one line of text for routecap_last_error. So do ROUTECAP_INCOMPLETE,
  * ROUTECAP_NOT_CAPTURED, ROUTECAP_PARTIAL and ROUTECAP_LOST.
  *
- * Five errors are possible in every function and are not repeated in its list:
+ * Every function that returns a status may return five errors, which its list does not repeat:
  *   - ROUTECAP_ERR_ARGUMENT: NULL where it is not allowed, a value outside its documented set, or
  *     a reserved field that is not 0.
  *   - ROUTECAP_ERR_STRUCT_SIZE, ROUTECAP_ERR_NO_MEMORY, ROUTECAP_ERR_FORKED,
@@ -208,15 +207,16 @@ ROUTECAP_API uint32_t routecap_version(void);
 #define ROUTECAP_ERR_CAPTURING (-206)  /* the call is not capturable, and the stream is captured */
 #define ROUTECAP_ERR_RECOMPUTED (-207) /* strict reading, and cells were recomputed from logits */
 
-/* Slips that are reported in checked mode only (ROUTECAP_CONFIG_CHECKED). Without checked mode
- * the rows are missing. */
+/* Slips that are reported in checked mode only; see ROUTECAP_CONFIG_CHECKED. Without checked mode
+ * they cost rows, which are missing. */
 #define ROUTECAP_ERR_NOT_BEGUN (-208)      /* record, route, snapshot or issue without a begin */
 #define ROUTECAP_ERR_NOT_SNAPSHOT (-209)   /* issue of a forward pass without a snapshot */
 #define ROUTECAP_ERR_SNAPSHOT_TWICE (-210) /* a second snapshot of one step */
 #define ROUTECAP_ERR_ISSUED_TWICE (-211)   /* a second issue of one forward pass */
 #define ROUTECAP_ERR_ROWS_NOT_BEGUN (-212) /* a recorded row, or a row of a span, is not among the
                                               rows begun */
-#define ROUTECAP_ERR_TWO_THREADS (-213)    /* two threads are in calls of the forward path */
+#define ROUTECAP_ERR_TWO_THREADS (-213)    /* two threads are in calls of the forward path at
+                                              once */
 
 /* A resource is exhausted. */
 #define ROUTECAP_ERR_NO_MEMORY (-300) /* the budget, or the system's memory */

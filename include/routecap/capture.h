@@ -37,10 +37,10 @@ extern "C" {
                                               are kept; see stats.rows_mismatched */
 #define ROUTECAP_CONFIG_EXTERNAL_SINK 2u   /* allocate no sink: routecap_sink_bind gives one to each
                                               layer that is used */
-#define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no thread: steps land only inside calls that
-                                              wait, and in routecap_capturer_progress */
+#define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no thread: the caller's calls file steps; see
+                                              routecap_capturer_progress */
 #define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: a begin without a free slot loses the
-                                              step, as on a device, instead of filing another */
+                                              step, as on a device, instead of filing the oldest */
 #define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, below */
 
 /*
@@ -88,8 +88,8 @@ typedef struct routecap_config {
                               least one page (routecap_memory); default 1 GiB */
     const int32_t *layer_map;      /* [layers] each captured layer's index in the decoder, strictly
                                       ascending; default 0..layers-1 */
-    const uint32_t *layer_experts; /* [layers] experts of each layer, where they differ; default
-                                      `experts` for all */
+    const uint32_t *layer_experts; /* [layers] experts of each layer, where they differ, k or
+                                      more; default `experts` for all */
     const int32_t *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_*; default CAPTURED for all.
                                         Only a RECOMPUTED layer takes routecap_layer_route */
 } routecap_config;
@@ -195,7 +195,13 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
 #define ROUTECAP_SPAN_DEVICE_POSITIONS 2u /* positions come from routecap_issue_options.positions;
                                              they are in [position, position_end) */
 
-/* Sink rows of one step that belong to one request. */
+/*
+ * Sink rows of one step that belong to one request.
+ *
+ * For example, a prompt of 100 tokens in chunks of 64 and 36 gives a span with position 0 and 64
+ * rows, and in a later step one with position 64 and 36 rows. Each decode step after that gives a
+ * span of one row, with position 100, 101, and so on.
+ */
 typedef struct routecap_span {
     routecap_request request;
     uint64_t position;     /* of the first row; the others follow it. With DEVICE_POSITIONS: the
@@ -257,7 +263,7 @@ typedef struct routecap_issue_options {
  *     free slot, the pass after it is lost, whatever lands meanwhile. routecap_step_discard before
  *     that pass chooses again.
  *
- * Takes memory from the system only to grow buffers that it keeps. Not capturable.
+ * Issue takes memory from the system only to grow buffers that it keeps. Not capturable.
  *
  * @param[in] capturer   The capturer.
  * @param[in] spans      [count] elements of span_size bytes; may be NULL if count is 0.
@@ -451,8 +457,8 @@ ROUTECAP_API int32_t routecap_capturer_layer_stats(const routecap_capturer *capt
  * for processes that allow no threads, and for tests. Calls that wait make progress themselves.
  * Reading does not: changes of a request are visible only after progress.
  *
- * Any thread may call it. One call runs at a time, and others wait for it. Does not wait for the
- * device. Without that flag it does nothing.
+ * Any thread may call it. One call runs at a time, and others wait for it. It does not wait for the
+ * device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.
  *
  * @param[in] capturer  The capturer.
  */

@@ -107,10 +107,10 @@ typedef struct routecap_received {
  *     gaps of the alignment belong to the expert before them. Rows behind the last expert are -1.
  * An engine that reads global_ids must not pass a disabled capturer, which writes nothing.
  *
- * executed. It is by source token, whatever the order of the rows. An entry that contradicts
- * itself writes nothing and is counted in `ignored`: a source token outside ranks *
- * tokens_per_rank; an id that is no expert of this rank; an expanded row outside expanded_rows, or
- * of no expert; a column of a token that another row has filled. With sound tensors the count is 0.
+ * executed. It is by source token, whatever the order of the rows. What contradicts itself writes
+ * nothing and is counted in `ignored`: a source token outside ranks * tokens_per_rank; an id that
+ * is no expert of this rank; an expanded row outside expanded_rows, or of no expert; a column of a
+ * token that another row has filled. With sound tensors the count is 0.
  *
  * The owner of the tensors keeps them until the stream has reached this work. The handle of a
  * micro-batch lives until its combine anyway.

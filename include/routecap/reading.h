@@ -49,9 +49,9 @@ extern "C" {
  * EVICTED, NOT_PUBLISHED, ABSENT. The order of the rows, or of the routings of a merge, makes no
  * difference. With ROUTECAP_POLICY_REPLACE a row that replaces another brings its own reasons.
  *
- * A request's own reasons for a row (LOST, REFUSED, TAKEN) show only if no cell of the row is
- * there. If a span with device positions is lost or refused, all positions within its bounds have
- * that reason.
+ * What a request itself knows of a row (LOST, REFUSED, TAKEN) shows only if nothing of the row is
+ * there, not even cells that are missing for a reason of their own. If a span with device positions
+ * is lost or refused, all positions within its bounds have that reason.
  */
 
 /*

@@ -4,7 +4,7 @@
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * Between the begin and the snapshot of a step, each MoE layer writes its ids into the sink. There
- * are five ways, the cheapest first; README.md says what each costs:
+ * are five ways, the cheapest first; docs/performance.md says what each costs:
  *
  *   1. The router writes its ids into the sink itself: routecap_sink_layer, or routecap_sink_bind
  *      if the engine has its own memory for them. Nothing is launched. This works only if nothing
@@ -146,8 +146,7 @@ typedef struct routecap_source {
  * Call it after top-k, before anything rewrites the ids.
  *
  * The rows of a layer may come in several calls (micro-batches, chunks), if they are disjoint. Of a
- * row that is recorded twice one record is kept, the first one if the order of the records is
- * known.
+ * row that is recorded twice one record is kept: the first one, if the streams order the records.
  *   - The host sees the second record, and the call returns ROUTECAP_ERR_CONFLICT, if all of this
  *     holds: the begin and both records were made outside graph capture; no snapshot, issue,
  *     discard or capture came between them; and neither record has row_index, live_rows or

@@ -28,13 +28,14 @@
  *
  * First value. The first valid value of a cell is final. Issuing its position again keeps that
  * value and is counted. A later issue fills a cell that is missing. The tag of a row is the tag of
- * the step that delivered its first valid cell. If one step has two rows for one position, they
- * follow in the order of spans, then of rows. ROUTECAP_POLICY_REPLACE is another rule.
+ * the step that delivered its first valid cell. Of two rows for one position in one step, the one
+ * in the earlier span is the first, and within a span the earlier row. ROUTECAP_POLICY_REPLACE is
+ * another rule.
  *
  * Order. accept, truncate, fork, attach, finish and close apply to all steps that were issued
  * before them, landed or not, and to no step that is issued later. The rows that such a call
- * changes, and all rows between these, can be read once those earlier steps have landed, as far as
- * they concern the request.
+ * changes, and all rows between these, can be read once those of the earlier steps that have spans
+ * of the request have landed.
  *
  * Preemption. A request that is preempted and computed again keeps its handle. Positions that are
  * issued again keep their first values. To record them anew, as with other weights, first truncate
@@ -89,8 +90,8 @@ ROUTECAP_API int32_t routecap_request_open(routecap_capturer *capturer,
  * Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. The drafts of a step are settled
  * once. The call may come before the step has landed, and after later steps were issued.
  *
- * The first row of a verification is no draft, but may be in the same span. It then counts as one
- * of the drafts, and is kept with them.
+ * The first row of a verification is no draft, but may be in the same span. It then counts as a
+ * draft: keep it too.
  *
  * A kept row takes its place in the order of rows when accept is called: behind the rows of all
  * steps that were issued before the call, and before the rows of all later steps.

@@ -224,8 +224,8 @@ pub struct routecap_config {
     /// [layers] each captured layer's index in the decoder, strictly
     /// ascending; default 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] experts of each layer, where they differ; default
-    /// `experts` for all
+    /// [layers] experts of each layer, where they differ, k or
+    /// more; default `experts` for all
     pub layer_experts: *const u32,
     /// [layers] ROUTECAP_PROVENANCE_*; default CAPTURED for all.
     /// Only a RECOMPUTED layer takes routecap_layer_route
@@ -345,6 +345,10 @@ unsafe extern "C" {
     pub fn routecap_step_snapshot(capturer: *mut routecap_capturer, stream: routecap_stream) -> i32;
 }
 /// Sink rows of one step that belong to one request.
+///
+/// For example, a prompt of 100 tokens in chunks of 64 and 36 gives a span with position 0 and 64
+/// rows, and in a later step one with position 64 and 36 rows. Each decode step after that gives a
+/// span of one row, with position 100, 101, and so on.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_span {
@@ -449,7 +453,7 @@ unsafe extern "C" {
     ///     free slot, the pass after it is lost, whatever lands meanwhile. routecap_step_discard before
     ///     that pass chooses again.
     ///
-    /// Takes memory from the system only to grow buffers that it keeps. Not capturable.
+    /// Issue takes memory from the system only to grow buffers that it keeps. Not capturable.
     ///
     /// @param[in] capturer   The capturer.
     /// @param[in] spans      [count] elements of span_size bytes; may be NULL if count is 0.
@@ -749,8 +753,8 @@ unsafe extern "C" {
     /// for processes that allow no threads, and for tests. Calls that wait make progress themselves.
     /// Reading does not: changes of a request are visible only after progress.
     ///
-    /// Any thread may call it. One call runs at a time, and others wait for it. Does not wait for the
-    /// device. Without that flag it does nothing.
+    /// Any thread may call it. One call runs at a time, and others wait for it. It does not wait for the
+    /// device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.
     ///
     /// @param[in] capturer  The capturer.
     pub fn routecap_capturer_progress(capturer: *mut routecap_capturer) -> i32;
@@ -910,8 +914,7 @@ unsafe extern "C" {
     /// Call it after top-k, before anything rewrites the ids.
     ///
     /// The rows of a layer may come in several calls (micro-batches, chunks), if they are disjoint. Of a
-    /// row that is recorded twice one record is kept, the first one if the order of the records is
-    /// known.
+    /// row that is recorded twice one record is kept: the first one, if the streams order the records.
     ///   - The host sees the second record, and the call returns ROUTECAP_ERR_CONFLICT, if all of this
     ///     holds: the begin and both records were made outside graph capture; no snapshot, issue,
     ///     discard or capture came between them; and neither record has row_index, live_rows or
