@@ -4,13 +4,17 @@ set -e
 [ $# = 0 ] || exec > "$1"
 cd "$(dirname "$0")"
 exec awk '
-    function put(file,    line, found) {
+    function put(file,    folder, line, found) {
         if (file in done) return
         done[file] = 1
+        folder = file
+        sub(/[^\/]*$/, "", folder)
         while ((found = (getline line < file)) > 0) {
             if (line !~ /^#include "/) { print line; continue }
-            gsub(/.*\/|^#include "|"$/, "", line)
-            put("routecap/" line)
+            split(line, part, "\"")
+            line = folder part[2]
+            sub(/[^\/]+\/\.\.\//, "", line)
+            put(line)
         }
         if (found < 0) { print "single.sh: there is no include/" file > "/dev/stderr"; exit 1 }
         close(file)

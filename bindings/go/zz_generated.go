@@ -440,7 +440,7 @@ const (
 	ErrInternal Status = -500
 )
 
-// In the place of a number of rows. A function that takes ROWS_LANDED says so.
+// In the place of a number of rows. A function that takes RowsLanded says so.
 const (
 	// RowsAll is ROUTECAP_ROWS_ALL: up to the end
 	RowsAll uint64 = 0xFFFFFFFFFFFFFFFF
@@ -569,10 +569,10 @@ const (
 	SnapshotMake Snapshot = 1
 )
 
-// Flag of routecap_source: launch the copy with programmatic dependent launch. On compute capability 9.0 and newer the
-// copy may then start while a router that allows it is still running; it waits for the end of the router before it
-// reads. On older devices the flag has no effect. With and without the flag, a consumer that is launched this way may
-// start while the copy is running. It must wait for the work before it, as such a consumer always must.
+// Flag of routecap_source. The copy is launched with programmatic dependent launch. On compute capability 9.0 and newer
+// it may then start while a router that allows it is still running; it waits for the end of the router before it reads.
+// On older devices the flag has no effect. With and without the flag, a consumer that is launched this way may start
+// while the copy is running. It must wait for the work before it, as such a consumer always must.
 const (
 	// SourceOverlap is ROUTECAP_SOURCE_OVERLAP
 	SourceOverlap SourceFlags = 1
@@ -615,7 +615,8 @@ const (
 	RouterGroupsZero RouterFlags = 16
 )
 
-// Methods in use, for routecap_router_init. "Set" names the fields that the model provides.
+// Methods in use, for routecap_router_init. "Rank" says what the keys are. "Set" names the fields that the model
+// provides.
 const (
 	// MethodSoftmax is ROUTECAP_METHOD_SOFTMAX: rank probabilities; weights are probabilities: OLMoE, Qwen2
 	MethodSoftmax Method = 1
@@ -726,10 +727,10 @@ const (
 	ExtractCopy ExtractMode = 2
 )
 
-// Flag of routecap_routing_deserialize and routecap_routing_import: the ids are known to be right and are not checked.
-// Everything else is checked.
+// Flag of routecap_routing_deserialize and routecap_routing_import.
 const (
-	// ImportTrusted is ROUTECAP_IMPORT_TRUSTED
+	// ImportTrusted is ROUTECAP_IMPORT_TRUSTED: the ids are known to be right and are not checked. Everything else is
+	// checked
 	ImportTrusted ImportFlags = 1
 )
 

@@ -277,7 +277,7 @@ typedef struct CUstream_st *routecap_stream;
  * Constants
  * ============================================================================================== */
 
-/* In the place of a number of rows. A function that takes ROWS_LANDED says so. */
+/* In the place of a number of rows. A function that takes ROUTECAP_ROWS_LANDED says so. */
 #define ROUTECAP_ROWS_ALL 0xFFFFFFFFFFFFFFFFull    /* up to the end */
 #define ROUTECAP_ROWS_LANDED 0xFFFFFFFFFFFFFFFEull /* up to the first row in flight, or the end: all
                                                       that can be read of a running request now */

@@ -45,13 +45,13 @@ extern "C" {
 
 /*
  * Checked mode is for development and tests. ROUTECAP_CONFIG_CHECKED turns it on, and so does
- * ROUTECAP_CHECKED=1 in the environment when the capturer is created. Without it, slips cost rows
- * and no error. With it, they are errors:
+ * ROUTECAP_CHECKED=1 in the environment when the capturer is created. Without it a slip is no
+ * error; it costs rows, which are missing. With it these errors exist:
  *
  *   ROUTECAP_ERR_NOT_BEGUN, ROUTECAP_ERR_NOT_SNAPSHOT, ROUTECAP_ERR_SNAPSHOT_TWICE,
  *   ROUTECAP_ERR_ISSUED_TWICE, ROUTECAP_ERR_ROWS_NOT_BEGUN
- *       The call that makes the slip returns it and changes nothing. Some slips only the device can
- *       see: in graphs that are replayed, or if a row base or an index list is on the device. Then
+ *       The call that makes the slip returns it and changes nothing. Only the device sees slips in
+ *       graphs that are replayed, or where a row base or an index list is on the device. For these,
  *       routecap_step_finalize of that step returns the slip, once the step has landed. The next
  *       issue after that also returns it, once, and changes nothing; the text names the step. The
  *       rows of that step are the same as without checked mode.
@@ -240,8 +240,9 @@ typedef struct routecap_issue_options {
  * landed at once.
  *
  * A span is skipped and counted if its request is unknown, or if it could need more memory than the
- * budget has. The call then returns ROUTECAP_PARTIAL, and the other spans are not affected.
- * Positions that are refused for memory count for the request's length and are missing (REFUSED).
+ * budget (config.budget_bytes) has left. Issue then returns ROUTECAP_PARTIAL, and the other spans
+ * are not affected. Positions that are refused for memory count for the request's length and are
+ * missing (REFUSED).
  *
  * Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
  * each page that it shares with a routing or another request, and the tags of a page whose rows get
@@ -255,7 +256,7 @@ typedef struct routecap_issue_options {
  *
  * Slots. Each forward pass fills one slot. The slot is free again once its step is filed. If no
  * slot is free the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
- * and the call returns ROUTECAP_LOST. When the slot is chosen depends on how begin runs:
+ * and issue returns ROUTECAP_LOST. When the slot is chosen depends on how begin runs:
  *   - Begin is called for each pass (eager). It chooses the slot. To lose no step, have at most
  *     slots - 1 steps in flight when you call begin. On the host backend no step is lost.
  *   - Begin is replayed as part of a graph. The issue or discard before it chose the slot. To lose

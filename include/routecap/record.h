@@ -122,7 +122,8 @@ typedef struct routecap_source {
                                  clamped to [0, rows]; NULL: all do */
     const int32_t *row_base;  /* [device] one number, added to first_row; NULL: 0 */
     const int32_t *row_index; /* [device] [rows] the sink row of each source row, negative for none;
-                                 first_row is then not used; NULL: rows follow one another */
+                                 first_row and row_base are then not used; NULL: rows follow one
+                                 another */
     uint32_t first_row;       /* without row_index: the sink row of source row 0 */
     int32_t offset;           /* added to each id */
     const int32_t *table;     /* [device] [table_size] the id for each source id, such as the
@@ -132,9 +133,9 @@ typedef struct routecap_source {
 } routecap_source;
 
 /*
- * Flag of routecap_source: launch the copy with programmatic dependent launch. On compute
- * capability 9.0 and newer the copy may then start while a router that allows it is still running;
- * it waits for the end of the router before it reads. On older devices the flag has no effect. With
+ * Flag of routecap_source. The copy is launched with programmatic dependent launch. On compute
+ * capability 9.0 and newer it may then start while a router that allows it is still running; it
+ * waits for the end of the router before it reads. On older devices the flag has no effect. With
  * and without the flag, a consumer that is launched this way may start while the copy is running.
  * It must wait for the work before it, as such a consumer always must.
  */
@@ -228,7 +229,10 @@ ROUTECAP_API int32_t routecap_layers_record(routecap_capturer *capturer,
 #define ROUTECAP_ROUTER_GROUPS_ZERO 16u /* experts of groups that are not kept have the key 0;
                                            without the flag they cannot win */
 
-/* Methods in use, for routecap_router_init. "Set" names the fields that the model provides. */
+/*
+ * Methods in use, for routecap_router_init. "Rank" says what the keys are. "Set" names the fields
+ * that the model provides.
+ */
 #define ROUTECAP_METHOD_SOFTMAX 1             /* rank probabilities; weights are probabilities:
                                                  OLMoE, Qwen2 */
 #define ROUTECAP_METHOD_SOFTMAX_RENORMALIZE 2 /* rank probabilities; weights sum to 1: Mixtral,

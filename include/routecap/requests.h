@@ -34,8 +34,8 @@
  *
  * Order. accept, truncate, fork, attach, finish and close apply to all steps that were issued
  * before them, landed or not, and to no step that is issued later. The rows that such a call
- * changes, and all rows between these, can be read once those of the earlier steps that have spans
- * of the request have landed.
+ * changes, and all rows between these, can be read once all earlier steps with spans of the request
+ * have landed.
  *
  * Preemption. A request that is preempted and computed again keeps its handle. Positions that are
  * issued again keep their first values. To record them anew, as with other weights, first truncate
@@ -88,10 +88,12 @@ ROUTECAP_API int32_t routecap_request_open(routecap_capturer *capturer,
  * Settle the drafts of one request in one step: keep some, drop the others.
  *
  * Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. The drafts of a step are settled
- * once. The call may come before the step has landed, and after later steps were issued.
+ * once. The call may come before the step has landed, and after later steps were issued. Later
+ * spans may record the positions of dropped drafts.
  *
- * The first row of a verification is no draft, but may be in the same span. It then counts as a
- * draft: keep it too.
+ * A verification pass also has a row of the token before the drafts. It may be in the same span; it
+ * then counts as a draft, and is kept with them. For example, a span of 5 rows verifies 4 drafts.
+ * If the first 2 of these are accepted, count is 3.
  *
  * A kept row takes its place in the order of rows when accept is called: behind the rows of all
  * steps that were issued before the call, and before the rows of all later steps.
@@ -101,7 +103,7 @@ ROUTECAP_API int32_t routecap_request_open(routecap_capturer *capturer,
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.
- * @param[in] step      The ticket of the step that verified the drafts.
+ * @param[in] step      The ticket of the step that issued the drafts.
  * @param[in] rows      [count] strictly ascending indices into the request's drafts of that step,
  *                      which are numbered from 0 in the order of the spans: the accepted path of a
  *                      tree. NULL: the first `count` drafts.
@@ -173,10 +175,10 @@ ROUTECAP_API int32_t routecap_request_fork(routecap_capturer *capturer, routecap
  * Add rows of a routing to a request: the positions that an engine took from its prefix cache and
  * did not compute, from the routing of the request that did.
  *
- * Positions are those of the routing. The caller knows that both have the same tokens there. Cells
- * that the request has already are kept, also with ROUTECAP_POLICY_REPLACE. Where rows line up with
- * pages, pages are shared. Elsewhere rows are copied; they are missing (REFUSED) if there is no
- * memory. The request's length becomes `rows` if it was less.
+ * Positions are those of the routing. The caller vouches that both have the same tokens there.
+ * Cells that the request has already are kept, also with ROUTECAP_POLICY_REPLACE. Where rows line
+ * up with pages, pages are shared. Elsewhere rows are copied; they are missing (REFUSED) if there
+ * is no memory. The request's length becomes `rows` if it was less.
  *
  * @param[in] capturer  The capturer.
  * @param[in] request   The request.

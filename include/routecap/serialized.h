@@ -53,11 +53,9 @@ ROUTECAP_API int32_t routecap_routing_serialize(const routecap_routing *routing,
  */
 typedef void (*routecap_release)(void *context);
 
-/*
- * Flag of routecap_routing_deserialize and routecap_routing_import: the ids are known to be right
- * and are not checked. Everything else is checked.
- */
-#define ROUTECAP_IMPORT_TRUSTED 1u
+/* Flag of routecap_routing_deserialize and routecap_routing_import. */
+#define ROUTECAP_IMPORT_TRUSTED 1u /* the ids are known to be right and are not checked. Everything
+                                      else is checked */
 
 /**
  * Make a routing from bytes in the serialised form.

@@ -430,8 +430,9 @@ unsafe extern "C" {
     /// landed at once.
     ///
     /// A span is skipped and counted if its request is unknown, or if it could need more memory than the
-    /// budget has. The call then returns ROUTECAP_PARTIAL, and the other spans are not affected.
-    /// Positions that are refused for memory count for the request's length and are missing (REFUSED).
+    /// budget (config.budget_bytes) has left. Issue then returns ROUTECAP_PARTIAL, and the other spans
+    /// are not affected. Positions that are refused for memory count for the request's length and are
+    /// missing (REFUSED).
     ///
     /// Memory. A span is accepted if the budget has all that its rows could need: new pages, a copy of
     /// each page that it shares with a routing or another request, and the tags of a page whose rows get
@@ -445,7 +446,7 @@ unsafe extern "C" {
     ///
     /// Slots. Each forward pass fills one slot. The slot is free again once its step is filed. If no
     /// slot is free the step is lost: it has a ticket and has landed, all its rows are missing (LOST),
-    /// and the call returns ROUTECAP_LOST. When the slot is chosen depends on how begin runs:
+    /// and issue returns ROUTECAP_LOST. When the slot is chosen depends on how begin runs:
     ///   - Begin is called for each pass (eager). It chooses the slot. To lose no step, have at most
     ///     slots - 1 steps in flight when you call begin. On the host backend no step is lost.
     ///   - Begin is replayed as part of a graph. The issue or discard before it chose the slot. To lose
@@ -865,7 +866,8 @@ pub struct routecap_source {
     /// [device] one number, added to first_row; NULL: 0
     pub row_base: *const i32,
     /// [device] [rows] the sink row of each source row, negative for none;
-    /// first_row is then not used; NULL: rows follow one another
+    /// first_row and row_base are then not used; NULL: rows follow one
+    /// another
     pub row_index: *const i32,
     /// without row_index: the sink row of source row 0
     pub first_row: u32,
@@ -1371,10 +1373,12 @@ unsafe extern "C" {
     /// Settle the drafts of one request in one step: keep some, drop the others.
     ///
     /// Drafts are the rows of spans with ROUTECAP_SPAN_SPECULATIVE. The drafts of a step are settled
-    /// once. The call may come before the step has landed, and after later steps were issued.
+    /// once. The call may come before the step has landed, and after later steps were issued. Later
+    /// spans may record the positions of dropped drafts.
     ///
-    /// The first row of a verification is no draft, but may be in the same span. It then counts as one
-    /// of the drafts, and is kept with them.
+    /// A verification pass also has a row of the token before the drafts. It may be in the same span; it
+    /// then counts as a draft, and is kept with them. For example, a span of 5 rows verifies 4 drafts.
+    /// If the first 2 of these are accepted, count is 3.
     ///
     /// A kept row takes its place in the order of rows when accept is called: behind the rows of all
     /// steps that were issued before the call, and before the rows of all later steps.
@@ -1384,7 +1388,7 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
-    /// @param[in] step      The ticket of the step that verified the drafts.
+    /// @param[in] step      The ticket of the step that issued the drafts.
     /// @param[in] rows      [count] strictly ascending indices into the request's drafts of that step,
     ///                      which are numbered from 0 in the order of the spans: the accepted path of a
     ///                      tree. NULL: the first `count` drafts.
@@ -1486,10 +1490,10 @@ unsafe extern "C" {
     /// Add rows of a routing to a request: the positions that an engine took from its prefix cache and
     /// did not compute, from the routing of the request that did.
     ///
-    /// Positions are those of the routing. The caller knows that both have the same tokens there. Cells
-    /// that the request has already are kept, also with ROUTECAP_POLICY_REPLACE. Where rows line up with
-    /// pages, pages are shared. Elsewhere rows are copied; they are missing (REFUSED) if there is no
-    /// memory. The request's length becomes `rows` if it was less.
+    /// Positions are those of the routing. The caller vouches that both have the same tokens there.
+    /// Cells that the request has already are kept, also with ROUTECAP_POLICY_REPLACE. Where rows line
+    /// up with pages, pages are shared. Elsewhere rows are copied; they are missing (REFUSED) if there
+    /// is no memory. The request's length becomes `rows` if it was less.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request.
@@ -2339,10 +2343,10 @@ unsafe extern "C" {
     ///     gaps of the alignment belong to the expert before them. Rows behind the last expert are -1.
     /// An engine that reads global_ids must not pass a disabled capturer, which writes nothing.
     ///
-    /// executed. It is by source token, whatever the order of the rows. An entry that contradicts
-    /// itself writes nothing and is counted in `ignored`: a source token outside ranks *
-    /// tokens_per_rank; an id that is no expert of this rank; an expanded row outside expanded_rows, or
-    /// of no expert; a column of a token that another row has filled. With sound tensors the count is 0.
+    /// executed. It is by source token, whatever the order of the rows. What contradicts itself writes
+    /// nothing and is counted in `ignored`: a source token outside ranks * tokens_per_rank; an id that
+    /// is no expert of this rank; an expanded row outside expanded_rows, or of no expert; a column of a
+    /// token that another row has filled. With sound tensors the count is 0.
     ///
     /// The owner of the tensors keeps them until the stream has reached this work. The handle of a
     /// micro-batch lives until its combine anyway.
