@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// What the programs of the READMEs leave to their reader, around them.
+// What the program of README.md leaves to their reader, around it.
 const readmeProgram = `package main
 
 import (
@@ -36,27 +36,23 @@ var (
 	importLine = regexp.MustCompile("(?m)^import .*$")
 )
 
-func TestTheProgramsOfTheREADMEsCompile(t *testing.T) {
+func TestTheProgramOfTheREADMECompiles(t *testing.T) {
 	module, err := os.Getwd()
 	must(t, err)
-	for _, file := range []string{"README.md", "../../README.md"} {
-		text, err := os.ReadFile(file)
-		must(t, err)
-		blocks := goBlock.FindAllStringSubmatch(string(text), -1)
-		if len(blocks) == 0 {
-			t.Fatal("there is no program in ", file)
-		}
-		for _, block := range blocks {
-			folder := t.TempDir()
-			source := fmt.Sprintf(readmeProgram, importLine.ReplaceAllString(block[1], ""))
-			must(t, os.WriteFile(filepath.Join(folder, "main.go"), []byte(source), 0o644))
-			const path = "github.com/routecap/routecap/bindings/go"
-			mod := fmt.Sprintf("module readme\ngo 1.24\nrequire %s v1.0.0\nreplace %s => %s\n", path, path, module)
-			must(t, os.WriteFile(filepath.Join(folder, "go.mod"), []byte(mod), 0o644))
-			output, err := goCommand(folder, nil, "build", "-o", os.DevNull, ".").CombinedOutput()
-			if err != nil {
-				t.Errorf("%s: %v\n%s", file, err, output)
-			}
-		}
+	text, err := os.ReadFile("README.md")
+	must(t, err)
+	block := goBlock.FindStringSubmatch(string(text))
+	if block == nil {
+		t.Fatal("there is no program in README.md")
+	}
+	folder := t.TempDir()
+	source := fmt.Sprintf(readmeProgram, importLine.ReplaceAllString(block[1], ""))
+	must(t, os.WriteFile(filepath.Join(folder, "main.go"), []byte(source), 0o644))
+	const path = "github.com/routecap/routecap/bindings/go"
+	mod := fmt.Sprintf("module readme\ngo 1.24\nrequire %s v1.0.0\nreplace %s => %s\n", path, path, module)
+	must(t, os.WriteFile(filepath.Join(folder, "go.mod"), []byte(mod), 0o644))
+	output, err := goCommand(folder, nil, "build", "-o", os.DevNull, ".").CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, output)
 	}
 }

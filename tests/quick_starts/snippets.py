@@ -1,0 +1,61 @@
+"""Takes the programs and commands out of the pages: snippets.py FOLDER PAGE...
+
+Every block of code in c, python, rust, go or sh has a mark before it that says how it is tested:
+
+    <!-- test: run -->            it is whole: a program, or commands for the project's root
+    <!-- test: run with NAME -->  the same, where NAME is installed: transformers
+    <!-- test: in FILE -->        a part: it stands for the line @BLOCK@ of tests/quick_starts/FILE
+    <!-- test: by FILE -->        FILE, a test of the project, runs the same
+
+A block without a mark is an error. FOLDER gets a file for each block of the first three kinds,
+and a line in FOLDER/list: its file, language, and what it runs with. A program with a line that
+keeps pace ("> 2") is written once more without that line, which is wrong on a device: its file
+is in FOLDER/hasty.
+"""
+
+import pathlib
+import re
+import sys
+
+LANGUAGES = {"c": ".c", "python": ".py", "rust": ".rs", "go": ".go", "sh": ".sh"}
+BLOCK = re.compile(r"^(?:<!-- test: (run|in|by)(?: (?:with )?(\S+))? -->\n)?```(\w+)\n(.*?)^```$", re.M | re.S)
+TEMPLATES = pathlib.Path(__file__).parent
+
+
+def without_pace(program: str, language: str) -> str:
+    """The same program where no line does."""
+    instead = "_ = step" if language == "go" else ""  # Go wants every variable used
+    return re.sub(r"if .*step.* > 2.*", instead, program)
+
+
+def main(folder: pathlib.Path, pages: list[pathlib.Path]) -> list[str]:
+    errors, listed = [], []
+    (folder / "hasty").mkdir(parents=True)
+    for page in pages:
+        text = page.read_text()
+        for match in BLOCK.finditer(text):
+            kind, what, language, code = match.groups()
+            line = text.count("\n", 0, match.start(3)) + 1
+            where = f"{page}:{line}"
+            if language not in LANGUAGES:
+                continue
+            if kind is None:
+                errors.append(f"{where}: no mark says how this block is tested")
+                continue
+            if kind == "by":
+                if not pathlib.Path(what).is_file():
+                    errors.append(f"{where}: there is no {what}")
+                continue
+            if kind == "in":
+                code = (TEMPLATES / what).read_text().replace("@BLOCK@\n", code)
+            name = f"{page.stem}_{line}{LANGUAGES[language]}"
+            (folder / name).write_text(code)
+            if (hasty := without_pace(code, language)) != code:
+                (folder / "hasty" / name).write_text(hasty)
+            listed.append(f"{name} {language} {what or '-'}\n")
+    (folder / "list").write_text("".join(listed))
+    return errors
+
+
+found = main(pathlib.Path(sys.argv[1]), [pathlib.Path(page) for page in sys.argv[2:]])
+sys.exit("\n".join(found) or None)
