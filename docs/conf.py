@@ -1,0 +1,160 @@
+"""The site: README.md and docs/ as they are, the C reference from the headers, Python's from its sources.
+
+build.sh makes a copy of the repository, in which links between pages and to files work as they do
+there, and runs Doxygen over the headers first. A link to a file that is no page is a download.
+"""
+
+import os
+import pathlib
+import re
+
+root = pathlib.Path(__file__).resolve().parents[1]
+stage = pathlib.Path(os.environ["ROUTECAP_DOCS"])
+header = (root / "include/routecap.h").read_text()
+
+
+def version_part(name: str) -> str:
+    for file in [root / "include/routecap.h", *sorted((root / "include/routecap").glob("*.h"))]:
+        if found := re.search(rf"#define ROUTECAP_VERSION_{name} (\d+)", file.read_text()):
+            return found[1]
+    raise ValueError(f"no header has ROUTECAP_VERSION_{name}")
+
+
+project = "routecap"
+author = "the routecap authors"
+copyright = "2026, the routecap authors"
+release = ".".join(map(version_part, ["MAJOR", "MINOR", "PATCH"]))
+
+extensions = ["myst_parser", "breathe", "autoapi.extension"]
+root_doc = "README"
+include_patterns = ["*.md", "docs/**.md", "include/COMPATIBILITY.md", "bindings/python/README.md", "bindings/go/README.md",
+                    "bindings/rust/routecap/README.md", "examples/README.md", "examples/model/**.md", "tests/README.md",
+                    "tests/vectors/README.md", "tests/bench/results/*.md", "reference/**"]
+suppress_warnings = ["autoapi.python_import_resolution"]  # the module that SWIG makes is not there
+
+myst_heading_anchors = 4
+
+html_theme = "furo"
+html_title = f"routecap {release}"
+html_static_path = ["style.css"]
+html_css_files = ["style.css"]
+html_copy_source = False
+
+primary_domain = "c"
+highlight_language = "none"
+breathe_projects = {"routecap": str(stage / "xml")}
+breathe_default_project = "routecap"
+breathe_domain_by_extension = {"h": "c"}
+breathe_show_include = False
+
+autoapi_dirs = [str(root / "bindings/python/src/routecap")]
+autoapi_root = "reference/python"
+autoapi_add_toctree_entry = False
+autoapi_options = ["members", "undoc-members", "show-module-summary", "imported-members"]
+autoapi_python_class_content = "class"
+autoapi_keep_files = False
+PYTHON = re.compile(r"routecap(\.(analysis|names|page|plot|transformers|vllm))?(\.[A-Za-z]\w*)*")
+PYTHON_ELSEWHERE = re.compile(r"routecap\.vllm\.routed_experts_capturer|routecap\.command")  # vLLM's names; a program
+
+NAVIGATION = """
+```{toctree}
+:hidden:
+:caption: Use it
+
+docs/install
+docs/concepts
+docs/faq
+```
+```{toctree}
+:hidden:
+:caption: Guides
+:glob:
+
+docs/guides/*
+examples/README
+examples/model/README
+examples/model/weights/report
+```
+```{toctree}
+:hidden:
+:caption: Reference
+
+reference/c
+reference/python/routecap/index
+Python package <bindings/python/README>
+Rust crate <bindings/rust/routecap/README>
+Go package <bindings/go/README>
+include/COMPATIBILITY
+```
+```{toctree}
+:hidden:
+:caption: Know it
+
+docs/performance
+docs/evidence
+docs/failures
+docs/comparison
+tests/bench/results/replay_h200
+```
+```{toctree}
+:hidden:
+:caption: Work on it
+
+docs/architecture
+docs/threading
+tests/README
+tests/vectors/README
+CONTRIBUTING
+SECURITY
+CHANGELOG
+```
+"""
+
+
+def chapters() -> list[str]:
+    """The headers in the order in which routecap.h includes them, itself first."""
+    return ["routecap.h", *re.findall(r'#include "(routecap/\w+\.h)"', header)]
+
+
+def write_c_reference() -> None:
+    folder = stage / "source/reference"
+    (folder / "c").mkdir(parents=True, exist_ok=True)
+    names = []
+    for chapter in chapters():
+        name = pathlib.Path(chapter).stem + ("_h" if chapter == "routecap.h" else "")
+        names.append(name)
+        page = f"{chapter}\n{'=' * len(chapter)}\n\n.. doxygenfile:: {chapter}\n"
+        (folder / "c" / f"{name}.rst").write_text(page)
+    toc = "\n".join(f"   c/{name}" for name in names)
+    intro = (
+        "C functions\n===========\n\n"
+        "A program includes ``routecap.h``, which includes every chapter. The headers are the manual:\n"
+        "this is what they say.\n\n.. toctree::\n\n"
+    )
+    (folder / "c.rst").write_text(intro + toc + "\n")
+
+
+def navigation(app, name: str, source: list[str]) -> None:
+    """What a page on a public host has no use for, or a site: titles, the navigation; no links to folders."""
+    folder = (stage / "source" / name).parent
+    source[0] = re.sub(
+        r"\[([^]]+)\]\(([^)#:]+)\)",
+        lambda link: link[1] if (folder / link[2]).is_dir() else link[0],
+        source[0],
+    )
+    if not re.search("^# ", source[0], re.M):
+        source[0] = f"# {pathlib.Path(name).name}\n\n{source[0]}"
+    if name == "README":
+        source[0] += NAVIGATION
+
+
+def python_member(app, what: str, name: str, item, skip: bool, options) -> bool:
+    """Whether to leave it out. The docstrings are plain text, in which code is indented."""
+    item.docstring = re.sub(r":\n\n(?=    )", ":\n\n::\n\n", item.docstring or "")
+    return skip or PYTHON.fullmatch(name) is None or PYTHON_ELSEWHERE.match(name) is not None
+
+
+def setup(app) -> None:
+    write_c_reference()
+    app.connect("source-read", navigation)
+    app.connect("autoapi-skip-member", python_member)

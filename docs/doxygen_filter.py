@@ -1,0 +1,47 @@
+"""Makes Doxygen see the comments of a header: doxygen_filter.py HEADER, to standard output.
+
+The headers say `/* ... */` as C programmers do; Doxygen looks at `/** ... */` and `/**< ... */`
+alone. By where a comment stands:
+
+    beside a field or a constant      it documents that
+    above a struct                    it documents that
+    above constants                   it is the title of their group, which ends at an empty line
+    by itself                         it belongs to the chapter: the file's description
+
+Lines of = or - around a title make a heading.
+"""
+
+import re
+import sys
+
+COMMENT = re.compile(r"/\*(?!\*)(.*?)\*/", re.S)
+RULED = re.compile(r"^( \* )[-=]{4,}\n \* (\S.*)\n \* [-=]{4,}$", re.M)
+
+
+def comment(text: str, before: str, after: str) -> str:
+    """What becomes of one comment, between what is before it and what is after it."""
+    if before.rpartition("\n")[2].strip():
+        return f"/**<{text}*/"
+    if re.match(r"\n[ \t]+\S", after) or re.match(r"[\s*]*[-=]{4}", text) and text.count("\n") < 4:
+        return f"/*{text}*/"
+    if re.match(r"\n(typedef|struct)\b", after):
+        return f"/**{text}*/"
+    if re.match(r"\n#define\b", after):
+        title, _, rest = re.sub(r"\s*\n \*\s*", " ", text).strip().partition(". ")
+        return f"/** @name {title.rstrip('.')}\n * {rest}\n * @{{ */"
+    return f"/** @file\n *{text}*/"
+
+
+def converted(source: str) -> str:
+    source = RULED.sub(r"\1**\2**\n\1", source)
+    source = re.sub(r"@param (\w+), (\w+) ", r"@param \1 As the next.\n * @param \2 ", source)
+    made, at = [], 0
+    for match in COMMENT.finditer(source):
+        made += [source[at : match.start()], comment(match[1], source[: match.start()], source[match.end() :])]
+        at = match.end()
+    text = "".join([*made, source[at:]])
+    return re.sub(r"@\{ \*/\n(.*?)\n(?=\n)", r"@{ */\n\1\n/** @} */\n", text, flags=re.S)
+
+
+with open(sys.argv[1], encoding="utf-8") as header:
+    sys.stdout.write(converted(header.read()))

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The pages: the site builds without a warning, its links lead somewhere, and what pages and tests
+# say of each other is so. usage: bash tests/docs/check.sh, in the project's root
+. examples/setup.sh
+set +e
+
+# The failures that tests name are those that docs/failures.md tells.
+failures_are_told() {
+    local told named
+    told=$(grep -oE '^### F[0-9]+' docs/failures.md | grep -oE 'F[0-9]+' | sort -u)
+    named=$(grep -rhoE 'TEST\(Scenario, F[0-9]+' tests/scenarios | grep -oE 'F[0-9]+' | sort -u)
+    [ -z "$(comm -13 <(printf '%s\n' "$told") <(printf '%s\n' "$named"))" ] || return 1
+    local name
+    for name in $(grep -oE '`F[0-9]+_\w+`' docs/failures.md | tr -d '`'); do
+        grep -rq "TEST(Scenario, $name)" tests/scenarios || { say "there is no test $name"; return 1; }
+    done
+}
+# Files that pages name in the text are there.
+files_are_there() {
+    local file missing=0
+    for file in $(grep -ohE '`(src|kernels|include|tests|examples|bindings)/[A-Za-z0-9_./]+`' README.md CONTRIBUTING.md SECURITY.md docs/*.md \
+        docs/guides/*.md tests/README.md | tr -d '`' | sort -u); do
+        [ -e "$file" ] || [ -e "$file.cc" ] || { say "there is no $file"; missing=1; }
+    done
+    return $missing
+}
+short_readme() { [ "$(wc -c < README.md)" -le 8192 ]; }
+# Prose ends at 100 columns; tables, links and code blocks' commands may be longer.
+short_lines() {
+    ! awk 'length > 100 && !/^\|/ && !/\]\(/ && !/^```/ { print FILENAME ":" FNR ": " length; found = 1 } END { exit !found }' \
+        README.md CONTRIBUTING.md SECURITY.md docs/*.md docs/guides/*.md
+}
+
+check "README.md has at most 8 KB" short_readme
+check "prose ends at 100 columns" short_lines
+check "failures and the tests that name them" failures_are_told
+check "files that pages name" files_are_there
+check "the site builds without a warning" bash docs/build.sh
+check "links within the site" python3 tests/docs/links.py "$build/docs/html"
+closing
