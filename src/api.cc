@@ -1,18 +1,18 @@
 // Every function of routecap.h: check what the object is, guard against exceptions, call.
 #include <new>
 
-#include "capturer.h"
-#include "config.h"
-#include "copy.h"
-#include "import.h"
-#include "process.h"
-#include "received.h"
+#include "capture/capturer.h"
+#include "backend/config.h"
+#include "routing/copy_out.h"
+#include "routing/import.h"
+#include "base/process.h"
+#include "backend/dispatch_check.h"
 #include "routecap.h"
-#include "router.h"
-#include "routing.h"
-#include "serialized.h"
-#include "status.h"
-#include "structs.h"
+#include "backend/routing_method.h"
+#include "routing/routing.h"
+#include "routing/serialized.h"
+#include "base/status.h"
+#include "base/structs.h"
 
 namespace {
 
@@ -24,8 +24,8 @@ struct Handle {
     std::unique_ptr<Capturer> object;
     uint32_t process;
 };
-routecap_capturer *wrap(Handle *handle) { return reinterpret_cast<routecap_capturer *>(handle); }
-const Handle *unwrap(const routecap_capturer *capturer) { return reinterpret_cast<const Handle *>(capturer); }
+routecap_capturer *capturer_handle(Handle *handle) { return reinterpret_cast<routecap_capturer *>(handle); }
+const Handle *handle_of(const routecap_capturer *capturer) { return reinterpret_cast<const Handle *>(capturer); }
 
 // No exception crosses the boundary.
 template <class Body>
@@ -46,8 +46,8 @@ int32_t forked() { return report(ROUTECAP_ERR_FORKED, "this object was made befo
 template <class Body>
 int32_t with(const routecap_capturer *capturer, Body body) noexcept {
     if (capturer == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "capturer is NULL");
-    if (unwrap(capturer)->process != process_generation()) return forked();
-    return guard([&] { return body(*unwrap(capturer)->object); });
+    if (handle_of(capturer)->process != process_generation()) return forked();
+    return guard([&] { return body(*handle_of(capturer)->object); });
 }
 
 // The same for the functions of the forward path, which one thread at a time may be in.
@@ -60,15 +60,15 @@ int32_t on_forward_path(const routecap_capturer *capturer, Body body) noexcept {
     });
 }
 
-routecap_routing *wrap(Routing *routing) { return reinterpret_cast<routecap_routing *>(routing); }
-Routing **unwrap(routecap_routing **routing) { return reinterpret_cast<Routing **>(routing); }
-const Routing *unwrap(const routecap_routing *routing) { return reinterpret_cast<const Routing *>(routing); }
+routecap_routing *routing_handle(Routing *routing) { return reinterpret_cast<routecap_routing *>(routing); }
+Routing **routing_output(routecap_routing **routing) { return reinterpret_cast<Routing **>(routing); }
+const Routing *routing_of(const routecap_routing *routing) { return reinterpret_cast<const Routing *>(routing); }
 
 template <class Body>
 int32_t with(const routecap_routing *routing, Body body) noexcept {
     if (routing == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "routing is NULL");
-    if (unwrap(routing)->process() != process_generation()) return forked();
-    return guard([&] { return body(*unwrap(routing)); });
+    if (routing_of(routing)->process() != process_generation()) return forked();
+    return guard([&] { return body(*routing_of(routing)); });
 }
 
 // The same for functions that need a routing's rows.
@@ -142,14 +142,14 @@ int32_t routecap_capturer_create(const routecap_config *config, routecap_capture
         auto handle = std::make_unique<Handle>();
         handle->process = process_generation();
         if (int32_t s = Capturer::create(c, handle->object); s < 0) return s;
-        *capturer = wrap(handle.release());
+        *capturer = capturer_handle(handle.release());
         return ROUTECAP_OK;
     });
 }
 
 void routecap_capturer_destroy(routecap_capturer *capturer) {
-    if (capturer == nullptr || unwrap(capturer)->process != process_generation()) return;
-    delete unwrap(capturer);
+    if (capturer == nullptr || handle_of(capturer)->process != process_generation()) return;
+    delete handle_of(capturer);
 }
 
 int32_t routecap_capturer_stats(const routecap_capturer *capturer, routecap_stats *stats) {
@@ -241,7 +241,7 @@ int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step, 
     return with(capturer, [&](Capturer &c) { return c.finalize(step, timeout_ns, conflicting); });
 }
 
-// ---- Requests -------------------------------------------------------------------------------
+// ---- RequestTable -------------------------------------------------------------------------------
 
 int32_t routecap_request_open(routecap_capturer *capturer, const routecap_open_options *options, routecap_request *requests, size_t count) {
     if (requests != nullptr) std::fill_n(requests, count, routecap_request{0});
@@ -266,7 +266,7 @@ int32_t routecap_request_fork(routecap_capturer *capturer, routecap_request requ
 }
 
 int32_t routecap_request_attach(routecap_capturer *capturer, routecap_request request, const routecap_routing *routing, uint64_t rows) {
-    return with(capturer, [&](Capturer &c) { return c.attach(request, unwrap(routing), rows); });
+    return with(capturer, [&](Capturer &c) { return c.attach(request, routing_of(routing), rows); });
 }
 
 int32_t routecap_request_coverage(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows, routecap_coverage *coverage,
@@ -277,7 +277,7 @@ int32_t routecap_request_coverage(routecap_capturer *capturer, routecap_request 
 int32_t routecap_request_extract(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags,
                                  routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
-    return with(capturer, [&](Capturer &c) { return c.extract(request, first, rows, mode, flags, unwrap(routing)); });
+    return with(capturer, [&](Capturer &c) { return c.extract(request, first, rows, mode, flags, routing_output(routing)); });
 }
 
 int32_t routecap_request_extract_batch(routecap_capturer *capturer, routecap_extract_item *items, size_t item_size, size_t count) {
@@ -294,7 +294,7 @@ int32_t routecap_request_extract_into(routecap_capturer *capturer, routecap_requ
 
 int32_t routecap_request_finish(routecap_capturer *capturer, routecap_request request, uint64_t rows, routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
-    return with(capturer, [&](Capturer &c) { return c.finish(request, rows, unwrap(routing)); });
+    return with(capturer, [&](Capturer &c) { return c.finish(request, rows, routing_output(routing)); });
 }
 
 int32_t routecap_request_finish_batch(routecap_capturer *capturer, routecap_finish_item *items, size_t item_size, size_t count) {
@@ -345,15 +345,15 @@ int32_t routecap_routing_split(const routecap_routing *routing, uint64_t prompt_
     return with_rows(routing, [&](const Routing &r) {
         const uint64_t middle = std::clamp(prompt_tokens, r.first(), r.end());
         RoutingPtr first(r.slice(r.first(), middle - r.first()));
-        *generated = wrap(r.slice(middle, std::min(generated_tokens, r.end() - middle)));
-        *prompt = wrap(const_cast<Routing *>(first.release()));
+        *generated = routing_handle(r.slice(middle, std::min(generated_tokens, r.end() - middle)));
+        *prompt = routing_handle(const_cast<Routing *>(first.release()));
         return ROUTECAP_OK;
     });
 }
 
 int32_t routecap_routing_slice(const routecap_routing *routing, uint64_t first, uint64_t rows, routecap_routing **slice_) {
     if (int32_t s = clear(slice_, "slice"); s < 0) return s;
-    return with_rows(routing, [&](const Routing &r) { return slice(r, first, rows, unwrap(slice_)); });
+    return with_rows(routing, [&](const Routing &r) { return slice(r, first, rows, routing_output(slice_)); });
 }
 
 int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count, uint32_t flags, routecap_routing **merged) {
@@ -362,7 +362,7 @@ int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t c
     if (routings == nullptr || count == 0) return report(ROUTECAP_ERR_ARGUMENT, "nothing to merge");
     for (size_t i = 0; i < count; i++)
         if (int32_t s = with_rows(routings[i], [](const Routing &) { return ROUTECAP_OK; }); s < 0) return s;
-    return guard([&] { return merge({reinterpret_cast<const Routing *const *>(routings), count}, unwrap(merged)); });
+    return guard([&] { return merge({reinterpret_cast<const Routing *const *>(routings), count}, routing_output(merged)); });
 }
 
 int32_t routecap_routing_copy_to(const routecap_routing *routing, const routecap_copy_options *options, void *dst, size_t dst_bytes, uint8_t *mask,
@@ -379,8 +379,8 @@ int32_t routecap_routing_retain(const routecap_routing *routing) {
 }
 
 void routecap_routing_free(routecap_routing *routing) {
-    if (routing == nullptr || unwrap(routing)->process() != process_generation()) return;
-    unwrap(routing)->release();
+    if (routing == nullptr || routing_of(routing)->process() != process_generation()) return;
+    routing_of(routing)->release();
 }
 
 // ---- Serialised form and import -------------------------------------------------------------
@@ -393,12 +393,12 @@ int32_t routecap_routing_serialize(const routecap_routing *routing, uint32_t fla
 int32_t routecap_routing_deserialize(const void *data, size_t bytes, uint32_t flags, routecap_release release, void *context,
                                      routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
-    return guard([&] { return deserialize(data, bytes, flags, release, context, unwrap(routing)); });
+    return guard([&] { return deserialize(data, bytes, flags, release, context, routing_output(routing)); });
 }
 
 int32_t routecap_routing_import(const routecap_view *view, uint32_t flags, routecap_release release, void *context, routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
-    return guard([&] { return import_view(view, flags, release, context, unwrap(routing)); });
+    return guard([&] { return import_view(view, flags, release, context, routing_output(routing)); });
 }
 
 int32_t routecap_serialized_info(const void *data, size_t bytes, routecap_serialized *info) {

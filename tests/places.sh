@@ -39,7 +39,7 @@ for function in $functions; do
     has "$function" "Go's package" "\b$function\b" "${go[@]}"
 done
 for status in $statuses; do
-    has "$status" "src/status.cc" "ROUTECAP_NAME\($status\)" src/status.cc
+    has "$status" "src/base/status.cc" "ROUTECAP_NAME\($status\)" src/base/status.cc
     has "$status" "tests/abi/layout.c: run tests/abi/check.sh --refresh" "\($status," tests/abi/layout.c
     has "$status" "Rust's generated layer: run bindings/rust/generate.sh" "\b$status\b" "$raw_rust"
     has "$status" "Go's generated layer: run go generate in bindings/go" "\b$status\b" "$raw_go"

@@ -49,6 +49,7 @@ headers() {
         run c++ -std=c++20 -Wall -Wextra -Werror -Iinclude -I. -fsyntax-only "$build/kernel.cc"
     done
     run python3 tests/headers.py include
+    run bash tests/rooms.sh
     rm -rf "$build/headers" && cp -r include "$build/headers"
     sed -i '/@param\[in\] options /d' "$build/headers/routecap/capture.h"
     run bash -c "! python3 tests/headers.py '$build/headers' > '$build/headers.log' && grep -q routecap_step_issue '$build/headers.log'"
@@ -137,7 +138,7 @@ against_installed() {
 sanitized() { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && ctest_in "build/$1"; }
 
 # Routing from logits, against NumPy.
-routing() { install_python && "$build/python/bin/python" tests/taps/route.py "$library"; }
+routing() { install_python && "$build/python/bin/python" tests/recording/route.py "$library"; }
 
 # The packages, each against the installed library; on CUDA with the driver that needs no device, which the suite "tests" has built.
 export ROUTECAP_FAKE_CUDA=$build/tests/fake

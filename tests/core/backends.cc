@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "backends.h"
-#include "capturer.h"
+#include "backend/backends.h"
+#include "capture/capturer.h"
 #include "kernels/list.h"
 
 using namespace routecap;

@@ -1,5 +1,5 @@
 // The set of intervals, against a plain set; every node that it took is given back.
-#include "intervals.h"
+#include "base/intervals.h"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,13 @@
 // Why rows are not there: the runs against a plain map, and what they become among rows that are
 // there.
-#include "missing_rows.h"
+#include "storage/missing_rows.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
-#include "rows.h"
+#include "storage/row_store.h"
 
 static bool refuse_memory = false;
 static bool may_allocate() { return !refuse_memory; }

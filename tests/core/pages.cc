@@ -1,5 +1,5 @@
 // Memory for rows: what is used again, what goes back to the system, and what the budget allows of both.
-#include "pages.h"
+#include "storage/pages.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "../fault/trace_cuda.h"
-#include "src/cuda/driver.h"
+#include "src/backend/cuda/driver.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 
 #include "fake_cuda.h"
 #include "kernels/list.h"
-#include "src/cuda/driver.h"
+#include "src/backend/cuda/driver.h"
 
 namespace {
 

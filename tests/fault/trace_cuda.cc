@@ -21,7 +21,7 @@
 #include <thread>
 #include <type_traits>
 
-#include "src/cuda/driver.h"
+#include "src/backend/cuda/driver.h"
 
 #define TRACE_EXPORT extern "C" __attribute__((visibility("default")))
 

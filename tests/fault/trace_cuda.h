@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 /* Functions of the driver that an engine calls and the library does not: F(name without cu, version of its signature). They are traced like those of
- * src/cuda/driver.h; whatever else a program finds in the driver is not. */
+ * src/backend/cuda/driver.h; whatever else a program finds in the driver is not. */
 #define TRACE_ENGINE_FUNCTIONS(F)       \
     F(CtxSetCurrent, 4000)              \
     F(CtxSynchronize, 2000)             \

@@ -15,7 +15,7 @@ export -f compile
 
 mkdir -p "$work/tree" "$work/objects"
 cp -r src kernels "$work/tree"
-sources=(src/*.cc src/host/*.cc)
+mapfile -t sources < <(find src -name "*.cc" -not -path "src/backend/cuda/*")
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} bash -c \
     'compile "$work/tree" {} "$work/objects/$(basename {}).o"' || exit 2
 for source in model check plain structs serialized sources operations ../support/device; do
@@ -51,58 +51,58 @@ for target in structs serialized sources operations; do
     notices "$target" 2> /dev/null && { cat "$work/log"; echo "fuzz: $target fails with the library as it is"; exit 1; }
 done
 
-breaks operations "everything is reported missing" src/rows.cc \
+breaks operations "everything is reported missing" src/storage/row_store.cc \
     's/std::memcpy\(to, source\.from\(r\)\.validity, shape_->validity_bytes\);/std::memset(to, 0, shape_->validity_bytes);/'
-breaks operations "rows of another are taken" src/filing.cc \
+breaks operations "rows of another are taken" src/capture/step_worker.cc \
     's|const RowSource rows = source\(contents\.slot, span\.sink_row\);|const RowSource rows = source(contents.slot, span.sink_row / 2 * 2);|'
-breaks operations "a span's status is lost" src/issue.cc \
+breaks operations "a span's status is lost" src/capture/issue.cc \
     's/if \(status != nullptr\) status\[i\] = s;/if (status != nullptr \&\& i != 1) status[i] = s;/'
-breaks operations "a truncate is forgotten" src/changing.cc \
-    's/^( *)(capture_->filing\.append\(request->after\(\), Truncate\{)/\1if (rows % 4 != 3) \2/'
-breaks operations "a truncate leaves what is in flight" src/changing.cc \
-    's/^( *)cut_in_flight\(\*request, rows\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows);/'
-breaks operations "a tag is lost" src/rows.cc \
-    's/std::fill_n\(tags \+ entry\.row\(position\), rows, tag\);/std::fill_n(tags + entry.row(position), rows - 1, tag);/'
-breaks operations "the policy is not looked at" src/rows.cc \
-    's/: !nothing_new && policy == Policy::replace;/: false;/'
-breaks operations "the second write wins" src/rows.cc \
-    's/if \(!Shape::valid\(to_validity, l\) && Shape::valid\(source\.validity, l\)\)/if (Shape::valid(source.validity, l))/'
-breaks operations "overlapping rows are not counted" src/rows.cc \
-    's/filed\.overlapped \+= overlap;/filed.overlapped += overlap \&\& mismatch;/'
-breaks operations "late rows are filed" src/filing.cc 's/position >= cut\) \{/position >= cut + 1) {/'
-breaks operations "rows in flight can be read" src/reading.cc \
-    's/if \(in_flight < end\) return/if (in_flight + 1 < end) return/'
-breaks operations "finish cuts a row too many" src/changing.cc \
-    's/Finish\{(.*), all \? length : rows, all\}/Finish{\1, all ? length : rows - (rows > 3), all}/'
-breaks operations "a child has a row too few" src/rows.cc \
+breaks operations "a truncate is forgotten" src/capture/request_operations.cc \
+    's/^( *)(capture_->worker\.log\.append\(request->after\(\), Truncate\{)/\1if (rows % 4 != 3) \2/'
+breaks operations "a truncate leaves what is in flight" src/capture/request_operations.cc \
+    's/^( *)cut_in_flight\(\*request, rows, false\);/\1if (rows % 4 != 3) cut_in_flight(*request, rows, false);/'
+breaks operations "a tag is lost" src/storage/row_store.cc \
+    's/std::fill_n\(each \+ entry\.row\(position\), rows, tag\);/std::fill_n(each + entry.row(position), rows - 1, tag);/'
+breaks operations "the policy is not looked at" src/storage/row_store.cc \
+    's/\(policy == Policy::replace \|\| \(/(false || (/'
+breaks operations "the second write wins" src/storage/row_store.cc \
+    's/if \(Shape::valid\(validity, layer\)\) return false;//'
+breaks operations "overlapping rows are not counted" src/storage/row_store.cc \
+    's/filed\.overlapped \+= m\.overlap;/filed.overlapped += m.overlap \&\& m.mismatch;/'
+breaks operations "late rows are filed" src/capture/step_worker.cc 's/position >= cut\) \{/position >= cut + 1) {/'
+breaks operations "rows in flight can be read" src/capture/request_reading.cc \
+    's/if \(in_flight < first \+ rows\) return/if (in_flight + 1 < first + rows) return/'
+breaks operations "finish cuts a row too many" src/capture/request_operations.cc \
+    's/all \? length : rows, missing, all\}/all ? length : rows - (rows > 3), missing, all}/'
+breaks operations "a child has a row too few" src/storage/row_store.cc \
     's/const uint64_t entry_end = std::min\(entry\.end, end\);/const uint64_t entry_end = std::min(entry.end, end - 1);/'
-breaks operations "a routing changes when its request does" src/rows.cc \
-    's/if \(first >= entry\.lent_end \|\| end <= entry\.lent_first\) return true;/return true;/'
-breaks operations "a conflict is overlooked" src/rows.cc \
+breaks operations "a routing changes when its request does" src/storage/row_store.cc \
+    's/return first >= entry\.lent_end \|\| end <= entry\.lent_first;/return true;/'
+breaks operations "a conflict is overlooked" src/storage/row_store.cc \
     's/return std::all_of\(x, x \+ shape_->k,/return std::any_of(x, x + shape_->k,/'
 breaks operations "an id twice is valid" kernels/snapshot.h \
-    's/if \(in_range && distinct<Id, K>\(out\.id, k\)\) return 0;/if (in_range) return 0;/' src/host/host_backend.cc
-breaks operations "all drafts are kept" src/rows.cc \
+    's/if \(in_range && distinct<Id, K>\(out\.id, k\)\) return 0;/if (in_range) return 0;/' src/backend/host/host_backend.cc
+breaks operations "all drafts are kept" src/storage/row_store.cc \
     's/const bool keep = kept\.empty\(\) \? index < keep_first/const bool keep = kept.empty() ? index <= keep_first/'
-breaks operations "a step is not lost" src/issue.cc \
+breaks operations "a step is not lost" src/capture/issue.cc \
     's/\.lost = slot == kernels::kNoSlot && count > 0/.lost = false/'
 breaks sources "unsigned ids are signed" kernels/record.h \
-    's/read<uint32_t>\(layer, row, to\)/read<int32_t>(layer, row, to)/' src/host/host_backend.cc
+    's/read<uint32_t>\(layer, row, to\)/read<int32_t>(layer, row, to)/' src/backend/host/host_backend.cc
 breaks sources "the offset wraps" kernels/record.h \
-    's/id \+= source\.offset;/id = static_cast<int32_t>(static_cast<uint32_t>(id) + static_cast<uint32_t>(source.offset));/' src/host/host_backend.cc
+    's/id \+= source\.offset;/id = static_cast<int32_t>(static_cast<uint32_t>(id) + static_cast<uint32_t>(source.offset));/' src/backend/host/host_backend.cc
 breaks sources "a negative index is a row" kernels/placement.h \
-    's/return row_index\[i\] < 0 \? kNone : row_index\[i\];/return row_index[i] < 0 ? 0 : row_index[i];/' src/host/host_backend.cc
+    's/return row_index\[i\] < 0 \? kNone : row_index\[i\];/return row_index[i] < 0 ? 0 : row_index[i];/' src/backend/host/host_backend.cc
 breaks sources "the bound is one too high" kernels/record.h \
-    's/id >= static_cast<int64_t>\(source\.table_size\)/id > static_cast<int64_t>(source.table_size)/' src/host/host_backend.cc
-breaks serialized "ids of foreign bytes are not looked at" src/import.cc \
+    's/id >= static_cast<int64_t>\(source\.table_size\)/id > static_cast<int64_t>(source.table_size)/' src/backend/host/host_backend.cc
+breaks serialized "ids of foreign bytes are not looked at" src/routing/import.cc \
     's/if \(in_range && kernels::distinct<Id, K>\(ids, shape\.k\)\) continue;/continue;/'
-breaks serialized "padding may be anything" src/serialized.cc \
+breaks serialized "padding may be anything" src/routing/serialized.cc \
     's/return std::all_of\(from, to, \[\]\(uint8_t byte\) \{ return byte == 0; \}\);/return from <= to;/'
-breaks serialized "a reserved field may be anything" src/serialized.cc \
+breaks serialized "a reserved field may be anything" src/routing/serialized.cc \
     's/if \(header\.reserved != 0\) return/if (header.reserved > 255) return/'
-breaks structs "a tail is not looked at" src/structs.h \
-    's/if \(bytes\[i\] != 0\)$/if (bytes[i] != 0 \&\& i < sizeof(T) + 8)/' src/config.cc
-breaks structs "a limit is one too high" src/config.cc 's/ROUTECAP_MAX_SLOTS/ROUTECAP_MAX_SLOTS + 1/'
+breaks structs "a tail is not looked at" src/base/structs.h \
+    's/if \(bytes\[i\] != 0\)$/if (bytes[i] != 0 \&\& i < sizeof(T) + 8)/' src/backend/config.cc
+breaks structs "a limit is one too high" src/backend/config.cc 's/ROUTECAP_MAX_SLOTS/ROUTECAP_MAX_SLOTS + 1/'
 
 echo "fuzz: $((broken - missed)) of $broken deliberate breaks were caught"
 [ "$missed" = 0 ]

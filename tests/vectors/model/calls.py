@@ -2,7 +2,7 @@
 
 from . import capturer as c
 from . import routing as r
-from . import serialized, taps
+from . import serialized, recording
 from .routing import Failure, Layer, check
 
 HOST, CUDA = 1, 2
@@ -132,7 +132,7 @@ class World:
         self.named[capturer].progress()
         return "OK", {}
 
-    # ---- Sink and taps
+    # ---- Sink and recording
 
     def sink_bind(self, capturer, first_layer, layers, sink):
         capturer = self.named[capturer]
@@ -192,15 +192,15 @@ class World:
         return "OK", {}
 
     def router_init(self, method):
-        check(method in taps.METHODS)
-        score, group_score, _ = taps.METHODS[method]
+        check(method in recording.METHODS)
+        score, group_score, _ = recording.METHODS[method]
         return "OK", {"router": {"score": score} | ({"group_score": group_score} if group_score is not None else {})}
 
     def layer_route(self, capturer, layer, router, logits):
         capturer = self.named[capturer]
         self.writable(capturer, layer)
         check(capturer.layers[layer].provenance == r.RECOMPUTED, "ERR_STATE")
-        chosen, weights = taps.route(capturer.layers[layer], capturer.k, router, logits)
+        chosen, weights = recording.route(capturer.layers[layer], capturer.k, router, logits)
         places = capturer.places(layer, logits)
         capturer.put(layer, logits, places, chosen)
         return "OK", {} if weights is None else {"weights": weights, "tolerance": 1e-5}
@@ -208,11 +208,11 @@ class World:
     def received_read(self, capturer, layer, received):
         capturer = self.named[capturer]
         check(layer < len(capturer.layers), "ERR_UNKNOWN_LAYER")
-        out = taps.received(capturer.layers[layer], capturer.k, received)
+        out = recording.received(capturer.layers[layer], capturer.k, received)
         return "OK", {name: values for name, values in out.items() if received.get(name)}
 
     def received_merge(self, executed):
-        return "OK", {"merged": taps.merge_received(executed)}
+        return "OK", {"merged": recording.merge_received(executed)}
 
     def capturer_probe(self, capturer, rows, count):
         layers = self.named[capturer].probe(rows, count)

@@ -1,7 +1,7 @@
 """What an expert-parallel dispatch brought."""
 
 from model.routing import I32, I64
-from model.taps import EXPANDED
+from model.recording import EXPANDED
 from script import Topic
 
 topic = Topic("dispatches")

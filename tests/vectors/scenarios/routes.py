@@ -3,7 +3,7 @@
 import struct
 
 from model.routing import ALL, I32, I64
-from model.taps import BF16, F16, F32, FLOOR_MAX, GROUPS_ZERO, RANK_LOGITS, RENORMALIZE, SIGMOID_TANH
+from model.recording import BF16, F16, F32, FLOOR_MAX, GROUPS_ZERO, RANK_LOGITS, RENORMALIZE, SIGMOID_TANH
 from script import Dice, Topic
 
 topic = Topic("routes")

@@ -1,0 +1,31 @@
+// A configuration that was checked.
+#pragma once
+
+#include <cstdint>
+
+#include "routecap.h"
+#include "base/shape.h"
+
+namespace routecap {
+
+struct Config {
+    int32_t backend = 0;
+    int32_t role = 0;
+    int32_t device = 0;
+    uint32_t rows = 0;
+    uint32_t slots = 0;
+    int32_t sink_dtype = 0;
+    bool compare = false;
+    bool external_sink = false;
+    bool manual_progress = false;
+    bool may_lose = false;
+    bool checked = false;
+    uint32_t max_requests = 0;
+    uint64_t budget_bytes = 0;
+    uint64_t first_epoch = 1;  // of the names of slots (kernels/body.h); tests begin late
+    ShapePtr shape;  // null if disabled
+};
+
+int32_t read_config(const routecap_config *config, Config &out);
+
+}  // namespace routecap

@@ -1,0 +1,651 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/arena.h"
+#include "backend/cuda/current_context.h"
+#include "base/process.h"
+#include "base/shape.h"
+#include "base/status.h"
+
+namespace routecap {
+namespace {
+
+using namespace cuda;
+
+constexpr uint32_t kThreads = 128;  // of a block
+
+// Returns from a function that returns a status, if a call of the driver failed.
+#define ROUTECAP_TRY(name, ...) \
+    if (const CUresult result = driver_.name(__VA_ARGS__); result != CUDA_SUCCESS) return fail(result, "cu" #name)
+
+// Where everything lies in the device memory of a capturer.
+struct Plan {
+    size_t control = 0, table, sink, slots, bytes;
+    size_t sink_bytes, staging_bytes;
+    kernels::SlotLayout layout;
+
+    explicit Plan(const Config &config) : layout(config.rows, config.shape->validity_bytes, config.shape->ids_bytes) {
+        const Shape &shape = *config.shape;
+        const size_t slot_count = config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0;
+        const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
+        sink_bytes = config.external_sink ? 0 : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
+        table = aligned(sizeof(kernels::Control));
+        sink = table + aligned(shape.layers * sizeof(kernels::SinkLayer));
+        slots = sink + aligned(sink_bytes);
+        bytes = slots + slot_count * layout.bytes();
+        staging_bytes = slot_count * (layout.bytes() + 8);
+    }
+};
+
+class CudaBackend final : public Backend {
+public:
+    explicit CudaBackend(const Config &config)
+        : shape_(config.shape),
+          config_(config),
+          plan_(config),
+          slot_count_(config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0),
+          slots_(slot_count_),
+          epoch_(config.first_epoch - 1) {}
+    int32_t create();
+    ~CudaBackend() override;
+
+    const kernels::SlotLayout &layout() const override { return plan_.layout; }
+    const Sink &sink() const override { return *sink_; }
+    int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) override;
+    routecap_sink give_out(uint32_t layer) override { return sink_->give_out(layer); }
+
+    int32_t enter(routecap_stream stream, bool &capturing) override;
+    uint64_t capture() const override { return capturing_ ? capture_.id + 1 : 0; }
+    int32_t check_memory(const void *address, const char *name) override;
+    int32_t begin(uint32_t rows, routecap_stream stream) override;
+    int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) override;
+    int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) override;
+    int32_t read_dispatch(const kernels::Received &body, routecap_stream stream) override { return read_any_dispatch(body, stream); }
+    int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream stream) override { return read_any_dispatch(body, stream); }
+    int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
+    int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
+    int32_t snapshot(routecap_stream stream) override;
+    void name_slot(int32_t slot, routecap_stream stream) override { name(slot, stream); }
+    void expect(int32_t slot) override {
+        in(slot).state.store(State::kExpected, std::memory_order_relaxed);
+    }
+    void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) override;
+
+    bool landed(int32_t slot) override;
+    SlotContents contents(int32_t slot) override;
+    const char *failure(int32_t slot) const override;
+
+private:
+    // What failed, as the last error says it, or "".
+    class Failure {
+    public:
+        explicit operator bool() const { return text_[0] != '\0'; }
+        const char *text() const { return text_; }
+        void note(int32_t status) {
+            text_[0] = '\0';
+            if (status < 0) std::snprintf(text_, sizeof text_, "%s", last_error());
+        }
+
+    private:
+        char text_[256] = "";
+    };
+    // The forward path's until it is copied or has failed, then the step worker's until its step was filed.
+    enum class State : uint8_t { kExpected, kCopied, kFailed };
+    struct Slot {
+        uint64_t epoch = 0;  // with which it was named last
+        Failure failure;     // to name it or to copy it
+        std::atomic<State> state{State::kExpected};
+    };
+
+    int32_t fail(CUresult result, const char *call);
+    Slot &in(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
+    const Slot &in(int32_t slot) const { return slots_[static_cast<size_t>(slot)]; }
+    int32_t upload_table();
+    int32_t warm_up();
+    int32_t follow(CUstream stream);
+    int32_t name(int32_t slot, CUstream stream);
+    int32_t try_name(int32_t slot, CUstream stream);
+    int32_t try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream);
+    int32_t alive() const;
+    uint32_t blocks(uint64_t items, uint32_t layers) const;
+    template <class Body>
+    int32_t launch(const Body &body, uint64_t items, CUstream stream, bool overlap = false, uint32_t layers = 1);
+    template <uint32_t K, uint32_t L>
+    int32_t record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, CUstream stream);
+    template <class Body>
+    int32_t read_any_dispatch(const Body &body, CUstream stream);
+    template <class Body>
+    int32_t add_leaf(const Body &body, uint64_t items, CUstream stream);
+    int32_t retain();
+    template <class F>
+    int32_t with_snapshot(F f);
+    kernels::Begin begin_body(uint32_t rows) const;
+
+    kernels::Control *control() const { return arena_->pointer<kernels::Control>(plan_.control); }
+    kernels::SinkTable table() const { return sink_->table(arena_->pointer<const kernels::SinkLayer>(plan_.table)); }
+    uint8_t *slots() const { return arena_->pointer<uint8_t>(plan_.slots); }
+    uint8_t *device_slot(int32_t slot) const { return plan_.layout.slot(slots(), slot); }
+    // In page-locked memory behind the slots: the epoch of the step whose copy to this slot arrived last.
+    CUdeviceptr arrival(int32_t slot) const {
+        return reinterpret_cast<CUdeviceptr>(plan_.layout.slot(staging_, static_cast<int32_t>(slot_count_)) + static_cast<size_t>(slot) * 8);
+    }
+    uint8_t *host_slot(int32_t slot) const { return plan_.layout.slot(staging_, slot); }
+
+    const ShapePtr shape_;
+    const Config config_;
+    const Plan plan_;
+    const uint32_t slot_count_;
+    const Driver &driver_ = driver();
+    CUdevice device_ = 0;
+    CUcontext context_ = nullptr;
+    uint32_t most_blocks_ = 0;
+    bool reads_pageable_ = false;  // its kernels may be given any address of the process
+    // The device has programmatic dependent launch, and its kernels know of it.
+    bool overlaps_ = false;
+    Arena *arena_ = nullptr;
+    uint8_t *staging_ = nullptr;  // the slots in page-locked host memory
+    CUstream side_ = nullptr;
+    std::vector<Slot> slots_;
+    std::optional<Sink> sink_;
+    std::atomic<bool> losing_{false}, lost_{false};
+    Failure loss_;        // not written once lost_ is true
+    uint32_t looks_ = 0;  // at slots that had not landed
+
+    // The forward path's own.
+    uint64_t epoch_ = 0;                 // of the last naming
+    uint32_t upper_ = 0;                 // half of the device's word that names a slot
+    int32_t naming_ = kernels::kNoSlot;  // the slot that was named last, or was to be
+    Failure unnamed_;  // of that naming: the device goes on with an older name, or nothing can wait
+                       // for the new one
+    CUevent named_ = nullptr;  // after the last naming, on the stream of the last step
+    bool named_recorded_ = false;
+    CUstream last_stream_ = nullptr;
+    bool any_step_ = false;
+    // The capture that enter() found, if any; the one that retains the arena already; and the snapshot captured last.
+    struct Capture {
+        cuuint64_t id = 0;
+        CUgraph graph = nullptr;
+        bool operator==(const Capture &) const = default;
+    } capture_, retained_, leaf_capture_;
+    bool capturing_ = false;
+    Capture here() const { return capturing_ ? capture_ : Capture{}; }
+    // To choose the size of a snapshot's launch: the largest begin, of those captured and all
+    // others; and the last one, if it is known to be that which the snapshot will find: in the same
+    // capture or, outside, with no slot named since.
+    uint32_t largest_begin_ = 0;
+    struct Begun {
+        uint32_t rows;
+        Capture where;
+    };
+    std::optional<Begun> begun_;
+    CUgraphNode leaf_ = nullptr;
+    std::vector<CUgraphNode> before_;  // add_leaf's; it keeps its memory
+};
+
+// ---- Life -----------------------------------------------------------------------------------
+
+int32_t CudaBackend::fail(CUresult result, const char *call) {
+    const int32_t status = driver_.failed(result, call);
+    if (status == ROUTECAP_ERR_DEVICE_LOST && !losing_.exchange(true, std::memory_order_relaxed)) {
+        loss_.note(status);
+        lost_.store(true, std::memory_order_release);
+    }
+    return status;
+}
+
+int32_t CudaBackend::alive() const {
+    return lost_.load(std::memory_order_acquire)
+               ? report(ROUTECAP_ERR_DEVICE_LOST, "%s", loss_.text())
+               : ROUTECAP_OK;
+}
+
+int32_t CudaBackend::create() {
+    ROUTECAP_TRY(DeviceGet, &device_, config_.device);
+    ROUTECAP_TRY(DevicePrimaryCtxRetain, &context_, device_);
+    const Current current(context_);
+    const Uncaptured uncaptured;
+    before_.reserve(64);
+    int multiprocessors = 1;
+    ROUTECAP_TRY(DeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_);
+    most_blocks_ = static_cast<uint32_t>(multiprocessors) * 8;
+    int capability = 0;
+    ROUTECAP_TRY(DeviceGetAttribute, &capability, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
+    int pageable = 0;
+    if (config_.checked)
+        ROUTECAP_TRY(DeviceGetAttribute, &pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                     device_);
+    reads_pageable_ = pageable != 0;
+    overlaps_ = capability >= 9 && ROUTECAP_PTX_ARCH >= 90;  // or that device may run a record that does not wait
+    if (const CUresult r = Arena::create(device_, context_, plan_.bytes, &arena_); r != CUDA_SUCCESS) return fail(r, "cuMemAlloc");
+    ROUTECAP_TRY(StreamCreate, &side_, CU_STREAM_NON_BLOCKING);
+    ROUTECAP_TRY(EventCreate, &named_, CU_EVENT_DISABLE_TIMING);
+    if (slot_count_ > 0) {
+        void *staging = nullptr;
+        ROUTECAP_TRY(MemHostAlloc, &staging, plan_.staging_bytes, CU_MEMHOSTALLOC_PORTABLE);
+        staging_ = static_cast<uint8_t *>(staging);
+        std::memset(reinterpret_cast<void *>(arrival(0)), 0, slot_count_ * 8);
+    }
+    sink_.emplace(shape_->layer_experts, config_.rows, shape_->k, config_.sink_dtype,
+                  config_.external_sink ? nullptr : arena_->pointer<void>(plan_.sink));
+
+    ROUTECAP_TRY(MemsetD8Async, arena_->at(0), 0, plan_.bytes, side_);
+    if (plan_.sink_bytes > 0) ROUTECAP_TRY(MemsetD8Async, arena_->at(plan_.sink), kernels::kPoisonByte, plan_.sink_bytes, side_);
+    kernels::Control words{};
+    words.named = {kernels::kNoSlot, epoch_};
+    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
+    if (int32_t s = upload_table(); s < 0) return s;
+    if (int32_t s = warm_up(); s < 0) return s;
+    // The first slot is named now: what has warmed up begun nothing there.
+    if (slot_count_ > 0) words.named = {0, in(0).epoch = ++epoch_};
+    upper_ = static_cast<uint32_t>(words.named.word >> 32);
+    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
+    ROUTECAP_TRY(StreamSynchronize, side_);
+    return ROUTECAP_OK;
+}
+
+// Has every kernel that will be used loaded now and not within somebody's capture.
+int32_t CudaBackend::warm_up() {
+    if (int32_t s = launch(begin_body(0), 0, side_, false, shape_->layers); s < 0) return s;
+    int32_t status = ROUTECAP_OK;
+    const auto empty = [&](auto body) {
+        if (status < 0) return;
+        body.k = shape_->k;
+        body.control = control();
+        status = launch(body, 0, side_);
+    };
+    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+        empty(kernels::RecordOne<K>{});
+        empty(kernels::RecordMany<K>{});
+    });
+    if (shape_->recomputed_layers > 0) {
+#define ROUTECAP_EMPTY(V) empty(kernels::Route<V>{});
+        ROUTECAP_LANE_EXPERTS(ROUTECAP_EMPTY)
+#undef ROUTECAP_EMPTY
+    }
+    if (status < 0) return status;
+    if (int32_t s = launch(kernels::Received{}, 0, side_); s < 0) return s;
+    if (int32_t s = launch(kernels::ReceivedExpanded{}, 0, side_); s < 0) return s;
+    return with_snapshot([&](const auto &body) { return launch(body, 0, side_); });
+}
+
+CudaBackend::~CudaBackend() {
+    if (context_ == nullptr) return;
+    {
+        const Current current(context_);
+        const Uncaptured uncaptured;
+        if (side_ != nullptr) driver_.StreamSynchronize(side_), driver_.StreamDestroy(side_);
+        if (named_ != nullptr) driver_.EventDestroy(named_);
+        if (staging_ != nullptr) driver_.MemFreeHost(staging_);
+    }
+    if (arena_ != nullptr) arena_->release();
+    Arena::collect();
+    driver_.DevicePrimaryCtxRelease(device_);
+}
+
+// ---- Sink -----------------------------------------------------------------------------------
+
+int32_t CudaBackend::upload_table() {
+    const auto layers = sink_->layers();
+    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.table), layers.data(), layers.size_bytes(), side_);
+    ROUTECAP_TRY(StreamSynchronize, side_);
+    return ROUTECAP_OK;
+}
+
+int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) {
+    if (int32_t s = alive(); s < 0) return s;
+    const Current current(context_);
+    const Uncaptured uncaptured;
+    if (sink.ids != nullptr) {
+        unsigned int type = 0;
+        int managed = 0, ordinal = -1;
+        CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+        void *values[] = {&type, &managed, &ordinal};
+        ROUTECAP_TRY(PointerGetAttributes, 3, attributes, values, reinterpret_cast<CUdeviceptr>(sink.ids));
+        if (type != CU_MEMORYTYPE_DEVICE || managed != 0 || ordinal != config_.device)
+            return report(ROUTECAP_ERR_ARGUMENT, "sink.ids is not plain memory of device %d", config_.device);
+    }
+    Sink before = *sink_;
+    if (int32_t s = sink_->bind(first_layer, layers, sink); s < 0) return s;
+    if (sink_->sealed()) return ROUTECAP_OK;  // nothing has changed, and an upload would wait for steps in flight
+    const int32_t s = upload_table();
+    if (s < 0) sink_.emplace(std::move(before));
+    return s;
+}
+
+// ---- The forward path -----------------------------------------------------------------------
+
+int32_t CudaBackend::enter(routecap_stream stream, bool &capturing) {
+    if (int32_t s = alive(); s < 0) return s;
+    const Current current(context_);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    capture_ = {};
+    ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, &capture_.id, &capture_.graph, nullptr, nullptr, nullptr);
+    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return report(ROUTECAP_ERR_CAPTURING, "the capture of this stream was invalidated before");
+    capturing = capturing_ = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return ROUTECAP_OK;
+}
+
+// The driver knows all memory that was allocated or registered with it, on whatever device: whether
+// that can be reached from this one depends on more than the address.
+int32_t CudaBackend::check_memory(const void *address, const char *name) {
+    if (reads_pageable_) return ROUTECAP_OK;
+    const Current current(context_);
+    unsigned int type = 0;
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+    void *values[] = {&type};
+    ROUTECAP_TRY(PointerGetAttributes, 1, attributes, values, reinterpret_cast<CUdeviceptr>(address));
+    if (type != 0) return ROUTECAP_OK;
+    return report(ROUTECAP_ERR_ARGUMENT, "%s is %p, which is no memory that device %d can read",
+                  name, address, config_.device);
+}
+
+uint32_t CudaBackend::blocks(uint64_t items, uint32_t layers) const {
+    const uint64_t wanted = (items + kThreads - 1) / kThreads;
+    return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, 1, std::max(most_blocks_ / layers, 1u)));
+}
+
+// Blocks for so many items, or for so many of each layer.
+template <class Body>
+int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream, bool overlap, uint32_t layers) {
+    void *parameters[] = {const_cast<Body *>(&body)};
+    const auto function = reinterpret_cast<CUfunction>(driver_.kernel_of<Body>());
+    if (!overlap) {
+        ROUTECAP_TRY(LaunchKernel, function, blocks(items, layers), layers, 1, kThreads, 1, 1, 0, stream, parameters, nullptr);
+        return ROUTECAP_OK;
+    }
+    CUlaunchAttribute dependent{};
+    dependent.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    dependent.value.programmaticStreamSerializationAllowed = 1;
+    const CUlaunchConfig config{.gridDimX = blocks(items, layers),
+                                .gridDimY = layers,
+                                .gridDimZ = 1,
+                                .blockDimX = kThreads,
+                                .blockDimY = 1,
+                                .blockDimZ = 1,
+                                .sharedMemBytes = 0,
+                                .hStream = stream,
+                                .attrs = &dependent,
+                                .numAttrs = 1};
+    ROUTECAP_TRY(LaunchKernelEx, &config, function, parameters, nullptr);
+    return ROUTECAP_OK;
+}
+
+// Adds a kernel to the graph being captured, behind what the stream has captured and behind the leaf before, without making what follows on the
+// stream wait for it.
+template <class Body>
+int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream) {
+    CUstreamCaptureStatus status;
+    const CUgraphNode *dependencies = nullptr;
+    const CUgraphEdgeData *edges = nullptr;
+    size_t count = 0;
+    ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, nullptr, nullptr, &dependencies, &edges, &count);
+    before_.assign(dependencies, dependencies + count);
+    if (leaf_ != nullptr && leaf_capture_ == capture_) before_.push_back(leaf_);
+    void *parameters[] = {const_cast<Body *>(&body)};
+    CUDA_KERNEL_NODE_PARAMS node{};
+    node.gridDimX = blocks(items, 1);
+    node.gridDimY = node.gridDimZ = node.blockDimY = node.blockDimZ = 1;
+    node.blockDimX = kThreads;
+    node.kernelParams = parameters;
+    node.kern = driver_.kernel_of<Body>();
+    node.ctx = context_;
+    ROUTECAP_TRY(GraphAddKernelNode, &leaf_, capture_.graph, before_.data(), before_.size(), &node);
+    leaf_capture_ = capture_;
+    return ROUTECAP_OK;
+}
+
+// What is captured now may run long after the capturer's end.
+int32_t CudaBackend::retain() {
+    if (!capturing_ || retained_ == capture_) return ROUTECAP_OK;
+    if (const CUresult r = arena_->retain_by(capture_.graph); r != CUDA_SUCCESS) return fail(r, "cuGraphRetainUserObject");
+    retained_ = capture_;
+    return ROUTECAP_OK;
+}
+
+kernels::Begin CudaBackend::begin_body(uint32_t rows) const {
+    return {table(), shape_->layers, shape_->k, rows, kernels::begin_items(rows, shape_->k, sink_->widest()), control(), slots(), plan_.layout};
+}
+
+int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
+    const Current current(context_);
+    if (int32_t s = retain(); s < 0) return s;
+    if (capturing_ && leaf_ != nullptr && leaf_capture_ == capture_)  // an earlier step's snapshot, which must have read the sink before
+        ROUTECAP_TRY(StreamUpdateCaptureDependencies, stream, &leaf_, nullptr, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+    leaf_ = nullptr;
+    if (!capturing_) {
+        if (int32_t s = unnamed_ ? name(naming_, stream) : follow(stream); s < 0) return s;
+    }
+    sink_->seal();
+    const kernels::Begin body = begin_body(rows);
+    if (int32_t s = launch(body, body.inner(), stream, false, body.outer()); s < 0) return s;
+    largest_begin_ = std::max(largest_begin_, rows);
+    begun_ = {rows, here()};
+    return ROUTECAP_OK;
+}
+
+template <uint32_t K, uint32_t L>
+int32_t CudaBackend::record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, CUstream stream) {
+    kernels::Record<K, L> body{source, shape_->k, static_cast<uint32_t>(layers.size()), control(), {}};
+    for (size_t i = 0; i < layers.size(); i++) body.layers[i] = {layers[i].ids, layers[i].table, sink_->layers()[layers[i].layer]};
+    return launch(body, uint64_t{layers.size()} * source.to.rows, stream, overlap);
+}
+
+int32_t CudaBackend::record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) {
+    const Current current(context_);
+    if (int32_t s = retain(); s < 0) return s;
+    overlap = overlap && overlaps_;
+    int32_t status = ROUTECAP_OK;
+    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+        if (layers.size() == 1) {
+            status = record_layers<K, 1>(source, layers, overlap, stream);
+            return;
+        }
+        for (size_t l = 0; l < layers.size() && status == ROUTECAP_OK; l += ROUTECAP_RECORD_LAYERS)
+            status = record_layers<K, ROUTECAP_RECORD_LAYERS>(source, layers.subspan(l, std::min<size_t>(ROUTECAP_RECORD_LAYERS, layers.size() - l)),
+                                                              overlap, stream);
+    });
+    return status;
+}
+
+int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) {
+    const Current current(context_);
+    if (int32_t s = retain(); s < 0) return s;
+    int32_t status = ROUTECAP_OK;
+    kernels::with_lane_experts(logits.experts, [&]<uint32_t V>() {
+        const kernels::Route<V> body{router, logits, shape_->k, sink_->layers()[layer], control()};
+        status = launch(body, uint64_t{logits.to.rows} * 32, stream);
+    });
+    return status;
+}
+
+// It touches memory of the caller only, so that nothing is retained.
+template <class Body>
+int32_t CudaBackend::read_any_dispatch(const Body &body, CUstream stream) {
+    const Current current(context_);
+    if (body.from.executed != nullptr)
+        ROUTECAP_TRY(MemsetD8Async, reinterpret_cast<CUdeviceptr>(body.from.executed), kernels::kNotExecutedByte, body.from.executed_bytes(), stream);
+    return launch(body, body.inner(), stream);
+}
+
+// Calls f(body) with the snapshot's element body for this shape.
+template <class F>
+int32_t CudaBackend::with_snapshot(F f) {
+    int32_t status = ROUTECAP_OK;
+    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+        const auto run = [&]<class Body>() { return f(Body{table(), shape_->layers, shape_->k, control(), slots(), plan_.layout}); };
+        status = shape_->id_bytes == 1 ? run.template operator()<kernels::Snapshot8<K>>() : run.template operator()<kernels::Snapshot16<K>>();
+    });
+    return status;
+}
+
+int32_t CudaBackend::snapshot(routecap_stream stream) {
+    const Current current(context_);
+    if (int32_t s = retain(); s < 0) return s;
+    const uint64_t rows = begun_ && begun_->where == here() ? begun_->rows : largest_begin_;
+    const uint64_t items = rows * shape_->validity_bytes * 8;
+    return with_snapshot([&](const auto &body) { return capturing_ ? add_leaf(body, items, stream) : launch(body, items, stream); });
+}
+
+// What comes on another stream than the last step comes after it.
+int32_t CudaBackend::follow(CUstream stream) {
+    if (!any_step_ || stream == last_stream_) return ROUTECAP_OK;
+    if (!named_recorded_) ROUTECAP_TRY(EventRecord, named_, last_stream_);
+    named_recorded_ = true;
+    ROUTECAP_TRY(StreamWaitEvent, stream, named_, CU_EVENT_WAIT_DEFAULT);
+    last_stream_ = stream;
+    return ROUTECAP_OK;
+}
+
+// A fill of four bytes is the cheapest operation of a stream that comes after the work before
+// it: 1.5 us on an H200, where a write of eight takes 2.2. So the upper half is written only where
+// it changes, every 2^24 namings, and first.
+int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
+    if (int32_t s = alive(); s < 0) return s;
+    if (int32_t s = follow(stream); s < 0) return s;
+    const kernels::Named named{slot, ++epoch_};
+    if (slot != kernels::kNoSlot) in(slot).epoch = named.epoch();
+    const CUdeviceptr word = arena_->at(plan_.control + offsetof(kernels::Control, named));
+    const auto lower = static_cast<uint32_t>(named.word),
+               upper = static_cast<uint32_t>(named.word >> 32);
+    if (upper != upper_) {
+        ROUTECAP_TRY(MemsetD32Async, word + 4, upper, 1, stream);
+        upper_ = upper;
+        epoch_ |= 0xffffff;  // should the next line fail: with the old lower half it is a name that
+                             // is never given
+    }
+    ROUTECAP_TRY(MemsetD32Async, word, lower, 1, stream);
+    epoch_ = named.epoch();
+    if (begun_ && begun_->where == Capture{}) begun_.reset();
+    last_stream_ = stream;
+    any_step_ = true;
+    named_recorded_ = false;
+    ROUTECAP_TRY(EventRecord, named_, stream);
+    named_recorded_ = true;
+    return ROUTECAP_OK;
+}
+
+int32_t CudaBackend::name(int32_t slot, CUstream stream) {
+    const Current current(context_);
+    const int32_t status = try_name(slot, stream);
+    naming_ = slot;
+    unnamed_.note(status);
+    if (slot != kernels::kNoSlot) in(slot).failure = unnamed_;
+    return status;
+}
+
+int32_t CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream) {
+    if (int32_t s = alive(); s < 0) return s;
+    uint8_t *device = device_slot(slot), *host = host_slot(slot);
+    const auto address = [](const void *p) { return reinterpret_cast<CUdeviceptr>(p); };
+    uint8_t *end = plan_.layout.ids(device, rows);
+    if (positions.rows > 0) {
+        uint8_t *to = plan_.layout.positions(device, rows);
+        end = to + positions.bytes();
+        ROUTECAP_TRY(MemcpyAsync, address(to), address(positions.positions), positions.bytes(), stream);
+        ROUTECAP_TRY(EventRecord, named_, stream);
+    }
+    const uint8_t *first = plan_.layout.validity(device, rows - 1);
+    ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
+    ROUTECAP_TRY(MemcpyDtoHAsync, host + (first - device), address(first), static_cast<size_t>(end - first), side_);
+    ROUTECAP_TRY(StreamWriteValue64, side_, arrival(slot), in(slot).epoch,
+                 CU_STREAM_WRITE_VALUE_DEFAULT);
+    return ROUTECAP_OK;
+}
+
+// While the device has an older name, what it runs next may write the slot that this would read.
+void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) {
+    const Current current(context_);
+    Slot &s = in(slot);
+    if (!s.failure) s.failure = unnamed_;
+    if (!s.failure) s.failure.note(try_copy(slot, rows, positions, stream));
+    s.state.store(s.failure ? State::kFailed : State::kCopied, std::memory_order_release);
+}
+
+// ---- Probing --------------------------------------------------------------------------------
+
+int32_t CudaBackend::wait_for(routecap_stream stream, uint32_t &rows_begun) {
+    const Current current(context_);
+    const Uncaptured uncaptured;
+    kernels::Control words;
+    ROUTECAP_TRY(StreamSynchronize, stream);
+    ROUTECAP_TRY(MemcpyDtoHAsync, &words, arena_->at(plan_.control), sizeof words, side_);
+    ROUTECAP_TRY(StreamSynchronize, side_);
+    rows_begun = words.rows();
+    return ROUTECAP_OK;
+}
+
+int32_t CudaBackend::read_layer(uint32_t layer, uint32_t rows, void *ids) {
+    const Current current(context_);
+    const Uncaptured uncaptured;
+    const kernels::SinkLayer &from = sink_->layers()[layer];
+    const size_t element = sink_element_bytes(from.dtype);
+    const size_t bytes = shape_->k * element, pitch = static_cast<size_t>(from.row_stride) * element;
+    const auto address = reinterpret_cast<CUdeviceptr>(from.ids);
+    const uint32_t copies = pitch == bytes ? 1 : rows;
+    for (uint32_t r = 0; r < copies; r++)
+        ROUTECAP_TRY(MemcpyDtoHAsync, static_cast<uint8_t *>(ids) + r * bytes, address + r * pitch, bytes * (rows / copies), side_);
+    ROUTECAP_TRY(StreamSynchronize, side_);
+    return ROUTECAP_OK;
+}
+
+// ---- StepWorker ---------------------------------------------------------------------------------
+
+bool CudaBackend::landed(int32_t slot) {
+    Slot &s = in(slot);
+    if (const State state = s.state.load(std::memory_order_acquire); state != State::kCopied)
+        return state == State::kFailed;
+    const auto *arrived = reinterpret_cast<uint64_t *>(arrival(slot));
+    if (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) == s.epoch) return true;
+    if (++looks_ % 1024 != 0) return false;
+    // Now and then: will it ever?
+    const Current current(context_);
+    const Uncaptured uncaptured;
+    const CUresult result = driver_.StreamQuery(side_);
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return false;
+    s.failure.note(fail(result, "cuStreamQuery"));
+    s.state.store(State::kFailed, std::memory_order_release);
+    return true;
+}
+
+SlotContents CudaBackend::contents(int32_t slot) {
+    if (failure(slot) != nullptr) return {host_slot(slot)};
+    return read_slot(plan_.layout, host_slot(slot), in(slot).epoch);
+}
+
+const char *CudaBackend::failure(int32_t slot) const {
+    const Slot &s = in(slot);
+    return s.state.load(std::memory_order_acquire) == State::kFailed ? s.failure.text() : nullptr;
+}
+
+}  // namespace
+
+int32_t make_cuda_backend(const Config &config, std::unique_ptr<Backend> &backend) {
+    const Driver &d = driver();
+    if (d.status < 0) return report(d.status, "%s", d.detail);
+    if (d.process != process_generation()) return report(ROUTECAP_ERR_FORKED, "the CUDA driver was loaded before fork(); it works in the parent only");
+    if (config.device < 0 || config.device >= d.devices) return report(ROUTECAP_ERR_ARGUMENT, "config.device is %d of %d", config.device, d.devices);
+    auto made = std::make_unique<CudaBackend>(config);
+    if (int32_t s = made->create(); s < 0) return s;
+    backend = std::move(made);
+    return ROUTECAP_OK;
+}
+
+BackendInfo cuda_backend_info() {
+    const Driver &d = driver();
+    return {d.status == ROUTECAP_OK, d.devices, d.detail};
+}
+
+DeviceMemory cuda_memory_of(const Config &config) {
+    const Plan plan(config);
+    return {plan.bytes, plan.staging_bytes};
+}
+
+}  // namespace routecap

@@ -1,0 +1,39 @@
+// What a call of the driver needs around it: the device's primary context as the current one, and leave to make calls that another thread's
+// capture into a graph would forbid. Both leave the calling thread as they found it.
+#pragma once
+
+#include "backend/cuda/driver.h"
+
+namespace routecap::cuda {
+
+class Current {
+public:
+    explicit Current(CUcontext context) {
+        CUcontext now = nullptr;
+        if (driver().CtxGetCurrent(&now) == CUDA_SUCCESS && now == context) return;
+        pushed_ = driver().CtxPushCurrent(context) == CUDA_SUCCESS;
+    }
+    ~Current() {
+        CUcontext popped = nullptr;
+        if (pushed_) driver().CtxPopCurrent(&popped);
+    }
+    Current(const Current &) = delete;
+
+private:
+    bool pushed_ = false;
+};
+
+class Uncaptured {
+public:
+    Uncaptured() : exchanged_(driver().ThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) {}
+    ~Uncaptured() {
+        if (exchanged_) driver().ThreadExchangeStreamCaptureMode(&mode_);
+    }
+    Uncaptured(const Uncaptured &) = delete;
+
+private:
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const bool exchanged_;
+};
+
+}  // namespace routecap::cuda

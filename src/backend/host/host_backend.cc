@@ -1,0 +1,164 @@
+#include "backend/host/host_backend.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "kernels/list.h"
+#include "base/status.h"
+
+namespace routecap {
+namespace {
+
+struct Free {
+    void operator()(uint8_t *memory) const { ::operator delete(memory, kAlignment); }
+    static constexpr std::align_val_t kAlignment{64};
+};
+using Memory = std::unique_ptr<uint8_t, Free>;
+
+Memory allocate(size_t bytes) { return Memory(bytes == 0 ? nullptr : static_cast<uint8_t *>(::operator new(bytes, Free::kAlignment))); }
+
+template <class Kernel>
+void run(const Kernel &kernel) {
+    for (uint32_t o = 0, outer = kernel.outer(), inner = kernel.inner(); o < outer; o++)
+        for (uint32_t i = 0; i < inner; i++) kernel.item(o, i);
+}
+
+class HostBackend final : public Backend {
+public:
+    explicit HostBackend(const Config &config)
+        : shape_(config.shape),
+          rows_(config.rows),
+          epoch_(config.first_epoch - 1),
+          layout_(config.rows, shape_->validity_bytes, shape_->ids_bytes),
+          sink_memory_(allocate(config.external_sink ? 0 : shape_->layers * sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
+          sink_(shape_->layer_experts, rows_, shape_->k, config.sink_dtype, sink_memory_.get()) {
+        if (config.role != ROUTECAP_ROLE_OWNER) return;
+        slots_ = allocate(config.slots * layout_.bytes());
+        for (uint32_t s = 0; s < config.slots; s++) *layout_.header(slot(static_cast<int32_t>(s))) = {};  // of no epoch
+        in_slots_ = std::make_unique<InSlot[]>(config.slots);
+        name_slot(0, nullptr);
+    }
+
+    const kernels::SlotLayout &layout() const override { return layout_; }
+    const Sink &sink() const override { return sink_; }
+    int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) override { return sink_.bind(first_layer, layers, sink); }
+    routecap_sink give_out(uint32_t layer) override { return sink_.give_out(layer); }
+
+    int32_t enter(routecap_stream stream, bool &capturing) override {
+        capturing = false;
+        return stream == nullptr ? ROUTECAP_OK : report(ROUTECAP_ERR_ARGUMENT, "the host backend has no streams: pass NULL");
+    }
+
+    uint64_t capture() const override { return 0; }
+    int32_t check_memory(const void *, const char *) override { return ROUTECAP_OK; }
+
+    int32_t begin(uint32_t rows, routecap_stream) override {
+        sink_.seal();
+        const kernels::Begin kernel{sink_.layers().data(), shape_->layers, shape_->k, rows, kernels::begin_items(rows, shape_->k, sink_.widest()),
+                                    &control_, slots_.get(), layout_};
+        run(kernel);
+        kernel.once();
+        return ROUTECAP_OK;
+    }
+
+    int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool, routecap_stream) override {
+        kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+            for (const RecordedLayer &l : layers)
+                run(kernels::RecordOne<K>{source, shape_->k, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}});
+        });
+        return ROUTECAP_OK;
+    }
+
+    int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream) override {
+        run(kernels::Route<1>{router, logits, shape_->k, sink_.layers()[layer], &control_});
+        return ROUTECAP_OK;
+    }
+
+    int32_t read_dispatch(const kernels::Received &body, routecap_stream) override { return read_any_dispatch(body); }
+    int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream) override { return read_any_dispatch(body); }
+
+    int32_t wait_for(routecap_stream, uint32_t &rows_begun) override {
+        rows_begun = control_.rows();
+        return ROUTECAP_OK;
+    }
+    int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override {
+        const kernels::SinkLayer &from = sink_.layers()[layer];
+        const size_t element = sink_element_bytes(from.dtype), bytes = shape_->k * element;
+        for (uint32_t r = 0; r < rows; r++)
+            std::memcpy(static_cast<uint8_t *>(ids) + r * bytes,
+                        static_cast<const uint8_t *>(from.ids) + static_cast<int64_t>(r) * from.row_stride * static_cast<int64_t>(element), bytes);
+        return ROUTECAP_OK;
+    }
+
+    int32_t snapshot(routecap_stream) override {
+        if (shape_->id_bytes == 1)
+            snapshot<uint8_t>();
+        else
+            snapshot<uint16_t>();
+        return ROUTECAP_OK;
+    }
+
+    void name_slot(int32_t slot, routecap_stream) override {
+        control_.named = {slot, ++epoch_};
+        if (slot != kernels::kNoSlot) in_slots_[static_cast<size_t>(slot)].epoch = epoch_;
+    }
+    void expect(int32_t slot) override {
+        in_slots_[static_cast<size_t>(slot)].landed.store(false, std::memory_order_relaxed);
+    }
+
+    void copy(int32_t slot, uint32_t rows, const DevicePositions &from, routecap_stream) override {
+        if (from.rows > 0) std::memcpy(layout_.positions(this->slot(slot), rows), from.positions, from.bytes());
+        in_slots_[static_cast<size_t>(slot)].landed.store(true, std::memory_order_release);
+    }
+
+    bool landed(int32_t slot) override {
+        return in_slots_[static_cast<size_t>(slot)].landed.load(std::memory_order_acquire);
+    }
+    SlotContents contents(int32_t slot) override {
+        return read_slot(layout_, this->slot(slot), in_slots_[static_cast<size_t>(slot)].epoch);
+    }
+    const char *failure(int32_t) const override { return nullptr; }
+
+private:
+    // The forward path's until it is landed, then the step worker's until its step was filed.
+    struct InSlot {
+        uint64_t epoch = 0;  // with which it was named last
+        std::atomic<bool> landed{false};
+    };
+
+    uint8_t *slot(int32_t n) const { return layout_.slot(slots_.get(), n); }
+
+    template <class Body>
+    int32_t read_any_dispatch(const Body &body) {
+        if (body.from.executed != nullptr) std::memset(body.from.executed, kernels::kNotExecutedByte, body.from.executed_bytes());
+        run(body);
+        return ROUTECAP_OK;
+    }
+
+    template <class Id>
+    void snapshot() {
+        kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+            const kernels::Snapshot<Id, K> kernel{sink_.layers().data(), shape_->layers, shape_->k, &control_, slots_.get(), layout_};
+            run(kernel);
+            kernel.once();
+        });
+    }
+
+    const ShapePtr shape_;
+    const uint32_t rows_;
+    uint64_t epoch_;  // of the last naming
+    const kernels::SlotLayout layout_;
+    const Memory sink_memory_;
+    Sink sink_;
+    kernels::Control control_{.named = {kernels::kNoSlot, 0}, .begun = {kernels::kNoSlot, 0}, .armed = 0, .conflicts = 0, .dropped = 0};
+    Memory slots_;
+    std::unique_ptr<InSlot[]> in_slots_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_host_backend(const Config &config) { return std::make_unique<HostBackend>(config); }
+
+}  // namespace routecap

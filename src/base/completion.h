@@ -1,0 +1,68 @@
+// What threads wait on until work in flight has landed. Shared by a capturer and its pending routings, which may outlive it.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace routecap {
+
+class Completion {
+public:
+    // Waits until ready() is true; false after timeout_ns nanoseconds (negative: no limit). Whoever makes it true calls notify() afterwards.
+    template <class Ready>
+    bool wait(int64_t timeout_ns, Ready ready) {
+        using Clock = std::chrono::steady_clock;
+        constexpr auto kForever = std::chrono::hours(24 * 365);
+        const auto limit = Clock::now() + (timeout_ns < 0 ? kForever : std::min<Clock::duration>(std::chrono::nanoseconds(timeout_ns), kForever));
+        for (;;) {
+            if (ready()) return true;
+            const bool manual = progress();
+            if (manual && ready()) return true;
+            if (Clock::now() >= limit) return false;
+            if (manual) {
+                std::this_thread::sleep_for(std::chrono::microseconds(20));
+                continue;
+            }
+            std::unique_lock lock(mutex_);
+            return landed_.wait_until(lock, limit, ready);
+        }
+    }
+
+    void notify() {
+        { std::lock_guard lock(mutex_); }
+        landed_.notify_all();
+    }
+
+    // What whoever waits does for the work's progress, for the capturer's life: the work itself, where there is no worker thread, which it then says;
+    // otherwise it calls that thread.
+    void set_progress(std::function<bool()> progress) {
+        std::unique_lock lock(progress_mutex_);
+        unused_.wait(lock, [this] { return users_ == 0; });
+        progress_ = std::move(progress);
+    }
+    bool progress() {
+        {
+            std::lock_guard lock(progress_mutex_);
+            if (!progress_) return false;
+            users_++;
+        }
+        const bool worked = progress_();
+        std::lock_guard lock(progress_mutex_);
+        if (--users_ == 0) unused_.notify_all();
+        return worked;
+    }
+
+private:
+    std::mutex mutex_;  // guards nothing but the moment between ready() and the wait
+    std::condition_variable landed_;
+    std::mutex progress_mutex_;  // guards what follows; progress_ is not replaced while somebody runs it
+    std::condition_variable unused_;
+    uint32_t users_ = 0;
+    std::function<bool()> progress_;
+};
+
+}  // namespace routecap

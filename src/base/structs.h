@@ -1,0 +1,105 @@
+// Versioned structs at the boundary: callers may have been compiled with an older or a newer header than this library.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "routecap.h"
+#include "base/status.h"
+
+namespace routecap {
+
+// No struct will have more bytes. A size beyond is one that was never set, and must not be believed where memory is written.
+constexpr size_t kLargestStruct = 65536;
+
+inline int32_t check_size(size_t size, size_t oldest, const char *name) {
+    if (size < oldest) return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: %zu bytes are fewer than %zu", name, size, oldest);
+    if (size > kLargestStruct) return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: %zu bytes are more than any version has", name, size);
+    return ROUTECAP_OK;
+}
+
+// Copies `size` bytes of a caller's struct into ours: what the caller does not know becomes zero, what we do not know must be zero.
+// No struct has grown since 1.0 yet, so nothing smaller than ours is old; the smallest size ever published belongs in `oldest`.
+template <class T>
+int32_t read_struct(T &ours, const void *theirs, size_t size, const char *name, size_t oldest = sizeof(T)) {
+    if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    if (int32_t s = check_size(size, oldest, name); s < 0) return s;
+    const auto *bytes = static_cast<const unsigned char *>(theirs);
+    for (size_t i = sizeof(T); i < size; i++)
+        if (bytes[i] != 0)
+            return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: byte %zu is set and lies beyond the %zu bytes this library knows", name, i,
+                          sizeof(T));
+    ours = T{};
+    std::memcpy(&ours, theirs, std::min(size, sizeof(T)));
+    return ROUTECAP_OK;
+}
+
+// The same for a struct that begins with its own size.
+template <class T>
+int32_t read_struct(T &ours, const T *theirs, const char *name) {
+    if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    return read_struct(ours, theirs, theirs->struct_size, name);
+}
+
+// Fills a caller's struct as far as it goes; `size` stays what the caller said.
+template <class T>
+void write_bytes(void *theirs, size_t size, const T &ours) {
+    std::memcpy(theirs, &ours, std::min(size, sizeof(T)));
+    if (size > sizeof(T)) std::memset(static_cast<unsigned char *>(theirs) + sizeof(T), 0, size - sizeof(T));
+}
+
+// Fills a struct that the caller says the size of.
+template <class T>
+int32_t init_struct(T *theirs, size_t size, const T &ours, const char *name) {
+    if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    if (int32_t s = check_size(size, sizeof(T), name); s < 0) return s;
+    write_bytes(theirs, size, ours);
+    theirs->struct_size = static_cast<uint32_t>(size);
+    return ROUTECAP_OK;
+}
+
+template <class T>
+int32_t check_output(const T *theirs, const char *name, size_t oldest = sizeof(T)) {
+    if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    return check_size(theirs->struct_size, oldest, name);
+}
+
+template <class T>
+void write_struct(T *theirs, T ours) {
+    ours.struct_size = theirs->struct_size;
+    write_bytes(theirs, theirs->struct_size, ours);
+}
+
+// Checks an array argument: its elements may be smaller or larger than ours, as structs may.
+inline int32_t check_array(const void *array, size_t count, size_t element, size_t oldest, const char *name) {
+    if (count == 0) return ROUTECAP_OK;
+    if (array == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    if (int32_t s = check_size(element, oldest, name); s < 0) return s;
+    if (count > SIZE_MAX / element) return report(ROUTECAP_ERR_ARGUMENT, "%s: %zu elements of %zu bytes overflow", name, count, element);
+    return ROUTECAP_OK;
+}
+
+// The same for an array whose elements the caller fills: what of them this library does not know must be zero.
+template <class T>
+int32_t check_items(const T *array, size_t count, size_t element, const char *name) {
+    if (int32_t s = check_array(array, count, element, sizeof(T), name); s < 0) return s;
+    T known;
+    for (size_t i = 0; element > sizeof(T) && i < count; i++)
+        if (int32_t s = read_struct(known, reinterpret_cast<const char *>(array) + i * element, element, name); s < 0) return s;
+    return ROUTECAP_OK;
+}
+
+// For an item whose reserved field is set.
+inline int32_t refuse_reserved(int32_t value) { return report(ROUTECAP_ERR_ARGUMENT, "reserved is %d", value); }
+
+// Element i of such an array.
+template <class T>
+T &at(T *array, size_t element, size_t i) {
+    using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+    return *reinterpret_cast<T *>(reinterpret_cast<Byte *>(array) + i * element);
+}
+
+}  // namespace routecap

@@ -1,0 +1,420 @@
+// routecap_step_issue: the hot path. One pass checks every span and changes nothing, a second hands each to its request and appends the step to the
+// log: these two under the capturer's mutex, for which all memory was made before. Then, without it, the next slot is named and the copy started.
+#include <algorithm>
+#include <array>
+#include <new>
+
+#include "capture/capturer.h"
+#include "base/status.h"
+#include "base/structs.h"
+
+namespace routecap {
+
+// One call, and what its spans add up to.
+struct Capturer::Issue {
+    const char *spans;
+    size_t span_size;
+    size_t count;
+    const routecap_issue_options &options;
+    const Shape &shape;
+    bool tags_vary;       // some step had another tag
+    uint64_t first_tag;   // of requests that have rows and no tag of their own
+    uint64_t ticket;
+    int32_t slot;
+    bool lost;             // there is no slot
+    Step *step = nullptr;  // the slot's
+
+    // What check_spans finds.
+    uint64_t wanted = 0;    // bytes that all spans may take from the budget
+    size_t nodes = 0;       // that they may take
+    bool tangled = false;   // some spans of one request neither ascend nor descend
+    uint64_t reserved = 0;  // of `wanted`, for spans to come: the budget is shared with other threads, so it is asked once if it can be
+
+    uint64_t rows_issued = 0, rows_filed = 0, rows_skipped = 0, rows_refused = 0;
+    uint32_t sink_rows = 0;  // one past the last that is filed
+    uint32_t positions = 0;  // one past the last sink row whose position comes from the device
+    bool partial = false;
+
+    const routecap_span &span(size_t i) const { return *reinterpret_cast<const routecap_span *>(spans + i * span_size); }
+    static uint64_t end_of(const routecap_span &span) {
+        return (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 ? span.position_end : span.position + span.rows;
+    }
+    uint64_t page_of(uint64_t position) const { return position >> shape.page_shift; }
+    uint64_t pages_before(uint64_t position) const { return page_of(position + shape.page_rows - 1); }
+
+    // One past the last page of a request that may have rows of another tag than this step's, once its rows are there.
+    uint64_t mixed_end(const Request &request) const {
+        const uint64_t end = request.issued_end();
+        const bool other = tags_vary && end > 0 && (request.tagged ? request.tag : first_tag) != options.tag;
+        return other ? std::max(request.mixed_end, pages_before(end)) : request.mixed_end;
+    }
+
+    // Settled rows in pages that the request has and nobody else sees, of the tag that it has: nearly all spans.
+    bool ordinary(const routecap_span &span, const Request &request) const {
+        if (span.flags != 0 || lost) return false;
+        const uint64_t end = span.position + span.rows;
+        if (!request.pages.contains(page_of(span.position), page_of(end - 1) + 1)) return false;
+        if (!request.changed) return !tags_vary;
+        return !request.shares(span.position, end) && page_of(span.position) >= mixed_end(request) &&
+               (!tags_vary || (request.tagged && request.tag == options.tag));
+    }
+
+    // All that a span could need is reserved now, so that what was accepted is filed.
+    struct Memory {
+        uint64_t first_page, end_page;  // that the request keeps
+        uint64_t pages;                 // of these that it does not have
+        ReservedMemory reserved;    // without these
+        uint64_t bytes;  // with those of a draft
+    };
+    Memory memory(const routecap_span &span, const Request &request, const PagePool &pool) const {
+        const uint64_t end = end_of(span), first_page = page_of(span.position), end_page = page_of(end - 1) + 1;
+        Memory m{first_page, end_page, 0, {}, 0};
+        if (lost) return m;
+        const uint64_t mixed = mixed_end(request);
+        m.reserved.tags = static_cast<uint32_t>(std::min<uint64_t>(std::min(end_page, std::max(mixed, first_page)) - first_page, span.rows));
+        if (wide_bounds(span.position, end, span.rows, shape.page_shift)) {
+            m.reserved.pages = span.rows;
+            m.end_page = first_page;
+        } else {
+            m.pages = request.pages.absent(first_page, end_page);
+            const uint64_t shared_first = std::max(span.position, request.shared_first), shared_end = std::min(end, request.shared_end);
+            if (request.changed && shared_first < shared_end) {
+                const uint64_t from = page_of(shared_first), to = page_of(shared_end - 1) + 1;
+                m.reserved.pages = static_cast<uint32_t>(to - from - request.pages.absent(from, to));
+            }
+        }
+        m.bytes = m.pages * pool.page_bytes() + m.reserved.bytes(pool.page_bytes(), PagePool::tag_bytes(shape.page_rows));
+        if ((span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0) m.bytes += PagePool::page_bytes(shape, span.rows);
+        return m;
+    }
+    bool reserve(uint64_t bytes, PagePool &pool) {
+        if (bytes > reserved) return pool.reserve(bytes);
+        reserved -= bytes;
+        return true;
+    }
+};
+
+int32_t Capturer::check_spans(Issue &issue) {
+    constexpr uint32_t kFlags = ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS;
+    const routecap_issue_options &options = issue.options;
+    issue.wanted = issue.nodes = 0;
+    issue.tangled = false;
+    if (++checks_ == 0) {  // once in 2^32 issues
+        capture_->requests.clear_checks();
+        checks_ = 1;
+    }
+    uint64_t drafts = 0;
+    for (uint32_t i = 0; i < issue.count; i++) {
+        if (i + RequestTable::kAhead < issue.count) {
+            const routecap_span &ahead = issue.span(i + RequestTable::kAhead);
+            capture_->requests.prefetch(ahead.request, (ahead.flags & ROUTECAP_SPAN_SPECULATIVE) != 0);
+        }
+        const routecap_span &span = issue.span(i);
+        const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
+        if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
+        if ((span.flags & ~kFlags) != 0 || span.reserved != 0)
+            return report(ROUTECAP_ERR_ARGUMENT, "span %u: flags is %u and reserved %u", i, span.flags, span.reserved);
+        if (span.rows > config_.rows || span.sink_row > config_.rows - span.rows)
+            return report(ROUTECAP_ERR_CAPACITY, "span %u: sink rows [%u,%llu) of %u", i, span.sink_row, ull(span.sink_row) + span.rows, config_.rows);
+        if (span.position >= ROUTECAP_MAX_POSITION || (!device && span.rows > ROUTECAP_MAX_POSITION - span.position))
+            return report(ROUTECAP_ERR_ARGUMENT, "span %u: positions from %llu", i, ull(span.position));
+        if (device ? span.position_end <= span.position || span.position_end > ROUTECAP_MAX_POSITION : span.position_end != 0)
+            return report(ROUTECAP_ERR_ARGUMENT, "span %u: position %llu with position_end %llu", i, ull(span.position), ull(span.position_end));
+        if (device && options.positions == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "span %u needs options.positions", i);
+
+        if ((span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0 && (drafts += span.rows) > UINT32_MAX)
+            return report(ROUTECAP_ERR_ARGUMENT, "span %u: more than 2^32 drafts in one step", i);
+
+        Request *request = capture_->requests.find(span.request);
+        checked_[i] = {request, span.position, span.position + span.rows};
+        if (request == nullptr) continue;
+        if (!issue.ordinary(span, *request)) {
+            issue.wanted += issue.memory(span, *request, capture_->pool).bytes;
+            issue.nodes += 3;  // an interval of pages, a draft, a note
+        }
+        if (span.flags != 0) continue;
+        if (request->check == checks_) {
+            const Checked &before = checked_[request->check_last];
+            issue.tangled |= checked_[i].first < before.end && checked_[i].end > before.first;
+            checked_[i].first = std::min(checked_[i].first, before.first);
+            checked_[i].end = std::max(checked_[i].end, before.end);
+        }
+        request->check = checks_;
+        request->check_last = i;
+    }
+    if (issue.tangled && overlaps(issue)) return report(ROUTECAP_ERR_OVERLAP, "two spans of one request overlap in position");
+    return ROUTECAP_OK;
+}
+
+// Sorts numbers of spans by their positions, in time that grows with their number alone. `scratch` has as much room.
+template <class Position>
+static void sort_by_position(std::vector<uint32_t> &order, std::vector<uint32_t> &scratch, Position position) {
+    constexpr int kBits = 10;
+    constexpr uint32_t kDigits = 1u << kBits;
+    static_assert(ROUTECAP_MAX_POSITION == uint64_t{1} << (4 * kBits));
+    scratch.resize(order.size());
+    for (int shift = 0; shift < 4 * kBits; shift += kBits) {
+        const auto digit = [&](uint32_t i) { return static_cast<uint32_t>(position(i) >> shift) % kDigits; };
+        std::array<uint32_t, kDigits> at{};
+        for (uint32_t i : order) at[digit(i)]++;
+        if (at[digit(order.front())] == order.size()) continue;  // all alike
+        uint32_t before = 0;
+        for (uint32_t &n : at) before += std::exchange(n, before);
+        for (uint32_t i : order) scratch[at[digit(i)]++] = i;
+        order.swap(scratch);
+    }
+}
+
+// Whether two spans with known, settled positions of one request overlap, where their order does not tell.
+bool Capturer::overlaps(const Issue &issue) {
+    order_.clear();
+    for (uint32_t i = 0; i < issue.count; i++)
+        if (checked_[i].request != nullptr && issue.span(i).flags == 0) order_.push_back(i);
+    sort_by_position(order_, sorted_, [&](uint32_t i) { return issue.span(i).position; });
+    // How far the spans of each request reach is kept with the last one of it.
+    for (uint32_t i : order_) checked_[checked_[i].request->check_last].end = 0;
+    for (uint32_t i : order_) {
+        const routecap_span &span = issue.span(i);
+        uint64_t &end = checked_[checked_[i].request->check_last].end;
+        if (span.position < end) return true;
+        end = span.position + span.rows;
+    }
+    return false;
+}
+
+// Without the mutex, where memory is short: rows that were shared may have become the requests' own again, so that no copy needs to be paid for.
+void Capturer::look_again_who_shares(const Issue &issue) {
+    for (size_t i = 0; i < issue.count; i++) {
+        RequestDataPtr data;
+        uint64_t first = 0, end = 0;
+        {
+            std::lock_guard lock(capture_->mutex);
+            Request *request = capture_->requests.find(issue.span(i).request);
+            if (request == nullptr || !request->changed || request->shared_first >= request->shared_end || !request->settled()) continue;
+            first = request->shared_first, end = request->shared_end;
+            request->data->routing.retain();
+            data.reset(request->data.get());
+        }
+        std::lock_guard store_lock(data->rows.mutex);  // nothing can be shared meanwhile
+        const auto [shared_first, shared_end] = data->rows.shared_bounds(first, end);
+        std::lock_guard lock(capture_->mutex);
+        Request *request = capture_->requests.find(issue.span(i).request);
+        if (request == nullptr || !request->settled() || request->shared_first != first || request->shared_end != end) continue;
+        request->shared_first = shared_first, request->shared_end = shared_end;
+    }
+}
+
+// Hands one span to its request, and to the step unless that is lost. Returns the span's status.
+inline int32_t Capturer::issue_span(Issue &issue, uint32_t index) {
+    const routecap_span &span = issue.span(index);
+    Request *request = checked_[index].request;
+    if (request == nullptr || request->handle != span.request) {  // it may have been closed since
+        issue.rows_skipped += span.rows;
+        return ROUTECAP_ERR_UNKNOWN_REQUEST;
+    }
+    if (!issue.ordinary(span, *request)) return issue_special(issue, index);
+    const uint64_t end = span.position + span.rows;
+    request->length = std::max(request->length, end);
+    hand_over(issue, span, *request, end, 0, nullptr);
+    return ROUTECAP_OK;
+}
+
+// `end` is one past its last position, `pages` what is reserved for the request to keep.
+inline void Capturer::hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end, uint64_t pages, const SpanExtra *extra) {
+    const uint32_t index = issue.step->span_count++;
+    new (&issue.step->spans[index])  // in place: one made beside it and copied would be read before its parts are in memory
+        StepSpan{.rows = request.rows(),
+                 .position = span.position,
+                 .position_end = end,
+                 .cut = UINT64_MAX,
+                 .previous = request.newest(),
+                 .sink_row = span.sink_row,
+                 .count = span.rows,
+                 .pages = static_cast<uint32_t>(pages),
+                 .speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0,
+                 .device_positions = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0,
+                 .extra = extra != nullptr,
+                 .unused = 0};
+    if (extra != nullptr) issue.step->extras[index] = *extra;
+    request.newest_step = issue.ticket;
+    request.newest_span = index;
+    request.newest_slot = static_cast<int8_t>(issue.slot);
+    issue.rows_issued += span.rows;
+    issue.rows_filed += span.rows;
+    issue.sink_rows = std::max(issue.sink_rows, span.sink_row + span.rows);
+}
+
+// The same for spans that need memory, are drafts, have device positions or another tag, or are lost.
+int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
+    const routecap_span &span = issue.span(index);
+    Request &request = *checked_[index].request;
+    PagePool &pool = capture_->pool;
+    Nodes &nodes = capture_->worker.nodes;
+    const bool speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0, device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
+    const uint64_t end = Issue::end_of(span);
+    const Issue::Memory memory = issue.memory(span, request, pool);
+    const bool filed = !issue.lost && (memory.bytes == 0 || issue.reserve(memory.bytes, pool));
+    const int32_t reason = filed ? 0 : issue.lost ? ROUTECAP_MISSING_LOST : ROUTECAP_MISSING_REFUSED;
+    if (filed && memory.pages > 0) {
+        request.pages.add(memory.first_page, memory.end_page, nodes);
+        request.changed |= !request.pages.simple();
+    }
+    if (filed && issue.tags_vary) {
+        request.mixed_end = issue.mixed_end(request);
+        request.tag = issue.options.tag;
+        request.tagged = request.changed = true;
+    }
+    SpanExtra extra{.reserved = memory.reserved};
+    if (speculative || device) request.changed = true, request.flagged_end = std::max(request.flagged_end, end);
+    if (speculative) {
+        if (request.drafts != nullptr && request.last_draft->step == issue.ticket)
+            extra.draft_index = request.last_draft->first_index + request.last_draft->rows;
+        request.add_draft({.step = issue.ticket,
+                           .position = span.position,
+                           .position_end = end,
+                           .cut = UINT64_MAX,
+                           .first_index = extra.draft_index,
+                           .rows = span.rows,
+                           .device_positions = device,
+                           .missing = static_cast<uint8_t>(reason),
+                           .next = nullptr},
+                          nodes);
+    } else {
+        if (!device || !filed) request.length = std::max(request.length, end);
+        if (!filed) request.note_missing(span.position, end, reason, nodes);
+    }
+    if (!filed) {
+        issue.rows_issued += span.rows;
+        if (issue.lost) return ROUTECAP_OK;
+        issue.rows_refused += span.rows;
+        return ROUTECAP_ERR_NO_MEMORY;
+    }
+    request.device_positions |= device;
+    if (device) issue.positions = std::max(issue.positions, span.sink_row + span.rows);
+    hand_over(issue, span, request, end, memory.pages, speculative || memory.reserved.pages + memory.reserved.tags > 0 ? &extra : nullptr);
+    return ROUTECAP_OK;
+}
+
+int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t count, const routecap_issue_options *options, int32_t *status,
+                        routecap_step *step, routecap_stream stream) {
+    if (!owner()) {
+        begun_ = false;
+        if (check_) check_->issued();
+        for (size_t i = 0; status != nullptr && i < count; i++) status[i] = ROUTECAP_OK;
+        return ROUTECAP_OK;
+    }
+    routecap_issue_options o{};
+    if (options != nullptr)
+        if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
+    if (int32_t s = enter_outside_capture(stream); s < 0) return s;
+    if (int32_t s = check_items(spans, count, span_size, "spans"); s < 0) return s;
+    if (count >= UINT32_MAX) return report(ROUTECAP_ERR_ARGUMENT, "%zu spans", count);
+    if (o.snapshot != ROUTECAP_SNAPSHOT_TAKEN && o.snapshot != ROUTECAP_SNAPSHOT_MAKE)
+        return report(ROUTECAP_ERR_ARGUMENT, "options.snapshot is %d", o.snapshot);
+    if (o.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "options.reserved is %u", o.reserved);
+    if (o.positions != nullptr && o.positions_dtype != ROUTECAP_DTYPE_I32 && o.positions_dtype != ROUTECAP_DTYPE_I64)
+        return report(ROUTECAP_ERR_DTYPE, "positions of dtype %d", o.positions_dtype);
+
+    Steps &steps = capture_->steps;
+    StepWorker &worker = capture_->worker;
+    Counters &counters = capture_->counters;
+    if (checked_.size() < count) checked_.resize(count);
+    order_.reserve(count), sorted_.reserve(count);
+    const int32_t slot = steps.named();
+    const bool first = steps.issued() == 0;
+    Issue issue{.spans = reinterpret_cast<const char *>(spans),
+                .span_size = span_size,
+                .count = count,
+                .options = o,
+                .shape = *config_.shape,
+                .tags_vary = tags_vary() || (!first && o.tag != last_tag_),
+                .first_tag = tags_vary() || first ? first_tag_ : last_tag_,
+                .ticket = steps.next_ticket(),
+                .slot = slot,
+                .lost = slot == kernels::kNoSlot && count > 0};
+    if (slot != kernels::kNoSlot) {
+        issue.step = &steps.step(slot);
+        issue.step->begin(issue.ticket, o.tag, count);
+    }
+
+    std::unique_lock lock(capture_->mutex);
+    if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {  // after the arguments, before anything changes
+        if (int32_t s = check_spans(issue); s < 0) return s;
+        lock.unlock();
+        if (check_) {
+            if (int32_t s = check_->check_memory({{o.positions, "options.positions"}}); s < 0) return s;
+            if (int32_t s = check_->before_issue(spans, span_size, count, o.snapshot); s < 0) return s;
+        }
+        if (o.snapshot == ROUTECAP_SNAPSHOT_MAKE)
+            if (int32_t s = backend_->snapshot(stream); s < 0) return s;
+        lock.lock();
+    }
+    for (bool reclaimed = false;; reclaimed = true) {
+        do {
+            if (int32_t s = check_spans(issue); s < 0) return s;
+        } while (make_room(lock, {.entries = 1, .nodes = issue.nodes}));
+        if (issue.wanted == 0 || capture_->pool.reserve(issue.wanted)) {
+            issue.reserved = issue.wanted;
+            break;
+        }
+        if (reclaimed) break;  // what fits is accepted
+        lock.unlock();
+        worker.reclaim();
+        look_again_who_shares(issue);
+        lock.lock();
+    }
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (i + RequestTable::kAhead < count) {
+            __builtin_prefetch(checked_[i + RequestTable::kAhead].request, 1);
+            if (issue.step) __builtin_prefetch(&issue.step->spans[i + RequestTable::kAhead], 1);
+        }
+        const int32_t s = issue_span(issue, i);
+        if (status != nullptr) status[i] = s;
+        issue.partial |= s != ROUTECAP_OK;
+    }
+    if (issue.tags_vary) capture_->tags_vary.store(true, std::memory_order_relaxed);
+    if (issue.reserved > 0) capture_->pool.unreserve(issue.reserved);  // two spans that share a page wanted it twice
+
+    const bool to_file = issue.rows_filed > 0;
+    if (to_file) {
+        issue.step->rows = issue.rows_filed;
+        issue.step->rows_copied = issue.sink_rows;
+        issue.step->positions_dtype = o.positions_dtype;
+        issue.step->issued_at = Bell::Clock::now();
+        backend_->expect(slot);  // from now on it can be seen by whoever files
+        steps.occupy(slot);
+    }
+    steps.issue(issue.lost);
+    counters.steps_issued++;
+    counters.rows_issued += issue.rows_issued;
+    counters.rows_in_flight += issue.rows_filed;
+    counters.rows_skipped += issue.rows_skipped;
+    counters.rows_refused += issue.rows_refused;
+    if (issue.lost) {
+        counters.rows_lost += issue.rows_issued;
+        counters.steps_lost++;
+    }
+    if (to_file)
+        worker.log.append(issue.ticket, FileStep{slot});
+    else
+        counters.steps_landed++;
+    lock.unlock();
+
+    first_tag_ = issue.first_tag;
+    last_tag_ = o.tag;
+    begun_ = false;
+    if (check_) check_->issued();
+    if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
+    backend_->name_slot(steps.named(), stream);
+    if (to_file) {
+        backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions}, stream);
+        worker.wake();
+    }
+    if (step != nullptr) *step = issue.ticket;
+    if (const char *failure = to_file ? backend_->failure(slot) : nullptr; failure != nullptr) return report(ROUTECAP_LOST, "%s", failure);
+    if (issue.lost) return report(ROUTECAP_LOST, "no slot was free for this step: more steps are in flight than config.slots allows");
+    return issue.partial ? report(ROUTECAP_PARTIAL, "spans of unknown requests or beyond the budget were skipped") : ROUTECAP_OK;
+}
+
+}  // namespace routecap

@@ -1,0 +1,50 @@
+#include "capture/request_table.h"
+
+namespace routecap {
+
+void RequestTable::add(Chunk chunk) {
+    const uint32_t end = std::min(made_ + kChunk, max_requests_);
+    if (end == made_) return;
+    chunks_[made_ / kChunk] = std::move(chunk);
+    const uint32_t first = std::exchange(made_, end);
+    for (uint32_t i = end; i-- > first; free_count_++) at(i).check_last = std::exchange(free_, i);
+}
+
+routecap_request RequestTable::open(OpenRequestPtr data, uint64_t serial) {
+    const uint32_t index = free_;
+    Request &r = at(index);
+    free_ = r.check_last;
+    free_count_--;
+    r.handle = serial << Serials::kIndexBits | index;
+    r.check = 0;
+    count_.store(count() + 1, std::memory_order_relaxed);
+    r.data = std::move(data);
+    return r.handle;
+}
+
+void RequestTable::close(Request &r, Nodes &nodes) {
+    count_.store(count() - 1, std::memory_order_relaxed);
+    const auto index = static_cast<uint32_t>(r.handle & ((1u << Serials::kIndexBits) - 1));
+    r.handle = 0;
+    r.device_positions = false;
+    r.data.reset();
+    r.length = 0;
+    r.newest_step = 0;
+    r.pages.clear_first();
+    r.check_last = std::exchange(free_, index);
+    free_count_++;
+    if (!r.changed) return;
+    r.changed = false;
+    r.pages.clear(nodes);
+    nodes.give_all(r.drafts);
+    nodes.give_all(r.missing);
+    nodes.give_all(r.cuts);
+    r.flagged_end = r.inherited_after = 0;
+    r.shared_first = r.shared_end = 0;
+    r.tagged = false;
+    r.mixed_end = 0;
+    r.operations = r.changing_first = r.changing_end = r.changing_until = 0;
+    r.forking_end = r.forking_step = r.forking_until = 0;
+}
+
+}  // namespace routecap

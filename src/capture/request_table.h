@@ -1,0 +1,325 @@
+// Open requests: what the engine's thread knows of each, and the handles that name them. Guarded by the capturer's mutex.
+//
+// Rows that landed are in the request's RowStore. Here is what has to be answered before they land: length, pages promised, drafts to accept,
+// what is in flight. What of it has no fixed size is in nodes (nodes.h), because nothing may be allocated under that mutex.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "capture/step_worker.h"
+#include "base/intervals.h"
+#include "routecap.h"
+#include "capture/steps.h"
+
+namespace routecap {
+
+// Speculative rows that wait to be accepted.
+struct DraftSpan {
+    uint64_t step;
+    uint64_t position;
+    uint64_t position_end;
+    uint64_t cut;  // rows at and after were cut since
+    uint32_t first_index;  // of its first row among the request's drafts of that step
+    uint32_t rows;
+    uint8_t device_positions;
+    uint8_t missing;  // 0, or why they will never be there: ROUTECAP_MISSING_LOST or _REFUSED
+    DraftSpan *next;
+
+    // One past the highest position that row `index` may have, for the request's length; 0 if it was cut.
+    uint64_t end_of(uint64_t index) const {
+        if (device_positions) return position < cut ? std::min(cut, position_end) : 0;
+        const uint64_t at = position + (index - first_index);
+        return at < cut ? at + 1 : 0;
+    }
+    // The same for the first `count` of its rows.
+    uint64_t end_of_first(uint64_t count) const {
+        if (count == 0 || position >= cut) return 0;
+        return std::min(cut, device_positions ? position_end : position + count);
+    }
+};
+
+struct alignas(64) Request {
+    // All that certain rows need, in the first cache line.
+    routecap_request handle = 0;  // 0: it is not open
+    uint32_t check = 0;           // the last issue that looked at this request
+    uint32_t check_last = 0;      // and the last of its spans for it; of a request that is not open the next such one
+    OpenRequestPtr data;
+    uint64_t length = 0;          // without spans that have device positions
+    uint64_t newest_step = 0;     // the newest span in flight; each links to the one before
+    uint32_t newest_span = 0;
+    int8_t newest_slot = kernels::kNoSlot;
+    bool device_positions = false;  // some span had them
+    bool changed = false;           // what comes after the first of `pages` may differ from what it is in a new request
+    Intervals pages;                // indices where the request has a page of its own or the promise of one (RowStore::Entry)
+
+    DraftSpan *drafts = nullptr;      // in order of issue
+    DraftSpan *last_draft = nullptr;
+    MissingNote *missing = nullptr;   // rows that will not come, newest first
+    uint64_t flagged_end = 0;         // one past the highest position that a draft, or a row with a device position, was issued for
+    uint64_t inherited_after = 0;     // see after()
+
+    // Rows of `pages` that others may see, too: lent to a routing or to another request. Whoever writes them needs a page for a copy.
+    uint64_t shared_first = 0, shared_end = 0;
+    // The tag of the rows that were issued last, and one past the last page that may have rows of another.
+    uint64_t tag = 0, mixed_end = 0;
+    bool tagged = false;  // some row was issued, or its tag would be that
+
+    // Operations handed over, the step that must be filed before the last of them, and the rows that the last ones change: readable when
+    // RowStore::applied has come so far.
+    uint64_t operations = 0;
+    uint64_t operated_after = 0;
+    uint64_t changing_first = 0, changing_end = 0, changing_until = 0;
+
+    // Truncates that may not be applied yet: until then the rows that they cut are in the RowStore still.
+    struct Cut {
+        uint64_t rows;
+        uint64_t until;  // operations that are applied once it is
+        uint64_t step;   // the last step that it concerns
+        Cut *next;
+    };
+    Cut *cuts = nullptr;
+
+    // Children that may not have their rows yet: those before lending_end, of steps up to lending_step, until so many operations are applied.
+    uint64_t forking_end = 0, forking_step = 0, forking_until = 0;
+
+    bool open() const { return handle != 0; }
+    RowStore *rows() const { return &data->rows; }
+    SpanLink newest() const { return {newest_step, newest_span, newest_slot}; }
+
+    // The step that must be filed before an operation on this request is applied.
+    uint64_t after() const { return changed ? std::max(newest_step, inherited_after) : newest_step; }
+    // One past the highest position that was issued.
+    uint64_t issued_end() const { return changed ? std::max(length, flagged_end) : length; }
+
+    // Counts an operation that adds or changes rows [first, end) once it is applied.
+    void note_operation(uint64_t first, uint64_t end) {
+        changed = true;
+        operations++;
+        operated_after = after();
+        if (first >= end) return;
+        const bool idle = changing_until == 0 || applied() >= changing_until;
+        changing_first = idle ? first : std::min(changing_first, first);
+        changing_end = idle ? end : std::max(changing_end, end);
+        changing_until = operations;
+    }
+    bool changing(uint64_t first, uint64_t end) const {
+        return std::max(first, changing_first) < std::min(end, changing_end) && applied() < changing_until;
+    }
+
+    uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
+    // Nothing that was handed over waits to be applied.
+    bool settled() const { return !changed || applied() >= operations; }
+    // Operations that no step in flight holds up.
+    bool has_ready_operations(const Steps &steps) const { return applied() < operations && !steps.in_flight(operated_after); }
+    bool forking() const { return applied() < forking_until; }
+
+    void share(uint64_t first, uint64_t end) {
+        if (first >= end) return;
+        changed = true;
+        const bool none = shared_first >= shared_end;
+        shared_first = none ? first : std::min(shared_first, first);
+        shared_end = none ? end : std::max(shared_end, end);
+    }
+    // The same where some of these rows leave the request: whoever writes beside them in their page writes over them.
+    void share_pages(uint64_t page_rows) {
+        if (shared_first >= shared_end) return;
+        shared_first = shared_first / page_rows * page_rows;
+        shared_end = (shared_end + page_rows - 1) / page_rows * page_rows;
+    }
+    bool shares(uint64_t first, uint64_t end) const { return std::max(first, shared_first) < std::min(end, shared_end); }
+
+    void note_missing(uint64_t first, uint64_t end, int32_t reason, Nodes &nodes) noexcept {
+        if (first >= end) return;
+        changed = true;
+        if (missing != nullptr && missing->reason == reason && missing->end == first)
+            missing->end = end;
+        else
+            missing = nodes.take(MissingNote{first, end, reason, missing});
+    }
+    void cut_notes(uint64_t end, Nodes &nodes) noexcept {
+        for (MissingNote **at = &missing; *at != nullptr;) {
+            (*at)->end = std::min((*at)->end, end);
+            if ((*at)->first >= (*at)->end)
+                *at = nodes.give(*at);
+            else
+                at = &(*at)->next;
+        }
+    }
+
+    void add_draft(const DraftSpan &draft, Nodes &nodes) noexcept {
+        DraftSpan *added = nodes.take(draft);
+        (drafts != nullptr ? last_draft->next : drafts) = added;
+        last_draft = added;
+    }
+    // Those of a step, which leave the request.
+    DraftSpan *take_drafts(uint64_t step) noexcept {
+        DraftSpan *taken = nullptr, **last = &taken;
+        last_draft = nullptr;
+        for (DraftSpan **at = &drafts; *at != nullptr;) {
+            if ((*at)->step == step) {
+                *last = *at, last = &(*at)->next;
+                *at = (*at)->next;
+            } else {
+                last_draft = *at, at = &(*at)->next;
+            }
+        }
+        *last = nullptr;
+        return taken;
+    }
+
+    // How many pages drafts may need once others see rows before `end`: in pages that hold some of these.
+    uint64_t draft_pages(uint64_t end, uint32_t page_shift) const {
+        const uint64_t end_page = (end + (uint64_t{1} << page_shift) - 1) >> page_shift;
+        uint64_t pages = 0;
+        for (const DraftSpan *d = drafts; d != nullptr; d = d->next) {
+            if (d->missing != 0 || d->position >= d->cut || wide_bounds(d->position, d->position_end, d->rows, page_shift)) continue;
+            const uint64_t first = d->position >> page_shift, last = (std::min(d->position_end, d->cut) - 1) >> page_shift;
+            if (first < end_page) pages += std::min(last + 1, end_page) - first;
+        }
+        return pages;
+    }
+
+    // The first row of which the RowStore may still have what was cut.
+    uint64_t cut_not_applied() const {
+        uint64_t first = UINT64_MAX;
+        for (const Cut *cut = cuts; cut != nullptr; cut = cut->next)
+            if (applied() < cut->until) first = std::min(first, cut->rows);
+        return first;
+    }
+    void forget_cuts(Nodes &nodes) noexcept {
+        for (Cut **at = &cuts; *at != nullptr;) {
+            if (applied() >= (*at)->until)
+                *at = nodes.give(*at);
+            else
+                at = &(*at)->next;
+        }
+    }
+
+    // Calls f(span, extra, step) for each span in flight; `extra` of drafts, and otherwise null.
+    template <class F>
+    void for_each_in_flight(Steps &steps, F f) const {
+        for (SpanLink link = newest(); link.step != 0 && steps.in_flight(link.step);) {
+            Step &step = steps.step(link.slot);
+            StepSpan &span = step.spans[link.span];
+            f(span, span.speculative != 0 ? &step.extras[link.span] : nullptr, link.step);
+            link = span.previous;
+        }
+    }
+
+    uint64_t length_now(Steps &steps) const {
+        if (!device_positions) return length;
+        uint64_t end = std::max(length, placed_end());
+        if (applied() < changing_until) end = std::max(end, changing_end);
+        for_each_in_flight(steps, [&](StepSpan &span, const SpanExtra *, uint64_t step) {
+            if (!span.device_positions || span.speculative) return;
+            uint64_t span_end = span.position_end;
+            for (const Cut *cut = cuts; cut != nullptr; cut = cut->next)
+                if (step <= cut->step) span_end = std::min(span_end, cut->rows);
+            end = std::max(end, span_end);
+        });
+        return std::max(end, placed_end());  // again: what was in flight may have landed in between
+    }
+
+private:
+    uint64_t placed_end() const {
+        const uint64_t cut = cut_not_applied();
+        return std::min(cut, rows()->placed_end.load(std::memory_order_acquire));
+    }
+};
+
+// A handle is a serial number, of which a process gives out each once, above an index: no two requests of a process ever have the same.
+class Serials {
+public:
+    static constexpr int kIndexBits = 24;
+    static constexpr uint64_t kLast = (uint64_t{1} << (64 - kIndexBits)) - 1;
+
+    // `count` numbers in a row: the first of them, or 0 if there are not so many left.
+    static uint64_t take(size_t count) {
+        uint64_t first = next_.load(std::memory_order_relaxed);
+        do {
+            if (count > kLast || first > kLast - count + 1) return 0;
+        } while (!next_.compare_exchange_weak(first, first + count, std::memory_order_relaxed));
+        return first;
+    }
+    // For tests: the next number.
+    static void start_at(uint64_t serial) { next_.store(serial, std::memory_order_relaxed); }
+
+private:
+    inline static std::atomic<uint64_t> next_{1};
+};
+
+class RequestTable {
+public:
+    explicit RequestTable(uint32_t max_requests) : max_requests_(max_requests), chunks_(new Chunk[(max_requests + kChunk - 1) / kChunk]) {}
+    static size_t bytes(uint32_t max_requests) { return (max_requests + kChunk - 1) / kChunk * sizeof(Chunk); }
+
+    // Whether there can be `count` more; and how many chunks that takes which are not there yet.
+    bool possible(size_t count) const { return count <= max_requests_ - std::min<uint64_t>(max_requests_, this->count()); }
+    size_t missing(size_t count) const {
+        return count <= free_count_ || !possible(count) ? 0 : (count - free_count_ + kChunk - 1) / kChunk;
+    }
+    // Made without the mutex.
+    using Chunk = std::unique_ptr<Request[]>;
+    static Chunk make() { return Chunk(new Request[kChunk]); }
+    void add(Chunk chunk);
+
+    // Opens one; there must be room.
+    routecap_request open(OpenRequestPtr data, uint64_t serial);
+    // Ends one. What it had in nodes is given back, but for its notes.
+    void close(Request &request, Nodes &nodes);
+
+    // Null if it is not open.
+    Request *find(routecap_request handle) {
+        Request *r = place(handle);
+        return r != nullptr && r->handle == handle && handle != 0 ? r : nullptr;
+    }
+
+    // Forgets which issue looked at which request last.
+    void clear_checks() {
+        for (uint32_t i = 0; i < made_; i++) at(i).check = 0;
+    }
+
+    // How many are open. Any thread may ask.
+    uint64_t count() const { return count_.load(std::memory_order_relaxed); }
+
+    // Start fetching, for callers with many handles, because requests lie all over memory: what find will look at, and what a draft will, to be called
+    // for the handle kAhead ahead; then what a change or the end of the request will, for the one kAhead / 2 ahead.
+    static constexpr uint32_t kAhead = 16;
+    void prefetch(routecap_request handle, bool draft) {
+        Request *request = place(handle);
+        if (request == nullptr) return;
+        __builtin_prefetch(request, 1);
+        if (draft) __builtin_prefetch(&request->drafts, 1);
+    }
+    void prefetch_more(routecap_request handle) {
+        const Request *request = place(handle);
+        if (request == nullptr) return;
+        if (request->data) request->data->routing.prefetch();
+        if (!request->changed) return;
+        __builtin_prefetch(&request->drafts, 1);
+        __builtin_prefetch(&request->operations, 1);
+        __builtin_prefetch(request->drafts, 1);
+    }
+
+private:
+    static constexpr uint32_t kChunk = 256;
+    Request &at(uint32_t index) { return chunks_[index / kChunk][index % kChunk]; }
+    // Where a handle's request is, or was, or another's is by now; null if nothing was ever there.
+    Request *place(routecap_request handle) {
+        const auto index = static_cast<uint32_t>(handle & ((1u << Serials::kIndexBits) - 1));
+        return index < made_ ? &at(index) : nullptr;
+    }
+
+    const uint32_t max_requests_;
+    std::unique_ptr<Chunk[]> chunks_;  // addresses of requests do not change
+    uint32_t made_ = 0;                // requests in them
+    uint32_t free_ = 0;                // the first that is not open, and
+    uint32_t free_count_ = 0;          // how many there are
+    std::atomic<uint64_t> count_{0};
+};
+
+}  // namespace routecap

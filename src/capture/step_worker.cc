@@ -1,0 +1,461 @@
+#include "capture/step_worker.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <system_error>
+#include <type_traits>
+
+#include "base/status.h"
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
+
+namespace routecap {
+
+namespace {
+
+using std::chrono::nanoseconds;
+
+}  // namespace
+
+StepWorker::StepWorker(QuickMutex &mutex, StoragePtr storage, Backend &backend, Steps &steps, Counters &counters)
+    : mutex_(mutex),
+      storage_(std::move(storage)),
+      shape_(storage_->shape.get()),
+      backend_(backend),
+      steps_(steps),
+      counters_(counters),
+      tallies_(shape_->layers, Tally{}) {
+    log.add(Log::make(8));
+    Nodes::More more = Nodes::make(Nodes::kChunk, 0);
+    nodes.add(more);
+    pending_.reserve(1024);
+}
+
+int32_t StepWorker::start(bool manual) {
+    manual_ = manual;
+    if (manual) {
+        storage_->completion->set_progress([this] { return progress(), true; });
+        return ROUTECAP_OK;
+    }
+    try {
+        worker_ = std::thread([this] { work(); });
+    } catch (const std::system_error &error) {
+        return report(ROUTECAP_ERR_THREAD, "the worker thread could not be started: %s", error.what());
+    }
+    storage_->completion->set_progress([this] { return call(), false; });
+    return ROUTECAP_OK;
+}
+
+void StepWorker::stop() {
+    stop_.store(true, std::memory_order_release);
+    if (manual_) {
+        storage_->completion->set_progress({});
+        while (!progress()) std::this_thread::yield();
+    } else if (worker_.joinable()) {
+        call();
+        worker_.join();
+        storage_->completion->set_progress({});
+    }
+    Log::drop(taken_);
+}
+
+// With nothing to do the worker sleeps until something is appended. While a step is in flight it dozes until shortly before that can have landed, then
+// looks again and again, less often the longer it takes: no lock of the driver is touched to see what has landed.
+void StepWorker::work() {
+    constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kWorthDozing{50'000};
+    nanoseconds pause = kFirst;
+#if defined(__linux__)
+    prctl(PR_SET_TIMERSLACK, 1000);  // of pauses, in nanoseconds; the default is longer than they are
+#endif
+    for (;;) {
+        const uint32_t rings = bell_.rings();
+        const bool stop = stop_.load(std::memory_order_acquire);
+        const uint64_t filed = counters_.steps_landed;
+        if (progress()) {
+            if (stop) return;
+            bell_.sleep(rings);
+            pause = kFirst;
+            continue;
+        }
+        const bool some = filed != counters_.steps_landed;
+        const auto now = Rhythm::Clock::now();
+        Rhythm::Clock::time_point look{};
+        {
+            TakenTurn turn(turn_);
+            fetch_waiting();
+            for (const LogEntry &entry : pending_) {
+                const FileStep *step = std::get_if<FileStep>(&entry.what);
+                if (step == nullptr) continue;
+                look = rhythm_.next_look(steps_.step(step->slot).issued_at, now);
+                break;
+            }
+            dozed_ = !stop && look > now + kWorthDozing;
+        }
+        if (look > now + kWorthDozing && !stop) {
+            bell_.doze(rings, look);
+            pause = kFirst;
+            continue;
+        }
+        pause = some ? kFirst : std::min(pause + pause / 4, kLongest);
+        std::this_thread::sleep_for(pause);
+    }
+}
+
+bool StepWorker::progress() {
+    bool done = false;
+    do {
+        DeferredPages::Scope later(released_);
+        TakenTurn turn(turn_);
+        done = apply_ready(Until::all_applied);
+    } while (!done && turn_.wanted());
+    released_.free();
+    return done;
+}
+
+void StepWorker::file_one_step() { with_turn(Until::step_filed); }
+
+void StepWorker::reclaim() { with_turn(manual_ ? Until::operations_applied : Until::all_applied); }
+
+bool StepWorker::with_turn(Until until) {
+    bool done = false;
+    {
+        DeferredPages::Scope later(released_);
+        TakenTurn turn(turn_, true);
+        done = apply_ready(until);
+    }
+    if (manual_)
+        released_.free();
+    else if (!released_.empty())
+        bell_.call();
+    return done;
+}
+
+// Takes over what was appended. Without memory some of it stays where it is.
+void StepWorker::take_log() {
+    {
+        std::lock_guard lock(mutex_);
+        Log::Block **end = &taken_;
+        while (*end != nullptr) end = &(*end)->next;
+        *end = log.take();
+        nodes.give_all(used_notes_);
+    }
+    Log::Block *emptied = nullptr;
+    try {
+        while (taken_ != nullptr) {
+            if (pending_.size() + taken_->count > pending_.capacity())
+                pending_.reserve(std::max(2 * pending_.capacity(), pending_.size() + taken_->count));
+            for (uint32_t i = 0; i < taken_->count; i++) pending_.push_back(std::move(*taken_->entry(i)));
+            taken_->clear();
+            emptied = std::exchange(taken_, std::exchange(taken_->next, emptied));
+        }
+    } catch (const std::bad_alloc &) {
+        short_of_memory_ = true;  // with what is pending already
+    }
+    if (emptied == nullptr) return;
+    std::lock_guard lock(mutex_);
+    log.add(emptied);
+}
+
+// With the turn. Applies what can be applied, in order; true if nothing is left.
+bool StepWorker::apply_ready(Until until) {
+    short_of_memory_ = false;
+    take_log();
+    uint64_t blocked = UINT64_MAX;  // the first step that has not landed
+    bool applied = false, enough = false;
+    auto kept = pending_.begin();
+    for (LogEntry &entry : pending_) {
+        const FileStep *what = std::get_if<FileStep>(&entry.what);
+        bool ready = false;
+        if (enough) {
+        } else if (what != nullptr) {
+            ready = until != Until::operations_applied && blocked == UINT64_MAX && backend_.landed(what->slot);
+        } else {
+            ready = entry.after < blocked;
+        }
+        const uint64_t ticket = what != nullptr ? steps_.step(what->slot).ticket : 0;
+        if (ready && apply(entry)) {
+            applied = true;
+            const bool yield = until == Until::all_applied && turn_.wanted();
+            enough = yield || (until == Until::step_filed && what != nullptr);
+            continue;
+        }
+        if (ready) blocked = 0, short_of_memory_ = true;
+        if (what != nullptr) blocked = std::min(blocked, ticket);
+        if (!ready && !enough) release_early(entry);
+        if (&*kept != &entry) *kept = std::move(entry);
+        ++kept;
+    }
+    pending_.erase(kept, pending_.end());
+    if (applied) storage_->completion->notify();
+    return pending_.empty() && taken_ == nullptr && !short_of_memory_;
+}
+
+// What a request gives up needs not wait for steps in flight: their rows for it are cut.
+void StepWorker::release_early(LogEntry &entry) {
+    if (Close *close = std::get_if<Close>(&entry.what); close != nullptr && close->alone) {
+        close->data->rows.drop(0);
+    } else if (Truncate *truncate = std::get_if<Truncate>(&entry.what); truncate != nullptr && truncate->alone) {
+        truncate->rows->drop(truncate->end);
+    }
+}
+
+// False if there was no memory for it, and nothing has changed. Only a Finish needs any: everything else refuses rows instead.
+bool StepWorker::apply(LogEntry &entry) {
+    const auto applied = [](RowStore &rows) { rows.applied.fetch_add(1, std::memory_order_release); };
+    return std::visit(
+        [&]<class What>(What &what) {
+            if constexpr (std::is_same_v<What, FileStep>) {
+                file_step(what.slot);
+            } else if constexpr (std::is_same_v<What, Settle>) {
+                count_settled(what.rows->settle(what.step, what.kept ? std::span<const uint32_t>(*what.kept) : std::span<const uint32_t>(), what.keep_first));
+                applied(*what.rows);
+            } else if constexpr (std::is_same_v<What, Truncate>) {
+                what.rows->truncate(what.end);
+                applied(*what.rows);
+            } else if constexpr (std::is_same_v<What, Fork>) {
+                what.child->fork(*what.parent, what.end, what.pages);
+                applied(*what.child);
+                applied(*what.parent);
+            } else if constexpr (std::is_same_v<What, Attach>) {
+                what.rows->attach(what.routing->segments(), what.end);
+                applied(*what.rows);
+            } else if constexpr (std::is_same_v<What, Finish>) {
+                RowStore &rows = what.data->rows;
+                const uint64_t end = what.all ? std::max(what.end, rows.placed_end.load(std::memory_order_relaxed)) : what.end;
+                std::vector<Segment> segments;
+                try {
+                    segments = rows.take_all(0, end, what.missing);
+                } catch (const std::bad_alloc &) {
+                    constexpr uint32_t kPatience = 100;  // at the capturer's end, which must not wait for memory for ever
+                    if (!stop_.load(std::memory_order_relaxed) || ++refused_at_end_ < kPatience) return false;
+                }
+                count_settled(rows.drop_drafts(UINT64_MAX));
+                rows.clear();
+                while (what.missing != nullptr) {
+                    MissingNote *note = std::exchange(what.missing, what.missing->next);
+                    note->next = std::exchange(used_notes_, note);
+                }
+                what.data->routing.fill(0, end, std::move(segments));
+            } else if constexpr (std::is_same_v<What, Close>) {
+                RowStore &rows = what.data->rows;
+                count_settled(rows.drop_drafts(0));
+                rows.clear();
+            }
+            return true;
+        },
+        entry.what);
+}
+
+void StepWorker::count(const RowOutcomes &filed) {
+    counters_.rows_delivered += filed.delivered;
+    counters_.rows_missing += filed.missing;
+    counters_.rows_refused += filed.refused;
+    counters_.rows_rejected += filed.rejected;
+    counters_.rows_late += filed.late;
+    counters_.rows_unplaced += filed.unplaced;
+    counters_.rows_lost += filed.lost;
+    counters_.rows_provisional += filed.provisional;
+    counters_.rows_overlapped += filed.overlapped;
+    counters_.rows_mismatched += filed.mismatched;
+}
+
+// Of drafts that were provisional until now.
+void StepWorker::count_settled(const RowOutcomes &filed) {
+    counters_.rows_provisional -= filed.delivered + filed.missing + filed.refused + filed.rejected + filed.late + filed.lost;
+    count(filed);
+}
+
+// ---- A step ---------------------------------------------------------------------------------
+
+// What a span's rows go through is in no cache. First the object is fetched that says where they go, and kAhead spans later their place in a page.
+constexpr uint32_t kAhead = 6;
+
+static void fetch_object(const Step &step, uint32_t span) {
+    if (span < step.span_count) step.spans[span].rows->prefetch_table();
+}
+static void fetch_place(const Step &step, uint32_t span) {
+    if (span >= step.span_count) return;
+    const StepSpan &s = step.spans[span];
+    const std::unique_lock lock(s.rows->mutex, std::try_to_lock);
+    if (lock) s.rows->prefetch_row(s.position);
+}
+
+// While steps have not landed there is time for it; not at once, because the engine's thread still uses some of it when it has issued a step.
+void StepWorker::fetch_waiting() {
+    constexpr nanoseconds kSettled{100'000};
+    for (const LogEntry &entry : pending_) {
+        const FileStep *what = std::get_if<FileStep>(&entry.what);
+        if (what == nullptr) continue;
+        const Step &step = steps_.step(what->slot);
+        if (step.ticket <= fetched_) continue;
+        if (Rhythm::Clock::now() - step.issued_at < kSettled || backend_.landed(what->slot)) return;
+        for (uint32_t i = 0; i < step.span_count + kAhead; i++) {
+            fetch_object(step, i);
+            if (i >= kAhead) fetch_place(step, i - kAhead);
+        }
+        fetched_ = step.ticket;
+    }
+}
+
+void StepWorker::file_step(int32_t slot) {
+    Step &step = steps_.step(slot);
+    rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
+    const SlotContents contents = backend_.contents(slot);
+    const char *failure = backend_.failure(slot);
+    const bool fetched = step.ticket <= fetched_;
+    RowOutcomes filed;
+    for (uint32_t i = 0; i < step.span_count; i++) {
+        if (!fetched) fetch_object(step, i + 2 * kAhead), fetch_place(step, i + kAhead);
+        filed += file_span(step, i, contents, failure != nullptr);
+    }
+    counters_.rows_in_flight -= step.rows;
+    count(filed);
+    finish_tally();
+    counters_.cells_conflicting += contents.conflicts;
+    counters_.rows_dropped += contents.dropped;
+    if (failure != nullptr) counters_.steps_lost++;
+    counters_.steps_landed++;
+    const int32_t slip = check_ != nullptr && failure == nullptr ? ForwardCheck::slip_of(contents, step.rows_copied) : ROUTECAP_OK;
+    if (check_ != nullptr) check_->found(step.ticket, slip);
+    steps_.filed(slot, contents.conflicts, failure, slip);
+}
+
+RowSource StepWorker::source(uint8_t *slot, uint32_t row) const {
+    const kernels::SlotLayout &layout = backend_.layout();
+    return {layout.ids(slot, row), layout.validity(slot, row), static_cast<ptrdiff_t>(layout.ids_bytes),
+            -static_cast<ptrdiff_t>(layout.validity_bytes)};
+}
+
+// The position of a sink row that came from the device; a negative one is outside all bounds.
+static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t row) {
+    if (dtype == ROUTECAP_DTYPE_I32) return static_cast<uint64_t>(int64_t{reinterpret_cast<const int32_t *>(positions)[row]});
+    return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
+}
+
+RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed) {
+    const StepSpan &span = step.spans[index];
+    const SpanExtra extra = step.extra(index);
+    ReservedMemory reserved = extra.reserved;
+    reserved.kept = span.pages;
+    const uint64_t cut = std::atomic_ref(const_cast<uint64_t &>(span.cut)).load(std::memory_order_acquire);
+    const uint64_t ended = span.speculative != 0 ? std::atomic_ref(step.extras[index].ended).load(std::memory_order_acquire) : UINT64_MAX;
+    const RowSource rows = source(contents.slot, span.sink_row);
+    const bool from_device = span.device_positions != 0;
+    const uint8_t *device = from_device && !failed ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
+    const uint32_t covered = std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
+
+    RowOutcomes filed;
+    // Where row r goes; kCut or kPast if it was cut, kDropped if it goes nowhere. That is counted, but for a draft that was cut.
+    const auto place = [&](uint32_t r) {
+        const uint64_t position = device == nullptr ? span.position + r : position_of(device, step.positions_dtype, span.sink_row + r);
+        if (device != nullptr && (position < span.position || position >= span.position_end)) {
+            filed.unplaced++;
+            return RowStore::kDropped;
+        }
+        if (position >= cut) {
+            filed.late += span.speculative == 0;
+            return RowStore::kCut;
+        }
+        if (position >= ended) return RowStore::kPast;
+        if (failed) return position;
+        if (r < covered)
+            tally(rows.from(r).ids, rows.from(r).validity);
+        else
+            tally(nullptr, nullptr);
+        return position;
+    };
+
+    if (failed && (span.speculative == 0 || from_device)) {
+        const uint64_t end = std::min(span.position_end, cut);
+        filed.lost = from_device || span.position >= end ? (from_device ? span.count : 0) : end - span.position;
+        filed.late = span.count - filed.lost;
+        if (span.position < end) span.rows->note_missing(span.position, end, ROUTECAP_MISSING_LOST);
+        if (from_device) span.rows->placed(end);
+        if (span.speculative != 0) storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
+        span.rows->keep(span.position, span.position_end, reserved);
+        span.rows->give_back(reserved);
+        return filed;
+    }
+    if (span.speculative != 0) {
+        span.rows->keep(span.position, span.position_end, reserved);
+        std::vector<uint64_t> positions;
+        try {
+            positions.resize(span.count);
+        } catch (const std::bad_alloc &) {
+            storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
+            span.rows->give_back(reserved);
+            filed.refused = span.count;
+            return filed;
+        }
+        uint64_t kept = 0;
+        for (uint32_t r = 0; r < span.count; r++) kept += (positions[r] = place(r)) != RowStore::kDropped;
+        if (span.rows->file_draft(step.ticket, extra.draft_index, std::move(positions), covered, rows, step.tag, reserved, failed))
+            filed.provisional = kept;
+        else
+            filed.refused = kept;
+        return filed;
+    }
+    // Runs of rows at consecutive positions.
+    uint32_t start = 0, n = 0;
+    uint64_t first = 0;
+    const auto flush = [&] {
+        if (n == 0) return;
+        if (start < covered)
+            filed += span.rows->file_rows(first, rows.from(start), n, step.tag, reserved);
+        else
+            filed.missing += n;
+        if (device != nullptr) span.rows->placed(first + n);
+        n = 0;
+    };
+    for (uint32_t r = 0; r < span.count; r++) {
+        const uint64_t position = place(r);
+        if (n == 0 || position != first + n || (r < covered) != (start < covered)) {
+            flush();
+            start = r, first = position;
+        }
+        n += position < RowStore::kPast;
+    }
+    flush();
+    span.rows->keep(span.position, span.position_end, reserved);
+    span.rows->give_back(reserved);
+    return filed;
+}
+
+// ---- What the rows of a step lack -----------------------------------------------------------
+
+// Counts one landed row; without ids, one that the snapshot did not cover.
+void StepWorker::tally(const uint8_t *ids, const uint8_t *validity) {
+    tallied_++;
+    if (validity != nullptr && shape_->row_full(validity)) return;
+    any_missing_ = true;
+    for (uint32_t l = 0; l < shape_->layers; l++) {
+        if (validity != nullptr && Shape::valid(validity, l)) continue;
+        const int32_t reason = ids != nullptr ? shape_->reason(ids, l) : ROUTECAP_MISSING_UNWRITTEN;
+        Tally &t = tallies_[l];
+        (reason == ROUTECAP_MISSING_OUT_OF_RANGE ? t.out_of_range : reason == ROUTECAP_MISSING_DUPLICATE ? t.duplicate : t.unwritten)++;
+    }
+}
+
+// Adds up what the step lacks, once a step: counters are atomic, and others read them.
+void StepWorker::finish_tally() {
+    if (tallied_ == 0) return;
+    counters_.rows_landed += tallied_;
+    uint64_t silent = 0;
+    for (uint32_t l = 0; l < shape_->layers && any_missing_; l++) {
+        Tally &t = tallies_[l];
+        LayerCounters &layer = counters_.layers[l];
+        layer.unwritten += t.unwritten;
+        layer.out_of_range += t.out_of_range;
+        layer.duplicate += t.duplicate;
+        if (t.unwritten == tallied_) layer.silent_steps++;
+        silent += t.missing() == tallied_;
+        t = {};
+    }
+    counters_.silent_layers.set(silent);
+    tallied_ = 0;
+    any_missing_ = false;
+}
+
+}  // namespace routecap

@@ -1,0 +1,31 @@
+// Writing a routing's ids into the caller's memory: dtype, layout, fill and mask.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "routing/coverage.h"
+#include "routecap.h"
+#include "routing/routing.h"
+
+namespace routecap {
+
+// A checked request to copy `rows` rows.
+struct CopyPlan {
+    int32_t dtype;
+    Strictness strictness;
+    uint32_t first_layer, layers;
+    int64_t row_stride, layer_stride;            // elements
+    int64_t mask_row_stride, mask_layer_stride;  // bytes
+    int64_t fill;
+    uint64_t needed;  // bytes of dst
+};
+
+// Reads and checks the options. On success dst and mask are large enough; *needed is set where it is known, also on errors.
+int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options *options, const void *dst, size_t dst_bytes,
+                  const uint8_t *mask, size_t mask_bytes, uint64_t *needed, CopyPlan &plan);
+
+// Copies; nothing is written if the plan is strict and a cell is missing or recomputed.
+int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask);
+
+}  // namespace routecap

@@ -1,0 +1,157 @@
+#include "routing/coverage.h"
+
+#include <vector>
+
+#include "base/status.h"
+#include "base/structs.h"
+
+namespace routecap {
+namespace {
+
+// The missing cells of one row: neighbouring layers with one reason.
+struct Run {
+    uint32_t first_layer;
+    uint32_t layers;
+    int32_t reason;
+    bool operator==(const Run &) const = default;
+};
+
+void missing_of_row(const Shape &shape, const Segment &segment, uint64_t row, std::vector<Run> &runs) {
+    runs.clear();
+    const uint8_t *validity = segment.validity(row);
+    if (shape.row_full(validity)) return;
+    const uint8_t *ids = segment.ids(row);
+    for (uint32_t l = 0; l < shape.layers; l++) {
+        if (Shape::valid(validity, l)) continue;
+        const int32_t reason = shape.reason(ids, l);
+        if (!runs.empty() && runs.back().first_layer + runs.back().layers == l && runs.back().reason == reason)
+            runs.back().layers++;
+        else
+            runs.push_back({l, 1, reason});
+    }
+}
+
+// Joins rows with equal runs and calls out(first, rows, run) for each block. Rows come one after another, without gaps.
+template <class Out>
+class Blocks {
+public:
+    explicit Blocks(Out out) : out_(out) {}
+    ~Blocks() { flush(); }
+
+    void add(uint64_t first, uint64_t rows, const std::vector<Run> &runs) {
+        if (rows == 0) return;
+        if (runs != runs_) {
+            flush();
+            first_ = first, rows_ = 0, runs_ = runs;
+        }
+        rows_ += rows;
+    }
+
+private:
+    void flush() {
+        for (const Run &run : runs_) out_(first_, rows_, run);
+    }
+
+    Out out_;
+    uint64_t first_ = 0, rows_ = 0;
+    std::vector<Run> runs_;
+};
+
+}  // namespace
+
+void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments, routecap_coverage &coverage,
+           routecap_missing *missing, size_t missing_size, size_t capacity) {
+    coverage.layers = shape.layers;
+    coverage.first = first;
+    coverage.rows = rows;
+    coverage.rows_complete = coverage.rows_partial = coverage.rows_empty = coverage.cells_missing = coverage.blocks =
+        coverage.cells_recomputed = 0;
+    const auto out = [&](uint64_t block_first, uint64_t block_rows, const Run &run) {
+        coverage.cells_missing += block_rows * run.layers;
+        if (coverage.blocks < capacity)
+            write_bytes(reinterpret_cast<char *>(missing) + coverage.blocks * missing_size, missing_size,
+                        routecap_missing{block_first, block_rows, run.first_layer, run.layers, run.reason, 0});
+        coverage.blocks++;
+    };
+    Blocks<decltype(out)> blocks(out);
+
+    const std::vector<Run> none;
+    std::vector<Run> runs;
+    uint64_t position = first;
+    const auto missing_until = [&](uint64_t end, int32_t reason) {
+        runs.assign(1, {0, shape.layers, reason});
+        coverage.rows_empty += end - position;
+        blocks.add(position, end - position, runs);
+        position = end;
+    };
+    for (const Segment &segment : segments) {
+        missing_until(segment.first, ROUTECAP_MISSING_ABSENT);
+        if (!segment.page) {
+            missing_until(segment.end(), segment.reason);
+        } else if (segment.complete) {
+            coverage.rows_complete += segment.rows;
+            coverage.cells_recomputed += segment.rows * shape.recomputed_layers;
+            blocks.add(position, segment.rows, none);
+        } else {
+            for (uint64_t r = 0; r < segment.rows; r++) {
+                missing_of_row(shape, segment, r, runs);
+                coverage.cells_recomputed += shape.count_recomputed(segment.validity(r));
+                (runs.empty() ? coverage.rows_complete : shape.row_empty(segment.validity(r)) ? coverage.rows_empty : coverage.rows_partial)++;
+                blocks.add(segment.first + r, 1, runs);
+            }
+        }
+        position = segment.end();
+    }
+    missing_until(first + rows, ROUTECAP_MISSING_ABSENT);
+}
+
+int32_t report_missing(const routecap_coverage &coverage) {
+    if (coverage.cells_missing == 0) return ROUTECAP_OK;
+    return report(ROUTECAP_INCOMPLETE, "%llu cells are missing, in %llu blocks", static_cast<unsigned long long>(coverage.cells_missing),
+                  static_cast<unsigned long long>(coverage.blocks));
+}
+
+int32_t read_flags(uint32_t flags, Strictness &strictness) {
+    if ((flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
+    strictness.complete = (flags & ROUTECAP_READ_STRICT) != 0;
+    strictness.captured = strictness.complete && (flags & ROUTECAP_READ_ALLOW_RECOMPUTED) == 0;
+    return ROUTECAP_OK;
+}
+
+int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_layer, uint64_t rows, Strictness strictness) {
+    for (uint32_t l = first_layer; l < end_layer && rows > 0 && strictness.captured; l++)
+        if (shape.is_recomputed(l))
+            return report(ROUTECAP_ERR_RECOMPUTED, "layer %u is recomputed from logits and the reading is strict", l);
+    return ROUTECAP_OK;
+}
+
+int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments) noexcept {
+    bool any = false;
+    uint64_t expected = first;      // where the next segment begins if no row is absent
+    uint64_t missing = UINT64_MAX;  // the first row with a missing cell
+    uint32_t layer = 0;             // and its first missing layer
+    for (const Segment &segment : segments) {
+        if (!segment.page) continue;  // as if it were not there
+        if (segment.first != expected && missing == UINT64_MAX) missing = expected;
+        expected = segment.end();
+        if (segment.complete) {
+            any = true;
+            continue;
+        }
+        for (uint64_t r = 0; r < segment.rows && (missing == UINT64_MAX || !any); r++) {
+            any |= !shape.row_empty(segment.validity(r));
+            if (missing != UINT64_MAX || shape.row_full(segment.validity(r))) continue;
+            missing = segment.first + r;
+            while (layer + 1 < shape.layers && Shape::valid(segment.validity(r), layer)) layer++;
+        }
+    }
+    if (expected != first + rows && missing == UINT64_MAX) missing = expected;
+    if (missing == UINT64_MAX) return ROUTECAP_OK;
+
+    const auto text_first = static_cast<unsigned long long>(first), text_end = static_cast<unsigned long long>(first + rows);
+    if (!any) return report(ROUTECAP_NOT_CAPTURED, "no cell of rows [%llu,%llu) was captured", text_first, text_end);
+    return report(ROUTECAP_INCOMPLETE, "cells are missing in rows [%llu,%llu), the first in layer %u of row %llu; coverage names all", text_first,
+                  text_end, layer, static_cast<unsigned long long>(missing));
+}
+
+}  // namespace routecap

@@ -1,0 +1,287 @@
+#include "routing/routing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "routing/coverage.h"
+#include "routing/request_data.h"
+#include "base/status.h"
+#include "base/structs.h"
+
+namespace routecap {
+
+void Routing::fill(uint64_t first, uint64_t rows, std::vector<Segment> segments) noexcept {
+    first_ = first;
+    rows_ = rows;
+    segments_ = std::move(segments);
+    reading_status_ = reading_status(shape(), first_, rows_, segments_);
+    ready_.store(true, std::memory_order_release);
+}
+
+void Routing::release(uint32_t references) const {
+    if (references_.fetch_sub(references, std::memory_order_acq_rel) != references) return;
+    if (whole_ != nullptr)
+        delete whole_;
+    else
+        delete this;
+}
+
+int32_t Routing::wait(int64_t timeout_ns) const {
+    if (!ready()) storage_->completion->wait(timeout_ns, [this] { return ready(); });
+    return poll();
+}
+
+int32_t Routing::poll() const {
+    if (!ready()) return ROUTECAP_PENDING;
+    return reading_status_ == ROUTECAP_OK ? ROUTECAP_OK : reading_status(shape(), first_, rows_, segments_);  // again, for its text
+}
+
+void Routing::view(routecap_view *view) const {
+    std::call_once(viewed_, [this] {
+        std::vector<routecap_segment> all;
+        all.reserve(segments_.size());
+        uint64_t position = first_;
+        const auto missing_until = [&](uint64_t end, int32_t reason) {
+            if (position < end) all.push_back({position, end - position, nullptr, nullptr, nullptr, 0, reason, 0});
+            position = end;
+        };
+        for (const Segment &s : segments_) {
+            missing_until(s.first, ROUTECAP_MISSING_ABSENT);
+            if (!s.page) {
+                missing_until(s.end(), s.reason);
+                continue;
+            }
+            const uint64_t *tags = s.page->tags.load(std::memory_order_acquire);
+            const bool complete = reading_status_ == ROUTECAP_OK || s.complete;
+            all.push_back({s.first, s.rows, s.ids(), complete ? nullptr : s.validity(), tags == nullptr ? nullptr : tags + s.page_row, s.tag(0), 0, 0});
+            position = s.end();
+        }
+        missing_until(end(), ROUTECAP_MISSING_ABSENT);
+        view_ = std::move(all);
+    });
+    routecap_view v{};
+    v.dtype = shape().dtype();
+    v.layers = shape().layers;
+    v.k = shape().k;
+    v.experts = shape().experts;
+    v.validity_bytes = shape().validity_bytes;
+    v.id_space = shape().id_space;
+    v.complete = reading_status_ == ROUTECAP_OK;
+    v.first = first_;
+    v.rows = rows_;
+    v.layer_map = shape().layer_map.data();
+    v.layer_experts = shape().layer_experts.data();
+    v.layer_provenance = shape().layer_provenance.data();
+    v.segments = view_.data();
+    v.segment_size = sizeof(routecap_segment);
+    v.segment_count = view_.size();
+    write_struct(view, v);
+}
+
+int32_t Routing::coverage(routecap_coverage *coverage, routecap_missing *missing, size_t missing_size, size_t capacity) const {
+    routecap_coverage c{};
+    c.length = end();
+    cover(shape(), first_, rows_, segments_, c, missing, missing_size, capacity);
+    write_struct(coverage, c);
+    return report_missing(c);
+}
+
+Routing *Routing::slice(uint64_t first, uint64_t rows) const {
+    const uint64_t end = first + rows;
+    std::vector<Segment> part;
+    for (const Segment &s : segments_) {
+        const uint64_t from = std::max(s.first, first), to = std::min(s.end(), end);
+        if (from < to) part.push_back(s.part(from, to));
+    }
+    return new Routing(storage_, first, rows, std::move(part));
+}
+
+Routing *Routing::copy() const {
+    if (rows_ == 0) return slice(first_, 0);
+    PagePool &pool = *storage_->pool;
+    if (rows_ > UINT32_MAX || !pool.reserve(PagePool::page_bytes(shape(), rows_))) return nullptr;
+    PageRef page = pool.make(shape(), static_cast<uint32_t>(rows_));
+    if (!page) return nullptr;
+
+    // One tag if all rows have one; otherwise a RowStore's rules would be needed for nothing else, so the plane is made here.
+    uint64_t position = first_;
+    bool one_tag = true;
+    const auto missing_until = [&](uint64_t end, int32_t reason) {
+        for (; position < end; position++) shape().mark_missing(page->ids(position - first_), reason);
+    };
+    const auto there = [](const Segment &s) { return static_cast<bool>(s.page); };
+    if (const auto s = std::find_if(segments_.begin(), segments_.end(), there); s != segments_.end())
+        page->tag.store(s->tag(0), std::memory_order_relaxed);
+    for (const Segment &s : segments_) {
+        missing_until(s.first, ROUTECAP_MISSING_ABSENT);
+        if (!s.page) {
+            missing_until(s.end(), s.reason);
+            continue;
+        }
+        const size_t row = s.first - first_;
+        std::memcpy(page->ids(row), s.ids(), s.rows * shape().ids_bytes);
+        std::memcpy(page->validity(row), s.validity(), s.rows * shape().validity_bytes);
+        if (s.page->tags.load(std::memory_order_acquire) != nullptr || s.tag(0) != page->tag.load(std::memory_order_relaxed)) one_tag = false;
+        position = s.end();
+    }
+    missing_until(end(), ROUTECAP_MISSING_ABSENT);
+    if (!one_tag) {
+        if (!pool.reserve(rows_ * sizeof(uint64_t))) return nullptr;
+        auto *tags = new (std::nothrow) uint64_t[rows_]();
+        if (tags == nullptr) {
+            pool.unreserve(rows_ * sizeof(uint64_t));
+            return nullptr;
+        }
+        for (const Segment &s : segments_)
+            for (uint64_t r = 0; s.page && r < s.rows; r++) tags[s.first - first_ + r] = s.tag(r);
+        page->tags.store(tags, std::memory_order_release);
+    }
+    std::vector<Segment> one;
+    one.push_back({std::move(page), 0, first_, rows_, reading_status_ == ROUTECAP_OK});
+    return new Routing(storage_, first_, rows_, std::move(one));
+}
+
+// ---- Merge ----------------------------------------------------------------------------------
+
+namespace {
+
+// The layers of all, by decoder index, each with its experts; one that is recomputed anywhere is recomputed. Null if they contradict one another.
+ShapePtr united_shape(std::span<const Routing *const> routings) {
+    struct Layer {
+        uint32_t experts;
+        int32_t provenance;
+    };
+    const Shape &a = routings.front()->shape();
+    std::map<int32_t, Layer> layers;
+    for (const Routing *routing : routings) {
+        const Shape &s = routing->shape();
+        if (s.k != a.k || s.id_space != a.id_space) return nullptr;
+        for (uint32_t l = 0; l < s.layers; l++) {
+            Layer &layer = layers.emplace(s.layer_map[l], Layer{s.layer_experts[l], s.layer_provenance[l]}).first->second;
+            if (layer.experts != s.layer_experts[l]) return nullptr;
+            if (s.is_recomputed(l)) layer.provenance = ROUTECAP_PROVENANCE_RECOMPUTED;
+        }
+    }
+    std::vector<int32_t> map, provenance;
+    std::vector<uint32_t> experts;
+    for (const auto &[index, layer] : layers) map.push_back(index), experts.push_back(layer.experts), provenance.push_back(layer.provenance);
+    return std::make_shared<const Shape>(a.k, a.id_space, std::move(map), std::move(experts), std::move(provenance));
+}
+
+// A row of one shape as a row of another that has its layers and maybe more.
+class Widen {
+public:
+    Widen(const Shape &from, const Shape &to) : from_(from), to_(to), ids_(to.ids_bytes), validity_(to.validity_bytes) {
+        for (int32_t index : from.layer_map)
+            layer_.push_back(static_cast<uint32_t>(std::lower_bound(to.layer_map.begin(), to.layer_map.end(), index) - to.layer_map.begin()));
+    }
+
+    RowSource row(const uint8_t *ids, const uint8_t *validity) {
+        std::fill(validity_.begin(), validity_.end(), uint8_t{0});
+        to_.mark_absent(ids_.data());
+        for (uint32_t l = 0; l < from_.layers; l++) {
+            const uint8_t *cell = ids + static_cast<size_t>(l) * from_.cell_bytes;
+            uint8_t *out = ids_.data() + static_cast<size_t>(layer_[l]) * to_.cell_bytes;
+            std::memset(out, 0, to_.cell_bytes);
+            for (uint32_t c = 0; c < to_.k; c++) std::memcpy(out + c * to_.id_bytes, cell + c * from_.id_bytes, from_.id_bytes);
+            if (Shape::valid(validity, l)) validity_[layer_[l] / 8] = static_cast<uint8_t>(validity_[layer_[l] / 8] | 1u << layer_[l] % 8);
+        }
+        return {ids_.data(), validity_.data(), 0, 0};
+    }
+    // A row that is not there, into `cells` of the other shape: in each the reason with the higher rank stands.
+    void missing(int32_t reason, uint8_t *cells) const {
+        for (uint32_t l : layer_)
+            if (reason_rank(reason) > reason_rank(to_.reason(cells, l))) to_.mark(cells, l, reason);
+    }
+
+private:
+    const Shape &from_, &to_;
+    std::vector<uint32_t> layer_;
+    std::vector<uint8_t> ids_, validity_;
+};
+
+// Files rows of which routings know no more than why they are not there. Routings have layers of their own, so that cells of one row may be missing
+// for different reasons: where that is so, rows need memory for them.
+RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::vector<Widen> &widen, const Shape &shape, RowStore &rows) {
+    // Between two of these positions nothing changes.
+    std::vector<uint64_t> edges;
+    uint64_t present = 0;
+    for (const Routing *routing : routings)
+        for (const Segment &s : routing->segments()) {
+            if (s.page)
+                present += s.rows;
+            else
+                edges.push_back(s.first), edges.push_back(s.end());
+        }
+    std::sort(edges.begin(), edges.end());
+    edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+
+    // A few bytes from anywhere may say that rows are missing in numbers that no memory holds. Beyond rows that are there so many bytes are enough.
+    constexpr uint64_t kMost = 1 << 30;
+    const uint64_t most = present + kMost / shape.row_bytes();
+    RowOutcomes filed;
+    uint64_t written = 0;
+    MissingRows missing;
+    std::vector<uint8_t> cells(shape.ids_bytes), validity(shape.validity_bytes);
+    std::vector<size_t> next(routings.size());
+    for (size_t e = 1; e < edges.size(); e++) {
+        const uint64_t first = edges[e - 1], end = edges[e];
+        shape.mark_absent(cells.data());
+        for (size_t i = 0; i < routings.size(); i++) {
+            const std::span<const Segment> segments = routings[i]->segments();
+            while (next[i] < segments.size() && segments[next[i]].end() <= first) next[i]++;
+            if (next[i] == segments.size() || segments[next[i]].page || segments[next[i]].first > first) continue;
+            widen[i].missing(segments[next[i]].reason, cells.data());
+        }
+        if (const int32_t reason = shape.row_reason(cells.data(), validity.data()); reason != 0) {
+            missing.add(first, end, reason);
+            continue;
+        }
+        written += end - first;
+        if (written > most) return {.refused = written};
+        filed += rows.file_from_budget(first, {cells.data(), validity.data(), 0, 0}, end - first, 0);
+    }
+    return filed += rows.attach_missing(missing, 0, UINT64_MAX);
+}
+
+}  // namespace
+
+int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
+    const ShapePtr shape = united_shape(routings);
+    if (shape == nullptr) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "k, the id space or the experts of a layer differ");
+    if (shape->layers > ROUTECAP_MAX_LAYERS)
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%u layers in all, more than %d", shape->layers, ROUTECAP_MAX_LAYERS);
+
+    // Rows that nobody has are outside every routing; those of a routing without rows set no limits.
+    uint64_t first = UINT64_MAX, end = 0;
+    for (const Routing *routing : routings)
+        if (routing->rows_ > 0) first = std::min(first, routing->first()), end = std::max(end, routing->end());
+    if (first > end) first = end = routings.front()->first();
+
+    const Storage &first_context = *routings.front()->storage_;
+    const auto storage = std::make_shared<const Storage>(shape, first_context.pool, first_context.completion);
+    RowStore rows(storage, RowStore::Policy::keep, true);
+    RowOutcomes filed;
+    std::vector<Widen> widen;
+    widen.reserve(routings.size());
+    for (const Routing *routing : routings) {
+        Widen &wide = widen.emplace_back(routing->shape(), *shape);
+        if (routing->shape().same_rows(*shape)) {
+            filed += rows.attach(routing->segments(), end);
+            continue;
+        }
+        for (const Segment &s : routing->segments())
+            for (uint64_t r = 0; s.page && r < s.rows; r++) filed += rows.file_from_budget(s.first + r, wide.row(s.ids(r), s.validity(r)), 1, s.tag(r));
+    }
+    filed += merge_missing(routings, widen, *shape, rows);
+    if (filed.refused > 0) return report(ROUTECAP_ERR_NO_MEMORY, "the merged rows exceed the budget");
+    if (filed.mismatched > 0)
+        return report(ROUTECAP_ERR_CONFLICT, "%llu rows have different experts in a layer that two routings have",
+                      static_cast<unsigned long long>(filed.mismatched));
+    *merged = new Routing(storage, first, end - first, rows.take_all(first, end));
+    return (*merged)->status();
+}
+
+}  // namespace routecap

@@ -1,0 +1,93 @@
+// A routing: rows that were read out. Immutable once it is ready, reference-counted, independent of request and capturer.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "storage/storage.h"
+#include "base/process.h"
+#include "routecap.h"
+#include "storage/row_store.h"
+
+namespace routecap {
+
+struct RequestData;
+
+class Routing {
+public:
+    // Not ready: fill() gives it its rows.
+    explicit Routing(StoragePtr storage) : storage_(std::move(storage)) {}
+    // The same, and part of something that goes away with its last reference; it begins with so many.
+    Routing(StoragePtr storage, RequestData *whole, uint32_t references) : storage_(std::move(storage)), whole_(whole), references_(references) {}
+    // Ready.
+    Routing(StoragePtr storage, uint64_t first, uint64_t rows, std::vector<Segment> segments) : Routing(std::move(storage)) {
+        fill(first, rows, std::move(segments));
+    }
+
+    // Becomes the pending routing of a request that was finished: whoever files the request's last step, which is `after`, fills it. It begins at 0
+    // and will have `rows` rows, or fewer where positions come from the device.
+    void expect(uint64_t after, uint64_t rows) {
+        after_ = after;
+        expected_rows_ = rows;
+    }
+    // Starts fetching what expect() writes.
+    void prefetch() const { __builtin_prefetch(&after_, 1); }
+    void fill(uint64_t first, uint64_t rows, std::vector<Segment> segments) noexcept;
+
+    // The process it was made in.
+    uint32_t process() const { return process_; }
+    void retain() const { references_.fetch_add(1, std::memory_order_relaxed); }
+    void release(uint32_t references = 1) const;
+
+    bool ready() const { return ready_.load(std::memory_order_acquire); }
+    // Of a pending routing, before and after it is ready.
+    const Completion *completion() const { return storage_->completion.get(); }
+    uint64_t after() const { return after_; }
+    uint64_t expected_end() const { return ready() ? end() : expected_rows_; }
+
+    // The rest is for routings that are ready, but wait and poll.
+    int32_t wait(int64_t timeout_ns) const;
+    int32_t poll() const;
+    int32_t status() const { return reading_status_; }
+    uint64_t first() const { return first_; }
+    uint64_t end() const { return first_ + rows_; }
+    const Shape &shape() const { return *storage_->shape; }
+    std::span<const Segment> segments() const { return segments_; }
+
+    void view(routecap_view *view) const;
+    int32_t coverage(routecap_coverage *coverage, routecap_missing *missing, size_t missing_size, size_t capacity) const;
+    Routing *slice(uint64_t first, uint64_t rows) const;
+    // One array with all rows. Null if the budget refuses it.
+    Routing *copy() const;
+
+private:
+    const StoragePtr storage_;
+    RequestData *const whole_ = nullptr;  // or it was made by new
+    uint64_t after_ = 0, expected_rows_ = 0;
+    const uint32_t process_ = process_generation();
+    mutable std::atomic<uint32_t> references_{1};
+    std::atomic<bool> ready_{false};
+
+    uint64_t first_ = 0;
+    uint64_t rows_ = 0;
+    std::vector<Segment> segments_;
+    int32_t reading_status_ = 0;
+
+    mutable std::once_flag viewed_;
+    mutable std::vector<routecap_segment> view_;  // made when it is first asked for
+
+    friend int32_t merge(std::span<const Routing *const> routings, Routing **merged);
+};
+
+struct RoutingRelease {
+    void operator()(const Routing *routing) const { routing->release(); }
+};
+using RoutingPtr = std::unique_ptr<const Routing, RoutingRelease>;
+
+// Unites routings by layer and position.
+int32_t merge(std::span<const Routing *const> routings, Routing **merged);
+
+}  // namespace routecap

@@ -1,0 +1,164 @@
+#include "storage/pages.h"
+
+#include <cstring>
+#include <new>
+
+namespace routecap {
+namespace {
+
+constexpr std::align_val_t kAlignment{HugeBlocks::kAlignment};
+constexpr size_t kIdleBytes = 64 << 20;  // kept for reuse at most; the rest goes back to the system
+
+}  // namespace
+
+static thread_local DeferredPages *deferring = nullptr;
+
+PageRef::~PageRef() {
+    if (page_ == nullptr || page_->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (deferring != nullptr && page_->lender != nullptr)
+        deferring->add(page_);
+    else
+        PagePool::free(page_);
+}
+
+DeferredPages::Scope::Scope(DeferredPages &to) : before_(std::exchange(deferring, &to)) {}
+
+DeferredPages::Scope::~Scope() { deferring = before_; }
+
+void DeferredPages::add(Page *page) {
+    page->next = pages_.load(std::memory_order_relaxed);
+    while (!pages_.compare_exchange_weak(page->next, page, std::memory_order_release, std::memory_order_relaxed)) {
+    }
+}
+
+void DeferredPages::free() {
+    Page *page = pages_.exchange(nullptr, std::memory_order_acquire);
+    while (page != nullptr) PagePool::free(std::exchange(page, page->next));
+}
+
+std::shared_ptr<PagePool> PagePool::create(ShapePtr shape, uint64_t budget_bytes) {
+    return std::shared_ptr<PagePool>(new PagePool(std::move(shape), budget_bytes, true));
+}
+
+std::shared_ptr<PagePool> PagePool::unlimited(ShapePtr shape) { return std::shared_ptr<PagePool>(new PagePool(std::move(shape), UINT64_MAX, false)); }
+
+PagePool::PagePool(ShapePtr shape, uint64_t budget_bytes, bool recycles)
+    : shape_(std::move(shape)),
+      page_bytes_(page_bytes(*shape_, shape_->page_rows)),
+      budget_(budget_bytes),
+      recycles_(recycles),
+      blocks_(page_bytes_, budget_ / page_bytes_) {}
+
+size_t PagePool::page_bytes(const Shape &shape, uint64_t rows) { return (Page::kHeader + rows * shape.row_bytes() + 63) / 64 * 64; }
+
+bool PagePool::reserve(uint64_t bytes) {
+    uint64_t used = used_.load(std::memory_order_relaxed);
+    do {
+        if (bytes > budget_ || used > budget_ - bytes) return false;
+    } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+    uint64_t peak = peak_.load(std::memory_order_relaxed);
+    while (peak < used + bytes && !peak_.compare_exchange_weak(peak, used + bytes, std::memory_order_relaxed)) {
+    }
+    return true;
+}
+
+void *PagePool::take_memory(size_t bytes) {
+    if (recycled(bytes)) {
+        for (;;) {
+            {
+                const std::lock_guard lock(mutex_);
+                if (void *memory = blocks_.take(); memory != nullptr) return memory;
+            }
+            HugeBlocks::Block *block = blocks_.make();  // of the system, and that may take its time
+            if (block == nullptr) return nullptr;
+            const std::lock_guard lock(mutex_);
+            blocks_.add(block);
+        }
+    }
+    while (release_idle()) {
+    }
+    return ::operator new(bytes, kAlignment, std::nothrow);
+}
+
+// One block, if too many are idle or the budget is needed for something else.
+bool PagePool::release_idle() {
+    HugeBlocks::Block *block = nullptr;
+    {
+        const std::lock_guard lock(mutex_);
+        const size_t idle = blocks_.idle_bytes();
+        if (idle <= kIdleBytes && used() + idle <= budget_) return false;
+        block = blocks_.take_idle();
+    }
+    if (block == nullptr) return false;
+    blocks_.release(block);
+    return true;
+}
+
+PageRef PagePool::make(const Shape &shape, uint32_t rows) {
+    void *memory = blank(shape, rows);
+    if (memory == nullptr) {
+        unreserve(page_bytes(shape, rows));
+        return PageRef();
+    }
+    return make(shape, rows, memory);
+}
+
+PageRef PagePool::make(const Shape &shape, uint32_t rows, void *memory) {
+    const size_t bytes = page_bytes(shape, rows);
+    uint8_t *ids = static_cast<uint8_t *>(memory) + Page::kHeader;
+    Page *page = new (memory) Page{.rows = rows,
+                                   .ids_bytes = shape.ids_bytes,
+                                   .validity_bytes = shape.validity_bytes,
+                                   .ids_plane = ids,
+                                   .validity_plane = ids + size_t{rows} * shape.ids_bytes,
+                                   .pool = shared_from_this(),
+                                   .bytes = bytes,
+                                   .lender = nullptr};
+    std::memset(page->validity(0), 0, static_cast<size_t>(rows) * shape.validity_bytes);
+    return PageRef(page);
+}
+
+// A lent page is read only, whatever the pointers in it could do.
+PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags, uint64_t tag,
+                         std::shared_ptr<const void> lender) {
+    const size_t bytes = Page::kHeader + (validity != nullptr ? 0 : size_t{rows} * shape_->validity_bytes);
+    auto *memory = static_cast<uint8_t *>(::operator new(bytes, kAlignment));
+    reserve(bytes);
+    Page *page = new (memory) Page{.rows = rows,
+                                   .ids_bytes = shape_->ids_bytes,
+                                   .validity_bytes = shape_->validity_bytes,
+                                   .tag = tag,
+                                   .tags = const_cast<uint64_t *>(tags),
+                                   .ids_plane = const_cast<uint8_t *>(ids),
+                                   .validity_plane = validity != nullptr ? const_cast<uint8_t *>(validity) : memory + Page::kHeader,
+                                   .pool = shared_from_this(),
+                                   .bytes = bytes,
+                                   .lender = std::move(lender)};
+    for (uint32_t r = 0; validity == nullptr && r < rows; r++) std::memcpy(page->validity(r), shape_->full.data(), shape_->validity_bytes);
+    return PageRef(page);
+}
+
+void PagePool::free(Page *page) {
+    const std::shared_ptr<PagePool> pool = std::move(page->pool);
+    const size_t bytes = page->bytes;
+    const bool borrowed = page->lender != nullptr;
+    if (const uint64_t *tags = page->tags.load(std::memory_order_relaxed); tags != nullptr && !borrowed) {
+        delete[] tags;
+        pool->unreserve(static_cast<size_t>(page->rows) * sizeof *tags);
+    }
+    page->~Page();
+    pool->unreserve(bytes);
+    if (borrowed) return ::operator delete(page, kAlignment);
+    pool->give_memory(page, bytes);
+}
+
+void PagePool::give_memory(void *memory, size_t bytes) {
+    if (!recycled(bytes)) return ::operator delete(memory, kAlignment);
+    {
+        const std::lock_guard lock(mutex_);
+        blocks_.give(memory);
+    }
+    release_idle();
+}
+
+}  // namespace routecap
