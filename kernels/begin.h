@@ -1,7 +1,7 @@
 // begin: poison the rows that this forward may write, and arm their number.
 //
-// sink (L, N, K): rows [0, rows) of every layer become poison. An item is 16 bytes of a layer whose rows follow one another without a gap, and one
-// row of any other.
+// sink (L, N, K): rows [0, rows) of every layer become poison. An item is 16 bytes of a layer whose
+// rows follow one another without a gap, and one row of any other.
 #pragma once
 
 #include "slot.h"
@@ -30,15 +30,21 @@ struct Begin {
     ROUTECAP_BODY void item(uint32_t l, uint32_t i) const {
         const SinkLayer layer = layers[l];
         if (layer.ids == nullptr) return;
-        const uint32_t element = layer.dtype == ROUTECAP_DTYPE_I16 ? 2 : layer.dtype == ROUTECAP_DTYPE_I32 ? 4 : 8;
+        const uint32_t element = layer.dtype == ROUTECAP_DTYPE_I16   ? 2
+                                 : layer.dtype == ROUTECAP_DTYPE_I32 ? 4
+                                                                     : 8;
         unsigned char *ids = static_cast<unsigned char *>(layer.ids);
         if (layer.row_stride != static_cast<int64_t>(k)) {
-            if (i < rows) fill(ids + static_cast<int64_t>(i) * layer.row_stride * element, k * element);
+            if (i < rows)
+                fill(ids + static_cast<int64_t>(i) * layer.row_stride * element, k * element);
             return;
         }
-        const uint64_t bytes = static_cast<uint64_t>(rows) * k * element, lead = reinterpret_cast<uintptr_t>(ids) % 16;
-        const uint64_t at = static_cast<uint64_t>(i) * 16, first = at > lead ? at - lead : 0, end = at + 16 - lead;
-        if (first < bytes) fill(ids + first, static_cast<uint32_t>((end < bytes ? end : bytes) - first));
+        const uint64_t bytes = static_cast<uint64_t>(rows) * k * element,
+                       lead = reinterpret_cast<uintptr_t>(ids) % 16;
+        const uint64_t at = static_cast<uint64_t>(i) * 16, first = at > lead ? at - lead : 0,
+                       end = at + 16 - lead;
+        if (first < bytes)
+            fill(ids + first, static_cast<uint32_t>((end < bytes ? end : bytes) - first));
     }
 
     // Once per launch, in no order with the items: the snapshot comes later on the stream.
@@ -58,7 +64,8 @@ private:
 #if defined(__CUDA_ARCH__)
         const auto run = [&]<class Word>(Word word) {
 #pragma unroll 1
-            for (uint32_t b = 0; b < bytes; b += sizeof word) *reinterpret_cast<Word *>(to + b) = word;
+            for (uint32_t b = 0; b < bytes; b += sizeof word)
+                *reinterpret_cast<Word *>(to + b) = word;
         };
         constexpr uint32_t p = 0x80808080;
         const uint32_t aligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to)) | bytes;

@@ -1,6 +1,8 @@
-// What every kernel's element body shares: it compiles for the host and, under nvcc, for the device, and does the same on both.
+// What every kernel's element body shares: it compiles for the host and, under nvcc, for the
+// device, and does the same on both.
 //
-// A kernel is a struct with outer() * inner() items; item(o, i) does one of them, in any order, at once or one after another.
+// A kernel is a struct with outer() * inner() items; item(o, i) does one of them, in any order, at
+// once or one after another.
 #pragma once
 
 #include <stdint.h>
@@ -26,8 +28,9 @@ struct SinkLayer {
     uint32_t experts;
 };
 
-// The sinks of all layers: a table in memory or, where they are alike and equally far apart, what every one follows from. A kernel has the latter at
-// hand, while a step of an engine has long pushed a table out of the device's caches.
+// The sinks of all layers: a table in memory or, where they are alike and equally far apart, what
+// every one follows from. A kernel has the latter at hand, while a step of an engine has long
+// pushed a table out of the device's caches.
 struct SinkTable {
     const SinkLayer *layers;
     SinkLayer first{};
@@ -35,7 +38,8 @@ struct SinkTable {
 
     SinkTable() = default;
     SinkTable(const SinkLayer *table) : layers(table) {}
-    SinkTable(const SinkLayer *table, const SinkLayer &layer, int64_t bytes) : layers(table), first(layer), layer_bytes(bytes) {}
+    SinkTable(const SinkLayer *table, const SinkLayer &layer, int64_t bytes)
+        : layers(table), first(layer), layer_bytes(bytes) {}
 
     ROUTECAP_BODY SinkLayer operator[](uint32_t layer) const {
         if (layer_bytes == 0) return layers[layer];
@@ -45,10 +49,13 @@ struct SinkTable {
     }
 };
 
-// A begun row that nobody wrote: bytes 0x80, a negative number in every dtype. An id that cannot be one is recorded as kInvalidId.
+// A begun row that nobody wrote: bytes 0x80, a negative number in every dtype. An id that cannot be
+// one is recorded as kInvalidId.
 constexpr unsigned char kPoisonByte = 0x80;
 template <class T>
-constexpr T kPoison = static_cast<T>(sizeof(T) == 2 ? int64_t{-0x7f80} : sizeof(T) == 4 ? int64_t{-0x7f7f7f80} : -0x7f7f7f7f7f7f7f80);
+constexpr T kPoison = static_cast<T>(sizeof(T) == 2   ? int64_t{-0x7f80}
+                                     : sizeof(T) == 4 ? int64_t{-0x7f7f7f80}
+                                                      : -0x7f7f7f7f7f7f7f80);
 constexpr int32_t kInvalidId = -1;
 
 constexpr int32_t kNoSlot = -1;
@@ -67,7 +74,8 @@ struct Named {
     ROUTECAP_BODY constexpr bool operator==(const Named &other) const { return word == other.word; }
 };
 
-// The words that begin, record and snapshot exchange, in the memory of the device. Work of one stream reads and writes them in its order.
+// The words that begin, record and snapshot exchange, in the memory of the device. Work of one
+// stream reads and writes them in its order.
 struct Control {
     Named named;         // written by the host; a new naming disarms what was begun
     Named begun;         // what `named` was at the last begin
@@ -93,14 +101,16 @@ struct alignas(16) Ids {
     ROUTECAP_BODY T operator[](uint32_t c) const { return id[c]; }
 };
 
-// Copies the ids of a cell to or from `memory`, which is aligned to an id and often to more: in words as large as fit.
+// Copies the ids of a cell to or from `memory`, which is aligned to an id and often to more: in
+// words as large as fit.
 template <uint32_t K, class T>
 ROUTECAP_BODY void move(T *to, const T *from, const T *memory, uint32_t k) {
 #if defined(__CUDA_ARCH__)
     constexpr uint32_t bytes = K * sizeof(T);
     const auto words = [&]<class Word>(Word) {
 #pragma unroll
-        for (uint32_t w = 0; w < bytes / sizeof(Word); w++) reinterpret_cast<Word *>(to)[w] = reinterpret_cast<const Word *>(from)[w];
+        for (uint32_t w = 0; w < bytes / sizeof(Word); w++)
+            reinterpret_cast<Word *>(to)[w] = reinterpret_cast<const Word *>(from)[w];
     };
     const auto address = reinterpret_cast<uintptr_t>(memory);
     if constexpr (K != 0 && bytes % 16 == 0) {

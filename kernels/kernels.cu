@@ -1,4 +1,5 @@
-// The device's form of every kernel in list.h: a grid-stride loop over the items of an element body.
+// The device's form of every kernel in list.h: a grid-stride loop over the items of an element
+// body.
 #include "list.h"
 #include "route.cuh"
 
@@ -7,11 +8,14 @@ namespace routecap::kernels {
 // A thread for every item.
 template <class Body>
 __device__ inline void run(const Body &body) {
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner(); i += gridDim.x * blockDim.x) body.item(0, i);
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner();
+         i += gridDim.x * blockDim.x)
+        body.item(0, i);
 }
 
-// A snapshot has a thread for every cell: the eight of a byte of validity are neighbours in a warp. What a thread needs of the layers' table it reads
-// while the control words are still on their way. (To fetch the ids then too costs 4 us with 1024 rows, and gains nothing with 64.)
+// A snapshot has a thread for every cell: the eight of a byte of validity are neighbours in a warp.
+// What a thread needs of the layers' table it reads while the control words are still on their way.
+// (To fetch the ids then too costs 4 us with 1024 rows, and gains nothing with 64.)
 template <class Id, uint32_t K>
 __device__ inline void run(const Snapshot<Id, K> &body) {
     const uint32_t cells = body.inner() * 8, lane = threadIdx.x % 32;
@@ -19,18 +23,21 @@ __device__ inline void run(const Snapshot<Id, K> &body) {
     SinkLayer sink = body.layers[min(i % cells, body.layer_count - 1)];
     const uint32_t items = body.outer() * cells;
     uint8_t *to = items > 0 ? body.slot() : nullptr;
-    for (uint32_t first = i - lane; first < items; first += gridDim.x * blockDim.x, i = first + lane) {
+    for (uint32_t first = i - lane; first < items;
+         first += gridDim.x * blockDim.x, i = first + lane) {
         const uint32_t row = i / cells, layer = i % cells;
         if (i >= gridDim.x * blockDim.x) sink = body.layers[min(layer, body.layer_count - 1)];
         const bool valid = i < items && layer < body.layer_count && body.cell(to, row, layer, sink);
         const uint32_t all = __ballot_sync(0xffffffffu, valid);
-        if (i < items && layer % 8 == 0) body.layout.validity(to, row)[layer / 8] = static_cast<uint8_t>(all >> lane);
+        if (i < items && layer % 8 == 0)
+            body.layout.validity(to, row)[layer / 8] = static_cast<uint8_t>(all >> lane);
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
 }
 
-// Launched as a dependent of the router, record lets the consumer start at once and reads nothing before the router has finished. Who waits for this
-// kernel to finish then waits for the router too.
+// Launched as a dependent of the router, record lets the consumer start at once and reads nothing
+// before the router has finished. Who waits for this kernel to finish then waits for the router
+// too.
 template <uint32_t K, uint32_t L>
 __device__ inline void run(const Record<K, L> &body) {
 #if __CUDA_ARCH__ >= 900
@@ -42,15 +49,21 @@ __device__ inline void run(const Record<K, L> &body) {
         body.item(L == 1 ? 0 : i / inner, L == 1 ? i : i % inner);
 }
 
-// Begin is in the way of the step, and its code in no cache: it is kept short. A row of blocks for every layer.
+// Begin is in the way of the step, and its code in no cache: it is kept short. A row of blocks for
+// every layer.
 __device__ inline void run(const Begin &body) {
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) body.once();
 #pragma unroll 1
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner(); i += gridDim.x * blockDim.x) body.item(blockIdx.y, i);
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner();
+         i += gridDim.x * blockDim.x)
+        body.item(blockIdx.y, i);
 }
 
 }  // namespace routecap::kernels
 
-#define ROUTECAP_DEFINE(name, Body) \
-    extern "C" __global__ void __launch_bounds__(128) name(const __grid_constant__ routecap::kernels::Body body) { run(body); }
+#define ROUTECAP_DEFINE(name, Body)                                  \
+    extern "C" __global__ void __launch_bounds__(128)                \
+        name(const __grid_constant__ routecap::kernels::Body body) { \
+        run(body);                                                   \
+    }
 ROUTECAP_KERNELS(ROUTECAP_DEFINE)

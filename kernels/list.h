@@ -1,4 +1,5 @@
-// The list of kernels: one per element body, and of those that know the number of columns one for each k of common models.
+// The list of kernels: one per element body, and of those that know the number of columns one for
+// each k of common models.
 #pragma once
 
 #include "begin.h"
@@ -10,33 +11,34 @@
 // F(k) for each k that has kernels of its own; 0 stands for all others.
 #define ROUTECAP_COLUMNS(F) F(0) F(1) F(2) F(4) F(6) F(8) F(10) F(16) F(22)
 
-// How many layers one launch can record, and F(v) for each number of experts a lane may have to route.
+// How many layers one launch can record, and F(v) for each number of experts a lane may have to
+// route.
 #define ROUTECAP_RECORD_LAYERS 64
 #define ROUTECAP_LANE_EXPERTS(F) F(2) F(4) F(8) F(16) F(32)
 
 // F(name, body) for each kernel.
-#define ROUTECAP_KERNELS(F)                                                                                                                 \
-    F(routecap_begin, Begin)                                                                                                                \
-    ROUTECAP_COLUMN_KERNELS(F, routecap_record_, RecordOne)                                                                                 \
-    ROUTECAP_COLUMN_KERNELS(F, routecap_records_, RecordMany)                                                                               \
-    ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot8_, Snapshot8)                                                                              \
-    ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot16_, Snapshot16)                                                                            \
-    F(routecap_route_2, Route<2>)                                                                                                           \
-    F(routecap_route_4, Route<4>)                                                                                                           \
-    F(routecap_route_8, Route<8>)                                                                                                           \
-    F(routecap_route_16, Route<16>)                                                                                                         \
-    F(routecap_route_32, Route<32>)                                                                                                         \
-    F(routecap_dispatch, Received)                                                                                                          \
+#define ROUTECAP_KERNELS(F)                                      \
+    F(routecap_begin, Begin)                                     \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_record_, RecordOne)      \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_records_, RecordMany)    \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot8_, Snapshot8)   \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_snapshot16_, Snapshot16) \
+    F(routecap_route_2, Route<2>)                                \
+    F(routecap_route_4, Route<4>)                                \
+    F(routecap_route_8, Route<8>)                                \
+    F(routecap_route_16, Route<16>)                              \
+    F(routecap_route_32, Route<32>)                              \
+    F(routecap_dispatch, Received)                               \
     F(routecap_dispatch_expanded, ReceivedExpanded)
-#define ROUTECAP_COLUMN_KERNELS(F, name, Body)                                                                                              \
-    F(name##0, Body<0>)                                                                                                                     \
-    F(name##1, Body<1>)                                                                                                                     \
-    F(name##2, Body<2>)                                                                                                                     \
-    F(name##4, Body<4>)                                                                                                                     \
-    F(name##6, Body<6>)                                                                                                                     \
-    F(name##8, Body<8>)                                                                                                                     \
-    F(name##10, Body<10>)                                                                                                                   \
-    F(name##16, Body<16>)                                                                                                                   \
+#define ROUTECAP_COLUMN_KERNELS(F, name, Body) \
+    F(name##0, Body<0>)                        \
+    F(name##1, Body<1>)                        \
+    F(name##2, Body<2>)                        \
+    F(name##4, Body<4>)                        \
+    F(name##6, Body<6>)                        \
+    F(name##8, Body<8>)                        \
+    F(name##10, Body<10>)                      \
+    F(name##16, Body<16>)                      \
     F(name##22, Body<22>)
 
 namespace routecap::kernels {
@@ -54,7 +56,8 @@ using Snapshot16 = Snapshot<uint16_t, K>;
 template <class F>
 inline void with_columns(uint32_t k, F f) {
     switch (k) {
-#define ROUTECAP_CASE(K) case K: return f.template operator()<K>();
+#define ROUTECAP_CASE(K) \
+    case K: return f.template operator()<K>();
         ROUTECAP_COLUMNS(ROUTECAP_CASE)
 #undef ROUTECAP_CASE
         default: return f.template operator()<0>();
@@ -64,7 +67,8 @@ inline void with_columns(uint32_t k, F f) {
 // Calls f.operator()<V>() for the kernel that routes so many experts.
 template <class F>
 inline void with_lane_experts(uint32_t experts, F f) {
-#define ROUTECAP_CASE(V) if (experts <= V * 32) return f.template operator()<V>();
+#define ROUTECAP_CASE(V) \
+    if (experts <= V * 32) return f.template operator()<V>();
     ROUTECAP_LANE_EXPERTS(ROUTECAP_CASE)
 #undef ROUTECAP_CASE
 }

@@ -1,8 +1,10 @@
 // received: read what an expert-parallel dispatch (DeepEP v2) brought to this rank.
 //
-// metadata (rows, 2 + k): where each received token comes from; ids (rows, k), or in the expanded layout the rows of each local expert
-// -> global_ids (rows, k) or (expanded_rows): what the experts are given; executed (ranks * M, k): what they did, by source token and column.
-// An item is one column of a received token and, in the expanded layout, one expanded row. What contradicts itself is ignored and counted.
+// metadata (rows, 2 + k): where each received token comes from; ids (rows, k), or in the expanded
+// layout the rows of each local expert
+// -> global_ids (rows, k) or (expanded_rows): what the experts are given; executed (ranks * M, k):
+// what they did, by source token and column. An item is one column of a received token and, in the
+// expanded layout, one expanded row. What contradicts itself is ignored and counted.
 #pragma once
 
 #include "body.h"
@@ -12,7 +14,8 @@ namespace routecap::kernels {
 constexpr int32_t kNotExecuted = -1;  // in every byte, so that a memset fills a table with it
 constexpr unsigned char kNotExecutedByte = 0xff;
 
-// What both layouts have in common: the received tokens, which experts are this rank's, and the table of what they executed.
+// What both layouts have in common: the received tokens, which experts are this rank's, and the
+// table of what they executed.
 struct Dispatch {
     uint32_t rows;             // of metadata
     const int32_t *live_rows;  // or nullptr: all rows are live
@@ -28,14 +31,21 @@ struct Dispatch {
     size_t executed_bytes() const { return size_t{sources} * k * sizeof *executed; }
 
     ROUTECAP_BODY uint32_t items() const { return rows * k; }
-    ROUTECAP_BODY bool live(uint32_t row) const { return live_rows == nullptr || static_cast<int64_t>(row) < *live_rows; }
-    ROUTECAP_BODY const int32_t *origin(uint32_t row) const { return metadata + static_cast<int64_t>(row) * (2 + static_cast<int64_t>(k)); }
+    ROUTECAP_BODY bool live(uint32_t row) const {
+        return live_rows == nullptr || static_cast<int64_t>(row) < *live_rows;
+    }
+    ROUTECAP_BODY const int32_t *origin(uint32_t row) const {
+        return metadata + static_cast<int64_t>(row) * (2 + static_cast<int64_t>(k));
+    }
 
     // The source token of a live row had local expert `local` of this rank in `column`.
     ROUTECAP_BODY void execute(uint32_t row, uint32_t column, int64_t local) const {
         const int64_t source = *origin(row);
-        const bool sound = local >= 0 && local < static_cast<int64_t>(local_experts) && source >= 0 && source < static_cast<int64_t>(sources);
-        if (sound && put(executed + source * k + column, static_cast<int32_t>(first_expert + local))) return;
+        const bool sound = local >= 0 && local < static_cast<int64_t>(local_experts) &&
+                           source >= 0 && source < static_cast<int64_t>(sources);
+        if (sound &&
+            put(executed + source * k + column, static_cast<int32_t>(first_expert + local)))
+            return;
         if (ignored != nullptr) count(ignored, 1);
     }
 
@@ -73,17 +83,21 @@ private:
     template <class T>
     ROUTECAP_BODY void item(uint32_t i) const {
         const uint32_t row = i / from.k;
-        const int64_t id = from.live(row) ? static_cast<int64_t>(static_cast<const T *>(ids)[i]) : -1;
+        const int64_t id =
+            from.live(row) ? static_cast<int64_t>(static_cast<const T *>(ids)[i]) : -1;
         if (global_ids != nullptr) {
             const bool kept = id >= 0 && id < static_cast<int64_t>(from.experts) - ids_first;
             static_cast<T *>(global_ids)[i] = static_cast<T>(kept ? id + ids_first : -1);
         }
-        if (from.executed != nullptr && id >= 0) from.execute(row, i % from.k, id - (static_cast<int64_t>(from.first_expert) - ids_first));
+        if (from.executed != nullptr && id >= 0)
+            from.execute(row, i % from.k,
+                         id - (static_cast<int64_t>(from.first_expert) - ids_first));
     }
 };
 
-// One row per received token and local expert, those of an expert next to one another from an aligned row on. Column 2 + c of a token's
-// metadata is the expanded row of its column c, negative where another rank has it.
+// One row per received token and local expert, those of an expert next to one another from an
+// aligned row on. Column 2 + c of a token's metadata is the expanded row of its column c, negative
+// where another rank has it.
 struct ReceivedExpanded {
     Dispatch from;
     const int32_t *expert_ends;  // (local_experts): the row behind the last of each expert
@@ -93,11 +107,14 @@ struct ReceivedExpanded {
     void *global_ids;  // or nullptr
 
     ROUTECAP_BODY uint32_t outer() const { return 1; }
-    ROUTECAP_BODY uint32_t inner() const { return from.items() > expanded_rows ? from.items() : expanded_rows; }
+    ROUTECAP_BODY uint32_t inner() const {
+        return from.items() > expanded_rows ? from.items() : expanded_rows;
+    }
     ROUTECAP_BODY void item(uint32_t, uint32_t i) const {
         if (global_ids != nullptr && i < expanded_rows) {
             const uint32_t local = expert(i);
-            const int32_t id = local < from.local_experts ? static_cast<int32_t>(from.first_expert + local) : -1;
+            const int32_t id =
+                local < from.local_experts ? static_cast<int32_t>(from.first_expert + local) : -1;
             if (dtype == ROUTECAP_DTYPE_I32)
                 static_cast<int32_t *>(global_ids)[i] = id;
             else
@@ -108,14 +125,17 @@ struct ReceivedExpanded {
             if (!from.live(row)) return;
             const int64_t at = from.origin(row)[2 + column];
             if (at < 0) return;
-            const uint32_t local = at < static_cast<int64_t>(expanded_rows) ? expert(at) : from.local_experts;
-            const bool filled = local < from.local_experts && at < expert_ends[local];  // not a gap before the next expert
+            const uint32_t local =
+                at < static_cast<int64_t>(expanded_rows) ? expert(at) : from.local_experts;
+            // Not a gap before the next expert.
+            const bool filled = local < from.local_experts && at < expert_ends[local];
             from.execute(row, column, filled ? static_cast<int64_t>(local) : -1);
         }
     }
 
 private:
-    // The local expert that a row belongs to, the gap before the next expert included; local_experts if none.
+    // The local expert that a row belongs to, the gap before the next expert included;
+    // local_experts if none.
     ROUTECAP_BODY uint32_t expert(int64_t row) const {
         uint32_t low = 0, high = from.local_experts;
         while (low < high) {

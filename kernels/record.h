@@ -1,14 +1,16 @@
 // record: copy the ids of layers from wherever routers left them into the sink.
 //
-// source (rows, k_source) with strides, any integer type -> sink row of the layer (k). An item is one source row of one layer.
-// A cell that is not poison was written before and stays. An id that is none becomes kInvalidId: the snapshot calls its cell out of range.
+// source (rows, k_source) with strides, any integer type -> sink row of the layer (k). An item is
+// one source row of one layer. A cell that is not poison was written before and stays. An id that
+// is none becomes kInvalidId: the snapshot calls its cell out of range.
 #pragma once
 
 #include "placement.h"
 
 namespace routecap::kernels {
 
-// How ids lie in a source, what makes ids of this capturer from them, and where they go: a checked routecap_source.
+// How ids lie in a source, what makes ids of this capturer from them, and where they go: a checked
+// routecap_source.
 struct Source {
     int64_t row_stride;
     int64_t column_stride;
@@ -43,16 +45,21 @@ struct Record {
             if (id < 0 || id >= static_cast<int64_t>(source.table_size)) return kInvalidId;
             id = layer.table[id];
         }
-        if (id < -static_cast<int64_t>(UINT32_MAX) || id > static_cast<int64_t>(UINT32_MAX)) return kInvalidId;
+        if (id < -static_cast<int64_t>(UINT32_MAX) || id > static_cast<int64_t>(UINT32_MAX))
+            return kInvalidId;
         id += source.offset;
-        return id < 0 || id >= static_cast<int64_t>(layer.sink.experts) ? kInvalidId : static_cast<int32_t>(id);
+        return id < 0 || id >= static_cast<int64_t>(layer.sink.experts) ? kInvalidId
+                                                                        : static_cast<int32_t>(id);
     }
 
     // The numbers in a source row, of elements S >> shift.
     template <class S, int shift = 0>
     ROUTECAP_BODY void read(const LayerIds &layer, uint32_t row, int64_t *to) const {
-        const S *from = static_cast<const S *>(layer.ids) + static_cast<int64_t>(row) * source.row_stride;
-        for (uint32_t c = 0; c < columns<K>(k); c++) to[c] = static_cast<int64_t>(from[static_cast<int64_t>(c) * source.column_stride] >> shift);
+        const S *from =
+            static_cast<const S *>(layer.ids) + static_cast<int64_t>(row) * source.row_stride;
+        for (uint32_t c = 0; c < columns<K>(k); c++)
+            to[c] =
+                static_cast<int64_t>(from[static_cast<int64_t>(c) * source.column_stride] >> shift);
     }
     ROUTECAP_BODY void read(const LayerIds &layer, uint32_t row, int64_t *to) const {
         switch (source.dtype) {
@@ -64,7 +71,8 @@ struct Record {
         }
     }
 
-    // On a device all that is read is on its way at once: the words of the step, the cell and the source.
+    // On a device all that is read is on its way at once: the words of the step, the cell and the
+    // source.
     ROUTECAP_BODY void item(uint32_t l, uint32_t i) const {
         if (!source.to.live(i)) return;
         const LayerIds &layer = layers[L == 1 ? 0 : l];
@@ -78,7 +86,8 @@ struct Record {
             if (inside) load(was, cell, k);
             if (!source.to.begun(row, control)) return;
             if (!inside) load(was, cell, k);
-            for (uint32_t c = 0; c < columns<K>(k); c++) out[c] = static_cast<T>(id(layer, numbers[c]));
+            for (uint32_t c = 0; c < columns<K>(k); c++)
+                out[c] = static_cast<T>(id(layer, numbers[c]));
             if (all_poison(was, k) && claim(cell, out[0]))
                 store(cell, out, k);
             else

@@ -1,5 +1,6 @@
-// route on a device: a warp chooses the experts of a row. Expert e is lane e % 32's value e / 32; keys stay in registers, but for the scores of groups,
-// which read them from shared memory. The order of experts is that of Route::item.
+// route on a device: a warp chooses the experts of a row. Expert e is lane e % 32's value e / 32;
+// keys stay in registers, but for the scores of groups, which read them from shared memory. The
+// order of experts is that of Route::item.
 #pragma once
 
 #include "route.h"
@@ -11,7 +12,8 @@ constexpr uint32_t kWarps = 4;  // of a block
 template <uint32_t V>
 class RouteWarp {
 public:
-    __device__ RouteWarp(const Route<V> &body, uint32_t *shared) : body_(body), shared_(shared), lane_(threadIdx.x % 32) {}
+    __device__ RouteWarp(const Route<V> &body, uint32_t *shared)
+        : body_(body), shared_(shared), lane_(threadIdx.x % 32) {}
 
     // The whole warp does row i of the source.
     __device__ void row(uint32_t i) {
@@ -41,14 +43,17 @@ private:
     }
     __device__ uint32_t expert(uint32_t v) const { return v * 32 + lane_; }
     __device__ bool exists(uint32_t v) const { return expert(v) < body_.logits.experts; }
-    // A place in shared memory for each expert, so that lanes which walk through groups of 32 do not wait for one another.
+    // A place in shared memory for each expert, so that lanes which walk through groups of 32 do
+    // not wait for one another.
     __device__ static uint32_t place(uint32_t e) { return e + e / 32; }
 
     // The lane's elements of an array, all on their way at once.
-    __device__ void read(const void *array, int32_t dtype, int64_t first, int64_t stride, float (&to)[V]) const {
+    __device__ void read(const void *array, int32_t dtype, int64_t first, int64_t stride,
+                         float (&to)[V]) const {
         const auto each = [&](auto element) {
 #pragma unroll
-            for (uint32_t v = 0; v < V; v++) to[v] = element(first + (exists(v) ? static_cast<int64_t>(expert(v)) : 0) * stride);
+            for (uint32_t v = 0; v < V; v++)
+                to[v] = element(first + (exists(v) ? static_cast<int64_t>(expert(v)) : 0) * stride);
         };
         if (dtype == ROUTECAP_DTYPE_F32)
             each([array](int64_t at) { return element(array, ROUTECAP_DTYPE_F32, at); });
@@ -59,7 +64,8 @@ private:
     }
 
     __device__ void load(uint32_t i, float &largest, float &sum) {
-        read(body_.logits.logits, body_.logits.dtype, body_.at(i, 0), body_.logits.column_stride, x_);
+        read(body_.logits.logits, body_.logits.dtype, body_.at(i, 0), body_.logits.column_stride,
+             x_);
         if (body_.router.bias != nullptr) {
             read(body_.router.bias, body_.router.bias_dtype, 0, 1, bias_);
         } else {
@@ -68,10 +74,12 @@ private:
         }
         if (!body_.needs_sum()) return;
 #pragma unroll
-        for (uint32_t v = 0; v < V; v++) largest = fmaxf(largest, exists(v) ? body_.counted(x_[v]) : -INFINITY);
+        for (uint32_t v = 0; v < V; v++)
+            largest = fmaxf(largest, exists(v) ? body_.counted(x_[v]) : -INFINITY);
         largest = reduce(largest, true);
 #pragma unroll
-        for (uint32_t v = 0; v < V; v++) sum += exists(v) ? body_.exponential(body_.counted(x_[v]), largest) : 0.0f;
+        for (uint32_t v = 0; v < V; v++)
+            sum += exists(v) ? body_.exponential(body_.counted(x_[v]), largest) : 0.0f;
         sum = reduce(sum, false);
     }
 
@@ -93,15 +101,19 @@ private:
     __device__ int32_t choose(float largest, float sum) {
         body_.with_score(true, [&]<int32_t score>() {
 #pragma unroll
-            for (uint32_t v = 0; v < V; v++) key_[v] = exists(v) ? Route<V>::template key<score>(x_[v], bias_[v], largest, sum) : kNotAKey;
+            for (uint32_t v = 0; v < V; v++)
+                key_[v] = exists(v) ? Route<V>::template key<score>(x_[v], bias_[v], largest, sum)
+                                    : kNotAKey;
         });
         if (body_.router.groups > 1) drop_groups();
         int32_t id = kInvalidId;
         for (uint32_t c = 0; c < body_.k; c++) {
-            const uint32_t best = pairwise([&](uint32_t v) { return key_[v]; }, [](uint32_t a, uint32_t b) { return max(a, b); });
+            const uint32_t best = pairwise([&](uint32_t v) { return key_[v]; },
+                                           [](uint32_t a, uint32_t b) { return max(a, b); });
             const uint32_t most = __reduce_max_sync(kAll, best);
-            const uint32_t first = pairwise([&](uint32_t v) { return key_[v] == most ? expert(v) : UINT32_MAX; },
-                                            [](uint32_t a, uint32_t b) { return min(a, b); });
+            const uint32_t first =
+                pairwise([&](uint32_t v) { return key_[v] == most ? expert(v) : UINT32_MAX; },
+                         [](uint32_t a, uint32_t b) { return min(a, b); });
             const uint32_t winner = __reduce_min_sync(kAll, first);
 #pragma unroll
             for (uint32_t v = 0; v < V; v++)
@@ -118,18 +130,24 @@ private:
             if (exists(v)) shared_[place(expert(v))] = key_[v];
         __syncwarp();
         const uint32_t groups = body_.router.groups, size = body_.group_size();
-        const uint32_t score = lane_ < groups ? body_.group([&](uint32_t e) { return shared_[place(lane_ * size + e)]; }) : kNotAKey;
+        const uint32_t score =
+            lane_ < groups
+                ? body_.group([&](uint32_t e) { return shared_[place(lane_ * size + e)]; })
+                : kNotAKey;
         uint32_t better = 0;
         for (uint32_t h = 0; h < groups; h++) {
             const uint32_t other = __shfl_sync(kAll, score, static_cast<int>(h));
             better += other > score || (other == score && h < lane_);
         }
-        const uint32_t kept = __ballot_sync(kAll, lane_ < groups && better < body_.router.groups_kept);
+        const uint32_t kept =
+            __ballot_sync(kAll, lane_ < groups && better < body_.router.groups_kept);
         const uint32_t dropped = body_.dropped_key();
         const float inverse_size = 1.0f / static_cast<float>(size);
 #pragma unroll
         for (uint32_t v = 0; v < V; v++) {
-            const auto group = static_cast<uint32_t>((static_cast<float>(expert(v)) + 0.5f) * inverse_size);  // expert / size: both are small
+            // Expert / size: both are small.
+            const auto group =
+                static_cast<uint32_t>((static_cast<float>(expert(v)) + 0.5f) * inverse_size);
             if (exists(v) && (kept >> group & 1) == 0) key_[v] = dropped;
         }
     }
@@ -138,7 +156,9 @@ private:
         const bool column = lane_ < body_.k;
         const float score = column ? body_.chosen_score(i, id, largest, sum) : 0.0f;
         const float total = reduce(score, false);
-        if (column) body_.logits.weights[static_cast<int64_t>(i) * body_.logits.weights_stride + lane_] = body_.weight(score, total);
+        if (column)
+            body_.logits.weights[static_cast<int64_t>(i) * body_.logits.weights_stride + lane_] =
+                body_.weight(score, total);
     }
 
     __device__ void write(int64_t to, int32_t id) const {
@@ -164,7 +184,9 @@ template <uint32_t V>
 __device__ inline void run(const Route<V> &body) {
     __shared__ uint32_t shared[kWarps][V * 33];
     RouteWarp<V> warp(body, shared[threadIdx.x / 32]);
-    for (uint32_t i = blockIdx.x * kWarps + threadIdx.x / 32; i < body.inner(); i += gridDim.x * kWarps) warp.row(i);
+    for (uint32_t i = blockIdx.x * kWarps + threadIdx.x / 32; i < body.inner();
+         i += gridDim.x * kWarps)
+        warp.row(i);
 }
 
 }  // namespace routecap::kernels

@@ -1,7 +1,8 @@
 // route: choose the experts of one layer from its router's logits, into the sink.
 //
-// logits (rows, experts) with strides, of 16 or 32 bits -> sink row of the layer (k), and the weights if they are wanted. An item is one row.
-// On the host a row is done by the functions below one expert after another; on a device by a warp (kernels.cu), with the same functions for what
+// logits (rows, experts) with strides, of 16 or 32 bits -> sink row of the layer (k), and the
+// weights if they are wanted. An item is one row. On the host a row is done by the functions below
+// one expert after another; on a device by a warp (kernels.cu), with the same functions for what
 // decides: scores, keys, groups and the order of experts.
 #pragma once
 
@@ -55,7 +56,8 @@ ROUTECAP_BODY float float_of_half(uint16_t half) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(half));
     return f;
 #else
-    const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 0x3ff;
+    const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, exponent = half >> 10 & 31,
+                   fraction = half & 0x3ff;
     if (exponent == 31) return bits_as<float>(sign | 0x7f800000 | fraction << 13);
     if (exponent != 0) return bits_as<float>(sign | (exponent + 112) << 23 | fraction << 13);
     const float subnormal = static_cast<float>(fraction) * 0x1p-24f;
@@ -67,7 +69,8 @@ ROUTECAP_BODY float float_of_half(uint16_t half) {
 ROUTECAP_BODY float element(const void *array, int32_t dtype, int64_t at) {
     if (dtype == ROUTECAP_DTYPE_F32) return static_cast<const float *>(array)[at];
     const uint16_t bits = static_cast<const uint16_t *>(array)[at];
-    return dtype == ROUTECAP_DTYPE_BF16 ? bits_as<float>(static_cast<uint32_t>(bits) << 16) : float_of_half(bits);
+    return dtype == ROUTECAP_DTYPE_BF16 ? bits_as<float>(static_cast<uint32_t>(bits) << 16)
+                                        : float_of_half(bits);
 }
 
 // A key as an integer of the same order. Above kNotAKey, which is no key's.
@@ -77,7 +80,9 @@ ROUTECAP_BODY uint32_t ordered(float key) {
     const uint32_t bits = bits_as<uint32_t>(key + 0.0f);  // one zero
     return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
-ROUTECAP_BODY float key_of(uint32_t order) { return bits_as<float>(order >> 31 != 0 ? order & 0x7fffffffu : ~order); }
+ROUTECAP_BODY float key_of(uint32_t order) {
+    return bits_as<float>(order >> 31 != 0 ? order & 0x7fffffffu : ~order);
+}
 
 // V: how many experts a lane of a warp has, at least experts / 32.
 template <uint32_t V>
@@ -92,14 +97,19 @@ struct Route {
     ROUTECAP_BODY uint32_t inner() const { return logits.to.rows; }
 
     ROUTECAP_BODY int64_t at(uint32_t row, uint32_t expert) const {
-        return static_cast<int64_t>(row) * logits.row_stride + static_cast<int64_t>(expert) * logits.column_stride;
+        return static_cast<int64_t>(row) * logits.row_stride +
+               static_cast<int64_t>(expert) * logits.column_stride;
     }
     // What counts of a logit: one that is not a number is minus infinity.
     ROUTECAP_BODY static float counted(float x) { return x == x ? x : -INFINITY; }
-    ROUTECAP_BODY float logit(uint32_t row, uint32_t expert) const { return element(logits.logits, logits.dtype, at(row, expert)); }
+    ROUTECAP_BODY float logit(uint32_t row, uint32_t expert) const {
+        return element(logits.logits, logits.dtype, at(row, expert));
+    }
 
     // e to the power of x - largest: of softmax's sum.
-    ROUTECAP_BODY static float exponential(float x, float largest) { return isinf(largest) ? (x == largest ? 1.0f : 0.0f) : expf(x - largest); }
+    ROUTECAP_BODY static float exponential(float x, float largest) {
+        return isinf(largest) ? (x == largest ? 1.0f : 0.0f) : expf(x - largest);
+    }
 
     // A score from a logit; softmax's with the largest logit and the sum of exponentials.
     template <int32_t score>
@@ -113,20 +123,24 @@ struct Route {
         }
     }
     static constexpr int32_t kSigmoidTanh = -1;
-    // Calls f.operator()<score>(): the score by which experts rank, or by which they weigh. Once for many experts, for there is much code behind it.
+    // Calls f.operator()<score>(): the score by which experts rank, or by which they weigh. Once
+    // for many experts, for there is much code behind it.
     template <class F>
     ROUTECAP_BODY void with_score(bool to_rank, F f) const {
         switch (to_rank && ranks_logits() ? ROUTECAP_SCORE_LOGIT : router.score) {
             case ROUTECAP_SCORE_SOFTMAX: return f.template operator()<ROUTECAP_SCORE_SOFTMAX>();
             case ROUTECAP_SCORE_SIGMOID:
-                if ((router.flags & ROUTECAP_ROUTER_SIGMOID_TANH) != 0) return f.template operator()<kSigmoidTanh>();
+                if ((router.flags & ROUTECAP_ROUTER_SIGMOID_TANH) != 0)
+                    return f.template operator()<kSigmoidTanh>();
                 return f.template operator()<ROUTECAP_SCORE_SIGMOID>();
-            case ROUTECAP_SCORE_SQRT_SOFTPLUS: return f.template operator()<ROUTECAP_SCORE_SQRT_SOFTPLUS>();
+            case ROUTECAP_SCORE_SQRT_SOFTPLUS:
+                return f.template operator()<ROUTECAP_SCORE_SQRT_SOFTPLUS>();
             default: return f.template operator()<ROUTECAP_SCORE_LOGIT>();
         }
     }
     ROUTECAP_BODY bool ranks_logits() const {
-        return (router.flags & ROUTECAP_ROUTER_RANK_LOGITS) != 0 || router.score == ROUTECAP_SCORE_LOGIT;
+        return (router.flags & ROUTECAP_ROUTER_RANK_LOGITS) != 0 ||
+               router.score == ROUTECAP_SCORE_LOGIT;
     }
 
     // The key of an expert, from its logit as it is and its bias.
@@ -134,7 +148,9 @@ struct Route {
     ROUTECAP_BODY static uint32_t key(float x, float bias, float largest, float sum) {
         return ordered(x == x ? score_of<score>(x, largest, sum) + bias : -INFINITY);
     }
-    ROUTECAP_BODY float bias(uint32_t expert) const { return router.bias == nullptr ? 0.0f : element(router.bias, router.bias_dtype, expert); }
+    ROUTECAP_BODY float bias(uint32_t expert) const {
+        return router.bias == nullptr ? 0.0f : element(router.bias, router.bias_dtype, expert);
+    }
 
     ROUTECAP_BODY uint32_t group_size() const { return logits.experts / router.groups; }
     // The score of a group of keys, order(e) for e in [0, group_size()).
@@ -149,7 +165,8 @@ struct Route {
             if (o > first) {
                 second = first;
                 first = o;
-            } else if (o > second && (o < first || router.group_score != ROUTECAP_GROUP_TOP2_DISTINCT)) {
+            } else if (o > second &&
+                       (o < first || router.group_score != ROUTECAP_GROUP_TOP2_DISTINCT)) {
                 second = o;
             }
         }
@@ -157,31 +174,45 @@ struct Route {
         return ordered(key_of(first) + key_of(second));
     }
     // The key of an expert whose group is not kept.
-    ROUTECAP_BODY uint32_t dropped_key() const { return (router.flags & ROUTECAP_ROUTER_GROUPS_ZERO) != 0 ? ordered(0.0f) : kNotAKey; }
+    ROUTECAP_BODY uint32_t dropped_key() const {
+        return (router.flags & ROUTECAP_ROUTER_GROUPS_ZERO) != 0 ? ordered(0.0f) : kNotAKey;
+    }
 
     // The row of the hash table that holds a row's ids, or nullptr.
     ROUTECAP_BODY const int32_t *hashed(uint32_t row) const {
-        const int64_t token = logits.tokens_dtype == ROUTECAP_DTYPE_I32 ? static_cast<const int32_t *>(logits.tokens)[row]
-                                                                        : static_cast<const int64_t *>(logits.tokens)[row];
-        return token < 0 || token >= static_cast<int64_t>(router.hash_tokens) ? nullptr : router.hash_table + token * k;
+        const int64_t token = logits.tokens_dtype == ROUTECAP_DTYPE_I32
+                                  ? static_cast<const int32_t *>(logits.tokens)[row]
+                                  : static_cast<const int64_t *>(logits.tokens)[row];
+        return token < 0 || token >= static_cast<int64_t>(router.hash_tokens)
+                   ? nullptr
+                   : router.hash_table + token * k;
     }
-    ROUTECAP_BODY int32_t checked(int64_t id) const { return id < 0 || id >= static_cast<int64_t>(logits.experts) ? kInvalidId : static_cast<int32_t>(id); }
+    ROUTECAP_BODY int32_t checked(int64_t id) const {
+        return id < 0 || id >= static_cast<int64_t>(logits.experts) ? kInvalidId
+                                                                    : static_cast<int32_t>(id);
+    }
 
     // The weight of a score, given the sum of the chosen.
     ROUTECAP_BODY float weight(float score, float sum) const {
         if ((router.flags & ROUTECAP_ROUTER_RENORMALIZE) != 0)
-            score /= (router.flags & ROUTECAP_ROUTER_FLOOR_MAX) != 0 ? fmaxf(sum, router.floor) : sum + router.floor;
+            score /= (router.flags & ROUTECAP_ROUTER_FLOOR_MAX) != 0 ? fmaxf(sum, router.floor)
+                                                                     : sum + router.floor;
         return score * router.scale;
     }
-    // What the weight of an id begins with. Softmax's sum cancels where weights are divided by theirs, but for the floor.
+    // What the weight of an id begins with. Softmax's sum cancels where weights are divided by
+    // theirs, but for the floor.
     ROUTECAP_BODY float chosen_score(uint32_t row, int32_t id, float largest, float sum) const {
         float score = 0.0f;
         if (id >= 0)
-            with_score(false, [&]<int32_t kind>() { score = score_of<kind>(counted(logit(row, static_cast<uint32_t>(id))), largest, sum); });
+            with_score(false, [&]<int32_t kind>() {
+                score =
+                    score_of<kind>(counted(logit(row, static_cast<uint32_t>(id))), largest, sum);
+            });
         return score;
     }
     ROUTECAP_BODY bool needs_sum() const {
-        return router.score == ROUTECAP_SCORE_SOFTMAX && (logits.weights != nullptr || (router.hash_table == nullptr && !ranks_logits()));
+        return router.score == ROUTECAP_SCORE_SOFTMAX &&
+               (logits.weights != nullptr || (router.hash_table == nullptr && !ranks_logits()));
     }
 
 #if !defined(__CUDA_ARCH__)
@@ -193,19 +224,25 @@ struct Route {
         int32_t ids[ROUTECAP_MAX_K];
         float largest = -INFINITY, sum = 0.0f;
         if (needs_sum()) {
-            for (uint32_t e = 0; e < logits.experts; e++) largest = fmaxf(largest, counted(logit(i, e)));
-            for (uint32_t e = 0; e < logits.experts; e++) sum += exponential(counted(logit(i, e)), largest);
+            for (uint32_t e = 0; e < logits.experts; e++)
+                largest = fmaxf(largest, counted(logit(i, e)));
+            for (uint32_t e = 0; e < logits.experts; e++)
+                sum += exponential(counted(logit(i, e)), largest);
         }
         if (router.hash_table != nullptr) {
             const int32_t *from = hashed(i);
-            for (uint32_t c = 0; c < k; c++) ids[c] = from == nullptr ? kInvalidId : checked(from[c]);
+            for (uint32_t c = 0; c < k; c++)
+                ids[c] = from == nullptr ? kInvalidId : checked(from[c]);
         } else {
             choose(i, largest, sum, ids);
         }
         if (logits.weights != nullptr) {
             float scores[ROUTECAP_MAX_K], total = 0.0f;
-            for (uint32_t c = 0; c < k; c++) total += scores[c] = chosen_score(i, ids[c], largest, sum);
-            for (uint32_t c = 0; c < k; c++) logits.weights[static_cast<int64_t>(i) * logits.weights_stride + c] = weight(scores[c], total);
+            for (uint32_t c = 0; c < k; c++)
+                total += scores[c] = chosen_score(i, ids[c], largest, sum);
+            for (uint32_t c = 0; c < k; c++)
+                logits.weights[static_cast<int64_t>(i) * logits.weights_stride + c] =
+                    weight(scores[c], total);
         }
         if (!begun) return;
         with_row(sink, row, [&](auto *cell) {
@@ -223,15 +260,19 @@ private:
     void choose(uint32_t row, float largest, float sum, int32_t *ids) const {
         uint32_t keys[ROUTECAP_MAX_ROUTED_EXPERTS];
         with_score(true, [&]<int32_t score>() {
-            for (uint32_t e = 0; e < logits.experts; e++) keys[e] = key<score>(logit(row, e), bias(e), largest, sum);
+            for (uint32_t e = 0; e < logits.experts; e++)
+                keys[e] = key<score>(logit(row, e), bias(e), largest, sum);
         });
         if (router.groups > 1) {
             uint32_t groups[ROUTECAP_MAX_GROUPS];
-            for (uint32_t g = 0; g < router.groups; g++) groups[g] = group([&](uint32_t e) { return keys[g * group_size() + e]; });
+            for (uint32_t g = 0; g < router.groups; g++)
+                groups[g] = group([&](uint32_t e) { return keys[g * group_size() + e]; });
             for (uint32_t g = 0; g < router.groups; g++) {
                 uint32_t better = 0;
-                for (uint32_t h = 0; h < router.groups; h++) better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
-                for (uint32_t e = 0; better >= router.groups_kept && e < group_size(); e++) keys[g * group_size() + e] = dropped_key();
+                for (uint32_t h = 0; h < router.groups; h++)
+                    better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
+                for (uint32_t e = 0; better >= router.groups_kept && e < group_size(); e++)
+                    keys[g * group_size() + e] = dropped_key();
             }
         }
         for (uint32_t c = 0; c < k; c++) {

@@ -1,12 +1,13 @@
 // The memory of a slot: one step's rows on their way from the sink to the pages.
 //
-// Row t's ids grow upwards from the middle and its validity downwards, so that any number of rows, with the header between them, is one contiguous
-// range, and one copy brings it to the host:
+// Row t's ids grow upwards from the middle and its validity downwards, so that any number of rows,
+// with the header between them, is one contiguous range, and one copy brings it to the host:
 //
 //   | ... validity row 1 | validity row 0 | SlotHeader | ids row 0 | ids row 1 | ... | positions |
 //                                         ^ slot + offset
 //
-// Positions, where a step has them, follow the last row that is copied, aligned to 8 bytes, in the type in which they came.
+// Positions, where a step has them, follow the last row that is copied, aligned to 8 bytes, in the
+// type in which they came.
 #pragma once
 
 #include <stddef.h>
@@ -21,7 +22,8 @@ struct alignas(64) SlotHeader {
     uint32_t snapshots;  // since the last begin of this naming
     uint32_t covered;    // rows that the snapshot holds; rows at or beyond are missing
     uint32_t reserved;
-    uint64_t conflicts;  // Control's, added up over the snapshots of this naming since its last begin
+    // Control's, added up over the snapshots of this naming since its last begin.
+    uint64_t conflicts;
     uint64_t dropped;
 };
 
@@ -38,17 +40,27 @@ struct SlotLayout {
           ids_bytes(row_ids_bytes),
           offset((static_cast<size_t>(sink_rows) * row_validity_bytes + 63) / 64 * 64) {}
 
-    ROUTECAP_BODY SlotHeader *header(uint8_t *slot) const { return reinterpret_cast<SlotHeader *>(slot + offset); }
-    ROUTECAP_BODY uint8_t *ids(uint8_t *slot, size_t row) const { return slot + offset + sizeof(SlotHeader) + row * ids_bytes; }
-    ROUTECAP_BODY uint8_t *validity(uint8_t *slot, size_t row) const { return slot + offset - (row + 1) * validity_bytes; }
+    ROUTECAP_BODY SlotHeader *header(uint8_t *slot) const {
+        return reinterpret_cast<SlotHeader *>(slot + offset);
+    }
+    ROUTECAP_BODY uint8_t *ids(uint8_t *slot, size_t row) const {
+        return slot + offset + sizeof(SlotHeader) + row * ids_bytes;
+    }
+    ROUTECAP_BODY uint8_t *validity(uint8_t *slot, size_t row) const {
+        return slot + offset - (row + 1) * validity_bytes;
+    }
     ROUTECAP_BODY uint8_t *positions(uint8_t *slot, size_t rows_copied) const {
         return slot + (offset + sizeof(SlotHeader) + rows_copied * ids_bytes + 7) / 8 * 8;
     }
     // Size of a slot with every row and every position: from one slot to the next.
     ROUTECAP_BODY constexpr size_t bytes() const {
-        return ((offset + sizeof(SlotHeader) + static_cast<size_t>(rows) * ids_bytes + 7) / 8 * 8 + static_cast<size_t>(rows) * 8 + 255) / 256 * 256;
+        return ((offset + sizeof(SlotHeader) + static_cast<size_t>(rows) * ids_bytes + 7) / 8 * 8 +
+                static_cast<size_t>(rows) * 8 + 255) /
+               256 * 256;
     }
-    ROUTECAP_BODY uint8_t *slot(uint8_t *slots, int32_t n) const { return slots + static_cast<size_t>(n) * bytes(); }
+    ROUTECAP_BODY uint8_t *slot(uint8_t *slots, int32_t n) const {
+        return slots + static_cast<size_t>(n) * bytes();
+    }
 };
 
 }  // namespace routecap::kernels

@@ -1,16 +1,18 @@
-// snapshot: narrow the rows begun to one byte or two per id, check every cell, and lay them out row by row in the slot that the slot word names.
+// snapshot: narrow the rows begun to one byte or two per id, check every cell, and lay them out row
+// by row in the slot that the slot word names.
 //
-// sink (L, N, K) -> slot: ids [n][L][K] of one or two bytes, one validity bit per cell. An item is one row of eight layers: one byte of
-// validity, 8 * K ids. Items of a row follow one another, so the ids written are contiguous.
-// The sink is only read. A cell is valid if its K ids are in range and distinct; otherwise its first id is the reason (ROUTECAP_MISSING_*) and
-// the others are zero.
+// sink (L, N, K) -> slot: ids [n][L][K] of one or two bytes, one validity bit per cell. An item is
+// one row of eight layers: one byte of validity, 8 * K ids. Items of a row follow one another, so
+// the ids written are contiguous. The sink is only read. A cell is valid if its K ids are in range
+// and distinct; otherwise its first id is the reason (ROUTECAP_MISSING_*) and the others are zero.
 #pragma once
 
 #include "slot.h"
 
 namespace routecap::kernels {
 
-// Whether k ids are all different. Where they fill one word, each rotation compares k pairs at once.
+// Whether k ids are all different. Where they fill one word, each rotation compares k pairs at
+// once.
 template <class Id, uint32_t K>
 ROUTECAP_BODY bool distinct(const Id *ids, uint32_t k) {
     if constexpr (K > 1 && sizeof(Id) * K <= 8 && (K & (K - 1)) == 0) {
@@ -21,7 +23,8 @@ ROUTECAP_BODY bool distinct(const Id *ids, uint32_t k) {
         for (uint32_t c = 0; c < K; c++) v |= static_cast<uint64_t>(ids[c]) << lane * c;
         uint64_t equal = 0;
         for (uint32_t r = 1; r <= K / 2; r++) {
-            const uint64_t x = v ^ ((v << lane * r | v >> (bits - lane * r)) & word);  // a lane of zeros: two equal ids
+            // A lane of zeros: two equal ids.
+            const uint64_t x = v ^ ((v << lane * r | v >> (bits - lane * r)) & word);
             equal |= (x - ones) & ~x & high;
         }
         return equal == 0;
@@ -43,7 +46,9 @@ struct Snapshot {
     SlotLayout layout;
 
     ROUTECAP_BODY uint32_t groups() const { return layout.validity_bytes; }
-    ROUTECAP_BODY uint32_t live() const { return control->named.slot() == kNoSlot ? 0 : control->rows(); }
+    ROUTECAP_BODY uint32_t live() const {
+        return control->named.slot() == kNoSlot ? 0 : control->rows();
+    }
     ROUTECAP_BODY uint32_t outer() const { return live(); }
     ROUTECAP_BODY uint32_t inner() const { return groups(); }
 
@@ -55,26 +60,33 @@ struct Snapshot {
         load(ids, cell, k);
         bool in_range = true;
         for (uint32_t c = 0; c < columns<K>(k); c++) {
-            in_range &= static_cast<Unsigned>(ids[c]) < static_cast<Unsigned>(experts);  // poison and kInvalidId are not
+            // Poison and kInvalidId are not.
+            in_range &= static_cast<Unsigned>(ids[c]) < static_cast<Unsigned>(experts);
             out[c] = static_cast<Id>(ids[c]);
         }
         if (in_range && distinct<Id, K>(out.id, k)) return 0;
         bool unwritten = false;
         for (uint32_t c = 0; c < columns<K>(k); c++) unwritten |= ids[c] == kPoison<T>;
-        return unwritten ? ROUTECAP_MISSING_UNWRITTEN : !in_range ? ROUTECAP_MISSING_OUT_OF_RANGE : ROUTECAP_MISSING_DUPLICATE;
+        return unwritten   ? ROUTECAP_MISSING_UNWRITTEN
+               : !in_range ? ROUTECAP_MISSING_OUT_OF_RANGE
+                           : ROUTECAP_MISSING_DUPLICATE;
     }
 
     // The slot to fill, where there are rows.
     ROUTECAP_BODY uint8_t *slot() const { return layout.slot(slots, control->named.slot()); }
 
     // One cell, from its layer's sink to the slot. Whether it is valid.
-    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer, const SinkLayer &sink) const {
+    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer,
+                            const SinkLayer &sink) const {
         Ids<Id, K> out;
         uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
-        if (sink.ids != nullptr) with_row(sink, row, [&](auto *ids) { reason = narrow(ids, sink.experts, out); });
+        if (sink.ids != nullptr)
+            with_row(sink, row, [&](auto *ids) { reason = narrow(ids, sink.experts, out); });
         if (reason != 0)
             for (uint32_t c = 0; c < columns<K>(k); c++) out[c] = c == 0 ? reason : 0;
-        store(reinterpret_cast<Id *>(layout.ids(to, row)) + static_cast<size_t>(layer) * columns<K>(k), out, k);
+        store(reinterpret_cast<Id *>(layout.ids(to, row)) +
+                  static_cast<size_t>(layer) * columns<K>(k),
+              out, k);
         return reason == 0;
     }
 
@@ -82,11 +94,13 @@ struct Snapshot {
     ROUTECAP_BODY void item(uint32_t row, uint32_t g) const {
         uint8_t *to = slot();
         uint32_t valid = 0;
-        for (uint32_t l = g * 8; l < g * 8 + 8 && l < layer_count; l++) valid |= static_cast<uint32_t>(cell(to, row, l, layers[l])) << l % 8;
+        for (uint32_t l = g * 8; l < g * 8 + 8 && l < layer_count; l++)
+            valid |= static_cast<uint32_t>(cell(to, row, l, layers[l])) << l % 8;
         layout.validity(to, row)[g] = static_cast<uint8_t>(valid);
     }
 
-    // Once per launch, in no order with the items: the slot covers what was armed, unless this is a second snapshot of one begin.
+    // Once per launch, in no order with the items: the slot covers what was armed, unless this is a
+    // second snapshot of one begin.
     ROUTECAP_BODY void once() const {
         const Named named = control->named;
         if (named.slot() != kNoSlot) {

@@ -1,31 +1,35 @@
 // Every function of routecap.h: check what the object is, guard against exceptions, call.
 #include <new>
 
-#include "capture/capturer.h"
 #include "backend/config.h"
-#include "routing/copy_out.h"
-#include "routing/import.h"
-#include "base/process.h"
 #include "backend/dispatch_check.h"
-#include "routecap.h"
 #include "backend/routing_method.h"
-#include "routing/routing.h"
-#include "routing/serialized.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "capture/capturer.h"
+#include "routecap.h"
+#include "routing/copy_out.h"
+#include "routing/import.h"
+#include "routing/routing.h"
+#include "routing/serialized.h"
 
 namespace {
 
 using namespace routecap;
 
-// What a capturer's handle points to: the object, and the process it was made in. The public types stay incomplete even here, so that no
-// debug information says what is behind them.
+// What a capturer's handle points to: the object, and the process it was made in. The public types
+// stay incomplete even here, so that no debug information says what is behind them.
 struct Handle {
     std::unique_ptr<Capturer> object;
     uint32_t process;
 };
-routecap_capturer *capturer_handle(Handle *handle) { return reinterpret_cast<routecap_capturer *>(handle); }
-const Handle *handle_of(const routecap_capturer *capturer) { return reinterpret_cast<const Handle *>(capturer); }
+routecap_capturer *capturer_handle(Handle *handle) {
+    return reinterpret_cast<routecap_capturer *>(handle);
+}
+const Handle *handle_of(const routecap_capturer *capturer) {
+    return reinterpret_cast<const Handle *>(capturer);
+}
 
 // No exception crosses the boundary.
 template <class Body>
@@ -41,7 +45,10 @@ int32_t guard(Body body) noexcept {
     }
 }
 
-int32_t forked() { return report(ROUTECAP_ERR_FORKED, "this object was made before fork(); it works in the parent only"); }
+int32_t forked() {
+    return report(ROUTECAP_ERR_FORKED,
+                  "this object was made before fork(); it works in the parent only");
+}
 
 template <class Body>
 int32_t with(const routecap_capturer *capturer, Body body) noexcept {
@@ -60,9 +67,15 @@ int32_t on_forward_path(const routecap_capturer *capturer, Body body) noexcept {
     });
 }
 
-routecap_routing *routing_handle(Routing *routing) { return reinterpret_cast<routecap_routing *>(routing); }
-Routing **routing_output(routecap_routing **routing) { return reinterpret_cast<Routing **>(routing); }
-const Routing *routing_of(const routecap_routing *routing) { return reinterpret_cast<const Routing *>(routing); }
+routecap_routing *routing_handle(Routing *routing) {
+    return reinterpret_cast<routecap_routing *>(routing);
+}
+Routing **routing_output(routecap_routing **routing) {
+    return reinterpret_cast<Routing **>(routing);
+}
+const Routing *routing_of(const routecap_routing *routing) {
+    return reinterpret_cast<const Routing *>(routing);
+}
 
 template <class Body>
 int32_t with(const routecap_routing *routing, Body body) noexcept {
@@ -75,7 +88,8 @@ int32_t with(const routecap_routing *routing, Body body) noexcept {
 template <class Body>
 int32_t with_rows(const routecap_routing *routing, Body body) noexcept {
     return with(routing, [&](const Routing &r) {
-        return r.ready() ? body(r) : report(ROUTECAP_ERR_NOT_READY, "the routing's last step has not landed");
+        return r.ready() ? body(r)
+                         : report(ROUTECAP_ERR_NOT_READY, "the routing's last step has not landed");
     });
 }
 
@@ -89,13 +103,16 @@ int32_t clear(Handle *output, const char *name) noexcept {
 
 template <class Item>
 void clear_routings(Item *items, size_t item_size, size_t count) noexcept {
-    for (size_t i = 0; items != nullptr && item_size >= sizeof *items && i < count; i++) at(items, item_size, i).routing = nullptr;
+    for (size_t i = 0; items != nullptr && item_size >= sizeof *items && i < count; i++)
+        at(items, item_size, i).routing = nullptr;
 }
 
 int32_t slice(const Routing &routing, uint64_t first, uint64_t rows, Routing **slice) {
-    if (first < routing.first() || first > routing.end() || (rows != ROUTECAP_ROWS_ALL && rows > routing.end() - first))
-        return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows from %llu of a routing of rows [%llu,%llu)", ull(rows), ull(first), ull(routing.first()),
-                      ull(routing.end()));
+    if (first < routing.first() || first > routing.end() ||
+        (rows != ROUTECAP_ROWS_ALL && rows > routing.end() - first))
+        return report(ROUTECAP_ERR_OUT_OF_RANGE,
+                      "%llu rows from %llu of a routing of rows [%llu,%llu)", ull(rows), ull(first),
+                      ull(routing.first()), ull(routing.end()));
     *slice = routing.slice(first, rows == ROUTECAP_ROWS_ALL ? routing.end() - first : rows);
     return ROUTECAP_OK;
 }
@@ -104,7 +121,9 @@ int32_t slice(const Routing &routing, uint64_t first, uint64_t rows, Routing **s
 
 // ---- Library --------------------------------------------------------------------------------
 
-uint32_t routecap_version(void) { return ROUTECAP_VERSION_MAJOR * 10000 + ROUTECAP_VERSION_MINOR * 100 + ROUTECAP_VERSION_PATCH; }
+uint32_t routecap_version(void) {
+    return ROUTECAP_VERSION_MAJOR * 10000 + ROUTECAP_VERSION_MINOR * 100 + ROUTECAP_VERSION_PATCH;
+}
 
 const char *routecap_status_name(int32_t status) { return status_name(status); }
 
@@ -113,7 +132,11 @@ const char *routecap_last_error(void) { return last_error(); }
 int32_t routecap_backend_info(int32_t backend, routecap_backend *info) {
     if (int32_t s = check_output(info, "info"); s < 0) return s;
     const BackendInfo i = backend_info(backend);
-    write_struct(info, routecap_backend{.struct_size = 0, .available = i.available, .devices = i.devices, .reserved = 0, .detail = i.detail});
+    write_struct(info, routecap_backend{.struct_size = 0,
+                                        .available = i.available,
+                                        .devices = i.devices,
+                                        .reserved = 0,
+                                        .detail = i.detail});
     return ROUTECAP_OK;
 }
 
@@ -128,7 +151,8 @@ int32_t routecap_config_memory(const routecap_config *config, routecap_memory *m
     return guard([&] {
         Config c;
         if (int32_t s = read_config(config, c); s < 0) return s;
-        if (c.backend == ROUTECAP_BACKEND_CUDA && !built_with_cuda()) return report(ROUTECAP_ERR_NO_BACKEND, "%s", backend_info(c.backend).detail);
+        if (c.backend == ROUTECAP_BACKEND_CUDA && !built_with_cuda())
+            return report(ROUTECAP_ERR_NO_BACKEND, "%s", backend_info(c.backend).detail);
         write_struct(memory, memory_of(c));
         return ROUTECAP_OK;
     });
@@ -156,7 +180,8 @@ int32_t routecap_capturer_stats(const routecap_capturer *capturer, routecap_stat
     return with(capturer, [&](Capturer &c) { return c.stats(stats); });
 }
 
-int32_t routecap_capturer_layer_stats(const routecap_capturer *capturer, routecap_layer_stats *stats, size_t stat_size, size_t count) {
+int32_t routecap_capturer_layer_stats(const routecap_capturer *capturer,
+                                      routecap_layer_stats *stats, size_t stat_size, size_t count) {
     return with(capturer, [&](Capturer &c) { return c.layer_stats(stats, stat_size, count); });
 }
 
@@ -166,7 +191,8 @@ int32_t routecap_capturer_progress(routecap_capturer *capturer) {
 
 // ---- Sink, layers, steps --------------------------------------------------------------------
 
-int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers, const routecap_sink *sink) {
+int32_t routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers,
+                           const routecap_sink *sink) {
     return on_forward_path(capturer,
                            [&](Capturer &c) { return c.bind(first_layer, layers, sink); });
 }
@@ -175,12 +201,14 @@ int32_t routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routeca
     return on_forward_path(capturer, [&](Capturer &c) { return c.sink_layer(layer, sink); });
 }
 
-int32_t routecap_layer_record(routecap_capturer *capturer, uint32_t layer, const routecap_source *source, routecap_stream stream) {
+int32_t routecap_layer_record(routecap_capturer *capturer, uint32_t layer,
+                              const routecap_source *source, routecap_stream stream) {
     return on_forward_path(capturer, [&](Capturer &c) { return c.record(layer, source, stream); });
 }
 
-int32_t routecap_layers_record(routecap_capturer *capturer, const routecap_source *source, const routecap_layer_source *layers, size_t layer_size,
-                               size_t count, routecap_stream stream) {
+int32_t routecap_layers_record(routecap_capturer *capturer, const routecap_source *source,
+                               const routecap_layer_source *layers, size_t layer_size, size_t count,
+                               routecap_stream stream) {
     return on_forward_path(capturer, [&](Capturer &c) {
         return c.record_layers(source, layers, layer_size, count, stream);
     });
@@ -192,22 +220,26 @@ int32_t routecap_router_init(routecap_router *router, size_t struct_size, int32_
     return init_struct(router, struct_size, filled, "router");
 }
 
-int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap_router *router, const routecap_logits *logits,
+int32_t routecap_layer_route(routecap_capturer *capturer, uint32_t layer,
+                             const routecap_router *router, const routecap_logits *logits,
                              routecap_stream stream) {
     return on_forward_path(capturer,
                            [&](Capturer &c) { return c.route(layer, router, logits, stream); });
 }
 
-int32_t routecap_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, routecap_stream stream) {
+int32_t routecap_received_read(routecap_capturer *capturer, uint32_t layer,
+                               const routecap_received *received, routecap_stream stream) {
     return on_forward_path(capturer,
                            [&](Capturer &c) { return c.read_received(layer, received, stream); });
 }
 
-int32_t routecap_received_merge(const int32_t *const *executed, size_t count, size_t cells, int32_t *merged) {
+int32_t routecap_received_merge(const int32_t *const *executed, size_t count, size_t cells,
+                                int32_t *merged) {
     return merge_received(executed, count, cells, merged);
 }
 
-int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count,
+int32_t routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows,
+                                routecap_layer_probe *layers, size_t layer_size, size_t count,
                                 routecap_stream stream) {
     return on_forward_path(
         capturer, [&](Capturer &c) { return c.probe(rows, layers, layer_size, count, stream); });
@@ -221,8 +253,9 @@ int32_t routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stre
     return on_forward_path(capturer, [&](Capturer &c) { return c.snapshot(stream); });
 }
 
-int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans, size_t span_size, size_t count,
-                            const routecap_issue_options *options, int32_t *status, routecap_step *step, routecap_stream stream) {
+int32_t routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans,
+                            size_t span_size, size_t count, const routecap_issue_options *options,
+                            int32_t *status, routecap_step *step, routecap_stream stream) {
     if (step != nullptr) *step = 0;
     return on_forward_path(capturer, [&](Capturer &c) {
         return c.issue(spans, span_size, count, options, status, step, stream);
@@ -237,67 +270,89 @@ int32_t routecap_step_poll(routecap_capturer *capturer, routecap_step step) {
     return with(capturer, [&](Capturer &c) { return c.poll(step); });
 }
 
-int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step, int64_t timeout_ns, uint64_t *conflicting) {
+int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step, int64_t timeout_ns,
+                               uint64_t *conflicting) {
     return with(capturer, [&](Capturer &c) { return c.finalize(step, timeout_ns, conflicting); });
 }
 
 // ---- RequestTable -------------------------------------------------------------------------------
 
-int32_t routecap_request_open(routecap_capturer *capturer, const routecap_open_options *options, routecap_request *requests, size_t count) {
+int32_t routecap_request_open(routecap_capturer *capturer, const routecap_open_options *options,
+                              routecap_request *requests, size_t count) {
     if (requests != nullptr) std::fill_n(requests, count, routecap_request{0});
     return with(capturer, [&](Capturer &c) { return c.open(options, requests, count); });
 }
 
-int32_t routecap_request_accept(routecap_capturer *capturer, routecap_request request, routecap_step step, const uint32_t *rows, size_t count) {
+int32_t routecap_request_accept(routecap_capturer *capturer, routecap_request request,
+                                routecap_step step, const uint32_t *rows, size_t count) {
     return with(capturer, [&](Capturer &c) { return c.accept(request, step, rows, count); });
 }
 
-int32_t routecap_request_accept_batch(routecap_capturer *capturer, routecap_accept_item *items, size_t item_size, size_t count) {
+int32_t routecap_request_accept_batch(routecap_capturer *capturer, routecap_accept_item *items,
+                                      size_t item_size, size_t count) {
     return with(capturer, [&](Capturer &c) { return c.accept_batch(items, item_size, count); });
 }
 
-int32_t routecap_request_truncate(routecap_capturer *capturer, routecap_request request, uint64_t rows) {
+int32_t routecap_request_truncate(routecap_capturer *capturer, routecap_request request,
+                                  uint64_t rows) {
     return with(capturer, [&](Capturer &c) { return c.truncate(request, rows); });
 }
 
-int32_t routecap_request_fork(routecap_capturer *capturer, routecap_request request, uint64_t rows, routecap_request *child) {
+int32_t routecap_request_fork(routecap_capturer *capturer, routecap_request request, uint64_t rows,
+                              routecap_request *child) {
     if (int32_t s = clear(child, "child"); s < 0) return s;
     return with(capturer, [&](Capturer &c) { return c.fork(request, rows, child); });
 }
 
-int32_t routecap_request_attach(routecap_capturer *capturer, routecap_request request, const routecap_routing *routing, uint64_t rows) {
-    return with(capturer, [&](Capturer &c) { return c.attach(request, routing_of(routing), rows); });
+int32_t routecap_request_attach(routecap_capturer *capturer, routecap_request request,
+                                const routecap_routing *routing, uint64_t rows) {
+    return with(capturer,
+                [&](Capturer &c) { return c.attach(request, routing_of(routing), rows); });
 }
 
-int32_t routecap_request_coverage(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows, routecap_coverage *coverage,
+int32_t routecap_request_coverage(routecap_capturer *capturer, routecap_request request,
+                                  uint64_t first, uint64_t rows, routecap_coverage *coverage,
                                   routecap_missing *missing, size_t missing_size, size_t capacity) {
-    return with(capturer, [&](Capturer &c) { return c.coverage(request, first, rows, coverage, missing, missing_size, capacity); });
+    return with(capturer, [&](Capturer &c) {
+        return c.coverage(request, first, rows, coverage, missing, missing_size, capacity);
+    });
 }
 
-int32_t routecap_request_extract(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags,
+int32_t routecap_request_extract(routecap_capturer *capturer, routecap_request request,
+                                 uint64_t first, uint64_t rows, int32_t mode, uint32_t flags,
                                  routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
-    return with(capturer, [&](Capturer &c) { return c.extract(request, first, rows, mode, flags, routing_output(routing)); });
+    return with(capturer, [&](Capturer &c) {
+        return c.extract(request, first, rows, mode, flags, routing_output(routing));
+    });
 }
 
-int32_t routecap_request_extract_batch(routecap_capturer *capturer, routecap_extract_item *items, size_t item_size, size_t count) {
+int32_t routecap_request_extract_batch(routecap_capturer *capturer, routecap_extract_item *items,
+                                       size_t item_size, size_t count) {
     clear_routings(items, item_size, count);
     return with(capturer, [&](Capturer &c) { return c.extract_batch(items, item_size, count); });
 }
 
-int32_t routecap_request_extract_into(routecap_capturer *capturer, routecap_request request, uint64_t first, uint64_t rows,
-                                      const routecap_copy_options *options, void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+int32_t routecap_request_extract_into(routecap_capturer *capturer, routecap_request request,
+                                      uint64_t first, uint64_t rows,
+                                      const routecap_copy_options *options, void *dst,
+                                      size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
                                       uint64_t *needed) {
-    return with(capturer,
-                [&](Capturer &c) { return c.extract_into(request, first, rows, options, dst, dst_bytes, mask, mask_bytes, needed); });
+    return with(capturer, [&](Capturer &c) {
+        return c.extract_into(request, first, rows, options, dst, dst_bytes, mask, mask_bytes,
+                              needed);
+    });
 }
 
-int32_t routecap_request_finish(routecap_capturer *capturer, routecap_request request, uint64_t rows, routecap_routing **routing) {
+int32_t routecap_request_finish(routecap_capturer *capturer, routecap_request request,
+                                uint64_t rows, routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
-    return with(capturer, [&](Capturer &c) { return c.finish(request, rows, routing_output(routing)); });
+    return with(capturer,
+                [&](Capturer &c) { return c.finish(request, rows, routing_output(routing)); });
 }
 
-int32_t routecap_request_finish_batch(routecap_capturer *capturer, routecap_finish_item *items, size_t item_size, size_t count) {
+int32_t routecap_request_finish_batch(routecap_capturer *capturer, routecap_finish_item *items,
+                                      size_t item_size, size_t count) {
     clear_routings(items, item_size, count);
     return with(capturer, [&](Capturer &c) { return c.finish_batch(items, item_size, count); });
 }
@@ -306,7 +361,8 @@ int32_t routecap_request_close(routecap_capturer *capturer, routecap_request req
     return with(capturer, [&](Capturer &c) { return c.close(request); });
 }
 
-int32_t routecap_request_close_batch(routecap_capturer *capturer, const routecap_request *requests, int32_t *status, size_t count) {
+int32_t routecap_request_close_batch(routecap_capturer *capturer, const routecap_request *requests,
+                                     int32_t *status, size_t count) {
     return with(capturer, [&](Capturer &c) { return c.close_batch(requests, status, count); });
 }
 
@@ -331,14 +387,20 @@ int32_t routecap_routing_view(const routecap_routing *routing, routecap_view *vi
     return with_rows(routing, [&](const Routing &r) { return r.view(view), ROUTECAP_OK; });
 }
 
-int32_t routecap_routing_coverage(const routecap_routing *routing, routecap_coverage *coverage, routecap_missing *missing, size_t missing_size,
-                                  size_t capacity) {
+int32_t routecap_routing_coverage(const routecap_routing *routing, routecap_coverage *coverage,
+                                  routecap_missing *missing, size_t missing_size, size_t capacity) {
     if (int32_t s = check_output(coverage, "coverage"); s < 0) return s;
-    if (int32_t s = check_array(missing, capacity, missing_size, sizeof(routecap_missing), "missing"); s < 0) return s;
-    return with_rows(routing, [&](const Routing &r) { return r.coverage(coverage, missing, missing_size, capacity); });
+    if (int32_t s =
+            check_array(missing, capacity, missing_size, sizeof(routecap_missing), "missing");
+        s < 0)
+        return s;
+    return with_rows(routing, [&](const Routing &r) {
+        return r.coverage(coverage, missing, missing_size, capacity);
+    });
 }
 
-int32_t routecap_routing_split(const routecap_routing *routing, uint64_t prompt_tokens, uint64_t generated_tokens, routecap_routing **prompt,
+int32_t routecap_routing_split(const routecap_routing *routing, uint64_t prompt_tokens,
+                               uint64_t generated_tokens, routecap_routing **prompt,
                                routecap_routing **generated) {
     const int32_t s1 = clear(prompt, "prompt"), s2 = clear(generated, "generated");
     if (s1 < 0 || s2 < 0) return std::min(s1, s2);
@@ -351,25 +413,36 @@ int32_t routecap_routing_split(const routecap_routing *routing, uint64_t prompt_
     });
 }
 
-int32_t routecap_routing_slice(const routecap_routing *routing, uint64_t first, uint64_t rows, routecap_routing **slice_) {
+int32_t routecap_routing_slice(const routecap_routing *routing, uint64_t first, uint64_t rows,
+                               routecap_routing **slice_) {
     if (int32_t s = clear(slice_, "slice"); s < 0) return s;
-    return with_rows(routing, [&](const Routing &r) { return slice(r, first, rows, routing_output(slice_)); });
+    return with_rows(
+        routing, [&](const Routing &r) { return slice(r, first, rows, routing_output(slice_)); });
 }
 
-int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count, uint32_t flags, routecap_routing **merged) {
+int32_t routecap_routing_merge(const routecap_routing *const *routings, size_t count,
+                               uint32_t flags, routecap_routing **merged) {
     if (int32_t s = clear(merged, "merged"); s < 0) return s;
     if (flags != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
     if (routings == nullptr || count == 0) return report(ROUTECAP_ERR_ARGUMENT, "nothing to merge");
     for (size_t i = 0; i < count; i++)
-        if (int32_t s = with_rows(routings[i], [](const Routing &) { return ROUTECAP_OK; }); s < 0) return s;
-    return guard([&] { return merge({reinterpret_cast<const Routing *const *>(routings), count}, routing_output(merged)); });
+        if (int32_t s = with_rows(routings[i], [](const Routing &) { return ROUTECAP_OK; }); s < 0)
+            return s;
+    return guard([&] {
+        return merge({reinterpret_cast<const Routing *const *>(routings), count},
+                     routing_output(merged));
+    });
 }
 
-int32_t routecap_routing_copy_to(const routecap_routing *routing, const routecap_copy_options *options, void *dst, size_t dst_bytes, uint8_t *mask,
-                                 size_t mask_bytes, uint64_t *needed) {
+int32_t routecap_routing_copy_to(const routecap_routing *routing,
+                                 const routecap_copy_options *options, void *dst, size_t dst_bytes,
+                                 uint8_t *mask, size_t mask_bytes, uint64_t *needed) {
     return with_rows(routing, [&](const Routing &r) {
         CopyPlan plan;
-        if (int32_t s = plan_copy(r.shape(), r.end() - r.first(), options, dst, dst_bytes, mask, mask_bytes, needed, plan); s < 0) return s;
+        if (int32_t s = plan_copy(r.shape(), r.end() - r.first(), options, dst, dst_bytes, mask,
+                                  mask_bytes, needed, plan);
+            s < 0)
+            return s;
         return copy_out(r, plan, dst, mask);
     });
 }
@@ -385,20 +458,26 @@ void routecap_routing_free(routecap_routing *routing) {
 
 // ---- Serialised form and import -------------------------------------------------------------
 
-int32_t routecap_routing_serialize(const routecap_routing *routing, uint32_t flags, void *dst, size_t dst_bytes, uint64_t *needed) {
+int32_t routecap_routing_serialize(const routecap_routing *routing, uint32_t flags, void *dst,
+                                   size_t dst_bytes, uint64_t *needed) {
     if (flags != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
-    return with_rows(routing, [&](const Routing &r) { return serialize(r, dst, dst_bytes, needed); });
+    return with_rows(routing,
+                     [&](const Routing &r) { return serialize(r, dst, dst_bytes, needed); });
 }
 
-int32_t routecap_routing_deserialize(const void *data, size_t bytes, uint32_t flags, routecap_release release, void *context,
+int32_t routecap_routing_deserialize(const void *data, size_t bytes, uint32_t flags,
+                                     routecap_release release, void *context,
                                      routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
-    return guard([&] { return deserialize(data, bytes, flags, release, context, routing_output(routing)); });
+    return guard(
+        [&] { return deserialize(data, bytes, flags, release, context, routing_output(routing)); });
 }
 
-int32_t routecap_routing_import(const routecap_view *view, uint32_t flags, routecap_release release, void *context, routecap_routing **routing) {
+int32_t routecap_routing_import(const routecap_view *view, uint32_t flags, routecap_release release,
+                                void *context, routecap_routing **routing) {
     if (int32_t s = clear(routing, "routing"); s < 0) return s;
-    return guard([&] { return import_view(view, flags, release, context, routing_output(routing)); });
+    return guard(
+        [&] { return import_view(view, flags, release, context, routing_output(routing)); });
 }
 
 int32_t routecap_serialized_info(const void *data, size_t bytes, routecap_serialized *info) {
@@ -406,11 +485,18 @@ int32_t routecap_serialized_info(const void *data, size_t bytes, routecap_serial
     return guard([&] { return serialized_info(data, bytes, info); });
 }
 
-int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes, uint64_t row, void *header,
-                                   size_t capacity, routecap_piece *pieces, size_t piece_size, size_t piece_capacity, routecap_splice *splice_) {
+int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const void *tail,
+                                   size_t tail_bytes, uint64_t row, void *header, size_t capacity,
+                                   routecap_piece *pieces, size_t piece_size, size_t piece_capacity,
+                                   routecap_splice *splice_) {
     if (int32_t s = check_output(splice_, "splice"); s < 0) return s;
-    if (int32_t s = check_array(pieces, piece_capacity, piece_size, sizeof *pieces, "pieces"); s < 0) return s;
-    return guard([&] { return splice(head, head_bytes, tail, tail_bytes, row, header, capacity, pieces, piece_size, piece_capacity, splice_); });
+    if (int32_t s = check_array(pieces, piece_capacity, piece_size, sizeof *pieces, "pieces");
+        s < 0)
+        return s;
+    return guard([&] {
+        return splice(head, head_bytes, tail, tail_bytes, row, header, capacity, pieces, piece_size,
+                      piece_capacity, splice_);
+    });
 }
 
 // ---- The function table ---------------------------------------------------------------------
@@ -479,6 +565,7 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         ROUTECAP_ENTRY(serialized_splice),
 #undef ROUTECAP_ENTRY
     };
-    static_assert(sizeof(routecap_api) == 16 + 56 * sizeof(void *), "an entry was added: add it to the table above");
+    static_assert(sizeof(routecap_api) == 16 + 56 * sizeof(void *),
+                  "an entry was added: add it to the table above");
     return major == ROUTECAP_VERSION_MAJOR && minor <= ROUTECAP_VERSION_MINOR ? &api : nullptr;
 }

@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <span>
 
+#include "backend/sink.h"
 #include "kernels/received.h"
 #include "kernels/record.h"
 #include "kernels/route.h"
 #include "kernels/slot.h"
 #include "routecap.h"
-#include "backend/sink.h"
 
 namespace routecap {
 
@@ -53,18 +53,22 @@ public:
     virtual int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) = 0;
     virtual routecap_sink give_out(uint32_t layer) = 0;
 
-    // The forward path, in stream order. Before each call below, enter() says whether the stream can be used, and whether it is being captured.
+    // The forward path, in stream order. Before each call below, enter() says whether the stream
+    // can be used, and whether it is being captured.
     virtual int32_t enter(routecap_stream stream, bool &capturing) = 0;
     // A number of its own for the capture that enter() found; 0: none.
     virtual uint64_t capture() const = 0;
     // Refuses an address that is no memory which the device can read.
     virtual int32_t check_memory(const void *address, const char *name) = 0;
     virtual int32_t begin(uint32_t rows, routecap_stream stream) = 0;
-    virtual int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) = 0;
-    virtual int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) = 0;
+    virtual int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers,
+                           bool overlap, routecap_stream stream) = 0;
+    virtual int32_t route(uint32_t layer, const kernels::Router &router,
+                          const kernels::Logits &logits, routecap_stream stream) = 0;
     // Fills the table of what was executed, if it is wanted, and reads a dispatch into it.
     virtual int32_t read_dispatch(const kernels::Received &body, routecap_stream stream) = 0;
-    virtual int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream stream) = 0;
+    virtual int32_t read_dispatch(const kernels::ReceivedExpanded &body,
+                                  routecap_stream stream) = 0;
     virtual int32_t snapshot(routecap_stream stream) = 0;
 
     // Not while capturing. What fails here costs the step its rows, and failure() of its slot says
@@ -77,14 +81,16 @@ public:
     virtual void expect(int32_t slot) = 0;
     // Brings the first `rows` rows of a slot, and positions behind them, to the host. After the
     // next slot was named.
-    virtual void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) = 0;
+    virtual void copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+                      routecap_stream stream) = 0;
 
-    // For probes, on the forward path. Waits for the stream and says how many rows are begun; then the first `rows` rows of a layer, dense.
+    // For probes, on the forward path. Waits for the stream and says how many rows are begun; then
+    // the first `rows` rows of a layer, dense.
     virtual int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) = 0;
     virtual int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) = 0;
 
-    // StepWorker, by one thread at a time. Whether a slot's copy has arrived or failed; asked again and
-    // again until it has.
+    // StepWorker, by one thread at a time. Whether a slot's copy has arrived or failed; asked again
+    // and again until it has.
     virtual bool landed(int32_t slot) = 0;
     // Of a slot that has landed: its rows, none of which are covered if they were lost; and which
     // call of the driver lost them, in one line that stays until the slot is named again, or

@@ -9,7 +9,8 @@
 namespace routecap {
 
 int32_t make_backend(const Config &config, std::unique_ptr<Backend> &backend) {
-    if (config.backend == ROUTECAP_BACKEND_HOST) return backend = make_host_backend(config), ROUTECAP_OK;
+    if (config.backend == ROUTECAP_BACKEND_HOST)
+        return backend = make_host_backend(config), ROUTECAP_OK;
 #if ROUTECAP_CUDA
     return make_cuda_backend(config, backend);
 #else
@@ -35,7 +36,8 @@ DeviceMemory device_memory_of(const Config &config) {
 
 BackendInfo backend_info(int32_t backend) {
     if (backend == ROUTECAP_BACKEND_HOST) return {true, 0, "host memory, no streams"};
-    if (backend != ROUTECAP_BACKEND_CUDA) return {false, 0, "this library does not know such a backend"};
+    if (backend != ROUTECAP_BACKEND_CUDA)
+        return {false, 0, "this library does not know such a backend"};
 #if ROUTECAP_CUDA
     return cuda_backend_info();
 #else

@@ -3,18 +3,21 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "storage/pages.h"
 #include "backend/sink.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "storage/pages.h"
 
 namespace routecap {
 namespace {
 
-constexpr uint32_t kFlags = ROUTECAP_CONFIG_COMPARE | ROUTECAP_CONFIG_EXTERNAL_SINK | ROUTECAP_CONFIG_MANUAL_PROGRESS | ROUTECAP_CONFIG_MAY_LOSE |
+constexpr uint32_t kFlags = ROUTECAP_CONFIG_COMPARE | ROUTECAP_CONFIG_EXTERNAL_SINK |
+                            ROUTECAP_CONFIG_MANUAL_PROGRESS | ROUTECAP_CONFIG_MAY_LOSE |
                             ROUTECAP_CONFIG_CHECKED;
 
-int32_t between(const char *name, uint64_t value, uint64_t low, uint64_t high) { return check_between("config", name, value, low, high); }
+int32_t between(const char *name, uint64_t value, uint64_t low, uint64_t high) {
+    return check_between("config", name, value, low, high);
+}
 
 }  // namespace
 
@@ -23,14 +26,20 @@ int32_t read_config(const routecap_config *config, Config &out) {
     if (int32_t s = read_struct(c, config, "config"); s < 0) return s;
     out.role = c.role;
     if (c.role == ROUTECAP_ROLE_DISABLED) return ROUTECAP_OK;
-    if (c.role != ROUTECAP_ROLE_OWNER && c.role != ROUTECAP_ROLE_MIRROR) return report(ROUTECAP_ERR_ARGUMENT, "config.role is %d", c.role);
-    if (c.backend <= 0) return report(ROUTECAP_ERR_ARGUMENT, "config.backend is %d: it was not set", c.backend);
+    if (c.role != ROUTECAP_ROLE_OWNER && c.role != ROUTECAP_ROLE_MIRROR)
+        return report(ROUTECAP_ERR_ARGUMENT, "config.role is %d", c.role);
+    if (c.backend <= 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "config.backend is %d: it was not set", c.backend);
     if (c.backend != ROUTECAP_BACKEND_HOST && c.backend != ROUTECAP_BACKEND_CUDA)
-        return report(ROUTECAP_ERR_NO_BACKEND, "config.backend is %d, which this library does not know", c.backend);
-    if (c.backend == ROUTECAP_BACKEND_CUDA && c.device < 0) return report(ROUTECAP_ERR_ARGUMENT, "config.device is %d", c.device);
+        return report(ROUTECAP_ERR_NO_BACKEND,
+                      "config.backend is %d, which this library does not know", c.backend);
+    if (c.backend == ROUTECAP_BACKEND_CUDA && c.device < 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "config.device is %d", c.device);
     if ((c.flags & ~kFlags) != 0 || c.reserved != 0)
-        return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u and config.reserved %u", c.flags, c.reserved);
-    const ShapeSource shape{c.layers, c.k, c.experts, c.id_space, c.layer_map, c.layer_experts, c.layer_provenance};
+        return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u and config.reserved %u", c.flags,
+                      c.reserved);
+    const ShapeSource shape{
+        c.layers, c.k, c.experts, c.id_space, c.layer_map, c.layer_experts, c.layer_provenance};
     if (int32_t s = make_shape(shape, "config", out.shape); s < 0) return s;
     if (int32_t s = between("rows", c.rows, 1, ROUTECAP_MAX_ROWS); s < 0) return s;
     out.backend = c.backend;
@@ -39,13 +48,15 @@ int32_t read_config(const routecap_config *config, Config &out) {
     out.slots = c.slots != 0 ? c.slots : 4;
     if (int32_t s = between("slots", out.slots, 1, ROUTECAP_MAX_SLOTS); s < 0) return s;
     out.sink_dtype = c.sink_dtype != 0 ? c.sink_dtype : ROUTECAP_DTYPE_I16;
-    if (sink_element_bytes(out.sink_dtype) == 0) return report(ROUTECAP_ERR_ARGUMENT, "config.sink_dtype is %d", c.sink_dtype);
+    if (sink_element_bytes(out.sink_dtype) == 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "config.sink_dtype is %d", c.sink_dtype);
     out.compare = (c.flags & ROUTECAP_CONFIG_COMPARE) != 0;
     out.external_sink = (c.flags & ROUTECAP_CONFIG_EXTERNAL_SINK) != 0;
     out.manual_progress = (c.flags & ROUTECAP_CONFIG_MANUAL_PROGRESS) != 0;
     out.may_lose = (c.flags & ROUTECAP_CONFIG_MAY_LOSE) != 0;
     const char *checked = std::getenv("ROUTECAP_CHECKED");
-    out.checked = (c.flags & ROUTECAP_CONFIG_CHECKED) != 0 || (checked != nullptr && checked[0] != '\0' && std::string_view(checked) != "0");
+    out.checked = (c.flags & ROUTECAP_CONFIG_CHECKED) != 0 ||
+                  (checked != nullptr && checked[0] != '\0' && std::string_view(checked) != "0");
     out.max_requests = c.max_requests != 0 ? c.max_requests : 65536;
     if (int32_t s = between("max_requests", out.max_requests, 1, 1u << 24); s < 0) return s;
     out.budget_bytes = c.budget_bytes != 0 ? c.budget_bytes : uint64_t{1} << 30;

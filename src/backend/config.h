@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "routecap.h"
 #include "base/shape.h"
+#include "routecap.h"
 
 namespace routecap {
 
@@ -23,7 +23,7 @@ struct Config {
     uint32_t max_requests = 0;
     uint64_t budget_bytes = 0;
     uint64_t first_epoch = 1;  // of the names of slots (kernels/body.h); tests begin late
-    ShapePtr shape;  // null if disabled
+    ShapePtr shape;            // null if disabled
 };
 
 int32_t read_config(const routecap_config *config, Config &out);

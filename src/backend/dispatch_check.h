@@ -10,9 +10,10 @@
 
 namespace routecap {
 
-// Unites the tables of `count` ranks, each of `cells` ids, on the host. `merged` may be one of them. False, with nothing written, if two of them have
-// different ids in one cell.
-inline bool merge_executed(const int32_t *const *tables, size_t count, size_t cells, int32_t *merged) {
+// Unites the tables of `count` ranks, each of `cells` ids, on the host. `merged` may be one of
+// them. False, with nothing written, if two of them have different ids in one cell.
+inline bool merge_executed(const int32_t *const *tables, size_t count, size_t cells,
+                           int32_t *merged) {
     const auto highest = [&](size_t cell) {
         int32_t id = kernels::kNotExecuted;
         for (size_t t = 0; t < count; t++) id = std::max(id, tables[t][cell]);
@@ -47,9 +48,11 @@ int32_t with_received(const routecap_received &r, F launch) {
                                  .executed = r.executed,
                                  .ignored = r.ignored};
     if ((r.flags & ROUTECAP_RECEIVED_EXPANDED) != 0)
-        return launch(kernels::ReceivedExpanded{from, r.expert_ends, r.expert_alignment, r.expanded_rows, r.dtype, r.global_ids});
+        return launch(kernels::ReceivedExpanded{from, r.expert_ends, r.expert_alignment,
+                                                r.expanded_rows, r.dtype, r.global_ids});
     const bool global = (r.flags & ROUTECAP_RECEIVED_GLOBAL) != 0;
-    return launch(kernels::Received{from, global ? 0 : from.first_expert, r.dtype, r.ids, r.global_ids});
+    return launch(
+        kernels::Received{from, global ? 0 : from.first_expert, r.dtype, r.ids, r.global_ids});
 }
 
 }  // namespace routecap

@@ -6,39 +6,51 @@
 
 namespace routecap {
 
-Sink::Sink(std::span<const uint32_t> layer_experts, uint32_t rows, uint32_t k, int32_t dtype, void *ids)
+Sink::Sink(std::span<const uint32_t> layer_experts, uint32_t rows, uint32_t k, int32_t dtype,
+           void *ids)
     : rows_(rows), k_(k), layers_(layer_experts.size()), fixed_(layer_experts.size(), 0) {
     const size_t layer_bytes = sink_layer_bytes(rows, k, dtype);
     for (size_t l = 0; l < layers_.size(); l++)
-        layers_[l] = {ids != nullptr ? static_cast<uint8_t *>(ids) + l * layer_bytes : nullptr, k, dtype, layer_experts[l]};
+        layers_[l] = {ids != nullptr ? static_cast<uint8_t *>(ids) + l * layer_bytes : nullptr, k,
+                      dtype, layer_experts[l]};
 }
 
 int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) {
     if (first_layer >= layers_.size() || layers > layers_.size() - first_layer)
-        return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layers [%u,%u) of %zu", first_layer, first_layer + layers, layers_.size());
+        return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layers [%u,%u) of %zu", first_layer,
+                      first_layer + layers, layers_.size());
     const uint32_t element = sink_element_bytes(sink.dtype);
     if (element == 0) return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a sink's", sink.dtype);
-    if (sink.ids == nullptr || layers == 0) return report(ROUTECAP_ERR_ARGUMENT, "nothing to bind: ids is NULL or layers is 0");
-    if (reinterpret_cast<uintptr_t>(sink.ids) % element != 0) return report(ROUTECAP_ERR_ARGUMENT, "ids is not aligned to %u bytes", element);
+    if (sink.ids == nullptr || layers == 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "nothing to bind: ids is NULL or layers is 0");
+    if (reinterpret_cast<uintptr_t>(sink.ids) % element != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "ids is not aligned to %u bytes", element);
     constexpr int64_t kFar = int64_t{1} << 40;  // so that nothing below overflows
     const int64_t row_stride = sink.row_stride != 0 ? sink.row_stride : sink.k;
-    const int64_t layer_stride = sink.layer_stride != 0 || row_stride > kFar ? sink.layer_stride : row_stride * sink.rows;
+    const int64_t layer_stride =
+        sink.layer_stride != 0 || row_stride > kFar ? sink.layer_stride : row_stride * sink.rows;
     const bool near = row_stride <= kFar && layer_stride <= kFar * 1024;
     if (!near || sink.rows < rows_ || sink.k != k_ || row_stride < k_ ||
         (layers > 1 && layer_stride < row_stride * (int64_t{rows_} - 1) + k_))
-        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%u rows of %u, strides %lld and %lld, for a sink of %u rows of %u", sink.rows, sink.k,
-                      static_cast<long long>(row_stride), static_cast<long long>(layer_stride), rows_, k_);
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "%u rows of %u, strides %lld and %lld, for a sink of %u rows of %u",
+                      sink.rows, sink.k, static_cast<long long>(row_stride),
+                      static_cast<long long>(layer_stride), rows_, k_);
     const auto bound = [&](uint32_t l) {
-        void *ids = static_cast<uint8_t *>(sink.ids) + static_cast<int64_t>(l - first_layer) * layer_stride * element;
+        void *ids = static_cast<uint8_t *>(sink.ids) +
+                    static_cast<int64_t>(l - first_layer) * layer_stride * element;
         return kernels::SinkLayer{ids, row_stride, sink.dtype, layers_[l].experts};
     };
     for (uint32_t l = first_layer; l < first_layer + layers; l++) {
         const kernels::SinkLayer now = layers_[l], then = bound(l);
-        const bool same = now.ids == then.ids && now.row_stride == then.row_stride && now.dtype == then.dtype;
+        const bool same =
+            now.ids == then.ids && now.row_stride == then.row_stride && now.dtype == then.dtype;
         if ((sealed_ || fixed_[l] != 0) && !same)
-            return report(ROUTECAP_ERR_STATE, "the address of layer %u is fixed: it was bound, given out or begun", l);
+            return report(ROUTECAP_ERR_STATE,
+                          "the address of layer %u is fixed: it was bound, given out or begun", l);
     }
-    for (uint32_t l = first_layer; l < first_layer + layers; l++) layers_[l] = bound(l), fixed_[l] = 1;
+    for (uint32_t l = first_layer; l < first_layer + layers; l++)
+        layers_[l] = bound(l), fixed_[l] = 1;
     return ROUTECAP_OK;
 }
 
@@ -50,8 +62,9 @@ void Sink::seal() {
     const int64_t layer_bytes = layers_.size() > 1 ? at(1) - at(0) : 1;
     for (size_t l = 0; l < layers_.size(); l++) {
         const kernels::SinkLayer &layer = layers_[l];
-        if (layer.ids == nullptr || at(l) != at(0) + static_cast<int64_t>(l) * layer_bytes || layer.row_stride != first.row_stride ||
-            layer.dtype != first.dtype || layer.experts != first.experts)
+        if (layer.ids == nullptr || at(l) != at(0) + static_cast<int64_t>(l) * layer_bytes ||
+            layer.row_stride != first.row_stride || layer.dtype != first.dtype ||
+            layer.experts != first.experts)
             return;
     }
     layer_bytes_ = layer_bytes;
@@ -59,14 +72,21 @@ void Sink::seal() {
 
 uint32_t Sink::widest() const {
     uint32_t bytes = 0;
-    for (const kernels::SinkLayer &layer : layers_) bytes = std::max(bytes, sink_element_bytes(layer.dtype));
+    for (const kernels::SinkLayer &layer : layers_)
+        bytes = std::max(bytes, sink_element_bytes(layer.dtype));
     return bytes;
 }
 
 routecap_sink Sink::give_out(uint32_t layer) {
     const kernels::SinkLayer &l = layers_[layer];
     if (l.ids != nullptr) fixed_[layer] = 1;
-    return {.struct_size = 0, .dtype = l.dtype, .ids = l.ids, .rows = rows_, .k = k_, .row_stride = l.row_stride, .layer_stride = 0};
+    return {.struct_size = 0,
+            .dtype = l.dtype,
+            .ids = l.ids,
+            .rows = rows_,
+            .k = k_,
+            .row_stride = l.row_stride,
+            .layer_stride = 0};
 }
 
 }  // namespace routecap

@@ -13,12 +13,14 @@ class Bell {
 public:
     using Clock = std::chrono::steady_clock;
 
-    // How often it rang. Who reads this before looking for work, and passes it to sleep() or doze(), misses nothing.
+    // How often it rang. Who reads this before looking for work, and passes it to sleep() or
+    // doze(), misses nothing.
     uint32_t rings() const { return rings_.load(std::memory_order_seq_cst); }
 
     // One thread sleeps until it rings, unless it rang since `seen`.
     void sleep(uint32_t seen) { rings_.wait(seen, std::memory_order_seq_cst); }
-    // The same while there is work that only time brings on: until then, or until somebody calls. Ringing does not end it.
+    // The same while there is work that only time brings on: until then, or until somebody calls.
+    // Ringing does not end it.
     void doze(uint32_t seen, Clock::time_point until) {
         std::unique_lock lock(mutex_);
         called_ = false;

@@ -1,4 +1,5 @@
-// What threads wait on until work in flight has landed. Shared by a capturer and its pending routings, which may outlive it.
+// What threads wait on until work in flight has landed. Shared by a capturer and its pending
+// routings, which may outlive it.
 #pragma once
 
 #include <chrono>
@@ -12,12 +13,16 @@ namespace routecap {
 
 class Completion {
 public:
-    // Waits until ready() is true; false after timeout_ns nanoseconds (negative: no limit). Whoever makes it true calls notify() afterwards.
+    // Waits until ready() is true; false after timeout_ns nanoseconds (negative: no limit). Whoever
+    // makes it true calls notify() afterwards.
     template <class Ready>
     bool wait(int64_t timeout_ns, Ready ready) {
         using Clock = std::chrono::steady_clock;
         constexpr auto kForever = std::chrono::hours(24 * 365);
-        const auto limit = Clock::now() + (timeout_ns < 0 ? kForever : std::min<Clock::duration>(std::chrono::nanoseconds(timeout_ns), kForever));
+        const auto limit =
+            Clock::now() + (timeout_ns < 0 ? kForever
+                                           : std::min<Clock::duration>(
+                                                 std::chrono::nanoseconds(timeout_ns), kForever));
         for (;;) {
             if (ready()) return true;
             const bool manual = progress();
@@ -37,8 +42,8 @@ public:
         landed_.notify_all();
     }
 
-    // What whoever waits does for the work's progress, for the capturer's life: the work itself, where there is no worker thread, which it then says;
-    // otherwise it calls that thread.
+    // What whoever waits does for the work's progress, for the capturer's life: the work itself,
+    // where there is no worker thread, which it then says; otherwise it calls that thread.
     void set_progress(std::function<bool()> progress) {
         std::unique_lock lock(progress_mutex_);
         unused_.wait(lock, [this] { return users_ == 0; });
@@ -59,7 +64,8 @@ public:
 private:
     std::mutex mutex_;  // guards nothing but the moment between ready() and the wait
     std::condition_variable landed_;
-    std::mutex progress_mutex_;  // guards what follows; progress_ is not replaced while somebody runs it
+    // Guards what follows; progress_ is not replaced while somebody runs it.
+    std::mutex progress_mutex_;
     std::condition_variable unused_;
     uint32_t users_ = 0;
     std::function<bool()> progress_;

@@ -7,7 +7,8 @@
 
 namespace routecap {
 
-// Who reads a counter sees all that was counted before what it sees: read effects before causes, and no effect is without its cause.
+// Who reads a counter sees all that was counted before what it sees: read effects before causes,
+// and no effect is without its cause.
 class Counter {
 public:
     void operator+=(uint64_t n) {
@@ -29,7 +30,8 @@ struct LayerCounters {
 struct Counters {
     Counter steps_issued, steps_landed, steps_lost;
     Counter rows_issued, rows_in_flight, rows_provisional;
-    Counter rows_delivered, rows_missing, rows_lost, rows_late, rows_rejected, rows_unplaced, rows_refused;
+    Counter rows_delivered, rows_missing, rows_lost, rows_late, rows_rejected, rows_unplaced,
+        rows_refused;
     Counter rows_skipped, rows_overlapped, rows_mismatched, rows_dropped, cells_conflicting;
     Counter rows_landed;  // rows whose cells were counted per layer
     Counter silent_layers;

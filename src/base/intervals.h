@@ -1,4 +1,5 @@
-// A set of numbers kept as disjoint intervals. Most sets here are one interval, which lives inside the object; the others are nodes.
+// A set of numbers kept as disjoint intervals. Most sets here are one interval, which lives inside
+// the object; the others are nodes.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,9 @@ public:
     };
 
     // Whether [begin, end) is in the first interval: a quick look that may say no too often.
-    bool contains(uint64_t begin, uint64_t end) const { return begin >= first_.begin && end <= first_.end; }
+    bool contains(uint64_t begin, uint64_t end) const {
+        return begin >= first_.begin && end <= first_.end;
+    }
 
     bool has(uint64_t number) const {
         bool found = false;
@@ -36,7 +39,9 @@ public:
     void add(uint64_t begin, uint64_t end, Nodes &nodes) noexcept {
         if (begin >= end) return;
         const auto touches = [&](const Interval &i) { return begin <= i.end && end >= i.begin; };
-        const auto absorb = [&](const Interval &i) { begin = std::min(begin, i.begin), end = std::max(end, i.end); };
+        const auto absorb = [&](const Interval &i) {
+            begin = std::min(begin, i.begin), end = std::max(end, i.end);
+        };
         if (first_.begin != first_.end && touches(first_)) absorb(first_), first_ = {0, 0};
         Node **at = &more_;
         while (*at != nullptr) {
@@ -59,7 +64,8 @@ public:
     uint64_t remove(uint64_t begin, uint64_t end, Nodes &nodes) noexcept {
         if (begin >= end) return 0;
         uint64_t removed = 0;
-        // What is left of an interval: its first part in place, its second, if there are two, as a node behind it.
+        // What is left of an interval: its first part in place, its second, if there are two, as a
+        // node behind it.
         const auto cut = [&](Interval &i, Node *&has_ready_operations) {
             const uint64_t b = std::max(begin, i.begin), e = std::min(end, i.end);
             if (b >= e) return;
@@ -96,7 +102,8 @@ public:
         return n;
     }
 
-    // Whether it is one interval at most. Then all of it is in the object's first bytes, and clear_first() empties it.
+    // Whether it is one interval at most. Then all of it is in the object's first bytes, and
+    // clear_first() empties it.
     bool simple() const { return more_ == nullptr; }
     void clear_first() { first_ = {0, 0}; }
     void clear(Nodes &nodes) {

@@ -1,4 +1,5 @@
-// A mutex whose holders are quick: whoever finds it taken looks again a few times before going to sleep.
+// A mutex whose holders are quick: whoever finds it taken looks again a few times before going to
+// sleep.
 #pragma once
 
 #include <mutex>

@@ -1,7 +1,7 @@
 // Memory for what the engine's thread notes of requests: nodes of one cache line each.
 //
-// They are made before the capturer's mutex is taken and handed out while it is held, so that nothing is
-// allocated under it. Lists of them are singly linked through a member `next`.
+// They are made before the capturer's mutex is taken and handed out while it is held, so that
+// nothing is allocated under it. Lists of them are singly linked through a member `next`.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,8 @@ public:
     // There must be one.
     template <class T>
     T *take(const T &value) noexcept {
-        static_assert(sizeof(T) <= kBytes && alignof(T) <= kBytes && std::is_trivially_destructible_v<T>);
+        static_assert(sizeof(T) <= kBytes && alignof(T) <= kBytes &&
+                      std::is_trivially_destructible_v<T>);
         Node *node = std::exchange(free_, free_->next);
         free_count_--;
         return new (static_cast<void *>(node)) T(value);

@@ -1,4 +1,5 @@
-// Whether this process was forked since an object was made: its threads and the holders of its locks stayed behind in the parent.
+// Whether this process was forked since an object was made: its threads and the holders of its
+// locks stayed behind in the parent.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The shape of what one capturer captures: layers, experts, and how one row lies in memory. Immutable, shared by everything that holds rows.
+// The shape of what one capturer captures: layers, experts, and how one row lies in memory.
+// Immutable, shared by everything that holds rows.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,34 @@
 
 namespace routecap {
 
-// Reasons are compared by their place in the header's list: where two rows lack a cell, the higher one stands.
-constexpr bool known_reason(int32_t reason) { return reason >= ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE; }
+// Reasons are compared by their place in the header's list: where two rows lack a cell, the higher
+// one stands.
+constexpr bool known_reason(int32_t reason) {
+    return reason >= ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE;
+}
 constexpr int32_t reason_rank(int32_t reason) {
-    constexpr int32_t kRank[] = {0, /* ABSENT */ 1, /* UNWRITTEN */ 8, /* OUT_OF_RANGE */ 9, /* DUPLICATE */ 10, /* LOST */ 6, /* REFUSED */ 5,
-                                 /* TAKEN */ 7, /* EVICTED */ 3, /* NOT_PUBLISHED */ 2, /* STALE */ 4};
+    constexpr int32_t kRank[] = {0,
+                                 /* ABSENT */ 1,
+                                 /* UNWRITTEN */ 8,
+                                 /* OUT_OF_RANGE */ 9,
+                                 /* DUPLICATE */ 10,
+                                 /* LOST */ 6,
+                                 /* REFUSED */ 5,
+                                 /* TAKEN */ 7,
+                                 /* EVICTED */ 3,
+                                 /* NOT_PUBLISHED */ 2,
+                                 /* STALE */ 4};
     return known_reason(reason) ? kRank[reason] : 0;
 }
 // The reason of whole rows that are not there; the others belong to cells of rows that are.
 constexpr bool is_row_reason(int32_t reason) {
-    return known_reason(reason) && reason != ROUTECAP_MISSING_UNWRITTEN && reason != ROUTECAP_MISSING_OUT_OF_RANGE && reason != ROUTECAP_MISSING_DUPLICATE;
+    return known_reason(reason) && reason != ROUTECAP_MISSING_UNWRITTEN &&
+           reason != ROUTECAP_MISSING_OUT_OF_RANGE && reason != ROUTECAP_MISSING_DUPLICATE;
 }
 
 constexpr size_t kPageBytes = 64 * 1024;  // a page is no larger, unless one row is
-constexpr uint32_t kPageRows = 256;       // nor has it more rows, so that a short request of a small model costs little
+// Nor has it more rows, so that a short request of a small model costs little.
+constexpr uint32_t kPageRows = 256;
 
 struct Shape {
     uint32_t layers;
@@ -34,18 +49,19 @@ struct Shape {
     std::vector<int32_t> layer_provenance;
 
     // Derived.
-    uint32_t experts;         // the most of any layer
-    uint32_t id_bytes;        // 1 or 2, by the number of experts and never by the data
-    uint32_t cell_bytes;      // k ids
-    uint32_t ids_bytes;       // of one row
-    uint32_t validity_bytes;  // of one row: one bit per layer
-    uint32_t page_shift;      // log2 of page_rows
-    uint32_t page_rows;       // a power of two
+    uint32_t experts;           // the most of any layer
+    uint32_t id_bytes;          // 1 or 2, by the number of experts and never by the data
+    uint32_t cell_bytes;        // k ids
+    uint32_t ids_bytes;         // of one row
+    uint32_t validity_bytes;    // of one row: one bit per layer
+    uint32_t page_shift;        // log2 of page_rows
+    uint32_t page_rows;         // a power of two
     std::vector<uint8_t> full;  // the validity of a row without a missing cell
     uint32_t recomputed_layers;
     std::vector<uint8_t> recomputed;  // these layers, as in a row's validity
 
-    Shape(uint32_t k_, int32_t id_space_, std::vector<int32_t> map, std::vector<uint32_t> layer_experts_, std::vector<int32_t> layer_provenance_)
+    Shape(uint32_t k_, int32_t id_space_, std::vector<int32_t> map,
+          std::vector<uint32_t> layer_experts_, std::vector<int32_t> layer_provenance_)
         : layers(static_cast<uint32_t>(map.size())),
           k(k_),
           id_space(id_space_),
@@ -59,7 +75,9 @@ struct Shape {
         ids_bytes = layers * cell_bytes;
         validity_bytes = (layers + 7) / 8;
         page_shift = 0;
-        while (2u << page_shift <= kPageRows && (size_t{2} << page_shift) * row_bytes() <= kPageBytes) page_shift++;
+        while (2u << page_shift <= kPageRows &&
+               (size_t{2} << page_shift) * row_bytes() <= kPageBytes)
+            page_shift++;
         page_rows = 1u << page_shift;
         full.assign(validity_bytes, 0xff);
         if (layers % 8 != 0) full.back() = static_cast<uint8_t>((1u << layers % 8) - 1);
@@ -72,12 +90,15 @@ struct Shape {
         }
     }
 
-    bool is_recomputed(uint32_t layer) const { return layer_provenance[layer] == ROUTECAP_PROVENANCE_RECOMPUTED; }
+    bool is_recomputed(uint32_t layer) const {
+        return layer_provenance[layer] == ROUTECAP_PROVENANCE_RECOMPUTED;
+    }
     // Valid cells of a row in layers that are recomputed.
     uint32_t count_recomputed(const uint8_t *validity) const {
         uint32_t n = 0;
         for (uint32_t b = 0; b < validity_bytes && recomputed_layers > 0; b++)
-            n += static_cast<uint32_t>(__builtin_popcount(static_cast<uint32_t>(validity[b] & recomputed[b])));
+            n += static_cast<uint32_t>(
+                __builtin_popcount(static_cast<uint32_t>(validity[b] & recomputed[b])));
         return n;
     }
 
@@ -114,7 +135,8 @@ struct Shape {
         const int32_t reason = id_bytes == 1 ? cell[0] : cell[0] | cell[1] << 8;
         return known_reason(reason) ? reason : ROUTECAP_MISSING_UNWRITTEN;
     }
-    // Why a row is not there: the reason of all its cells, if it is one of whole rows. 0: there is something of it.
+    // Why a row is not there: the reason of all its cells, if it is one of whole rows. 0: there is
+    // something of it.
     int32_t row_reason(const uint8_t *ids, const uint8_t *validity) const {
         if (!row_empty(validity)) return 0;
         const int32_t first = reason(ids, 0);
@@ -123,13 +145,17 @@ struct Shape {
             if (reason(ids, l) != first) return 0;
         return first;
     }
-    static bool valid(const uint8_t *validity, uint32_t layer) { return (validity[layer / 8] >> layer % 8 & 1) != 0; }
+    static bool valid(const uint8_t *validity, uint32_t layer) {
+        return (validity[layer / 8] >> layer % 8 & 1) != 0;
+    }
 
     // Rows of both lie the same way in memory, and an id means the same in both.
     bool same_rows(const Shape &other) const {
-        return k == other.k && id_space == other.id_space && layer_map == other.layer_map && layer_experts == other.layer_experts;
+        return k == other.k && id_space == other.id_space && layer_map == other.layer_map &&
+               layer_experts == other.layer_experts;
     }
-    // Whether rows of another shape with the same rows can become ours without passing for more than they are.
+    // Whether rows of another shape with the same rows can become ours without passing for more
+    // than they are.
     bool can_hold(const Shape &other) const {
         for (uint32_t b = 0; b < validity_bytes; b++)
             if ((other.recomputed[b] & ~recomputed[b]) != 0) return false;
@@ -139,7 +165,8 @@ struct Shape {
 
 using ShapePtr = std::shared_ptr<const Shape>;
 
-// What a shape is made of, as callers give it: arrays of `layers` elements, or NULL for 0..layers-1, `experts` and CAPTURED.
+// What a shape is made of, as callers give it: arrays of `layers` elements, or NULL for
+// 0..layers-1, `experts` and CAPTURED.
 struct ShapeSource {
     uint32_t layers, k, experts;
     int32_t id_space;
@@ -150,6 +177,7 @@ struct ShapeSource {
 // Checks it; `what` names it in the error's text.
 int32_t make_shape(const ShapeSource &source, const char *what, ShapePtr &shape);
 // One number of it, or of what comes with it.
-int32_t check_between(const char *what, const char *name, uint64_t value, uint64_t low, uint64_t high);
+int32_t check_between(const char *what, const char *name, uint64_t value, uint64_t low,
+                      uint64_t high);
 
 }  // namespace routecap

@@ -24,8 +24,7 @@ const char *last_error() noexcept { return error_text; }
 
 const char *status_name(int32_t status) noexcept {
 #define ROUTECAP_NAME(name) \
-    case name:              \
-        return #name
+    case name: return #name
     switch (status) {
         ROUTECAP_NAME(ROUTECAP_OK);
         ROUTECAP_NAME(ROUTECAP_INCOMPLETE);
@@ -67,8 +66,7 @@ const char *status_name(int32_t status) noexcept {
         ROUTECAP_NAME(ROUTECAP_ERR_DEVICE);
         ROUTECAP_NAME(ROUTECAP_ERR_DEVICE_LOST);
         ROUTECAP_NAME(ROUTECAP_ERR_INTERNAL);
-        default:
-            return "ROUTECAP_STATUS_UNKNOWN";
+        default: return "ROUTECAP_STATUS_UNKNOWN";
     }
 #undef ROUTECAP_NAME
 }

@@ -5,7 +5,8 @@
 
 namespace routecap {
 
-// Keeps one line of text for routecap_last_error and returns `status`, so that a refusal is one statement.
+// Keeps one line of text for routecap_last_error and returns `status`, so that a refusal is one
+// statement.
 [[gnu::format(printf, 2, 3)]] int32_t report(int32_t status, const char *format, ...) noexcept;
 
 // A number as %llu takes it.

@@ -1,4 +1,5 @@
-// Versioned structs at the boundary: callers may have been compiled with an older or a newer header than this library.
+// Versioned structs at the boundary: callers may have been compiled with an older or a newer header
+// than this library.
 #pragma once
 
 #include <algorithm>
@@ -7,31 +8,39 @@
 #include <cstring>
 #include <type_traits>
 
-#include "routecap.h"
 #include "base/status.h"
+#include "routecap.h"
 
 namespace routecap {
 
-// No struct will have more bytes. A size beyond is one that was never set, and must not be believed where memory is written.
+// No struct will have more bytes. A size beyond is one that was never set, and must not be believed
+// where memory is written.
 constexpr size_t kLargestStruct = 65536;
 
 inline int32_t check_size(size_t size, size_t oldest, const char *name) {
-    if (size < oldest) return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: %zu bytes are fewer than %zu", name, size, oldest);
-    if (size > kLargestStruct) return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: %zu bytes are more than any version has", name, size);
+    if (size < oldest)
+        return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: %zu bytes are fewer than %zu", name, size,
+                      oldest);
+    if (size > kLargestStruct)
+        return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: %zu bytes are more than any version has", name,
+                      size);
     return ROUTECAP_OK;
 }
 
-// Copies `size` bytes of a caller's struct into ours: what the caller does not know becomes zero, what we do not know must be zero.
-// No struct has grown since 1.0 yet, so nothing smaller than ours is old; the smallest size ever published belongs in `oldest`.
+// Copies `size` bytes of a caller's struct into ours: what the caller does not know becomes zero,
+// what we do not know must be zero. No struct has grown since 1.0 yet, so nothing smaller than ours
+// is old; the smallest size ever published belongs in `oldest`.
 template <class T>
-int32_t read_struct(T &ours, const void *theirs, size_t size, const char *name, size_t oldest = sizeof(T)) {
+int32_t read_struct(T &ours, const void *theirs, size_t size, const char *name,
+                    size_t oldest = sizeof(T)) {
     if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
     if (int32_t s = check_size(size, oldest, name); s < 0) return s;
     const auto *bytes = static_cast<const unsigned char *>(theirs);
     for (size_t i = sizeof(T); i < size; i++)
         if (bytes[i] != 0)
-            return report(ROUTECAP_ERR_STRUCT_SIZE, "%s: byte %zu is set and lies beyond the %zu bytes this library knows", name, i,
-                          sizeof(T));
+            return report(ROUTECAP_ERR_STRUCT_SIZE,
+                          "%s: byte %zu is set and lies beyond the %zu bytes this library knows",
+                          name, i, sizeof(T));
     ours = T{};
     std::memcpy(&ours, theirs, std::min(size, sizeof(T)));
     return ROUTECAP_OK;
@@ -48,7 +57,8 @@ int32_t read_struct(T &ours, const T *theirs, const char *name) {
 template <class T>
 void write_bytes(void *theirs, size_t size, const T &ours) {
     std::memcpy(theirs, &ours, std::min(size, sizeof(T)));
-    if (size > sizeof(T)) std::memset(static_cast<unsigned char *>(theirs) + sizeof(T), 0, size - sizeof(T));
+    if (size > sizeof(T))
+        std::memset(static_cast<unsigned char *>(theirs) + sizeof(T), 0, size - sizeof(T));
 }
 
 // Fills a struct that the caller says the size of.
@@ -74,26 +84,35 @@ void write_struct(T *theirs, T ours) {
 }
 
 // Checks an array argument: its elements may be smaller or larger than ours, as structs may.
-inline int32_t check_array(const void *array, size_t count, size_t element, size_t oldest, const char *name) {
+inline int32_t check_array(const void *array, size_t count, size_t element, size_t oldest,
+                           const char *name) {
     if (count == 0) return ROUTECAP_OK;
     if (array == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
     if (int32_t s = check_size(element, oldest, name); s < 0) return s;
-    if (count > SIZE_MAX / element) return report(ROUTECAP_ERR_ARGUMENT, "%s: %zu elements of %zu bytes overflow", name, count, element);
+    if (count > SIZE_MAX / element)
+        return report(ROUTECAP_ERR_ARGUMENT, "%s: %zu elements of %zu bytes overflow", name, count,
+                      element);
     return ROUTECAP_OK;
 }
 
-// The same for an array whose elements the caller fills: what of them this library does not know must be zero.
+// The same for an array whose elements the caller fills: what of them this library does not know
+// must be zero.
 template <class T>
 int32_t check_items(const T *array, size_t count, size_t element, const char *name) {
     if (int32_t s = check_array(array, count, element, sizeof(T), name); s < 0) return s;
     T known;
     for (size_t i = 0; element > sizeof(T) && i < count; i++)
-        if (int32_t s = read_struct(known, reinterpret_cast<const char *>(array) + i * element, element, name); s < 0) return s;
+        if (int32_t s = read_struct(known, reinterpret_cast<const char *>(array) + i * element,
+                                    element, name);
+            s < 0)
+            return s;
     return ROUTECAP_OK;
 }
 
 // For an item whose reserved field is set.
-inline int32_t refuse_reserved(int32_t value) { return report(ROUTECAP_ERR_ARGUMENT, "reserved is %d", value); }
+inline int32_t refuse_reserved(int32_t value) {
+    return report(ROUTECAP_ERR_ARGUMENT, "reserved is %d", value);
+}
 
 // Element i of such an array.
 template <class T>

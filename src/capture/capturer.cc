@@ -12,11 +12,16 @@ routecap_memory memory_of(const Config &config) {
     if (config.role == ROUTECAP_ROLE_DISABLED) return m;
     const Shape &shape = *config.shape;
     const kernels::SlotLayout layout(config.rows, shape.validity_bytes, shape.ids_bytes);
-    const uint64_t sink = config.external_sink ? 0 : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
+    const uint64_t sink =
+        config.external_sink
+            ? 0
+            : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
     const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
     const bool host = config.backend == ROUTECAP_BACKEND_HOST;
     m.host_bytes = (host ? sink + slots : 0) + sizeof(Capturer) + 256 * 1024;
-    if (config.role == ROUTECAP_ROLE_OWNER) m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows) + RequestTable::bytes(config.max_requests);
+    if (config.role == ROUTECAP_ROLE_OWNER)
+        m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows) +
+                        RequestTable::bytes(config.max_requests);
     const DeviceMemory device = device_memory_of(config);
     m.device_bytes = device.device_bytes;
     m.pinned_bytes = device.pinned_bytes;
@@ -29,7 +34,9 @@ routecap_memory memory_of(const Config &config) {
 }
 
 Capturer::Capture::Capture(const Config &config, Backend &backend)
-    : storage(std::make_shared<const Storage>(config.shape, PagePool::create(config.shape, config.budget_bytes), std::make_shared<Completion>())),
+    : storage(std::make_shared<const Storage>(config.shape,
+                                              PagePool::create(config.shape, config.budget_bytes),
+                                              std::make_shared<Completion>())),
       pool(*storage->pool),
       completion(*storage->completion),
       counters(config.shape->layers),
@@ -72,17 +79,21 @@ bool Capturer::make_room(std::unique_lock<QuickMutex> &lock, const Room &room) {
     for (;;) {
         const size_t blocks = c.worker.log.missing(room.entries);
         const size_t chunks = c.requests.missing(room.requests);
-        const size_t nodes = c.worker.nodes.free() < room.nodes ? room.nodes - c.worker.nodes.free() : 0, node_chunks = c.worker.nodes.chunks();
+        const size_t nodes = c.worker.nodes.free() < room.nodes ? room.nodes - c.worker.nodes.free()
+                                                                : 0,
+                     node_chunks = c.worker.nodes.chunks();
         if (blocks == 0 && chunks == 0 && nodes == 0) return released;
         lock.unlock();
         released = true;
-        std::unique_ptr<StepWorker::Log::Block, void (*)(StepWorker::Log::Block *)> made(StepWorker::Log::make(blocks), StepWorker::Log::drop);
+        std::unique_ptr<StepWorker::Log::Block, void (*)(StepWorker::Log::Block *)> made(
+            StepWorker::Log::make(blocks), StepWorker::Log::drop);
         RequestTable::Chunk chunk = chunks > 0 ? RequestTable::make() : nullptr;
         Nodes::More more;
         if (nodes > 0) more = Nodes::make(nodes, node_chunks);
         lock.lock();
         c.worker.log.add(made.release());
-        if (chunk != nullptr && c.requests.missing(room.requests) > 0) c.requests.add(std::move(chunk));
+        if (chunk != nullptr && c.requests.missing(room.requests) > 0)
+            c.requests.add(std::move(chunk));
         if (nodes > 0) c.worker.nodes.add(more);
         lock.unlock();  // what was made in vain is freed
         chunk = nullptr, more = {};
@@ -106,7 +117,9 @@ int32_t Capturer::bind(uint32_t first_layer, uint32_t layers, const routecap_sin
 }
 
 int32_t Capturer::check_exists(uint32_t layer) const {
-    return layer < config_.shape->layers ? ROUTECAP_OK : report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, config_.shape->layers);
+    return layer < config_.shape->layers
+               ? ROUTECAP_OK
+               : report(ROUTECAP_ERR_UNKNOWN_LAYER, "layer %u of %u", layer, config_.shape->layers);
 }
 
 int32_t Capturer::sink_layer(uint32_t layer, routecap_sink *sink) {
@@ -124,12 +137,16 @@ int32_t Capturer::begin(uint32_t rows, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
-    if (rows > config_.rows) return report(ROUTECAP_ERR_CAPACITY, "%u rows, the sink has %u", rows, config_.rows);
-    if (owner() && !capturing && capture_->steps.named() == kernels::kNoSlot) {  // none was free at the last issue; maybe one is now
+    if (rows > config_.rows)
+        return report(ROUTECAP_ERR_CAPACITY, "%u rows, the sink has %u", rows, config_.rows);
+    if (owner() && !capturing && capture_->steps.named() == kernels::kNoSlot) {
+        // None was free at the last issue; maybe one is now.
         Steps &steps = capture_->steps;
         int32_t slot = steps.free_slot();
         // On the host every step in flight has landed: it only waits to be filed.
-        for (; slot == kernels::kNoSlot && config_.backend == ROUTECAP_BACKEND_HOST && !config_.may_lose; slot = steps.free_slot())
+        for (; slot == kernels::kNoSlot && config_.backend == ROUTECAP_BACKEND_HOST &&
+               !config_.may_lose;
+             slot = steps.free_slot())
             capture_->worker.file_one_step();
         steps.name(slot);
         backend_->name_slot(slot, stream);
@@ -157,7 +174,8 @@ int32_t Capturer::snapshot(routecap_stream stream) {
 int32_t Capturer::enter_outside_capture(routecap_stream stream) {
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
-    return capturing ? report(ROUTECAP_ERR_CAPTURING, "this call cannot be captured into a graph") : ROUTECAP_OK;
+    return capturing ? report(ROUTECAP_ERR_CAPTURING, "this call cannot be captured into a graph")
+                     : ROUTECAP_OK;
 }
 
 int32_t Capturer::discard(routecap_stream stream) {
@@ -178,10 +196,13 @@ int32_t Capturer::poll(routecap_step step) const {
     if (!owner()) return ROUTECAP_OK;
     const Steps &steps = capture_->steps;
     if (step == 0 || step > steps.issued())
-        return report(ROUTECAP_ERR_UNKNOWN_STEP, "step %llu was not issued; the last was %llu", static_cast<unsigned long long>(step),
+        return report(ROUTECAP_ERR_UNKNOWN_STEP, "step %llu was not issued; the last was %llu",
+                      static_cast<unsigned long long>(step),
                       static_cast<unsigned long long>(steps.issued()));
     if (!steps.landed(step)) return ROUTECAP_PENDING;
-    return steps.with_result(step, [](const StepResult &r) { return r.lost ? report(ROUTECAP_LOST, "%s", r.text) : ROUTECAP_OK; });
+    return steps.with_result(step, [](const StepResult &r) {
+        return r.lost ? report(ROUTECAP_LOST, "%s", r.text) : ROUTECAP_OK;
+    });
 }
 
 int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *conflicting) {
@@ -193,8 +214,12 @@ int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *con
     capture_->completion.wait(timeout_ns, [&] { return capture_->steps.landed(step); });
     const int32_t status = poll(step);
     if (conflicting != nullptr && status != ROUTECAP_PENDING)
-        *conflicting = capture_->steps.with_result(step, [](const StepResult &r) { return r.conflicts; });
-    const int32_t slip = status == ROUTECAP_OK ? capture_->steps.with_result(step, [](const StepResult &r) { return r.slip; }) : ROUTECAP_OK;
+        *conflicting =
+            capture_->steps.with_result(step, [](const StepResult &r) { return r.conflicts; });
+    const int32_t slip =
+        status == ROUTECAP_OK
+            ? capture_->steps.with_result(step, [](const StepResult &r) { return r.slip; })
+            : ROUTECAP_OK;
     return slip < 0 ? ForwardCheck::report_found(step, slip) : status;
 }
 
@@ -245,8 +270,11 @@ int32_t Capturer::stats(routecap_stats *stats) const {
 }
 
 int32_t Capturer::layer_stats(routecap_layer_stats *stats, size_t stat_size, size_t count) const {
-    if (int32_t s = check_array(stats, count, stat_size, sizeof(routecap_layer_stats), "stats"); s < 0) return s;
-    if (!disabled() && count > config_.shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, config_.shape->layers);
+    if (int32_t s = check_array(stats, count, stat_size, sizeof(routecap_layer_stats), "stats");
+        s < 0)
+        return s;
+    if (!disabled() && count > config_.shape->layers)
+        return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, config_.shape->layers);
     for (size_t l = 0; l < count; l++) {
         routecap_layer_stats out{};
         if (capture_) {
@@ -255,7 +283,8 @@ int32_t Capturer::layer_stats(routecap_layer_stats *stats, size_t stat_size, siz
             out.out_of_range = c.out_of_range;
             out.duplicate = c.duplicate;
             out.silent_steps = c.silent_steps;
-            const uint64_t missing = out.unwritten + out.out_of_range + out.duplicate, landed = capture_->counters.rows_landed;
+            const uint64_t missing = out.unwritten + out.out_of_range + out.duplicate,
+                           landed = capture_->counters.rows_landed;
             out.rows_written = landed > missing ? landed - missing : 0;
         }
         write_bytes(reinterpret_cast<char *>(stats) + l * stat_size, stat_size, out);

@@ -1,4 +1,5 @@
-// A capturer: the object behind the handle. It drives a backend along the forward path, keeps the requests, and hands what was issued to filing.
+// A capturer: the object behind the handle. It drives a backend along the forward path, keeps the
+// requests, and hands what was issued to filing.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +9,25 @@
 
 #include "backend/backends.h"
 #include "backend/config.h"
-#include "base/counters.h"
-#include "routing/coverage.h"
-#include "capture/step_worker.h"
-#include "capture/forward_check.h"
 #include "base/completion.h"
+#include "base/counters.h"
 #include "base/mutex.h"
-#include "storage/pages.h"
+#include "capture/forward_check.h"
 #include "capture/request_table.h"
-#include "routecap.h"
-#include "routing/routing.h"
+#include "capture/step_worker.h"
 #include "capture/steps.h"
+#include "routecap.h"
+#include "routing/coverage.h"
+#include "routing/routing.h"
+#include "storage/pages.h"
 
 namespace routecap {
 
 // What a capturer of this configuration allocates.
 routecap_memory memory_of(const Config &config);
 
-// Every function returns a status and is described in routecap.h; arguments come as they are, and structs may be of any version.
+// Every function returns a status and is described in routecap.h; arguments come as they are, and
+// structs may be of any version.
 class Capturer {
 public:
     static int32_t create(const Config &config, std::unique_ptr<Capturer> &capturer);
@@ -48,16 +50,20 @@ public:
     int32_t begin(uint32_t rows, routecap_stream stream);
     int32_t snapshot(routecap_stream stream);
     int32_t discard(routecap_stream stream);
-    int32_t issue(const routecap_span *spans, size_t span_size, size_t count, const routecap_issue_options *options, int32_t *status,
-                  routecap_step *step, routecap_stream stream);
+    int32_t issue(const routecap_span *spans, size_t span_size, size_t count,
+                  const routecap_issue_options *options, int32_t *status, routecap_step *step,
+                  routecap_stream stream);
 
     // And what records ids (record.cc).
     int32_t record(uint32_t layer, const routecap_source *source, routecap_stream stream);
-    int32_t record_layers(const routecap_source *source, const routecap_layer_source *layers, size_t layer_size, size_t count,
+    int32_t record_layers(const routecap_source *source, const routecap_layer_source *layers,
+                          size_t layer_size, size_t count, routecap_stream stream);
+    int32_t route(uint32_t layer, const routecap_router *router, const routecap_logits *logits,
+                  routecap_stream stream);
+    int32_t read_received(uint32_t layer, const routecap_received *received,
                           routecap_stream stream);
-    int32_t route(uint32_t layer, const routecap_router *router, const routecap_logits *logits, routecap_stream stream);
-    int32_t read_received(uint32_t layer, const routecap_received *received, routecap_stream stream);
-    int32_t probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count, routecap_stream stream);
+    int32_t probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count,
+                  routecap_stream stream);
 
     // Any thread.
     int32_t poll(routecap_step step) const;
@@ -65,7 +71,8 @@ public:
 
     // Changing requests (changing.cc).
     int32_t open(const routecap_open_options *options, routecap_request *requests, size_t count);
-    int32_t accept(routecap_request request, routecap_step step, const uint32_t *rows, size_t count);
+    int32_t accept(routecap_request request, routecap_step step, const uint32_t *rows,
+                   size_t count);
     int32_t accept_batch(routecap_accept_item *items, size_t item_size, size_t count);
     int32_t truncate(routecap_request request, uint64_t rows);
     int32_t fork(routecap_request request, uint64_t rows, routecap_request *child);
@@ -76,20 +83,24 @@ public:
     int32_t close_batch(const routecap_request *requests, int32_t *status, size_t count);
 
     // Reading requests (reading.cc).
-    int32_t coverage(routecap_request request, uint64_t first, uint64_t rows, routecap_coverage *coverage, routecap_missing *missing,
-                     size_t missing_size, size_t capacity);
-    int32_t extract(routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, Routing **routing);
+    int32_t coverage(routecap_request request, uint64_t first, uint64_t rows,
+                     routecap_coverage *coverage, routecap_missing *missing, size_t missing_size,
+                     size_t capacity);
+    int32_t extract(routecap_request request, uint64_t first, uint64_t rows, int32_t mode,
+                    uint32_t flags, Routing **routing);
     int32_t extract_batch(routecap_extract_item *items, size_t item_size, size_t count);
-    int32_t extract_into(routecap_request request, uint64_t first, uint64_t rows, const routecap_copy_options *options, void *dst,
-                         size_t dst_bytes, uint8_t *mask, size_t mask_bytes, uint64_t *needed);
+    int32_t extract_into(routecap_request request, uint64_t first, uint64_t rows,
+                         const routecap_copy_options *options, void *dst, size_t dst_bytes,
+                         uint8_t *mask, size_t mask_bytes, uint64_t *needed);
 
 private:
     // What an owner has and a mirror has not.
     struct Capture {
         Capture(const Config &config, Backend &backend);
 
-        // Guards requests, the log and the nodes. Held for as long as one call's arguments take: never while waiting, copying rows, calling the driver
-        // or a callback, or allocating (docs/threading.md).
+        // Guards requests, the log and the nodes. Held for as long as one call's arguments take:
+        // never while waiting, copying rows, calling the driver or a callback, or allocating
+        // (docs/threading.md).
         mutable QuickMutex mutex;
         const StoragePtr storage;
         PagePool &pool;
@@ -98,12 +109,12 @@ private:
         Steps steps;
         RequestTable requests;
         std::atomic<bool> tags_vary{false};  // the steps have not all had the same tag
-        StepWorker worker;  // last: it uses the others
+        StepWorker worker;                   // last: it uses the others
     };
 
     // What a call will add: room for it is made while the mutex is not held.
     struct Room {
-        size_t entries = 0;   // of the log
+        size_t entries = 0;  // of the log
         size_t nodes = 0;
         size_t requests = 0;
     };
@@ -129,7 +140,8 @@ private:
     void make_room(uint32_t layer);
     void note_recorded(uint32_t layer, const kernels::Placement &to, bool capturing) noexcept;
     int32_t check_source(const routecap_source &s, kernels::Source &source) const;
-    int32_t record(const routecap_source &source, std::span<const RecordedLayer> layers, routecap_stream stream);
+    int32_t record(const routecap_source &source, std::span<const RecordedLayer> layers,
+                   routecap_stream stream);
 
     // issue.cc; with the mutex held.
     struct Issue;
@@ -138,7 +150,8 @@ private:
     int32_t issue_span(Issue &issue, uint32_t index);
     int32_t issue_special(Issue &issue, uint32_t index);
     void look_again_who_shares(const Issue &issue);
-    void hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end, uint64_t pages, const SpanExtra *extra);
+    void hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end,
+                   uint64_t pages, const SpanExtra *extra);
 
     // changing.cc; with the mutex held. Those that return a status have reported it.
     int32_t find(routecap_request handle, Request **request);
@@ -158,37 +171,42 @@ private:
         uint64_t first, rows, length;
         uint64_t end() const { return first + rows; }
     };
-    int32_t read(routecap_request request, uint64_t first, uint64_t rows, bool take, Strictness strictness, Range &range,
-                 std::vector<Segment> &segments);
+    int32_t read(routecap_request request, uint64_t first, uint64_t rows, bool take,
+                 Strictness strictness, Range &range, std::vector<Segment> &segments);
     struct Reading;
     int32_t find_to_read(routecap_request handle, RequestDataPtr &data);
-    int32_t check_readable(Request &request, uint64_t first, uint64_t rows, bool take, Range &range);
+    int32_t check_readable(Request &request, uint64_t first, uint64_t rows, bool take,
+                           Range &range);
     int32_t collect(Reading &reading);
     int32_t take(Reading &reading);
     int32_t make_split(Reading &reading);
-    int32_t promise_pages(Reading &reading, Request &request, const RowStore::TakePlan *plan, Intervals &needed);
+    int32_t promise_pages(Reading &reading, Request &request, const RowStore::TakePlan *plan,
+                          Intervals &needed);
     void note_taken(const Reading &reading) noexcept;
-    int32_t read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, Routing **routing);
+    int32_t read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode,
+                         uint32_t flags, Routing **routing);
     const Config config_;
-    std::unique_ptr<Backend> backend_;  // null if disabled
+    std::unique_ptr<Backend> backend_;   // null if disabled
     std::optional<ForwardCheck> check_;  // in checked mode
-    std::optional<Capture> capture_;    // an owner's
+    std::optional<Capture> capture_;     // an owner's
 
     // The step being recorded, as far as the host knows it.
     uint64_t begins_ = 0;
     bool begun_ = false;
-    std::vector<Recorded> recorded_;  // per layer
+    std::vector<Recorded> recorded_;     // per layer
     std::vector<RecordedLayer> listed_;  // record_layers' own; it keeps its memory
     std::vector<bool> seen_;             // likewise
 
-    // What check_spans found, for issue_span: the request of each span; and of all spans of that request up to this one the bounds.
+    // What check_spans found, for issue_span: the request of each span; and of all spans of that
+    // request up to this one the bounds.
     struct Checked {
         Request *request;
         uint64_t first, end;
     };
     uint32_t checks_ = 0;  // issues that were checked
     std::vector<Checked> checked_;
-    std::vector<uint32_t> order_, sorted_;  // spans by position, where they neither ascend nor descend
+    // Spans by position, where they neither ascend nor descend.
+    std::vector<uint32_t> order_, sorted_;
     uint64_t first_tag_ = 0, last_tag_ = 0;  // of the steps
 };
 

@@ -10,14 +10,10 @@ constexpr const char *kNotBegun = "no step was begun since the last issue or dis
 
 const char *text_of(int32_t slip) {
     switch (slip) {
-        case ROUTECAP_ERR_NOT_BEGUN:
-            return kNotBegun;
-        case ROUTECAP_ERR_NOT_SNAPSHOT:
-            return "no snapshot was taken";
-        case ROUTECAP_ERR_SNAPSHOT_TWICE:
-            return "more than one snapshot was taken";
-        default:
-            return "rows were recorded, or named by a span, at or beyond those begun";
+        case ROUTECAP_ERR_NOT_BEGUN: return kNotBegun;
+        case ROUTECAP_ERR_NOT_SNAPSHOT: return "no snapshot was taken";
+        case ROUTECAP_ERR_SNAPSHOT_TWICE: return "more than one snapshot was taken";
+        default: return "rows were recorded, or named by a span, at or beyond those begun";
     }
 }
 

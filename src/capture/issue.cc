@@ -1,12 +1,13 @@
-// routecap_step_issue: the hot path. One pass checks every span and changes nothing, a second hands each to its request and appends the step to the
-// log: these two under the capturer's mutex, for which all memory was made before. Then, without it, the next slot is named and the copy started.
+// routecap_step_issue: the hot path. One pass checks every span and changes nothing, a second hands
+// each to its request and appends the step to the log: these two under the capturer's mutex, for
+// which all memory was made before. Then, without it, the next slot is named and the copy started.
 #include <algorithm>
 #include <array>
 #include <new>
 
-#include "capture/capturer.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "capture/capturer.h"
 
 namespace routecap {
 
@@ -17,45 +18,56 @@ struct Capturer::Issue {
     size_t count;
     const routecap_issue_options &options;
     const Shape &shape;
-    bool tags_vary;       // some step had another tag
-    uint64_t first_tag;   // of requests that have rows and no tag of their own
+    bool tags_vary;      // some step had another tag
+    uint64_t first_tag;  // of requests that have rows and no tag of their own
     uint64_t ticket;
     int32_t slot;
     bool lost;             // there is no slot
     Step *step = nullptr;  // the slot's
 
     // What check_spans finds.
-    uint64_t wanted = 0;    // bytes that all spans may take from the budget
-    size_t nodes = 0;       // that they may take
-    bool tangled = false;   // some spans of one request neither ascend nor descend
-    uint64_t reserved = 0;  // of `wanted`, for spans to come: the budget is shared with other threads, so it is asked once if it can be
+    uint64_t wanted = 0;   // bytes that all spans may take from the budget
+    size_t nodes = 0;      // that they may take
+    bool tangled = false;  // some spans of one request neither ascend nor descend
+    // Of `wanted`, for spans to come: the budget is shared with other threads, so it is asked once
+    // if it can be.
+    uint64_t reserved = 0;
 
     uint64_t rows_issued = 0, rows_filed = 0, rows_skipped = 0, rows_refused = 0;
     uint32_t sink_rows = 0;  // one past the last that is filed
     uint32_t positions = 0;  // one past the last sink row whose position comes from the device
     bool partial = false;
 
-    const routecap_span &span(size_t i) const { return *reinterpret_cast<const routecap_span *>(spans + i * span_size); }
+    const routecap_span &span(size_t i) const {
+        return *reinterpret_cast<const routecap_span *>(spans + i * span_size);
+    }
     static uint64_t end_of(const routecap_span &span) {
-        return (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 ? span.position_end : span.position + span.rows;
+        return (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 ? span.position_end
+                                                                  : span.position + span.rows;
     }
     uint64_t page_of(uint64_t position) const { return position >> shape.page_shift; }
-    uint64_t pages_before(uint64_t position) const { return page_of(position + shape.page_rows - 1); }
+    uint64_t pages_before(uint64_t position) const {
+        return page_of(position + shape.page_rows - 1);
+    }
 
-    // One past the last page of a request that may have rows of another tag than this step's, once its rows are there.
+    // One past the last page of a request that may have rows of another tag than this step's, once
+    // its rows are there.
     uint64_t mixed_end(const Request &request) const {
         const uint64_t end = request.issued_end();
-        const bool other = tags_vary && end > 0 && (request.tagged ? request.tag : first_tag) != options.tag;
+        const bool other =
+            tags_vary && end > 0 && (request.tagged ? request.tag : first_tag) != options.tag;
         return other ? std::max(request.mixed_end, pages_before(end)) : request.mixed_end;
     }
 
-    // Settled rows in pages that the request has and nobody else sees, of the tag that it has: nearly all spans.
+    // Settled rows in pages that the request has and nobody else sees, of the tag that it has:
+    // nearly all spans.
     bool ordinary(const routecap_span &span, const Request &request) const {
         if (span.flags != 0 || lost) return false;
         const uint64_t end = span.position + span.rows;
         if (!request.pages.contains(page_of(span.position), page_of(end - 1) + 1)) return false;
         if (!request.changed) return !tags_vary;
-        return !request.shares(span.position, end) && page_of(span.position) >= mixed_end(request) &&
+        return !request.shares(span.position, end) &&
+               page_of(span.position) >= mixed_end(request) &&
                (!tags_vary || (request.tagged && request.tag == options.tag));
     }
 
@@ -63,28 +75,34 @@ struct Capturer::Issue {
     struct Memory {
         uint64_t first_page, end_page;  // that the request keeps
         uint64_t pages;                 // of these that it does not have
-        ReservedMemory reserved;    // without these
-        uint64_t bytes;  // with those of a draft
+        ReservedMemory reserved;        // without these
+        uint64_t bytes;                 // with those of a draft
     };
     Memory memory(const routecap_span &span, const Request &request, const PagePool &pool) const {
-        const uint64_t end = end_of(span), first_page = page_of(span.position), end_page = page_of(end - 1) + 1;
+        const uint64_t end = end_of(span), first_page = page_of(span.position),
+                       end_page = page_of(end - 1) + 1;
         Memory m{first_page, end_page, 0, {}, 0};
         if (lost) return m;
         const uint64_t mixed = mixed_end(request);
-        m.reserved.tags = static_cast<uint32_t>(std::min<uint64_t>(std::min(end_page, std::max(mixed, first_page)) - first_page, span.rows));
+        m.reserved.tags = static_cast<uint32_t>(std::min<uint64_t>(
+            std::min(end_page, std::max(mixed, first_page)) - first_page, span.rows));
         if (wide_bounds(span.position, end, span.rows, shape.page_shift)) {
             m.reserved.pages = span.rows;
             m.end_page = first_page;
         } else {
             m.pages = request.pages.absent(first_page, end_page);
-            const uint64_t shared_first = std::max(span.position, request.shared_first), shared_end = std::min(end, request.shared_end);
+            const uint64_t shared_first = std::max(span.position, request.shared_first),
+                           shared_end = std::min(end, request.shared_end);
             if (request.changed && shared_first < shared_end) {
                 const uint64_t from = page_of(shared_first), to = page_of(shared_end - 1) + 1;
-                m.reserved.pages = static_cast<uint32_t>(to - from - request.pages.absent(from, to));
+                m.reserved.pages =
+                    static_cast<uint32_t>(to - from - request.pages.absent(from, to));
             }
         }
-        m.bytes = m.pages * pool.page_bytes() + m.reserved.bytes(pool.page_bytes(), PagePool::tag_bytes(shape.page_rows));
-        if ((span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0) m.bytes += PagePool::page_bytes(shape, span.rows);
+        m.bytes = m.pages * pool.page_bytes() +
+                  m.reserved.bytes(pool.page_bytes(), PagePool::tag_bytes(shape.page_rows));
+        if ((span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0)
+            m.bytes += PagePool::page_bytes(shape, span.rows);
         return m;
     }
     bool reserve(uint64_t bytes, PagePool &pool) {
@@ -107,20 +125,28 @@ int32_t Capturer::check_spans(Issue &issue) {
     for (uint32_t i = 0; i < issue.count; i++) {
         if (i + RequestTable::kAhead < issue.count) {
             const routecap_span &ahead = issue.span(i + RequestTable::kAhead);
-            capture_->requests.prefetch(ahead.request, (ahead.flags & ROUTECAP_SPAN_SPECULATIVE) != 0);
+            capture_->requests.prefetch(ahead.request,
+                                        (ahead.flags & ROUTECAP_SPAN_SPECULATIVE) != 0);
         }
         const routecap_span &span = issue.span(i);
         const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
         if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
         if ((span.flags & ~kFlags) != 0 || span.reserved != 0)
-            return report(ROUTECAP_ERR_ARGUMENT, "span %u: flags is %u and reserved %u", i, span.flags, span.reserved);
+            return report(ROUTECAP_ERR_ARGUMENT, "span %u: flags is %u and reserved %u", i,
+                          span.flags, span.reserved);
         if (span.rows > config_.rows || span.sink_row > config_.rows - span.rows)
-            return report(ROUTECAP_ERR_CAPACITY, "span %u: sink rows [%u,%llu) of %u", i, span.sink_row, ull(span.sink_row) + span.rows, config_.rows);
-        if (span.position >= ROUTECAP_MAX_POSITION || (!device && span.rows > ROUTECAP_MAX_POSITION - span.position))
-            return report(ROUTECAP_ERR_ARGUMENT, "span %u: positions from %llu", i, ull(span.position));
-        if (device ? span.position_end <= span.position || span.position_end > ROUTECAP_MAX_POSITION : span.position_end != 0)
-            return report(ROUTECAP_ERR_ARGUMENT, "span %u: position %llu with position_end %llu", i, ull(span.position), ull(span.position_end));
-        if (device && options.positions == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "span %u needs options.positions", i);
+            return report(ROUTECAP_ERR_CAPACITY, "span %u: sink rows [%u,%llu) of %u", i,
+                          span.sink_row, ull(span.sink_row) + span.rows, config_.rows);
+        if (span.position >= ROUTECAP_MAX_POSITION ||
+            (!device && span.rows > ROUTECAP_MAX_POSITION - span.position))
+            return report(ROUTECAP_ERR_ARGUMENT, "span %u: positions from %llu", i,
+                          ull(span.position));
+        if (device ? span.position_end <= span.position || span.position_end > ROUTECAP_MAX_POSITION
+                   : span.position_end != 0)
+            return report(ROUTECAP_ERR_ARGUMENT, "span %u: position %llu with position_end %llu", i,
+                          ull(span.position), ull(span.position_end));
+        if (device && options.positions == nullptr)
+            return report(ROUTECAP_ERR_ARGUMENT, "span %u needs options.positions", i);
 
         if ((span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0 && (drafts += span.rows) > UINT32_MAX)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: more than 2^32 drafts in one step", i);
@@ -142,19 +168,24 @@ int32_t Capturer::check_spans(Issue &issue) {
         request->check = checks_;
         request->check_last = i;
     }
-    if (issue.tangled && overlaps(issue)) return report(ROUTECAP_ERR_OVERLAP, "two spans of one request overlap in position");
+    if (issue.tangled && overlaps(issue))
+        return report(ROUTECAP_ERR_OVERLAP, "two spans of one request overlap in position");
     return ROUTECAP_OK;
 }
 
-// Sorts numbers of spans by their positions, in time that grows with their number alone. `scratch` has as much room.
+// Sorts numbers of spans by their positions, in time that grows with their number alone. `scratch`
+// has as much room.
 template <class Position>
-static void sort_by_position(std::vector<uint32_t> &order, std::vector<uint32_t> &scratch, Position position) {
+static void sort_by_position(std::vector<uint32_t> &order, std::vector<uint32_t> &scratch,
+                             Position position) {
     constexpr int kBits = 10;
     constexpr uint32_t kDigits = 1u << kBits;
     static_assert(ROUTECAP_MAX_POSITION == uint64_t{1} << (4 * kBits));
     scratch.resize(order.size());
     for (int shift = 0; shift < 4 * kBits; shift += kBits) {
-        const auto digit = [&](uint32_t i) { return static_cast<uint32_t>(position(i) >> shift) % kDigits; };
+        const auto digit = [&](uint32_t i) {
+            return static_cast<uint32_t>(position(i) >> shift) % kDigits;
+        };
         std::array<uint32_t, kDigits> at{};
         for (uint32_t i : order) at[digit(i)]++;
         if (at[digit(order.front())] == order.size()) continue;  // all alike
@@ -165,7 +196,8 @@ static void sort_by_position(std::vector<uint32_t> &order, std::vector<uint32_t>
     }
 }
 
-// Whether two spans with known, settled positions of one request overlap, where their order does not tell.
+// Whether two spans with known, settled positions of one request overlap, where their order does
+// not tell.
 bool Capturer::overlaps(const Issue &issue) {
     order_.clear();
     for (uint32_t i = 0; i < issue.count; i++)
@@ -182,7 +214,8 @@ bool Capturer::overlaps(const Issue &issue) {
     return false;
 }
 
-// Without the mutex, where memory is short: rows that were shared may have become the requests' own again, so that no copy needs to be paid for.
+// Without the mutex, where memory is short: rows that were shared may have become the requests' own
+// again, so that no copy needs to be paid for.
 void Capturer::look_again_who_shares(const Issue &issue) {
     for (size_t i = 0; i < issue.count; i++) {
         RequestDataPtr data;
@@ -190,7 +223,9 @@ void Capturer::look_again_who_shares(const Issue &issue) {
         {
             std::lock_guard lock(capture_->mutex);
             Request *request = capture_->requests.find(issue.span(i).request);
-            if (request == nullptr || !request->changed || request->shared_first >= request->shared_end || !request->settled()) continue;
+            if (request == nullptr || !request->changed ||
+                request->shared_first >= request->shared_end || !request->settled())
+                continue;
             first = request->shared_first, end = request->shared_end;
             request->data->routing.retain();
             data.reset(request->data.get());
@@ -199,7 +234,9 @@ void Capturer::look_again_who_shares(const Issue &issue) {
         const auto [shared_first, shared_end] = data->rows.shared_bounds(first, end);
         std::lock_guard lock(capture_->mutex);
         Request *request = capture_->requests.find(issue.span(i).request);
-        if (request == nullptr || !request->settled() || request->shared_first != first || request->shared_end != end) continue;
+        if (request == nullptr || !request->settled() || request->shared_first != first ||
+            request->shared_end != end)
+            continue;
         request->shared_first = shared_first, request->shared_end = shared_end;
     }
 }
@@ -220,9 +257,11 @@ inline int32_t Capturer::issue_span(Issue &issue, uint32_t index) {
 }
 
 // `end` is one past its last position, `pages` what is reserved for the request to keep.
-inline void Capturer::hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end, uint64_t pages, const SpanExtra *extra) {
+inline void Capturer::hand_over(Issue &issue, const routecap_span &span, Request &request,
+                                uint64_t end, uint64_t pages, const SpanExtra *extra) {
     const uint32_t index = issue.step->span_count++;
-    new (&issue.step->spans[index])  // in place: one made beside it and copied would be read before its parts are in memory
+    // In place: one made beside it and copied would be read before its parts are in memory.
+    new (&issue.step->spans[index])
         StepSpan{.rows = request.rows(),
                  .position = span.position,
                  .position_end = end,
@@ -244,17 +283,21 @@ inline void Capturer::hand_over(Issue &issue, const routecap_span &span, Request
     issue.sink_rows = std::max(issue.sink_rows, span.sink_row + span.rows);
 }
 
-// The same for spans that need memory, are drafts, have device positions or another tag, or are lost.
+// The same for spans that need memory, are drafts, have device positions or another tag, or are
+// lost.
 int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
     const routecap_span &span = issue.span(index);
     Request &request = *checked_[index].request;
     PagePool &pool = capture_->pool;
     Nodes &nodes = capture_->worker.nodes;
-    const bool speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0, device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
+    const bool speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0,
+               device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
     const uint64_t end = Issue::end_of(span);
     const Issue::Memory memory = issue.memory(span, request, pool);
     const bool filed = !issue.lost && (memory.bytes == 0 || issue.reserve(memory.bytes, pool));
-    const int32_t reason = filed ? 0 : issue.lost ? ROUTECAP_MISSING_LOST : ROUTECAP_MISSING_REFUSED;
+    const int32_t reason = filed        ? 0
+                           : issue.lost ? ROUTECAP_MISSING_LOST
+                                        : ROUTECAP_MISSING_REFUSED;
     if (filed && memory.pages > 0) {
         request.pages.add(memory.first_page, memory.end_page, nodes);
         request.changed |= !request.pages.simple();
@@ -265,7 +308,8 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
         request.tagged = request.changed = true;
     }
     SpanExtra extra{.reserved = memory.reserved};
-    if (speculative || device) request.changed = true, request.flagged_end = std::max(request.flagged_end, end);
+    if (speculative || device)
+        request.changed = true, request.flagged_end = std::max(request.flagged_end, end);
     if (speculative) {
         if (request.drafts != nullptr && request.last_draft->step == issue.ticket)
             extra.draft_index = request.last_draft->first_index + request.last_draft->rows;
@@ -291,12 +335,14 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
     }
     request.device_positions |= device;
     if (device) issue.positions = std::max(issue.positions, span.sink_row + span.rows);
-    hand_over(issue, span, request, end, memory.pages, speculative || memory.reserved.pages + memory.reserved.tags > 0 ? &extra : nullptr);
+    hand_over(issue, span, request, end, memory.pages,
+              speculative || memory.reserved.pages + memory.reserved.tags > 0 ? &extra : nullptr);
     return ROUTECAP_OK;
 }
 
-int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t count, const routecap_issue_options *options, int32_t *status,
-                        routecap_step *step, routecap_stream stream) {
+int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t count,
+                        const routecap_issue_options *options, int32_t *status, routecap_step *step,
+                        routecap_stream stream) {
     if (!owner()) {
         begun_ = false;
         if (check_) check_->issued();
@@ -312,7 +358,8 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     if (o.snapshot != ROUTECAP_SNAPSHOT_TAKEN && o.snapshot != ROUTECAP_SNAPSHOT_MAKE)
         return report(ROUTECAP_ERR_ARGUMENT, "options.snapshot is %d", o.snapshot);
     if (o.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "options.reserved is %u", o.reserved);
-    if (o.positions != nullptr && o.positions_dtype != ROUTECAP_DTYPE_I32 && o.positions_dtype != ROUTECAP_DTYPE_I64)
+    if (o.positions != nullptr && o.positions_dtype != ROUTECAP_DTYPE_I32 &&
+        o.positions_dtype != ROUTECAP_DTYPE_I64)
         return report(ROUTECAP_ERR_DTYPE, "positions of dtype %d", o.positions_dtype);
 
     Steps &steps = capture_->steps;
@@ -338,12 +385,15 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     }
 
     std::unique_lock lock(capture_->mutex);
-    if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {  // after the arguments, before anything changes
+    if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
+        // After the arguments, before anything changes.
         if (int32_t s = check_spans(issue); s < 0) return s;
         lock.unlock();
         if (check_) {
-            if (int32_t s = check_->check_memory({{o.positions, "options.positions"}}); s < 0) return s;
-            if (int32_t s = check_->before_issue(spans, span_size, count, o.snapshot); s < 0) return s;
+            if (int32_t s = check_->check_memory({{o.positions, "options.positions"}}); s < 0)
+                return s;
+            if (int32_t s = check_->before_issue(spans, span_size, count, o.snapshot); s < 0)
+                return s;
         }
         if (o.snapshot == ROUTECAP_SNAPSHOT_MAKE)
             if (int32_t s = backend_->snapshot(stream); s < 0) return s;
@@ -374,7 +424,8 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         issue.partial |= s != ROUTECAP_OK;
     }
     if (issue.tags_vary) capture_->tags_vary.store(true, std::memory_order_relaxed);
-    if (issue.reserved > 0) capture_->pool.unreserve(issue.reserved);  // two spans that share a page wanted it twice
+    // Two spans that share a page wanted it twice.
+    if (issue.reserved > 0) capture_->pool.unreserve(issue.reserved);
 
     const bool to_file = issue.rows_filed > 0;
     if (to_file) {
@@ -408,13 +459,20 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
     backend_->name_slot(steps.named(), stream);
     if (to_file) {
-        backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions}, stream);
+        backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions},
+                       stream);
         worker.wake();
     }
     if (step != nullptr) *step = issue.ticket;
-    if (const char *failure = to_file ? backend_->failure(slot) : nullptr; failure != nullptr) return report(ROUTECAP_LOST, "%s", failure);
-    if (issue.lost) return report(ROUTECAP_LOST, "no slot was free for this step: more steps are in flight than config.slots allows");
-    return issue.partial ? report(ROUTECAP_PARTIAL, "spans of unknown requests or beyond the budget were skipped") : ROUTECAP_OK;
+    if (const char *failure = to_file ? backend_->failure(slot) : nullptr; failure != nullptr)
+        return report(ROUTECAP_LOST, "%s", failure);
+    if (issue.lost)
+        return report(
+            ROUTECAP_LOST,
+            "no slot was free for this step: more steps are in flight than config.slots allows");
+    return issue.partial ? report(ROUTECAP_PARTIAL,
+                                  "spans of unknown requests or beyond the budget were skipped")
+                         : ROUTECAP_OK;
 }
 
 }  // namespace routecap

@@ -1,5 +1,6 @@
-// What was handed over and is still to be applied, in order: blocks of entries that are made before the capturer's mutex is taken, so that appending
-// under it allocates nothing, however long the log is.
+// What was handed over and is still to be applied, in order: blocks of entries that are made before
+// the capturer's mutex is taken, so that appending under it allocates nothing, however long the log
+// is.
 #pragma once
 
 #include <cstddef>
@@ -82,7 +83,8 @@ public:
         new (last_->memory + last_->count * sizeof(Entry)) Entry(std::forward<Args>(args)...);
         last_->count++;
     }
-    // Starts fetching where the entry goes that comes after the next `ahead`: a worker's core has it.
+    // Starts fetching where the entry goes that comes after the next `ahead`: a worker's core has
+    // it.
     void prefetch(uint32_t ahead) const {
         if (last_ == nullptr) return;
         const uint32_t at = last_->count + ahead;

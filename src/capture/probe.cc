@@ -30,7 +30,8 @@ routecap_layer_probe Probe::without_sink(uint32_t rows) {
     return p;
 }
 
-routecap_layer_probe Probe::layer(std::span<const unsigned char> bytes, int32_t dtype, uint32_t rows, uint32_t experts) {
+routecap_layer_probe Probe::layer(std::span<const unsigned char> bytes, int32_t dtype,
+                                  uint32_t rows, uint32_t experts) {
     std::vector<int64_t> ids;
     int64_t poison = 0;
     switch (dtype) {
@@ -67,7 +68,8 @@ routecap_layer_probe Probe::layer(std::span<const unsigned char> bytes, int32_t 
     const bool several = p.rows_written > 1;
     const auto flag = [&p](bool is, uint32_t found) { p.found |= is ? found : 0; };
     flag(rows > 0 && p.rows_unwritten == rows, ROUTECAP_PROBE_SILENT);
-    flag(p.rows_incomplete > 0 || (p.rows_unwritten > 0 && p.rows_unwritten < rows), ROUTECAP_PROBE_INCOMPLETE);
+    flag(p.rows_incomplete > 0 || (p.rows_unwritten > 0 && p.rows_unwritten < rows),
+         ROUTECAP_PROBE_INCOMPLETE);
     flag(p.rows_out_of_range > 0, ROUTECAP_PROBE_OUT_OF_RANGE);
     flag(p.rows_duplicate > 0, ROUTECAP_PROBE_DUPLICATE);
     flag(several && sequence, ROUTECAP_PROBE_SEQUENCE);

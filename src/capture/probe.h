@@ -14,7 +14,8 @@ class Probe {
 public:
     explicit Probe(uint32_t k) : k_(k) {}
     // `ids` is rows * k ids of a sink's dtype, as they lie there.
-    routecap_layer_probe layer(std::span<const unsigned char> ids, int32_t dtype, uint32_t rows, uint32_t experts);
+    routecap_layer_probe layer(std::span<const unsigned char> ids, int32_t dtype, uint32_t rows,
+                               uint32_t experts);
     routecap_layer_probe without_sink(uint32_t rows);
 
 private:

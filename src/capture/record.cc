@@ -1,32 +1,37 @@
-// Recording: where ids come into the sink by a call, and the probe that looks at what came. Arguments are checked here; the work is the
-// backend's.
-#include "capture/capturer.h"
-#include "capture/probe.h"
+// Recording: where ids come into the sink by a call, and the probe that looks at what came.
+// Arguments are checked here; the work is the backend's.
 #include "backend/dispatch_check.h"
 #include "backend/routing_method.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "capture/capturer.h"
+#include "capture/probe.h"
 
 namespace routecap {
 
 // ---- Where rows go --------------------------------------------------------------------------
 
 int32_t Capturer::check_placement(const kernels::Placement &to) const {
-    if (to.rows > config_.rows || (to.row_index == nullptr && to.first_row > config_.rows - to.rows))
-        return report(ROUTECAP_ERR_CAPACITY, "rows [%u,%llu) of a sink of %u", to.first_row, ull(to.first_row) + to.rows, config_.rows);
+    if (to.rows > config_.rows ||
+        (to.row_index == nullptr && to.first_row > config_.rows - to.rows))
+        return report(ROUTECAP_ERR_CAPACITY, "rows [%u,%llu) of a sink of %u", to.first_row,
+                      ull(to.first_row) + to.rows, config_.rows);
     return ROUTECAP_OK;
 }
 
 // A layer that can be written, in rows that were not written before as far as the host knows.
 int32_t Capturer::check_layer(uint32_t layer, const kernels::Placement &to, bool capturing) const {
     if (int32_t s = check_exists(layer); s < 0) return s;
-    if (backend_->sink().layers()[layer].ids == nullptr) return report(ROUTECAP_ERR_STATE, "layer %u has no sink yet", layer);
+    if (backend_->sink().layers()[layer].ids == nullptr)
+        return report(ROUTECAP_ERR_STATE, "layer %u has no sink yet", layer);
     const Recorded &recorded = recorded_[layer];
     if (!known(to, capturing) || recorded.begin != begins_) return ROUTECAP_OK;
     for (const auto &[first, end] : recorded.rows)
         if (std::max(first, to.first_row) < std::min(end, to.first_row + to.rows))
-            return report(ROUTECAP_ERR_CONFLICT, "rows [%u,%u) of layer %u were recorded in this step already, at least in part", to.first_row,
-                          to.first_row + to.rows, layer);
+            return report(
+                ROUTECAP_ERR_CONFLICT,
+                "rows [%u,%u) of layer %u were recorded in this step already, at least in part",
+                to.first_row, to.first_row + to.rows, layer);
     return ROUTECAP_OK;
 }
 
@@ -43,7 +48,8 @@ int32_t Capturer::check_forward(const kernels::Placement &to) const {
 
 // Whether the host knows which rows of which step are written.
 bool Capturer::known(const kernels::Placement &to, bool capturing) const {
-    return begun_ && !capturing && to.row_index == nullptr && to.live_rows == nullptr && to.row_base == nullptr;
+    return begun_ && !capturing && to.row_index == nullptr && to.live_rows == nullptr &&
+           to.row_base == nullptr;
 }
 
 // Before the launch, so that nothing fails after it.
@@ -52,7 +58,8 @@ void Capturer::make_room(uint32_t layer) {
     if (rows.size() == rows.capacity()) rows.reserve(2 * rows.size() + 4);
 }
 
-void Capturer::note_recorded(uint32_t layer, const kernels::Placement &to, bool capturing) noexcept {
+void Capturer::note_recorded(uint32_t layer, const kernels::Placement &to,
+                             bool capturing) noexcept {
     if (!known(to, capturing)) return;
     Recorded &recorded = recorded_[layer];
     if (recorded.begin != begins_) {
@@ -68,12 +75,16 @@ void Capturer::note_recorded(uint32_t layer, const kernels::Placement &to, bool 
 // ---- Ids ------------------------------------------------------------------------------------
 
 int32_t Capturer::check_source(const routecap_source &s, kernels::Source &source) const {
-    if (s.dtype != ROUTECAP_DTYPE_I16 && s.dtype != ROUTECAP_DTYPE_I32 && s.dtype != ROUTECAP_DTYPE_U32 && s.dtype != ROUTECAP_DTYPE_I64 &&
+    if (s.dtype != ROUTECAP_DTYPE_I16 && s.dtype != ROUTECAP_DTYPE_I32 &&
+        s.dtype != ROUTECAP_DTYPE_U32 && s.dtype != ROUTECAP_DTYPE_I64 &&
         s.dtype != ROUTECAP_DTYPE_ID16_BF16)
         return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a source's", s.dtype);
     const uint32_t k = config_.shape->k, k_source = s.k_source != 0 ? s.k_source : k;
-    if (k_source < k) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the source has %u columns, a row %u", k_source, k);
-    if ((s.flags & ~ROUTECAP_SOURCE_OVERLAP) != 0) return report(ROUTECAP_ERR_ARGUMENT, "source.flags is %u", s.flags);
+    if (k_source < k)
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the source has %u columns, a row %u", k_source,
+                      k);
+    if ((s.flags & ~ROUTECAP_SOURCE_OVERLAP) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "source.flags is %u", s.flags);
     source = {.row_stride = s.row_stride != 0 ? s.row_stride : k_source,
               .column_stride = s.column_stride != 0 ? s.column_stride : 1,
               .dtype = s.dtype,
@@ -91,37 +102,48 @@ int32_t Capturer::record(uint32_t layer, const routecap_source *source, routecap
     return record(s, std::span(&one, 1), stream);
 }
 
-int32_t Capturer::record_layers(const routecap_source *source, const routecap_layer_source *layers, size_t layer_size, size_t count,
-                                routecap_stream stream) {
+int32_t Capturer::record_layers(const routecap_source *source, const routecap_layer_source *layers,
+                                size_t layer_size, size_t count, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_source s;
     if (int32_t status = read_struct(s, source, "source"); status < 0) return status;
-    if (int32_t status = check_array(layers, count, layer_size, sizeof *layers, "layers"); status < 0) return status;
-    if (s.ids != nullptr || s.table != nullptr) return report(ROUTECAP_ERR_ARGUMENT, "source.ids or source.table is set: each layer has its own");
-    if (count > config_.shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, config_.shape->layers);
+    if (int32_t status = check_array(layers, count, layer_size, sizeof *layers, "layers");
+        status < 0)
+        return status;
+    if (s.ids != nullptr || s.table != nullptr)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "source.ids or source.table is set: each layer has its own");
+    if (count > config_.shape->layers)
+        return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, config_.shape->layers);
     listed_.clear();
     seen_.assign(config_.shape->layers, false);
     for (size_t i = 0; i < count; i++) {
         routecap_layer_source l;
-        if (int32_t status = read_struct(l, &at(layers, layer_size, i), layer_size, "layers"); status < 0) return status;
-        if (l.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "layers[%zu].reserved is %u", i, l.reserved);
-        if (l.layer < seen_.size() && seen_[l.layer]) return report(ROUTECAP_ERR_ARGUMENT, "layer %u is there twice", l.layer);
+        if (int32_t status = read_struct(l, &at(layers, layer_size, i), layer_size, "layers");
+            status < 0)
+            return status;
+        if (l.reserved != 0)
+            return report(ROUTECAP_ERR_ARGUMENT, "layers[%zu].reserved is %u", i, l.reserved);
+        if (l.layer < seen_.size() && seen_[l.layer])
+            return report(ROUTECAP_ERR_ARGUMENT, "layer %u is there twice", l.layer);
         if (l.layer < seen_.size()) seen_[l.layer] = true;
         listed_.push_back({l.layer, l.ids, l.table});
     }
     return record(s, listed_, stream);
 }
 
-int32_t Capturer::record(const routecap_source &s, std::span<const RecordedLayer> layers, routecap_stream stream) {
+int32_t Capturer::record(const routecap_source &s, std::span<const RecordedLayer> layers,
+                         routecap_stream stream) {
     bool capturing = false;
     if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
     kernels::Source source;
     if (int32_t status = check_source(s, source); status < 0) return status;
     for (const RecordedLayer &l : layers) {
-        if (s.rows > 0 && l.ids == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "the ids of layer %u are NULL", l.layer);
+        if (s.rows > 0 && l.ids == nullptr)
+            return report(ROUTECAP_ERR_ARGUMENT, "the ids of layer %u are NULL", l.layer);
         if ((l.table == nullptr) != (s.table_size == 0))
-            return report(ROUTECAP_ERR_ARGUMENT, "the table of layer %u is %s with table_size %u", l.layer, l.table == nullptr ? "NULL" : "set",
-                          s.table_size);
+            return report(ROUTECAP_ERR_ARGUMENT, "the table of layer %u is %s with table_size %u",
+                          l.layer, l.table == nullptr ? "NULL" : "set", s.table_size);
         if (int32_t status = check_layer(l.layer, source.to, capturing); status < 0) return status;
     }
     for (const RecordedLayer &l : check_ ? layers : std::span<const RecordedLayer>())
@@ -129,14 +151,18 @@ int32_t Capturer::record(const routecap_source &s, std::span<const RecordedLayer
     if (int32_t status = check_forward(source.to); status < 0) return status;
     if (s.rows == 0 || layers.empty()) return ROUTECAP_OK;
     for (const RecordedLayer &l : layers) make_room(l.layer);
-    if (int32_t status = backend_->record(source, layers, (s.flags & ROUTECAP_SOURCE_OVERLAP) != 0, stream); status < 0) return status;
+    if (int32_t status =
+            backend_->record(source, layers, (s.flags & ROUTECAP_SOURCE_OVERLAP) != 0, stream);
+        status < 0)
+        return status;
     for (const RecordedLayer &l : layers) note_recorded(l.layer, source.to, capturing);
     return ROUTECAP_OK;
 }
 
 // ---- Logits ---------------------------------------------------------------------------------
 
-int32_t Capturer::route(uint32_t layer, const routecap_router *router, const routecap_logits *logits, routecap_stream stream) {
+int32_t Capturer::route(uint32_t layer, const routecap_router *router,
+                        const routecap_logits *logits, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_router r;
     routecap_logits l;
@@ -146,31 +172,42 @@ int32_t Capturer::route(uint32_t layer, const routecap_router *router, const rou
     if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
     const Shape &shape = *config_.shape;
     if (int32_t status = check_exists(layer); status < 0) return status;
-    if (!shape.is_recomputed(layer)) return report(ROUTECAP_ERR_STATE, "layer %u is not one that config.layer_provenance calls recomputed", layer);
+    if (!shape.is_recomputed(layer))
+        return report(ROUTECAP_ERR_STATE,
+                      "layer %u is not one that config.layer_provenance calls recomputed", layer);
     const uint32_t experts = l.experts != 0 ? l.experts : shape.layer_experts[layer];
-    if (experts < shape.k || experts > shape.layer_experts[layer] || experts > ROUTECAP_MAX_ROUTED_EXPERTS)
-        return report(ROUTECAP_ERR_ARGUMENT, "%u columns of logits, for a layer of %u experts", experts, shape.layer_experts[layer]);
+    if (experts < shape.k || experts > shape.layer_experts[layer] ||
+        experts > ROUTECAP_MAX_ROUTED_EXPERTS)
+        return report(ROUTECAP_ERR_ARGUMENT, "%u columns of logits, for a layer of %u experts",
+                      experts, shape.layer_experts[layer]);
     kernels::Router checked;
     if (int32_t status = check_router(r, shape.k, experts, checked); status < 0) return status;
     const bool hashed = r.hash_table != nullptr;
     if (l.logits != nullptr ? !is_float(l.dtype) : l.dtype != 0 && !is_float(l.dtype))
         return report(ROUTECAP_ERR_DTYPE, "logits.dtype is %d", l.dtype);
-    if (l.rows > 0 && l.logits == nullptr && (!hashed || l.weights != nullptr)) return report(ROUTECAP_ERR_ARGUMENT, "logits.logits is NULL");
-    if (hashed && l.rows > 0 && l.tokens == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "logits.tokens is NULL, and the router has a hash_table");
-    if (l.tokens != nullptr && l.tokens_dtype != ROUTECAP_DTYPE_I32 && l.tokens_dtype != ROUTECAP_DTYPE_I64)
+    if (l.rows > 0 && l.logits == nullptr && (!hashed || l.weights != nullptr))
+        return report(ROUTECAP_ERR_ARGUMENT, "logits.logits is NULL");
+    if (hashed && l.rows > 0 && l.tokens == nullptr)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "logits.tokens is NULL, and the router has a hash_table");
+    if (l.tokens != nullptr && l.tokens_dtype != ROUTECAP_DTYPE_I32 &&
+        l.tokens_dtype != ROUTECAP_DTYPE_I64)
         return report(ROUTECAP_ERR_DTYPE, "logits.tokens_dtype is %d", l.tokens_dtype);
-    if (l.weights != nullptr && l.weights_stride != 0 && l.weights_stride < static_cast<int64_t>(shape.k))
-        return report(ROUTECAP_ERR_ARGUMENT, "logits.weights_stride is %lld", static_cast<long long>(l.weights_stride));
-    const kernels::Logits from{.logits = l.logits,
-                               .row_stride = l.row_stride != 0 ? l.row_stride : experts,
-                               .column_stride = l.column_stride != 0 ? l.column_stride : 1,
-                               .dtype = l.dtype,
-                               .experts = experts,
-                               .to = {l.rows, l.first_row, l.live_rows, l.row_base, l.row_index},
-                               .tokens = l.tokens,
-                               .tokens_dtype = l.tokens_dtype,
-                               .weights = l.weights,
-                               .weights_stride = l.weights_stride != 0 ? l.weights_stride : shape.k};
+    if (l.weights != nullptr && l.weights_stride != 0 &&
+        l.weights_stride < static_cast<int64_t>(shape.k))
+        return report(ROUTECAP_ERR_ARGUMENT, "logits.weights_stride is %lld",
+                      static_cast<long long>(l.weights_stride));
+    const kernels::Logits from{
+        .logits = l.logits,
+        .row_stride = l.row_stride != 0 ? l.row_stride : experts,
+        .column_stride = l.column_stride != 0 ? l.column_stride : 1,
+        .dtype = l.dtype,
+        .experts = experts,
+        .to = {l.rows, l.first_row, l.live_rows, l.row_base, l.row_index},
+        .tokens = l.tokens,
+        .tokens_dtype = l.tokens_dtype,
+        .weights = l.weights,
+        .weights_stride = l.weights_stride != 0 ? l.weights_stride : shape.k};
     if (int32_t status = check_placement(from.to); status < 0) return status;
     if (int32_t status = check_layer(layer, from.to, capturing); status < 0) return status;
     if (check_)
@@ -191,7 +228,8 @@ int32_t Capturer::route(uint32_t layer, const routecap_router *router, const rou
 
 // ---- A dispatch -----------------------------------------------------------------------------
 
-int32_t Capturer::read_received(uint32_t layer, const routecap_received *received, routecap_stream stream) {
+int32_t Capturer::read_received(uint32_t layer, const routecap_received *received,
+                                routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_received r;
     if (int32_t s = read_struct(r, received, "received"); s < 0) return s;
@@ -213,20 +251,25 @@ int32_t Capturer::read_received(uint32_t layer, const routecap_received *receive
                                               {r.ignored, "received.ignored"}});
             s < 0)
             return s;
-    return with_received(r, [&](const auto &body) { return backend_->read_dispatch(body, stream); });
+    return with_received(r,
+                         [&](const auto &body) { return backend_->read_dispatch(body, stream); });
 }
 
 // ---- The probe ------------------------------------------------------------------------------
 
-int32_t Capturer::probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size, size_t count, routecap_stream stream) {
-    if (int32_t s = check_array(layers, count, layer_size, sizeof *layers, "layers"); s < 0) return s;
+int32_t Capturer::probe(uint32_t rows, routecap_layer_probe *layers, size_t layer_size,
+                        size_t count, routecap_stream stream) {
+    if (int32_t s = check_array(layers, count, layer_size, sizeof *layers, "layers"); s < 0)
+        return s;
     const Shape *shape = config_.shape.get();
     if (disabled()) {
-        for (size_t l = 0; l < count; l++) write_bytes(&at(layers, layer_size, l), layer_size, routecap_layer_probe{});
+        for (size_t l = 0; l < count; l++)
+            write_bytes(&at(layers, layer_size, l), layer_size, routecap_layer_probe{});
         return ROUTECAP_OK;
     }
     if (int32_t s = enter_outside_capture(stream); s < 0) return s;
-    if (count > shape->layers) return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, shape->layers);
+    if (count > shape->layers)
+        return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, shape->layers);
     uint32_t begun = 0;
     if (int32_t s = backend_->wait_for(stream, begun); s < 0) return s;
     if (begun == 0) return report(ROUTECAP_ERR_STATE, "no row is begun");
@@ -241,12 +284,16 @@ int32_t Capturer::probe(uint32_t rows, routecap_layer_probe *layers, size_t laye
             results[l] = probe.without_sink(rows);
         } else {
             if (int32_t s = backend_->read_layer(l, rows, ids.data()); s < 0) return s;
-            results[l] = probe.layer(std::span(ids).first(size_t{rows} * shape->k * sink_element_bytes(sink.dtype)), sink.dtype, rows, sink.experts);
+            results[l] = probe.layer(
+                std::span(ids).first(size_t{rows} * shape->k * sink_element_bytes(sink.dtype)),
+                sink.dtype, rows, sink.experts);
         }
         found |= results[l].found;
     }
-    for (size_t l = 0; l < count; l++) write_bytes(&at(layers, layer_size, l), layer_size, results[l]);
-    return found == 0 ? ROUTECAP_OK : report(ROUTECAP_PARTIAL, "layers look odd: see `found` of each");
+    for (size_t l = 0; l < count; l++)
+        write_bytes(&at(layers, layer_size, l), layer_size, results[l]);
+    return found == 0 ? ROUTECAP_OK
+                      : report(ROUTECAP_PARTIAL, "layers look odd: see `found` of each");
 }
 
 }  // namespace routecap

@@ -1,24 +1,28 @@
-// Opening, changing and ending requests. Each call changes what the engine's side knows at once and appends to the log what filing has to do.
+// Opening, changing and ending requests. Each call changes what the engine's side knows at once and
+// appends to the log what filing has to do.
 #include <new>
 
-#include "capture/capturer.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "capture/capturer.h"
 
 namespace routecap {
 int32_t Capturer::find(routecap_request handle, Request **request) {
     *request = capture_->requests.find(handle);
-    return *request != nullptr ? ROUTECAP_OK : report(ROUTECAP_ERR_UNKNOWN_REQUEST, "request %016llx is not open here", ull(handle));
+    return *request != nullptr ? ROUTECAP_OK
+                               : report(ROUTECAP_ERR_UNKNOWN_REQUEST,
+                                        "request %016llx is not open here", ull(handle));
 }
 
 // ---- Open -----------------------------------------------------------------------------------
 
 int32_t Capturer::refuse_many(size_t count) const {
-    return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%zu more than the %llu open, of at most %u", count, ull(capture_->requests.count()),
-                  config_.max_requests);
+    return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%zu more than the %llu open, of at most %u",
+                  count, ull(capture_->requests.count()), config_.max_requests);
 }
 
-int32_t Capturer::open(const routecap_open_options *options, routecap_request *requests, size_t count) {
+int32_t Capturer::open(const routecap_open_options *options, routecap_request *requests,
+                       size_t count) {
     if (requests == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "requests is NULL");
     if (!owner()) return ROUTECAP_OK;
     routecap_open_options o{};
@@ -26,33 +30,40 @@ int32_t Capturer::open(const routecap_open_options *options, routecap_request *r
         if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
     if (o.policy != ROUTECAP_POLICY_KEEP && o.policy != ROUTECAP_POLICY_REPLACE)
         return report(ROUTECAP_ERR_ARGUMENT, "options.policy is %d", o.policy);
-    const RowStore::Policy policy = o.policy == ROUTECAP_POLICY_KEEP ? RowStore::Policy::keep : RowStore::Policy::replace;
+    const RowStore::Policy policy =
+        o.policy == ROUTECAP_POLICY_KEEP ? RowStore::Policy::keep : RowStore::Policy::replace;
     if (count == 0) return ROUTECAP_OK;
     if (!capture_->requests.possible(count)) return refuse_many(count);
 
     std::vector<OpenRequestPtr> made(count);
-    for (OpenRequestPtr &data : made) data.reset(new RequestData(capture_->storage, policy, config_.compare));
+    for (OpenRequestPtr &data : made)
+        data.reset(new RequestData(capture_->storage, policy, config_.compare));
     const auto lock = lock_with({.requests = count});
     if (!capture_->requests.possible(count)) return refuse_many(count);
     const uint64_t serial = Serials::take(count);
-    if (serial == 0) return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
-    for (size_t i = 0; i < count; i++) requests[i] = capture_->requests.open(std::move(made[i]), serial + i);
+    if (serial == 0)
+        return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
+    for (size_t i = 0; i < count; i++)
+        requests[i] = capture_->requests.open(std::move(made[i]), serial + i);
     return ROUTECAP_OK;
 }
 
 // ---- Change ---------------------------------------------------------------------------------
 
-// Of the rows of an item, if it names any and there may be so many: before that is known they are not looked at.
+// Of the rows of an item, if it names any and there may be so many: before that is known they are
+// not looked at.
 Capturer::Kept Capturer::copy_kept(const routecap_accept_item &item, size_t &nodes) {
     size_t spans = 0;
     uint64_t drafts = 0;
     {
         std::lock_guard lock(capture_->mutex);
         const Request *request = capture_->requests.find(item.request);
-        for (const DraftSpan *d = request != nullptr ? request->drafts : nullptr; d != nullptr; d = d->next)
+        for (const DraftSpan *d = request != nullptr ? request->drafts : nullptr; d != nullptr;
+             d = d->next)
             if (d->step == item.step) drafts += d->rows, spans++;
     }
-    if (item.rows == nullptr || item.count == 0 || item.count > drafts) return nodes += spans, nullptr;
+    if (item.rows == nullptr || item.count == 0 || item.count > drafts)
+        return nodes += spans, nullptr;
     nodes += item.count;
     return std::make_unique<std::vector<uint32_t>>(item.rows, item.rows + item.count);
 }
@@ -64,14 +75,22 @@ int32_t Capturer::accept_one(const routecap_accept_item &item, Kept kept) {
     bool filed = false;
     for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
         if (d->step == item.step) drafts += d->rows, filed |= d->missing == 0;
-    if (drafts == 0) return report(ROUTECAP_ERR_UNKNOWN_STEP, "no drafts of step %llu wait to be accepted", ull(item.step));
-    if (item.count > drafts) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows of %llu drafts", ull(item.count), ull(drafts));
+    if (drafts == 0)
+        return report(ROUTECAP_ERR_UNKNOWN_STEP, "no drafts of step %llu wait to be accepted",
+                      ull(item.step));
+    if (item.count > drafts)
+        return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows of %llu drafts", ull(item.count),
+                      ull(drafts));
     for (uint64_t i = 0; item.rows != nullptr && i < item.count; i++) {
-        if (item.rows[i] >= drafts) return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %u of %llu drafts", item.rows[i], ull(drafts));
-        if (i > 0 && item.rows[i] <= item.rows[i - 1]) return report(ROUTECAP_ERR_ARGUMENT, "rows do not ascend at index %llu", ull(i));
+        if (item.rows[i] >= drafts)
+            return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %u of %llu drafts", item.rows[i],
+                          ull(drafts));
+        if (i > 0 && item.rows[i] <= item.rows[i - 1])
+            return report(ROUTECAP_ERR_ARGUMENT, "rows do not ascend at index %llu", ull(i));
     }
 
-    if (item.rows != nullptr && item.count > 0 && kept == nullptr) return report(ROUTECAP_ERR_UNKNOWN_STEP, "the drafts are new since the call began");
+    if (item.rows != nullptr && item.count > 0 && kept == nullptr)
+        return report(ROUTECAP_ERR_UNKNOWN_STEP, "the drafts are new since the call began");
 
     // The length, and which rows change once this is applied.
     Nodes &nodes = capture_->worker.nodes;
@@ -82,12 +101,15 @@ int32_t Capturer::accept_one(const routecap_accept_item &item, Kept kept) {
         settled = nodes.give(settled);  // which a note may take
         const uint64_t draft_end = uint64_t{d->first_index} + d->rows;
         uint64_t end = 0;
-        const auto missing = [&](uint64_t index, uint64_t to) {  // rows from `index` on, up to a position
-            const uint64_t from = d->device_positions ? d->position : d->position + (index - d->first_index);
+        const auto missing = [&](uint64_t index, uint64_t to) {
+            // Rows from `index` on, up to a position.
+            const uint64_t from =
+                d->device_positions ? d->position : d->position + (index - d->first_index);
             if (d->missing != 0) request->note_missing(from, to, d->missing, nodes);
         };
         if (item.rows == nullptr) {
-            end = d->end_of_first(std::clamp<uint64_t>(item.count, d->first_index, draft_end) - d->first_index);
+            end = d->end_of_first(std::clamp<uint64_t>(item.count, d->first_index, draft_end) -
+                                  d->first_index);
             missing(d->first_index, end);  // one note a span at most
         } else {
             for (; listed < item.count && item.rows[listed] < draft_end; listed++) {
@@ -97,19 +119,26 @@ int32_t Capturer::accept_one(const routecap_accept_item &item, Kept kept) {
             }
         }
         if (end == 0) continue;
-        if (!d->device_positions || d->missing != 0) request->length = std::max(request->length, end);
-        if (d->missing == 0) changed_first = std::min(changed_first, d->position), changed_end = std::max(changed_end, end);
+        if (!d->device_positions || d->missing != 0)
+            request->length = std::max(request->length, end);
+        if (d->missing == 0)
+            changed_first = std::min(changed_first, d->position),
+            changed_end = std::max(changed_end, end);
     }
     if (filed) {
         request->note_operation(changed_first, changed_end);
-        capture_->worker.log.append(request->after(), Settle{request->rows(), item.step, item.rows == nullptr ? item.count : 0, std::move(kept)});
+        capture_->worker.log.append(request->after(),
+                                    Settle{request->rows(), item.step,
+                                           item.rows == nullptr ? item.count : 0, std::move(kept)});
     }
     return ROUTECAP_OK;
 }
 
-int32_t Capturer::accept(routecap_request request, routecap_step step, const uint32_t *rows, size_t count) {
+int32_t Capturer::accept(routecap_request request, routecap_step step, const uint32_t *rows,
+                         size_t count) {
     if (!owner()) return ROUTECAP_OK;
-    const routecap_accept_item item{.request = request, .step = step, .rows = rows, .count = count, .status = 0, .reserved = 0};
+    const routecap_accept_item item{
+        .request = request, .step = step, .rows = rows, .count = count, .status = 0, .reserved = 0};
     size_t nodes = 0;
     Kept kept = rows != nullptr ? copy_kept(item, nodes) : nullptr;
     {
@@ -120,15 +149,19 @@ int32_t Capturer::accept(routecap_request request, routecap_step step, const uin
     return ROUTECAP_OK;
 }
 
-// Rows at and after `end` of steps in flight will be dropped when they land, but for those that a child is to have. Where the request ends there, drafts
-// are told apart: those that nobody accepted end as rejected, and not as late.
+// Rows at and after `end` of steps in flight will be dropped when they land, but for those that a
+// child is to have. Where the request ends there, drafts are told apart: those that nobody accepted
+// end as rejected, and not as late.
 void Capturer::cut_in_flight(Request &request, uint64_t end, bool ends) {
     const bool forking = request.forking();
-    request.for_each_in_flight(capture_->steps, [&](StepSpan &span, SpanExtra *extra, uint64_t step) {
-        const uint64_t from = forking && step <= request.forking_step ? std::max(end, request.forking_end) : end;
-        std::atomic_ref cut(ends && extra != nullptr ? extra->ended : span.cut);
-        if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
-    });
+    request.for_each_in_flight(
+        capture_->steps, [&](StepSpan &span, SpanExtra *extra, uint64_t step) {
+            const uint64_t from =
+                forking && step <= request.forking_step ? std::max(end, request.forking_end) : end;
+            std::atomic_ref cut(ends && extra != nullptr ? extra->ended : span.cut);
+            if (cut.load(std::memory_order_relaxed) > from)
+                cut.store(from, std::memory_order_release);
+        });
 }
 
 int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
@@ -137,7 +170,8 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         const auto lock = lock_with({.entries = 1, .nodes = 2});
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
-        if (rows >= std::max(request->length_now(capture_->steps), request->flagged_end)) return ROUTECAP_OK;
+        if (rows >= std::max(request->length_now(capture_->steps), request->flagged_end))
+            return ROUTECAP_OK;
         Nodes &nodes = capture_->worker.nodes;
         request->forget_cuts(nodes);
         const bool alone = request->settled();
@@ -145,15 +179,18 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
         request->pages.remove(first_page, UINT64_MAX, nodes);
         cut_in_flight(*request, rows, false);
-        for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next) draft->cut = std::min(draft->cut, rows);
+        for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next)
+            draft->cut = std::min(draft->cut, rows);
         request->cut_notes(rows, nodes);
         request->length = std::min(request->length, rows);
-        if (rows < request->shared_end) request->share_pages(page_rows);  // of a page that stays others may still see what is cut
+        // Of a page that stays others may still see what is cut.
+        if (rows < request->shared_end) request->share_pages(page_rows);
         request->shared_end = std::min(request->shared_end, first_page * page_rows);
         request->changing_end = std::min(request->changing_end, rows);
         request->note_operation(0, 0);
         request->flagged_end = std::min(request->flagged_end, rows);
-        request->cuts = nodes.take(Request::Cut{rows, request->operations, request->newest_step, request->cuts});
+        request->cuts = nodes.take(
+            Request::Cut{rows, request->operations, request->newest_step, request->cuts});
         capture_->worker.log.append(request->after(), Truncate{request->rows(), rows, alone});
     }
     capture_->worker.wake();
@@ -163,8 +200,10 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
 int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request *child) {
     if (!owner()) return ROUTECAP_OK;
     const uint64_t serial = Serials::take(1);
-    if (serial == 0) return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
-    OpenRequestPtr made(new RequestData(capture_->storage, RowStore::Policy::keep, config_.compare));
+    if (serial == 0)
+        return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
+    OpenRequestPtr made(
+        new RequestData(capture_->storage, RowStore::Policy::keep, config_.compare));
     {
         Room room{.entries = 1, .nodes = 1, .requests = 1};
         auto lock = lock_with(room);
@@ -172,16 +211,20 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         for (;;) {  // how much the parent has to copy is known with the mutex only
             if (int32_t s = find(handle, &parent); s < 0) return s;
             room.nodes = 0;
-            for (const MissingNote *note = parent->missing; note != nullptr; note = note->next) room.nodes++;
+            for (const MissingNote *note = parent->missing; note != nullptr; note = note->next)
+                room.nodes++;
             if (!make_room(lock, room)) break;
         }
         const uint64_t length = parent->length_now(capture_->steps);
         if (rows == ROUTECAP_ROWS_ALL) rows = length;
-        if (rows > length) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length), ull(rows));
+        if (rows > length)
+            return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length),
+                          ull(rows));
         if (!capture_->requests.possible(1)) return refuse_many(1);
         const uint64_t pages = parent->draft_pages(rows, config_.shape->page_shift);
         if (pages > 0 && !capture_->pool.reserve(pages * capture_->pool.page_bytes()))
-            return report(ROUTECAP_ERR_NO_MEMORY, "sharing pages that drafts belong in too needs more than the budget has");
+            return report(ROUTECAP_ERR_NO_MEMORY,
+                          "sharing pages that drafts belong in too needs more than the budget has");
         Nodes &nodes = capture_->worker.nodes;
         made->rows.set_policy(parent->rows()->policy());
         *child = capture_->requests.open(std::move(made), serial);
@@ -189,13 +232,15 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         MissingNote **last = &c.missing;
         for (const MissingNote *note = parent->missing; note != nullptr; note = note->next)
             if (note->first < rows) {
-                *last = nodes.take(MissingNote{note->first, std::min(note->end, rows), note->reason, nullptr});
+                *last = nodes.take(
+                    MissingNote{note->first, std::min(note->end, rows), note->reason, nullptr});
                 last = &(*last)->next;
             }
         c.length = rows;
         c.inherited_after = parent->after();
         c.tag = parent->tag, c.tagged = parent->tagged;
-        c.mixed_end = std::min(std::max(parent->mixed_end, tags_vary() ? UINT64_MAX : 0), rows / config_.shape->page_rows + 1);
+        c.mixed_end = std::min(std::max(parent->mixed_end, tags_vary() ? UINT64_MAX : 0),
+                               rows / config_.shape->page_rows + 1);
         c.note_operation(0, rows);
         parent->share(0, rows);
         parent->note_operation(0, 0);
@@ -211,15 +256,20 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
 int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64_t rows) {
     if (!owner()) return ROUTECAP_OK;
     if (routing == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "routing is NULL");
-    if (!routing->shape().same_rows(*config_.shape)) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the routing is of another model or layer map");
+    if (!routing->shape().same_rows(*config_.shape))
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the routing is of another model or layer map");
     if (!config_.shape->can_hold(routing->shape()))
-        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "a layer of the routing is recomputed, and captured here");
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "a layer of the routing is recomputed, and captured here");
     const bool pending = !routing->ready();
     if (pending && routing->completion() != &capture_->completion)
-        return report(ROUTECAP_ERR_NOT_READY, "the routing belongs to another capturer and has not landed");
+        return report(ROUTECAP_ERR_NOT_READY,
+                      "the routing belongs to another capturer and has not landed");
     const uint64_t routing_end = routing->expected_end();
     if (rows == ROUTECAP_ROWS_ALL) rows = routing_end;
-    if (rows > routing_end) return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) are beyond the routing", ull(routing_end), ull(rows));
+    if (rows > routing_end)
+        return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) are beyond the routing",
+                      ull(routing_end), ull(rows));
     routing->retain();
     RoutingPtr held(routing);
     uint64_t present_end = pending ? rows : 0;  // of what it has, as far as that is known
@@ -229,13 +279,17 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
         const auto lock = lock_with({.entries = 1});
         Request *request = nullptr;
         if (int32_t s = find(handle, &request); s < 0) return s;
-        const uint64_t first = pending ? 0 : std::min(routing->first(), rows), page_rows = config_.shape->page_rows;
+        const uint64_t first = pending ? 0 : std::min(routing->first(), rows),
+                       page_rows = config_.shape->page_rows;
         if (first >= rows) return ROUTECAP_OK;
-        request->mixed_end = std::max(request->mixed_end, (present_end + page_rows - 1) / page_rows);
+        request->mixed_end =
+            std::max(request->mixed_end, (present_end + page_rows - 1) / page_rows);
         request->length = std::max(request->length, rows);
-        if (pending) request->inherited_after = std::max(request->inherited_after, routing->after());
+        if (pending)
+            request->inherited_after = std::max(request->inherited_after, routing->after());
         request->note_operation(first, rows);
-        capture_->worker.log.append(request->after(), Attach{request->rows(), std::move(held), rows});
+        capture_->worker.log.append(request->after(),
+                                    Attach{request->rows(), std::move(held), rows});
     }
     capture_->worker.wake();
     return ROUTECAP_OK;
@@ -247,14 +301,18 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     *routing = nullptr;
     Request *request = nullptr;
     if (int32_t s = find(handle, &request); s < 0) return s;
-    if (rows != ROUTECAP_ROWS_ALL && rows > ROUTECAP_MAX_POSITION) return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
+    if (rows != ROUTECAP_ROWS_ALL && rows > ROUTECAP_MAX_POSITION)
+        return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
     const bool all = rows == ROUTECAP_ROWS_ALL;
-    const uint64_t length = request->length, expected = all ? request->length_now(capture_->steps) : rows, after = request->after();
+    const uint64_t length = request->length,
+                   expected = all ? request->length_now(capture_->steps) : rows,
+                   after = request->after();
     if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, true);
     *routing = &request->data->routing;
     (*routing)->expect(after, expected);
     MissingNote *missing = request->changed ? std::exchange(request->missing, nullptr) : nullptr;
-    capture_->worker.log.append(after, Finish{RequestDataPtr(request->data.release()), all ? length : rows, missing, all});
+    capture_->worker.log.append(
+        after, Finish{RequestDataPtr(request->data.release()), all ? length : rows, missing, all});
     capture_->requests.close(*request, capture_->worker.nodes);
     return ROUTECAP_OK;
 }
@@ -299,8 +357,12 @@ int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t node
     {
         const auto lock = lock_with({.entries = count, .nodes = nodes});
         for (size_t i = 0; i < count; i++) {
-            if (i + RequestTable::kAhead < count) capture_->requests.prefetch(at(items, item_size, i + RequestTable::kAhead).request, false);
-            if (i + RequestTable::kAhead / 2 < count) capture_->requests.prefetch_more(at(items, item_size, i + RequestTable::kAhead / 2).request);
+            if (i + RequestTable::kAhead < count)
+                capture_->requests.prefetch(at(items, item_size, i + RequestTable::kAhead).request,
+                                            false);
+            if (i + RequestTable::kAhead / 2 < count)
+                capture_->requests.prefetch_more(
+                    at(items, item_size, i + RequestTable::kAhead / 2).request);
             capture_->worker.log.prefetch(RequestTable::kAhead);
             Item &item = at(items, item_size, i);
             item.status = item.reserved == 0 ? one(item, i) : refuse_reserved(item.reserved);
@@ -308,13 +370,15 @@ int32_t Capturer::batch(Item *items, size_t item_size, size_t count, size_t node
         }
     }
     capture_->worker.wake();
-    return ok ? ROUTECAP_OK : report(ROUTECAP_PARTIAL, "some items were refused: see the status of each");
+    return ok ? ROUTECAP_OK
+              : report(ROUTECAP_PARTIAL, "some items were refused: see the status of each");
 }
 
 int32_t Capturer::accept_batch(routecap_accept_item *items, size_t item_size, size_t count) {
     if (!owner()) {
         const int32_t sound = check_array(items, count, item_size, sizeof *items, "items");
-        for (size_t i = 0; sound == ROUTECAP_OK && i < count; i++) at(items, item_size, i).status = ROUTECAP_OK;
+        for (size_t i = 0; sound == ROUTECAP_OK && i < count; i++)
+            at(items, item_size, i).status = ROUTECAP_OK;
         return ROUTECAP_OK;
     }
     if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
@@ -355,7 +419,8 @@ int32_t Capturer::close_batch(const routecap_request *requests, int32_t *status,
         }
     }
     capture_->worker.wake();
-    return ok ? ROUTECAP_OK : report(ROUTECAP_PARTIAL, "some requests were not open: see the status of each");
+    return ok ? ROUTECAP_OK
+              : report(ROUTECAP_PARTIAL, "some requests were not open: see the status of each");
 }
 
 }  // namespace routecap

@@ -1,7 +1,9 @@
-// Open requests: what the engine's thread knows of each, and the handles that name them. Guarded by the capturer's mutex.
+// Open requests: what the engine's thread knows of each, and the handles that name them. Guarded by
+// the capturer's mutex.
 //
-// Rows that landed are in the request's RowStore. Here is what has to be answered before they land: length, pages promised, drafts to accept,
-// what is in flight. What of it has no fixed size is in nodes (nodes.h), because nothing may be allocated under that mutex.
+// Rows that landed are in the request's RowStore. Here is what has to be answered before they land:
+// length, pages promised, drafts to accept, what is in flight. What of it has no fixed size is in
+// nodes (nodes.h), because nothing may be allocated under that mutex.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +12,10 @@
 #include <memory>
 #include <vector>
 
-#include "capture/step_worker.h"
 #include "base/intervals.h"
-#include "routecap.h"
+#include "capture/step_worker.h"
 #include "capture/steps.h"
+#include "routecap.h"
 
 namespace routecap {
 
@@ -22,14 +24,15 @@ struct DraftSpan {
     uint64_t step;
     uint64_t position;
     uint64_t position_end;
-    uint64_t cut;  // rows at and after were cut since
+    uint64_t cut;          // rows at and after were cut since
     uint32_t first_index;  // of its first row among the request's drafts of that step
     uint32_t rows;
     uint8_t device_positions;
     uint8_t missing;  // 0, or why they will never be there: ROUTECAP_MISSING_LOST or _REFUSED
     DraftSpan *next;
 
-    // One past the highest position that row `index` may have, for the request's length; 0 if it was cut.
+    // One past the highest position that row `index` may have, for the request's length; 0 if it
+    // was cut.
     uint64_t end_of(uint64_t index) const {
         if (device_positions) return position < cut ? std::min(cut, position_end) : 0;
         const uint64_t at = position + (index - first_index);
@@ -46,35 +49,42 @@ struct alignas(64) Request {
     // All that certain rows need, in the first cache line.
     routecap_request handle = 0;  // 0: it is not open
     uint32_t check = 0;           // the last issue that looked at this request
-    uint32_t check_last = 0;      // and the last of its spans for it; of a request that is not open the next such one
+    // And the last of its spans for it; of a request that is not open the next such one.
+    uint32_t check_last = 0;
     OpenRequestPtr data;
-    uint64_t length = 0;          // without spans that have device positions
-    uint64_t newest_step = 0;     // the newest span in flight; each links to the one before
+    uint64_t length = 0;       // without spans that have device positions
+    uint64_t newest_step = 0;  // the newest span in flight; each links to the one before
     uint32_t newest_span = 0;
     int8_t newest_slot = kernels::kNoSlot;
     bool device_positions = false;  // some span had them
-    bool changed = false;           // what comes after the first of `pages` may differ from what it is in a new request
-    Intervals pages;                // indices where the request has a page of its own or the promise of one (RowStore::Entry)
+    // What comes after the first of `pages` may differ from what it is in a new request.
+    bool changed = false;
+    // Indices where the request has a page of its own or the promise of one (RowStore::Entry).
+    Intervals pages;
 
-    DraftSpan *drafts = nullptr;      // in order of issue
+    DraftSpan *drafts = nullptr;  // in order of issue
     DraftSpan *last_draft = nullptr;
-    MissingNote *missing = nullptr;   // rows that will not come, newest first
-    uint64_t flagged_end = 0;         // one past the highest position that a draft, or a row with a device position, was issued for
-    uint64_t inherited_after = 0;     // see after()
+    MissingNote *missing = nullptr;  // rows that will not come, newest first
+    // One past the highest position that a draft, or a row with a device position, was issued for.
+    uint64_t flagged_end = 0;
+    uint64_t inherited_after = 0;  // see after()
 
-    // Rows of `pages` that others may see, too: lent to a routing or to another request. Whoever writes them needs a page for a copy.
+    // Rows of `pages` that others may see, too: lent to a routing or to another request. Whoever
+    // writes them needs a page for a copy.
     uint64_t shared_first = 0, shared_end = 0;
-    // The tag of the rows that were issued last, and one past the last page that may have rows of another.
+    // The tag of the rows that were issued last, and one past the last page that may have rows of
+    // another.
     uint64_t tag = 0, mixed_end = 0;
     bool tagged = false;  // some row was issued, or its tag would be that
 
-    // Operations handed over, the step that must be filed before the last of them, and the rows that the last ones change: readable when
-    // RowStore::applied has come so far.
+    // Operations handed over, the step that must be filed before the last of them, and the rows
+    // that the last ones change: readable when RowStore::applied has come so far.
     uint64_t operations = 0;
     uint64_t operated_after = 0;
     uint64_t changing_first = 0, changing_end = 0, changing_until = 0;
 
-    // Truncates that may not be applied yet: until then the rows that they cut are in the RowStore still.
+    // Truncates that may not be applied yet: until then the rows that they cut are in the RowStore
+    // still.
     struct Cut {
         uint64_t rows;
         uint64_t until;  // operations that are applied once it is
@@ -83,7 +93,8 @@ struct alignas(64) Request {
     };
     Cut *cuts = nullptr;
 
-    // Children that may not have their rows yet: those before lending_end, of steps up to lending_step, until so many operations are applied.
+    // Children that may not have their rows yet: those before lending_end, of steps up to
+    // lending_step, until so many operations are applied.
     uint64_t forking_end = 0, forking_step = 0, forking_until = 0;
 
     bool open() const { return handle != 0; }
@@ -91,7 +102,9 @@ struct alignas(64) Request {
     SpanLink newest() const { return {newest_step, newest_span, newest_slot}; }
 
     // The step that must be filed before an operation on this request is applied.
-    uint64_t after() const { return changed ? std::max(newest_step, inherited_after) : newest_step; }
+    uint64_t after() const {
+        return changed ? std::max(newest_step, inherited_after) : newest_step;
+    }
     // One past the highest position that was issued.
     uint64_t issued_end() const { return changed ? std::max(length, flagged_end) : length; }
 
@@ -107,14 +120,17 @@ struct alignas(64) Request {
         changing_until = operations;
     }
     bool changing(uint64_t first, uint64_t end) const {
-        return std::max(first, changing_first) < std::min(end, changing_end) && applied() < changing_until;
+        return std::max(first, changing_first) < std::min(end, changing_end) &&
+               applied() < changing_until;
     }
 
     uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
     // Nothing that was handed over waits to be applied.
     bool settled() const { return !changed || applied() >= operations; }
     // Operations that no step in flight holds up.
-    bool has_ready_operations(const Steps &steps) const { return applied() < operations && !steps.in_flight(operated_after); }
+    bool has_ready_operations(const Steps &steps) const {
+        return applied() < operations && !steps.in_flight(operated_after);
+    }
     bool forking() const { return applied() < forking_until; }
 
     void share(uint64_t first, uint64_t end) {
@@ -124,13 +140,16 @@ struct alignas(64) Request {
         shared_first = none ? first : std::min(shared_first, first);
         shared_end = none ? end : std::max(shared_end, end);
     }
-    // The same where some of these rows leave the request: whoever writes beside them in their page writes over them.
+    // The same where some of these rows leave the request: whoever writes beside them in their page
+    // writes over them.
     void share_pages(uint64_t page_rows) {
         if (shared_first >= shared_end) return;
         shared_first = shared_first / page_rows * page_rows;
         shared_end = (shared_end + page_rows - 1) / page_rows * page_rows;
     }
-    bool shares(uint64_t first, uint64_t end) const { return std::max(first, shared_first) < std::min(end, shared_end); }
+    bool shares(uint64_t first, uint64_t end) const {
+        return std::max(first, shared_first) < std::min(end, shared_end);
+    }
 
     void note_missing(uint64_t first, uint64_t end, int32_t reason, Nodes &nodes) noexcept {
         if (first >= end) return;
@@ -171,13 +190,17 @@ struct alignas(64) Request {
         return taken;
     }
 
-    // How many pages drafts may need once others see rows before `end`: in pages that hold some of these.
+    // How many pages drafts may need once others see rows before `end`: in pages that hold some of
+    // these.
     uint64_t draft_pages(uint64_t end, uint32_t page_shift) const {
         const uint64_t end_page = (end + (uint64_t{1} << page_shift) - 1) >> page_shift;
         uint64_t pages = 0;
         for (const DraftSpan *d = drafts; d != nullptr; d = d->next) {
-            if (d->missing != 0 || d->position >= d->cut || wide_bounds(d->position, d->position_end, d->rows, page_shift)) continue;
-            const uint64_t first = d->position >> page_shift, last = (std::min(d->position_end, d->cut) - 1) >> page_shift;
+            if (d->missing != 0 || d->position >= d->cut ||
+                wide_bounds(d->position, d->position_end, d->rows, page_shift))
+                continue;
+            const uint64_t first = d->position >> page_shift,
+                           last = (std::min(d->position_end, d->cut) - 1) >> page_shift;
             if (first < end_page) pages += std::min(last + 1, end_page) - first;
         }
         return pages;
@@ -231,7 +254,8 @@ private:
     }
 };
 
-// A handle is a serial number, of which a process gives out each once, above an index: no two requests of a process ever have the same.
+// A handle is a serial number, of which a process gives out each once, above an index: no two
+// requests of a process ever have the same.
 class Serials {
 public:
     static constexpr int kIndexBits = 24;
@@ -254,13 +278,20 @@ private:
 
 class RequestTable {
 public:
-    explicit RequestTable(uint32_t max_requests) : max_requests_(max_requests), chunks_(new Chunk[(max_requests + kChunk - 1) / kChunk]) {}
-    static size_t bytes(uint32_t max_requests) { return (max_requests + kChunk - 1) / kChunk * sizeof(Chunk); }
+    explicit RequestTable(uint32_t max_requests)
+        : max_requests_(max_requests), chunks_(new Chunk[(max_requests + kChunk - 1) / kChunk]) {}
+    static size_t bytes(uint32_t max_requests) {
+        return (max_requests + kChunk - 1) / kChunk * sizeof(Chunk);
+    }
 
     // Whether there can be `count` more; and how many chunks that takes which are not there yet.
-    bool possible(size_t count) const { return count <= max_requests_ - std::min<uint64_t>(max_requests_, this->count()); }
+    bool possible(size_t count) const {
+        return count <= max_requests_ - std::min<uint64_t>(max_requests_, this->count());
+    }
     size_t missing(size_t count) const {
-        return count <= free_count_ || !possible(count) ? 0 : (count - free_count_ + kChunk - 1) / kChunk;
+        return count <= free_count_ || !possible(count)
+                   ? 0
+                   : (count - free_count_ + kChunk - 1) / kChunk;
     }
     // Made without the mutex.
     using Chunk = std::unique_ptr<Request[]>;
@@ -286,8 +317,9 @@ public:
     // How many are open. Any thread may ask.
     uint64_t count() const { return count_.load(std::memory_order_relaxed); }
 
-    // Start fetching, for callers with many handles, because requests lie all over memory: what find will look at, and what a draft will, to be called
-    // for the handle kAhead ahead; then what a change or the end of the request will, for the one kAhead / 2 ahead.
+    // Start fetching, for callers with many handles, because requests lie all over memory: what
+    // find will look at, and what a draft will, to be called for the handle kAhead ahead; then what
+    // a change or the end of the request will, for the one kAhead / 2 ahead.
     static constexpr uint32_t kAhead = 16;
     void prefetch(routecap_request handle, bool draft) {
         Request *request = place(handle);

@@ -19,7 +19,8 @@ using std::chrono::nanoseconds;
 
 }  // namespace
 
-StepWorker::StepWorker(QuickMutex &mutex, StoragePtr storage, Backend &backend, Steps &steps, Counters &counters)
+StepWorker::StepWorker(QuickMutex &mutex, StoragePtr storage, Backend &backend, Steps &steps,
+                       Counters &counters)
     : mutex_(mutex),
       storage_(std::move(storage)),
       shape_(storage_->shape.get()),
@@ -42,7 +43,8 @@ int32_t StepWorker::start(bool manual) {
     try {
         worker_ = std::thread([this] { work(); });
     } catch (const std::system_error &error) {
-        return report(ROUTECAP_ERR_THREAD, "the worker thread could not be started: %s", error.what());
+        return report(ROUTECAP_ERR_THREAD, "the worker thread could not be started: %s",
+                      error.what());
     }
     storage_->completion->set_progress([this] { return call(), false; });
     return ROUTECAP_OK;
@@ -61,13 +63,15 @@ void StepWorker::stop() {
     Log::drop(taken_);
 }
 
-// With nothing to do the worker sleeps until something is appended. While a step is in flight it dozes until shortly before that can have landed, then
-// looks again and again, less often the longer it takes: no lock of the driver is touched to see what has landed.
+// With nothing to do the worker sleeps until something is appended. While a step is in flight it
+// dozes until shortly before that can have landed, then looks again and again, less often the
+// longer it takes: no lock of the driver is touched to see what has landed.
 void StepWorker::work() {
     constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kWorthDozing{50'000};
     nanoseconds pause = kFirst;
 #if defined(__linux__)
-    prctl(PR_SET_TIMERSLACK, 1000);  // of pauses, in nanoseconds; the default is longer than they are
+    // Of pauses, in nanoseconds; the default is longer than they are.
+    prctl(PR_SET_TIMERSLACK, 1000);
 #endif
     for (;;) {
         const uint32_t rings = bell_.rings();
@@ -145,8 +149,10 @@ void StepWorker::take_log() {
     try {
         while (taken_ != nullptr) {
             if (pending_.size() + taken_->count > pending_.capacity())
-                pending_.reserve(std::max(2 * pending_.capacity(), pending_.size() + taken_->count));
-            for (uint32_t i = 0; i < taken_->count; i++) pending_.push_back(std::move(*taken_->entry(i)));
+                pending_.reserve(
+                    std::max(2 * pending_.capacity(), pending_.size() + taken_->count));
+            for (uint32_t i = 0; i < taken_->count; i++)
+                pending_.push_back(std::move(*taken_->entry(i)));
             taken_->clear();
             emptied = std::exchange(taken_, std::exchange(taken_->next, emptied));
         }
@@ -170,7 +176,8 @@ bool StepWorker::apply_ready(Until until) {
         bool ready = false;
         if (enough) {
         } else if (what != nullptr) {
-            ready = until != Until::operations_applied && blocked == UINT64_MAX && backend_.landed(what->slot);
+            ready = until != Until::operations_applied && blocked == UINT64_MAX &&
+                    backend_.landed(what->slot);
         } else {
             ready = entry.after < blocked;
         }
@@ -196,20 +203,27 @@ bool StepWorker::apply_ready(Until until) {
 void StepWorker::release_early(LogEntry &entry) {
     if (Close *close = std::get_if<Close>(&entry.what); close != nullptr && close->alone) {
         close->data->rows.drop(0);
-    } else if (Truncate *truncate = std::get_if<Truncate>(&entry.what); truncate != nullptr && truncate->alone) {
+    } else if (Truncate *truncate = std::get_if<Truncate>(&entry.what);
+               truncate != nullptr && truncate->alone) {
         truncate->rows->drop(truncate->end);
     }
 }
 
-// False if there was no memory for it, and nothing has changed. Only a Finish needs any: everything else refuses rows instead.
+// False if there was no memory for it, and nothing has changed. Only a Finish needs any: everything
+// else refuses rows instead.
 bool StepWorker::apply(LogEntry &entry) {
-    const auto applied = [](RowStore &rows) { rows.applied.fetch_add(1, std::memory_order_release); };
+    const auto applied = [](RowStore &rows) {
+        rows.applied.fetch_add(1, std::memory_order_release);
+    };
     return std::visit(
         [&]<class What>(What &what) {
             if constexpr (std::is_same_v<What, FileStep>) {
                 file_step(what.slot);
             } else if constexpr (std::is_same_v<What, Settle>) {
-                count_settled(what.rows->settle(what.step, what.kept ? std::span<const uint32_t>(*what.kept) : std::span<const uint32_t>(), what.keep_first));
+                count_settled(what.rows->settle(
+                    what.step,
+                    what.kept ? std::span<const uint32_t>(*what.kept) : std::span<const uint32_t>(),
+                    what.keep_first));
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Truncate>) {
                 what.rows->truncate(what.end);
@@ -223,13 +237,17 @@ bool StepWorker::apply(LogEntry &entry) {
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Finish>) {
                 RowStore &rows = what.data->rows;
-                const uint64_t end = what.all ? std::max(what.end, rows.placed_end.load(std::memory_order_relaxed)) : what.end;
+                const uint64_t end =
+                    what.all ? std::max(what.end, rows.placed_end.load(std::memory_order_relaxed))
+                             : what.end;
                 std::vector<Segment> segments;
                 try {
                     segments = rows.take_all(0, end, what.missing);
                 } catch (const std::bad_alloc &) {
-                    constexpr uint32_t kPatience = 100;  // at the capturer's end, which must not wait for memory for ever
-                    if (!stop_.load(std::memory_order_relaxed) || ++refused_at_end_ < kPatience) return false;
+                    // At the capturer's end, which must not wait for memory for ever.
+                    constexpr uint32_t kPatience = 100;
+                    if (!stop_.load(std::memory_order_relaxed) || ++refused_at_end_ < kPatience)
+                        return false;
                 }
                 count_settled(rows.drop_drafts(UINT64_MAX));
                 rows.clear();
@@ -263,13 +281,15 @@ void StepWorker::count(const RowOutcomes &filed) {
 
 // Of drafts that were provisional until now.
 void StepWorker::count_settled(const RowOutcomes &filed) {
-    counters_.rows_provisional -= filed.delivered + filed.missing + filed.refused + filed.rejected + filed.late + filed.lost;
+    counters_.rows_provisional -=
+        filed.delivered + filed.missing + filed.refused + filed.rejected + filed.late + filed.lost;
     count(filed);
 }
 
 // ---- A step ---------------------------------------------------------------------------------
 
-// What a span's rows go through is in no cache. First the object is fetched that says where they go, and kAhead spans later their place in a page.
+// What a span's rows go through is in no cache. First the object is fetched that says where they
+// go, and kAhead spans later their place in a page.
 constexpr uint32_t kAhead = 6;
 
 static void fetch_object(const Step &step, uint32_t span) {
@@ -282,7 +302,8 @@ static void fetch_place(const Step &step, uint32_t span) {
     if (lock) s.rows->prefetch_row(s.position);
 }
 
-// While steps have not landed there is time for it; not at once, because the engine's thread still uses some of it when it has issued a step.
+// While steps have not landed there is time for it; not at once, because the engine's thread still
+// uses some of it when it has issued a step.
 void StepWorker::fetch_waiting() {
     constexpr nanoseconds kSettled{100'000};
     for (const LogEntry &entry : pending_) {
@@ -317,39 +338,54 @@ void StepWorker::file_step(int32_t slot) {
     counters_.rows_dropped += contents.dropped;
     if (failure != nullptr) counters_.steps_lost++;
     counters_.steps_landed++;
-    const int32_t slip = check_ != nullptr && failure == nullptr ? ForwardCheck::slip_of(contents, step.rows_copied) : ROUTECAP_OK;
+    const int32_t slip = check_ != nullptr && failure == nullptr
+                             ? ForwardCheck::slip_of(contents, step.rows_copied)
+                             : ROUTECAP_OK;
     if (check_ != nullptr) check_->found(step.ticket, slip);
     steps_.filed(slot, contents.conflicts, failure, slip);
 }
 
 RowSource StepWorker::source(uint8_t *slot, uint32_t row) const {
     const kernels::SlotLayout &layout = backend_.layout();
-    return {layout.ids(slot, row), layout.validity(slot, row), static_cast<ptrdiff_t>(layout.ids_bytes),
+    return {layout.ids(slot, row), layout.validity(slot, row),
+            static_cast<ptrdiff_t>(layout.ids_bytes),
             -static_cast<ptrdiff_t>(layout.validity_bytes)};
 }
 
 // The position of a sink row that came from the device; a negative one is outside all bounds.
 static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t row) {
-    if (dtype == ROUTECAP_DTYPE_I32) return static_cast<uint64_t>(int64_t{reinterpret_cast<const int32_t *>(positions)[row]});
+    if (dtype == ROUTECAP_DTYPE_I32)
+        return static_cast<uint64_t>(int64_t{reinterpret_cast<const int32_t *>(positions)[row]});
     return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
 }
 
-RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed) {
+RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents &contents,
+                                  bool failed) {
     const StepSpan &span = step.spans[index];
     const SpanExtra extra = step.extra(index);
     ReservedMemory reserved = extra.reserved;
     reserved.kept = span.pages;
-    const uint64_t cut = std::atomic_ref(const_cast<uint64_t &>(span.cut)).load(std::memory_order_acquire);
-    const uint64_t ended = span.speculative != 0 ? std::atomic_ref(step.extras[index].ended).load(std::memory_order_acquire) : UINT64_MAX;
+    const uint64_t cut =
+        std::atomic_ref(const_cast<uint64_t &>(span.cut)).load(std::memory_order_acquire);
+    const uint64_t ended =
+        span.speculative != 0
+            ? std::atomic_ref(step.extras[index].ended).load(std::memory_order_acquire)
+            : UINT64_MAX;
     const RowSource rows = source(contents.slot, span.sink_row);
     const bool from_device = span.device_positions != 0;
-    const uint8_t *device = from_device && !failed ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
-    const uint32_t covered = std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
+    const uint8_t *device = from_device && !failed
+                                ? backend_.layout().positions(contents.slot, step.rows_copied)
+                                : nullptr;
+    const uint32_t covered =
+        std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
 
     RowOutcomes filed;
-    // Where row r goes; kCut or kPast if it was cut, kDropped if it goes nowhere. That is counted, but for a draft that was cut.
+    // Where row r goes; kCut or kPast if it was cut, kDropped if it goes nowhere. That is counted,
+    // but for a draft that was cut.
     const auto place = [&](uint32_t r) {
-        const uint64_t position = device == nullptr ? span.position + r : position_of(device, step.positions_dtype, span.sink_row + r);
+        const uint64_t position =
+            device == nullptr ? span.position + r
+                              : position_of(device, step.positions_dtype, span.sink_row + r);
         if (device != nullptr && (position < span.position || position >= span.position_end)) {
             filed.unplaced++;
             return RowStore::kDropped;
@@ -369,11 +405,13 @@ RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents
 
     if (failed && (span.speculative == 0 || from_device)) {
         const uint64_t end = std::min(span.position_end, cut);
-        filed.lost = from_device || span.position >= end ? (from_device ? span.count : 0) : end - span.position;
+        filed.lost = from_device || span.position >= end ? (from_device ? span.count : 0)
+                                                         : end - span.position;
         filed.late = span.count - filed.lost;
         if (span.position < end) span.rows->note_missing(span.position, end, ROUTECAP_MISSING_LOST);
         if (from_device) span.rows->placed(end);
-        if (span.speculative != 0) storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
+        if (span.speculative != 0)
+            storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
         span.rows->keep(span.position, span.position_end, reserved);
         span.rows->give_back(reserved);
         return filed;
@@ -390,8 +428,10 @@ RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents
             return filed;
         }
         uint64_t kept = 0;
-        for (uint32_t r = 0; r < span.count; r++) kept += (positions[r] = place(r)) != RowStore::kDropped;
-        if (span.rows->file_draft(step.ticket, extra.draft_index, std::move(positions), covered, rows, step.tag, reserved, failed))
+        for (uint32_t r = 0; r < span.count; r++)
+            kept += (positions[r] = place(r)) != RowStore::kDropped;
+        if (span.rows->file_draft(step.ticket, extra.draft_index, std::move(positions), covered,
+                                  rows, step.tag, reserved, failed))
             filed.provisional = kept;
         else
             filed.refused = kept;
@@ -434,7 +474,9 @@ void StepWorker::tally(const uint8_t *ids, const uint8_t *validity) {
         if (validity != nullptr && Shape::valid(validity, l)) continue;
         const int32_t reason = ids != nullptr ? shape_->reason(ids, l) : ROUTECAP_MISSING_UNWRITTEN;
         Tally &t = tallies_[l];
-        (reason == ROUTECAP_MISSING_OUT_OF_RANGE ? t.out_of_range : reason == ROUTECAP_MISSING_DUPLICATE ? t.duplicate : t.unwritten)++;
+        (reason == ROUTECAP_MISSING_OUT_OF_RANGE ? t.out_of_range
+         : reason == ROUTECAP_MISSING_DUPLICATE  ? t.duplicate
+                                                 : t.unwritten)++;
     }
 }
 

@@ -1,8 +1,11 @@
-// StepWorker: everything that happens to rows after they were issued, done by one thread at a time in order of issue.
+// StepWorker: everything that happens to rows after they were issued, done by one thread at a time
+// in order of issue.
 //
-// The engine's thread appends to a log and goes on; the worker thread takes entries from it. A step waits until it has landed; an operation on a
-// request waits only for the steps that were issued with that request before it, so that no request waits for another's step. Two calls of the
-// engine's thread may take the worker's turn: begin, where no slot is free on the host backend, and issue, where the budget is exhausted.
+// The engine's thread appends to a log and goes on; the worker thread takes entries from it. A step
+// waits until it has landed; an operation on a request waits only for the steps that were issued
+// with that request before it, so that no request waits for another's step. Two calls of the
+// engine's thread may take the worker's turn: begin, where no slot is free on the host backend, and
+// issue, where the budget is exhausted.
 #pragma once
 
 #include <algorithm>
@@ -15,20 +18,21 @@
 
 #include "backend/backend.h"
 #include "base/bell.h"
-#include "base/counters.h"
-#include "capture/forward_check.h"
 #include "base/completion.h"
+#include "base/counters.h"
 #include "base/mutex.h"
 #include "base/node_pool.h"
+#include "capture/forward_check.h"
 #include "capture/operation_log.h"
 #include "capture/rhythm.h"
-#include "routing/request_data.h"
 #include "capture/steps.h"
 #include "capture/turn.h"
+#include "routing/request_data.h"
 
 namespace routecap {
 
-// What can be in the log. Pointers to a RowStore are valid until the Finish or Close of its request was applied.
+// What can be in the log. Pointers to a RowStore are valid until the Finish or Close of its request
+// was applied.
 struct FileStep {
     int32_t slot;
 };
@@ -41,7 +45,9 @@ struct Settle {
 struct Truncate {
     RowStore *rows;
     uint64_t end;
-    bool alone;      // nothing that was handed over before changes the request's rows: what is there can go before the steps in flight have landed
+    // Nothing that was handed over before changes the request's rows: what is there can go before
+    // the steps in flight have landed.
+    bool alone;
 };
 struct Fork {
     RowStore *parent;
@@ -78,7 +84,8 @@ public:
     using Log = OperationLog<LogEntry>;
 
     // `mutex` is the capturer's: it guards the log and the nodes.
-    StepWorker(QuickMutex &mutex, StoragePtr storage, Backend &backend, Steps &steps, Counters &counters);
+    StepWorker(QuickMutex &mutex, StoragePtr storage, Backend &backend, Steps &steps,
+               Counters &counters);
 
     // In checked mode, before start(): who hears of slips that the device saw.
     void set_check(ForwardCheck *check) { check_ = check; }
@@ -99,9 +106,11 @@ public:
 
     // Applies what can be applied. True if nothing is left.
     bool progress();
-    // The same on the engine's thread, up to the first step: files one if one has landed. It may wait until the worker has filed one.
+    // The same on the engine's thread, up to the first step: files one if one has landed. It may
+    // wait until the worker has filed one.
     void file_one_step();
-    // And without a step, where there is no worker thread that files them: what has ended gives back its memory.
+    // And without a step, where there is no worker thread that files them: what has ended gives
+    // back its memory.
     void reclaim();
 
 private:
@@ -135,9 +144,10 @@ private:
     std::thread worker_;
 
     Turn turn_;  // whoever has it files; never taken while a mutex is held
-    DeferredPages released_;            // of lenders: freed without any mutex, by the worker if there is one
+    // Of lenders: freed without any mutex, by the worker if there is one.
+    DeferredPages released_;
     // What follows belongs to whoever has the turn.
-    Log::Block *taken_ = nullptr;      // of the log, not yet in pending_
+    Log::Block *taken_ = nullptr;  // of the log, not yet in pending_
     std::vector<LogEntry> pending_;
     MissingNote *used_notes_ = nullptr;  // to be given back with the log's mutex
     bool short_of_memory_ = false;       // the last look at the log ended early

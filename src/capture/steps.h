@@ -1,4 +1,5 @@
-// Steps in flight: the slots that hold their rows, the tickets that name them, and what became of the last ones.
+// Steps in flight: the slots that hold their rows, the tickets that name them, and what became of
+// the last ones.
 #pragma once
 
 #include <array>
@@ -10,15 +11,17 @@
 #include <vector>
 
 #include "base/bell.h"
-#include "kernels/body.h"
 #include "base/mutex.h"
+#include "kernels/body.h"
 #include "storage/reserved_memory.h"
 #include "storage/row_store.h"
 
 namespace routecap {
 
-// Whether rows may go to so many pages that each of them has one of its own in the purse: where they go is known to the device only.
-inline bool wide_bounds(uint64_t position, uint64_t position_end, uint64_t rows, uint32_t page_shift) {
+// Whether rows may go to so many pages that each of them has one of its own in the purse: where
+// they go is known to the device only.
+inline bool wide_bounds(uint64_t position, uint64_t position_end, uint64_t rows,
+                        uint32_t page_shift) {
     return ((position_end - 1) >> page_shift) - (position >> page_shift) > rows;
 }
 
@@ -29,14 +32,16 @@ struct SpanLink {
     int32_t slot = kernels::kNoSlot;
 };
 
-// Rows of one step on their way to one request. Written by issue; but for `cut`, not changed while the step is in flight. One cache line, and what
-// few spans have is in SpanExtra.
+// Rows of one step on their way to one request. Written by issue; but for `cut`, not changed while
+// the step is in flight. One cache line, and what few spans have is in SpanExtra.
 struct alignas(64) StepSpan {
-    RowStore *rows;         // lives at least until everything issued before the request's end was filed
+    // Lives at least until everything issued before the request's end was filed.
+    RowStore *rows;
     uint64_t position;      // of the first row, or the lower bound of device positions
     uint64_t position_end;  // one past the last
-    uint64_t cut;           // rows at and after are late; lowered while the step is in flight, by std::atomic_ref
-    SpanLink previous;      // of the same request
+    // Rows at and after are late; lowered while the step is in flight, by std::atomic_ref.
+    uint64_t cut;
+    SpanLink previous;  // of the same request
     uint32_t sink_row;
     uint32_t count;
     uint32_t pages;  // reserved for it, for the request to keep
@@ -49,7 +54,9 @@ static_assert(sizeof(StepSpan) == 64);
 struct SpanExtra {
     uint32_t draft_index = 0;  // of the first row, if speculative
     ReservedMemory reserved{};
-    uint64_t ended = UINT64_MAX;  // drafts at and after are beyond the end of their request; lowered while in flight, by std::atomic_ref
+    // Drafts at and after are beyond the end of their request; lowered while in flight, by
+    // std::atomic_ref.
+    uint64_t ended = UINT64_MAX;
 };
 
 struct Step {
@@ -78,20 +85,25 @@ struct Step {
 
 // What became of a step.
 struct StepResult {
-    bool lost = false;        // no slot was free, or its copy failed
-    int32_t slip = 0;         // the status of a slip that the device saw
-    uint64_t conflicts = 0;   // cells that were recorded twice
+    bool lost = false;           // no slot was free, or its copy failed
+    int32_t slip = 0;            // the status of a slip that the device saw
+    uint64_t conflicts = 0;      // cells that were recorded twice
     const char *text = nullptr;  // why it was lost, in static storage or in Steps
 };
 
-// The forward path's thread names slots and issues; whoever files says what was filed; anyone asks. The spans of a step are written before it is
-// issued, and read by other threads with the capturer's mutex, while it is in flight.
+// The forward path's thread names slots and issues; whoever files says what was filed; anyone asks.
+// The spans of a step are written before it is issued, and read by other threads with the
+// capturer's mutex, while it is in flight.
 class Steps {
 public:
-    explicit Steps(uint32_t slots, uint32_t sink_rows) : slots_(slots), steps_(new Step[slots]), in_slot_(new std::atomic<uint64_t>[slots]()) {
-        for (uint32_t slot = 0; slot < slots; slot++) steps_[slot].begin(0, 0, first_spans(sink_rows));
+    explicit Steps(uint32_t slots, uint32_t sink_rows)
+        : slots_(slots), steps_(new Step[slots]), in_slot_(new std::atomic<uint64_t>[slots]()) {
+        for (uint32_t slot = 0; slot < slots; slot++)
+            steps_[slot].begin(0, 0, first_spans(sink_rows));
     }
-    static size_t bytes_per_slot(uint32_t sink_rows) { return sizeof(Step) + first_spans(sink_rows) * (sizeof(StepSpan) + sizeof(SpanExtra)); }
+    static size_t bytes_per_slot(uint32_t sink_rows) {
+        return sizeof(Step) + first_spans(sink_rows) * (sizeof(StepSpan) + sizeof(SpanExtra));
+    }
 
     // The slot that the next snapshot fills, as issue, discard or begin named it.
     int32_t named() const { return named_; }
@@ -101,14 +113,17 @@ public:
         const auto n = static_cast<int32_t>(slots_);
         for (int32_t i = 1; i <= n; i++) {
             const int32_t slot = (named_ + i + n) % n;
-            if (in_slot_[static_cast<size_t>(slot)].load(std::memory_order_acquire) == 0) return slot;
+            if (in_slot_[static_cast<size_t>(slot)].load(std::memory_order_acquire) == 0)
+                return slot;
         }
         return kernels::kNoSlot;
     }
     Step &step(int32_t slot) { return steps_[static_cast<size_t>(slot)]; }
     const Step &step(int32_t slot) const { return steps_[static_cast<size_t>(slot)]; }
     // Gives a slot to next_ticket(), which is still to be issued.
-    void occupy(int32_t slot) { in_slot_[static_cast<size_t>(slot)].store(next_ticket(), std::memory_order_relaxed); }
+    void occupy(int32_t slot) {
+        in_slot_[static_cast<size_t>(slot)].store(next_ticket(), std::memory_order_relaxed);
+    }
 
     uint64_t issued() const { return issued_.load(std::memory_order_acquire); }
     uint64_t next_ticket() const { return issued() + 1; }
@@ -117,7 +132,8 @@ public:
         const uint64_t ticket = next_ticket();
         {
             std::lock_guard lock(results_mutex_);
-            results_[ticket % results_.size()] = {ticket, {.lost = lost, .text = lost ? kNoSlotText : nullptr}};
+            results_[ticket % results_.size()] = {
+                ticket, {.lost = lost, .text = lost ? kNoSlotText : nullptr}};
         }
         issued_.store(ticket, std::memory_order_release);
     }
@@ -129,7 +145,10 @@ public:
             std::lock_guard lock(results_mutex_);
             Result &r = results_[ticket % results_.size()];
             if (r.ticket == ticket) {
-                r.result = {.lost = failure != nullptr, .slip = slip, .conflicts = conflicts, .text = nullptr};
+                r.result = {.lost = failure != nullptr,
+                            .slip = slip,
+                            .conflicts = conflicts,
+                            .text = nullptr};
                 if (failure != nullptr) {
                     Text &kept = texts_[failures_++ % texts_.size()];
                     std::snprintf(kept.data(), kept.size(), "%s", failure);
@@ -140,8 +159,11 @@ public:
         filed_.store(ticket, std::memory_order_release);
         in_slot_[static_cast<size_t>(slot)].store(0, std::memory_order_release);
     }
-    // Of a step that has a slot, whether it was not filed yet: a link to its spans is valid as long.
-    bool in_flight(uint64_t ticket) const { return ticket > filed_.load(std::memory_order_acquire); }
+    // Of a step that has a slot, whether it was not filed yet: a link to its spans is valid as
+    // long.
+    bool in_flight(uint64_t ticket) const {
+        return ticket > filed_.load(std::memory_order_acquire);
+    }
 
     // For steps that were issued. Who sees that one has landed finds its slot free.
     bool landed(uint64_t ticket) const {
@@ -149,7 +171,8 @@ public:
             if (in_slot_[slot].load(std::memory_order_acquire) == ticket) return false;
         return true;
     }
-    // Calls f(result), with a text that is valid meanwhile. Steps of long ago were not lost, and nothing else is known of them.
+    // Calls f(result), with a text that is valid meanwhile. Steps of long ago were not lost, and
+    // nothing else is known of them.
     template <class F>
     auto with_result(uint64_t ticket, F f) const {
         std::lock_guard lock(results_mutex_);
@@ -158,7 +181,8 @@ public:
     }
 
 private:
-    static constexpr char kNoSlotText[] = "no slot was free for this step: more steps were in flight than config.slots allows";
+    static constexpr char kNoSlotText[] =
+        "no slot was free for this step: more steps were in flight than config.slots allows";
     static size_t first_spans(uint32_t sink_rows) { return sink_rows < 1024 ? sink_rows : 1024; }
     struct Result {
         uint64_t ticket = 0;
@@ -171,9 +195,9 @@ private:
     std::unique_ptr<std::atomic<uint64_t>[]> in_slot_;  // the ticket of the step in each, or 0
     int32_t named_ = kernels::kNoSlot;                  // the forward path's own
     std::atomic<uint64_t> issued_{0}, filed_{0};
-    mutable QuickMutex results_mutex_;      // guards what follows; held for a few instructions
-    std::array<Result, 1024> results_{};    // of the last steps
-    std::array<Text, 16> texts_{};          // of the last that failed
+    mutable QuickMutex results_mutex_;    // guards what follows; held for a few instructions
+    std::array<Result, 1024> results_{};  // of the last steps
+    std::array<Text, 16> texts_{};        // of the last that failed
     uint64_t failures_ = 0;
 };
 

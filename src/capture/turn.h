@@ -1,5 +1,5 @@
-// Whose turn it is to file: one thread's at a time. It is no lock on anything: who has the turn may take memory and time, and only threads that want to
-// do the same work wait for it.
+// Whose turn it is to file: one thread's at a time. It is no lock on anything: who has the turn may
+// take memory and time, and only threads that want to do the same work wait for it.
 #pragma once
 
 #include <atomic>

@@ -34,29 +34,36 @@ template <class T>
 Limits limits() {
     using Signed = std::make_signed_t<T>;
     const auto max = static_cast<uint64_t>(std::numeric_limits<T>::max());
-    return {sizeof(T), max, std::numeric_limits<Signed>::min(), max > INT64_MAX ? INT64_MAX : static_cast<int64_t>(max)};
+    return {sizeof(T), max, std::numeric_limits<Signed>::min(),
+            max > INT64_MAX ? INT64_MAX : static_cast<int64_t>(max)};
 }
 
 // a * b + c without overflow, or UINT64_MAX.
 uint64_t saturate(uint64_t a, uint64_t b, uint64_t c) {
     uint64_t product = 0, sum = 0;
-    return __builtin_mul_overflow(a, b, &product) || __builtin_add_overflow(product, c, &sum) ? UINT64_MAX : sum;
+    return __builtin_mul_overflow(a, b, &product) || __builtin_add_overflow(product, c, &sum)
+               ? UINT64_MAX
+               : sum;
 }
 
 template <class Id, class T>
-void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first, std::span<const Segment> segments, uint64_t rows, T *dst,
-                uint8_t *mask) {
+void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
+                std::span<const Segment> segments, uint64_t rows, T *dst, uint8_t *mask) {
     const uint32_t k = shape.k;
     const auto missing_rows = [&](uint64_t from, uint64_t to) {
         for (uint64_t r = from; r < to; r++)
             for (uint32_t l = 0; l < plan.layers; l++) {
-                T *out = dst + static_cast<int64_t>(r) * plan.row_stride + static_cast<int64_t>(l) * plan.layer_stride;
+                T *out = dst + static_cast<int64_t>(r) * plan.row_stride +
+                         static_cast<int64_t>(l) * plan.layer_stride;
                 for (uint32_t c = 0; c < k; c++) out[c] = static_cast<T>(plan.fill);
-                if (mask != nullptr) mask[static_cast<int64_t>(r) * plan.mask_row_stride + l * plan.mask_layer_stride] = 0;
+                if (mask != nullptr)
+                    mask[static_cast<int64_t>(r) * plan.mask_row_stride +
+                         l * plan.mask_layer_stride] = 0;
             }
     };
     // Whole rows, one after another, are one run of ids.
-    const bool dense = plan.layers == shape.layers && plan.layer_stride == k && plan.row_stride == static_cast<int64_t>(shape.layers) * k &&
+    const bool dense = plan.layers == shape.layers && plan.layer_stride == k &&
+                       plan.row_stride == static_cast<int64_t>(shape.layers) * k &&
                        (mask == nullptr || plan.mask_layer_stride == 1);
     const auto copy_ids = [](const Id *ids, size_t n, T *out) {
         if constexpr (std::is_same_v<Id, std::make_unsigned_t<T>>)
@@ -70,17 +77,21 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first, std::s
         missing_rows(row, segment.first - first);
         row = segment.first - first;
         if (dense && segment.complete) {
-            copy_ids(reinterpret_cast<const Id *>(segment.ids()), segment.rows * shape.layers * k, dst + row * shape.layers * k);
-            if (mask != nullptr) std::memset(mask + row * shape.layers, 1, segment.rows * shape.layers);
+            copy_ids(reinterpret_cast<const Id *>(segment.ids()), segment.rows * shape.layers * k,
+                     dst + row * shape.layers * k);
+            if (mask != nullptr)
+                std::memset(mask + row * shape.layers, 1, segment.rows * shape.layers);
             row += segment.rows;
             continue;
         }
         for (uint64_t r = 0; r < segment.rows; r++, row++) {
             const uint8_t *validity = segment.validity(r);
-            const Id *ids = reinterpret_cast<const Id *>(segment.ids(r)) + static_cast<size_t>(plan.first_layer) * k;
+            const Id *ids = reinterpret_cast<const Id *>(segment.ids(r)) +
+                            static_cast<size_t>(plan.first_layer) * k;
             T *out_row = dst + static_cast<int64_t>(row) * plan.row_stride;
             for (uint32_t l = 0; l < plan.layers && mask != nullptr; l++)
-                mask[static_cast<int64_t>(row) * plan.mask_row_stride + l * plan.mask_layer_stride] = Shape::valid(validity, plan.first_layer + l);
+                mask[static_cast<int64_t>(row) * plan.mask_row_stride +
+                     l * plan.mask_layer_stride] = Shape::valid(validity, plan.first_layer + l);
             if (plan.layer_stride == k && shape.row_full(validity)) {
                 copy_ids(ids, size_t{plan.layers} * k, out_row);
                 continue;
@@ -88,7 +99,8 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first, std::s
             for (uint32_t l = 0; l < plan.layers; l++, ids += k) {
                 const bool valid = Shape::valid(validity, plan.first_layer + l);
                 T *out = out_row + static_cast<int64_t>(l) * plan.layer_stride;
-                for (uint32_t c = 0; c < k; c++) out[c] = valid ? static_cast<T>(ids[c]) : static_cast<T>(plan.fill);
+                for (uint32_t c = 0; c < k; c++)
+                    out[c] = valid ? static_cast<T>(ids[c]) : static_cast<T>(plan.fill);
             }
         }
     }
@@ -97,8 +109,9 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first, std::s
 
 }  // namespace
 
-int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options *options, const void *dst, size_t dst_bytes,
-                  const uint8_t *mask, size_t mask_bytes, uint64_t *needed, CopyPlan &plan) {
+int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options *options,
+                  const void *dst, size_t dst_bytes, const uint8_t *mask, size_t mask_bytes,
+                  uint64_t *needed, CopyPlan &plan) {
     routecap_copy_options o;
     if (const int32_t status = read_struct(o, options, "options"); status < 0) return status;
     Limits limit{};
@@ -109,37 +122,52 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
     Strictness strictness{};
     if (int32_t s = read_flags(o.flags, strictness); s < 0) return s;
     if (o.first_layer >= shape.layers || o.layers > shape.layers - o.first_layer)
-        return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layers [%u,%u) of %u", o.first_layer, o.first_layer + o.layers, shape.layers);
+        return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layers [%u,%u) of %u", o.first_layer,
+                      o.first_layer + o.layers, shape.layers);
     if (shape.experts - 1 > limit.largest_id)
-        return report(ROUTECAP_ERR_DTYPE, "ids up to %u do not fit dtype %d", shape.experts - 1, o.dtype);
+        return report(ROUTECAP_ERR_DTYPE, "ids up to %u do not fit dtype %d", shape.experts - 1,
+                      o.dtype);
 
     const uint32_t layers = o.layers != 0 ? o.layers : shape.layers - o.first_layer;
     const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
     if (!strictness.complete) {
         if (o.fill < limit.fill_min || o.fill > limit.fill_max)
-            return report(ROUTECAP_ERR_DTYPE, "fill %lld does not fit dtype %d", static_cast<long long>(o.fill), o.dtype);
-        const uint64_t written = static_cast<uint64_t>(o.fill) & (UINT64_MAX >> (64 - 8 * limit.size));
+            return report(ROUTECAP_ERR_DTYPE, "fill %lld does not fit dtype %d",
+                          static_cast<long long>(o.fill), o.dtype);
+        const uint64_t written =
+            static_cast<uint64_t>(o.fill) & (UINT64_MAX >> (64 - 8 * limit.size));
         if (written < shape.experts && mask == nullptr)
-            return report(ROUTECAP_ERR_ARGUMENT, "a missing cell would look like expert %llu: pass a mask, ROUTECAP_READ_STRICT or another fill",
-                          static_cast<unsigned long long>(written));
+            return report(
+                ROUTECAP_ERR_ARGUMENT,
+                "a missing cell would look like expert %llu: pass a mask, ROUTECAP_READ_STRICT or another fill",
+                static_cast<unsigned long long>(written));
     }
-    if (o.row_stride < 0 || o.layer_stride < 0) return report(ROUTECAP_ERR_ARGUMENT, "a stride is negative");
+    if (o.row_stride < 0 || o.layer_stride < 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "a stride is negative");
     const uint64_t r = rows, l = layers, k = shape.k;
-    const auto row_stride = o.row_stride != 0 ? static_cast<uint64_t>(o.row_stride) : row_major ? l * k : k;
-    const auto layer_stride = o.layer_stride != 0 ? static_cast<uint64_t>(o.layer_stride) : row_major ? k : saturate(r, k, 0);
-    const bool apart = r == 0 || ((r <= 1 || row_stride >= k) && (l <= 1 || layer_stride >= k) &&
-                                  (r <= 1 || l <= 1 || row_stride >= saturate(l - 1, layer_stride, k) || layer_stride >= saturate(r - 1, row_stride, k)));
+    const auto row_stride = o.row_stride != 0 ? static_cast<uint64_t>(o.row_stride)
+                            : row_major       ? l * k
+                                              : k;
+    const auto layer_stride = o.layer_stride != 0 ? static_cast<uint64_t>(o.layer_stride)
+                              : row_major         ? k
+                                                  : saturate(r, k, 0);
+    const bool apart =
+        r == 0 || ((r <= 1 || row_stride >= k) && (l <= 1 || layer_stride >= k) &&
+                   (r <= 1 || l <= 1 || row_stride >= saturate(l - 1, layer_stride, k) ||
+                    layer_stride >= saturate(r - 1, row_stride, k)));
     if (!apart) return report(ROUTECAP_ERR_ARGUMENT, "with these strides cells overlap");
 
-    const uint64_t elements = r == 0 ? 0 : saturate(r - 1, row_stride, saturate(l - 1, layer_stride, k));
+    const uint64_t elements =
+        r == 0 ? 0 : saturate(r - 1, row_stride, saturate(l - 1, layer_stride, k));
     const uint64_t bytes = saturate(elements, limit.size, 0);
     if (needed != nullptr) *needed = bytes;
     if (dst_bytes < bytes || bytes == UINT64_MAX)
-        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "dst has %zu bytes and needs %llu", dst_bytes, static_cast<unsigned long long>(bytes));
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "dst has %zu bytes and needs %llu", dst_bytes,
+                      static_cast<unsigned long long>(bytes));
     if (dst == nullptr && bytes > 0) return report(ROUTECAP_ERR_ARGUMENT, "dst is NULL");
     if (mask != nullptr && mask_bytes < saturate(r, l, 0))
-        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "mask has %zu bytes and needs %llu", mask_bytes,
-                      static_cast<unsigned long long>(saturate(r, l, 0)));
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "mask has %zu bytes and needs %llu",
+                      mask_bytes, static_cast<unsigned long long>(saturate(r, l, 0)));
     plan = {.dtype = o.dtype,
             .strictness = strictness,
             .first_layer = o.first_layer,
@@ -160,27 +188,34 @@ static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
         uint64_t valid = 0;
         for (const Segment &segment : routing.segments())
             for (uint64_t r = 0; segment.page && r < segment.rows; r++)
-                for (uint32_t l = 0; l < plan.layers; l++) valid += Shape::valid(segment.validity(r), plan.first_layer + l);
+                for (uint32_t l = 0; l < plan.layers; l++)
+                    valid += Shape::valid(segment.validity(r), plan.first_layer + l);
         if (valid == (routing.end() - routing.first()) * plan.layers) status = ROUTECAP_OK;
         if (valid == 0) status = ROUTECAP_NOT_CAPTURED;
     }
     if (status == ROUTECAP_OK) return ROUTECAP_OK;
-    return report(status, "cells are missing in layers [%u,%u); coverage names them", plan.first_layer, plan.first_layer + plan.layers);
+    return report(status, "cells are missing in layers [%u,%u); coverage names them",
+                  plan.first_layer, plan.first_layer + plan.layers);
 }
 
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask) {
     const int32_t status = status_of_layers(routing, plan);
     if (plan.strictness.complete && status != ROUTECAP_OK)
-        return report(ROUTECAP_ERR_INCOMPLETE, "cells are missing and the copy is strict; coverage names them");
+        return report(ROUTECAP_ERR_INCOMPLETE,
+                      "cells are missing and the copy is strict; coverage names them");
     const Shape &shape = routing.shape();
-    if (int32_t s = check_provenance(shape, plan.first_layer, plan.first_layer + plan.layers, routing.end() - routing.first(), plan.strictness); s < 0)
+    if (int32_t s = check_provenance(shape, plan.first_layer, plan.first_layer + plan.layers,
+                                     routing.end() - routing.first(), plan.strictness);
+        s < 0)
         return s;
     with_dtype(plan.dtype, [&]<class T>(T) {
         const uint64_t rows = routing.end() - routing.first();
         if (shape.id_bytes == 1)
-            copy_cells<uint8_t>(shape, plan, routing.first(), routing.segments(), rows, static_cast<T *>(dst), mask);
+            copy_cells<uint8_t>(shape, plan, routing.first(), routing.segments(), rows,
+                                static_cast<T *>(dst), mask);
         else
-            copy_cells<uint16_t>(shape, plan, routing.first(), routing.segments(), rows, static_cast<T *>(dst), mask);
+            copy_cells<uint16_t>(shape, plan, routing.first(), routing.segments(), rows,
+                                 static_cast<T *>(dst), mask);
     });
     return status;
 }

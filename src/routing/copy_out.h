@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "routing/coverage.h"
 #include "routecap.h"
+#include "routing/coverage.h"
 #include "routing/routing.h"
 
 namespace routecap {
@@ -21,9 +21,11 @@ struct CopyPlan {
     uint64_t needed;  // bytes of dst
 };
 
-// Reads and checks the options. On success dst and mask are large enough; *needed is set where it is known, also on errors.
-int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options *options, const void *dst, size_t dst_bytes,
-                  const uint8_t *mask, size_t mask_bytes, uint64_t *needed, CopyPlan &plan);
+// Reads and checks the options. On success dst and mask are large enough; *needed is set where it
+// is known, also on errors.
+int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options *options,
+                  const void *dst, size_t dst_bytes, const uint8_t *mask, size_t mask_bytes,
+                  uint64_t *needed, CopyPlan &plan);
 
 // Copies; nothing is written if the plan is strict and a cell is missing or recomputed.
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask);

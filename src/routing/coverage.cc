@@ -16,7 +16,8 @@ struct Run {
     bool operator==(const Run &) const = default;
 };
 
-void missing_of_row(const Shape &shape, const Segment &segment, uint64_t row, std::vector<Run> &runs) {
+void missing_of_row(const Shape &shape, const Segment &segment, uint64_t row,
+                    std::vector<Run> &runs) {
     runs.clear();
     const uint8_t *validity = segment.validity(row);
     if (shape.row_full(validity)) return;
@@ -24,14 +25,16 @@ void missing_of_row(const Shape &shape, const Segment &segment, uint64_t row, st
     for (uint32_t l = 0; l < shape.layers; l++) {
         if (Shape::valid(validity, l)) continue;
         const int32_t reason = shape.reason(ids, l);
-        if (!runs.empty() && runs.back().first_layer + runs.back().layers == l && runs.back().reason == reason)
+        if (!runs.empty() && runs.back().first_layer + runs.back().layers == l &&
+            runs.back().reason == reason)
             runs.back().layers++;
         else
             runs.push_back({l, 1, reason});
     }
 }
 
-// Joins rows with equal runs and calls out(first, rows, run) for each block. Rows come one after another, without gaps.
+// Joins rows with equal runs and calls out(first, rows, run) for each block. Rows come one after
+// another, without gaps.
 template <class Out>
 class Blocks {
 public:
@@ -59,18 +62,21 @@ private:
 
 }  // namespace
 
-void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments, routecap_coverage &coverage,
-           routecap_missing *missing, size_t missing_size, size_t capacity) {
+void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments,
+           routecap_coverage &coverage, routecap_missing *missing, size_t missing_size,
+           size_t capacity) {
     coverage.layers = shape.layers;
     coverage.first = first;
     coverage.rows = rows;
-    coverage.rows_complete = coverage.rows_partial = coverage.rows_empty = coverage.cells_missing = coverage.blocks =
-        coverage.cells_recomputed = 0;
+    coverage.rows_complete = coverage.rows_partial = coverage.rows_empty = coverage.cells_missing =
+        coverage.blocks = coverage.cells_recomputed = 0;
     const auto out = [&](uint64_t block_first, uint64_t block_rows, const Run &run) {
         coverage.cells_missing += block_rows * run.layers;
         if (coverage.blocks < capacity)
-            write_bytes(reinterpret_cast<char *>(missing) + coverage.blocks * missing_size, missing_size,
-                        routecap_missing{block_first, block_rows, run.first_layer, run.layers, run.reason, 0});
+            write_bytes(reinterpret_cast<char *>(missing) + coverage.blocks * missing_size,
+                        missing_size,
+                        routecap_missing{block_first, block_rows, run.first_layer, run.layers,
+                                         run.reason, 0});
         coverage.blocks++;
     };
     Blocks<decltype(out)> blocks(out);
@@ -96,7 +102,9 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
             for (uint64_t r = 0; r < segment.rows; r++) {
                 missing_of_row(shape, segment, r, runs);
                 coverage.cells_recomputed += shape.count_recomputed(segment.validity(r));
-                (runs.empty() ? coverage.rows_complete : shape.row_empty(segment.validity(r)) ? coverage.rows_empty : coverage.rows_partial)++;
+                (runs.empty()                           ? coverage.rows_complete
+                 : shape.row_empty(segment.validity(r)) ? coverage.rows_empty
+                                                        : coverage.rows_partial)++;
                 blocks.add(segment.first + r, 1, runs);
             }
         }
@@ -107,25 +115,30 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
 
 int32_t report_missing(const routecap_coverage &coverage) {
     if (coverage.cells_missing == 0) return ROUTECAP_OK;
-    return report(ROUTECAP_INCOMPLETE, "%llu cells are missing, in %llu blocks", static_cast<unsigned long long>(coverage.cells_missing),
+    return report(ROUTECAP_INCOMPLETE, "%llu cells are missing, in %llu blocks",
+                  static_cast<unsigned long long>(coverage.cells_missing),
                   static_cast<unsigned long long>(coverage.blocks));
 }
 
 int32_t read_flags(uint32_t flags, Strictness &strictness) {
-    if ((flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
+    if ((flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
     strictness.complete = (flags & ROUTECAP_READ_STRICT) != 0;
     strictness.captured = strictness.complete && (flags & ROUTECAP_READ_ALLOW_RECOMPUTED) == 0;
     return ROUTECAP_OK;
 }
 
-int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_layer, uint64_t rows, Strictness strictness) {
+int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_layer,
+                         uint64_t rows, Strictness strictness) {
     for (uint32_t l = first_layer; l < end_layer && rows > 0 && strictness.captured; l++)
         if (shape.is_recomputed(l))
-            return report(ROUTECAP_ERR_RECOMPUTED, "layer %u is recomputed from logits and the reading is strict", l);
+            return report(ROUTECAP_ERR_RECOMPUTED,
+                          "layer %u is recomputed from logits and the reading is strict", l);
     return ROUTECAP_OK;
 }
 
-int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments) noexcept {
+int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows,
+                       std::span<const Segment> segments) noexcept {
     bool any = false;
     uint64_t expected = first;      // where the next segment begins if no row is absent
     uint64_t missing = UINT64_MAX;  // the first row with a missing cell
@@ -148,10 +161,15 @@ int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows, std::s
     if (expected != first + rows && missing == UINT64_MAX) missing = expected;
     if (missing == UINT64_MAX) return ROUTECAP_OK;
 
-    const auto text_first = static_cast<unsigned long long>(first), text_end = static_cast<unsigned long long>(first + rows);
-    if (!any) return report(ROUTECAP_NOT_CAPTURED, "no cell of rows [%llu,%llu) was captured", text_first, text_end);
-    return report(ROUTECAP_INCOMPLETE, "cells are missing in rows [%llu,%llu), the first in layer %u of row %llu; coverage names all", text_first,
-                  text_end, layer, static_cast<unsigned long long>(missing));
+    const auto text_first = static_cast<unsigned long long>(first),
+               text_end = static_cast<unsigned long long>(first + rows);
+    if (!any)
+        return report(ROUTECAP_NOT_CAPTURED, "no cell of rows [%llu,%llu) was captured", text_first,
+                      text_end);
+    return report(
+        ROUTECAP_INCOMPLETE,
+        "cells are missing in rows [%llu,%llu), the first in layer %u of row %llu; coverage names all",
+        text_first, text_end, layer, static_cast<unsigned long long>(missing));
 }
 
 }  // namespace routecap

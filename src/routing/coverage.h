@@ -4,16 +4,18 @@
 #include <cstdint>
 #include <span>
 
+#include "base/shape.h"
 #include "routecap.h"
 #include "storage/row_store.h"
-#include "base/shape.h"
 
 namespace routecap {
 
-// Counts the missing cells of rows [first, first + rows), of which `segments` are known, and writes the first `capacity` blocks of them, each
-// into missing_size bytes. Sets all of `coverage` but struct_size and length.
-void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments, routecap_coverage &coverage,
-           routecap_missing *missing, size_t missing_size, size_t capacity);
+// Counts the missing cells of rows [first, first + rows), of which `segments` are known, and writes
+// the first `capacity` blocks of them, each into missing_size bytes. Sets all of `coverage` but
+// struct_size and length.
+void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments,
+           routecap_coverage &coverage, routecap_missing *missing, size_t missing_size,
+           size_t capacity);
 
 // The status of a coverage, with its line of text.
 int32_t report_missing(const routecap_coverage &coverage);
@@ -24,10 +26,13 @@ struct Strictness {
     bool captured;  // none may be recomputed
 };
 int32_t read_flags(uint32_t flags, Strictness &strictness);
-// Refuses rows that are read so and of which some layers in [first_layer, end_layer) were recomputed.
-int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_layer, uint64_t rows, Strictness strictness);
+// Refuses rows that are read so and of which some layers in [first_layer, end_layer) were
+// recomputed.
+int32_t check_provenance(const Shape &shape, uint32_t first_layer, uint32_t end_layer,
+                         uint64_t rows, Strictness strictness);
 
 // The status of reading these rows, with its line of text.
-int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments) noexcept;
+int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows,
+                       std::span<const Segment> segments) noexcept;
 
 }  // namespace routecap

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/snapshot.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "kernels/snapshot.h"
 
 namespace routecap {
 namespace {
@@ -22,11 +22,14 @@ template <class Id, uint32_t K>
 bool find_bad_cell(const Shape &shape, const routecap_segment &segment, BadCell &bad) {
     const auto *ids = static_cast<const Id *>(segment.ids);
     for (uint64_t r = 0; r < segment.rows; r++) {
-        const uint8_t *validity = segment.validity != nullptr ? segment.validity + r * shape.validity_bytes : shape.full.data();
+        const uint8_t *validity = segment.validity != nullptr
+                                      ? segment.validity + r * shape.validity_bytes
+                                      : shape.full.data();
         for (uint32_t l = 0; l < shape.layers; l++, ids += shape.k) {
             if (!Shape::valid(validity, l)) continue;
             bool in_range = true;
-            for (uint32_t c = 0; c < kernels::columns<K>(shape.k); c++) in_range &= ids[c] < shape.layer_experts[l];
+            for (uint32_t c = 0; c < kernels::columns<K>(shape.k); c++)
+                in_range &= ids[c] < shape.layer_experts[l];
             if (in_range && kernels::distinct<Id, K>(ids, shape.k)) continue;
             bad = {segment.first + r, l};
             return true;
@@ -46,22 +49,27 @@ int32_t check_ids(const Shape &shape, const routecap_segment &segment) {
         }
     };
     if (!(shape.id_bytes == 1 ? find(uint8_t{}) : find(uint16_t{}))) return ROUTECAP_OK;
-    return report(ROUTECAP_ERR_FORMAT, "row %llu, layer %u is said to be valid and is not %u distinct experts in [0,%u)", ull(bad.row), bad.layer,
-                  shape.k, shape.layer_experts[bad.layer]);
+    return report(ROUTECAP_ERR_FORMAT,
+                  "row %llu, layer %u is said to be valid and is not %u distinct experts in [0,%u)",
+                  ull(bad.row), bad.layer, shape.k, shape.layer_experts[bad.layer]);
 }
 
 int32_t check_validity(const Shape &shape, const routecap_segment &segment) {
     if (segment.validity == nullptr || shape.full.back() == 0xff) return ROUTECAP_OK;
     for (uint64_t r = 0; r < segment.rows; r++)
         if ((segment.validity[(r + 1) * shape.validity_bytes - 1] & ~shape.full.back()) != 0)
-            return report(ROUTECAP_ERR_FORMAT, "row %llu has validity of layers beyond the last, %u", ull(segment.first + r), shape.layers - 1);
+            return report(ROUTECAP_ERR_FORMAT,
+                          "row %llu has validity of layers beyond the last, %u",
+                          ull(segment.first + r), shape.layers - 1);
     return ROUTECAP_OK;
 }
 
 // The segments' arrays, one after another in one piece of memory; the segments then point there.
-std::shared_ptr<const void> copy_arrays(const Shape &shape, std::vector<routecap_segment> &segments) {
+std::shared_ptr<const void> copy_arrays(const Shape &shape,
+                                        std::vector<routecap_segment> &segments) {
     const auto bytes_of = [&](const routecap_segment &s) {
-        return (s.tags != nullptr ? s.rows * sizeof *s.tags : 0) + (s.ids != nullptr ? (s.rows * shape.ids_bytes + 7) / 8 * 8 : 0) +
+        return (s.tags != nullptr ? s.rows * sizeof *s.tags : 0) +
+               (s.ids != nullptr ? (s.rows * shape.ids_bytes + 7) / 8 * 8 : 0) +
                (s.validity != nullptr ? (s.rows * shape.validity_bytes + 7) / 8 * 8 : 0);
     };
     size_t bytes = 0;
@@ -84,12 +92,15 @@ std::shared_ptr<const void> copy_arrays(const Shape &shape, std::vector<routecap
 
 }  // namespace
 
-int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release, void *context, Routing **routing) {
-    if ((flags & ~ROUTECAP_IMPORT_TRUSTED) != 0) return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
+int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release, void *context,
+                    Routing **routing) {
+    if ((flags & ~ROUTECAP_IMPORT_TRUSTED) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
     const Shape &shape = *rows.shape;
     const auto lender = std::make_shared<Lender>(release, context);
     // What is copied is checked afterwards: nobody can change it then, and it is aligned.
-    const std::shared_ptr<const void> memory = release != nullptr ? lender : copy_arrays(shape, rows.segments);
+    const std::shared_ptr<const void> memory =
+        release != nullptr ? lender : copy_arrays(shape, rows.segments);
     for (const routecap_segment &segment : rows.segments) {
         if (segment.ids == nullptr) continue;
         if (int32_t s = check_validity(shape, segment); s < 0) return s;
@@ -103,47 +114,73 @@ int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release,
         if (ids == nullptr) segments.push_back(Segment::not_there(s.first, s.rows, s.reason));
         for (uint64_t from = 0; ids != nullptr && from < s.rows; from += kMaxPageRows) {
             const auto n = static_cast<uint32_t>(std::min(s.rows - from, kMaxPageRows));
-            segments.push_back({pool->borrow(n, ids + from * shape.ids_bytes, s.validity != nullptr ? s.validity + from * shape.validity_bytes : nullptr,
-                                             s.tags != nullptr ? s.tags + from : nullptr, s.tag, memory),
-                                0, s.first + from, n, s.validity == nullptr});
+            segments.push_back(
+                {pool->borrow(
+                     n, ids + from * shape.ids_bytes,
+                     s.validity != nullptr ? s.validity + from * shape.validity_bytes : nullptr,
+                     s.tags != nullptr ? s.tags + from : nullptr, s.tag, memory),
+                 0, s.first + from, n, s.validity == nullptr});
         }
     }
-    *routing = new Routing(std::make_shared<const Storage>(rows.shape, pool, std::make_shared<Completion>()), rows.first, rows.rows, std::move(segments));
+    *routing = new Routing(
+        std::make_shared<const Storage>(rows.shape, pool, std::make_shared<Completion>()),
+        rows.first, rows.rows, std::move(segments));
     lender->arm();
     return (*routing)->status();
 }
 
-int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release release, void *context, Routing **routing) {
+int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release release,
+                    void *context, Routing **routing) {
     routecap_view v;
     if (int32_t s = read_struct(v, view, "view"); s < 0) return s;
     ImportedRows rows{nullptr, v.first, v.rows, {}};
-    const ShapeSource source{v.layers, v.k, v.experts, v.id_space, v.layer_map, v.layer_experts, v.layer_provenance};
+    const ShapeSource source{
+        v.layers, v.k, v.experts, v.id_space, v.layer_map, v.layer_experts, v.layer_provenance};
     if (int32_t s = make_shape(source, "view", rows.shape); s < 0) return s;
     const Shape &shape = *rows.shape;
-    if (v.dtype != shape.dtype()) return report(ROUTECAP_ERR_DTYPE, "view.dtype is %d; ids of %u experts have %d", v.dtype, shape.experts, shape.dtype());
+    if (v.dtype != shape.dtype())
+        return report(ROUTECAP_ERR_DTYPE, "view.dtype is %d; ids of %u experts have %d", v.dtype,
+                      shape.experts, shape.dtype());
     if (v.validity_bytes != 0 && v.validity_bytes != shape.validity_bytes)
-        return report(ROUTECAP_ERR_ARGUMENT, "view.validity_bytes is %u for %u layers", v.validity_bytes, shape.layers);
+        return report(ROUTECAP_ERR_ARGUMENT, "view.validity_bytes is %u for %u layers",
+                      v.validity_bytes, shape.layers);
     if (v.first > ROUTECAP_MAX_POSITION || v.rows > ROUTECAP_MAX_POSITION - v.first)
-        return report(ROUTECAP_ERR_ARGUMENT, "rows [%llu,+%llu) are beyond the highest position", ull(v.first), ull(v.rows));
-    if (int32_t s = check_array(v.segments, v.segment_count, v.segment_size, sizeof(routecap_segment), "view.segments"); s < 0) return s;
+        return report(ROUTECAP_ERR_ARGUMENT, "rows [%llu,+%llu) are beyond the highest position",
+                      ull(v.first), ull(v.rows));
+    if (int32_t s = check_array(v.segments, v.segment_count, v.segment_size,
+                                sizeof(routecap_segment), "view.segments");
+        s < 0)
+        return s;
 
     const uint64_t end = v.first + v.rows;
     uint64_t position = v.first;
     for (size_t i = 0; i < v.segment_count; i++) {
         routecap_segment segment;
-        if (int32_t s = read_struct(segment, &at(v.segments, v.segment_size, i), v.segment_size, "view.segments"); s < 0) return s;
+        if (int32_t s = read_struct(segment, &at(v.segments, v.segment_size, i), v.segment_size,
+                                    "view.segments");
+            s < 0)
+            return s;
         if (segment.first < position || segment.first > end || segment.rows > end - segment.first)
-            return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has rows [%llu,+%llu), outside [%llu,%llu)", i, ull(segment.first), ull(segment.rows),
-                          ull(position), ull(end));
+            return report(ROUTECAP_ERR_ARGUMENT,
+                          "view.segments[%zu] has rows [%llu,+%llu), outside [%llu,%llu)", i,
+                          ull(segment.first), ull(segment.rows), ull(position), ull(end));
         if (segment.ids == nullptr && (segment.validity != nullptr || segment.tags != nullptr))
-            return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has no ids, but validity or tags", i);
-        if (reinterpret_cast<uintptr_t>(segment.ids) % shape.id_bytes != 0 || reinterpret_cast<uintptr_t>(segment.tags) % sizeof(uint64_t) != 0)
-            return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has ids or tags that are not aligned to their elements", i);
-        if (segment.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu].reserved is %u", i, segment.reserved);
+            return report(ROUTECAP_ERR_ARGUMENT,
+                          "view.segments[%zu] has no ids, but validity or tags", i);
+        if (reinterpret_cast<uintptr_t>(segment.ids) % shape.id_bytes != 0 ||
+            reinterpret_cast<uintptr_t>(segment.tags) % sizeof(uint64_t) != 0)
+            return report(
+                ROUTECAP_ERR_ARGUMENT,
+                "view.segments[%zu] has ids or tags that are not aligned to their elements", i);
+        if (segment.reserved != 0)
+            return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu].reserved is %u", i,
+                          segment.reserved);
         if (segment.reason != 0 && (segment.ids != nullptr || !is_row_reason(segment.reason)))
-            return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has %s and reason %d", i, segment.ids != nullptr ? "ids" : "no ids", segment.reason);
+            return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has %s and reason %d", i,
+                          segment.ids != nullptr ? "ids" : "no ids", segment.reason);
         position = segment.first + segment.rows;
-        const bool known = segment.ids != nullptr || (segment.reason != 0 && segment.reason != ROUTECAP_MISSING_ABSENT);
+        const bool known = segment.ids != nullptr ||
+                           (segment.reason != 0 && segment.reason != ROUTECAP_MISSING_ABSENT);
         if (known && segment.rows > 0) rows.segments.push_back(segment);
     }
     return import_rows(std::move(rows), flags, release, context, routing);

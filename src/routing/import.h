@@ -5,13 +5,14 @@
 #include <memory>
 #include <vector>
 
+#include "base/shape.h"
 #include "routecap.h"
 #include "routing/routing.h"
-#include "base/shape.h"
 
 namespace routecap {
 
-// Memory of a caller, and what it wants to hear when nobody uses it any more. Says nothing until it is armed.
+// Memory of a caller, and what it wants to hear when nobody uses it any more. Says nothing until it
+// is armed.
 class Lender {
 public:
     Lender(routecap_release release, void *context) : release_(release), context_(context) {}
@@ -28,16 +29,20 @@ private:
     bool armed_ = false;
 };
 
-// Rows of some shape, in segments that are in order; what no segment has is ABSENT. A segment without ids has a reason.
+// Rows of some shape, in segments that are in order; what no segment has is ABSENT. A segment
+// without ids has a reason.
 struct ImportedRows {
     ShapePtr shape;
     uint64_t first, rows;
     std::vector<routecap_segment> segments;
 };
 
-// Checks the ids, unless they are trusted, and makes a routing, of the segments' arrays (with a release) or of a copy.
-int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release, void *context, Routing **routing);
+// Checks the ids, unless they are trusted, and makes a routing, of the segments' arrays (with a
+// release) or of a copy.
+int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release, void *context,
+                    Routing **routing);
 
-int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release release, void *context, Routing **routing);
+int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release release,
+                    void *context, Routing **routing);
 
 }  // namespace routecap

@@ -8,14 +8,17 @@
 
 namespace routecap {
 
-// The rows of a request, and the routing that they become when it is finished: made together, so that finishing allocates nothing. It lives as
-// long as there are references to the routing. An open request has two, which are its user's and its filer's once it is finished, so that
-// finishing counts nothing either: a locked instruction there would wait for every line that was written before.
+// The rows of a request, and the routing that they become when it is finished: made together, so
+// that finishing allocates nothing. It lives as long as there are references to the routing. An
+// open request has two, which are its user's and its filer's once it is finished, so that finishing
+// counts nothing either: a locked instruction there would wait for every line that was written
+// before.
 struct RequestData {
     RowStore rows;
     alignas(64) Routing routing;  // the engine's thread writes it while a worker files rows
 
-    RequestData(const StoragePtr &storage, RowStore::Policy policy, bool compare) : rows(storage, policy, compare), routing(storage, this, 2) {}
+    RequestData(const StoragePtr &storage, RowStore::Policy policy, bool compare)
+        : rows(storage, policy, compare), routing(storage, this, 2) {}
 };
 template <uint32_t references>
 struct RequestDataRelease {

@@ -5,10 +5,10 @@
 #include <map>
 #include <utility>
 
-#include "routing/coverage.h"
-#include "routing/request_data.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "routing/coverage.h"
+#include "routing/request_data.h"
 
 namespace routecap {
 
@@ -35,7 +35,9 @@ int32_t Routing::wait(int64_t timeout_ns) const {
 
 int32_t Routing::poll() const {
     if (!ready()) return ROUTECAP_PENDING;
-    return reading_status_ == ROUTECAP_OK ? ROUTECAP_OK : reading_status(shape(), first_, rows_, segments_);  // again, for its text
+    // Again, for its text.
+    return reading_status_ == ROUTECAP_OK ? ROUTECAP_OK
+                                          : reading_status(shape(), first_, rows_, segments_);
 }
 
 void Routing::view(routecap_view *view) const {
@@ -44,7 +46,8 @@ void Routing::view(routecap_view *view) const {
         all.reserve(segments_.size());
         uint64_t position = first_;
         const auto missing_until = [&](uint64_t end, int32_t reason) {
-            if (position < end) all.push_back({position, end - position, nullptr, nullptr, nullptr, 0, reason, 0});
+            if (position < end)
+                all.push_back({position, end - position, nullptr, nullptr, nullptr, 0, reason, 0});
             position = end;
         };
         for (const Segment &s : segments_) {
@@ -55,7 +58,8 @@ void Routing::view(routecap_view *view) const {
             }
             const uint64_t *tags = s.page->tags.load(std::memory_order_acquire);
             const bool complete = reading_status_ == ROUTECAP_OK || s.complete;
-            all.push_back({s.first, s.rows, s.ids(), complete ? nullptr : s.validity(), tags == nullptr ? nullptr : tags + s.page_row, s.tag(0), 0, 0});
+            all.push_back({s.first, s.rows, s.ids(), complete ? nullptr : s.validity(),
+                           tags == nullptr ? nullptr : tags + s.page_row, s.tag(0), 0, 0});
             position = s.end();
         }
         missing_until(end(), ROUTECAP_MISSING_ABSENT);
@@ -80,7 +84,8 @@ void Routing::view(routecap_view *view) const {
     write_struct(view, v);
 }
 
-int32_t Routing::coverage(routecap_coverage *coverage, routecap_missing *missing, size_t missing_size, size_t capacity) const {
+int32_t Routing::coverage(routecap_coverage *coverage, routecap_missing *missing,
+                          size_t missing_size, size_t capacity) const {
     routecap_coverage c{};
     c.length = end();
     cover(shape(), first_, rows_, segments_, c, missing, missing_size, capacity);
@@ -105,14 +110,17 @@ Routing *Routing::copy() const {
     PageRef page = pool.make(shape(), static_cast<uint32_t>(rows_));
     if (!page) return nullptr;
 
-    // One tag if all rows have one; otherwise a RowStore's rules would be needed for nothing else, so the plane is made here.
+    // One tag if all rows have one; otherwise a RowStore's rules would be needed for nothing else,
+    // so the plane is made here.
     uint64_t position = first_;
     bool one_tag = true;
     const auto missing_until = [&](uint64_t end, int32_t reason) {
-        for (; position < end; position++) shape().mark_missing(page->ids(position - first_), reason);
+        for (; position < end; position++)
+            shape().mark_missing(page->ids(position - first_), reason);
     };
     const auto there = [](const Segment &s) { return static_cast<bool>(s.page); };
-    if (const auto s = std::find_if(segments_.begin(), segments_.end(), there); s != segments_.end())
+    if (const auto s = std::find_if(segments_.begin(), segments_.end(), there);
+        s != segments_.end())
         page->tag.store(s->tag(0), std::memory_order_relaxed);
     for (const Segment &s : segments_) {
         missing_until(s.first, ROUTECAP_MISSING_ABSENT);
@@ -123,7 +131,9 @@ Routing *Routing::copy() const {
         const size_t row = s.first - first_;
         std::memcpy(page->ids(row), s.ids(), s.rows * shape().ids_bytes);
         std::memcpy(page->validity(row), s.validity(), s.rows * shape().validity_bytes);
-        if (s.page->tags.load(std::memory_order_acquire) != nullptr || s.tag(0) != page->tag.load(std::memory_order_relaxed)) one_tag = false;
+        if (s.page->tags.load(std::memory_order_acquire) != nullptr ||
+            s.tag(0) != page->tag.load(std::memory_order_relaxed))
+            one_tag = false;
         position = s.end();
     }
     missing_until(end(), ROUTECAP_MISSING_ABSENT);
@@ -147,7 +157,8 @@ Routing *Routing::copy() const {
 
 namespace {
 
-// The layers of all, by decoder index, each with its experts; one that is recomputed anywhere is recomputed. Null if they contradict one another.
+// The layers of all, by decoder index, each with its experts; one that is recomputed anywhere is
+// recomputed. Null if they contradict one another.
 ShapePtr united_shape(std::span<const Routing *const> routings) {
     struct Layer {
         uint32_t experts;
@@ -159,23 +170,31 @@ ShapePtr united_shape(std::span<const Routing *const> routings) {
         const Shape &s = routing->shape();
         if (s.k != a.k || s.id_space != a.id_space) return nullptr;
         for (uint32_t l = 0; l < s.layers; l++) {
-            Layer &layer = layers.emplace(s.layer_map[l], Layer{s.layer_experts[l], s.layer_provenance[l]}).first->second;
+            Layer &layer =
+                layers.emplace(s.layer_map[l], Layer{s.layer_experts[l], s.layer_provenance[l]})
+                    .first->second;
             if (layer.experts != s.layer_experts[l]) return nullptr;
             if (s.is_recomputed(l)) layer.provenance = ROUTECAP_PROVENANCE_RECOMPUTED;
         }
     }
     std::vector<int32_t> map, provenance;
     std::vector<uint32_t> experts;
-    for (const auto &[index, layer] : layers) map.push_back(index), experts.push_back(layer.experts), provenance.push_back(layer.provenance);
-    return std::make_shared<const Shape>(a.k, a.id_space, std::move(map), std::move(experts), std::move(provenance));
+    for (const auto &[index, layer] : layers)
+        map.push_back(index), experts.push_back(layer.experts),
+            provenance.push_back(layer.provenance);
+    return std::make_shared<const Shape>(a.k, a.id_space, std::move(map), std::move(experts),
+                                         std::move(provenance));
 }
 
 // A row of one shape as a row of another that has its layers and maybe more.
 class Widen {
 public:
-    Widen(const Shape &from, const Shape &to) : from_(from), to_(to), ids_(to.ids_bytes), validity_(to.validity_bytes) {
+    Widen(const Shape &from, const Shape &to)
+        : from_(from), to_(to), ids_(to.ids_bytes), validity_(to.validity_bytes) {
         for (int32_t index : from.layer_map)
-            layer_.push_back(static_cast<uint32_t>(std::lower_bound(to.layer_map.begin(), to.layer_map.end(), index) - to.layer_map.begin()));
+            layer_.push_back(static_cast<uint32_t>(
+                std::lower_bound(to.layer_map.begin(), to.layer_map.end(), index) -
+                to.layer_map.begin()));
     }
 
     RowSource row(const uint8_t *ids, const uint8_t *validity) {
@@ -185,12 +204,16 @@ public:
             const uint8_t *cell = ids + static_cast<size_t>(l) * from_.cell_bytes;
             uint8_t *out = ids_.data() + static_cast<size_t>(layer_[l]) * to_.cell_bytes;
             std::memset(out, 0, to_.cell_bytes);
-            for (uint32_t c = 0; c < to_.k; c++) std::memcpy(out + c * to_.id_bytes, cell + c * from_.id_bytes, from_.id_bytes);
-            if (Shape::valid(validity, l)) validity_[layer_[l] / 8] = static_cast<uint8_t>(validity_[layer_[l] / 8] | 1u << layer_[l] % 8);
+            for (uint32_t c = 0; c < to_.k; c++)
+                std::memcpy(out + c * to_.id_bytes, cell + c * from_.id_bytes, from_.id_bytes);
+            if (Shape::valid(validity, l))
+                validity_[layer_[l] / 8] =
+                    static_cast<uint8_t>(validity_[layer_[l] / 8] | 1u << layer_[l] % 8);
         }
         return {ids_.data(), validity_.data(), 0, 0};
     }
-    // A row that is not there, into `cells` of the other shape: in each the reason with the higher rank stands.
+    // A row that is not there, into `cells` of the other shape: in each the reason with the higher
+    // rank stands.
     void missing(int32_t reason, uint8_t *cells) const {
         for (uint32_t l : layer_)
             if (reason_rank(reason) > reason_rank(to_.reason(cells, l))) to_.mark(cells, l, reason);
@@ -202,9 +225,11 @@ private:
     std::vector<uint8_t> ids_, validity_;
 };
 
-// Files rows of which routings know no more than why they are not there. Routings have layers of their own, so that cells of one row may be missing
-// for different reasons: where that is so, rows need memory for them.
-RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::vector<Widen> &widen, const Shape &shape, RowStore &rows) {
+// Files rows of which routings know no more than why they are not there. Routings have layers of
+// their own, so that cells of one row may be missing for different reasons: where that is so, rows
+// need memory for them.
+RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::vector<Widen> &widen,
+                          const Shape &shape, RowStore &rows) {
     // Between two of these positions nothing changes.
     std::vector<uint64_t> edges;
     uint64_t present = 0;
@@ -218,7 +243,8 @@ RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::v
     std::sort(edges.begin(), edges.end());
     edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
 
-    // A few bytes from anywhere may say that rows are missing in numbers that no memory holds. Beyond rows that are there so many bytes are enough.
+    // A few bytes from anywhere may say that rows are missing in numbers that no memory holds.
+    // Beyond rows that are there so many bytes are enough.
     constexpr uint64_t kMost = 1 << 30;
     const uint64_t most = present + kMost / shape.row_bytes();
     RowOutcomes filed;
@@ -232,7 +258,9 @@ RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::v
         for (size_t i = 0; i < routings.size(); i++) {
             const std::span<const Segment> segments = routings[i]->segments();
             while (next[i] < segments.size() && segments[next[i]].end() <= first) next[i]++;
-            if (next[i] == segments.size() || segments[next[i]].page || segments[next[i]].first > first) continue;
+            if (next[i] == segments.size() || segments[next[i]].page ||
+                segments[next[i]].first > first)
+                continue;
             widen[i].missing(segments[next[i]].reason, cells.data());
         }
         if (const int32_t reason = shape.row_reason(cells.data(), validity.data()); reason != 0) {
@@ -241,7 +269,8 @@ RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::v
         }
         written += end - first;
         if (written > most) return {.refused = written};
-        filed += rows.file_from_budget(first, {cells.data(), validity.data(), 0, 0}, end - first, 0);
+        filed +=
+            rows.file_from_budget(first, {cells.data(), validity.data(), 0, 0}, end - first, 0);
     }
     return filed += rows.attach_missing(missing, 0, UINT64_MAX);
 }
@@ -250,18 +279,24 @@ RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::v
 
 int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
     const ShapePtr shape = united_shape(routings);
-    if (shape == nullptr) return report(ROUTECAP_ERR_SHAPE_MISMATCH, "k, the id space or the experts of a layer differ");
+    if (shape == nullptr)
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "k, the id space or the experts of a layer differ");
     if (shape->layers > ROUTECAP_MAX_LAYERS)
-        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%u layers in all, more than %d", shape->layers, ROUTECAP_MAX_LAYERS);
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%u layers in all, more than %d", shape->layers,
+                      ROUTECAP_MAX_LAYERS);
 
-    // Rows that nobody has are outside every routing; those of a routing without rows set no limits.
+    // Rows that nobody has are outside every routing; those of a routing without rows set no
+    // limits.
     uint64_t first = UINT64_MAX, end = 0;
     for (const Routing *routing : routings)
-        if (routing->rows_ > 0) first = std::min(first, routing->first()), end = std::max(end, routing->end());
+        if (routing->rows_ > 0)
+            first = std::min(first, routing->first()), end = std::max(end, routing->end());
     if (first > end) first = end = routings.front()->first();
 
     const Storage &first_context = *routings.front()->storage_;
-    const auto storage = std::make_shared<const Storage>(shape, first_context.pool, first_context.completion);
+    const auto storage =
+        std::make_shared<const Storage>(shape, first_context.pool, first_context.completion);
     RowStore rows(storage, RowStore::Policy::keep, true);
     RowOutcomes filed;
     std::vector<Widen> widen;
@@ -273,12 +308,16 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
             continue;
         }
         for (const Segment &s : routing->segments())
-            for (uint64_t r = 0; s.page && r < s.rows; r++) filed += rows.file_from_budget(s.first + r, wide.row(s.ids(r), s.validity(r)), 1, s.tag(r));
+            for (uint64_t r = 0; s.page && r < s.rows; r++)
+                filed += rows.file_from_budget(s.first + r, wide.row(s.ids(r), s.validity(r)), 1,
+                                               s.tag(r));
     }
     filed += merge_missing(routings, widen, *shape, rows);
-    if (filed.refused > 0) return report(ROUTECAP_ERR_NO_MEMORY, "the merged rows exceed the budget");
+    if (filed.refused > 0)
+        return report(ROUTECAP_ERR_NO_MEMORY, "the merged rows exceed the budget");
     if (filed.mismatched > 0)
-        return report(ROUTECAP_ERR_CONFLICT, "%llu rows have different experts in a layer that two routings have",
+        return report(ROUTECAP_ERR_CONFLICT,
+                      "%llu rows have different experts in a layer that two routings have",
                       static_cast<unsigned long long>(filed.mismatched));
     *merged = new Routing(storage, first, end - first, rows.take_all(first, end));
     return (*merged)->status();

@@ -1,4 +1,5 @@
-// A routing: rows that were read out. Immutable once it is ready, reference-counted, independent of request and capturer.
+// A routing: rows that were read out. Immutable once it is ready, reference-counted, independent of
+// request and capturer.
 #pragma once
 
 #include <atomic>
@@ -7,10 +8,10 @@
 #include <span>
 #include <vector>
 
-#include "storage/storage.h"
 #include "base/process.h"
 #include "routecap.h"
 #include "storage/row_store.h"
+#include "storage/storage.h"
 
 namespace routecap {
 
@@ -20,15 +21,19 @@ class Routing {
 public:
     // Not ready: fill() gives it its rows.
     explicit Routing(StoragePtr storage) : storage_(std::move(storage)) {}
-    // The same, and part of something that goes away with its last reference; it begins with so many.
-    Routing(StoragePtr storage, RequestData *whole, uint32_t references) : storage_(std::move(storage)), whole_(whole), references_(references) {}
+    // The same, and part of something that goes away with its last reference; it begins with so
+    // many.
+    Routing(StoragePtr storage, RequestData *whole, uint32_t references)
+        : storage_(std::move(storage)), whole_(whole), references_(references) {}
     // Ready.
-    Routing(StoragePtr storage, uint64_t first, uint64_t rows, std::vector<Segment> segments) : Routing(std::move(storage)) {
+    Routing(StoragePtr storage, uint64_t first, uint64_t rows, std::vector<Segment> segments)
+        : Routing(std::move(storage)) {
         fill(first, rows, std::move(segments));
     }
 
-    // Becomes the pending routing of a request that was finished: whoever files the request's last step, which is `after`, fills it. It begins at 0
-    // and will have `rows` rows, or fewer where positions come from the device.
+    // Becomes the pending routing of a request that was finished: whoever files the request's last
+    // step, which is `after`, fills it. It begins at 0 and will have `rows` rows, or fewer where
+    // positions come from the device.
     void expect(uint64_t after, uint64_t rows) {
         after_ = after;
         expected_rows_ = rows;
@@ -58,7 +63,8 @@ public:
     std::span<const Segment> segments() const { return segments_; }
 
     void view(routecap_view *view) const;
-    int32_t coverage(routecap_coverage *coverage, routecap_missing *missing, size_t missing_size, size_t capacity) const;
+    int32_t coverage(routecap_coverage *coverage, routecap_missing *missing, size_t missing_size,
+                     size_t capacity) const;
     Routing *slice(uint64_t first, uint64_t rows) const;
     // One array with all rows. Null if the budget refuses it.
     Routing *copy() const;

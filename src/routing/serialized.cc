@@ -6,14 +6,15 @@
 #include <cstring>
 #include <vector>
 
-#include "routing/import.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "routing/import.h"
 
 namespace routecap {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the serialised form is what lies in memory");
+static_assert(std::endian::native == std::endian::little,
+              "the serialised form is what lies in memory");
 
 constexpr char kMagic[8] = {'R', 'O', 'U', 'T', 'E', 'C', 'A', 'P'};
 constexpr uint32_t kVersion = 1;
@@ -46,7 +47,8 @@ struct Run {
 
     bool has(RunFlags flag) const { return (flags & flag) != 0; }
 };
-static_assert(sizeof(Header) == ROUTECAP_SERIALIZED_MIN && sizeof(LayerEntry) == 12 && sizeof(Run) == 24);
+static_assert(sizeof(Header) == ROUTECAP_SERIALIZED_MIN && sizeof(LayerEntry) == 12 &&
+              sizeof(Run) == 24);
 
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -78,7 +80,8 @@ struct Layout {
           end(ids) {}
 };
 
-void write_header(const Shape &shape, uint64_t first, const std::vector<Run> &runs, const Layout &layout, uint8_t *dst) {
+void write_header(const Shape &shape, uint64_t first, const std::vector<Run> &runs,
+                  const Layout &layout, uint8_t *dst) {
     Header header{.magic = {},
                   .version = kVersion,
                   .reserved = 0,
@@ -95,7 +98,8 @@ void write_header(const Shape &shape, uint64_t first, const std::vector<Run> &ru
     std::memset(dst, 0, layout.ids);
     std::memcpy(dst, &header, sizeof header);
     for (uint32_t l = 0; l < shape.layers; l++) {
-        const LayerEntry entry{shape.layer_map[l], shape.layer_experts[l], shape.layer_provenance[l]};
+        const LayerEntry entry{shape.layer_map[l], shape.layer_experts[l],
+                               shape.layer_provenance[l]};
         std::memcpy(dst + sizeof header + l * sizeof entry, &entry, sizeof entry);
     }
     if (!runs.empty()) std::memcpy(dst + layout.run_table, runs.data(), runs.size() * sizeof(Run));
@@ -124,12 +128,14 @@ public:
     const std::vector<Run> &all() const { return runs_; }
 
     void write(const Layout &layout, uint8_t *dst) const {
-        uint8_t *ids = dst + layout.ids, *tags = dst + layout.tags, *validity = dst + layout.validity;
+        uint8_t *ids = dst + layout.ids, *tags = dst + layout.tags,
+                *validity = dst + layout.validity;
         for (const Part &part : parts_) {
             const Run &run = runs_[part.run];
             const uint64_t end = part.row + part.rows;
             std::memcpy(ids, part.segment->ids(part.row), part.rows * shape_.ids_bytes);
-            for (uint64_t r = part.row; run.has(kValidity) && r < end; r++, validity += shape_.validity_bytes) {
+            for (uint64_t r = part.row; run.has(kValidity) && r < end;
+                 r++, validity += shape_.validity_bytes) {
                 write_reasons(part.segment->validity(r), ids + (r - part.row) * shape_.ids_bytes);
                 std::memcpy(validity, part.segment->validity(r), shape_.validity_bytes);
             }
@@ -169,15 +175,18 @@ private:
     void add(Kind kind, const Segment *segment, uint64_t row, uint64_t rows) {
         if (rows == 0) return;
         const bool present = kind.flags != 0;
-        const bool grows = !runs_.empty() && (runs_.back().flags & ~kTags) == kind.flags && runs_.back().reason == kind.reason;
+        const bool grows = !runs_.empty() && (runs_.back().flags & ~kTags) == kind.flags &&
+                           runs_.back().reason == kind.reason;
         if (!grows) runs_.push_back({0, present ? segment->tag(row) : 0, kind.flags, kind.reason});
         Run &run = runs_.back();
         run.rows += rows;
         if (!present) return;
-        const uint64_t tagged = segment->page->tags.load(std::memory_order_acquire) != nullptr ? rows : 1;
+        const uint64_t tagged =
+            segment->page->tags.load(std::memory_order_acquire) != nullptr ? rows : 1;
         for (uint64_t r = row; r < row + tagged && !run.has(kTags); r++)
             if (segment->tag(r) != run.tag) run.flags |= kTags, run.tag = 0;
-        if (grows && parts_.back().segment == segment && parts_.back().row + parts_.back().rows == row)
+        if (grows && parts_.back().segment == segment &&
+            parts_.back().row + parts_.back().rows == row)
             parts_.back().rows += rows;
         else
             parts_.push_back({runs_.size() - 1, segment, row, rows});
@@ -203,21 +212,33 @@ int32_t read_fixed(const void *data, size_t bytes, Header &header) {
     if (data == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "data is NULL");
     if (bytes >= sizeof kMagic && std::memcmp(data, kMagic, sizeof kMagic) != 0)
         return report(ROUTECAP_ERR_FORMAT, "the first bytes are not those of a serialised routing");
-    if (bytes < sizeof header) return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "%zu bytes; a header has %zu at least", bytes, sizeof header);
+    if (bytes < sizeof header)
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "%zu bytes; a header has %zu at least", bytes,
+                      sizeof header);
     std::memcpy(&header, data, sizeof header);
     if (header.version != kVersion)
-        return report(ROUTECAP_ERR_FORMAT, "version %u of the serialised form; this library reads %u", header.version, kVersion);
-    if (header.reserved != 0) return report(ROUTECAP_ERR_FORMAT, "a reserved field is %u", header.reserved);
-    if (header.layers == 0 || header.layers > ROUTECAP_MAX_LAYERS || header.k == 0 || header.k > ROUTECAP_MAX_K)
-        return report(ROUTECAP_ERR_FORMAT, "%u layers, %u experts per token", header.layers, header.k);
+        return report(ROUTECAP_ERR_FORMAT,
+                      "version %u of the serialised form; this library reads %u", header.version,
+                      kVersion);
+    if (header.reserved != 0)
+        return report(ROUTECAP_ERR_FORMAT, "a reserved field is %u", header.reserved);
+    if (header.layers == 0 || header.layers > ROUTECAP_MAX_LAYERS || header.k == 0 ||
+        header.k > ROUTECAP_MAX_K)
+        return report(ROUTECAP_ERR_FORMAT, "%u layers, %u experts per token", header.layers,
+                      header.k);
     if ((header.dtype != ROUTECAP_DTYPE_U8 && header.dtype != ROUTECAP_DTYPE_I16) ||
-        (header.id_space != ROUTECAP_ID_SPACE_LOGICAL && header.id_space != ROUTECAP_ID_SPACE_PHYSICAL))
+        (header.id_space != ROUTECAP_ID_SPACE_LOGICAL &&
+         header.id_space != ROUTECAP_ID_SPACE_PHYSICAL))
         return report(ROUTECAP_ERR_FORMAT, "dtype %d, id space %d", header.dtype, header.id_space);
     if (header.first > ROUTECAP_MAX_POSITION || header.rows > ROUTECAP_MAX_POSITION - header.first)
-        return report(ROUTECAP_ERR_FORMAT, "rows [%llu,+%llu) are beyond the highest position", ull(header.first), ull(header.rows));
-    if (header.runs > header.rows) return report(ROUTECAP_ERR_FORMAT, "%llu runs of %llu rows", ull(header.runs), ull(header.rows));
+        return report(ROUTECAP_ERR_FORMAT, "rows [%llu,+%llu) are beyond the highest position",
+                      ull(header.first), ull(header.rows));
+    if (header.runs > header.rows)
+        return report(ROUTECAP_ERR_FORMAT, "%llu runs of %llu rows", ull(header.runs),
+                      ull(header.rows));
     if (header.bytes < Layout(header.layers, header.runs).ids)
-        return report(ROUTECAP_ERR_FORMAT, "%llu bytes do not hold the header's tables", ull(header.bytes));
+        return report(ROUTECAP_ERR_FORMAT, "%llu bytes do not hold the header's tables",
+                      ull(header.bytes));
     return ROUTECAP_OK;
 }
 
@@ -236,7 +257,8 @@ int32_t read_header(const void *data, size_t bytes, Parsed &parsed) {
     if (s == ROUTECAP_ERR_BUFFER_TOO_SMALL) return ROUTECAP_ERR_FORMAT;
     if (s < 0) return s;
     const Layout tables(header.layers, header.runs);
-    if (bytes < tables.ids) return report(ROUTECAP_ERR_FORMAT, "%zu bytes of a header of %llu", bytes, ull(tables.ids));
+    if (bytes < tables.ids)
+        return report(ROUTECAP_ERR_FORMAT, "%zu bytes of a header of %llu", bytes, ull(tables.ids));
     const auto *at = static_cast<const uint8_t *>(data);
 
     std::vector<int32_t> map, provenance;
@@ -244,31 +266,43 @@ int32_t read_header(const void *data, size_t bytes, Parsed &parsed) {
     for (uint32_t l = 0; l < header.layers; l++) {
         LayerEntry entry;
         std::memcpy(&entry, at + sizeof header + l * sizeof entry, sizeof entry);
-        map.push_back(entry.index), experts.push_back(entry.experts), provenance.push_back(entry.provenance);
+        map.push_back(entry.index), experts.push_back(entry.experts),
+            provenance.push_back(entry.provenance);
     }
-    const ShapeSource source{header.layers, header.k, 0, header.id_space, map.data(), experts.data(), provenance.data()};
+    const ShapeSource source{header.layers,  header.k,         0, header.id_space, map.data(),
+                             experts.data(), provenance.data()};
     if (make_shape(source, "header", parsed.shape) < 0) return ROUTECAP_ERR_FORMAT;
     if (header.dtype != parsed.shape->dtype())
-        return report(ROUTECAP_ERR_FORMAT, "dtype %d; ids of %u experts have %d", header.dtype, parsed.shape->experts, parsed.shape->dtype());
+        return report(ROUTECAP_ERR_FORMAT, "dtype %d; ids of %u experts have %d", header.dtype,
+                      parsed.shape->experts, parsed.shape->dtype());
 
     parsed.runs.resize(header.runs);
-    if (header.runs > 0) std::memcpy(parsed.runs.data(), at + tables.run_table, header.runs * sizeof(Run));
+    if (header.runs > 0)
+        std::memcpy(parsed.runs.data(), at + tables.run_table, header.runs * sizeof(Run));
     uint64_t rows = 0;
     for (size_t i = 0; i < parsed.runs.size(); i++) {
         const Run &run = parsed.runs[i];
         if (run.rows == 0 || run.rows > header.rows - rows)
-            return report(ROUTECAP_ERR_FORMAT, "run %zu has %llu rows, where %llu are left", i, ull(run.rows), ull(header.rows - rows));
-        const bool known = run.reason == 0 || (!run.has(kPresent) && is_row_reason(run.reason) && run.reason != ROUTECAP_MISSING_ABSENT);
-        if ((run.flags & ~uint32_t{kPresent | kValidity | kTags}) != 0 || (run.flags != 0 && !run.has(kPresent)) || !known ||
+            return report(ROUTECAP_ERR_FORMAT, "run %zu has %llu rows, where %llu are left", i,
+                          ull(run.rows), ull(header.rows - rows));
+        const bool known = run.reason == 0 || (!run.has(kPresent) && is_row_reason(run.reason) &&
+                                               run.reason != ROUTECAP_MISSING_ABSENT);
+        if ((run.flags & ~uint32_t{kPresent | kValidity | kTags}) != 0 ||
+            (run.flags != 0 && !run.has(kPresent)) || !known ||
             (run.tag != 0 && (run.has(kTags) || !run.has(kPresent))))
-            return report(ROUTECAP_ERR_FORMAT, "run %zu has flags %u, tag %llu and reason %d", i, run.flags, ull(run.tag), run.reason);
+            return report(ROUTECAP_ERR_FORMAT, "run %zu has flags %u, tag %llu and reason %d", i,
+                          run.flags, ull(run.tag), run.reason);
         rows += run.rows;
     }
-    if (rows != header.rows) return report(ROUTECAP_ERR_FORMAT, "runs of %llu rows, of %llu", ull(rows), ull(header.rows));
-    if (!all_zero(at + sizeof header + header.layers * sizeof(LayerEntry), at + tables.run_table) || !all_zero(at + tables.header_end, at + tables.ids))
+    if (rows != header.rows)
+        return report(ROUTECAP_ERR_FORMAT, "runs of %llu rows, of %llu", ull(rows),
+                      ull(header.rows));
+    if (!all_zero(at + sizeof header + header.layers * sizeof(LayerEntry), at + tables.run_table) ||
+        !all_zero(at + tables.header_end, at + tables.ids))
         return report(ROUTECAP_ERR_FORMAT, "padding of the header is not zero");
     if (const Layout layout(*parsed.shape, parsed.runs); layout.end != header.bytes)
-        return report(ROUTECAP_ERR_FORMAT, "%llu bytes; the rows take %llu", ull(header.bytes), ull(layout.end));
+        return report(ROUTECAP_ERR_FORMAT, "%llu bytes; the rows take %llu", ull(header.bytes),
+                      ull(layout.end));
     return ROUTECAP_OK;
 }
 
@@ -277,7 +311,8 @@ int32_t read_header(const void *data, size_t bytes, Parsed &parsed) {
 // Adds a run, to the last one if the two can be one.
 void append(std::vector<Run> &runs, const Run &run) {
     if (run.rows == 0) return;
-    if (!runs.empty() && runs.back().flags == run.flags && runs.back().tag == run.tag && runs.back().reason == run.reason)
+    if (!runs.empty() && runs.back().flags == run.flags && runs.back().tag == run.tag &&
+        runs.back().reason == run.reason)
         runs.back().rows += run.rows;
     else
         runs.push_back(run);
@@ -296,7 +331,8 @@ Selection select(const Parsed &from, uint64_t first, uint64_t end, std::vector<R
     Selection selection;
     uint64_t position = from.header.first;
     for (const Run &run : from.runs) {
-        const uint64_t run_end = position + run.rows, a = std::clamp(first, position, run_end), b = std::clamp(end, a, run_end);
+        const uint64_t run_end = position + run.rows, a = std::clamp(first, position, run_end),
+                       b = std::clamp(end, a, run_end);
         const auto add = [&](bool in_plane, Range &range) {
             if (!in_plane) return;
             if (range.rows == 0) range.first += a - position;
@@ -316,7 +352,8 @@ ShapePtr with_provenance_of_both(const ShapePtr &a, const ShapePtr &b) {
     std::vector<int32_t> provenance = a->layer_provenance;
     for (uint32_t l = 0; l < a->layers; l++)
         if (b->is_recomputed(l)) provenance[l] = ROUTECAP_PROVENANCE_RECOMPUTED;
-    return std::make_shared<const Shape>(a->k, a->id_space, a->layer_map, a->layer_experts, std::move(provenance));
+    return std::make_shared<const Shape>(a->k, a->id_space, a->layer_map, a->layer_experts,
+                                         std::move(provenance));
 }
 
 }  // namespace
@@ -326,29 +363,39 @@ int32_t serialize(const Routing &routing, void *dst, size_t dst_bytes, uint64_t 
     const Layout layout(routing.shape(), runs.all());
     if (needed != nullptr) *needed = layout.end;
     if (dst == nullptr || dst_bytes < layout.end)
-        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "the serialised form takes %llu bytes, dst has %zu", ull(layout.end), dst_bytes);
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                      "the serialised form takes %llu bytes, dst has %zu", ull(layout.end),
+                      dst_bytes);
     write_header(routing.shape(), routing.first(), runs.all(), layout, static_cast<uint8_t *>(dst));
     runs.write(layout, static_cast<uint8_t *>(dst));
     return ROUTECAP_OK;
 }
 
-int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_release release, void *context, Routing **routing) {
+int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_release release,
+                    void *context, Routing **routing) {
     Parsed parsed;
     if (int32_t s = read_header(data, bytes, parsed); s < 0) return s;
-    if (parsed.header.bytes != bytes) return report(ROUTECAP_ERR_FORMAT, "%zu bytes of a routing of %llu", bytes, ull(parsed.header.bytes));
+    if (parsed.header.bytes != bytes)
+        return report(ROUTECAP_ERR_FORMAT, "%zu bytes of a routing of %llu", bytes,
+                      ull(parsed.header.bytes));
     const Shape &shape = *parsed.shape;
     const Layout layout(shape, parsed.runs);
     const auto *at = static_cast<const uint8_t *>(data);
-    if (!all_zero(at + layout.ids_end, at + layout.tags) || !all_zero(at + layout.tags_end, at + layout.validity))
+    if (!all_zero(at + layout.ids_end, at + layout.tags) ||
+        !all_zero(at + layout.tags_end, at + layout.validity))
         return report(ROUTECAP_ERR_FORMAT, "padding is not zero");
 
     ImportedRows rows{parsed.shape, parsed.header.first, parsed.header.rows, {}};
-    const uint8_t *ids = at + layout.ids, *tags = at + layout.tags, *validity = at + layout.validity;
+    const uint8_t *ids = at + layout.ids, *tags = at + layout.tags,
+                  *validity = at + layout.validity;
     uint64_t position = rows.first;
     for (const Run &run : parsed.runs) {
         if (run.has(kPresent) || run.reason != 0)
-            rows.segments.push_back({position, run.rows, run.has(kPresent) ? ids : nullptr, run.has(kValidity) ? validity : nullptr,
-                                     run.has(kTags) ? reinterpret_cast<const uint64_t *>(tags) : nullptr, run.tag, run.reason, 0});
+            rows.segments.push_back(
+                {position, run.rows, run.has(kPresent) ? ids : nullptr,
+                 run.has(kValidity) ? validity : nullptr,
+                 run.has(kTags) ? reinterpret_cast<const uint64_t *>(tags) : nullptr, run.tag,
+                 run.reason, 0});
         position += run.rows;
         ids += run.has(kPresent) ? run.rows * shape.ids_bytes : 0;
         tags += run.has(kTags) ? run.rows * sizeof(uint64_t) : 0;
@@ -356,7 +403,8 @@ int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_rel
     }
     if (release == nullptr || reinterpret_cast<uintptr_t>(data) % alignof(uint64_t) == 0)
         return import_rows(std::move(rows), flags, release, context, routing);
-    const int32_t s = import_rows(std::move(rows), flags, nullptr, nullptr, routing);  // planes that are not aligned are copied
+    // Planes that are not aligned are copied.
+    const int32_t s = import_rows(std::move(rows), flags, nullptr, nullptr, routing);
     if (s >= 0) release(context);
     return s;
 }
@@ -377,17 +425,21 @@ int32_t serialized_info(const void *data, size_t bytes, routecap_serialized *inf
     return ROUTECAP_OK;
 }
 
-int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, size_t tail_bytes, uint64_t row, void *header, size_t capacity,
-               routecap_piece *pieces, size_t piece_size, size_t piece_capacity, routecap_splice *plan) {
+int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, size_t tail_bytes,
+               uint64_t row, void *header, size_t capacity, routecap_piece *pieces,
+               size_t piece_size, size_t piece_capacity, routecap_splice *plan) {
     Parsed head, tail;
     if (int32_t s = read_header(head_data, head_bytes, head); s < 0) return s;
     if (int32_t s = read_header(tail_data, tail_bytes, tail); s < 0) return s;
     if (!head.shape->same_rows(*tail.shape))
-        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "k, the id space, the layers or their experts differ");
-    if (row > ROUTECAP_MAX_POSITION) return report(ROUTECAP_ERR_ARGUMENT, "row %llu is beyond the highest position", ull(row));
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "k, the id space, the layers or their experts differ");
+    if (row > ROUTECAP_MAX_POSITION)
+        return report(ROUTECAP_ERR_ARGUMENT, "row %llu is beyond the highest position", ull(row));
 
     const uint64_t first = std::min(head.header.first, row), end = std::max(tail.end(), row);
-    const uint64_t head_end = std::clamp(row, first, std::max(head.end(), first)), tail_first = std::clamp(tail.header.first, row, end);
+    const uint64_t head_end = std::clamp(row, first, std::max(head.end(), first)),
+                   tail_first = std::clamp(tail.header.first, row, end);
     std::vector<Run> runs;
     const Selection from_head = select(head, first, head_end, runs);
     append(runs, {tail_first - head_end, 0, 0, 0});
@@ -401,7 +453,8 @@ int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, 
         if (bytes > 0) list[count++] = {offset, bytes, source, 0};
     };
     const Layout in_head(*head.shape, head.runs), in_tail(*tail.shape, tail.runs);
-    const auto plane = [&](const Range &a, uint64_t a_offset, const Range &b, uint64_t b_offset, uint64_t row_bytes) {
+    const auto plane = [&](const Range &a, uint64_t a_offset, const Range &b, uint64_t b_offset,
+                           uint64_t row_bytes) {
         piece(ROUTECAP_PIECE_HEAD, a_offset + a.first * row_bytes, a.rows * row_bytes);
         piece(ROUTECAP_PIECE_TAIL, b_offset + b.first * row_bytes, b.rows * row_bytes);
     };
@@ -410,14 +463,20 @@ int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, 
     piece(ROUTECAP_PIECE_ZERO, 0, layout.tags - layout.ids_end);
     plane(from_head.tags, in_head.tags, from_tail.tags, in_tail.tags, sizeof(uint64_t));
     piece(ROUTECAP_PIECE_ZERO, 0, layout.validity - layout.tags_end);
-    plane(from_head.validity, in_head.validity, from_tail.validity, in_tail.validity, shape->validity_bytes);
+    plane(from_head.validity, in_head.validity, from_tail.validity, in_tail.validity,
+          shape->validity_bytes);
 
-    write_struct(plan, {.struct_size = 0, .pieces = count, .bytes = layout.end, .header_bytes = layout.ids});
+    write_struct(
+        plan, {.struct_size = 0, .pieces = count, .bytes = layout.end, .header_bytes = layout.ids});
     if (header == nullptr || capacity < layout.ids)
-        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "the header takes %llu bytes, of %zu", ull(layout.ids), capacity);
-    if (piece_capacity < count) return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "there are %u pieces, of %zu", count, piece_capacity);
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "the header takes %llu bytes, of %zu",
+                      ull(layout.ids), capacity);
+    if (piece_capacity < count)
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "there are %u pieces, of %zu", count,
+                      piece_capacity);
     write_header(*shape, first, runs, layout, static_cast<uint8_t *>(header));
-    for (uint32_t i = 0; i < count; i++) write_bytes(&at(pieces, piece_size, i), piece_size, list[i]);
+    for (uint32_t i = 0; i < count; i++)
+        write_bytes(&at(pieces, piece_size, i), piece_size, list[i]);
     return ROUTECAP_OK;
 }
 

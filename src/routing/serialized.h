@@ -1,4 +1,5 @@
-// The serialised form of a routing, as routecap.h specifies it: written, read without trust, and spliced on headers alone.
+// The serialised form of a routing, as routecap.h specifies it: written, read without trust, and
+// spliced on headers alone.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,11 @@
 namespace routecap {
 
 int32_t serialize(const Routing &routing, void *dst, size_t dst_bytes, uint64_t *needed);
-int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_release release, void *context, Routing **routing);
+int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_release release,
+                    void *context, Routing **routing);
 int32_t serialized_info(const void *data, size_t bytes, routecap_serialized *info);
-int32_t splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes, uint64_t row, void *header, size_t capacity,
-               routecap_piece *pieces, size_t piece_size, size_t piece_capacity, routecap_splice *plan);
+int32_t splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes,
+               uint64_t row, void *header, size_t capacity, routecap_piece *pieces,
+               size_t piece_size, size_t piece_capacity, routecap_splice *plan);
 
 }  // namespace routecap

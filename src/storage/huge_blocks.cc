@@ -44,14 +44,18 @@ struct alignas(64) HugeBlocks::Block {
     uint32_t in_use;
     uint32_t cut;  // pages that were ever in use
 
-    static Block *of(void *page) { return reinterpret_cast<Block *>(reinterpret_cast<uintptr_t>(page) / kHugePage * kHugePage); }
+    static Block *of(void *page) {
+        return reinterpret_cast<Block *>(reinterpret_cast<uintptr_t>(page) / kHugePage * kHugePage);
+    }
 };
 
 HugeBlocks::HugeBlocks(size_t page_bytes, uint64_t most)
     : page_bytes_(page_bytes),
       stride_(page_bytes + kGuard),
-      block_pages_(static_cast<uint32_t>(std::clamp<uint64_t>((kHugePage - sizeof(Block)) / stride_, 1, std::max<uint64_t>(most, 1)))),
-      block_bytes_(most / block_pages_ < kHuge ? sizeof(Block) + block_pages_ * stride_ : kHugePage) {}
+      block_pages_(static_cast<uint32_t>(std::clamp<uint64_t>((kHugePage - sizeof(Block)) / stride_,
+                                                              1, std::max<uint64_t>(most, 1)))),
+      block_bytes_(most / block_pages_ < kHuge ? sizeof(Block) + block_pages_ * stride_
+                                               : kHugePage) {}
 
 HugeBlocks::~HugeBlocks() {
     while (Block *block = take_idle()) release(block);
@@ -110,7 +114,8 @@ void HugeBlocks::release(Block *block) const {
     allow(block, block_bytes_);
 #if defined(__linux__)
     if (block_bytes_ == kHugePage) {
-        madvise(block, kHugePage, MADV_NOHUGEPAGE);  // or the allocator's first byte would bring it back
+        // Or the allocator's first byte would bring it back.
+        madvise(block, kHugePage, MADV_NOHUGEPAGE);
         madvise(block, kHugePage, MADV_DONTNEED);
     }
 #endif

@@ -1,7 +1,8 @@
 // Memory for pages of one size, cut from blocks of one huge page each.
 //
-// StepWorker goes from request to request, each in pages of its own: with the system's small pages most of its time would be address translation.
-// A block goes back to the system as a whole, once none of its pages is in use.
+// StepWorker goes from request to request, each in pages of its own: with the system's small pages
+// most of its time would be address translation. A block goes back to the system as a whole, once
+// none of its pages is in use.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,8 @@ public:
     Block *make() const;
     void add(Block *block);
 
-    // Bytes of blocks without a page in use; and one of them, which is then its caller's to release, at any time.
+    // Bytes of blocks without a page in use; and one of them, which is then its caller's to
+    // release, at any time.
     size_t idle_bytes() const { return idle_blocks_ * block_bytes_; }
     Block *take_idle();
     void release(Block *block) const;

@@ -70,8 +70,7 @@ void MissingRows::add(uint64_t first, uint64_t end, int32_t reason) {
 void MissingRows::add(const MissingRows &other) {
     if (other.runs_.size() <= 4) {
         reserve(other.runs_.size());
-        for (const Run &run : other.runs_)
-            add(run.first, run.end, run.reason);
+        for (const Run &run : other.runs_) add(run.first, run.end, run.reason);
         return;
     }
     // Where neither begins or ends, in order.
@@ -83,8 +82,7 @@ void MissingRows::add(const MissingRows &other) {
         uint64_t end = UINT64_MAX;
         int32_t reason = ROUTECAP_MISSING_ABSENT;
         const auto look = [&](auto &run, auto last) {
-            while (run != last && run->end <= position)
-                ++run;
+            while (run != last && run->end <= position) ++run;
             if (run == last) return;
             end = std::min(end, run->first > position ? run->first : run->end);
             if (run->first <= position && reason_rank(run->reason) > reason_rank(reason))
@@ -108,8 +106,7 @@ void MissingRows::clear(uint64_t first, uint64_t end) {
 }
 
 void MissingRows::cut(uint64_t end) noexcept {
-    while (!runs_.empty() && runs_.back().first >= end)
-        runs_.pop_back();
+    while (!runs_.empty() && runs_.back().first >= end) runs_.pop_back();
     if (!runs_.empty()) runs_.back().end = std::min(runs_.back().end, end);
 }
 
@@ -139,8 +136,7 @@ std::vector<Segment> with_missing(const Shape &shape, std::vector<Segment> &&pre
     std::vector<Segment> missing;
     size_t next = 0;
     known.for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
-        while (next < present.size() && present[next].end() <= from)
-            next++;
+        while (next < present.size() && present[next].end() <= from) next++;
         for (size_t i = next; i < present.size() && present[i].first < to; i++) {
             const Segment &segment = present[i];
             append(missing, from, segment.first, reason);

@@ -27,8 +27,8 @@ DeferredPages::Scope::~Scope() { deferring = before_; }
 
 void DeferredPages::add(Page *page) {
     page->next = pages_.load(std::memory_order_relaxed);
-    while (!pages_.compare_exchange_weak(page->next, page, std::memory_order_release, std::memory_order_relaxed)) {
-    }
+    while (!pages_.compare_exchange_weak(page->next, page, std::memory_order_release,
+                                         std::memory_order_relaxed)) {}
 }
 
 void DeferredPages::free() {
@@ -40,7 +40,9 @@ std::shared_ptr<PagePool> PagePool::create(ShapePtr shape, uint64_t budget_bytes
     return std::shared_ptr<PagePool>(new PagePool(std::move(shape), budget_bytes, true));
 }
 
-std::shared_ptr<PagePool> PagePool::unlimited(ShapePtr shape) { return std::shared_ptr<PagePool>(new PagePool(std::move(shape), UINT64_MAX, false)); }
+std::shared_ptr<PagePool> PagePool::unlimited(ShapePtr shape) {
+    return std::shared_ptr<PagePool>(new PagePool(std::move(shape), UINT64_MAX, false));
+}
 
 PagePool::PagePool(ShapePtr shape, uint64_t budget_bytes, bool recycles)
     : shape_(std::move(shape)),
@@ -49,7 +51,9 @@ PagePool::PagePool(ShapePtr shape, uint64_t budget_bytes, bool recycles)
       recycles_(recycles),
       blocks_(page_bytes_, budget_ / page_bytes_) {}
 
-size_t PagePool::page_bytes(const Shape &shape, uint64_t rows) { return (Page::kHeader + rows * shape.row_bytes() + 63) / 64 * 64; }
+size_t PagePool::page_bytes(const Shape &shape, uint64_t rows) {
+    return (Page::kHeader + rows * shape.row_bytes() + 63) / 64 * 64;
+}
 
 bool PagePool::reserve(uint64_t bytes) {
     uint64_t used = used_.load(std::memory_order_relaxed);
@@ -57,8 +61,8 @@ bool PagePool::reserve(uint64_t bytes) {
         if (bytes > budget_ || used > budget_ - bytes) return false;
     } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
     uint64_t peak = peak_.load(std::memory_order_relaxed);
-    while (peak < used + bytes && !peak_.compare_exchange_weak(peak, used + bytes, std::memory_order_relaxed)) {
-    }
+    while (peak < used + bytes &&
+           !peak_.compare_exchange_weak(peak, used + bytes, std::memory_order_relaxed)) {}
     return true;
 }
 
@@ -75,8 +79,7 @@ void *PagePool::take_memory(size_t bytes) {
             blocks_.add(block);
         }
     }
-    while (release_idle()) {
-    }
+    while (release_idle()) {}
     return ::operator new(bytes, kAlignment, std::nothrow);
 }
 
@@ -119,22 +122,26 @@ PageRef PagePool::make(const Shape &shape, uint32_t rows, void *memory) {
 }
 
 // A lent page is read only, whatever the pointers in it could do.
-PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags, uint64_t tag,
-                         std::shared_ptr<const void> lender) {
-    const size_t bytes = Page::kHeader + (validity != nullptr ? 0 : size_t{rows} * shape_->validity_bytes);
+PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity,
+                         const uint64_t *tags, uint64_t tag, std::shared_ptr<const void> lender) {
+    const size_t bytes =
+        Page::kHeader + (validity != nullptr ? 0 : size_t{rows} * shape_->validity_bytes);
     auto *memory = static_cast<uint8_t *>(::operator new(bytes, kAlignment));
     reserve(bytes);
-    Page *page = new (memory) Page{.rows = rows,
-                                   .ids_bytes = shape_->ids_bytes,
-                                   .validity_bytes = shape_->validity_bytes,
-                                   .tag = tag,
-                                   .tags = const_cast<uint64_t *>(tags),
-                                   .ids_plane = const_cast<uint8_t *>(ids),
-                                   .validity_plane = validity != nullptr ? const_cast<uint8_t *>(validity) : memory + Page::kHeader,
-                                   .pool = shared_from_this(),
-                                   .bytes = bytes,
-                                   .lender = std::move(lender)};
-    for (uint32_t r = 0; validity == nullptr && r < rows; r++) std::memcpy(page->validity(r), shape_->full.data(), shape_->validity_bytes);
+    Page *page =
+        new (memory) Page{.rows = rows,
+                          .ids_bytes = shape_->ids_bytes,
+                          .validity_bytes = shape_->validity_bytes,
+                          .tag = tag,
+                          .tags = const_cast<uint64_t *>(tags),
+                          .ids_plane = const_cast<uint8_t *>(ids),
+                          .validity_plane = validity != nullptr ? const_cast<uint8_t *>(validity)
+                                                                : memory + Page::kHeader,
+                          .pool = shared_from_this(),
+                          .bytes = bytes,
+                          .lender = std::move(lender)};
+    for (uint32_t r = 0; validity == nullptr && r < rows; r++)
+        std::memcpy(page->validity(r), shape_->full.data(), shape_->validity_bytes);
     return PageRef(page);
 }
 
@@ -142,7 +149,8 @@ void PagePool::free(Page *page) {
     const std::shared_ptr<PagePool> pool = std::move(page->pool);
     const size_t bytes = page->bytes;
     const bool borrowed = page->lender != nullptr;
-    if (const uint64_t *tags = page->tags.load(std::memory_order_relaxed); tags != nullptr && !borrowed) {
+    if (const uint64_t *tags = page->tags.load(std::memory_order_relaxed);
+        tags != nullptr && !borrowed) {
         delete[] tags;
         pool->unreserve(static_cast<size_t>(page->rows) * sizeof *tags);
     }

@@ -8,15 +8,16 @@
 #include <mutex>
 #include <utility>
 
-#include "storage/huge_blocks.h"
 #include "base/shape.h"
+#include "storage/huge_blocks.h"
 
 namespace routecap {
 
 class PagePool;
 
-// A block of rows: ids in C order, and validity. Its owner writes rows that nobody else can see; rows that were lent to a routing or to
-// another request do not change while they are. Holders pass pages on without touching them: they are rarely in a cache.
+// A block of rows: ids in C order, and validity. Its owner writes rows that nobody else can see;
+// rows that were lent to a routing or to another request do not change while they are. Holders pass
+// pages on without touching them: they are rarely in a cache.
 struct Page {
     std::atomic<uint32_t> references{1};
     uint32_t rows;                          // capacity
@@ -24,12 +25,14 @@ struct Page {
     uint32_t validity_bytes;                // of one row
     std::atomic<uint64_t> tag{0};           // of every row, unless there are tags
     std::atomic<uint64_t *> tags{nullptr};  // [rows], once two rows had different tags
-    uint8_t *ids_plane;                     // behind this header, as validity_plane is behind the ids, or foreign
+    // Behind this header, as validity_plane is behind the ids, or foreign.
+    uint8_t *ids_plane;
     uint8_t *validity_plane;
-    std::shared_ptr<PagePool> pool;      // whose budget it counts in
-    size_t bytes;                        // in that budget, tags apart
-    std::shared_ptr<const void> lender;  // keeps foreign planes and tags alive; nobody writes such a page
-    Page *next = nullptr;                // among DeferredPages
+    std::shared_ptr<PagePool> pool;  // whose budget it counts in
+    size_t bytes;                    // in that budget, tags apart
+    // Keeps foreign planes and tags alive; nobody writes such a page.
+    std::shared_ptr<const void> lender;
+    Page *next = nullptr;  // among DeferredPages
 
     uint8_t *ids(size_t row) const { return ids_plane + row * ids_bytes; }
     uint8_t *validity(size_t row) const { return validity_plane + row * validity_bytes; }
@@ -65,7 +68,8 @@ private:
     Page *page_ = nullptr;
 };
 
-// Borrowed pages that nobody refers to any more, to be freed where no mutex is held: that runs their lenders' callbacks.
+// Borrowed pages that nobody refers to any more, to be freed where no mutex is held: that runs
+// their lenders' callbacks.
 class DeferredPages {
 public:
     // While it lives, pages that this thread drops last are deferred and not freed.
@@ -92,7 +96,8 @@ private:
 
 // Gives out pages within a budget. Outlives its capturer for as long as one of its pages lives.
 //
-// Memory is first reserved, on the thread that promises it, and turned into a page later, on the thread that fills it.
+// Memory is first reserved, on the thread that promises it, and turned into a page later, on the
+// thread that fills it.
 class PagePool : public std::enable_shared_from_this<PagePool> {
 public:
     static std::shared_ptr<PagePool> create(ShapePtr shape, uint64_t budget_bytes);
@@ -101,7 +106,8 @@ public:
     PagePool(const PagePool &) = delete;
     PagePool &operator=(const PagePool &) = delete;
 
-    // What a page of this many rows takes from the budget, and what its tags take once two of them differ.
+    // What a page of this many rows takes from the budget, and what its tags take once two of them
+    // differ.
     static size_t page_bytes(const Shape &shape, uint64_t rows);
     size_t page_bytes() const { return page_bytes_; }
     static constexpr size_t tag_bytes(uint64_t rows) { return rows * sizeof(uint64_t); }
@@ -109,15 +115,21 @@ public:
     bool reserve(uint64_t bytes);
     void unreserve(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-    // Memory for a page of so many rows, as yet without a reservation: to be fetched where no lock is held. Null without memory.
+    // Memory for a page of so many rows, as yet without a reservation: to be fetched where no lock
+    // is held. Null without memory.
     void *blank(const Shape &shape, uint32_t rows) { return take_memory(page_bytes(shape, rows)); }
-    void give_blank(const Shape &shape, uint32_t rows, void *memory) { give_memory(memory, page_bytes(shape, rows)); }
-    // Makes a page of that memory and of page_bytes(shape, rows) reserved bytes, its validity all zero. Allocates nothing.
+    void give_blank(const Shape &shape, uint32_t rows, void *memory) {
+        give_memory(memory, page_bytes(shape, rows));
+    }
+    // Makes a page of that memory and of page_bytes(shape, rows) reserved bytes, its validity all
+    // zero. Allocates nothing.
     PageRef make(const Shape &shape, uint32_t rows, void *blank);
     // Both. Null without memory; the reservation then is undone.
     PageRef make(const Shape &shape, uint32_t rows);
-    // Makes one around planes of a lender; without a validity plane every cell is valid. Throws without memory.
-    PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags, uint64_t tag, std::shared_ptr<const void> lender);
+    // Makes one around planes of a lender; without a validity plane every cell is valid. Throws
+    // without memory.
+    PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags,
+                   uint64_t tag, std::shared_ptr<const void> lender);
 
     uint64_t used() const { return used_.load(std::memory_order_relaxed); }
     uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
@@ -136,12 +148,14 @@ private:
     const ShapePtr shape_;
     const size_t page_bytes_;
     const uint64_t budget_;
-    const bool recycles_;            // standard pages come from blocks_; otherwise each is memory of its own
+    // Standard pages come from blocks_; otherwise each is memory of its own.
+    const bool recycles_;
     std::atomic<uint64_t> used_{0};  // in pages and reserved
     std::atomic<uint64_t> peak_{0};
 
     std::mutex mutex_;  // guards blocks_
-    HugeBlocks blocks_;     // where memory is taken or given back, used_ and its idle ones together stay within the budget
+    // Where memory is taken or given back, used_ and its idle ones together stay within the budget.
+    HugeBlocks blocks_;
 };
 
 }  // namespace routecap

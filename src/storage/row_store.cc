@@ -14,7 +14,8 @@ namespace routecap {
 // ---- Memory ---------------------------------------------------------------------------------
 
 void RowStore::give_back(ReservedMemory &reserved) {
-    pool_->unreserve(reserved.bytes(PagePool::page_bytes(*shape_, shape_->page_rows), PagePool::tag_bytes(shape_->page_rows)));
+    pool_->unreserve(reserved.bytes(PagePool::page_bytes(*shape_, shape_->page_rows),
+                                    PagePool::tag_bytes(shape_->page_rows)));
     reserved = {};
 }
 
@@ -33,7 +34,8 @@ RowStore::Supply::Need RowStore::Supply::pay(bool page, bool promised, bool tags
             reserved.kept--;
         else if (reserved.pages > 0)
             reserved.pages--;
-        else if (!store.pool_->reserve(PagePool::page_bytes(shape, shape.page_rows)))  // merged rows may be wider than the pool's own
+        // Merged rows may be wider than the pool's own.
+        else if (!store.pool_->reserve(PagePool::page_bytes(shape, shape.page_rows)))
             return Need::refused;
         page_paid = true;
     }
@@ -53,16 +55,20 @@ RowStore::Supply::Need RowStore::Supply::pay(bool page, bool promised, bool tags
     return (page && blank == nullptr) || (tags_ && tags == nullptr) ? Need::memory : Need::nothing;
 }
 
-// Without the store's mutex: what was paid for, and room for a longer table. What the last page's rows left is freed.
+// Without the store's mutex: what was paid for, and room for a longer table. What the last page's
+// rows left is freed.
 bool RowStore::Supply::fetch() {
     const Shape &shape = *store.shape_;
     try {
-        if (page_wanted && blank == nullptr && (blank = store.pool_->blank(shape, shape.page_rows)) == nullptr) return false;
+        if (page_wanted && blank == nullptr &&
+            (blank = store.pool_->blank(shape, shape.page_rows)) == nullptr)
+            return false;
         if (tags_paid && tags == nullptr) tags.reset(new uint64_t[shape.page_rows]);
         size_t longer = 0;
         {
             std::lock_guard lock(store.mutex);
-            if (store.entries_.size() == store.entries_.capacity()) longer = 2 * store.entries_.size() + 2;
+            if (store.entries_.size() == store.entries_.capacity())
+                longer = 2 * store.entries_.size() + 2;
         }
         room = Entries();
         room.reserve(longer);
@@ -90,20 +96,25 @@ void RowStore::Supply::tag_rows(Entry &entry, uint64_t position, uint64_t rows, 
 
 void RowStore::prefetch_row(uint64_t position) {
     const auto entry = at_or_after(position / shape_->page_rows);
-    if (entry == entries_.end() || entry->index != position / shape_->page_rows || !entry->page) return;
+    if (entry == entries_.end() || entry->index != position / shape_->page_rows || !entry->page)
+        return;
     const auto *page = reinterpret_cast<const uint8_t *>(entry->page.get());
     const uint8_t *ids = page + Page::kHeader + size_t{entry->row(position)} * shape_->ids_bytes;
     __builtin_prefetch(page);
     for (uint32_t b = 0; b < shape_->ids_bytes && b < 1024; b += 64) __builtin_prefetch(ids + b, 1);
-    __builtin_prefetch(page + Page::kHeader + size_t{shape_->page_rows} * shape_->ids_bytes + size_t{entry->row(position)} * shape_->validity_bytes, 1);
+    __builtin_prefetch(page + Page::kHeader + size_t{shape_->page_rows} * shape_->ids_bytes +
+                           size_t{entry->row(position)} * shape_->validity_bytes,
+                       1);
 }
 
-RowOutcomes RowStore::file_rows(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, ReservedMemory &reserved) {
+RowOutcomes RowStore::file_rows(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
+                                ReservedMemory &reserved) {
     Supply supply{.store = *this, .reserved = reserved};
     return file_with(position, source, rows, tag, policy_, supply);
 }
 
-RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply) {
+RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
+                                Policy policy, Supply &supply) {
     RowOutcomes filed;
     const uint64_t page_rows = shape_->page_rows;
     while (rows > 0) {
@@ -113,7 +124,8 @@ RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t ro
         {
             std::lock_guard lock(mutex);
             need = prepare(index, position, source, n, tag, policy, supply);
-            if (need == Supply::Need::nothing) file_in_page(index, position, source, n, tag, policy, supply, filed);
+            if (need == Supply::Need::nothing)
+                file_in_page(index, position, source, n, tag, policy, supply, filed);
         }
         supply.dropped = PageRef();
         if (need == Supply::Need::memory && supply.fetch()) continue;
@@ -127,18 +139,22 @@ RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t ro
 }
 
 // Pays for what filing rows into one page will need.
-RowStore::Supply::Need RowStore::prepare(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy,
+RowStore::Supply::Need RowStore::prepare(uint64_t index, uint64_t position, RowSource source,
+                                         uint64_t rows, uint64_t tag, Policy policy,
                                          Supply &supply) {
     supply.copies = false;
     const auto entry = at_or_after(index);
-    if (entry == entries_.end() || entry->index != index) return supply.pay(true, false, false, true);
+    if (entry == entries_.end() || entry->index != index)
+        return supply.pay(true, false, false, true);
     if (!entry->page) return supply.pay(true, entry->promised, false, false);
     const uint64_t end = position + rows;
-    const uint64_t inside = std::clamp(entry->first, position, end), after = std::clamp(entry->end, inside, end);
+    const uint64_t inside = std::clamp(entry->first, position, end),
+                   after = std::clamp(entry->end, inside, end);
     const bool empty = entry->first == entry->end;
     bool copies = false, whole = false;
     if (after < end) copies |= !writable(*entry, empty ? after : entry->end, end), whole = true;
-    if (position < inside) copies |= !writable(*entry, position, empty ? inside : entry->first), whole = true;
+    if (position < inside)
+        copies |= !writable(*entry, position, empty ? inside : entry->first), whole = true;
     if (inside < after && (!writable(*entry, inside, after) || needs_tags(*entry, tag)))
         for (uint64_t p = inside; p < after; p++) {
             const Meeting m = meet(*entry, p, source.from(p - position), policy);
@@ -147,13 +163,14 @@ RowStore::Supply::Need RowStore::prepare(uint64_t index, uint64_t position, RowS
         }
     supply.copies = copies;
     const bool tagged = entry->page->tags.load(std::memory_order_relaxed) != nullptr;
-    const bool tags = copies ? tagged || (whole && entry->page->tag_of(0) != tag && !empty) : whole && needs_tags(*entry, tag);
+    const bool tags = copies ? tagged || (whole && entry->page->tag_of(0) != tag && !empty)
+                             : whole && needs_tags(*entry, tag);
     if (!copies && !tags) return Supply::Need::nothing;
     return supply.pay(copies, entry->promised, tags, false);
 }
 
-void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply,
-                            RowOutcomes &filed) {
+void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
+                            uint64_t tag, Policy policy, Supply &supply, RowOutcomes &filed) {
     auto entry = at_or_after(index);
     if (entry == entries_.end() || entry->index != index) entry = supply.add_entry(index);
     if (!entry->page) {
@@ -165,12 +182,14 @@ void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source,
     }
     // Rows outside the visible ones are new, rows inside meet others.
     const uint64_t end = position + rows;
-    const uint64_t inside = std::clamp(entry->first, position, end), after = std::clamp(entry->end, inside, end);
+    const uint64_t inside = std::clamp(entry->first, position, end),
+                   after = std::clamp(entry->end, inside, end);
     const auto add_new = [&](uint64_t from, uint64_t to) {
         if (from == to) return;
         const RowSource part = source.from(from - position);
         append(*entry, from, part, to - from, tag, supply);
-        for (uint64_t r = 0; r < to - from; r++) (shape_->row_empty(part.from(r).validity) ? filed.missing : filed.delivered)++;
+        for (uint64_t r = 0; r < to - from; r++)
+            (shape_->row_empty(part.from(r).validity) ? filed.missing : filed.delivered)++;
     };
     const uint64_t visible_first = entry->first, visible_end = entry->end;
     for (uint64_t p = std::max(position, visible_first); p < std::min(end, visible_end); p++)
@@ -180,12 +199,15 @@ void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source,
 }
 
 // Adds rows outside the visible ones. Rows between these and the visible ones become absent rows.
-void RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Supply &supply) {
+void RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_t rows,
+                      uint64_t tag, Supply &supply) {
     const uint64_t end = position + rows;
     const bool empty = entry.first == entry.end;
-    const uint64_t first = empty ? position : std::min(position, entry.first), last = empty ? end : std::max(end, entry.end);
+    const uint64_t first = empty ? position : std::min(position, entry.first),
+                   last = empty ? end : std::max(end, entry.end);
     if (empty) entry.first = entry.end = position;
-    const uint64_t write_first = position >= entry.end ? entry.end : position, write_end = position >= entry.end ? end : entry.first;
+    const uint64_t write_first = position >= entry.end ? entry.end : position,
+                   write_end = position >= entry.end ? end : entry.first;
     supply.tag_rows(entry, position, rows, tag);
     if (write_first < position) clear_rows(entry, write_first, position);
     if (end < write_end) clear_rows(entry, end, write_end);
@@ -193,31 +215,41 @@ void RowStore::append(Entry &entry, uint64_t position, RowSource source, uint64_
     entry.first = first, entry.end = last;
 }
 
-RowStore::Meeting RowStore::meet(const Entry &entry, uint64_t position, RowSource source, Policy policy) const {
-    const uint8_t *ids = entry.page->ids(entry.row(position)), *validity = entry.page->validity(entry.row(position));
+RowStore::Meeting RowStore::meet(const Entry &entry, uint64_t position, RowSource source,
+                                 Policy policy) const {
+    const uint8_t *ids = entry.page->ids(entry.row(position)),
+                  *validity = entry.page->validity(entry.row(position));
     const bool nothing_old = shape_->row_empty(validity);
     Meeting m{.nothing_new = shape_->row_empty(source.validity)};
     if (!m.nothing_new && !nothing_old) {
-        for (uint32_t b = 0; b < shape_->validity_bytes; b++) m.overlap |= (validity[b] & source.validity[b]) != 0;
+        for (uint32_t b = 0; b < shape_->validity_bytes; b++)
+            m.overlap |= (validity[b] & source.validity[b]) != 0;
         for (uint32_t l = 0; compare_ && m.overlap && !m.mismatch && l < shape_->layers; l++)
-            m.mismatch = Shape::valid(validity, l) && Shape::valid(source.validity, l) &&
-                         !same_ids(ids + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes);
+            m.mismatch =
+                Shape::valid(validity, l) && Shape::valid(source.validity, l) &&
+                !same_ids(ids + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes);
     }
-    m.whole = !m.nothing_new && (policy == Policy::replace || (nothing_old && shape_->row_full(source.validity)));
+    m.whole = !m.nothing_new &&
+              (policy == Policy::replace || (nothing_old && shape_->row_full(source.validity)));
     m.writes = m.whole;
-    for (uint32_t l = 0; !m.writes && !shape_->row_full(validity) && l < shape_->layers; l++) m.writes = better(l, ids, validity, source);
+    for (uint32_t l = 0; !m.writes && !shape_->row_full(validity) && l < shape_->layers; l++)
+        m.writes = better(l, ids, validity, source);
     m.first = m.writes && nothing_old && (!m.nothing_new || shape_->row_reason(ids, validity) != 0);
     return m;
 }
 
-// Whether the new cell of a layer goes in the old one's place. Of two that are missing the reason with the higher rank stands.
-bool RowStore::better(uint32_t layer, const uint8_t *ids, const uint8_t *validity, RowSource source) const {
+// Whether the new cell of a layer goes in the old one's place. Of two that are missing the reason
+// with the higher rank stands.
+bool RowStore::better(uint32_t layer, const uint8_t *ids, const uint8_t *validity,
+                      RowSource source) const {
     if (Shape::valid(validity, layer)) return false;
-    return Shape::valid(source.validity, layer) || reason_rank(shape_->reason(source.ids, layer)) > reason_rank(shape_->reason(ids, layer));
+    return Shape::valid(source.validity, layer) ||
+           reason_rank(shape_->reason(source.ids, layer)) > reason_rank(shape_->reason(ids, layer));
 }
 
 // Files one row at a position that has one.
-void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t tag, Policy policy, Supply &supply, RowOutcomes &filed) {
+void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t tag, Policy policy,
+                     Supply &supply, RowOutcomes &filed) {
     const Meeting m = meet(entry, position, source, policy);
     if (m.writes) {
         if (m.whole || m.first) supply.tag_rows(entry, position, 1, tag);
@@ -229,7 +261,8 @@ void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t
             for (uint32_t l = 0; l < shape_->layers; l++) {
                 if (!better(l, to, to_validity, source)) continue;
                 if (Shape::valid(source.validity, l)) {
-                    std::memcpy(to + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes, shape_->cell_bytes);
+                    std::memcpy(to + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes,
+                                shape_->cell_bytes);
                     to_validity[l / 8] = static_cast<uint8_t>(to_validity[l / 8] | 1u << l % 8);
                 } else {
                     shape_->mark(to, l, shape_->reason(source.ids, l));
@@ -264,10 +297,12 @@ void RowStore::keep(uint64_t position, uint64_t end, ReservedMemory &reserved) {
     }
 }
 
-bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag,
-                          ReservedMemory reserved, bool lost) {
+bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
+                          uint64_t covered, RowSource source, uint64_t tag, ReservedMemory reserved,
+                          bool lost) {
     const auto rows = static_cast<uint32_t>(positions.size());
-    const bool kept = !lost && std::any_of(positions.begin(), positions.end(), [](uint64_t p) { return p < kPast; });
+    const bool kept = !lost && std::any_of(positions.begin(), positions.end(),
+                                           [](uint64_t p) { return p < kPast; });
     PageRef page;
     if (kept) {
         page = pool_->make(*shape_, rows);
@@ -289,7 +324,8 @@ bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint6
         give_back(reserved);
     }
     try {
-        drafts_.push_back({step, first_index, std::move(page), std::move(positions), reserved, lost});
+        drafts_.push_back(
+            {step, first_index, std::move(page), std::move(positions), reserved, lost});
         return true;
     } catch (const std::bad_alloc &) {
         give_back(reserved);
@@ -304,7 +340,8 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
         for (uint64_t r = 0; r < draft.positions.size(); r++) {
             if (draft.positions[r] == kDropped) continue;
             const uint64_t index = draft.first_index + r;
-            const bool keep = kept.empty() ? index < keep_first : std::binary_search(kept.begin(), kept.end(), index);
+            const bool keep = kept.empty() ? index < keep_first
+                                           : std::binary_search(kept.begin(), kept.end(), index);
             if (!keep) {
                 filed.rejected++;
             } else if (draft.positions[r] >= kPast) {
@@ -313,7 +350,9 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
                 filed.lost++;
                 note_missing(draft.positions[r], draft.positions[r] + 1, ROUTECAP_MISSING_LOST);
             } else {
-                filed += file_rows(draft.positions[r], {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1, draft.page->tag_of(r), draft.reserved);
+                filed += file_rows(draft.positions[r],
+                                   {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
+                                   draft.page->tag_of(r), draft.reserved);
                 placed(draft.positions[r] + 1);
             }
         }
@@ -328,7 +367,8 @@ RowOutcomes RowStore::drop_drafts(uint64_t end) {
     for (Draft &draft : drafts_) {
         for (uint64_t position : draft.positions) {
             if (position == kDropped) continue;
-            (position == kCut || (position >= end && position != kPast) ? filed.late : filed.rejected)++;
+            (position == kCut || (position >= end && position != kPast) ? filed.late
+                                                                        : filed.rejected)++;
         }
         give_back(draft.reserved);
     }
@@ -362,7 +402,8 @@ void RowStore::truncate(uint64_t end) {
     for (Draft &draft : drafts_) {
         bool left = false;
         for (uint64_t &position : draft.positions) {
-            if (position >= end && position < kPast) position = kCut;  // what is past was issued below every earlier cut
+            // What is past was issued below every earlier cut.
+            if (position >= end && position < kPast) position = kCut;
             left |= position < kPast;
         }
         if (left) continue;
@@ -370,7 +411,8 @@ void RowStore::truncate(uint64_t end) {
         give_back(draft.reserved);
     }
     cut_missing(end);
-    if (placed_end.load(std::memory_order_relaxed) > end) placed_end.store(end, std::memory_order_relaxed);
+    if (placed_end.load(std::memory_order_relaxed) > end)
+        placed_end.store(end, std::memory_order_relaxed);
 }
 
 void RowStore::clear() {
@@ -391,7 +433,8 @@ template <class Change>
 void RowStore::change_missing(Change change) noexcept {
     std::shared_ptr<const MissingRows> changed;
     try {
-        auto copy = missing_ != nullptr ? std::make_shared<MissingRows>(*missing_) : std::make_shared<MissingRows>();
+        auto copy = missing_ != nullptr ? std::make_shared<MissingRows>(*missing_)
+                                        : std::make_shared<MissingRows>();
         change(*copy);
         if (!copy->empty()) changed = std::move(copy);
     } catch (const std::bad_alloc &) {
@@ -443,7 +486,9 @@ void RowStore::fork(RowStore &parent, uint64_t end, uint64_t pages) {
             if (draft.reserved.pages >= draft.positions.size()) continue;
             for (uint64_t position : draft.positions) {
                 const uint64_t index = position / shape_->page_rows;
-                if (position >= kPast || !parent.will_need_page(index, 0, end, nullptr, position, position + 1)) continue;
+                if (position >= kPast ||
+                    !parent.will_need_page(index, 0, end, nullptr, position, position + 1))
+                    continue;
                 pages -= parent.unpromised(index, index + 1);
                 parent.promise(index, index + 1);
             }
@@ -461,7 +506,8 @@ void RowStore::fork(RowStore &parent, uint64_t end, uint64_t pages) {
         }
     }
     parent.give_back_promises(pages);
-    if (parent.missing_ != nullptr) change_missing([&](MissingRows &missing) { missing.add(parent.missing_->part(0, end)); });
+    if (parent.missing_ != nullptr)
+        change_missing([&](MissingRows &missing) { missing.add(parent.missing_->part(0, end)); });
     std::lock_guard lock(mutex);
     entries_.swap(shared);
 }
@@ -472,13 +518,15 @@ RowOutcomes RowStore::attach(std::span<const Segment> segments, uint64_t end) {
     {
         Supply supply{.store = *this, .reserved = reserved};
         for (const Segment &segment : segments)
-            if (segment.page) filed += attach_segment(segment, std::min(segment.end(), end), supply);
+            if (segment.page)
+                filed += attach_segment(segment, std::min(segment.end(), end), supply);
     }
     give_back(reserved);
     try {
         MissingRows missing;
         for (const Segment &segment : segments)
-            if (!segment.page) missing.add(segment.first, std::min(segment.end(), end), segment.reason);
+            if (!segment.page)
+                missing.add(segment.first, std::min(segment.end(), end), segment.reason);
         if (!segments.empty()) filed += attach_missing(missing, segments.front().first, end);
     } catch (const std::bad_alloc &) {
         filed.refused += end - segments.front().first;
@@ -516,7 +564,8 @@ RowOutcomes RowStore::attach_segment(const Segment &segment, uint64_t end, Suppl
         }
         for (uint64_t p = position; !shared && p < position + n; p++) {
             const uint64_t row = p - segment.first;
-            filed += file_with(p, {segment.ids(row), segment.validity(row), 0, 0}, 1, segment.tag(row), Policy::keep, supply);
+            filed += file_with(p, {segment.ids(row), segment.validity(row), 0, 0}, 1,
+                               segment.tag(row), Policy::keep, supply);
         }
         position += n;
     }
@@ -533,11 +582,14 @@ RowOutcomes RowStore::attach_missing(const MissingRows &missing, uint64_t first,
     // The next row at or after a position of which something is there and something is missing.
     const auto next = [&](uint64_t from, uint64_t to) {
         std::lock_guard lock(mutex);
-        for (auto entry = at_or_after(from / shape_->page_rows); entry != entries_.end() && entry->first < to; ++entry) {
+        for (auto entry = at_or_after(from / shape_->page_rows);
+             entry != entries_.end() && entry->first < to; ++entry) {
             if (entry->full_rows == shape_->page_rows) continue;
             for (uint64_t p = std::max(from, entry->first); p < std::min(to, entry->end); p++) {
                 const uint8_t *validity = entry->page->validity(entry->row(p));
-                if (!shape_->row_full(validity) && shape_->row_reason(entry->page->ids(entry->row(p)), validity) == 0) return p;
+                if (!shape_->row_full(validity) &&
+                    shape_->row_reason(entry->page->ids(entry->row(p)), validity) == 0)
+                    return p;
             }
         }
         return to;
@@ -547,7 +599,8 @@ RowOutcomes RowStore::attach_missing(const MissingRows &missing, uint64_t first,
         Supply supply{.store = *this, .reserved = reserved};
         missing_->for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
             shape_->mark_missing(cells.data(), reason);
-            for (uint64_t p = next(from, to); p < to; p = next(p + 1, to)) filed += file_with(p, row, 1, 0, Policy::keep, supply);
+            for (uint64_t p = next(from, to); p < to; p = next(p + 1, to))
+                filed += file_with(p, row, 1, 0, Policy::keep, supply);
         });
     }
     give_back(reserved);
@@ -558,13 +611,16 @@ RowOutcomes RowStore::attach_missing(const MissingRows &missing, uint64_t first,
 
 size_t RowStore::count(uint64_t first, uint64_t end) {
     size_t n = 0;
-    for (auto entry = at_or_after(first / shape_->page_rows); entry != entries_.end() && entry->first < end; ++entry) n++;
+    for (auto entry = at_or_after(first / shape_->page_rows);
+         entry != entries_.end() && entry->first < end; ++entry)
+        n++;
     return n;
 }
 
 std::pair<uint64_t, uint64_t> RowStore::bounds(uint64_t first, uint64_t end) {
     uint64_t from = end, to = end;
-    for (auto entry = at_or_after(first / shape_->page_rows); entry != entries_.end() && entry->first < end; ++entry) {
+    for (auto entry = at_or_after(first / shape_->page_rows);
+         entry != entries_.end() && entry->first < end; ++entry) {
         if (entry->first == entry->end) continue;
         if (from == end) from = std::max(first, entry->first);
         to = std::min(end, entry->end);
@@ -574,10 +630,14 @@ std::pair<uint64_t, uint64_t> RowStore::bounds(uint64_t first, uint64_t end) {
 
 std::pair<uint64_t, uint64_t> RowStore::shared_bounds(uint64_t first, uint64_t end) {
     uint64_t from = end, to = first;
-    const auto add = [&](uint64_t a, uint64_t b) { from = std::min(from, std::max(first, a)), to = std::max(to, std::min(end, b)); };
-    for (auto entry = at_or_after(first / shape_->page_rows); entry != entries_.end() && entry->first < end; ++entry) {
+    const auto add = [&](uint64_t a, uint64_t b) {
+        from = std::min(from, std::max(first, a)), to = std::max(to, std::min(end, b));
+    };
+    for (auto entry = at_or_after(first / shape_->page_rows);
+         entry != entries_.end() && entry->first < end; ++entry) {
         if (!entry->own || entry->lent_first == entry->lent_end || entry->page.unique()) continue;
-        if (entry->lent_first < entry->first || entry->lent_end > entry->end)  // some of it has left the table
+        // Some of it has left the table.
+        if (entry->lent_first < entry->first || entry->lent_end > entry->end)
             add(entry->index * shape_->page_rows, (entry->index + 1) * shape_->page_rows);
         else
             add(entry->lent_first, entry->lent_end);
@@ -586,13 +646,15 @@ std::pair<uint64_t, uint64_t> RowStore::shared_bounds(uint64_t first, uint64_t e
 }
 
 void RowStore::share(uint64_t first, uint64_t end, std::vector<Segment> &segments) noexcept {
-    for (auto entry = at_or_after(first / shape_->page_rows); entry != entries_.end() && entry->first < end; ++entry)
+    for (auto entry = at_or_after(first / shape_->page_rows);
+         entry != entries_.end() && entry->first < end; ++entry)
         lend(*entry, std::max(first, entry->first), std::min(end, entry->end), segments);
 }
 
 bool RowStore::has_tags(uint64_t position) {
     const auto entry = at_or_after(position / shape_->page_rows);
-    return entry != entries_.end() && entry->page && entry->page->tags.load(std::memory_order_relaxed) != nullptr;
+    return entry != entries_.end() && entry->page &&
+           entry->page->tags.load(std::memory_order_relaxed) != nullptr;
 }
 
 RowStore::TakePlan RowStore::plan_take(uint64_t first, uint64_t end) {
@@ -600,43 +662,57 @@ RowStore::TakePlan RowStore::plan_take(uint64_t first, uint64_t end) {
     const auto begin = at_or_after(first / page_rows);
     if (begin == entries_.end() || begin->first >= end) return {};
     if (begin->first < first && begin->end > end) return {.splits = true};
-    TakePlan plan{.gone_first = begin->first < first ? begin->index + 1 : first / page_rows, .gone_end = (end - 1) / page_rows + 1, .splits = false};
-    const auto last = std::lower_bound(begin, entries_.end(), plan.gone_end, [](const Entry &e, uint64_t i) { return e.index < i; });
-    if (last != begin && ((last - 1)->first >= end || (last - 1)->end > end)) plan.gone_end = (last - 1)->index;
+    TakePlan plan{.gone_first = begin->first < first ? begin->index + 1 : first / page_rows,
+                  .gone_end = (end - 1) / page_rows + 1,
+                  .splits = false};
+    const auto last = std::lower_bound(begin, entries_.end(), plan.gone_end,
+                                       [](const Entry &e, uint64_t i) { return e.index < i; });
+    if (last != begin && ((last - 1)->first >= end || (last - 1)->end > end))
+        plan.gone_end = (last - 1)->index;
     plan.gone_end = std::max(plan.gone_end, plan.gone_first);
     return plan;
 }
 
-bool RowStore::will_need_page(uint64_t index, uint64_t first, uint64_t end, const TakePlan *plan, uint64_t from, uint64_t to) {
+bool RowStore::will_need_page(uint64_t index, uint64_t first, uint64_t end, const TakePlan *plan,
+                              uint64_t from, uint64_t to) {
     const auto entry = at_or_after(index);
     if (entry == entries_.end() || entry->index != index) return false;
     if (plan != nullptr && plan->leaves(index)) return entry->own || entry->promised;
-    if (!entry->own || (plan != nullptr && plan->splits)) return false;  // what stays of a page that is split gets one of its own
-    if (plan != nullptr) return entry->first < end && entry->end > first;  // rows beside those that stay become somebody else's
-    const auto overlaps = [&](uint64_t lent_first, uint64_t lent_end) { return std::max(lent_first, from) < std::min(lent_end, to); };
+    // What stays of a page that is split gets one of its own.
+    if (!entry->own || (plan != nullptr && plan->splits)) return false;
+    // Rows beside those that stay become somebody else's.
+    if (plan != nullptr) return entry->first < end && entry->end > first;
+    const auto overlaps = [&](uint64_t lent_first, uint64_t lent_end) {
+        return std::max(lent_first, from) < std::min(lent_end, to);
+    };
     const uint64_t lent_first = std::max(first, entry->first), lent_end = std::min(end, entry->end);
     if (lent_first >= lent_end) return false;
     const bool none = entry->lent_first == entry->lent_end || entry->page.unique();
     if (none) return overlaps(lent_first, lent_end);
-    return !overlaps(entry->lent_first, entry->lent_end) && overlaps(std::min(lent_first, entry->lent_first), std::max(lent_end, entry->lent_end));
+    return !overlaps(entry->lent_first, entry->lent_end) &&
+           overlaps(std::min(lent_first, entry->lent_first), std::max(lent_end, entry->lent_end));
 }
 
 uint64_t RowStore::unpromised(uint64_t begin, uint64_t end) {
     uint64_t n = 0;
-    for (auto entry = at_or_after(begin); entry != entries_.end() && entry->index < end; ++entry) n += !entry->promised;
+    for (auto entry = at_or_after(begin); entry != entries_.end() && entry->index < end; ++entry)
+        n += !entry->promised;
     return n;
 }
 
 void RowStore::promise(uint64_t begin, uint64_t end) {
-    for (auto entry = at_or_after(begin); entry != entries_.end() && entry->index < end; ++entry) entry->promised = true;
+    for (auto entry = at_or_after(begin); entry != entries_.end() && entry->index < end; ++entry)
+        entry->promised = true;
 }
 
-void RowStore::take(uint64_t first, uint64_t end, const TakePlan &plan, const Intervals &needed, std::vector<Segment> &segments,
-                    Split &spare) noexcept {
+void RowStore::take(uint64_t first, uint64_t end, const TakePlan &plan, const Intervals &needed,
+                    std::vector<Segment> &segments, Split &spare) noexcept {
     const auto begin = at_or_after(first / shape_->page_rows);
     if (begin == entries_.end() || begin->first >= end) return;
     if (plan.splits) {  // rows stay on both sides: they get a page of their own
-        Entry kept = copy_of(*begin, pool_->make(*shape_, shape_->page_rows, std::exchange(spare.blank, nullptr)), spare.tags);
+        Entry kept = copy_of(
+            *begin, pool_->make(*shape_, shape_->page_rows, std::exchange(spare.blank, nullptr)),
+            spare.tags);
         kept.promised = begin->promised;
         lend(*begin, first, end, segments);
         *begin = std::move(kept);
@@ -655,13 +731,17 @@ void RowStore::take(uint64_t first, uint64_t end, const TakePlan &plan, const In
                 to->first = end;
             continue;
         }
-        if (to->first < to->end) segments.push_back(segment(*to, std::move(to->page), to->first, to->end));
+        if (to->first < to->end)
+            segments.push_back(segment(*to, std::move(to->page), to->first, to->end));
         const bool stays = to->promised && needed.has(to->index);
         promised += to->promised && !stays;
         *to = without_page(to->index);
         to->promised = stays;
     }
-    entries_.erase(std::remove_if(begin, to, [&](const Entry &e) { return plan.leaves(e.index) && !e.promised; }), to);
+    entries_.erase(
+        std::remove_if(begin, to,
+                       [&](const Entry &e) { return plan.leaves(e.index) && !e.promised; }),
+        to);
     give_back_promises(promised);
 }
 
@@ -681,18 +761,22 @@ void RowStore::note_lent(Entry &entry, uint64_t first, uint64_t end) {
 // ---- Pages ----------------------------------------------------------------------------------
 
 std::vector<RowStore::Entry>::iterator RowStore::at_or_after(uint64_t index) {
-    if (!entries_.empty() && entries_.back().index <= index) return entries_.back().index == index ? entries_.end() - 1 : entries_.end();
-    return std::lower_bound(entries_.begin(), entries_.end(), index, [](const Entry &e, uint64_t i) { return e.index < i; });
+    if (!entries_.empty() && entries_.back().index <= index)
+        return entries_.back().index == index ? entries_.end() - 1 : entries_.end();
+    return std::lower_bound(entries_.begin(), entries_.end(), index,
+                            [](const Entry &e, uint64_t i) { return e.index < i; });
 }
 
 // Whether the rows may be written in place.
 bool RowStore::writable(Entry &entry, uint64_t first, uint64_t end) {
     if (!entry.own) return false;
-    if (entry.lent_first != entry.lent_end && entry.page.unique()) entry.lent_first = entry.lent_end = 0;
+    if (entry.lent_first != entry.lent_end && entry.page.unique())
+        entry.lent_first = entry.lent_end = 0;
     return first >= entry.lent_end || end <= entry.lent_first;
 }
 
-// Gives the entry a page of its own: before any row is written, so that what the old page says of tags is copied once.
+// Gives the entry a page of its own: before any row is written, so that what the old page says of
+// tags is copied once.
 void RowStore::make_writable(Entry &entry, Supply &supply) {
     PageRef page = supply.take_page(entry.promised);
     Entry copy = copy_of(entry, std::move(page), supply.tags);
@@ -703,20 +787,25 @@ void RowStore::make_writable(Entry &entry, Supply &supply) {
 }
 
 // The entry's rows in another page. Where they have several tags, `tags` becomes the page's.
-RowStore::Entry RowStore::copy_of(const Entry &entry, PageRef page, std::unique_ptr<uint64_t[]> &tags) {
+RowStore::Entry RowStore::copy_of(const Entry &entry, PageRef page,
+                                  std::unique_ptr<uint64_t[]> &tags) {
     Entry copy{.index = entry.index,
                .origin = entry.index * shape_->page_rows,
                .first = entry.first,
                .end = entry.first,
                .page = std::move(page),
                .own = true};
-    const ptrdiff_t ids_stride = static_cast<ptrdiff_t>(shape_->ids_bytes), validity_stride = static_cast<ptrdiff_t>(shape_->validity_bytes);
+    const ptrdiff_t ids_stride = static_cast<ptrdiff_t>(shape_->ids_bytes),
+                    validity_stride = static_cast<ptrdiff_t>(shape_->validity_bytes);
     for (uint64_t p = entry.first; p < entry.end;) {  // runs of one tag
         const uint64_t tag = entry.page->tag_of(entry.row(p));
         uint64_t q = p + 1;
         while (q < entry.end && entry.page->tag_of(entry.row(q)) == tag) q++;
         tag_rows(copy, p, q - p, tag, tags);
-        put(copy, p, {entry.page->ids(entry.row(p)), entry.page->validity(entry.row(p)), ids_stride, validity_stride}, q - p);
+        put(copy, p,
+            {entry.page->ids(entry.row(p)), entry.page->validity(entry.row(p)), ids_stride,
+             validity_stride},
+            q - p);
         copy.end = p = q;
     }
     return copy;
@@ -725,12 +814,17 @@ RowStore::Entry RowStore::copy_of(const Entry &entry, PageRef page, std::unique_
 // Whether rows of this tag make it necessary to keep one for each row.
 bool RowStore::needs_tags(const Entry &entry, uint64_t tag) const {
     const Page &page = *entry.page.get();
-    if (page.tags.load(std::memory_order_relaxed) != nullptr || page.tag.load(std::memory_order_relaxed) == tag) return false;
-    return entry.first != entry.end || entry.lent_first != entry.lent_end;  // or nobody looks at the old one
+    if (page.tags.load(std::memory_order_relaxed) != nullptr ||
+        page.tag.load(std::memory_order_relaxed) == tag)
+        return false;
+    // Or nobody looks at the old one.
+    return entry.first != entry.end || entry.lent_first != entry.lent_end;
 }
 
-// Gives rows a tag. Most pages have one tag for all rows; the first that has two gets `tags`, which are one for each row.
-void RowStore::tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag, std::unique_ptr<uint64_t[]> &tags) {
+// Gives rows a tag. Most pages have one tag for all rows; the first that has two gets `tags`, which
+// are one for each row.
+void RowStore::tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag,
+                        std::unique_ptr<uint64_t[]> &tags) {
     Page &page = *entry.page.get();
     if (needs_tags(entry, tag)) {
         std::fill_n(tags.get(), page.rows, page.tag.load(std::memory_order_relaxed));
@@ -748,7 +842,8 @@ void RowStore::put(Entry &entry, uint64_t position, RowSource source, uint64_t r
     if (source.ids_stride == static_cast<ptrdiff_t>(shape_->ids_bytes))
         std::memcpy(page.ids(row), source.ids, rows * shape_->ids_bytes);
     else
-        for (uint64_t r = 0; r < rows; r++) std::memcpy(page.ids(row + r), source.from(r).ids, shape_->ids_bytes);
+        for (uint64_t r = 0; r < rows; r++)
+            std::memcpy(page.ids(row + r), source.from(r).ids, shape_->ids_bytes);
     uint32_t was_full = 0, is_full = 0;
     for (uint64_t r = 0; r < rows; r++) {
         uint8_t *to = page.validity(row + r);
@@ -773,9 +868,13 @@ void RowStore::clear_rows(Entry &entry, uint64_t first, uint64_t end) {
 bool RowStore::same_ids(const uint8_t *a, const uint8_t *b) const {
     if (std::memcmp(a, b, shape_->cell_bytes) == 0) return true;
     const auto subset = [this](const auto *x, const auto *y) {  // both are sets of k
-        return std::all_of(x, x + shape_->k, [&](auto id) { return std::find(y, y + shape_->k, id) != y + shape_->k; });
+        return std::all_of(x, x + shape_->k, [&](auto id) {
+            return std::find(y, y + shape_->k, id) != y + shape_->k;
+        });
     };
-    return shape_->id_bytes == 1 ? subset(a, b) : subset(reinterpret_cast<const uint16_t *>(a), reinterpret_cast<const uint16_t *>(b));
+    return shape_->id_bytes == 1 ? subset(a, b)
+                                 : subset(reinterpret_cast<const uint16_t *>(a),
+                                          reinterpret_cast<const uint16_t *>(b));
 }
 
 }  // namespace routecap

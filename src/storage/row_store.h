@@ -1,7 +1,9 @@
-// The rows of one request that have landed: a table of pages, the rule that the first write wins, and drafts that wait to be accepted.
+// The rows of one request that have landed: a table of pages, the rule that the first write wins,
+// and drafts that wait to be accepted.
 //
-// Written by whoever files (one thread at a time), read and taken from by readers; `mutex` is for these two, and held for one page's rows at a time.
-// Nothing is allocated or freed while it is held: what will be needed is fetched before (Supply), what is dropped is freed after.
+// Written by whoever files (one thread at a time), read and taken from by readers; `mutex` is for
+// these two, and held for one page's rows at a time. Nothing is allocated or freed while it is
+// held: what will be needed is fetched before (Supply), what is dropped is freed after.
 #pragma once
 
 #include <atomic>
@@ -11,10 +13,10 @@
 #include <span>
 #include <vector>
 
-#include "storage/storage.h"
 #include "base/intervals.h"
 #include "storage/missing_rows.h"
 #include "storage/reserved_memory.h"
+#include "storage/storage.h"
 
 namespace routecap {
 
@@ -31,8 +33,8 @@ struct RowSource {
     }
 };
 
-// What became of rows. A row is delivered, missing (no valid cell), refused (no memory), rejected (a draft), late, without a place, or provisional (a
-// draft that waits).
+// What became of rows. A row is delivered, missing (no valid cell), refused (no memory), rejected
+// (a draft), late, without a place, or provisional (a draft that waits).
 struct RowOutcomes {
     uint64_t delivered = 0;
     uint64_t missing = 0;
@@ -46,7 +48,8 @@ struct RowOutcomes {
     uint64_t mismatched = 0;  // of the overlapped
 
     RowOutcomes &operator+=(const RowOutcomes &o) {
-        delivered += o.delivered, missing += o.missing, refused += o.refused, rejected += o.rejected;
+        delivered += o.delivered, missing += o.missing, refused += o.refused,
+            rejected += o.rejected;
         late += o.late, unplaced += o.unplaced, lost += o.lost, provisional += o.provisional;
         overlapped += o.overlapped, mismatched += o.mismatched;
         return *this;
@@ -60,8 +63,8 @@ struct MissingNote {
     MissingNote *next;
 };
 
-// Rows next to one another in one page, lent to a reader; or, without a page, rows that are not there for a known reason. Where a list of segments
-// has a gap, rows are ABSENT.
+// Rows next to one another in one page, lent to a reader; or, without a page, rows that are not
+// there for a known reason. Where a list of segments has a gap, rows are ABSENT.
 struct Segment {
     PageRef page;
     uint32_t page_row;
@@ -70,12 +73,16 @@ struct Segment {
     bool complete;       // no cell is missing; false if that is not known
     int32_t reason = 0;  // without a page: a row reason but ABSENT (is_row_reason)
 
-    static Segment not_there(uint64_t first, uint64_t rows, int32_t reason) { return {PageRef(), 0, first, rows, false, reason}; }
+    static Segment not_there(uint64_t first, uint64_t rows, int32_t reason) {
+        return {PageRef(), 0, first, rows, false, reason};
+    }
 
     uint64_t end() const { return first + rows; }
     // Rows [from, to) of it.
     Segment part(uint64_t from, uint64_t to) const {
-        return {page, page ? static_cast<uint32_t>(page_row + (from - first)) : 0, from, to - from, complete, reason};
+        return {page,     page ? static_cast<uint32_t>(page_row + (from - first)) : 0,
+                from,     to - from,
+                complete, reason};
     }
     const uint8_t *ids(uint64_t row = 0) const { return page->ids(page_row + row); }
     const uint8_t *validity(uint64_t row = 0) const { return page->validity(page_row + row); }
@@ -87,7 +94,11 @@ public:
     enum class Policy { keep, replace };
 
     RowStore(const StoragePtr &storage, Policy policy, bool compare)
-        : storage_(storage), shape_(storage->shape.get()), pool_(storage->pool.get()), policy_(policy), compare_(compare) {}
+        : storage_(storage),
+          shape_(storage->shape.get()),
+          pool_(storage->pool.get()),
+          policy_(policy),
+          compare_(compare) {}
     RowStore(const RowStore &) = delete;
     RowStore &operator=(const RowStore &) = delete;
     ~RowStore() { clear(); }
@@ -95,7 +106,8 @@ public:
     Policy policy() const { return policy_; }
     void set_policy(Policy policy) { policy_ = policy; }  // before anybody else knows it
 
-    // Starts fetching what filing a row will touch: first this object, without `mutex`; then, with it, the row's place in its page.
+    // Starts fetching what filing a row will touch: first this object, without `mutex`; then, with
+    // it, the row's place in its page.
     void prefetch_table() const {
         __builtin_prefetch(&mutex, 1);
         __builtin_prefetch(&entries_, 1);
@@ -104,10 +116,13 @@ public:
 
     std::mutex mutex;
 
-    // ---- StepWorker, by one thread at a time, without `mutex`. Nothing here throws: without memory rows are refused.
+    // ---- StepWorker, by one thread at a time, without `mutex`. Nothing here throws: without
+    // memory rows are refused.
 
-    // Files rows at consecutive positions. A page that they need is the one promised at its index, or comes out of the purse, or of the budget.
-    RowOutcomes file_rows(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, ReservedMemory &reserved);
+    // Files rows at consecutive positions. A page that they need is the one promised at its index,
+    // or comes out of the purse, or of the budget.
+    RowOutcomes file_rows(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
+                          ReservedMemory &reserved);
     RowOutcomes file_from_budget(uint64_t position, RowSource source, uint64_t rows, uint64_t tag) {
         ReservedMemory reserved;
         const RowOutcomes filed = file_rows(position, source, rows, tag, reserved);
@@ -115,20 +130,27 @@ public:
         return filed;
     }
 
-    // After rows with bounds [position, end) were filed: what is left of `purse.kept` is promised at indices that have neither a page of the
-    // table's own nor a promise, as far as there are any.
+    // After rows with bounds [position, end) were filed: what is left of `purse.kept` is promised
+    // at indices that have neither a page of the table's own nor a promise, as far as there are
+    // any.
     void keep(uint64_t position, uint64_t end, ReservedMemory &reserved);
 
-    // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already reserved. They are the rows from first_index on
-    // of the step's drafts for this request. Rows from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept; one at kCut
-    // was cut, and one at kPast lies beyond the end of its request. The purse is for their settling. Of a step whose copy failed they are `lost`. False without memory; the reservations are then given back.
-    bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions, uint64_t covered, RowSource source, uint64_t tag, ReservedMemory reserved,
+    // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already
+    // reserved. They are the rows from first_index on of the step's drafts for this request. Rows
+    // from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept; one
+    // at kCut was cut, and one at kPast lies beyond the end of its request. The purse is for their
+    // settling. Of a step whose copy failed they are `lost`. False without memory; the reservations
+    // are then given back.
+    bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
+                    uint64_t covered, RowSource source, uint64_t tag, ReservedMemory reserved,
                     bool lost);
     static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1, kPast = UINT64_MAX - 2;
 
-    // Files the kept drafts of a step and rejects the others. `kept` are ascending indices; without them the first keep_first are kept.
+    // Files the kept drafts of a step and rejects the others. `kept` are ascending indices; without
+    // them the first keep_first are kept.
     RowOutcomes settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first);
-    // Ends all others: those at and after `end` are late, as those that were cut are, and the rest is rejected.
+    // Ends all others: those at and after `end` are late, as those that were cut are, and the rest
+    // is rejected.
     RowOutcomes drop_drafts(uint64_t end);
 
     // Rows at and after `end` are gone, and what was promised for pages behind them.
@@ -136,21 +158,24 @@ public:
     // The same, and drafts are cut.
     void truncate(uint64_t end);
 
-    // Rows [0, end) of another request become rows of this empty one, without a copy. Reservations of so many pages are handed over, for what the
-    // parent's drafts will have to copy.
+    // Rows [0, end) of another request become rows of this empty one, without a copy. Reservations
+    // of so many pages are handed over, for what the parent's drafts will have to copy.
     void fork(RowStore &parent, uint64_t end, uint64_t pages);
 
-    // Rows of segments before `end` become rows of this request where it has none. Asks the budget for what it needs.
+    // Rows of segments before `end` become rows of this request where it has none. Asks the budget
+    // for what it needs.
     RowOutcomes attach(std::span<const Segment> segments, uint64_t end);
 
-    // Rows are missing, and so are the cells that a row of [first, end) lacks, for a reason at least as good as here. Throws without memory.
+    // Rows are missing, and so are the cells that a row of [first, end) lacks, for a reason at
+    // least as good as here. Throws without memory.
     RowOutcomes attach_missing(const MissingRows &missing, uint64_t first, uint64_t end);
 
     // Rows that will not come, and why. Without memory nobody knows why.
     void note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept;
 
-    // All rows of [first, end) as segments, with what is known of those that are not there, also from the engine's notes. They may leave the table, which
-    // can only be cleared then. Throws without memory; nothing has changed then.
+    // All rows of [first, end) as segments, with what is known of those that are not there, also
+    // from the engine's notes. They may leave the table, which can only be cleared then. Throws
+    // without memory; nothing has changed then.
     std::vector<Segment> take_all(uint64_t first, uint64_t end, const MissingNote *notes = nullptr);
 
     // Gives everything back.
@@ -159,7 +184,8 @@ public:
 
     // ---- Reading, with `mutex`. Nothing is allocated: the caller brings a vector with room.
 
-    // How many segments the rows of [first, end) are at most, and these; the first of these rows, and one past the last.
+    // How many segments the rows of [first, end) are at most, and these; the first of these rows,
+    // and one past the last.
     size_t count(uint64_t first, uint64_t end);
     std::pair<uint64_t, uint64_t> bounds(uint64_t first, uint64_t end);
     // The bounds of those of them in pages of its own that others may see.
@@ -171,7 +197,8 @@ public:
     // Whether the page of a row has a tag for each row.
     bool has_tags(uint64_t position);
 
-    // What a take of [first, end) does: the pages that will no longer be in the table, and whether rows on both sides need a page of their own.
+    // What a take of [first, end) does: the pages that will no longer be in the table, and whether
+    // rows on both sides need a page of their own.
     struct TakePlan {
         uint64_t gone_first = 0, gone_end = 0;
         bool splits = false;
@@ -179,10 +206,12 @@ public:
     };
     TakePlan plan_take(uint64_t first, uint64_t end);
 
-    // Whether rows [from, to) that are still to be filed could be written at `index` as it is, and will need the promise of a page there once rows
-    // [first, end) are lent, or taken as planned.
-    bool will_need_page(uint64_t index, uint64_t first, uint64_t end, const TakePlan *plan, uint64_t from, uint64_t to);
-    // How many indices of [begin, end) have rows, or had some, and no promise; and promises a page to each of them, whose reservations are handed over.
+    // Whether rows [from, to) that are still to be filed could be written at `index` as it is, and
+    // will need the promise of a page there once rows [first, end) are lent, or taken as planned.
+    bool will_need_page(uint64_t index, uint64_t first, uint64_t end, const TakePlan *plan,
+                        uint64_t from, uint64_t to);
+    // How many indices of [begin, end) have rows, or had some, and no promise; and promises a page
+    // to each of them, whose reservations are handed over.
     uint64_t unpromised(uint64_t begin, uint64_t end);
     void promise(uint64_t begin, uint64_t end);
     // Memory for the page of a split: reserved, and fetched without `mutex`.
@@ -190,36 +219,46 @@ public:
         void *blank = nullptr;
         std::unique_ptr<uint64_t[]> tags;
     };
-    // The rows of [first, end) leave, as planned. `spare` must hold the memory if they split a page. At the indices of pages that leave, promises
-    // go back but for those in `needed`.
-    void take(uint64_t first, uint64_t end, const TakePlan &plan, const Intervals &needed, std::vector<Segment> &segments, Split &spare) noexcept;
+    // The rows of [first, end) leave, as planned. `spare` must hold the memory if they split a
+    // page. At the indices of pages that leave, promises go back but for those in `needed`.
+    void take(uint64_t first, uint64_t end, const TakePlan &plan, const Intervals &needed,
+              std::vector<Segment> &segments, Split &spare) noexcept;
 
-    // One past the highest position whose row came where the host did not know it would: from the device, or from a draft. Read without `mutex`.
+    // One past the highest position whose row came where the host did not know it would: from the
+    // device, or from a draft. Read without `mutex`.
     std::atomic<uint64_t> placed_end{0};
     void placed(uint64_t end) {
-        if (end > placed_end.load(std::memory_order_relaxed)) placed_end.store(end, std::memory_order_release);
+        if (end > placed_end.load(std::memory_order_relaxed))
+            placed_end.store(end, std::memory_order_release);
     }
     // How many operations on the request were applied. Read without `mutex`.
     std::atomic<uint64_t> applied{0};
 
 private:
-    // Positions [index * page_rows, (index + 1) * page_rows): what of them is visible, and in which page; or the promise of one, or both.
+    // Positions [index * page_rows, (index + 1) * page_rows): what of them is visible, and in which
+    // page; or the promise of one, or both.
     //
-    // A promise is the reservation of one page, to be used where rows at this index need a page or a copy of one. Whoever uses it leaves a page there
-    // that is the table's own and that nobody else sees. So it does not matter who does, and no promise is ever used up for another index. What the
-    // engine's side counts on (Request::pages): at each index of these is a page of the table's own, or a promise, or one is on its way in the purse
-    // of rows in flight. Whoever shares or takes rows of a page that rows on their way may have to write promises them another (Capturer::collect).
+    // A promise is the reservation of one page, to be used where rows at this index need a page or
+    // a copy of one. Whoever uses it leaves a page there that is the table's own and that nobody
+    // else sees. So it does not matter who does, and no promise is ever used up for another index.
+    // What the engine's side counts on (Request::pages): at each index of these is a page of the
+    // table's own, or a promise, or one is on its way in the purse of rows in flight. Whoever
+    // shares or takes rows of a page that rows on their way may have to write promises them another
+    // (Capturer::collect).
     struct Entry {
         uint64_t index;
         uint64_t origin;  // position of the page's row 0
         uint64_t first;   // visible rows; what the page holds outside is nobody's
         uint64_t end;
-        PageRef page;              // none: no rows, and a promise
-        bool own = false;          // made by this table, so it may write what was not lent
+        PageRef page;      // none: no rows, and a promise
+        bool own = false;  // made by this table, so it may write what was not lent
         bool promised = false;
-        uint64_t lent_first = 0;  // visible or once visible rows that others may see, while the page is not unique
+        // Visible or once visible rows that others may see, while the page is not unique.
+        uint64_t lent_first = 0;
         uint64_t lent_end = 0;
-        uint32_t full_rows = 0;  // rows of the whole page without a missing cell, visible or not; page_rows: every row of it is complete
+        // Rows of the whole page without a missing cell, visible or not; page_rows: every row of it
+        // is complete.
+        uint32_t full_rows = 0;
         uint32_t row(uint64_t position) const { return static_cast<uint32_t>(position - origin); }
     };
     using Entries = std::vector<Entry>;
@@ -232,11 +271,12 @@ private:
         bool lost;
     };
 
-    // Memory for filing rows into one page after another. What one page's rows need is paid for with `mutex` held, then fetched without it.
+    // Memory for filing rows into one page after another. What one page's rows need is paid for
+    // with `mutex` held, then fetched without it.
     struct Supply {
         RowStore &store;
         ReservedMemory &reserved;  // what was paid for and not used is in it again at the end
-        bool copies = false;  // the page that was prepared for is for a copy
+        bool copies = false;       // the page that was prepared for is for a copy
         bool page_wanted = false, page_paid = false, tags_paid = false;
         void *blank = nullptr;
         std::unique_ptr<uint64_t[]> tags{};
@@ -244,7 +284,8 @@ private:
         PageRef dropped{};  // a page that was replaced, to be freed
 
         ~Supply();
-        // What is short, and whether it could be paid for: a page, unless one is promised; tags; and room for one entry more.
+        // What is short, and whether it could be paid for: a page, unless one is promised; tags;
+        // and room for one entry more.
         enum class Need { nothing, memory, refused };
         Need pay(bool page, bool promised, bool tags, bool entry);
         bool fetch();
@@ -256,11 +297,15 @@ private:
         void tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag);
     };
 
-    RowOutcomes file_with(uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply);
-    Supply::Need prepare(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply);
-    void file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Policy policy, Supply &supply, RowOutcomes &filed);
+    RowOutcomes file_with(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
+                          Policy policy, Supply &supply);
+    Supply::Need prepare(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
+                         uint64_t tag, Policy policy, Supply &supply);
+    void file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
+                      uint64_t tag, Policy policy, Supply &supply, RowOutcomes &filed);
     RowOutcomes attach_segment(const Segment &segment, uint64_t end, Supply &supply);
-    void append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag, Supply &supply);
+    void append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
+                Supply &supply);
     // What filing one row at a position that has one does.
     struct Meeting {
         bool nothing_new;
@@ -269,20 +314,26 @@ private:
         bool first = false;   // it is the first of which anything is known
         bool writes = false;  // it changes the row
     };
-    bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity, RowSource source) const;
+    bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity,
+                RowSource source) const;
     Meeting meet(const Entry &entry, uint64_t position, RowSource source, Policy policy) const;
-    void merge(Entry &entry, uint64_t position, RowSource row, uint64_t tag, Policy policy, Supply &supply, RowOutcomes &filed);
+    void merge(Entry &entry, uint64_t position, RowSource row, uint64_t tag, Policy policy,
+               Supply &supply, RowOutcomes &filed);
     Entries::iterator at_or_after(uint64_t index);
     bool writable(Entry &entry, uint64_t first, uint64_t end);
     void make_writable(Entry &entry, Supply &supply);
     Entry copy_of(const Entry &entry, PageRef page, std::unique_ptr<uint64_t[]> &tags);
     bool needs_tags(const Entry &entry, uint64_t tag) const;
-    void tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag, std::unique_ptr<uint64_t[]> &tags);
+    void tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag,
+                  std::unique_ptr<uint64_t[]> &tags);
     Entry without_page(uint64_t index) const {
         const uint64_t origin = index * shape_->page_rows;
-        return {.index = index, .origin = origin, .first = origin, .end = origin, .page = PageRef()};
+        return {
+            .index = index, .origin = origin, .first = origin, .end = origin, .page = PageRef()};
     }
-    void give_back_promises(uint64_t promises) { pool_->unreserve(promises * PagePool::page_bytes(*shape_, shape_->page_rows)); }
+    void give_back_promises(uint64_t promises) {
+        pool_->unreserve(promises * PagePool::page_bytes(*shape_, shape_->page_rows));
+    }
     void put(Entry &entry, uint64_t position, RowSource source, uint64_t rows);
     void clear_rows(Entry &entry, uint64_t first, uint64_t end);
     void lend(Entry &entry, uint64_t first, uint64_t end, std::vector<Segment> &segments);
@@ -291,7 +342,8 @@ private:
     template <class Change>
     void change_missing(Change change) noexcept;
     Segment segment(const Entry &entry, PageRef page, uint64_t first, uint64_t end) const {
-        return {std::move(page), entry.row(first), first, end - first, entry.full_rows == shape_->page_rows};
+        return {std::move(page), entry.row(first), first, end - first,
+                entry.full_rows == shape_->page_rows};
     }
     bool same_ids(const uint8_t *a, const uint8_t *b) const;
 
@@ -301,8 +353,9 @@ private:
     Policy policy_;
     const bool compare_;
     Entries entries_;  // ascending by index; only whoever files makes it longer
-    std::shared_ptr<const MissingRows> missing_;  // null: nothing is known; only whoever files replaces it
-    std::vector<Draft> drafts_;    // in order of filing; only whoever files looks at them
+    // null: nothing is known; only whoever files replaces it.
+    std::shared_ptr<const MissingRows> missing_;
+    std::vector<Draft> drafts_;  // in order of filing; only whoever files looks at them
 };
 
 }  // namespace routecap

@@ -1,5 +1,6 @@
 /*
- * What the ABI promises about values and layouts, as assertions of the compiler: a change here is a change of the ABI.
+ * What the ABI promises about values and layouts, as assertions of the compiler: a change here is a
+ * change of the ABI.
  */
 #include <routecap.h>
 

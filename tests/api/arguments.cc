@@ -23,7 +23,8 @@ bool built_with_cuda() {
     return std::strstr(info.detail, "built without CUDA") == nullptr;
 }
 
-// The status of creating with a changed configuration. routecap_config_memory must say the same, but for what the machine alone can tell.
+// The status of creating with a changed configuration. routecap_config_memory must say the same,
+// but for what the machine alone can tell.
 int32_t create(const std::function<void(routecap_config &)> &change) {
     routecap_config c = good_config();
     change(c);
@@ -36,15 +37,18 @@ int32_t create(const std::function<void(routecap_config &)> &change) {
     }
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
-    const bool by_machine = c.backend == ROUTECAP_BACKEND_CUDA && c.device >= 0 && (status == ROUTECAP_ERR_NO_BACKEND || c.device > 0);
-    EXPECT_STATUS(by_machine && built_with_cuda() ? ROUTECAP_OK : status, routecap_config_memory(&c, &memory));
+    const bool by_machine = c.backend == ROUTECAP_BACKEND_CUDA && c.device >= 0 &&
+                            (status == ROUTECAP_ERR_NO_BACKEND || c.device > 0);
+    EXPECT_STATUS(by_machine && built_with_cuda() ? ROUTECAP_OK : status,
+                  routecap_config_memory(&c, &memory));
     routecap_capturer_destroy(capturer);
     return status;
 }
 
 }  // namespace
 
-// Also where the device is what is wrong. It asks no driver, so that it can be called before a fork and without a device.
+// Also where the device is what is wrong. It asks no driver, so that it can be called before a fork
+// and without a device.
 TEST(Arguments, config_memory_has_the_errors_of_create_that_no_driver_tells) {
     for (const int32_t device : {0, -1, 1, 1000})
         for (const int32_t on : {ROUTECAP_BACKEND_HOST, ROUTECAP_BACKEND_CUDA, 3})
@@ -81,12 +85,23 @@ TEST(Arguments, configuration) {
         [](auto &c) { c.max_requests = UINT32_MAX; },
         [](auto &c) { c.reserved = 1; },
         [](auto &c) { c.budget_bytes = 1; },
-        [](auto &c) { static const int32_t map[] = {0, 1, 1, 2}; c.layer_map = map; },
-        [](auto &c) { static const int32_t map[] = {-1, 1, 2, 3}; c.layer_map = map; },
-        [](auto &c) { static const uint32_t experts[] = {16, 16, 1, 16}; c.layer_experts = experts; },
+        [](auto &c) {
+            static const int32_t map[] = {0, 1, 1, 2};
+            c.layer_map = map;
+        },
+        [](auto &c) {
+            static const int32_t map[] = {-1, 1, 2, 3};
+            c.layer_map = map;
+        },
+        [](auto &c) {
+            static const uint32_t experts[] = {16, 16, 1, 16};
+            c.layer_experts = experts;
+        },
     };
-    for (size_t i = 0; i < wrong.size(); i++) EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, create(wrong[i])) << i;
-    EXPECT_STATUS(ROUTECAP_ERR_NO_BACKEND, create([](auto &c) { c.backend = 1000; }));  // of a later version, as far as this one knows
+    for (size_t i = 0; i < wrong.size(); i++)
+        EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, create(wrong[i])) << i;
+    // Of a later version, as far as this one knows.
+    EXPECT_STATUS(ROUTECAP_ERR_NO_BACKEND, create([](auto &c) { c.backend = 1000; }));
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, create([](auto &c) { c.struct_size = 8; }));
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, create([](auto &c) { c.struct_size = 0; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_capturer_create(nullptr, nullptr));
@@ -102,7 +117,8 @@ TEST(Arguments, configuration) {
     config = good_config();
     ASSERT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
     EXPECT_STATUS(ROUTECAP_OK, create([&](auto &c) { c.budget_bytes = memory.page_bytes; }));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, create([&](auto &c) { c.budget_bytes = memory.page_bytes - 1; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  create([&](auto &c) { c.budget_bytes = memory.page_bytes - 1; }));
 }
 
 // Callers may be older or newer than the library.
@@ -132,7 +148,8 @@ TEST(Arguments, struct_sizes) {
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_capturer_stats(capturer, &stats.stats));
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, create([](auto &c) { c.struct_size = 65537; }));
     auto *layers = reinterpret_cast<routecap_layer_stats *>(&stats);
-    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_capturer_layer_stats(capturer, layers, 65537, 1));
+    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE,
+                  routecap_capturer_layer_stats(capturer, layers, 65537, 1));
     stats.stats.struct_size = 16;
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_capturer_stats(capturer, &stats.stats));
 
@@ -144,21 +161,29 @@ TEST(Arguments, struct_sizes) {
     ASSERT_STATUS(ROUTECAP_OK, routecap_request_open(capturer, nullptr, r, 2));
     for (uint32_t i = 0; i < 2; i++) spans[i].span = Rig::span(r[i], 0, i, 1);
     routecap_step step = 0;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(capturer, &spans[0].span, sizeof spans[0], 2, nullptr, nullptr, &step, nullptr));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(capturer, &spans[0].span, sizeof spans[0], 2,
+                                                   nullptr, nullptr, &step, nullptr));
     spans[1].unknown = 1;
-    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_step_issue(capturer, &spans[0].span, sizeof spans[0], 2, nullptr, nullptr, &step, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE,
+                  routecap_step_issue(capturer, &spans[0].span, sizeof spans[0], 2, nullptr,
+                                      nullptr, &step, nullptr));
     EXPECT_EQ(step, 0u);
-    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_step_issue(capturer, &spans[0].span, 8, 2, nullptr, nullptr, &step, nullptr));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_step_issue(capturer, &spans[0].span, sizeof spans[0], SIZE_MAX / 8, nullptr, nullptr, &step, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_step_issue(capturer, &spans[0].span, 8, 2,
+                                                                nullptr, nullptr, &step, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
-                  routecap_step_issue(capturer, &spans[0].span, sizeof(routecap_span), UINT32_MAX, nullptr, nullptr, &step, nullptr));
+                  routecap_step_issue(capturer, &spans[0].span, sizeof spans[0], SIZE_MAX / 8,
+                                      nullptr, nullptr, &step, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_step_issue(capturer, &spans[0].span, sizeof(routecap_span), UINT32_MAX,
+                                      nullptr, nullptr, &step, nullptr));
 
     struct NewerItem {
         routecap_finish_item item;
         uint64_t unknown;
     } items[2] = {};
     for (uint32_t i = 0; i < 2; i++) items[i].item.request = r[i], items[i].item.rows = 1;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_finish_batch(capturer, &items[0].item, sizeof items[0], 2));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_request_finish_batch(capturer, &items[0].item, sizeof items[0], 2));
     for (auto &i : items) routecap_routing_free(i.item.routing);
     routecap_capturer_destroy(capturer);
 }
@@ -174,9 +199,11 @@ TEST(Arguments, null_and_forms) {
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_capturer_stats(nullptr, &stats));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_capturer_stats(c, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_capturer_stats(c, &stats));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_capturer_layer_stats(c, nullptr, sizeof(routecap_layer_stats), 1));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_capturer_layer_stats(c, nullptr, sizeof(routecap_layer_stats), 1));
     routecap_layer_stats layers[5];
-    EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, routecap_capturer_layer_stats(c, layers, sizeof layers[0], 5));
+    EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER,
+                  routecap_capturer_layer_stats(c, layers, sizeof layers[0], 5));
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_capturer_layer_stats(c, layers, 8, 1));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_sink_bind(c, 0, 1, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_sink_layer(c, 0, nullptr));
@@ -185,14 +212,18 @@ TEST(Arguments, null_and_forms) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(c, nullptr, nullptr, 0));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_fork(c, r, 0, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_attach(c, r, nullptr, 0));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_coverage(c, r, 0, 0, nullptr, nullptr, 0, 0));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_coverage(c, r, 0, 0, &coverage, nullptr, sizeof(routecap_missing), 1));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_request_coverage(c, r, 0, 0, nullptr, nullptr, 0, 0));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_coverage(c, r, 0, 0, &coverage, nullptr,
+                                                                   sizeof(routecap_missing), 1));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_extract(c, r, 0, 0, 0, 0, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_extract(c, r, 0, 0, 3, 0, &routing));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_extract(c, r, 0, 0, 0, 4, &routing));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_extract_batch(c, nullptr, sizeof(routecap_extract_item), 1));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_request_extract_batch(c, nullptr, sizeof(routecap_extract_item), 1));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_finish(c, r, 0, nullptr));
-    EXPECT_STATUS(ROUTECAP_ERR_OUT_OF_RANGE, routecap_request_finish(c, r, ROUTECAP_MAX_POSITION + 1, &routing));
+    EXPECT_STATUS(ROUTECAP_ERR_OUT_OF_RANGE,
+                  routecap_request_finish(c, r, ROUTECAP_MAX_POSITION + 1, &routing));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_request_close_batch(c, nullptr, nullptr, 1));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_wait(nullptr, 0));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_retain(nullptr));
@@ -201,7 +232,9 @@ TEST(Arguments, null_and_forms) {
     if (!on_cuda()) {  // where 1 is a stream
         const auto stream = reinterpret_cast<routecap_stream>(1);
         EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_step_begin(c, 1, stream));
-        EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_step_issue(c, nullptr, sizeof(routecap_span), 0, nullptr, nullptr, nullptr, stream));
+        EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                      routecap_step_issue(c, nullptr, sizeof(routecap_span), 0, nullptr, nullptr,
+                                          nullptr, stream));
     }
     rig.expect_length(r, 0);
     EXPECT_EQ(rig.stats().steps_issued, 0u);
@@ -221,9 +254,12 @@ TEST(Arguments, results_need_a_place) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_config_memory(&config, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_view(routing, nullptr));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_coverage(routing, nullptr, nullptr, 0, 0));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_coverage(routing, &coverage, nullptr, sizeof *missing, 1));
-    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_routing_coverage(routing, &coverage, missing, 1, 1));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_routing_coverage(routing, nullptr, nullptr, 0, 0));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_routing_coverage(routing, &coverage, nullptr, sizeof *missing, 1));
+    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE,
+                  routecap_routing_coverage(routing, &coverage, missing, 1, 1));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_slice(routing, 0, 1, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_split(routing, 2, 2, nullptr, &part));
     EXPECT_EQ(part, nullptr);
@@ -232,17 +268,25 @@ TEST(Arguments, results_need_a_place) {
     EXPECT_EQ(part, nullptr);
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_merge(&routing, 1, 0, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_merge(&routing, 0, 0, &part));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_deserialize(missing, sizeof missing, 0, nullptr, nullptr, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_deserialize(missing, sizeof missing, 0,
+                                                                      nullptr, nullptr, nullptr));
     const routecap_view view = view_of(routing);
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_import(&view, 0, nullptr, nullptr, nullptr));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_serialized_info(missing, sizeof missing, nullptr));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_serialized_splice(missing, sizeof missing, missing, sizeof missing, 0, nullptr, 0, nullptr, 0, 0, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_routing_import(&view, 0, nullptr, nullptr, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_serialized_info(missing, sizeof missing, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_serialized_splice(missing, sizeof missing, missing, sizeof missing, 0,
+                                             nullptr, 0, nullptr, 0, 0, nullptr));
     routecap_copy_options options;
     EXPECT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
     options.dtype = ROUTECAP_DTYPE_I32;
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_copy_to(routing, &options, nullptr, SIZE_MAX, nullptr, 0, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_copy_to(routing, &options, nullptr,
+                                                                  SIZE_MAX, nullptr, 0, nullptr));
     options.row_stride = INT64_MAX;  // more than there is
-    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_copy_to(routing, &options, missing, SIZE_MAX, nullptr, 0, nullptr));
+    EXPECT_STATUS(
+        ROUTECAP_ERR_BUFFER_TOO_SMALL,
+        routecap_routing_copy_to(routing, &options, missing, SIZE_MAX, nullptr, 0, nullptr));
 }
 
 TEST(Arguments, spans) {
@@ -250,7 +294,8 @@ TEST(Arguments, spans) {
     const routecap_request r = rig.open(), s = rig.open();
     rig.run({{1, 0, 8}});
     const auto refused = [&](int32_t status, std::vector<routecap_span> spans) {
-        spans.insert(spans.begin(), Rig::span(s, 0, 0, 1));  // a good one, which must have no effect
+        // A good one, which must have no effect.
+        spans.insert(spans.begin(), Rig::span(s, 0, 0, 1));
         rig.issue(spans, status);
         rig.expect_length(s, 0);
         rig.expect_length(r, 0);
@@ -266,14 +311,18 @@ TEST(Arguments, spans) {
     refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.position_end = 1; }));
     refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.position = ROUTECAP_MAX_POSITION; }));
     refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.position = UINT64_MAX; }));
-    refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.position = ROUTECAP_MAX_POSITION - 1, x.rows = 2; }));
+    refused(ROUTECAP_ERR_ARGUMENT,
+            with([](auto &x) { x.position = ROUTECAP_MAX_POSITION - 1, x.rows = 2; }));
     refused(ROUTECAP_ERR_CAPACITY, with([](auto &x) { x.sink_row = 32; }));
     refused(ROUTECAP_ERR_CAPACITY, with([](auto &x) { x.rows = 33; }));
     refused(ROUTECAP_ERR_CAPACITY, with([](auto &x) { x.rows = UINT32_MAX, x.sink_row = 2; }));
     refused(ROUTECAP_ERR_CAPACITY, with([](auto &x) { x.sink_row = UINT32_MAX; }));
-    refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.flags = ROUTECAP_SPAN_DEVICE_POSITIONS, x.position_end = 1; }));  // no positions
+    // No positions.
+    refused(ROUTECAP_ERR_ARGUMENT,
+            with([](auto &x) { x.flags = ROUTECAP_SPAN_DEVICE_POSITIONS, x.position_end = 1; }));
     refused(ROUTECAP_ERR_OVERLAP, {Rig::span(r, 4, 0, 4), Rig::span(r, 0, 0, 5)});
-    refused(ROUTECAP_ERR_OVERLAP, {Rig::span(r, 0, 0, 1), Rig::span(r, 8, 0, 4), Rig::span(r, 2, 0, 2), Rig::span(r, 3, 0, 3)});
+    refused(ROUTECAP_ERR_OVERLAP, {Rig::span(r, 0, 0, 1), Rig::span(r, 8, 0, 4),
+                                   Rig::span(r, 2, 0, 2), Rig::span(r, 3, 0, 3)});
 
     int64_t positions[32] = {};
     routecap_issue_options options{};
@@ -317,7 +366,8 @@ TEST(Arguments, sources) {
         change(source);
         return rig.record(layer, source);
     };
-    for (int32_t dtype : {0, ROUTECAP_DTYPE_U8, ROUTECAP_DTYPE_U16, 99}) EXPECT_STATUS(ROUTECAP_ERR_DTYPE, record([&](auto &s) { s.dtype = dtype; }));
+    for (int32_t dtype : {0, ROUTECAP_DTYPE_U8, ROUTECAP_DTYPE_U16, 99})
+        EXPECT_STATUS(ROUTECAP_ERR_DTYPE, record([&](auto &s) { s.dtype = dtype; }));
     EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, record([](auto &s) { s.k_source = 1; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([](auto &s) { s.ids = nullptr; }));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record([](auto &s) { s.table_size = 4; }));
@@ -330,14 +380,17 @@ TEST(Arguments, sources) {
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, record([](auto &s) { s.struct_size = 4; }));
     EXPECT_STATUS(ROUTECAP_OK, record([](auto &s) { s.rows = 0; }));
     EXPECT_STATUS(ROUTECAP_OK, record([](auto &) {}));
-    EXPECT_STATUS(ROUTECAP_OK, record([](auto &s) { s.row_stride = -77; }, 1));  // arbitrary for one row
+    // Arbitrary for one row.
+    EXPECT_STATUS(ROUTECAP_OK, record([](auto &s) { s.row_stride = -77; }, 1));
 
-    Rig unbound({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = 8}, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
+    Rig unbound({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = 8},
+                 .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
     EXPECT_STATUS(ROUTECAP_ERR_STATE, unbound.record(0, {{1, 2}}));
 }
 
 TEST(Arguments, binding) {
-    Rig rig({.shape = {.layers = 3, .k = 2, .experts = 16, .rows = 8}, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
+    Rig rig({.shape = {.layers = 3, .k = 2, .experts = 16, .rows = 8},
+             .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
     auto *memory = static_cast<unsigned char *>(rig.device().allocate(1024));
     const auto bind = [&](uint32_t first, uint32_t layers, auto change) {
         routecap_sink sink{};
@@ -361,12 +414,16 @@ TEST(Arguments, binding) {
     EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, bind(0, 1, [](auto &s) { s.k = 3; }));
     EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, bind(0, 1, [](auto &s) { s.row_stride = 1; }));
     EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, bind(0, 2, [](auto &s) { s.layer_stride = 8; }));
-    EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, bind(0, 2, [](auto &s) { s.row_stride = INT64_MAX; }));
-    EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, bind(0, 2, [](auto &s) { s.layer_stride = INT64_MAX; }));
+    EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH,
+                  bind(0, 2, [](auto &s) { s.row_stride = INT64_MAX; }));
+    EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH,
+                  bind(0, 2, [](auto &s) { s.layer_stride = INT64_MAX; }));
     EXPECT_STATUS(ROUTECAP_OK, bind(0, 2, [](auto &s) { s.row_stride = 3, s.layer_stride = 40; }));
     EXPECT_STATUS(ROUTECAP_ERR_STATE, bind(0, 1, same));
-    EXPECT_STATUS(ROUTECAP_ERR_STATE, bind(0, 1, [](auto &s) { s.row_stride = 3, s.dtype = ROUTECAP_DTYPE_I16; }));
-    EXPECT_STATUS(ROUTECAP_ERR_STATE, bind(1, 2, same));  // layer 1 is fixed, so layer 2 is not bound either
+    EXPECT_STATUS(ROUTECAP_ERR_STATE,
+                  bind(0, 1, [](auto &s) { s.row_stride = 3, s.dtype = ROUTECAP_DTYPE_I16; }));
+    // Layer 1 is fixed, so layer 2 is not bound either.
+    EXPECT_STATUS(ROUTECAP_ERR_STATE, bind(1, 2, same));
     routecap_sink sink{};
     sink.struct_size = sizeof sink;
     EXPECT_STATUS(ROUTECAP_OK, routecap_sink_layer(rig.capturer(), 2, &sink));
@@ -392,27 +449,40 @@ TEST(Arguments, requests_that_are_gone) {
     Rig rig({.max_requests = 2});
     const routecap_request a = rig.open(), b = rig.open();
     routecap_request more[2] = {9, 9};
-    EXPECT_STATUS(ROUTECAP_ERR_TOO_MANY_REQUESTS, routecap_request_open(rig.capturer(), nullptr, more, 1));
+    EXPECT_STATUS(ROUTECAP_ERR_TOO_MANY_REQUESTS,
+                  routecap_request_open(rig.capturer(), nullptr, more, 1));
     EXPECT_EQ(more[0], 0u);
-    EXPECT_STATUS(ROUTECAP_ERR_TOO_MANY_REQUESTS, routecap_request_fork(rig.capturer(), a, 0, more));
+    EXPECT_STATUS(ROUTECAP_ERR_TOO_MANY_REQUESTS,
+                  routecap_request_fork(rig.capturer(), a, 0, more));
     rig.close(a);
-    EXPECT_STATUS(ROUTECAP_ERR_TOO_MANY_REQUESTS, routecap_request_open(rig.capturer(), nullptr, more, 2));
+    EXPECT_STATUS(ROUTECAP_ERR_TOO_MANY_REQUESTS,
+                  routecap_request_open(rig.capturer(), nullptr, more, 2));
     const routecap_request again = rig.open();
     EXPECT_NE(again, a);
     const RoutingPtr routing(rig.finish(b, 0));
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
     routecap_routing *none = nullptr;
-    for (routecap_request gone : {a, b, routecap_request{0}, ~routecap_request{0}, routecap_request{again ^ (uint64_t{1} << 40)}}) {
-        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_accept(rig.capturer(), gone, 1, nullptr, 0));
-        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_truncate(rig.capturer(), gone, 0));
-        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_fork(rig.capturer(), gone, 0, more));
-        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_attach(rig.capturer(), gone, routing.get(), 0));
-        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_coverage(rig.capturer(), gone, 0, 0, &coverage, nullptr, 0, 0));
-        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_extract(rig.capturer(), gone, 0, 0, 0, 0, &none));
-        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_finish(rig.capturer(), gone, 0, &none));
+    for (routecap_request gone : {a, b, routecap_request{0}, ~routecap_request{0},
+                                  routecap_request{again ^ (uint64_t{1} << 40)}}) {
+        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST,
+                      routecap_request_accept(rig.capturer(), gone, 1, nullptr, 0));
+        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST,
+                      routecap_request_truncate(rig.capturer(), gone, 0));
+        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST,
+                      routecap_request_fork(rig.capturer(), gone, 0, more));
+        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST,
+                      routecap_request_attach(rig.capturer(), gone, routing.get(), 0));
+        EXPECT_STATUS(
+            ROUTECAP_ERR_UNKNOWN_REQUEST,
+            routecap_request_coverage(rig.capturer(), gone, 0, 0, &coverage, nullptr, 0, 0));
+        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST,
+                      routecap_request_extract(rig.capturer(), gone, 0, 0, 0, 0, &none));
+        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST,
+                      routecap_request_finish(rig.capturer(), gone, 0, &none));
         if (gone != 0) {
-            EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_close(rig.capturer(), gone));
+            EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST,
+                          routecap_request_close(rig.capturer(), gone));
         }
         rig.run({{1, 0, 1}});
         std::vector<int32_t> status;
@@ -431,7 +501,8 @@ TEST(Arguments, backends) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_backend_info(ROUTECAP_BACKEND_CUDA, &info));
     EXPECT_STRNE(info.detail, "");
     if (info.available == 0) {
-        EXPECT_STATUS(ROUTECAP_ERR_NO_BACKEND, create([](auto &c) { c.backend = ROUTECAP_BACKEND_CUDA; }));
+        EXPECT_STATUS(ROUTECAP_ERR_NO_BACKEND,
+                      create([](auto &c) { c.backend = ROUTECAP_BACKEND_CUDA; }));
     }
     EXPECT_STATUS(ROUTECAP_OK, routecap_backend_info(1000, &info));
     EXPECT_EQ(info.available, 0);
@@ -444,9 +515,11 @@ TEST(Arguments, names_and_texts) {
     EXPECT_STREQ(routecap_status_name(ROUTECAP_NOT_CAPTURED), "ROUTECAP_NOT_CAPTURED");
     EXPECT_STREQ(routecap_status_name(ROUTECAP_ERR_CAPACITY), "ROUTECAP_ERR_CAPACITY");
     EXPECT_STREQ(routecap_status_name(-12345), "ROUTECAP_STATUS_UNKNOWN");
-    EXPECT_EQ(routecap_version(), ROUTECAP_VERSION_MAJOR * 10000u + ROUTECAP_VERSION_MINOR * 100u + ROUTECAP_VERSION_PATCH);
+    EXPECT_EQ(routecap_version(), ROUTECAP_VERSION_MAJOR * 10000u + ROUTECAP_VERSION_MINOR * 100u +
+                                      ROUTECAP_VERSION_PATCH);
     EXPECT_NE(routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR), nullptr);
     EXPECT_EQ(routecap_get_api(ROUTECAP_VERSION_MAJOR + 1, 0), nullptr);
     EXPECT_EQ(routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR + 1), nullptr);
-    EXPECT_EQ(routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR)->size, sizeof(routecap_api));
+    EXPECT_EQ(routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR)->size,
+              sizeof(routecap_api));
 }

@@ -14,11 +14,12 @@ const uint32_t kRows = kMemory.page_rows;
 
 class Budget : public testing::Test {
 protected:
-    explicit Budget(uint64_t pages = 4) : rig({.shape = kShape, .budget_bytes = pages * kPage, .held = true}) {}
+    explicit Budget(uint64_t pages = 4)
+        : rig({.shape = kShape, .budget_bytes = pages * kPage, .held = true}) {}
 
     // Runs and issues, lands, and gives the pages in use; a fraction means other memory.
-    double step(routecap_request r, uint64_t seed, uint64_t position, uint32_t rows, int32_t expected = ROUTECAP_OK, uint32_t flags = 0,
-                uint64_t tag = 0) {
+    double step(routecap_request r, uint64_t seed, uint64_t position, uint32_t rows,
+                int32_t expected = ROUTECAP_OK, uint32_t flags = 0, uint64_t tag = 0) {
         rig.run({{seed, position, rows}});
         routecap_issue_options options{};
         options.struct_size = sizeof options;
@@ -28,16 +29,20 @@ protected:
         return pages();
     }
     // The same with a layer that is silent: 0.
-    void step_without_a_layer(routecap_request r, uint64_t seed, uint64_t position, uint32_t rows, int32_t expected = ROUTECAP_OK) {
+    void step_without_a_layer(routecap_request r, uint64_t seed, uint64_t position, uint32_t rows,
+                              int32_t expected = ROUTECAP_OK) {
         rig.forward([&] {
             EXPECT_STATUS(ROUTECAP_OK, rig.begin(rows));
-            for (uint32_t l = 1; l < kShape.layers; l++) rig.record_tokens(l, {{seed, position, rows}});
+            for (uint32_t l = 1; l < kShape.layers; l++)
+                rig.record_tokens(l, {{seed, position, rows}});
             EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
         });
         rig.issue({Rig::span(r, position, 0, rows)}, expected);
         rig.open_gate();
     }
-    double pages() const { return static_cast<double>(rig.stats().bytes_in_use) / static_cast<double>(kPage); }
+    double pages() const {
+        return static_cast<double>(rig.stats().bytes_in_use) / static_cast<double>(kPage);
+    }
 
     Rig rig;
     routecap_step last = 0;
@@ -112,11 +117,13 @@ TEST_F(Budget, taken_pages_count_until_the_routing_is_freed) {
     first.reset();
     EXPECT_EQ(pages(), 2);
     EXPECT_EQ(step(r, 2, 0, kRows), 3);  // page 0 again
-    RoutingPtr rest(rig.extract(r, 0, ROUTECAP_ROWS_ALL, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
+    RoutingPtr rest(
+        rig.extract(r, 0, ROUTECAP_ROWS_ALL, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
     rest.reset();
     EXPECT_EQ(pages(), 0);
     EXPECT_EQ(step(r, 1, 2 * kRows + 10, 1), 1);  // the tail page was taken whole: a new one
-    rig.expect(r, 2 * kRows, missing_rows(kShape, 10) + routed_rows(kShape, 1, 2 * kRows + 10, 2 * kRows + 11));
+    rig.expect(r, 2 * kRows,
+               missing_rows(kShape, 10) + routed_rows(kShape, 1, 2 * kRows + 10, 2 * kRows + 11));
     rig.close(r);
     rig.open_gate();
     EXPECT_EQ(pages(), 0);
@@ -147,19 +154,25 @@ TEST_F(Budget, take_from_the_middle_of_a_page) {
     EXPECT_EQ(step(r, 1, 0, 20), 1);
     const RoutingPtr taken(rig.extract(r, 5, 5, ROUTECAP_OK, ROUTECAP_EXTRACT_TAKE));
     EXPECT_EQ(pages(), 2);
-    rig.expect(r, 0, routed_rows(kShape, 1, 0, 5) + missing_rows(kShape, 5) + routed_rows(kShape, 1, 10, 20));
+    rig.expect(
+        r, 0,
+        routed_rows(kShape, 1, 0, 5) + missing_rows(kShape, 5) + routed_rows(kShape, 1, 10, 20));
     EXPECT_EQ(step(r, 1, kRows, 2 * kRows), 4);
     rig.extract(r, 12, 2, ROUTECAP_ERR_NO_MEMORY, ROUTECAP_EXTRACT_TAKE);
-    rig.expect(r, 10, routed_rows(kShape, 1, 10, 20) + missing_rows(kShape, kRows - 20) + routed_rows(kShape, 1, kRows, 3 * kRows));
+    rig.expect(r, 10,
+               routed_rows(kShape, 1, 10, 20) + missing_rows(kShape, kRows - 20) +
+                   routed_rows(kShape, 1, kRows, 3 * kRows));
     expect_routing(taken.get(), kShape, 5, routed_rows(kShape, 1, 5, 10));
 }
 
-// A page that a routing holds is copied before a hole in it is filled. Without memory for that issue refuses the rows, and the routing never changes.
+// A page that a routing holds is copied before a hole in it is filled. Without memory for that
+// issue refuses the rows, and the routing never changes.
 TEST_F(Budget, holes_in_shared_pages) {
     const routecap_request r = rig.open();
     step(r, 1, 0, 5);
     EXPECT_EQ(step(r, 1, 10, 5), 1);
-    const Rows before = routed_rows(kShape, 1, 0, 5) + missing_rows(kShape, 5) + routed_rows(kShape, 1, 10, 15);
+    const Rows before =
+        routed_rows(kShape, 1, 0, 5) + missing_rows(kShape, 5) + routed_rows(kShape, 1, 10, 15);
     RoutingPtr shared(rig.extract(r, 0, 15, ROUTECAP_INCOMPLETE));
     EXPECT_EQ(pages(), 1);
     EXPECT_EQ(step(r, 1, 15, 5), 1);  // behind what is shared: in place
@@ -193,12 +206,18 @@ TEST_F(Budget, a_fork_shares_and_pays_for_what_it_writes) {
     EXPECT_EQ(step(child, 2, kRows + 10, 1), 3);
     EXPECT_EQ(step(child, 2, kRows + 11, 1), 3);
     EXPECT_EQ(step(r, 3, kRows + 10, 1), 3);
-    rig.expect(child, 0, routed_rows(kShape, 1, 0, kRows + 10) + routed_rows(kShape, 2, kRows + 10, kRows + 12));
-    rig.expect(r, 0, routed_rows(kShape, 1, 0, kRows + 10) + routed_rows(kShape, 3, kRows + 10, kRows + 11));
+    rig.expect(
+        child, 0,
+        routed_rows(kShape, 1, 0, kRows + 10) + routed_rows(kShape, 2, kRows + 10, kRows + 12));
+    rig.expect(
+        r, 0,
+        routed_rows(kShape, 1, 0, kRows + 10) + routed_rows(kShape, 3, kRows + 10, kRows + 11));
     rig.close(r);
     rig.open_gate();
     EXPECT_EQ(pages(), 2);
-    rig.expect(child, 0, routed_rows(kShape, 1, 0, kRows + 10) + routed_rows(kShape, 2, kRows + 10, kRows + 12));
+    rig.expect(
+        child, 0,
+        routed_rows(kShape, 1, 0, kRows + 10) + routed_rows(kShape, 2, kRows + 10, kRows + 12));
     rig.close(child);
     rig.open_gate();
     EXPECT_EQ(pages(), 0);
@@ -229,11 +248,13 @@ TEST_F(Budget, drafts_beyond_it_are_refused_and_can_be_accepted) {
     EXPECT_EQ(step(r, 1, 0, 4 * kRows), 4);
     rig.run({{1, 4 * kRows, 4}});
     std::vector<int32_t> status;
-    const routecap_step refused = rig.issue({Rig::span(r, 4 * kRows, 0, 4, ROUTECAP_SPAN_SPECULATIVE)}, ROUTECAP_PARTIAL, &status);
+    const routecap_step refused = rig.issue(
+        {Rig::span(r, 4 * kRows, 0, 4, ROUTECAP_SPAN_SPECULATIVE)}, ROUTECAP_PARTIAL, &status);
     EXPECT_EQ(status[0], ROUTECAP_ERR_NO_MEMORY);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, refused, nullptr, 3));
     rig.expect_length(r, 4 * kRows + 3);
-    rig.expect(r, 4 * kRows - 1, routed_rows(kShape, 1, 4 * kRows - 1, 4 * kRows) + missing_rows(kShape, 3));
+    rig.expect(r, 4 * kRows - 1,
+               routed_rows(kShape, 1, 4 * kRows - 1, 4 * kRows) + missing_rows(kShape, 3));
 }
 
 // A page has one tag for all its rows until two differ; then it has one for each.
@@ -241,8 +262,10 @@ TEST_F(Budget, tags) {
     const routecap_request r = rig.open();
     EXPECT_EQ(step(r, 1, 0, 5, ROUTECAP_OK, 0, 77), 1);
     EXPECT_EQ(step(r, 1, 5, 5, ROUTECAP_OK, 0, 77), 1);
-    EXPECT_EQ(step(r, 1, 10, 1, ROUTECAP_OK, 0, 78), 1 + static_cast<double>(kRows * 8) / static_cast<double>(kPage));
-    const RoutingPtr routing(rig.extract(r, 0, 11, ROUTECAP_OK)), copy(rig.extract(r, 0, 11, ROUTECAP_OK, ROUTECAP_EXTRACT_COPY));
+    EXPECT_EQ(step(r, 1, 10, 1, ROUTECAP_OK, 0, 78),
+              1 + static_cast<double>(kRows * 8) / static_cast<double>(kPage));
+    const RoutingPtr routing(rig.extract(r, 0, 11, ROUTECAP_OK)),
+        copy(rig.extract(r, 0, 11, ROUTECAP_OK, ROUTECAP_EXTRACT_COPY));
     for (const routecap_routing *each : {routing.get(), copy.get()}) {
         const routecap_segment &s = view_of(each).segments[0];
         for (uint64_t row = 0; row < 11; row++) EXPECT_EQ(s.tags[row], row < 10 ? 77u : 78u);
@@ -262,11 +285,13 @@ TEST_F(Budget, rows_of_another_tag_need_room_for_theirs) {
     EXPECT_EQ(step(r, 1, 5, 5, ROUTECAP_OK, 0, 77), 4);
     rig.expect(r, 0, routed_rows(kShape, 1, 0, 10));
     rig.close(other);
-    EXPECT_EQ(step(r, 1, 10, 5, ROUTECAP_OK, 0, 78), 1 + static_cast<double>(kMemory.tag_bytes) / static_cast<double>(kPage));
+    EXPECT_EQ(step(r, 1, 10, 5, ROUTECAP_OK, 0, 78),
+              1 + static_cast<double>(kMemory.tag_bytes) / static_cast<double>(kPage));
     EXPECT_EQ(rig.stats().rows_refused, 5u);
 }
 
-// What tags take is known before: a budget of a page and that much is enough, and a byte less is not.
+// What tags take is known before: a budget of a page and that much is enough, and a byte less is
+// not.
 TEST(Tags, take_what_config_memory_says) {
     for (const uint64_t less : {0, 1}) {
         Rig rig({.shape = kShape, .budget_bytes = kPage + kMemory.tag_bytes - less, .held = true});
@@ -276,7 +301,8 @@ TEST(Tags, take_what_config_memory_says) {
         for (const uint64_t tag : {1, 2}) {
             options.tag = tag;
             rig.run({{1, tag * 4, 4}});
-            rig.issue({Rig::span(r, tag * 4, 0, 4)}, tag == 1 || less == 0 ? ROUTECAP_OK : ROUTECAP_PARTIAL, nullptr, &options);
+            rig.issue({Rig::span(r, tag * 4, 0, 4)},
+                      tag == 1 || less == 0 ? ROUTECAP_OK : ROUTECAP_PARTIAL, nullptr, &options);
         }
         rig.open_gate();
         EXPECT_EQ(rig.stats().rows_delivered, less == 0 ? 8u : 4u);
@@ -285,7 +311,8 @@ TEST(Tags, take_what_config_memory_says) {
     }
 }
 
-// Two spans with two tags in a page that no step has touched yet: the first step alone cannot tell that tags will be needed.
+// Two spans with two tags in a page that no step has touched yet: the first step alone cannot tell
+// that tags will be needed.
 TEST_F(Budget, steps_in_flight_with_two_tags_have_room_for_them) {
     const routecap_request r = rig.open(), other = rig.open();
     EXPECT_EQ(step(other, 2, 0, 3 * kRows), 3);
@@ -294,7 +321,8 @@ TEST_F(Budget, steps_in_flight_with_two_tags_have_room_for_them) {
     for (const uint64_t tag : {1, 2}) {
         options.tag = tag;
         rig.run({{1, tag * 4, 4}});
-        rig.issue({Rig::span(r, tag * 4, 0, 4)}, tag == 1 ? ROUTECAP_OK : ROUTECAP_PARTIAL, nullptr, &options);
+        rig.issue({Rig::span(r, tag * 4, 0, 4)}, tag == 1 ? ROUTECAP_OK : ROUTECAP_PARTIAL, nullptr,
+                  &options);
     }
     rig.open_gate();
     EXPECT_EQ(rig.stats().rows_refused, 4u);
@@ -303,19 +331,23 @@ TEST_F(Budget, steps_in_flight_with_two_tags_have_room_for_them) {
 
 namespace {
 
-// A routing of rows that are not there gives a request no page: rows that are issued in their place have pages of their own.
+// A routing of rows that are not there gives a request no page: rows that are issued in their place
+// have pages of their own.
 class Nothing : public Budget {
 protected:
     Nothing() {
         routecap_view view{};
         view.struct_size = sizeof view;
         view.dtype = ROUTECAP_DTYPE_U8;
-        view.layers = kShape.layers, view.k = kShape.k, view.experts = kShape.experts, view.rows = 2 * kRows;
+        view.layers = kShape.layers, view.k = kShape.k, view.experts = kShape.experts,
+        view.rows = 2 * kRows;
         view.segment_size = sizeof(routecap_segment);
         routecap_routing *nothing = nullptr;
-        EXPECT_STATUS(ROUTECAP_NOT_CAPTURED, routecap_routing_import(&view, 0, nullptr, nullptr, &nothing));
+        EXPECT_STATUS(ROUTECAP_NOT_CAPTURED,
+                      routecap_routing_import(&view, 0, nullptr, nullptr, &nothing));
         const RoutingPtr owner(nothing);
-        EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), a, nothing, ROUTECAP_ROWS_ALL));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_request_attach(rig.capturer(), a, nothing, ROUTECAP_ROWS_ALL));
     }
     void fill() {
         rig.run({{1, 0, 2 * kRows}, {2, 0, 2 * kRows}});
@@ -339,7 +371,8 @@ TEST_F(Nothing, that_is_attached_has_no_pages) {
 }
 TEST_F(Nothing, that_is_to_be_attached_has_no_pages) { fill(); }
 
-// Positions that only the device knows may fall into as many pages as there are rows. What turns out not to be needed goes back.
+// Positions that only the device knows may fall into as many pages as there are rows. What turns
+// out not to be needed goes back.
 TEST_F(Budget, wide_bounds_of_device_positions_have_a_page_for_each_row) {
     const routecap_request r = rig.open(), other = rig.open();
     std::vector<int64_t> positions;
@@ -350,7 +383,8 @@ TEST_F(Budget, wide_bounds_of_device_positions_have_a_page_for_each_row) {
         positions = std::move(at);
         options.positions = positions.data();
         rig.run({{1, 0, static_cast<uint32_t>(positions.size())}});
-        routecap_span span = Rig::span(r, 0, 0, static_cast<uint32_t>(positions.size()), ROUTECAP_SPAN_DEVICE_POSITIONS);
+        routecap_span span = Rig::span(r, 0, 0, static_cast<uint32_t>(positions.size()),
+                                       ROUTECAP_SPAN_DEVICE_POSITIONS);
         span.position_end = 100 * kRows;
         std::vector<int32_t> status;
         rig.issue({span}, expected, &status, &options);
@@ -378,7 +412,8 @@ TEST_F(Budget, wide_bounds_of_device_positions_have_a_page_for_each_row) {
     EXPECT_EQ(pages(), 3);  // both were in one
 }
 
-// The page in which a forked child goes on is the parent's too: it takes a copy, which issue asks for.
+// The page in which a forked child goes on is the parent's too: it takes a copy, which issue asks
+// for.
 TEST_F(Budget, a_forked_child_has_room_for_its_copy_or_is_refused_by_issue) {
     const routecap_request r = rig.open(), other = rig.open();
     EXPECT_EQ(step(r, 1, 0, 10), 1);
@@ -394,22 +429,28 @@ TEST_F(Budget, a_forked_child_has_room_for_its_copy_or_is_refused_by_issue) {
     EXPECT_EQ(rig.stats().rows_refused, 5u);
 }
 
-// The page that holds a lent row is copied before any of the rows is written: it has the second tag once.
+// The page that holds a lent row is copied before any of the rows is written: it has the second tag
+// once.
 TEST_F(Budget, rows_with_a_second_tag_replace_others_beside_a_row_that_was_lent) {
     const routecap_request r = rig.open(ROUTECAP_POLICY_REPLACE);
     EXPECT_EQ(step(r, 1, 0, 20), 1);
     const RoutingPtr lent(rig.extract(r, 8, 1, ROUTECAP_OK));
-    EXPECT_EQ(step(r, 2, 5, 10, ROUTECAP_OK, 0, 1), 2 + static_cast<double>(kRows * 8) / static_cast<double>(kPage));
-    rig.expect(r, 0, routed_rows(kShape, 1, 0, 5) + routed_rows(kShape, 2, 5, 15) + routed_rows(kShape, 1, 15, 20));
+    EXPECT_EQ(step(r, 2, 5, 10, ROUTECAP_OK, 0, 1),
+              2 + static_cast<double>(kRows * 8) / static_cast<double>(kPage));
+    rig.expect(r, 0,
+               routed_rows(kShape, 1, 0, 5) + routed_rows(kShape, 2, 5, 15) +
+                   routed_rows(kShape, 1, 15, 20));
     expect_routing(lent.get(), kShape, 8, routed_rows(kShape, 1, 8, 9));
     const RoutingPtr routing(rig.extract(r, 0, 20, ROUTECAP_OK));
-    for (uint64_t row = 0; row < 20; row++) EXPECT_EQ(view_of(routing.get()).segments[0].tags[row], row >= 5 && row < 15);
+    for (uint64_t row = 0; row < 20; row++)
+        EXPECT_EQ(view_of(routing.get()).segments[0].tags[row], row >= 5 && row < 15);
 }
 
 TEST_F(Budget, a_copy_of_rows_with_two_tags_needs_room_for_them) {
     const routecap_request one = rig.open(), two = rig.open();
     EXPECT_EQ(step(one, 1, 0, 2 * kRows, ROUTECAP_OK, 0, 77), 2);
-    EXPECT_NE(RoutingPtr(rig.extract(one, 0, 2 * kRows, ROUTECAP_OK, ROUTECAP_EXTRACT_COPY)), nullptr);
+    EXPECT_NE(RoutingPtr(rig.extract(one, 0, 2 * kRows, ROUTECAP_OK, ROUTECAP_EXTRACT_COPY)),
+              nullptr);
     rig.close(one);
     rig.open_gate();
     step(two, 1, 0, kRows, ROUTECAP_OK, 0, 77);

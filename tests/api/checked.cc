@@ -150,7 +150,9 @@ TEST_F(Checked, a_second_snapshot_of_a_step_is_refused) {
             run_in_line(rig, {1, 0, 4});
             EXPECT_STATUS(slip,
                           by_issue ? issue(rig, span, ROUTECAP_SNAPSHOT_MAKE) : rig.snapshot());
-            if (checked || !by_issue) { EXPECT_STATUS(ROUTECAP_OK, issue(rig, span)); }
+            if (checked || !by_issue) {
+                EXPECT_STATUS(ROUTECAP_OK, issue(rig, span));
+            }
             rig.expect(request, 0,
                        checked ? routed_rows(rig.shape(), 1, 0, 4) : missing_rows(rig.shape(), 4));
             expect_that_the_next_step_works(rig);
@@ -179,7 +181,9 @@ TEST_F(Checked, rows_recorded_beyond_those_begun_are_refused) {
         const int32_t slip = if_checked(checked, ROUTECAP_ERR_ROWS_NOT_BEGUN);
         EXPECT_STATUS(slip, rig.record(0, kFourRows, 1));
         EXPECT_STATUS(slip, rig.record(1, kFourRows, 28));
-        if (checked) { rig.record_all({{1, 0, 4}}); }
+        if (checked) {
+            rig.record_all({{1, 0, 4}});
+        }
         EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
         EXPECT_STATUS(ROUTECAP_OK, issue(rig, Rig::span(request, 0, 0, 4)));
         if (checked) rig.expect(request, 0, routed_rows(rig.shape(), 1, 0, 4));
@@ -196,7 +200,9 @@ TEST_F(Checked, spans_of_rows_beyond_those_begun_are_refused) {
         EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, issue(rig, Rig::span(request, 0, 30, 4)));
         EXPECT_STATUS(if_checked(checked, ROUTECAP_ERR_ROWS_NOT_BEGUN),
                       issue(rig, Rig::span(request, 0, 1, 4)));
-        if (checked) { EXPECT_STATUS(ROUTECAP_OK, issue(rig, Rig::span(request, 0, 0, 4))); }
+        if (checked) {
+            EXPECT_STATUS(ROUTECAP_OK, issue(rig, Rig::span(request, 0, 0, 4)));
+        }
         rig.expect(request, 0,
                    checked ? routed_rows(rig.shape(), 1, 0, 4)
                            : routed_rows(rig.shape(), 1, 1, 4) + missing_rows(rig.shape(), 1));

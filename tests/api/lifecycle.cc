@@ -11,7 +11,8 @@
 using namespace rig;
 
 TEST(Lifecycle, create_and_destroy_many) {
-    for (int i = 0; i < 2000; i++) Rig rig({.shape = {.rows = 1 + static_cast<uint32_t>(i % 7)}, .held = i % 2 == 0});
+    for (int i = 0; i < 2000; i++)
+        Rig rig({.shape = {.rows = 1 + static_cast<uint32_t>(i % 7)}, .held = i % 2 == 0});
 }
 
 TEST(Lifecycle, several_capturers_at_once) {
@@ -38,7 +39,8 @@ TEST(Lifecycle, no_two_requests_of_a_process_have_one_handle) {
                 Rig rig({.max_requests = 8});
                 for (int round = 0; round < 20; round++) {
                     routecap_request several[4] = {};
-                    EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(rig.capturer(), nullptr, several, 4));
+                    EXPECT_STATUS(ROUTECAP_OK,
+                                  routecap_request_open(rig.capturer(), nullptr, several, 4));
                     const std::lock_guard lock(mutex);
                     for (const routecap_request r : several) {
                         EXPECT_TRUE(all.insert(r).second) << "a handle was given out twice";
@@ -52,7 +54,8 @@ TEST(Lifecycle, no_two_requests_of_a_process_have_one_handle) {
     EXPECT_EQ(all.count(0), 0u);
 }
 
-// A forked child has neither the worker nor the locks: its calls say so and its frees do nothing. The parent is not disturbed.
+// A forked child has neither the worker nor the locks: its calls say so and its frees do nothing.
+// The parent is not disturbed.
 TEST(Lifecycle, forked_child) {
     Rig rig;
     const routecap_request r = rig.open();

@@ -1,5 +1,5 @@
-// What issue accepts is filed: whatever is called in a budget that is too small, no row that was accepted is refused later, the budget is kept to, and
-// all of it comes back.
+// What issue accepts is filed: whatever is called in a budget that is too small, no row that was
+// accepted is refused later, the budget is kept to, and all of it comes back.
 #include <rig.h>
 
 #include <algorithm>
@@ -14,11 +14,18 @@ const Shape kShape{.layers = 256, .k = 8, .experts = 256, .rows = 48};
 
 class Engine {
 public:
-    Engine(uint64_t seed, bool manual) : random_(seed), memory_(memory_of(kShape)), budget_(memory_.page_bytes * (2 + below(9)) + below(2) * 3000) {
-        rig_ = std::make_unique<Rig>(Options{.shape = kShape, .flags = ROUTECAP_CONFIG_COMPARE, .budget_bytes = budget_, .held = manual});
+    Engine(uint64_t seed, bool manual)
+        : random_(seed),
+          memory_(memory_of(kShape)),
+          budget_(memory_.page_bytes * (2 + below(9)) + below(2) * 3000) {
+        rig_ = std::make_unique<Rig>(Options{.shape = kShape,
+                                             .flags = ROUTECAP_CONFIG_COMPARE,
+                                             .budget_bytes = budget_,
+                                             .held = manual});
         std::vector<int32_t> ids;
         for (uint32_t r = 0; r < kShape.rows; r++)
-            for (uint32_t c = 0; c < kShape.k; c++) ids.push_back(static_cast<int32_t>((r * 7 + c) % kShape.experts));
+            for (uint32_t c = 0; c < kShape.k; c++)
+                ids.push_back(static_cast<int32_t>((r * 7 + c) % kShape.experts));
         int32_t *to = static_cast<int32_t *>(rig_->device().allocate(ids.size() * sizeof ids[0]));
         rig_->device().write(to, ids.data(), ids.size() * sizeof ids[0]);
         rig_->device().synchronize();
@@ -44,7 +51,8 @@ public:
         rig_->bytes_in_use();  // all is applied then
         const routecap_stats s = rig_->stats();
         EXPECT_EQ(s.rows_refused, refused_);
-        EXPECT_EQ(s.rows_issued, s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected + s.rows_unplaced + s.rows_refused);
+        EXPECT_EQ(s.rows_issued, s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late +
+                                     s.rows_rejected + s.rows_unplaced + s.rows_refused);
         routings_.clear();
         EXPECT_EQ(rig_->bytes_in_use(), 0u);
         delivered_ = s.rows_delivered;
@@ -61,14 +69,18 @@ private:
     }
     routecap_request any_request() {
         if (requests_.empty() || (requests_.size() < 5 && below(4) == 0))
-            requests_.push_back(rig_->open(below(3) == 0 ? ROUTECAP_POLICY_REPLACE : ROUTECAP_POLICY_KEEP));
+            requests_.push_back(
+                rig_->open(below(3) == 0 ? ROUTECAP_POLICY_REPLACE : ROUTECAP_POLICY_KEEP));
         return any(requests_);
     }
-    void forget(routecap_request r) { requests_.erase(std::find(requests_.begin(), requests_.end(), r)); }
+    void forget(routecap_request r) {
+        requests_.erase(std::find(requests_.begin(), requests_.end(), r));
+    }
     uint64_t length(routecap_request r) {
         routecap_coverage coverage{};
         coverage.struct_size = sizeof coverage;
-        const int32_t status = routecap_request_coverage(rig_->capturer(), r, 0, 0, &coverage, nullptr, 0, 0);
+        const int32_t status =
+            routecap_request_coverage(rig_->capturer(), r, 0, 0, &coverage, nullptr, 0, 0);
         return status >= 0 ? coverage.length : 0;
     }
 
@@ -77,7 +89,11 @@ private:
             case 0:
             case 1: rig_->open_gate(); break;
             case 2: accept(); break;
-            case 3: EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig_->capturer(), any_request(), below(3 * page_rows_))); break;
+            case 3:
+                EXPECT_STATUS(ROUTECAP_OK,
+                              routecap_request_truncate(rig_->capturer(), any_request(),
+                                                        below(3 * page_rows_)));
+                break;
             case 4: fork(); break;
             case 5: attach(); break;
             case 6: close(); break;
@@ -86,7 +102,9 @@ private:
             case 9: extract(); break;
             case 10: import(); break;
             case 11:
-                if (!routings_.empty()) routings_.erase(routings_.begin() + static_cast<ptrdiff_t>(below(routings_.size())));
+                if (!routings_.empty())
+                    routings_.erase(routings_.begin() +
+                                    static_cast<ptrdiff_t>(below(routings_.size())));
                 break;
             default: issue(); break;
         }
@@ -101,17 +119,25 @@ private:
         uint32_t row = 0;
         for (uint64_t n = 1 + below(3); n > 0 && row < kShape.rows; n--) {
             const routecap_request r = any_request();
-            const auto rows = static_cast<uint32_t>(1 + below(std::min<uint64_t>(kShape.rows - row, below(3) == 0 ? 40 : 6)));
-            const uint64_t position = below(3) == 0 ? below(4 * page_rows_) : below(2) == 0 ? below(page_rows_) : length(r);
-            routecap_span span = Rig::span(r, position, row, rows, below(4) == 0 ? ROUTECAP_SPAN_SPECULATIVE : 0);
+            const auto rows = static_cast<uint32_t>(
+                1 + below(std::min<uint64_t>(kShape.rows - row, below(3) == 0 ? 40 : 6)));
+            const uint64_t position = below(3) == 0   ? below(4 * page_rows_)
+                                      : below(2) == 0 ? below(page_rows_)
+                                                      : length(r);
+            routecap_span span =
+                Rig::span(r, position, row, rows, below(4) == 0 ? ROUTECAP_SPAN_SPECULATIVE : 0);
             if (below(4) == 0) {
                 span.flags |= ROUTECAP_SPAN_DEVICE_POSITIONS;
-                span.position_end = position + 1 + below(below(2) == 0 ? 30 * page_rows_ : rows + 2);
-                for (uint32_t i = 0; i < rows; i++) positions[row + i] = static_cast<int64_t>(position + below(span.position_end - position + below(2)));
+                span.position_end =
+                    position + 1 + below(below(2) == 0 ? 30 * page_rows_ : rows + 2);
+                for (uint32_t i = 0; i < rows; i++)
+                    positions[row + i] = static_cast<int64_t>(
+                        position + below(span.position_end - position + below(2)));
             }
             if (span.flags == 0) {
                 const auto overlaps = [&, r = r](const auto &other) {
-                    return other.first == r && std::max(other.second.first, position) < std::min(other.second.second, position + rows);
+                    return other.first == r && std::max(other.second.first, position) <
+                                                   std::min(other.second.second, position + rows);
                 };
                 if (std::any_of(settled.begin(), settled.end(), overlaps)) continue;
                 settled.push_back({r, {position, position + rows}});
@@ -119,7 +145,8 @@ private:
             spans.push_back(span);
             row += rows;
         }
-        const uint32_t first_layer = below(2) == 0 ? 0 : static_cast<uint32_t>(below(kShape.layers));
+        const uint32_t first_layer =
+            below(2) == 0 ? 0 : static_cast<uint32_t>(below(kShape.layers));
         rig_->forward([&] {
             EXPECT_STATUS(ROUTECAP_OK, rig_->begin(kShape.rows));
             record(first_layer);
@@ -128,27 +155,33 @@ private:
         routecap_issue_options options{};
         options.struct_size = sizeof options;
         options.tag = below(3);
-        options.positions = rig_->device().upload(positions.data(), positions.size() * sizeof positions[0]);
+        options.positions =
+            rig_->device().upload(positions.data(), positions.size() * sizeof positions[0]);
         options.positions_dtype = ROUTECAP_DTYPE_I64;
         std::vector<int32_t> status(spans.size() + 1);
         routecap_step step = 0;
-        const int32_t issued = routecap_step_issue(rig_->capturer(), spans.data(), sizeof(routecap_span), spans.size(), &options, status.data(),
-                                                   &step, rig_->stream());
+        const int32_t issued =
+            routecap_step_issue(rig_->capturer(), spans.data(), sizeof(routecap_span), spans.size(),
+                                &options, status.data(), &step, rig_->stream());
         ASSERT_GE(issued, 0) << routecap_last_error();
         for (size_t i = 0; i < spans.size(); i++) {
             if (status[i] == ROUTECAP_ERR_NO_MEMORY) refused_ += spans[i].rows;
-            if ((spans[i].flags & ROUTECAP_SPAN_SPECULATIVE) != 0) drafts_.emplace_back(spans[i].request, step);
+            if ((spans[i].flags & ROUTECAP_SPAN_SPECULATIVE) != 0)
+                drafts_.emplace_back(spans[i].request, step);
         }
     }
 
     void record(uint32_t first_layer) {
         std::vector<routecap_layer_source> layers;
-        for (uint32_t l = first_layer; l < kShape.layers; l++) layers.push_back({l, 0, ids_, nullptr});
+        for (uint32_t l = first_layer; l < kShape.layers; l++)
+            layers.push_back({l, 0, ids_, nullptr});
         routecap_source source{};
         source.struct_size = sizeof source;
         source.dtype = ROUTECAP_DTYPE_I32;
         source.rows = kShape.rows;
-        EXPECT_STATUS(ROUTECAP_OK, routecap_layers_record(rig_->capturer(), &source, layers.data(), sizeof layers[0], layers.size(), rig_->stream()));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_layers_record(rig_->capturer(), &source, layers.data(),
+                                             sizeof layers[0], layers.size(), rig_->stream()));
     }
 
     void accept() {
@@ -156,19 +189,23 @@ private:
         const size_t i = below(drafts_.size());
         const auto [r, step] = drafts_[i];
         drafts_.erase(drafts_.begin() + static_cast<ptrdiff_t>(i));
-        routecap_request_accept(rig_->capturer(), r, step, nullptr, below(4));  // that may be too many, or none may wait
+        // That may be too many, or none may wait.
+        routecap_request_accept(rig_->capturer(), r, step, nullptr, below(4));
     }
     void fork() {
         if (requests_.size() > 6) return;
         routecap_request child = 0;
         const routecap_request r = any_request();
         const uint64_t rows = length(r);
-        const int32_t status = routecap_request_fork(rig_->capturer(), r, below(2) == 0 ? ROUTECAP_ROWS_ALL : below(rows + 1), &child);
+        const int32_t status = routecap_request_fork(
+            rig_->capturer(), r, below(2) == 0 ? ROUTECAP_ROWS_ALL : below(rows + 1), &child);
         if (status == ROUTECAP_OK) requests_.push_back(child);
     }
     void attach() {
         if (routings_.empty()) return;
-        EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(rig_->capturer(), any_request(), any(routings_).get(), ROUTECAP_ROWS_ALL));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_request_attach(rig_->capturer(), any_request(), any(routings_).get(),
+                                              ROUTECAP_ROWS_ALL));
     }
     void close() {
         const routecap_request r = any_request();
@@ -177,15 +214,17 @@ private:
     }
     void finish() {
         const routecap_request r = any_request();
-        routings_.emplace_back(rig_->finish(r, below(2) == 0 ? ROUTECAP_ROWS_ALL : below(3 * page_rows_)));
+        routings_.emplace_back(
+            rig_->finish(r, below(2) == 0 ? ROUTECAP_ROWS_ALL : below(3 * page_rows_)));
         forget(r);
     }
     void extract() {
         const routecap_request r = any_request();
         const uint64_t rows = length(r), first = below(rows + 1);
         routecap_routing *routing = nullptr;
-        routecap_request_extract(rig_->capturer(), r, first, below(2) == 0 ? ROUTECAP_ROWS_ALL : below(rows - first + 1), static_cast<int32_t>(below(3)),
-                                 0, &routing);
+        routecap_request_extract(rig_->capturer(), r, first,
+                                 below(2) == 0 ? ROUTECAP_ROWS_ALL : below(rows - first + 1),
+                                 static_cast<int32_t>(below(3)), 0, &routing);
         if (routing != nullptr) routings_.emplace_back(routing);
     }
     // A routing of other memory, whose rows line up with no page; or of rows that are not there.
@@ -198,14 +237,16 @@ private:
             view.first = below(page_rows_), view.rows = 1 + below(3 * page_rows_);
             view.segment_size = sizeof(routecap_segment);
             routecap_routing *nothing = nullptr;
-            ASSERT_STATUS(ROUTECAP_NOT_CAPTURED, routecap_routing_import(&view, 0, nullptr, nullptr, &nothing));
+            ASSERT_STATUS(ROUTECAP_NOT_CAPTURED,
+                          routecap_routing_import(&view, 0, nullptr, nullptr, &nothing));
             routings_.emplace_back(nothing);
             return;
         }
         const routecap_routing *of = any(routings_).get();
         if (routecap_routing_poll(of) == ROUTECAP_PENDING) return;
         uint64_t bytes = 0;
-        EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(of, 0, nullptr, 0, &bytes));
+        EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                      routecap_routing_serialize(of, 0, nullptr, 0, &bytes));
         std::vector<uint8_t> data(bytes);
         EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(of, 0, data.data(), bytes, nullptr));
         routecap_routing *back = nullptr;
@@ -239,5 +280,7 @@ void run_seeds(uint64_t seeds, bool manual) {
 
 }  // namespace
 
-TEST(Promises, no_row_that_issue_accepted_is_refused_later_with_manual_progress) { run_seeds(150, true); }
+TEST(Promises, no_row_that_issue_accepted_is_refused_later_with_manual_progress) {
+    run_seeds(150, true);
+}
 TEST(Promises, no_row_that_issue_accepted_is_refused_later_with_a_worker) { run_seeds(100, false); }

@@ -73,8 +73,8 @@ RoutingPtr routing_of(const Layers &map, uint64_t first, const std::vector<Known
                 ids[r][l * k] = static_cast<uint8_t>(rows[r].cells[l]);
             }
         }
-        segments.push_back(segment_of(first + r, 1, there ? ids[r].data() : nullptr,
-                                      there ? 0 : rows[r].reason));
+        segments.push_back(
+            segment_of(first + r, 1, there ? ids[r].data() : nullptr, there ? 0 : rows[r].reason));
         if (there) segments.back().validity = validity[r].data();
     }
     routecap_view view{};
@@ -431,8 +431,7 @@ TEST(Reasons, of_rows_that_are_not_there_reach_every_reader) {
         ASSERT_GE(routecap_routing_split(routing.get(), 5 + cut, 8, &low, &high), 0);
         const RoutingPtr a(low), b(high);
         Cells both = cells_of(low);
-        for (const auto &row : cells_of(high))
-            both.push_back(row);
+        for (const auto &row : cells_of(high)) both.push_back(row);
         EXPECT_EQ(both, expected);
         // And put together again.
         RoutingPtr merged;

@@ -1,4 +1,5 @@
-// The serialised form and routings of other memory: nothing lost, nothing trusted, nothing copied that need not be.
+// The serialised form and routings of other memory: nothing lost, nothing trusted, nothing copied
+// that need not be.
 #include <rig.h>
 
 #include <cstring>
@@ -12,22 +13,29 @@ using Bytes = std::vector<uint8_t>;
 
 Bytes serialized(const routecap_routing *routing) {
     uint64_t needed = 0;
-    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                  routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
     Bytes bytes(needed, 0xee);
-    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, 0, bytes.data(), needed - 1, nullptr));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, 0, bytes.data(), needed, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                  routecap_routing_serialize(routing, 0, bytes.data(), needed - 1, nullptr));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_routing_serialize(routing, 0, bytes.data(), needed, nullptr));
     return bytes;
 }
 
 RoutingPtr deserialized(const Bytes &bytes, uint32_t flags = 0) {
     routecap_routing *routing = nullptr;
-    EXPECT_GE(routecap_routing_deserialize(bytes.data(), bytes.size(), flags, nullptr, nullptr, &routing), 0) << routecap_last_error();
+    EXPECT_GE(
+        routecap_routing_deserialize(bytes.data(), bytes.size(), flags, nullptr, nullptr, &routing),
+        0)
+        << routecap_last_error();
     return RoutingPtr(routing);
 }
 
 int32_t refusal(const void *data, size_t bytes, uint32_t flags = 0) {
     routecap_routing *routing = nullptr;
-    const int32_t status = routecap_routing_deserialize(data, bytes, flags, nullptr, nullptr, &routing);
+    const int32_t status =
+        routecap_routing_deserialize(data, bytes, flags, nullptr, nullptr, &routing);
     EXPECT_EQ(routing != nullptr, status >= 0);
     EXPECT_TRUE(status >= 0 || *routecap_last_error() != 0);
     routecap_routing_free(routing);
@@ -36,14 +44,17 @@ int32_t refusal(const void *data, size_t bytes, uint32_t flags = 0) {
 
 void count(void *counter) { ++*static_cast<int *>(counter); }
 
-// A routing with everything in it: whole rows, cells that are missing for every reason, rows that are not there, tags of one row and of many.
+// A routing with everything in it: whole rows, cells that are missing for every reason, rows that
+// are not there, tags of one row and of many.
 struct Captured {
     Shape shape;
     Rig rig;
     routecap_request request;
 
     explicit Captured(const Shape &s, int32_t recomputed = 0)
-        : shape(s), rig({.shape = s, .layer_provenance = std::vector<int32_t>(s.layers, recomputed)}), request(rig.open()) {}
+        : shape(s),
+          rig({.shape = s, .layer_provenance = std::vector<int32_t>(s.layers, recomputed)}),
+          request(rig.open()) {}
 
     // Steps of a few rows each; `dense`: without anything missing.
     RoutingPtr routing(uint64_t rows, unsigned seed, bool dense = false, bool one_tag = false) {
@@ -51,7 +62,8 @@ struct Captured {
         const auto one_in = [&](unsigned n) { return !dense && random() % n == 0; };
         uint64_t position = dense ? 0 : random() % 5;
         while (position < rows) {
-            const auto n = static_cast<uint32_t>(std::min<uint64_t>(1 + random() % shape.rows, rows - position));
+            const auto n = static_cast<uint32_t>(
+                std::min<uint64_t>(1 + random() % shape.rows, rows - position));
             EXPECT_STATUS(ROUTECAP_OK, rig.begin(n));
             for (uint32_t l = 0; l < shape.layers; l++) {
                 if (one_in(12)) continue;
@@ -64,18 +76,23 @@ struct Captured {
                 EXPECT_STATUS(ROUTECAP_OK, rig.record(l, ids));
             }
             EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
-            const routecap_issue_options options{.struct_size = sizeof options, .tag = one_tag ? 7 : random() % 3};
-            rig.land(rig.issue({Rig::span(request, position, 0, n)}, ROUTECAP_OK, nullptr, &options));
+            const routecap_issue_options options{.struct_size = sizeof options,
+                                                 .tag = one_tag ? 7 : random() % 3};
+            rig.land(
+                rig.issue({Rig::span(request, position, 0, n)}, ROUTECAP_OK, nullptr, &options));
             position += n + (one_in(4) ? random() % 9 : 0);
         }
         routecap_routing *routing = nullptr;
-        EXPECT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0);
+        EXPECT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL,
+                                           ROUTECAP_EXTRACT_SHARE, 0, &routing),
+                  0);
         return RoutingPtr(routing);
     }
 };
 
 // By position: the ids and validity of every cell, and the tag of every row with a valid one.
-std::vector<std::pair<Row, uint64_t>> everything(const routecap_routing *routing, const Shape &shape) {
+std::vector<std::pair<Row, uint64_t>> everything(const routecap_routing *routing,
+                                                 const Shape &shape) {
     const Rows rows = contents(routing, shape);
     const routecap_view view = view_of(routing);
     std::vector<std::pair<Row, uint64_t>> all;
@@ -83,8 +100,11 @@ std::vector<std::pair<Row, uint64_t>> everything(const routecap_routing *routing
         const routecap_segment &segment = view.segments[s];
         for (uint64_t r = 0; r < segment.rows; r++) {
             const Row &row = rows[segment.first - view.first + r];
-            const bool any = std::any_of(row.begin(), row.end(), [](const Cell &cell) { return cell.has_value(); });
-            all.emplace_back(row, !any ? 0 : segment.tags != nullptr ? segment.tags[r] : segment.tag);
+            const bool any = std::any_of(row.begin(), row.end(),
+                                         [](const Cell &cell) { return cell.has_value(); });
+            all.emplace_back(row, !any                      ? 0
+                                  : segment.tags != nullptr ? segment.tags[r]
+                                                            : segment.tag);
         }
     }
     return all;
@@ -94,9 +114,12 @@ std::vector<std::array<uint64_t, 5>> missing(const routecap_routing *routing) {
     routecap_coverage coverage{.struct_size = sizeof coverage};
     EXPECT_GE(routecap_routing_coverage(routing, &coverage, nullptr, 0, 0), 0);
     std::vector<routecap_missing> blocks(coverage.blocks);
-    EXPECT_GE(routecap_routing_coverage(routing, &coverage, blocks.data(), sizeof(routecap_missing), blocks.size()), 0);
+    EXPECT_GE(routecap_routing_coverage(routing, &coverage, blocks.data(), sizeof(routecap_missing),
+                                        blocks.size()),
+              0);
     std::vector<std::array<uint64_t, 5>> all;
-    for (const routecap_missing &m : blocks) all.push_back({m.first, m.rows, m.first_layer, m.layers, static_cast<uint64_t>(m.reason)});
+    for (const routecap_missing &m : blocks)
+        all.push_back({m.first, m.rows, m.first_layer, m.layers, static_cast<uint64_t>(m.reason)});
     return all;
 }
 
@@ -111,7 +134,8 @@ void expect_same(const routecap_routing *a, const routecap_routing *b, const Sha
 Bytes spliced(const Bytes &head, const Bytes &tail, uint64_t row, int32_t expected = ROUTECAP_OK) {
     const auto header_bytes = [](const Bytes &bytes) {
         routecap_serialized info{.struct_size = sizeof info};
-        EXPECT_STATUS(ROUTECAP_OK, routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN, &info));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN, &info));
         return info.header_bytes;
     };
     // The headers alone, in memory of just that size.
@@ -121,7 +145,8 @@ Bytes spliced(const Bytes &head, const Bytes &tail, uint64_t row, int32_t expect
     Bytes header, bytes;
     std::vector<routecap_piece> pieces;
     const auto call = [&] {
-        return routecap_serialized_splice(head_only.data(), head_only.size(), tail_only.data(), tail_only.size(), row, header.data(), header.size(),
+        return routecap_serialized_splice(head_only.data(), head_only.size(), tail_only.data(),
+                                          tail_only.size(), row, header.data(), header.size(),
                                           pieces.data(), sizeof pieces[0], pieces.size(), &splice);
     };
     if (const int32_t status = call(); status != ROUTECAP_ERR_BUFFER_TOO_SMALL) {
@@ -131,10 +156,14 @@ Bytes spliced(const Bytes &head, const Bytes &tail, uint64_t row, int32_t expect
     EXPECT_LE(splice.header_bytes, head_only.size() + tail_only.size() + 128);
     EXPECT_LE(splice.pieces, uint32_t{ROUTECAP_MAX_PIECES});
     header.assign(splice.header_bytes, 0x77);
-    pieces.assign(splice.pieces - 1, {.offset = 0x77, .bytes = 0x77, .source = 0x77, .reserved = 0x77});
+    pieces.assign(splice.pieces - 1,
+                  {.offset = 0x77, .bytes = 0x77, .source = 0x77, .reserved = 0x77});
     EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, call());
-    EXPECT_TRUE(std::all_of(header.begin(), header.end(), [](unsigned char c) { return c == 0x77; }));
-    EXPECT_TRUE(std::all_of(pieces.begin(), pieces.end(), [](const routecap_piece &p) { return p.bytes == 0x77 && p.source == 0x77; }));
+    EXPECT_TRUE(
+        std::all_of(header.begin(), header.end(), [](unsigned char c) { return c == 0x77; }));
+    EXPECT_TRUE(std::all_of(pieces.begin(), pieces.end(), [](const routecap_piece &p) {
+        return p.bytes == 0x77 && p.source == 0x77;
+    }));
     pieces.resize(splice.pieces);
     EXPECT_STATUS(expected, call());
     const Bytes *sources[] = {&header, &head, &tail};
@@ -169,7 +198,8 @@ const Shape kShapes[] = {{.layers = 4, .k = 2, .experts = 16, .rows = 32},
 TEST(Serialized, flags_of_a_later_version_are_refused) {
     const RoutingPtr routing = Captured(Shape{}).routing(4, 1);
     uint64_t needed = 0;
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_routing_serialize(routing.get(), 1, nullptr, 0, &needed));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  routecap_routing_serialize(routing.get(), 1, nullptr, 0, &needed));
     EXPECT_EQ(needed, 0u);
 }
 
@@ -179,7 +209,8 @@ TEST(Serialized, comes_back_as_it_was_and_gives_the_same_bytes_again) {
             Captured captured(shape);
             const RoutingPtr routing = captured.routing(400, seed, seed == 1, seed % 2 != 0);
             const Bytes bytes = serialized(routing.get());
-            const RoutingPtr copied = deserialized(bytes), trusted = deserialized(bytes, ROUTECAP_IMPORT_TRUSTED);
+            const RoutingPtr copied = deserialized(bytes),
+                             trusted = deserialized(bytes, ROUTECAP_IMPORT_TRUSTED);
             expect_same(routing.get(), copied.get(), shape);
             expect_same(routing.get(), trusted.get(), shape);
             EXPECT_EQ(serialized(copied.get()), bytes);
@@ -188,7 +219,9 @@ TEST(Serialized, comes_back_as_it_was_and_gives_the_same_bytes_again) {
             expect_same(part.get(), deserialized(serialized(part.get())).get(), shape);
             EXPECT_EQ(serialized(part.get()), serialized(slice(copied.get(), 17, 211).get()));
             routecap_routing *one = nullptr;
-            EXPECT_GE(routecap_request_extract(captured.rig.capturer(), captured.request, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_COPY, 0, &one), 0);
+            EXPECT_GE(routecap_request_extract(captured.rig.capturer(), captured.request, 0,
+                                               ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_COPY, 0, &one),
+                      0);
             EXPECT_EQ(serialized(RoutingPtr(one).get()), bytes);
         }
     }
@@ -209,9 +242,13 @@ TEST(Serialized, a_routing_without_missing_cells_is_one_array) {
     EXPECT_LT(bytes.size(), 1000 * 11 * 8 + 512);
 }
 
-// Written by hand from the header's table: two layers of k = 2, one whole row, one row of which layer 1 is missing, one row that is not there.
+// Written by hand from the header's table: two layers of k = 2, one whole row, one row of which
+// layer 1 is missing, one row that is not there.
 TEST(Serialized, is_what_the_header_says_to_the_byte) {
-    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16}, .layer_map = {1, 3}, .layer_experts = {16, 9}, .layer_provenance = {0, 1}});
+    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16},
+             .layer_map = {1, 3},
+             .layer_experts = {16, 9},
+             .layer_provenance = {0, 1}});
     const routecap_request r = rig.open();
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(2));
     EXPECT_STATUS(ROUTECAP_OK, rig.record(0, {{3, 15}, {0, 1}}));
@@ -227,7 +264,8 @@ TEST(Serialized, is_what_the_header_says_to_the_byte) {
     };
     const auto pad = [&] { expected.resize((expected.size() + 63) / 64 * 64, 0); };
     for (char c : std::string("ROUTECAP")) put(static_cast<uint8_t>(c), 1);
-    put(1, 4), put(0, 4), put(257, 8), put(0, 8), put(8, 8), put(4, 8), put(2, 4), put(2, 4), put(ROUTECAP_DTYPE_U8, 4), put(0, 4);
+    put(1, 4), put(0, 4), put(257, 8), put(0, 8), put(8, 8), put(4, 8), put(2, 4), put(2, 4),
+        put(ROUTECAP_DTYPE_U8, 4), put(0, 4);
     put(1, 4), put(16, 4), put(0, 4), put(3, 4), put(9, 4), put(1, 4);
     put(5, 8), put(0, 8), put(0, 8);
     put(1, 8), put(0x1122, 8), put(1, 8);
@@ -249,7 +287,8 @@ TEST(Serialized, lent_memory_is_used_in_place_until_nobody_does) {
     const Bytes bytes = serialized(routing.get());
     int released = 0;
     routecap_routing *raw = nullptr;
-    ASSERT_GE(routecap_routing_deserialize(bytes.data(), bytes.size(), 0, count, &released, &raw), 0);
+    ASSERT_GE(routecap_routing_deserialize(bytes.data(), bytes.size(), 0, count, &released, &raw),
+              0);
     RoutingPtr lent(raw);
     for (size_t s = 0; s < view_of(raw).segment_count; s++) {
         const auto *ids = static_cast<const uint8_t *>(view_of(raw).segments[s].ids);
@@ -270,7 +309,8 @@ TEST(Serialized, lent_memory_is_used_in_place_until_nobody_does) {
     EXPECT_EQ(released, 1);
 
     // That of a call that fails is not given back at all.
-    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_routing_deserialize(bytes.data(), bytes.size() - 1, 0, count, &released, &raw));
+    EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_routing_deserialize(bytes.data(), bytes.size() - 1,
+                                                                    0, count, &released, &raw));
     EXPECT_EQ(raw, nullptr);
     EXPECT_EQ(released, 1);
 }
@@ -284,7 +324,9 @@ TEST(Serialized, memory_that_is_not_aligned_is_copied_and_given_back_at_once) {
         std::memcpy(shifted.data() + 1, bytes.data(), bytes.size());
         int released = 0;
         routecap_routing *raw = nullptr;
-        ASSERT_GE(routecap_routing_deserialize(shifted.data() + 1, bytes.size(), 0, count, &released, &raw), 0);
+        ASSERT_GE(routecap_routing_deserialize(shifted.data() + 1, bytes.size(), 0, count,
+                                               &released, &raw),
+                  0);
         EXPECT_EQ(released, 1);
         std::fill(shifted.begin(), shifted.end(), uint8_t{0});
         expect_same(routing.get(), RoutingPtr(raw).get(), shape);
@@ -307,7 +349,8 @@ TEST(Serialized, lent_memory_that_changes_against_the_rules_does_no_harm) {
     serialized(raw);
 }
 
-// Positions that were supplied from lent memory are filled up and recorded again: the lender's bytes stay what they are.
+// Positions that were supplied from lent memory are filled up and recorded again: the lender's
+// bytes stay what they are.
 TEST(Serialized, nobody_writes_into_lent_memory) {
     const Shape shape = kShapes[0];
     Captured captured(shape);
@@ -320,7 +363,8 @@ TEST(Serialized, nobody_writes_into_lent_memory) {
     {
         Rig other({.shape = shape});
         const routecap_request r = other.open();
-        EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(other.capturer(), r, raw, ROUTECAP_ROWS_ALL));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_request_attach(other.capturer(), r, raw, ROUTECAP_ROWS_ALL));
         other.step({{r, {9, 0, 32}}});
         other.step({{r, {9, 32, 32}}});
         const RoutingPtr filled(other.finish(r, 64));
@@ -335,7 +379,8 @@ TEST(Serialized, a_truncated_or_extended_form_is_refused) {
     Captured captured(kShapes[2]);
     const Bytes bytes = serialized(captured.routing(30, 2).get());
     for (size_t n = 0; n < bytes.size(); n++) {
-        const Bytes cut(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(n));  // of its own, so that reading beyond it is seen
+        // Of its own, so that reading beyond it is seen.
+        const Bytes cut(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(n));
         EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(n == 0 ? bytes.data() : cut.data(), n));
     }
     Bytes longer = bytes;
@@ -354,7 +399,8 @@ TEST(Serialized, damaged_bytes_are_refused_or_are_another_valid_routing) {
         int refused = 0, accepted = 0;
         const auto look = [&](const Bytes &damaged) {
             routecap_routing *routing = nullptr;
-            const int32_t status = routecap_routing_deserialize(damaged.data(), damaged.size(), random() % 2, nullptr, nullptr, &routing);
+            const int32_t status = routecap_routing_deserialize(
+                damaged.data(), damaged.size(), random() % 2, nullptr, nullptr, &routing);
             if (status < 0) {
                 EXPECT_STATUS(ROUTECAP_ERR_FORMAT, status);
                 refused++;
@@ -369,12 +415,17 @@ TEST(Serialized, damaged_bytes_are_refused_or_are_another_valid_routing) {
                 position += view.segments[s].rows;
                 const auto *ids = static_cast<const uint8_t *>(view.segments[s].ids);
                 unsigned sum = 0;  // every byte can be read
-                for (size_t b = 0; ids != nullptr && b < view.segments[s].rows * view.layers * view.k * (view.dtype == ROUTECAP_DTYPE_U8 ? 1 : 2); b++)
+                for (size_t b = 0;
+                     ids != nullptr && b < view.segments[s].rows * view.layers * view.k *
+                                               (view.dtype == ROUTECAP_DTYPE_U8 ? 1 : 2);
+                     b++)
                     sum += ids[b];
                 EXPECT_LE(sum, UINT32_MAX);
             }
             EXPECT_EQ(position, view.first + view.rows);
-            for (const auto &block : missing(routing)) EXPECT_TRUE(block[4] >= ROUTECAP_MISSING_ABSENT && block[4] <= ROUTECAP_MISSING_STALE);
+            for (const auto &block : missing(routing))
+                EXPECT_TRUE(block[4] >= ROUTECAP_MISSING_ABSENT &&
+                            block[4] <= ROUTECAP_MISSING_STALE);
         };
         for (size_t at = 0; at < bytes.size(); at++)
             for (uint8_t value : {uint8_t{0}, uint8_t{1}, uint8_t{0x7f}, uint8_t{0xff}}) {
@@ -384,7 +435,8 @@ TEST(Serialized, damaged_bytes_are_refused_or_are_another_valid_routing) {
             }
         for (int i = 0; i < 3000; i++) {
             Bytes damaged = bytes;
-            for (unsigned n = 1 + random() % 4; n > 0; n--) damaged[random() % damaged.size()] ^= static_cast<uint8_t>(1u << random() % 8);
+            for (unsigned n = 1 + random() % 4; n > 0; n--)
+                damaged[random() % damaged.size()] ^= static_cast<uint8_t>(1u << random() % 8);
             look(damaged);
         }
         EXPECT_GT(refused, 1000);
@@ -396,11 +448,13 @@ TEST(Serialized, ids_that_cannot_be_are_refused_unless_they_are_trusted) {
     Captured captured(kShapes[0]);
     const RoutingPtr routing = captured.routing(8, 1, true, true);
     const Bytes bytes = serialized(routing.get());
-    for (const uint8_t id : {uint8_t{16}, uint8_t{255}, bytes[193]}) {  // out of range twice, and the id beside it
+    for (const uint8_t id : {uint8_t{16}, uint8_t{255}, bytes[193]}) {
+        // Out of range twice, and the id beside it.
         Bytes damaged = bytes;
         damaged[192] = id;
         EXPECT_STATUS(ROUTECAP_ERR_FORMAT, refusal(damaged.data(), damaged.size()));
-        EXPECT_STATUS(ROUTECAP_OK, refusal(damaged.data(), damaged.size(), ROUTECAP_IMPORT_TRUSTED));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      refusal(damaged.data(), damaged.size(), ROUTECAP_IMPORT_TRUSTED));
     }
 }
 
@@ -436,7 +490,8 @@ TEST(Serialized, its_first_bytes_say_what_is_to_come) {
     const RoutingPtr routing = captured.routing(30, 2);
     const Bytes bytes = serialized(routing.get());
     routecap_serialized info{.struct_size = sizeof info};
-    EXPECT_STATUS(ROUTECAP_OK, routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN, &info));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN, &info));
     EXPECT_EQ(info.version, 1u);
     EXPECT_EQ(info.bytes, bytes.size());
     EXPECT_EQ(info.first, 0u);
@@ -444,7 +499,8 @@ TEST(Serialized, its_first_bytes_say_what_is_to_come) {
     EXPECT_EQ(info.layers, shape.layers);
     EXPECT_EQ(info.k, shape.k);
     EXPECT_EQ(info.dtype, ROUTECAP_DTYPE_I16);
-    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN - 1, &info));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                  routecap_serialized_info(bytes.data(), ROUTECAP_SERIALIZED_MIN - 1, &info));
     Bytes other = bytes;
     other[0] = 'r';
     EXPECT_STATUS(ROUTECAP_ERR_FORMAT, routecap_serialized_info(other.data(), other.size(), &info));
@@ -460,7 +516,8 @@ TEST(Splice, is_the_rows_of_one_before_and_of_the_other_from_a_row_on) {
     for (const Shape &shape : kShapes) {
         for (unsigned seed = 1; seed <= 3; seed++) {
             Captured one(shape), two(shape);
-            const RoutingPtr a = one.routing(90, seed, seed == 1), b = two.routing(120, 10 + seed, seed == 1);
+            const RoutingPtr a = one.routing(90, seed, seed == 1),
+                             b = two.routing(120, 10 + seed, seed == 1);
             const RoutingPtr head = slice(a.get(), 3, 80), tail = slice(b.get(), 40, 75);
             const Bytes head_bytes = serialized(head.get()), tail_bytes = serialized(tail.get());
             for (uint64_t row = 0; row <= 130; row++) {
@@ -470,15 +527,20 @@ TEST(Splice, is_the_rows_of_one_before_and_of_the_other_from_a_row_on) {
                 const routecap_view view = view_of(routing.get());
                 ASSERT_EQ(view.first, std::min<uint64_t>(3, row));
                 ASSERT_EQ(view.first + view.rows, std::max<uint64_t>(115, row));
-                const auto rows = everything(routing.get(), shape), from_head = everything(head.get(), shape), from_tail = everything(tail.get(), shape);
+                const auto rows = everything(routing.get(), shape),
+                           from_head = everything(head.get(), shape),
+                           from_tail = everything(tail.get(), shape);
                 for (uint64_t p = view.first; p < view.first + view.rows; p++) {
                     const auto &found = rows[p - view.first];
                     if (p < row && p >= 3 && p < 83)
-                        ASSERT_EQ(found, from_head[p - 3]) << "row " << p << " of a splice at " << row;
+                        ASSERT_EQ(found, from_head[p - 3])
+                            << "row " << p << " of a splice at " << row;
                     else if (p >= row && p >= 40)
-                        ASSERT_EQ(found, from_tail[p - 40]) << "row " << p << " of a splice at " << row;
+                        ASSERT_EQ(found, from_tail[p - 40])
+                            << "row " << p << " of a splice at " << row;
                     else
-                        ASSERT_EQ(found.first, Row(shape.layers)) << "row " << p << " of a splice at " << row;
+                        ASSERT_EQ(found.first, Row(shape.layers))
+                            << "row " << p << " of a splice at " << row;
                 }
             }
         }
@@ -491,12 +553,15 @@ TEST(Splice, parts_of_one_routing_put_together_are_the_routing) {
     const RoutingPtr routing = captured.routing(200, 1, true, true);
     const Bytes whole = serialized(routing.get());
     for (uint64_t cut : {0, 1, 50, 199, 200})
-        EXPECT_EQ(spliced(serialized(slice(routing.get(), 0, cut).get()), serialized(slice(routing.get(), cut, 200 - cut).get()), cut), whole);
+        EXPECT_EQ(spliced(serialized(slice(routing.get(), 0, cut).get()),
+                          serialized(slice(routing.get(), cut, 200 - cut).get()), cut),
+                  whole);
     EXPECT_EQ(spliced(whole, whole, 77), whole);
 }
 
 TEST(Splice, what_does_not_fit_together_is_refused_and_provenance_is_united) {
-    Captured one(kShapes[0]), recomputed(kShapes[0], ROUTECAP_PROVENANCE_RECOMPUTED), other(kShapes[3]);
+    Captured one(kShapes[0]), recomputed(kShapes[0], ROUTECAP_PROVENANCE_RECOMPUTED),
+        other(kShapes[3]);
     const RoutingPtr nothing(recomputed.rig.finish(recomputed.request, 20));
     EXPECT_STATUS(ROUTECAP_NOT_CAPTURED, routecap_routing_wait(nothing.get(), -1));
     const Bytes a = serialized(one.routing(20, 1, true).get()), b = serialized(nothing.get());
@@ -505,14 +570,17 @@ TEST(Splice, what_does_not_fit_together_is_refused_and_provenance_is_united) {
     EXPECT_EQ(view_of(united.get()).layer_provenance[0], ROUTECAP_PROVENANCE_RECOMPUTED);
     spliced(a, b, uint64_t{ROUTECAP_MAX_POSITION} + 1, ROUTECAP_ERR_ARGUMENT);
     routecap_splice splice{.struct_size = sizeof splice};
-    const auto refused = [&](int32_t status, size_t a_bytes, size_t b_bytes, routecap_piece *pieces, size_t piece_size, size_t capacity) {
-        EXPECT_STATUS(status,
-                      routecap_serialized_splice(a.data(), a_bytes, b.data(), b_bytes, 5, nullptr, 0, pieces, piece_size, capacity, &splice));
+    const auto refused = [&](int32_t status, size_t a_bytes, size_t b_bytes, routecap_piece *pieces,
+                             size_t piece_size, size_t capacity) {
+        EXPECT_STATUS(
+            status, routecap_serialized_splice(a.data(), a_bytes, b.data(), b_bytes, 5, nullptr, 0,
+                                               pieces, piece_size, capacity, &splice));
     };
     routecap_piece pieces[ROUTECAP_MAX_PIECES];
     refused(ROUTECAP_ERR_FORMAT, 100, b.size(), pieces, sizeof pieces[0], std::size(pieces));
     refused(ROUTECAP_ERR_FORMAT, a.size(), 10, pieces, sizeof pieces[0], std::size(pieces));
-    refused(ROUTECAP_ERR_STRUCT_SIZE, a.size(), b.size(), pieces, sizeof pieces[0] - 8, std::size(pieces));
+    refused(ROUTECAP_ERR_STRUCT_SIZE, a.size(), b.size(), pieces, sizeof pieces[0] - 8,
+            std::size(pieces));
     refused(ROUTECAP_ERR_ARGUMENT, a.size(), b.size(), nullptr, sizeof pieces[0], 1);
 
     // Pieces of a newer program: what this library does not know of them is 0.
@@ -522,8 +590,10 @@ TEST(Splice, what_does_not_fit_together_is_refused_and_provenance_is_united) {
     } newer[ROUTECAP_MAX_PIECES];
     std::memset(newer, 0x77, sizeof newer);
     Bytes header(a.size() + b.size() + 128);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_serialized_splice(a.data(), a.size(), b.data(), b.size(), 5, header.data(), header.size(), &newer[0].known,
-                                                          sizeof newer[0], std::size(newer), &splice));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_serialized_splice(a.data(), a.size(), b.data(), b.size(), 5,
+                                             header.data(), header.size(), &newer[0].known,
+                                             sizeof newer[0], std::size(newer), &splice));
     uint64_t bytes = 0;
     for (const Newer &piece : newer) {
         const bool filled = &piece < newer + splice.pieces;
@@ -543,7 +613,9 @@ TEST(Import, a_view_makes_an_equal_routing) {
         for (const bool lent : {false, true}) {
             int released = 0;
             routecap_routing *raw = nullptr;
-            ASSERT_STATUS(routecap_routing_poll(routing.get()), routecap_routing_import(&view, 0, lent ? count : nullptr, &released, &raw));
+            ASSERT_STATUS(
+                routecap_routing_poll(routing.get()),
+                routecap_routing_import(&view, 0, lent ? count : nullptr, &released, &raw));
             RoutingPtr imported(raw);
             expect_same(routing.get(), raw, shape);
             EXPECT_EQ(serialized(raw), serialized(routing.get()));
@@ -556,10 +628,13 @@ TEST(Import, a_view_makes_an_equal_routing) {
 TEST(Import, plain_arrays_need_no_tables) {
     const uint16_t ids[3][2][2] = {{{299, 0}, {1, 2}}, {{5, 6}, {11, 8}}, {{9, 10}, {11, 12}}};
     const uint8_t validity[3] = {3, 1, 3};
-    const routecap_segment segments[] = {{.first = 12, .rows = 3, .ids = ids, .validity = validity, .tags = nullptr, .tag = 4}};
+    const routecap_segment segments[] = {
+        {.first = 12, .rows = 3, .ids = ids, .validity = validity, .tags = nullptr, .tag = 4}};
     routecap_view view{};
-    view.struct_size = sizeof view, view.dtype = ROUTECAP_DTYPE_I16, view.layers = 2, view.k = 2, view.experts = 300;
-    view.first = 10, view.rows = 6, view.segments = segments, view.segment_size = sizeof *segments, view.segment_count = 1;
+    view.struct_size = sizeof view, view.dtype = ROUTECAP_DTYPE_I16, view.layers = 2, view.k = 2,
+    view.experts = 300;
+    view.first = 10, view.rows = 6, view.segments = segments, view.segment_size = sizeof *segments,
+    view.segment_count = 1;
     const auto import = [&](const routecap_view &v) {
         routecap_routing *routing = nullptr;
         const int32_t status = routecap_routing_import(&v, 0, nullptr, nullptr, &routing);
@@ -571,20 +646,32 @@ TEST(Import, plain_arrays_need_no_tables) {
     ASSERT_STATUS(ROUTECAP_INCOMPLETE, routecap_routing_import(&view, 0, nullptr, nullptr, &raw));
     const RoutingPtr routing(raw);
     expect_routing(raw, {.layers = 2, .k = 2, .experts = 300}, 10,
-                   {Row(2), Row(2), {{{299, 0}}, {{1, 2}}}, {{{5, 6}}, std::nullopt}, {{{9, 10}}, {{11, 12}}}, Row(2)});
-    EXPECT_EQ(missing(raw).at(1), (std::array<uint64_t, 5>{13, 1, 1, 1, ROUTECAP_MISSING_UNWRITTEN}));  // 7 is no reason
+                   {Row(2),
+                    Row(2),
+                    {{{299, 0}}, {{1, 2}}},
+                    {{{5, 6}}, std::nullopt},
+                    {{{9, 10}}, {{11, 12}}},
+                    Row(2)});
+    // 7 is no reason.
+    EXPECT_EQ(missing(raw).at(1),
+              (std::array<uint64_t, 5>{13, 1, 1, 1, ROUTECAP_MISSING_UNWRITTEN}));
 
-    const auto refused = [&](int32_t expected, const std::function<void(routecap_view &, routecap_segment &)> &change) {
-        routecap_segment segment = segments[0];
-        routecap_view v = view;
-        v.segments = &segment;
-        change(v, segment);
-        EXPECT_STATUS(expected, import(v));
-    };
+    const auto refused =
+        [&](int32_t expected,
+            const std::function<void(routecap_view &, routecap_segment &)> &change) {
+            routecap_segment segment = segments[0];
+            routecap_view v = view;
+            v.segments = &segment;
+            change(v, segment);
+            EXPECT_STATUS(expected, import(v));
+        };
     refused(ROUTECAP_ERR_DTYPE, [](auto &v, auto &) { v.dtype = ROUTECAP_DTYPE_U8; });
     refused(ROUTECAP_ERR_ARGUMENT, [](auto &, auto &s) { s.first = 17; });  // the rows end at 16
-    refused(ROUTECAP_ERR_ARGUMENT, [&](auto &, auto &s) { s.ids = nullptr, s.validity = nullptr, s.tags = reinterpret_cast<const uint64_t *>(8); });
-    refused(ROUTECAP_ERR_ARGUMENT, [&](auto &, auto &s) { s.tags = reinterpret_cast<const uint64_t *>(4); });
+    refused(ROUTECAP_ERR_ARGUMENT, [&](auto &, auto &s) {
+        s.ids = nullptr, s.validity = nullptr, s.tags = reinterpret_cast<const uint64_t *>(8);
+    });
+    refused(ROUTECAP_ERR_ARGUMENT,
+            [&](auto &, auto &s) { s.tags = reinterpret_cast<const uint64_t *>(4); });
     refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.layers = 0; });
     refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.k = 33; });
     refused(ROUTECAP_ERR_ARGUMENT, [](auto &v, auto &) { v.id_space = 2; });
@@ -593,7 +680,8 @@ TEST(Import, plain_arrays_need_no_tables) {
     refused(ROUTECAP_ERR_ARGUMENT, [](auto &, auto &s) { s.first = 9; });
     refused(ROUTECAP_ERR_ARGUMENT, [](auto &, auto &s) { s.rows = 5; });
     refused(ROUTECAP_ERR_ARGUMENT, [](auto &, auto &s) { s.ids = nullptr; });
-    refused(ROUTECAP_ERR_ARGUMENT, [](auto &, auto &s) { s.ids = static_cast<const uint8_t *>(s.ids) + 1; });
+    refused(ROUTECAP_ERR_ARGUMENT,
+            [](auto &, auto &s) { s.ids = static_cast<const uint8_t *>(s.ids) + 1; });
     refused(ROUTECAP_ERR_STRUCT_SIZE, [](auto &v, auto &) { v.segment_size = 8; });
     refused(ROUTECAP_ERR_FORMAT, [](auto &v, auto &) { v.experts = 299; });
     static const uint8_t beyond[3] = {3, 7, 3};

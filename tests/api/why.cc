@@ -1,12 +1,14 @@
-// Why whole rows are missing: LOST, REFUSED and TAKEN, wherever rows are read, and which reason stays where two meet.
+// Why whole rows are missing: LOST, REFUSED and TAKEN, wherever rows are read, and which reason
+// stays where two meet.
 #include <rig.h>
 
 using namespace rig;
 
 namespace {
 
-constexpr int32_t kAbsent = ROUTECAP_MISSING_ABSENT, kUnwritten = ROUTECAP_MISSING_UNWRITTEN, kLost = ROUTECAP_MISSING_LOST,
-                  kRefused = ROUTECAP_MISSING_REFUSED, kTaken = ROUTECAP_MISSING_TAKEN;
+constexpr int32_t kAbsent = ROUTECAP_MISSING_ABSENT, kUnwritten = ROUTECAP_MISSING_UNWRITTEN,
+                  kLost = ROUTECAP_MISSING_LOST, kRefused = ROUTECAP_MISSING_REFUSED,
+                  kTaken = ROUTECAP_MISSING_TAKEN;
 
 // Of each row: 0 if it has a valid cell, otherwise the one reason of all its cells.
 using Reasons = std::vector<int32_t>;
@@ -20,20 +22,25 @@ Reasons by_view(const routecap_routing *routing) {
     const routecap_view view = view_of(routing);
     Reasons reasons;
     for (size_t i = 0; i < view.segment_count; i++) {
-        const auto &s = *reinterpret_cast<const routecap_segment *>(reinterpret_cast<const char *>(view.segments) + i * view.segment_size);
+        const auto &s = *reinterpret_cast<const routecap_segment *>(
+            reinterpret_cast<const char *>(view.segments) + i * view.segment_size);
         if (s.ids != nullptr) {
             EXPECT_EQ(s.reason, 0);
         }
         for (uint64_t r = 0; r < s.rows; r++) {
             int32_t reason = s.ids == nullptr ? s.reason : -1;
             for (uint32_t l = 0; s.ids != nullptr && l < view.layers; l++) {
-                if (s.validity == nullptr || (s.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0) {
+                if (s.validity == nullptr ||
+                    (s.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0) {
                     reason = 0;
                     break;
                 }
                 const size_t at = (r * view.layers + l) * view.k;
-                const int32_t says = view.dtype == ROUTECAP_DTYPE_U8 ? static_cast<const uint8_t *>(s.ids)[at] : static_cast<const int16_t *>(s.ids)[at];
-                EXPECT_TRUE(reason == -1 || reason == says) << "cells of one row are missing for the reasons " << reason << " and " << says;
+                const int32_t says = view.dtype == ROUTECAP_DTYPE_U8
+                                         ? static_cast<const uint8_t *>(s.ids)[at]
+                                         : static_cast<const int16_t *>(s.ids)[at];
+                EXPECT_TRUE(reason == -1 || reason == says)
+                    << "cells of one row are missing for the reasons " << reason << " and " << says;
                 reason = says;
             }
             reasons.push_back(reason);
@@ -46,7 +53,8 @@ Reasons by_blocks(const routecap_coverage &coverage, const std::vector<routecap_
     Reasons reasons(coverage.rows, 0);
     for (uint64_t i = 0; i < coverage.blocks; i++)
         for (uint64_t r = 0; r < blocks[i].rows; r++)
-            if (blocks[i].layers == coverage.layers) reasons[blocks[i].first + r - coverage.first] = blocks[i].reason;
+            if (blocks[i].layers == coverage.layers)
+                reasons[blocks[i].first + r - coverage.first] = blocks[i].reason;
     return reasons;
 }
 
@@ -56,14 +64,19 @@ void expect_reasons(const routecap_routing *routing, const Reasons &expected) {
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
     std::vector<routecap_missing> blocks(1000);
-    EXPECT_GE(routecap_routing_coverage(routing, &coverage, blocks.data(), sizeof blocks[0], blocks.size()), 0);
+    EXPECT_GE(routecap_routing_coverage(routing, &coverage, blocks.data(), sizeof blocks[0],
+                                        blocks.size()),
+              0);
     EXPECT_EQ(by_blocks(coverage, blocks), expected);
     uint64_t bytes = 0;
-    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, 0, nullptr, 0, &bytes));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                  routecap_routing_serialize(routing, 0, nullptr, 0, &bytes));
     std::vector<uint8_t> data(bytes);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, 0, data.data(), data.size(), nullptr));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_routing_serialize(routing, 0, data.data(), data.size(), nullptr));
     routecap_routing *back = nullptr;
-    EXPECT_GE(routecap_routing_deserialize(data.data(), data.size(), 0, nullptr, nullptr, &back), 0);
+    EXPECT_GE(routecap_routing_deserialize(data.data(), data.size(), 0, nullptr, nullptr, &back),
+              0);
     if (back != nullptr) {
         EXPECT_EQ(by_view(back), expected) << "from bytes";
     }
@@ -71,16 +84,22 @@ void expect_reasons(const routecap_routing *routing, const Reasons &expected) {
 }
 
 // And so does a request, read in every way that leaves it as it is.
-void expect_reasons(const Rig &rig, routecap_request request, const Reasons &expected, bool copies = true) {
+void expect_reasons(const Rig &rig, routecap_request request, const Reasons &expected,
+                    bool copies = true) {
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
     std::vector<routecap_missing> blocks(1000);
-    EXPECT_GE(routecap_request_coverage(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, &coverage, blocks.data(), sizeof blocks[0], blocks.size()), 0);
+    EXPECT_GE(routecap_request_coverage(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, &coverage,
+                                        blocks.data(), sizeof blocks[0], blocks.size()),
+              0);
     EXPECT_EQ(by_blocks(coverage, blocks), expected);
     for (const int32_t mode : {ROUTECAP_EXTRACT_SHARE, ROUTECAP_EXTRACT_COPY}) {
         if (mode == ROUTECAP_EXTRACT_COPY && !copies) continue;
         routecap_routing *routing = nullptr;
-        ASSERT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, mode, 0, &routing), 0) << routecap_last_error();
+        ASSERT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, mode, 0,
+                                           &routing),
+                  0)
+            << routecap_last_error();
         expect_reasons(RoutingPtr(routing).get(), expected);
     }
 }
@@ -96,7 +115,8 @@ protected:
         rig.name_slot_again();
     }
     // Of a step for which there is no slot, because another is in flight.
-    void lose(const std::vector<routecap_span> &spans, const routecap_issue_options *options = nullptr) {
+    void lose(const std::vector<routecap_span> &spans,
+              const routecap_issue_options *options = nullptr) {
         const routecap_request other = rig.open();
         rig.run({{9, 0, 1}});
         rig.issue({Rig::span(other, 0, 0, 1)});
@@ -107,7 +127,9 @@ protected:
         rig.open_gate();
         rig.name_slot_again();
     }
-    void lose(routecap_request r, uint64_t position, uint32_t rows, uint32_t flags = 0) { lose({Rig::span(r, position, 0, rows, flags)}); }
+    void lose(routecap_request r, uint64_t position, uint32_t rows, uint32_t flags = 0) {
+        lose({Rig::span(r, position, 0, rows, flags)});
+    }
     // A request with five rows of which the middle three were lost.
     routecap_request with_lost_rows() {
         const routecap_request r = rig.open();
@@ -137,11 +159,14 @@ TEST_F(Why, a_lost_step_says_why) {
     rig.run({{1, 0, 1}});
     const routecap_span span = Rig::span(r, 0, 0, 1);
     routecap_step lost = 0;
-    ASSERT_STATUS(ROUTECAP_LOST, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, &lost, rig.stream()));
-    EXPECT_NE(std::string(routecap_last_error()).find("slot"), std::string::npos) << routecap_last_error();
+    ASSERT_STATUS(ROUTECAP_LOST, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr,
+                                                     nullptr, &lost, rig.stream()));
+    EXPECT_NE(std::string(routecap_last_error()).find("slot"), std::string::npos)
+        << routecap_last_error();
     EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_step_poll(rig.capturer(), lost + 1));
     EXPECT_STATUS(ROUTECAP_LOST, routecap_step_poll(rig.capturer(), lost));
-    EXPECT_NE(std::string(routecap_last_error()).find("slot"), std::string::npos) << routecap_last_error();
+    EXPECT_NE(std::string(routecap_last_error()).find("slot"), std::string::npos)
+        << routecap_last_error();
 }
 
 TEST_F(Why, a_lost_row_that_is_issued_again_is_there) {
@@ -174,7 +199,8 @@ TEST_F(Why, truncate_forgets_why) {
     expect_reasons(rig, r, {0, kLost, kAbsent, kAbsent, 0});
 }
 
-// A step that is lost after a truncate was called is not forgotten with what came before, whenever the truncate is applied.
+// A step that is lost after a truncate was called is not forgotten with what came before, whenever
+// the truncate is applied.
 TEST_F(Why, what_is_lost_after_a_truncate_is_remembered) {
     const routecap_request r = rig.open();
     rig.run({{1, 0, 5}});
@@ -197,7 +223,8 @@ TEST_F(Why, a_fork_inherits_why) {
     lose(r, 5, 1);
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 0));
     rig.open_gate();
-    expect_reasons(rig, child, {0, kLost, kLost, kAbsent, 0});  // what becomes of the parent is nothing to it
+    // What becomes of the parent is nothing to it.
+    expect_reasons(rig, child, {0, kLost, kLost, kAbsent, 0});
 }
 
 TEST_F(Why, rows_that_were_taken_are_taken) {
@@ -205,7 +232,8 @@ TEST_F(Why, rows_that_were_taken_are_taken) {
     const RoutingPtr routing(rig.extract(r, 0, 3, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
     expect_reasons(routing.get(), {0, kLost, kLost});
     expect_reasons(rig, r, {kTaken, kLost, kLost, kLost, 0});  // only what was there can be taken
-    const RoutingPtr again(rig.extract(r, 0, ROUTECAP_ROWS_ALL, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
+    const RoutingPtr again(
+        rig.extract(r, 0, ROUTECAP_ROWS_ALL, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
     expect_reasons(again.get(), {kTaken, kLost, kLost, kLost, 0});
     expect_reasons(rig, r, {kTaken, kLost, kLost, kLost, kTaken});
     step(r, 0, 1);
@@ -225,11 +253,13 @@ TEST_F(Why, rows_taken_from_the_middle_are_taken) {
     expect_reasons(rig, r, {0, 0, kTaken, kTaken, 0, 0});
 }
 
-// A copy is one array, in which rows that are not there have a place. They are not there all the same.
+// A copy is one array, in which rows that are not there have a place. They are not there all the
+// same.
 TEST_F(Why, rows_that_are_not_there_cannot_be_taken_from_a_copy) {
     const routecap_request r = with_lost_rows(), other = rig.open();
     const RoutingPtr copy(rig.extract(r, 0, 5, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_COPY));
-    ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), other, copy.get(), ROUTECAP_ROWS_ALL));
+    ASSERT_STATUS(ROUTECAP_OK,
+                  routecap_request_attach(rig.capturer(), other, copy.get(), ROUTECAP_ROWS_ALL));
     rig.open_gate();
     expect_reasons(rig, other, {0, kLost, kLost, kLost, 0});
     const RoutingPtr taken(rig.extract(other, 0, 5, ROUTECAP_INCOMPLETE, ROUTECAP_EXTRACT_TAKE));
@@ -259,7 +289,8 @@ TEST_F(Why, attach_of_a_pending_routing_brings_why) {
     rig.issue({Rig::span(r, 5, 0, 1)});
     const RoutingPtr pending(rig.finish(r, 6));
     ASSERT_STATUS(ROUTECAP_PENDING, routecap_routing_poll(pending.get()));
-    ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), other, pending.get(), ROUTECAP_ROWS_ALL));
+    ASSERT_STATUS(ROUTECAP_OK,
+                  routecap_request_attach(rig.capturer(), other, pending.get(), ROUTECAP_ROWS_ALL));
     rig.open_gate();
     rig.name_slot_again();
     expect_reasons(rig, other, {0, kLost, kLost, kLost, 0, 0});
@@ -298,8 +329,10 @@ TEST_F(Why, a_merge_keeps_the_reason_that_stands_first) {
     const routecap_request a = with_lost_rows(), b = rig.open();
     step(b, 0, 3);
     RoutingPtr(rig.extract(b, 1, 1, ROUTECAP_OK, ROUTECAP_EXTRACT_TAKE));
-    const RoutingPtr x(rig.extract(a, 0, 5, ROUTECAP_INCOMPLETE)), y(rig.extract(b, 0, 3, ROUTECAP_INCOMPLETE));
-    const std::vector<std::vector<const routecap_routing *>> orders{{x.get(), y.get()}, {y.get(), x.get()}};
+    const RoutingPtr x(rig.extract(a, 0, 5, ROUTECAP_INCOMPLETE)),
+        y(rig.extract(b, 0, 3, ROUTECAP_INCOMPLETE));
+    const std::vector<std::vector<const routecap_routing *>> orders{{x.get(), y.get()},
+                                                                    {y.get(), x.get()}};
     for (const auto &both : orders) {
         routecap_routing *merged = nullptr;
         EXPECT_STATUS(ROUTECAP_INCOMPLETE, routecap_routing_merge(both.data(), 2, 0, &merged));
@@ -317,7 +350,8 @@ protected:
     const uint64_t rows = memory_of(kShape).page_rows;
     Rig rig{{.shape = kShape, .budget_bytes = memory_of(kShape).page_bytes, .held = true}};
 
-    void step(routecap_request r, uint64_t position, uint32_t count, int32_t expected, uint32_t flags = 0) {
+    void step(routecap_request r, uint64_t position, uint32_t count, int32_t expected,
+              uint32_t flags = 0) {
         rig.run({{1, position, count}});
         last = rig.issue({Rig::span(r, position, 0, count, flags)}, expected);
         rig.open_gate();
@@ -343,7 +377,8 @@ TEST_F(WhyRefused, rows_that_issue_refuses_are_refused) {
     expect_reasons(rig, r, Reasons(rows - 2, kAbsent) + Reasons{kTaken, kTaken, 0}, false);
     const RoutingPtr finished(rig.finish(r, rows + 2));
     rig.open_gate();
-    expect_reasons(finished.get(), Reasons(rows - 2, kAbsent) + Reasons{kTaken, kTaken, 0, kAbsent});
+    expect_reasons(finished.get(),
+                   Reasons(rows - 2, kAbsent) + Reasons{kTaken, kTaken, 0, kAbsent});
 }
 
 TEST_F(WhyRefused, drafts_that_issue_refuses_are_refused_once_they_are_accepted) {
@@ -361,13 +396,19 @@ namespace {
 
 // The fate of five drafts of one step, of rows 0 to 4.
 struct Drafts {
-    explicit Drafts(bool lands_first) : rig({.held = true}), r(rig.open()), lands_first(lands_first) {
+    explicit Drafts(bool lands_first)
+        : rig({.held = true}), r(rig.open()), lands_first(lands_first) {
         rig.run({{1, 0, 5}});
         step = rig.issue({Rig::span(r, 0, 0, 5, ROUTECAP_SPAN_SPECULATIVE)});
         if (lands_first) rig.open_gate();
     }
-    void accept(size_t count) { EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, step, nullptr, count)); }
-    void truncate(uint64_t rows) { EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, rows)); }
+    void accept(size_t count) {
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_request_accept(rig.capturer(), r, step, nullptr, count));
+    }
+    void truncate(uint64_t rows) {
+        EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, rows));
+    }
     void expect(uint64_t delivered, uint64_t rejected, uint64_t late) {
         rig.open_gate();
         EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));

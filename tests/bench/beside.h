@@ -31,7 +31,8 @@ public:
     using Longest = std::array<double, kCalls.size()>;  // us
 
     // `drafts` is a request of which a step may have drafts; `step` the last that was issued.
-    Bystander(routecap_capturer *capturer, routecap_request drafts, const std::atomic<routecap_step> &step)
+    Bystander(routecap_capturer *capturer, routecap_request drafts,
+              const std::atomic<routecap_step> &step)
         : capturer_(capturer), drafts_(drafts), step_(step), thread_([this] { call(); }) {
         while (rounds_.load() == 0) std::this_thread::yield();
     }
@@ -51,9 +52,12 @@ private:
             stats.struct_size = sizeof stats;
             timed(0, [&] { return routecap_request_open(capturer_, nullptr, &request, 1); });
             timed(1, [&] { return routecap_request_close(capturer_, request); });
-            const int32_t accepted = timed(2, [&] { return routecap_request_accept(capturer_, drafts_, step_.load(), nullptr, 1); });
+            const int32_t accepted = timed(2, [&] {
+                return routecap_request_accept(capturer_, drafts_, step_.load(), nullptr, 1);
+            });
             timed(3, [&] { return routecap_capturer_stats(capturer_, &stats); });
-            if (accepted != ROUTECAP_OK && accepted != ROUTECAP_ERR_UNKNOWN_STEP) fail("accept", accepted);
+            if (accepted != ROUTECAP_OK && accepted != ROUTECAP_ERR_UNKNOWN_STEP)
+                fail("accept", accepted);
             rounds_.fetch_add(1);
             std::this_thread::sleep_for(std::chrono::microseconds(50));
         }
@@ -90,8 +94,10 @@ public:
     explicit Worker(const std::set<int> &before) {
         std::set<int> now = threads();
         std::erase_if(now, [&](int id) { return before.contains(id); });
-        if (now.size() != 1) fail(std::to_string(now.size()) + " threads were started, and not the worker alone");
-        clock_ = static_cast<clockid_t>(~static_cast<unsigned>(*now.begin()) << 3 | 6u);  // its CPU time, as Linux names it
+        if (now.size() != 1)
+            fail(std::to_string(now.size()) + " threads were started, and not the worker alone");
+        // Its CPU time, as Linux names it.
+        clock_ = static_cast<clockid_t>(~static_cast<unsigned>(*now.begin()) << 3 | 6u);
         cpu_us();
     }
     double cpu_us() const {

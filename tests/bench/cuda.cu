@@ -1,11 +1,13 @@
-// The CUDA backend's costs on one GPU: bench_cuda [--quick] [--json FILE] [--only SUBSTRING]... [--list] [--device ORDINAL]
+// The CUDA backend's costs on one GPU: bench_cuda [--quick] [--json FILE] [--only SUBSTRING]...
+// [--list] [--device ORDINAL]
 //
-// The engine is imitated: a CUDA graph of layers that read memory (and multiply, in prefill) with a router behind each, then a tail (last
-// experts, head). Its routers write ids by a formula into the capturer's sink. Before anything is timed, every row of one step is compared
-// with that formula.
+// The engine is imitated: a CUDA graph of layers that read memory (and multiply, in prefill) with a
+// router behind each, then a tail (last experts, head). Its routers write ids by a formula into the
+// capturer's sink. Before anything is timed, every row of one step is compared with that formula.
 //
-// A cost is a difference: runs without capture and with it alternate, and each run with it is held against the mean of its two neighbours.
-// Everything is repeated 30 times (5 with --quick). Times of the engine's thread are wall times of its calls unless called CPU time.
+// A cost is a difference: runs without capture and with it alternate, and each run with it is held
+// against the mean of its two neighbours. Everything is repeated 30 times (5 with --quick). Times
+// of the engine's thread are wall times of its calls unless called CPU time.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <routecap.h>
@@ -59,7 +61,9 @@ struct Stream : Owned<cudaStream_t, cudaStreamDestroy> {
     Stream() { CUDA(cudaStreamCreateWithFlags(&value, cudaStreamNonBlocking)); }
 };
 struct Event : Owned<cudaEvent_t, cudaEventDestroy> {
-    explicit Event(unsigned flags = cudaEventDisableTiming) { CUDA(cudaEventCreateWithFlags(&value, flags)); }
+    explicit Event(unsigned flags = cudaEventDisableTiming) {
+        CUDA(cudaEventCreateWithFlags(&value, flags));
+    }
 };
 using Graph = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 
@@ -75,25 +79,31 @@ struct PinnedArray : Owned<T *, cudaFreeHost> {
     }
 };
 
-// ---- The model's work on the device ---------------------------------------------------------------------------------
+// ---- The model's work on the device
+// ---------------------------------------------------------------------------------
 
-// What the router of a layer chooses for a sink row: k distinct ids, for experts that 5 does not divide.
-__host__ __device__ inline uint32_t expert(uint32_t row, uint32_t layer, uint32_t column, uint32_t experts) {
+// What the router of a layer chooses for a sink row: k distinct ids, for experts that 5 does not
+// divide.
+__host__ __device__ inline uint32_t expert(uint32_t row, uint32_t layer, uint32_t column,
+                                           uint32_t experts) {
     uint32_t h = row * 0x9E3779B1u + layer * 0x85EBCA77u;
     h ^= h >> 15;
     return (h % experts + column * 5) % experts;
 }
 
 template <class T>
-__global__ void route(T *ids, int64_t row_stride, uint32_t rows, uint32_t layer, uint32_t k, uint32_t experts) {
+__global__ void route(T *ids, int64_t row_stride, uint32_t rows, uint32_t layer, uint32_t k,
+                      uint32_t experts) {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < rows * k) ids[i / k * row_stride + i % k] = static_cast<T>(expert(i / k, layer, i % k, experts));
+    if (i < rows * k)
+        ids[i / k * row_stride + i % k] = static_cast<T>(expert(i / k, layer, i % k, experts));
 }
 
 __global__ void read_memory(const uint4 *from, size_t words, uint4 *never) {
     uint4 all{};
     const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
-    for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < words; i += threads) {
+    for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < words;
+         i += threads) {
         const uint4 v = __ldcs(from + i);
         all.x ^= v.x, all.y ^= v.y, all.z ^= v.z, all.w ^= v.w;
     }
@@ -118,8 +128,10 @@ __global__ void stamp(volatile uint32_t *word, uint32_t value) {
 // Has a stream write a word of the host's memory, which only the driver's own interface can.
 void write_word(cudaStream_t stream, uint64_t *word, uint64_t value) {
     using Function = int (*)(cudaStream_t, uint64_t address, uint64_t value, unsigned flags);
-    static const auto function = reinterpret_cast<Function>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamWriteValue64_v2"));
-    if (function == nullptr || function(stream, reinterpret_cast<uint64_t>(word), value, 0) != 0) fail("cuStreamWriteValue64 fails");
+    static const auto function = reinterpret_cast<Function>(
+        dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamWriteValue64_v2"));
+    if (function == nullptr || function(stream, reinterpret_cast<uint64_t>(word), value, 0) != 0)
+        fail("cuStreamWriteValue64 fails");
 }
 
 // What begin and snapshot cannot do with less: a launch, and their bytes.
@@ -138,7 +150,8 @@ struct Work {
     double layer_read, layer_multiply;  // in each layer
     double tail_read;                   // in each of three kernels behind the last router
 };
-constexpr Work kDecode{55, 0, 110}, kPrefill{840, 840, 300}, kSmallPrefill{165, 165, 100}, kNoWork{0, 0, 0};
+constexpr Work kDecode{55, 0, 110}, kPrefill{840, 840, 300}, kSmallPrefill{165, 165, 100},
+    kNoWork{0, 0, 0};
 
 // Kernels that take a given time on this GPU as it is now.
 class Workload {
@@ -154,22 +167,28 @@ public:
         calibrate(sms_);
     }
 
-    // Finds out how much is read and multiplied in a microsecond, by as many blocks as so many SMs hold.
+    // Finds out how much is read and multiplied in a microsecond, by as many blocks as so many SMs
+    // hold.
     void calibrate(int sms) {
         blocks_ = sms * 8;
         constexpr size_t kWords = 14'000'000;
         constexpr uint32_t kIterations = 20'000;
         constexpr int kLaunches = 20;
-        words_per_us_ = kWords / time([&](uint32_t i) { read_words(i, kWords, stream_); }, kLaunches);
-        iterations_per_us_ = kIterations / time([&](uint32_t) { iterate(kIterations, stream_); }, kLaunches);
+        words_per_us_ =
+            kWords / time([&](uint32_t i) { read_words(i, kWords, stream_); }, kLaunches);
+        iterations_per_us_ =
+            kIterations / time([&](uint32_t) { iterate(kIterations, stream_); }, kLaunches);
     }
 
     void layer(const Work &work, uint32_t index, cudaStream_t stream) const {
-        if (work.layer_read > 0) read_words(index, static_cast<size_t>(work.layer_read * words_per_us_), stream);
-        if (work.layer_multiply > 0) iterate(static_cast<uint32_t>(work.layer_multiply * iterations_per_us_), stream);
+        if (work.layer_read > 0)
+            read_words(index, static_cast<size_t>(work.layer_read * words_per_us_), stream);
+        if (work.layer_multiply > 0)
+            iterate(static_cast<uint32_t>(work.layer_multiply * iterations_per_us_), stream);
     }
     void tail(const Work &work, cudaStream_t stream) const {
-        for (uint32_t i = 0; i < 3 && work.tail_read > 0; i++) read_words(i, static_cast<size_t>(work.tail_read * words_per_us_), stream);
+        for (uint32_t i = 0; i < 3 && work.tail_read > 0; i++)
+            read_words(i, static_cast<size_t>(work.tail_read * words_per_us_), stream);
     }
 
     int device() const { return device_; }
@@ -194,7 +213,8 @@ private:
     // The index-th so many words: far more than a cache holds lie between two reads of one word.
     void read_words(uint32_t index, size_t words, cudaStream_t stream) const {
         words = std::min(words, words_ / 2);
-        read_memory<<<blocks_, 256, 0, stream>>>(weights_ + index * words % (words_ - words), words, never_);
+        read_memory<<<blocks_, 256, 0, stream>>>(weights_ + index * words % (words_ - words), words,
+                                                 never_);
         CUDA(cudaGetLastError());
     }
     void iterate(uint32_t iterations, cudaStream_t stream) const {
@@ -210,12 +230,15 @@ private:
     double words_per_us_ = 0, iterations_per_us_ = 0;
 };
 
-// ---- All SMs but a few, occupied ------------------------------------------------------------------------------------
+// ---- All SMs but a few, occupied
+// ------------------------------------------------------------------------------------
 
 // Between the blocks of one launch, in the memory of the device.
 struct Blocks {
     uint32_t started, occupying, decided;
-    uint32_t release;  // written by the host. Blocks that look at the host's memory make every other kernel wait when it ends
+    // Written by the host. Blocks that look at the host's memory make every other kernel wait when
+    // it ends.
+    uint32_t release;
 };
 // From those blocks to the host, in the host's memory.
 struct Word {
@@ -230,15 +253,18 @@ __device__ uint64_t now_ns() {
     return t;
 }
 
-// Two blocks of 1024 threads fill an SM. All start; then those on the first SMs leave, and the others stay until they are released or the
-// limit passes.
-__global__ void __launch_bounds__(1024, 2) occupy(Blocks *blocks, volatile Word *word, uint32_t free_sms, uint64_t limit_ns) {
+// Two blocks of 1024 threads fill an SM. All start; then those on the first SMs leave, and the
+// others stay until they are released or the limit passes.
+__global__ void __launch_bounds__(1024, 2)
+    occupy(Blocks *blocks, volatile Word *word, uint32_t free_sms, uint64_t limit_ns) {
     if (threadIdx.x == 0) {
         const uint64_t start = now_ns();
         uint32_t sm = 0;
         asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
         atomicAdd(&blocks->started, 1);
-        while (*static_cast<volatile uint32_t *>(&blocks->started) < gridDim.x && now_ns() - start < limit_ns) __nanosleep(1000);
+        while (*static_cast<volatile uint32_t *>(&blocks->started) < gridDim.x &&
+               now_ns() - start < limit_ns)
+            __nanosleep(1000);
         const bool stay = sm >= free_sms;
         if (stay) atomicAdd(&blocks->occupying, 1);
         __threadfence();
@@ -268,7 +294,8 @@ public:
     Occupier(int sms, int free_sms) : sms_(sms), free_(free_sms), blocks_(1), word_(1) {
         int per_sm = 0;
         CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, occupy, 1024, 0));
-        if (per_sm != 2) fail("an SM holds " + std::to_string(per_sm) + " blocks of 1024 threads, not 2");
+        if (per_sm != 2)
+            fail("an SM holds " + std::to_string(per_sm) + " blocks of 1024 threads, not 2");
     }
     ~Occupier() { let_go(); }
 
@@ -278,23 +305,29 @@ public:
         CUDA(cudaMemset(blocks_, 0, sizeof(Blocks)));
         CUDA(cudaDeviceSynchronize());
         *word_.value = Word{};
-        occupy<<<2 * sms_, 1024, 0, stream_>>>(blocks_, word_, static_cast<uint32_t>(free_), kLimitNs);
+        occupy<<<2 * sms_, 1024, 0, stream_>>>(blocks_, word_, static_cast<uint32_t>(free_),
+                                               kLimitNs);
         CUDA(cudaGetLastError());
         const volatile Word *word = word_;
         for (const double begin = wall_us(); word->settled == 0;)
             if (wall_us() - begin > 10e6) fail("the blocks that occupy SMs did not start");
         if (static_cast<int>(word->occupying) != 2 * (sms_ - free_))
-            fail(std::to_string(word->occupying) + " blocks occupy SMs, not " + std::to_string(2 * (sms_ - free_)));
+            fail(std::to_string(word->occupying) + " blocks occupy SMs, not " +
+                 std::to_string(2 * (sms_ - free_)));
     }
     void release() {
         let_go();
         CUDA(cudaStreamSynchronize(stream_));
-        if (const volatile Word *word = word_; word->expired != 0) fail("the blocks that occupy SMs left before they were released");
+        if (const volatile Word *word = word_; word->expired != 0)
+            fail("the blocks that occupy SMs left before they were released");
     }
 
 private:
     static constexpr uint64_t kLimitNs = 120'000'000'000;
-    void let_go() { CUDA(cudaMemsetAsync(&blocks_.value->release, 1, sizeof blocks_.value->release, letting_go_)); }
+    void let_go() {
+        CUDA(cudaMemsetAsync(&blocks_.value->release, 1, sizeof blocks_.value->release,
+                             letting_go_));
+    }
 
     int sms_, free_;
     DeviceArray<Blocks> blocks_;
@@ -302,7 +335,8 @@ private:
     Stream stream_, letting_go_;
 };
 
-// ---- The engine -----------------------------------------------------------------------------------------------------
+// ---- The engine
+// -----------------------------------------------------------------------------------------------------
 
 struct Shape {
     uint32_t layers = 58, k = 8, experts = 256;
@@ -312,8 +346,9 @@ constexpr uint32_t kSinkRows = 8192;
 constexpr int kSlots = 4, kStepsInFlight = 2;
 
 std::string name_of(const Shape &shape) {
-    return "L=" + std::to_string(shape.layers) + " K=" + std::to_string(shape.k) + " E=" + std::to_string(shape.experts) +
-           " N=" + std::to_string(kSinkRows) + (shape.dtype == ROUTECAP_DTYPE_I64 ? " I64" : " I16");
+    return "L=" + std::to_string(shape.layers) + " K=" + std::to_string(shape.k) +
+           " E=" + std::to_string(shape.experts) + " N=" + std::to_string(kSinkRows) +
+           (shape.dtype == ROUTECAP_DTYPE_I64 ? " I64" : " I16");
 }
 
 routecap_config config_of(const Shape &shape, int device) {
@@ -358,10 +393,15 @@ enum class Mode {
     // Limits of kInLine, which capture nothing:
     kTwoKernels,  // empty kernels in the places of begin and snapshot
     kSameMemory,  // kernels that write, or read and write, as many bytes and do nothing else
-    kProtocol,    // the same, and behind the graph what orders a copy with it: a word, an event, on another stream the copy and a word
+    // The same, and behind the graph what orders a copy with it: a word, an event, on another
+    // stream the copy and a word.
+    kProtocol,
 };
 
-bool captures(Mode mode) { return mode == Mode::kEager || mode == Mode::kInLine || mode == Mode::kForked || mode == Mode::kRecord; }
+bool captures(Mode mode) {
+    return mode == Mode::kEager || mode == Mode::kInLine || mode == Mode::kForked ||
+           mode == Mode::kRecord;
+}
 
 const char *name_of(Mode mode) {
     switch (mode) {
@@ -391,15 +431,22 @@ double timed(F f, double (*clock)() = wall_us) {
 class Engine {
 public:
     Engine(const Workload &workload, const Shape &shape, const Batch &batch, const Work &work)
-        : workload_(workload), shape_(shape), row_bytes_(row_bytes_of(shape, workload.device())), batch_(batch), work_(work),
-          requests_(batch.open), spans_(batch.requests), sinks_(shape.layers) {
+        : workload_(workload),
+          shape_(shape),
+          row_bytes_(row_bytes_of(shape, workload.device())),
+          batch_(batch),
+          work_(work),
+          requests_(batch.open),
+          spans_(batch.requests),
+          sinks_(shape.layers) {
         const routecap_config config = config_of(shape, workload.device());
         CHECK(routecap_capturer_create(&config, &capturer_.value));
         for (uint32_t l = 0; l < shape.layers; l++) {
             sinks_[l].struct_size = sizeof sinks_[l];
             CHECK(routecap_sink_layer(capturer_, l, &sinks_[l]));
         }
-        for (uint32_t i = 0; i < batch.requests; i++) spans_[i].sink_row = i * batch.share(), spans_[i].rows = batch.share();
+        for (uint32_t i = 0; i < batch.requests; i++)
+            spans_[i].sink_row = i * batch.share(), spans_[i].rows = batch.share();
     }
 
     // Makes the graph, and sees that what is captured with it is what the routers chose.
@@ -411,19 +458,26 @@ public:
     // ---- Requests
     void open() {
         CHECK(routecap_request_open(capturer_, nullptr, requests_.data(), requests_.size()));
-        for (uint32_t i = 0; i < batch_.requests; i++) spans_[i].request = requests_[i * (batch_.open / batch_.requests)];
+        for (uint32_t i = 0; i < batch_.requests; i++)
+            spans_[i].request = requests_[i * (batch_.open / batch_.requests)];
     }
-    void close() { CHECK(routecap_request_close_batch(capturer_, requests_.data(), nullptr, requests_.size())); }
+    void close() {
+        CHECK(routecap_request_close_batch(capturer_, requests_.data(), nullptr, requests_.size()));
+    }
     const std::vector<routecap_request> &requests() const { return requests_; }
     const std::vector<routecap_span> &spans() const { return spans_; }
 
     // ---- A step, in the order of its calls
     void forward(Mode mode, Calls *calls = nullptr) {
         if (mode == Mode::kEager) {
-            const double used = timed([&] { CHECK(routecap_step_begin(capturer_, batch_.rows, main_)); });
+            const double used =
+                timed([&] { CHECK(routecap_step_begin(capturer_, batch_.rows, main_)); });
             if (calls != nullptr) calls->begin.push_back(used);
         }
-        CUDA(cudaGraphLaunch(graphs_.at(mode == Mode::kEager ? Mode::kNone : mode == Mode::kProtocol ? Mode::kSameMemory : mode), main_));
+        CUDA(cudaGraphLaunch(graphs_.at(mode == Mode::kEager      ? Mode::kNone
+                                        : mode == Mode::kProtocol ? Mode::kSameMemory
+                                                                  : mode),
+                             main_));
         if (mode == Mode::kEager) {
             const double used = timed([&] { CHECK(routecap_step_snapshot(capturer_, main_)); });
             if (calls != nullptr) calls->snapshot.push_back(used);
@@ -433,14 +487,15 @@ public:
             if (calls != nullptr) calls->issue.push_back(used);
         }
     }
-    // What no protocol of this kind can do without: the word that the next replay reads, and behind this one the rows' copy and a word that says
-    // that they have come.
+    // What no protocol of this kind can do without: the word that the next replay reads, and behind
+    // this one the rows' copy and a word that says that they have come.
     void order_copy() {
         if (landed_ == nullptr) CUDA(cudaMallocHost(&landed_.value, batch_.rows * row_bytes_));
         CUDA(cudaMemsetAsync(bytes_, 0, 4, main_));
         CUDA(cudaEventRecord(fork_, main_));
         CUDA(cudaStreamWaitEvent(branch_, fork_, 0));
-        CUDA(cudaMemcpyAsync(landed_, bytes_, batch_.rows * row_bytes_, cudaMemcpyDeviceToHost, branch_));
+        CUDA(cudaMemcpyAsync(landed_, bytes_, batch_.rows * row_bytes_, cudaMemcpyDeviceToHost,
+                             branch_));
         write_word(branch_, arrived_, ++copies_);
     }
     const uint8_t *landed_rows() const { return landed_; }
@@ -448,13 +503,16 @@ public:
     // The last copy that was ordered, and the last that has come.
     uint64_t copies() const { return copies_; }
     const uint64_t *arrived() const { return arrived_; }
-    // The spans of the step-th step since the requests were opened. Outside the timing of issue: an engine has them already.
+    // The spans of the step-th step since the requests were opened. Outside the timing of issue: an
+    // engine has them already.
     void arrange(uint64_t step, uint32_t flags = 0) {
-        for (routecap_span &span : spans_) span.position = step * batch_.share(), span.flags = flags;
+        for (routecap_span &span : spans_)
+            span.position = step * batch_.share(), span.flags = flags;
     }
     routecap_step issue() {
         routecap_step step = 0;
-        CHECK(routecap_step_issue(capturer_, spans_.data(), sizeof spans_[0], spans_.size(), nullptr, nullptr, &step, main_));
+        CHECK(routecap_step_issue(capturer_, spans_.data(), sizeof spans_[0], spans_.size(),
+                                  nullptr, nullptr, &step, main_));
         return step;
     }
     void land(routecap_step step) {
@@ -472,7 +530,8 @@ public:
         CUDA(cudaStreamSynchronize(main_));
         const double start = wall_us();
         for (int i = 0; i < steps; i++) {
-            if (i >= kStepsInFlight) CUDA(cudaEventSynchronize(ends_[(i - kStepsInFlight) % kSlots]));
+            if (i >= kStepsInFlight)
+                CUDA(cudaEventSynchronize(ends_[(i - kStepsInFlight) % kSlots]));
             forward(mode, &calls);
             if (capture) {
                 if (i >= kSlots - 1) land(tickets[static_cast<size_t>(i - kSlots + 1)]);
@@ -490,12 +549,14 @@ public:
         }
         if (medians != nullptr)
             for (const auto member : {&Calls::begin, &Calls::snapshot, &Calls::issue})
-                if (!(calls.*member).empty()) (medians->*member).push_back(estimate(calls.*member).median);
+                if (!(calls.*member).empty())
+                    (medians->*member).push_back(estimate(calls.*member).median);
         return used;
     }
 
     void synchronize() const {
-        for (const cudaStream_t stream : {main_.value, branch_.value}) CUDA(cudaStreamSynchronize(stream));
+        for (const cudaStream_t stream : {main_.value, branch_.value})
+            CUDA(cudaStreamSynchronize(stream));
     }
 
     routecap_capturer *capturer() const { return capturer_; }
@@ -505,7 +566,8 @@ private:
     template <class T>
     void route_to(void *ids, int64_t row_stride, uint32_t layer) {
         const uint32_t threads = 256, blocks = (batch_.rows * shape_.k + threads - 1) / threads;
-        route<<<blocks, threads, 0, main_>>>(static_cast<T *>(ids), row_stride, batch_.rows, layer, shape_.k, shape_.experts);
+        route<<<blocks, threads, 0, main_>>>(static_cast<T *>(ids), row_stride, batch_.rows, layer,
+                                             shape_.k, shape_.experts);
         CUDA(cudaGetLastError());
     }
     void router(uint32_t layer) {
@@ -517,21 +579,27 @@ private:
             default: return route_to<int64_t>(sink.ids, stride, layer);
         }
     }
-    int32_t *own_buffer(uint32_t layer) const { return own_buffers_ + static_cast<size_t>(layer) * batch_.rows * shape_.k; }
+    int32_t *own_buffer(uint32_t layer) const {
+        return own_buffers_ + static_cast<size_t>(layer) * batch_.rows * shape_.k;
+    }
 
     void build(Mode mode) {
-        const bool own = mode == Mode::kOwnBuffers || mode == Mode::kRecord, forked = mode == Mode::kForked || mode == Mode::kRecord;
+        const bool own = mode == Mode::kOwnBuffers || mode == Mode::kRecord,
+                   forked = mode == Mode::kForked || mode == Mode::kRecord;
         if (mode == Mode::kEager) return build(Mode::kNone);
         if (mode == Mode::kProtocol) return build(Mode::kSameMemory);
         if (graphs_.count(mode) != 0) return;
         if (own && own_buffers_ == nullptr)
-            CUDA(cudaMalloc(&own_buffers_.value, static_cast<size_t>(shape_.layers) * batch_.rows * shape_.k * sizeof(int32_t)));
+            CUDA(cudaMalloc(&own_buffers_.value, static_cast<size_t>(shape_.layers) * batch_.rows *
+                                                     shape_.k * sizeof(int32_t)));
         if (mode == Mode::kSameMemory) CUDA(cudaMalloc(&bytes_.value, cells() * 24));
 
         CUDA(cudaStreamBeginCapture(main_, cudaStreamCaptureModeThreadLocal));
         if (mode == Mode::kInLine) CHECK(routecap_step_begin(capturer_, batch_.rows, main_));
         if (mode == Mode::kTwoKernels) nothing<<<1, 1, 0, main_>>>();
-        if (mode == Mode::kSameMemory) fill<<<blocks_of_cells(), kCellThreads, 0, main_>>>(reinterpret_cast<uint4 *>(bytes_.value), cells());
+        if (mode == Mode::kSameMemory)
+            fill<<<blocks_of_cells(), kCellThreads, 0, main_>>>(
+                reinterpret_cast<uint4 *>(bytes_.value), cells());
         if (forked) {
             CUDA(cudaEventRecord(fork_, main_));
             CUDA(cudaStreamWaitEvent(branch_, fork_, 0));
@@ -555,7 +623,8 @@ private:
         }
         if (captures(mode)) CHECK(routecap_step_snapshot(capturer_, main_));
         if (mode == Mode::kTwoKernels) add_leaf(reinterpret_cast<void *>(nothing), 1, 1);
-        if (mode == Mode::kSameMemory) add_leaf(reinterpret_cast<void *>(narrow), blocks_of_cells(), kCellThreads);
+        if (mode == Mode::kSameMemory)
+            add_leaf(reinterpret_cast<void *>(narrow), blocks_of_cells(), kCellThreads);
         workload_.tail(work_, main_);
         cudaGraph_t graph = nullptr;
         CUDA(cudaStreamEndCapture(main_, &graph));
@@ -595,47 +664,61 @@ private:
         land(issue());
         for (const routecap_span &span : spans_) {
             routecap_routing *routing = nullptr;
-            CHECK(routecap_request_extract(capturer_, span.request, 0, batch_.share(), ROUTECAP_EXTRACT_SHARE, ROUTECAP_READ_STRICT, &routing));
+            CHECK(routecap_request_extract(capturer_, span.request, 0, batch_.share(),
+                                           ROUTECAP_EXTRACT_SHARE, ROUTECAP_READ_STRICT, &routing));
             compare(routing, span.sink_row);
             routecap_routing_free(routing);
         }
         close();
     }
-    // Ends the program unless every cell is valid and holds the ids of its row, in the router's order.
+    // Ends the program unless every cell is valid and holds the ids of its row, in the router's
+    // order.
     void compare(const routecap_routing *routing, uint32_t sink_row) const {
         routecap_view view{};
         view.struct_size = sizeof view;
         CHECK(routecap_routing_view(routing, &view));
-        if (view.first != 0 || view.rows != batch_.share() || view.layers != shape_.layers || view.k != shape_.k || view.complete != 1)
+        if (view.first != 0 || view.rows != batch_.share() || view.layers != shape_.layers ||
+            view.k != shape_.k || view.complete != 1)
             fail("correctness: rows or layers are absent");
         uint64_t row = 0;
         for (size_t s = 0; s < view.segment_count; s++) {
-            const auto *bytes = reinterpret_cast<const char *>(view.segments) + s * view.segment_size;
+            const auto *bytes =
+                reinterpret_cast<const char *>(view.segments) + s * view.segment_size;
             const auto &segment = *reinterpret_cast<const routecap_segment *>(bytes);
-            if (segment.ids == nullptr || segment.first != row) fail("correctness: rows are absent");
+            if (segment.ids == nullptr || segment.first != row)
+                fail("correctness: rows are absent");
             for (uint64_t r = 0; r < segment.rows; r++, row++)
-                for (uint32_t l = 0; l < view.layers; l++) compare_cell(view, segment, r, l, sink_row + static_cast<uint32_t>(row));
+                for (uint32_t l = 0; l < view.layers; l++)
+                    compare_cell(view, segment, r, l, sink_row + static_cast<uint32_t>(row));
         }
         if (row != view.rows) fail("correctness: rows are absent");
     }
-    void compare_cell(const routecap_view &view, const routecap_segment &segment, uint64_t row, uint32_t layer, uint32_t sink_row) const {
-        const auto where = [&] { return "correctness: sink row " + std::to_string(sink_row) + ", layer " + std::to_string(layer); };
-        if (segment.validity != nullptr && (segment.validity[row * view.validity_bytes + layer / 8] >> layer % 8 & 1) == 0)
+    void compare_cell(const routecap_view &view, const routecap_segment &segment, uint64_t row,
+                      uint32_t layer, uint32_t sink_row) const {
+        const auto where = [&] {
+            return "correctness: sink row " + std::to_string(sink_row) + ", layer " +
+                   std::to_string(layer);
+        };
+        if (segment.validity != nullptr &&
+            (segment.validity[row * view.validity_bytes + layer / 8] >> layer % 8 & 1) == 0)
             fail(where() + " is missing");
         for (uint32_t c = 0; c < view.k; c++) {
             const size_t i = (row * view.layers + layer) * view.k + c;
-            const int64_t id = view.dtype == ROUTECAP_DTYPE_U8 ? int64_t{static_cast<const uint8_t *>(segment.ids)[i]}
-                                                              : int64_t{static_cast<const int16_t *>(segment.ids)[i]};
+            const int64_t id = view.dtype == ROUTECAP_DTYPE_U8
+                                   ? int64_t{static_cast<const uint8_t *>(segment.ids)[i]}
+                                   : int64_t{static_cast<const int16_t *>(segment.ids)[i]};
             const int64_t right = expert(sink_row, layer, c, shape_.experts);
             if (id == right) continue;
-            fail(where() + ", column " + std::to_string(c) + " is " + std::to_string(id) + ", not " + std::to_string(right));
+            fail(where() + ", column " + std::to_string(c) + " is " + std::to_string(id) +
+                 ", not " + std::to_string(right));
         }
     }
     void expect_all_delivered() const {
         routecap_stats s{};
         s.struct_size = sizeof s;
         CHECK(routecap_capturer_stats(capturer_, &s));
-        const uint64_t cells = s.cells_unwritten + s.cells_out_of_range + s.cells_duplicate + s.cells_conflicting;
+        const uint64_t cells =
+            s.cells_unwritten + s.cells_out_of_range + s.cells_duplicate + s.cells_conflicting;
         if (s.rows_delivered != s.rows_issued || cells != 0 || s.rows_dropped != 0)
             fail("correctness: rows or cells were lost in a run that was timed");
     }
@@ -660,13 +743,17 @@ private:
     std::map<Mode, Graph> graphs_;
 };
 
-// ---- What is made of samples ----------------------------------------------------------------------------------------
+// ---- What is made of samples
+// ----------------------------------------------------------------------------------------
 
-std::string parameter(const char *name, uint64_t value) { return "\"" + std::string(name) + "\": " + std::to_string(value); }
+std::string parameter(const char *name, uint64_t value) {
+    return "\"" + std::string(name) + "\": " + std::to_string(value);
+}
 
 std::string parameters(const Shape &shape, uint32_t rows) {
-    return parameter("rows", rows) + ", " + parameter("layers", shape.layers) + ", " + parameter("k", shape.k) + ", " +
-           parameter("experts", shape.experts) + ", " + parameter("sink_bits", shape.dtype == ROUTECAP_DTYPE_I64 ? 64 : 16);
+    return parameter("rows", rows) + ", " + parameter("layers", shape.layers) + ", " +
+           parameter("k", shape.k) + ", " + parameter("experts", shape.experts) + ", " +
+           parameter("sink_bits", shape.dtype == ROUTECAP_DTYPE_I64 ? 64 : 16);
 }
 
 // As estimate, of another quantile than the median.
@@ -674,7 +761,9 @@ Estimate quantile(std::vector<double> samples, double p) {
     std::sort(samples.begin(), samples.end());
     const auto n = static_cast<double>(samples.size());
     const double half = 1.96 * std::sqrt(n * p * (1 - p));
-    const auto at = [&](double rank) { return samples[static_cast<size_t>(std::clamp(rank, 0.0, n - 1))]; };
+    const auto at = [&](double rank) {
+        return samples[static_cast<size_t>(std::clamp(rank, 0.0, n - 1))];
+    };
     return {at(n * p), at(std::floor(n * p - half)), at(std::ceil(n * p + half))};
 }
 
@@ -710,29 +799,41 @@ Comparison compare(Engine &engine, Mode base, const std::vector<Mode> &modes, in
     return c;
 }
 
-void add_calls(Report &report, const std::string &group, const std::string &name, const std::string &p, const Calls &calls) {
-    if (!calls.begin.empty()) report.add(group, name + ": begin call", p, "us", estimate(calls.begin));
-    if (!calls.snapshot.empty()) report.add(group, name + ": snapshot call", p, "us", estimate(calls.snapshot));
-    if (!calls.issue.empty()) report.add(group, name + ": issue call", p, "us", estimate(calls.issue));
+void add_calls(Report &report, const std::string &group, const std::string &name,
+               const std::string &p, const Calls &calls) {
+    if (!calls.begin.empty())
+        report.add(group, name + ": begin call", p, "us", estimate(calls.begin));
+    if (!calls.snapshot.empty())
+        report.add(group, name + ": snapshot call", p, "us", estimate(calls.snapshot));
+    if (!calls.issue.empty())
+        report.add(group, name + ": issue call", p, "us", estimate(calls.issue));
 }
 
-// ---- The groups -----------------------------------------------------------------------------------------------------
+// ---- The groups
+// -----------------------------------------------------------------------------------------------------
 
-void decode_step(Report &report, const Workload &workload, const Shape &shape, uint32_t rows, const std::vector<Mode> &modes, bool record) {
+void decode_step(Report &report, const Workload &workload, const Shape &shape, uint32_t rows,
+                 const std::vector<Mode> &modes, bool record) {
     constexpr int kSteps = 60;
     Engine engine(workload, shape, decode_batch(rows), kDecode);
-    const std::string group = "Device time added to a decode step, n=" + std::to_string(rows) + ", " + name_of(shape);
+    const std::string group =
+        "Device time added to a decode step, n=" + std::to_string(rows) + ", " + name_of(shape);
     const std::string p = parameters(shape, rows);
     const auto add = [&](Mode base, const std::vector<Mode> &with) {
         const Comparison c = compare(engine, base, with, kSteps);
-        report.add(group, base == Mode::kNone ? "step without capture" : "step without capture, routers' own buffers", p, "us",
-                   estimate(c.base));
+        report.add(group,
+                   base == Mode::kNone ? "step without capture"
+                                       : "step without capture, routers' own buffers",
+                   p, "us", estimate(c.base));
         for (const Mode mode : with) {
             const Added &added = c.added.at(mode);
             const bool targeted = rows <= 256 && shape.layers == 58;
             report.add(group, name_of(mode), p, "us", estimate(added.us),
-                       targeted && mode == Mode::kEager ? "target 9" : targeted && mode == Mode::kForked ? "target 2.5" : "");
-            report.add(group, name_of(mode), p, "%", estimate(added.percent), targeted && mode == Mode::kForked ? "target 0.07" : "");
+                       targeted && mode == Mode::kEager    ? "target 9"
+                       : targeted && mode == Mode::kForked ? "target 2.5"
+                                                           : "");
+            report.add(group, name_of(mode), p, "%", estimate(added.percent),
+                       targeted && mode == Mode::kForked ? "target 0.07" : "");
             add_calls(report, group, name_of(mode), p, added.calls);
         }
     };
@@ -740,21 +841,26 @@ void decode_step(Report &report, const Workload &workload, const Shape &shape, u
     if (record) add(Mode::kOwnBuffers, {Mode::kRecord});
 }
 
-// Calls of a step of one row per request, with the step before it in flight, as in an engine's loop. Drafts: one row that is accepted, while the step
-// is in flight or once it has landed. Between them the limit: the driver's calls that order a copy, and what passes to another thread.
-// Every second step is timed in CPU time instead of wall time, which the library's own thread may lengthen.
+// Calls of a step of one row per request, with the step before it in flight, as in an engine's
+// loop. Drafts: one row that is accepted, while the step is in flight or once it has landed.
+// Between them the limit: the driver's calls that order a copy, and what passes to another thread.
+// Every second step is timed in CPU time instead of wall time, which the library's own thread may
+// lengthen.
 void engine_thread(Report &report, const Workload &workload) {
     const struct {
         const char *name;
         bool draft, landed;
-    } kinds[] = {{"certain rows", false, false}, {"drafts, accepted in flight", true, false}, {"drafts, accepted when landed", true, true}};
+    } kinds[] = {{"certain rows", false, false},
+                 {"drafts, accepted in flight", true, false},
+                 {"drafts, accepted when landed", true, true}};
     for (const uint32_t n : {64u, 256u, 1024u}) {
         Engine engine(workload, Shape{}, decode_batch(n), kDecode);
         for (const Mode mode : {Mode::kForked, Mode::kProtocol}) engine.prepare(mode);
         std::vector<routecap_accept_item> accepts(n);
         std::vector<routecap_finish_item> finishes(n);
         struct Samples {
-            std::vector<double> calls, issue, accept, finish, all, all_cpu;  // the limit's `all` has no accept
+            // The limit's `all` has no accept.
+            std::vector<double> calls, issue, accept, finish, all, all_cpu;
         } samples[std::size(kinds)], least;
         Handover handover(n);
         for (int i = -4; i < repetitions * 4; i++) {
@@ -779,11 +885,21 @@ void engine_thread(Report &report, const Workload &workload) {
                 double accept = 0;
                 if (draft)
                     accept = timed(
-                        [&] { CHECK(routecap_request_accept_batch(engine.capturer(), accepts.data(), sizeof accepts[0], n)); }, clock);
+                        [&] {
+                            CHECK(routecap_request_accept_batch(engine.capturer(), accepts.data(),
+                                                                sizeof accepts[0], n));
+                        },
+                        clock);
                 const double finish = timed(
-                    [&] { CHECK(routecap_request_finish_batch(engine.capturer(), finishes.data(), sizeof finishes[0], n)); }, clock);
+                    [&] {
+                        CHECK(routecap_request_finish_batch(engine.capturer(), finishes.data(),
+                                                            sizeof finishes[0], n));
+                    },
+                    clock);
                 engine.land(step);
-                for (const auto &item : finishes) CHECK(routecap_routing_wait(item.routing, -1)), routecap_routing_free(item.routing);
+                for (const auto &item : finishes)
+                    CHECK(routecap_routing_wait(item.routing, -1)),
+                        routecap_routing_free(item.routing);
                 if (i < 0) continue;
                 auto &kept = samples[kind];
                 (cpu ? kept.all_cpu : kept.all).push_back(issue + accept + finish);
@@ -795,7 +911,8 @@ void engine_thread(Report &report, const Workload &workload) {
             engine.forward(Mode::kSameMemory);
             engine.order_copy();
             engine.forward(Mode::kSameMemory);
-            const double calls = timed([&] { engine.order_copy(); }, clock), issue = timed([&] { handover.issue(engine.spans()); }, clock);
+            const double calls = timed([&] { engine.order_copy(); }, clock),
+                         issue = timed([&] { handover.issue(engine.spans()); }, clock);
             handover.wait();
             const double accept = timed([&] { handover.accept(accepts); }, clock);
             handover.wait();
@@ -810,15 +927,20 @@ void engine_thread(Report &report, const Workload &workload) {
             least.accept.push_back(accept);
             least.finish.push_back(finish);
         }
-        const std::string group = "Engine's thread, " + std::to_string(n) + " requests of one row, begin and snapshot in the graph";
-        const std::string p = parameters(Shape{}, n), target = n == 64 ? "target 8" : n == 256 ? "target 12" : "target 30";
+        const std::string group = "Engine's thread, " + std::to_string(n) +
+                                  " requests of one row, begin and snapshot in the graph";
+        const std::string p = parameters(Shape{}, n), target = n == 64    ? "target 8"
+                                                               : n == 256 ? "target 12"
+                                                                          : "target 30";
         for (size_t kind = 0; kind < std::size(kinds); kind++) {
             const std::string name = kinds[kind].name;
             report.add(group, name + ": issue", p, "us", estimate(samples[kind].issue));
-            if (kinds[kind].draft) report.add(group, name + ": accept", p, "us", estimate(samples[kind].accept));
+            if (kinds[kind].draft)
+                report.add(group, name + ": accept", p, "us", estimate(samples[kind].accept));
             report.add(group, name + ": finish", p, "us", estimate(samples[kind].finish));
             report.add(group, name + ": all", p, "us", estimate(samples[kind].all), target);
-            report.add(group, name + ": all, CPU time", p, "us", estimate(samples[kind].all_cpu), target);
+            report.add(group, name + ": all, CPU time", p, "us", estimate(samples[kind].all_cpu),
+                       target);
         }
         report.add(group, "limit: the driver's calls", p, "us", estimate(least.calls));
         report.add(group, "limit: lines of issue", p, "us", estimate(least.issue));
@@ -829,11 +951,12 @@ void engine_thread(Report &report, const Workload &workload) {
     }
 }
 
-void prefill_step(Report &report, const Workload &workload, uint32_t rows, const Work &work, int steps, const std::vector<Mode> &modes,
-                  const char *target) {
+void prefill_step(Report &report, const Workload &workload, uint32_t rows, const Work &work,
+                  int steps, const std::vector<Mode> &modes, const char *target) {
     Engine engine(workload, Shape{}, {rows, 4, 4}, work);
     const Comparison c = compare(engine, Mode::kNone, modes, steps);
-    const std::string group = "Device time added to a prefill step, n=" + std::to_string(rows) + ", 4 requests";
+    const std::string group =
+        "Device time added to a prefill step, n=" + std::to_string(rows) + ", 4 requests";
     const std::string p = parameters(Shape{}, rows);
     report.add(group, "step without capture", p, "us", estimate(c.base));
     for (const Mode mode : modes) {
@@ -871,7 +994,8 @@ void landing(Report &report, const Workload &workload) {
             check(status, "routecap_step_poll");
             return used;
         };
-        // The engine's thread is busy and calls nothing; another waits in finalize. The forward's end is a word that the device writes.
+        // The engine's thread is busy and calls nothing; another waits in finalize. The forward's
+        // end is a word that the device writes.
         PinnedArray<uint32_t> word(1);
         uint32_t stamps = 0;
         const auto wait = [&] {
@@ -885,12 +1009,14 @@ void landing(Report &report, const Workload &workload) {
                 landed = wall_us();
             });
             double start = wall_us();
-            for (const double begin = start; *static_cast<volatile uint32_t *>(word.value) != stamps; start = wall_us())
+            for (const double begin = start;
+                 *static_cast<volatile uint32_t *>(word.value) != stamps; start = wall_us())
                 if (start - begin > 10e6) fail("the end of a forward did not arrive");
             waiter.join();
             return landed - start;
         };
-        // Rows of a decode step follow the requests' earlier ones; those of a prefill step are of new requests.
+        // Rows of a decode step follow the requests' earlier ones; those of a prefill step are of
+        // new requests.
         const auto sample = [&](std::vector<double> &samples, auto f) {
             engine.open();
             for (int i = -8; i < steps; i++) {
@@ -904,27 +1030,35 @@ void landing(Report &report, const Workload &workload) {
         sample(polled, poll);
         sample(waited, wait);
 
-        // The limits: from the same moment to rows in the host's memory, and to rows that another thread has found and copied.
+        // The limits: from the same moment to rows in the host's memory, and to rows that another
+        // thread has found and copied.
         std::vector<double> arrived, copied;
         const auto limit = [&](std::vector<double> &samples, auto done) {
             for (int i = -8; i < steps; i++) {
                 engine.forward(Mode::kProtocol);
                 CUDA(cudaEventRecord(end, engine.stream()));
                 await(end);
-                const double used = timed([&] { while (!done(engine.copies())) {} });
+                const double used = timed([&] {
+                    while (!done(engine.copies())) {}
+                });
                 if (i >= 0) samples.push_back(used);
             }
         };
         engine.prepare(Mode::kProtocol);
-        limit(arrived, [&](uint64_t copy) { return __atomic_load_n(engine.arrived(), __ATOMIC_ACQUIRE) == copy; });
+        limit(arrived, [&](uint64_t copy) {
+            return __atomic_load_n(engine.arrived(), __ATOMIC_ACQUIRE) == copy;
+        });
         {
-            const Filer filer(engine.arrived(), engine.landed_rows(), engine.row_bytes(), n, decode ? n : 4);
+            const Filer filer(engine.arrived(), engine.landed_rows(), engine.row_bytes(), n,
+                              decode ? n : 4);
             limit(copied, [&](uint64_t copy) { return filer.filed(copy); });
         }
         const std::string group =
-            "Landing: from the end of the forward to readable rows, n=" + std::to_string(n) + ", " + std::to_string(steps) + " steps";
+            "Landing: from the end of the forward to readable rows, n=" + std::to_string(n) + ", " +
+            std::to_string(steps) + " steps";
         const std::string p = parameters(Shape{}, n);
-        const auto add = [&](const std::string &name, const std::vector<double> &samples, const std::string &target) {
+        const auto add = [&](const std::string &name, const std::vector<double> &samples,
+                             const std::string &target) {
             const double most = *std::max_element(samples.begin(), samples.end());
             report.add(group, name + ": median", p, "us", estimate(samples), target);
             report.add(group, name + ": 5 %", p, "us", quantile(samples, 0.05));
@@ -954,7 +1088,9 @@ void stalls(Report &report, const Workload &workload) {
         CUDA(cudaEventRecord(end, engine.stream()));
         double longest = 0;
         while (cudaEventQuery(end) == cudaErrorNotReady)
-            longest = std::max(longest, timed([&] { CHECK(routecap_step_begin(engine.capturer(), 64, engine.stream())); }));
+            longest = std::max(
+                longest,
+                timed([&] { CHECK(routecap_step_begin(engine.capturer(), 64, engine.stream())); }));
         const Bystander::Longest each = bystander.stop();
         CHECK(routecap_step_discard(engine.capturer(), engine.stream()));
         engine.synchronize();
@@ -963,10 +1099,12 @@ void stalls(Report &report, const Workload &workload) {
         for (size_t k = 0; k < each.size(); k++) others[k].push_back(each[k]);
     }
     engine.close();
-    const std::string group = "Longest wait while a begin stalls, on a stream that is busy for 20 ms and whose queue is full";
+    const std::string group =
+        "Longest wait while a begin stalls, on a stream that is busy for 20 ms and whose queue is full";
     report.add(group, "begin itself", "", "us", estimate(itself));
     for (size_t k = 0; k < Bystander::kCalls.size(); k++)
-        report.add(group, Bystander::kCalls[k] + std::string(" on another thread"), "", "us", estimate(others[k]));
+        report.add(group, Bystander::kCalls[k] + std::string(" on another thread"), "", "us",
+                   estimate(others[k]));
 }
 
 // The worker's CPU time beside steps of 5 ms, and how soon it sees that one has ended: that is a
@@ -975,7 +1113,8 @@ void worker(Report &report, const Workload &workload) {
     constexpr Work kFiveMs{80, 0, 120};
     constexpr uint32_t kRows = 256;
     constexpr int kSteps = 10;
-    { const Engine first(workload, Shape{}, decode_batch(kRows), kFiveMs); }  // what threads the driver starts are there now
+    // What threads the driver starts are there now.
+    { const Engine first(workload, Shape{}, decode_batch(kRows), kFiveMs); }
     const std::set<int> before = Worker::threads();
     Engine engine(workload, Shape{}, decode_batch(kRows), kFiveMs);
     const Worker worker(before);
@@ -994,7 +1133,8 @@ void worker(Report &report, const Workload &workload) {
             engine.arrange(static_cast<uint64_t>(s));
             const routecap_step step = engine.issue();
             double ended = wall_us();
-            for (const double begin = ended; *static_cast<volatile uint32_t *>(word.value) != stamps; ended = wall_us())
+            for (const double begin = ended;
+                 *static_cast<volatile uint32_t *>(word.value) != stamps; ended = wall_us())
                 if (ended - begin > 10e6) fail("the end of a forward did not arrive");
             int32_t status = ROUTECAP_PENDING;
             while (status == ROUTECAP_PENDING) status = routecap_step_poll(engine.capturer(), step);
@@ -1008,7 +1148,8 @@ void worker(Report &report, const Workload &workload) {
         share.push_back(100 * used / took);
         landing.push_back(estimate(delays).median);
     }
-    const std::string group = "The worker beside decode steps of about 5 ms, n=256, " + std::to_string(kSteps) + " steps at a time";
+    const std::string group = "The worker beside decode steps of about 5 ms, n=256, " +
+                              std::to_string(kSteps) + " steps at a time";
     const std::string p = parameters(Shape{}, kRows);
     report.add(group, "a step", p, "us", estimate(step_us));
     report.add(group, "share of a core", p, "percent", estimate(share));
@@ -1027,7 +1168,8 @@ void extraction_of_32768(Report &report, const Workload &workload) {
         engine.arrange(step);
         engine.land(engine.issue());
     }
-    extraction(report, engine.capturer(), engine.requests()[0], kRows, size_t{shape.layers} * shape.k, repetitions, parameters(shape, kRows), true);
+    extraction(report, engine.capturer(), engine.requests()[0], kRows,
+               size_t{shape.layers} * shape.k, repetitions, parameters(shape, kRows), true);
 }
 
 // What the machine gives without the library.
@@ -1043,17 +1185,20 @@ void limits(Report &report, const Workload &workload) {
     CUDA(cudaDeviceSynchronize());
 
     const std::string group = "Limits of this machine";
-    const auto device_to_host = [&](const std::string &name, const std::string &p, size_t bytes, int copies) {
+    const auto device_to_host = [&](const std::string &name, const std::string &p, size_t bytes,
+                                    int copies) {
         std::vector<double> us, rate;
         for (int i = -2; i < repetitions; i++) {
             CUDA(cudaEventRecord(from, stream));
-            for (int j = 0; j < copies; j++) CUDA(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream));
+            for (int j = 0; j < copies; j++)
+                CUDA(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream));
             CUDA(cudaEventRecord(to, stream));
             CUDA(cudaEventSynchronize(to));
             float ms = 0;
             CUDA(cudaEventElapsedTime(&ms, from, to));
             const double each = static_cast<double>(ms) * 1e3 / copies;
-            if (i >= 0) us.push_back(each), rate.push_back(static_cast<double>(bytes) / each * 1e-3);
+            if (i >= 0)
+                us.push_back(each), rate.push_back(static_cast<double>(bytes) / each * 1e-3);
         }
         report.add(group, "device to pinned memory, " + name, p, "us", estimate(us));
         report.add(group, "device to pinned memory, " + name, p, "GB/s", estimate(rate));
@@ -1065,19 +1210,22 @@ void limits(Report &report, const Workload &workload) {
                 std::memcpy(dst.data(), src.data(), bytes);
                 asm volatile("" : : "r"(dst.data()) : "memory");
             });
-            if (i >= 0) us.push_back(used), rate.push_back(static_cast<double>(bytes) / used * 1e-3);
+            if (i >= 0)
+                us.push_back(used), rate.push_back(static_cast<double>(bytes) / used * 1e-3);
         }
         report.add(group, "memcpy of one thread, " + name, p, "us", estimate(us));
         report.add(group, "memcpy of one thread, " + name, p, "GB/s", estimate(rate));
     };
     for (const uint32_t n : {64u, 256u, 1024u, 8192u}) {
         const size_t bytes = n * row_bytes;
-        device_to_host(std::to_string(n) + " rows", parameter("rows", n) + ", " + parameter("bytes", bytes), bytes, 50);
+        device_to_host(std::to_string(n) + " rows",
+                       parameter("rows", n) + ", " + parameter("bytes", bytes), bytes, 50);
     }
     device_to_host("256 MiB", parameter("bytes", kLarge), kLarge, 1);
     for (const uint32_t n : {256u, 8192u, 32768u}) {
         const size_t bytes = n * row_bytes;
-        host_to_host(std::to_string(n) + " rows", parameter("rows", n) + ", " + parameter("bytes", bytes), bytes);
+        host_to_host(std::to_string(n) + " rows",
+                     parameter("rows", n) + ", " + parameter("bytes", bytes), bytes);
     }
     host_to_host("256 MiB", parameter("bytes", kLarge), kLarge);
 }
@@ -1093,12 +1241,14 @@ void few_sms(Report &report, Workload &workload) {
     {
         Engine engine(workload, Shape{}, decode_batch(kRows), kDecode);
         // What allocates or loads code does so here: it might wait for the whole device.
-        for (const Mode mode : {Mode::kNone, Mode::kForked}) engine.prepare(mode), engine.run(mode, kSlots);
+        for (const Mode mode : {Mode::kNone, Mode::kForked})
+            engine.prepare(mode), engine.run(mode, kSlots);
         occupier.start();
         const Comparison c = compare(engine, Mode::kNone, {Mode::kForked}, kSteps);
         occupier.release();
         const Added &added = c.added.at(Mode::kForked);
-        const std::string group = "Device time added to a decode step, n=" + std::to_string(kRows) + ", " + std::to_string(kFree) + " of " +
+        const std::string group = "Device time added to a decode step, n=" + std::to_string(kRows) +
+                                  ", " + std::to_string(kFree) + " of " +
                                   std::to_string(workload.sms()) + " SMs free";
         const std::string p = parameters(Shape{}, kRows) + ", " + parameter("free_sms", kFree);
         report.add(group, "step without capture", p, "us", estimate(c.base));
@@ -1111,7 +1261,8 @@ void few_sms(Report &report, Workload &workload) {
 
 // Issue of 256 rows while 256 or 4096 requests are open.
 void scaling(Report &report, const Workload &workload) {
-    Engine few(workload, Shape{}, {256, 256, 256}, kNoWork), many(workload, Shape{}, {256, 256, 4096}, kNoWork);
+    Engine few(workload, Shape{}, {256, 256, 256}, kNoWork),
+        many(workload, Shape{}, {256, 256, 4096}, kNoWork);
     std::vector<double> with_few, with_many, ratio;
     for (Engine *engine : {&few, &many}) engine->prepare(Mode::kForked), engine->open();
     const auto step = [](Engine &engine, uint64_t position) {
@@ -1125,8 +1276,10 @@ void scaling(Report &report, const Workload &workload) {
     for (int i = -4; i < repetitions * 4; i++) {
         const auto position = static_cast<uint64_t>(i + 4);
         double x = 0, y = 0;
-        if (i % 2 == 0) x = step(few, position), y = step(many, position);
-        else y = step(many, position), x = step(few, position);
+        if (i % 2 == 0)
+            x = step(few, position), y = step(many, position);
+        else
+            y = step(many, position), x = step(few, position);
         if (i < 0) continue;
         with_few.push_back(x);
         with_many.push_back(y);
@@ -1147,12 +1300,18 @@ struct Group {
 std::vector<Group> groups() {
     const std::vector<Mode> two{Mode::kEager, Mode::kForked};
     const std::vector<Mode> all{Mode::kEager, Mode::kInLine, Mode::kForked};
-    const std::vector<Mode> limits_too{Mode::kEager, Mode::kInLine, Mode::kForked, Mode::kTwoKernels, Mode::kSameMemory, Mode::kProtocol};
+    const std::vector<Mode> limits_too{Mode::kEager,      Mode::kInLine,     Mode::kForked,
+                                       Mode::kTwoKernels, Mode::kSameMemory, Mode::kProtocol};
     const auto decode = [](Shape shape, uint32_t rows, std::vector<Mode> modes, bool record) {
-        return [=](Report &report, Workload &workload) { decode_step(report, workload, shape, rows, modes, record); };
+        return [=](Report &report, Workload &workload) {
+            decode_step(report, workload, shape, rows, modes, record);
+        };
     };
-    const auto prefill = [](uint32_t rows, Work work, int steps, std::vector<Mode> modes, const char *target) {
-        return [=](Report &report, Workload &workload) { prefill_step(report, workload, rows, work, steps, modes, target); };
+    const auto prefill = [](uint32_t rows, Work work, int steps, std::vector<Mode> modes,
+                            const char *target) {
+        return [=](Report &report, Workload &workload) {
+            prefill_step(report, workload, rows, work, steps, modes, target);
+        };
     };
     return {
         {"decode step n=64", decode({}, 64, all, true)},
@@ -1178,11 +1337,14 @@ std::vector<Group> groups() {
 std::string driver() {
     int version = 0;
     CUDA(cudaDriverGetVersion(&version));
-    std::string cuda = "CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10), line, word;
+    std::string cuda = "CUDA " + std::to_string(version / 1000) + "." +
+                       std::to_string(version % 1000 / 10),
+                line, word;
     std::ifstream file("/proc/driver/nvidia/version");
     if (std::getline(file, line))
         for (std::istringstream words(line); words >> word;)
-            if (word.find_first_not_of("0123456789.") == std::string::npos && word.find('.') != std::string::npos)
+            if (word.find_first_not_of("0123456789.") == std::string::npos &&
+                word.find('.') != std::string::npos)
                 return "driver " + word + ", " + cuda;
     return "driver of " + cuda;
 }
@@ -1197,16 +1359,25 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         const std::string option = argv[i];
         const bool value = i + 1 < argc;
-        if (option == "--quick") repetitions = 5;
-        else if (option == "--list") list = true;
-        else if (option == "--json" && value) json = argv[++i];
-        else if (option == "--only" && value) only.push_back(argv[++i]);
-        else if (option == "--device" && value) device = std::atoi(argv[++i]);
-        else fail("options: [--quick] [--json FILE] [--only SUBSTRING]... [--list] [--device ORDINAL]");
+        if (option == "--quick")
+            repetitions = 5;
+        else if (option == "--list")
+            list = true;
+        else if (option == "--json" && value)
+            json = argv[++i];
+        else if (option == "--only" && value)
+            only.push_back(argv[++i]);
+        else if (option == "--device" && value)
+            device = std::atoi(argv[++i]);
+        else
+            fail(
+                "options: [--quick] [--json FILE] [--only SUBSTRING]... [--list] [--device ORDINAL]");
     }
     std::vector<Group> chosen;
     for (const Group &group : groups()) {
-        const auto named = [&](const std::string &part) { return std::string(group.name).find(part) != std::string::npos; };
+        const auto named = [&](const std::string &part) {
+            return std::string(group.name).find(part) != std::string::npos;
+        };
         if (only.empty() || std::any_of(only.begin(), only.end(), named)) chosen.push_back(group);
     }
     if (chosen.empty()) fail("no group has such a name; --list names them");
@@ -1222,8 +1393,9 @@ int main(int argc, char **argv) {
     CUDA(cudaSetDevice(device));
     cudaDeviceProp properties;
     CUDA(cudaGetDeviceProperties(&properties, device));
-    Report report("routecap " + std::to_string(routecap_version()) + ", CUDA backend, " + properties.name + ", " +
-                      std::to_string(properties.multiProcessorCount) + " SMs, " + driver() + ", " + name_of(Shape{}),
+    Report report("routecap " + std::to_string(routecap_version()) + ", CUDA backend, " +
+                      properties.name + ", " + std::to_string(properties.multiProcessorCount) +
+                      " SMs, " + driver() + ", " + name_of(Shape{}),
                   argc, argv);
     Workload workload(device);
     for (const Group &group : chosen) group.measure(report, workload);

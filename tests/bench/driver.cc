@@ -28,7 +28,10 @@ int repetitions = 30;
 
 const fake_cuda *driver() {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    const auto control = library != nullptr ? reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control")) : nullptr;
+    const auto control =
+        library != nullptr
+            ? reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control"))
+            : nullptr;
     if (control == nullptr) fail("there is no driver without a device in LD_LIBRARY_PATH");
     return control();
 }
@@ -42,7 +45,8 @@ public:
         routecap_config config;
         CHECK(routecap_config_init(&config, sizeof config));
         config.backend = ROUTECAP_BACKEND_CUDA;
-        config.layers = 58, config.k = 8, config.experts = 256, config.rows = kRows, config.slots = 8;
+        config.layers = 58, config.k = 8, config.experts = 256, config.rows = kRows,
+        config.slots = 8;
         CHECK(routecap_capturer_create(&config, &capturer));
         CHECK(routecap_request_open(capturer, nullptr, &drafts, 1));
     }
@@ -53,7 +57,8 @@ public:
         routecap_span span{};
         span.request = drafts, span.rows = kRows, span.flags = ROUTECAP_SPAN_SPECULATIVE;
         routecap_step issued = 0;
-        CHECK(routecap_step_issue(capturer, &span, sizeof span, 1, nullptr, nullptr, &issued, nullptr));
+        CHECK(routecap_step_issue(capturer, &span, sizeof span, 1, nullptr, nullptr, &issued,
+                                  nullptr));
         step.store(issued);
     }
     void land() { CHECK(routecap_step_finalize(capturer, step.load(), -1, nullptr)); }
@@ -71,7 +76,8 @@ void stalls(Report &report, const fake_cuda *fake) {
         std::function<void(Engine &)> before, call, after;
     };
     const Call calls[] = {
-        {"begin", [](Engine &) {}, &Engine::begin, [](Engine &e) { e.snapshot(), e.issue(), e.land(); }},
+        {"begin", [](Engine &) {}, &Engine::begin,
+         [](Engine &e) { e.snapshot(), e.issue(), e.land(); }},
         {"snapshot", &Engine::begin, &Engine::snapshot, [](Engine &e) { e.issue(), e.land(); }},
         {"issue", [](Engine &e) { e.begin(), e.snapshot(); }, &Engine::issue, &Engine::land},
     };
@@ -109,11 +115,13 @@ void stalls(Report &report, const fake_cuda *fake) {
             for (size_t k = 0; k < waits.size(); k++) others[k].push_back(waits[k]);
         }
         if (stalled == 0) fail(std::string(call.name) + " calls no driver");
-        const std::string group =
-            std::string("Longest wait while a driver call of ") + call.name + " stalls for 20 ms, each of " + std::to_string(stalled) + " in turn";
+        const std::string group = std::string("Longest wait while a driver call of ") + call.name +
+                                  " stalls for 20 ms, each of " + std::to_string(stalled) +
+                                  " in turn";
         report.add(group, call.name + std::string(" itself"), "", "us", estimate(itself));
         for (size_t k = 0; k < Bystander::kCalls.size(); k++)
-            report.add(group, Bystander::kCalls[k] + std::string(" on another thread"), "", "us", estimate(others[k]));
+            report.add(group, Bystander::kCalls[k] + std::string(" on another thread"), "", "us",
+                       estimate(others[k]));
     }
 }
 
@@ -134,7 +142,8 @@ void worker(Report &report, const fake_cuda *fake) {
             std::this_thread::sleep_for(kStep);
             fake->step(SIZE_MAX);
             const double ended = wall_us();
-            while (routecap_step_poll(engine.capturer, engine.step.load()) == ROUTECAP_PENDING) std::this_thread::yield();
+            while (routecap_step_poll(engine.capturer, engine.step.load()) == ROUTECAP_PENDING)
+                std::this_thread::yield();
             delays.push_back(wall_us() - ended);
             CHECK(routecap_request_truncate(engine.capturer, engine.drafts, 0));
         }
@@ -143,7 +152,9 @@ void worker(Report &report, const fake_cuda *fake) {
         landing.push_back(estimate(delays).median);
     }
     fake->release();
-    const std::string group = "The worker beside a device that ends a step of 64 rows every 5 ms, " + std::to_string(kSteps) + " steps at a time";
+    const std::string group =
+        "The worker beside a device that ends a step of 64 rows every 5 ms, " +
+        std::to_string(kSteps) + " steps at a time";
     report.add(group, "share of a core", "", "percent", estimate(share));
     report.add(group, "from the step's end to readable rows", "", "us", estimate(landing));
 }
@@ -157,7 +168,9 @@ int main(int argc, char **argv) {
         if (std::string(argv[i]) == "--json" && i + 1 < argc) json = argv[++i];
     }
     const fake_cuda *const fake = driver();
-    Report report("routecap " + std::to_string(routecap_version()) + ", CUDA backend on a driver without a device, L=58 K=8 E=256", argc, argv);
+    Report report("routecap " + std::to_string(routecap_version()) +
+                      ", CUDA backend on a driver without a device, L=58 K=8 E=256",
+                  argc, argv);
     stalls(report, fake);
     worker(report, fake);
     if (fake->violations() != 0) fail(fake->violation_text());

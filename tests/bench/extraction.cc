@@ -10,21 +10,26 @@ namespace {
 
 void check(int32_t status) {
     if (status == ROUTECAP_OK) return;
-    std::fprintf(stderr, "extraction: %s: %s\n", routecap_status_name(status), routecap_last_error());
+    std::fprintf(stderr, "extraction: %s: %s\n", routecap_status_name(status),
+                 routecap_last_error());
     std::exit(1);
 }
 
 }  // namespace
 
-void extraction(Report &report, routecap_capturer *capturer, routecap_request request, uint64_t rows, size_t row_bytes, int repetitions,
-                const std::string &parameters, bool targets) {
+void extraction(Report &report, routecap_capturer *capturer, routecap_request request,
+                uint64_t rows, size_t row_bytes, int repetitions, const std::string &parameters,
+                bool targets) {
     const size_t bytes = rows * row_bytes;
     std::vector<uint8_t> dst(bytes, 1), src(bytes, 2);
-    std::vector<double> take, share, copy, into, memory, fresh_memory, into_ratio, copy_ratio, serialize, copied, lent, trusted;
+    std::vector<double> take, share, copy, into, memory, fresh_memory, into_ratio, copy_ratio,
+        serialize, copied, lent, trusted;
     routecap_routing *routing = nullptr;
     std::vector<uint8_t> serialized;
     uint64_t serialized_bytes = 0;
-    const auto extract = [&](int32_t mode) { check(routecap_request_extract(capturer, request, 0, rows, mode, 0, &routing)); };
+    const auto extract = [&](int32_t mode) {
+        check(routecap_request_extract(capturer, request, 0, rows, mode, 0, &routing));
+    };
     for (int i = -2; i < repetitions; i++) {
         const auto sample = [&](std::vector<double> &samples, auto f) {
             const double start = wall_us();
@@ -38,10 +43,14 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
             routecap_routing_serialize(routing, 0, nullptr, 0, &serialized_bytes);
             serialized.resize(serialized_bytes);
         }
-        sample(serialize, [&] { check(routecap_routing_serialize(routing, 0, serialized.data(), serialized.size(), nullptr)); });
+        sample(serialize, [&] {
+            check(routecap_routing_serialize(routing, 0, serialized.data(), serialized.size(),
+                                             nullptr));
+        });
         routecap_routing_free(routing);
         const auto deserialize = [&](uint32_t flags, routecap_release release) {
-            check(routecap_routing_deserialize(serialized.data(), serialized.size(), flags, release, nullptr, &routing));
+            check(routecap_routing_deserialize(serialized.data(), serialized.size(), flags, release,
+                                               nullptr, &routing));
         };
         const auto keep = [](void *) {};
         sample(copied, [&] { deserialize(0, nullptr); });
@@ -63,7 +72,8 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
         options.dtype = ROUTECAP_DTYPE_U8;
         options.flags = ROUTECAP_READ_STRICT;
         const double x = sample(into, [&] {
-            check(routecap_request_extract_into(capturer, request, 0, rows, &options, dst.data(), bytes, nullptr, 0, nullptr));
+            check(routecap_request_extract_into(capturer, request, 0, rows, &options, dst.data(),
+                                                bytes, nullptr, 0, nullptr));
         });
         const double m = sample(memory, [&] {
             std::memcpy(dst.data(), src.data(), bytes);
@@ -76,8 +86,10 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
         extract(ROUTECAP_EXTRACT_SHARE);  // once that is applied
         routecap_routing_free(routing);
     }
-    const std::string group = "Extraction of " + std::to_string(rows) + " rows (" + std::to_string(bytes >> 10) + " KiB of ids)";
-    const auto add = [&](const char *name, const char *unit, const std::vector<double> &samples, const char *target = "") {
+    const std::string group = "Extraction of " + std::to_string(rows) + " rows (" +
+                              std::to_string(bytes >> 10) + " KiB of ids)";
+    const auto add = [&](const char *name, const char *unit, const std::vector<double> &samples,
+                         const char *target = "") {
         report.add(group, name, parameters, unit, estimate(samples), targets ? target : "");
     };
     add("take", "us", take, "target 20");

@@ -1,6 +1,7 @@
 // The host backend's costs: bench [--quick] [--json FILE]
 //
-// L = 58 layers, K = 8, E = 256: one row is 472 bytes. Everything is repeated 30 times (5 with --quick), alternatives interleaved.
+// L = 58 layers, K = 8, E = 256: one row is 472 bytes. Everything is repeated 30 times (5 with
+// --quick), alternatives interleaved.
 #include <routecap.h>
 
 #include <algorithm>
@@ -27,11 +28,14 @@ using namespace bench;
 
 constexpr uint32_t kLayers = 58, kK = 8, kExperts = 256, kRowBytes = kLayers * kK;
 
-std::string parameter(const char *name, uint64_t value) { return "\"" + std::string(name) + "\": " + std::to_string(value); }
+std::string parameter(const char *name, uint64_t value) {
+    return "\"" + std::string(name) + "\": " + std::to_string(value);
+}
 
 // An engine without a model: its routers' ids lie ready.
 struct Engine {
-    explicit Engine(uint32_t rows, uint64_t budget = uint64_t{4} << 30) : ids(static_cast<size_t>(rows) * kK) {
+    explicit Engine(uint32_t rows, uint64_t budget = uint64_t{4} << 30)
+        : ids(static_cast<size_t>(rows) * kK) {
         routecap_config config;
         CHECK(routecap_config_init(&config, sizeof config));
         config.backend = ROUTECAP_BACKEND_HOST;
@@ -41,7 +45,8 @@ struct Engine {
         config.rows = rows;
         config.budget_bytes = budget;
         CHECK(routecap_capturer_create(&config, &capturer));
-        for (size_t i = 0; i < ids.size(); i++) ids[i] = static_cast<int32_t>((i / kK * 13 + i % kK * 31) % kExperts);
+        for (size_t i = 0; i < ids.size(); i++)
+            ids[i] = static_cast<int32_t>((i / kK * 13 + i % kK * 31) % kExperts);
     }
     ~Engine() { routecap_capturer_destroy(capturer); }
 
@@ -52,12 +57,14 @@ struct Engine {
         source.dtype = ROUTECAP_DTYPE_I32;
         source.ids = ids.data();
         source.rows = rows;
-        for (uint32_t l = 0; l < kLayers; l++) CHECK(routecap_layer_record(capturer, l, &source, nullptr));
+        for (uint32_t l = 0; l < kLayers; l++)
+            CHECK(routecap_layer_record(capturer, l, &source, nullptr));
     }
     void snapshot() { CHECK(routecap_step_snapshot(capturer, nullptr)); }
     routecap_step issue(const std::vector<routecap_span> &spans) {
         routecap_step step = 0;
-        CHECK(routecap_step_issue(capturer, spans.data(), sizeof(routecap_span), spans.size(), nullptr, nullptr, &step, nullptr));
+        CHECK(routecap_step_issue(capturer, spans.data(), sizeof(routecap_span), spans.size(),
+                                  nullptr, nullptr, &step, nullptr));
         return step;
     }
     void land(routecap_step step) { CHECK(routecap_step_finalize(capturer, step, -1, nullptr)); }
@@ -79,7 +86,8 @@ struct Engine {
         }
         return r;
     }
-    static routecap_span span(routecap_request r, uint64_t position, uint32_t sink_row, uint32_t rows) {
+    static routecap_span span(routecap_request r, uint64_t position, uint32_t sink_row,
+                              uint32_t rows) {
         routecap_span s{};
         s.request = r;
         s.position = position;
@@ -110,7 +118,9 @@ void step_cost(Report &report) {
         for (int i = -3; i < repetitions * 2; i++) {
             CHECK(routecap_request_open(engine.capturer, nullptr, requests.data(), n));
             std::vector<routecap_span> spans;
-            for (uint32_t r = 0; r < n; r++) spans.push_back(Engine::span(requests[r], 0, r, 1)), items[r] = {requests[r], 1, nullptr, 0, 0};
+            for (uint32_t r = 0; r < n; r++)
+                spans.push_back(Engine::span(requests[r], 0, r, 1)),
+                    items[r] = {requests[r], 1, nullptr, 0, 0};
             double t[6];
             t[0] = thread_cpu_us();
             engine.begin(n);
@@ -124,7 +134,8 @@ void step_cost(Report &report) {
             CHECK(routecap_request_finish_batch(engine.capturer, items.data(), sizeof items[0], n));
             t[5] = thread_cpu_us();
             engine.land(step);
-            for (auto &item : items) CHECK(routecap_routing_wait(item.routing, -1)), routecap_routing_free(item.routing);
+            for (auto &item : items)
+                CHECK(routecap_routing_wait(item.routing, -1)), routecap_routing_free(item.routing);
             if (i < 0) continue;
             begin.push_back(t[1] - t[0]);
             record.push_back(t[2] - t[1]);
@@ -133,10 +144,14 @@ void step_cost(Report &report) {
             finish.push_back(t[5] - t[4]);
             total.push_back(t[5] - t[0]);
         }
-        const std::string group = "CPU of the engine's thread, a step of " + std::to_string(n) + " requests of one row", p = parameter("requests", n);
+        const std::string group = "CPU of the engine's thread, a step of " + std::to_string(n) +
+                                  " requests of one row",
+                          p = parameter("requests", n);
         report.add(group, "begin", p, "us", estimate(begin), "work on rows, only on the host");
-        report.add(group, "record, 58 layers", p, "us", estimate(record), "work on rows, only on the host");
-        report.add(group, "snapshot", p, "us", estimate(snapshot), "work on rows, only on the host");
+        report.add(group, "record, 58 layers", p, "us", estimate(record),
+                   "work on rows, only on the host");
+        report.add(group, "snapshot", p, "us", estimate(snapshot),
+                   "work on rows, only on the host");
         report.add(group, "issue", p, "us", estimate(issue));
         report.add(group, "finish", p, "us", estimate(finish));
         report.add(group, "all", p, "us", estimate(total));
@@ -153,7 +168,8 @@ void issue_among_others(Report &report) {
     uint64_t position = 0;
     const auto step = [&position](Engine &engine, const std::vector<routecap_request> &requests) {
         std::vector<routecap_span> spans;
-        for (uint32_t r = 0; r < 256; r++) spans.push_back(Engine::span(requests[r * (requests.size() / 256)], position, r, 1));
+        for (uint32_t r = 0; r < 256; r++)
+            spans.push_back(Engine::span(requests[r * (requests.size() / 256)], position, r, 1));
         engine.begin(256);
         engine.snapshot();
         const double start = thread_cpu_us();
@@ -173,7 +189,8 @@ void issue_among_others(Report &report) {
     std::thread reader([&] {
         for (uint64_t i = 0; !stop; i++) {
             routecap_routing *routing = nullptr;
-            routecap_request_extract(few.capturer, a[i % 256], 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing);
+            routecap_request_extract(few.capturer, a[i % 256], 0, ROUTECAP_ROWS_LANDED,
+                                     ROUTECAP_EXTRACT_SHARE, 0, &routing);
             routecap_routing_free(routing);
         }
     });
@@ -184,10 +201,12 @@ void issue_among_others(Report &report) {
     report.add(group, "256 requests live", parameter("live", 256), "us", estimate(with_few));
     report.add(group, "4096 requests live", parameter("live", 4096), "us", estimate(with_many));
     report.add(group, "4096 live over 256 live", "", "ratio", estimate(ratio), "target 1.1");
-    report.add(group, "256 live, a thread reading without pause", parameter("live", 256), "us", estimate(with_readers));
+    report.add(group, "256 live, a thread reading without pause", parameter("live", 256), "us",
+               estimate(with_readers));
 }
 
-// Issue of many spans of one row each: all of one request, in ascending order and shuffled, or each of its own.
+// Issue of many spans of one row each: all of one request, in ascending order and shuffled, or each
+// of its own.
 void spans(Report &report) {
     for (uint32_t n = 256; n <= 32768; n *= 2) {
         Engine engine(n);
@@ -202,7 +221,9 @@ void spans(Report &report) {
         shuffled = ascending;
         std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937_64(1));
         const std::pair<const char *, const std::vector<routecap_span> *> kinds[] = {
-            {"of one request, ascending", &ascending}, {"of one request, shuffled", &shuffled}, {"of as many requests", &apart}};
+            {"of one request, ascending", &ascending},
+            {"of one request, shuffled", &shuffled},
+            {"of as many requests", &apart}};
         std::vector<double> samples[3];
         for (int i = -1; i < repetitions; i++)
             for (size_t k = 0; k < std::size(kinds); k++) {
@@ -215,7 +236,8 @@ void spans(Report &report) {
                 if (i >= 0) samples[k].push_back(1000 * used / n);
             }
         for (size_t k = 0; k < std::size(kinds); k++)
-            report.add("CPU of issue for each of many spans of one row", std::to_string(n) + " spans " + kinds[k].first, parameter("spans", n), "ns",
+            report.add("CPU of issue for each of many spans of one row",
+                       std::to_string(n) + " spans " + kinds[k].first, parameter("spans", n), "ns",
                        estimate(samples[k]));
     }
 }
@@ -237,7 +259,8 @@ void landing(Report &report) {
             if (i >= 0) samples.push_back(wall_us() - start);
             CHECK(routecap_request_close(engine.capturer, r));
         }
-        report.add("Landing: from issue to readable rows, one request", std::to_string(n) + " rows", parameter("rows", n), "us", estimate(samples));
+        report.add("Landing: from issue to readable rows, one request", std::to_string(n) + " rows",
+                   parameter("rows", n), "us", estimate(samples));
     }
 }
 
@@ -264,9 +287,11 @@ void bystander(Report &report) {
         CHECK(routecap_request_truncate(engine.capturer, drafts, 0));
         for (size_t k = 0; k < each.size() && i >= 0; k++) longest[k].push_back(each[k]);
     }
-    const std::string group = "Longest wait of another thread beside " + std::to_string(kSteps) + " steps of 256 rows without pause";
+    const std::string group = "Longest wait of another thread beside " + std::to_string(kSteps) +
+                              " steps of 256 rows without pause";
     for (size_t k = 0; k < Bystander::kCalls.size(); k++)
-        report.add(group, Bystander::kCalls[k], parameter("rows", kRows), "us", estimate(longest[k]));
+        report.add(group, Bystander::kCalls[k], parameter("rows", kRows), "us",
+                   estimate(longest[k]));
 }
 
 // The worker's CPU time beside an engine that steps every 5 ms.
@@ -288,23 +313,28 @@ void worker(Report &report) {
             engine.snapshot();
             const routecap_step step = engine.issue({Engine::span(r, 0, 0, kRows)});
             const double issued = wall_us();
-            while (routecap_step_poll(engine.capturer, step) == ROUTECAP_PENDING) std::this_thread::yield();
+            while (routecap_step_poll(engine.capturer, step) == ROUTECAP_PENDING)
+                std::this_thread::yield();
             delays.push_back(wall_us() - issued);
         }
         if (i < 0) continue;
         share.push_back(100 * (worker.cpu_us() - cpu) / (wall_us() - start));
         landing.push_back(estimate(delays).median);
     }
-    const std::string group = "The worker beside an engine that issues a step of 256 rows every 5 ms, " + std::to_string(kSteps) + " steps at a time";
+    const std::string group =
+        "The worker beside an engine that issues a step of 256 rows every 5 ms, " +
+        std::to_string(kSteps) + " steps at a time";
     report.add(group, "share of a core", parameter("rows", kRows), "percent", estimate(share));
-    report.add(group, "from issue to readable rows", parameter("rows", kRows), "us", estimate(landing));
+    report.add(group, "from issue to readable rows", parameter("rows", kRows), "us",
+               estimate(landing));
 }
 
 void extractions(Report &report) {
     for (uint64_t rows : {uint64_t{1024}, uint64_t{4096}, uint64_t{32768}, uint64_t{131072}}) {
         Engine engine(8192);
         const routecap_request r = engine.fill(rows);
-        extraction(report, engine.capturer, r, rows, kRowBytes, repetitions, parameter("rows", rows), rows == 32768);
+        extraction(report, engine.capturer, r, rows, kRowBytes, repetitions,
+                   parameter("rows", rows), rows == 32768);
     }
 }
 
@@ -317,15 +347,20 @@ void memory(Report &report) {
     routecap_memory m{};
     m.struct_size = sizeof m;
     CHECK(routecap_config_memory(&config, &m));
-    const std::string group = "Memory of a live request (page of " + std::to_string(m.page_bytes) + " bytes, " + std::to_string(m.page_rows) + " rows)";
+    const std::string group = "Memory of a live request (page of " + std::to_string(m.page_bytes) +
+                              " bytes, " + std::to_string(m.page_rows) + " rows)";
     for (uint64_t rows : {1u, 100u, 1000u, 10000u, 100000u}) {
         Engine engine(8192);
         engine.fill(rows);
-        const auto used = static_cast<double>(engine.stats().bytes_in_use), net = static_cast<double>(rows * m.row_bytes);
-        report.add(group, std::to_string(rows) + " rows, over ids and validity, a page apart", parameter("rows", rows), "ratio",
-                   estimate({std::max(0.0, used - static_cast<double>(m.page_bytes)) / net}), "target 1.02");
+        const auto used = static_cast<double>(engine.stats().bytes_in_use),
+                   net = static_cast<double>(rows * m.row_bytes);
+        report.add(group, std::to_string(rows) + " rows, over ids and validity, a page apart",
+                   parameter("rows", rows), "ratio",
+                   estimate({std::max(0.0, used - static_cast<double>(m.page_bytes)) / net}),
+                   "target 1.02");
     }
-    report.add(group, "before its first row", "", "bytes", estimate({static_cast<double>(m.request_bytes)}), "outside the budget");
+    report.add(group, "before its first row", "", "bytes",
+               estimate({static_cast<double>(m.request_bytes)}), "outside the budget");
 }
 
 }  // namespace
@@ -336,7 +371,9 @@ int main(int argc, char **argv) {
         if (std::string(argv[i]) == "--quick") repetitions = 5;
         if (std::string(argv[i]) == "--json" && i + 1 < argc) json = argv[++i];
     }
-    Report report("routecap " + std::to_string(routecap_version()) + ", host backend, L=58 K=8 E=256", argc, argv);
+    Report report(
+        "routecap " + std::to_string(routecap_version()) + ", host backend, L=58 K=8 E=256", argc,
+        argv);
     step_cost(report);
     issue_among_others(report);
     spans(report);

@@ -45,7 +45,9 @@ Estimate estimate(std::vector<double> samples) {
     std::sort(samples.begin(), samples.end());
     const auto n = static_cast<double>(samples.size());
     const double half = 0.98 * std::sqrt(n);  // ranks n/2 -+ 1.96 * sqrt(n)/2
-    const auto at = [&](double rank) { return samples[static_cast<size_t>(std::clamp(rank, 0.0, n - 1))]; };
+    const auto at = [&](double rank) {
+        return samples[static_cast<size_t>(std::clamp(rank, 0.0, n - 1))];
+    };
     return {at(n / 2), at(std::floor(n / 2 - half)), at(std::ceil(n / 2 + half))};
 }
 
@@ -59,25 +61,30 @@ Report::Report(std::string title, int argc, char **argv) : title_(std::move(titl
     std::printf("%s\n%s, %s\n", title_.c_str(), processor().c_str(), commit().c_str());
 }
 
-void Report::add(const std::string &group, const std::string &name, const std::string &parameters, const std::string &unit, Estimate value,
-                 const std::string &comment) {
+void Report::add(const std::string &group, const std::string &name, const std::string &parameters,
+                 const std::string &unit, Estimate value, const std::string &comment) {
     if (group != group_) std::printf("\n%s\n", group.c_str());
     group_ = group;
-    std::printf("  %-46s %10.2f %-8s [%.2f, %.2f]  %s\n", name.c_str(), value.median, unit.c_str(), value.low, value.high, comment.c_str());
+    std::printf("  %-46s %10.2f %-8s [%.2f, %.2f]  %s\n", name.c_str(), value.median, unit.c_str(),
+                value.low, value.high, comment.c_str());
     std::fflush(stdout);
     lines_.push_back({group, name, parameters, unit, value});
 }
 
 void Report::write_json(const std::string &path) const {
     std::ofstream out(path);
-    out << "{\n  \"title\": \"" << title_ << "\",\n  \"command\": \"" << command_ << "\",\n  \"commit\": \"" << commit() << "\",\n  \"processor\": \""
-        << processor() << "\",\n  \"compiler\": \"" << __VERSION__ << "\",\n  \"interval\": \"95 % of the median\",\n  \"results\": [";
+    out << "{\n  \"title\": \"" << title_ << "\",\n  \"command\": \"" << command_
+        << "\",\n  \"commit\": \"" << commit() << "\",\n  \"processor\": \"" << processor()
+        << "\",\n  \"compiler\": \"" << __VERSION__
+        << "\",\n  \"interval\": \"95 % of the median\",\n  \"results\": [";
     for (size_t i = 0; i < lines_.size(); i++) {
         const Line &l = lines_[i];
         char numbers[128];
-        std::snprintf(numbers, sizeof numbers, "\"median\": %.4f, \"low\": %.4f, \"high\": %.4f", l.value.median, l.value.low, l.value.high);
-        out << (i > 0 ? "," : "") << "\n    {\"group\": \"" << l.group << "\", \"name\": \"" << l.name << "\", "
-            << (l.parameters.empty() ? "" : l.parameters + ", ") << "\"unit\": \"" << l.unit << "\", " << numbers << "}";
+        std::snprintf(numbers, sizeof numbers, "\"median\": %.4f, \"low\": %.4f, \"high\": %.4f",
+                      l.value.median, l.value.low, l.value.high);
+        out << (i > 0 ? "," : "") << "\n    {\"group\": \"" << l.group << "\", \"name\": \""
+            << l.name << "\", " << (l.parameters.empty() ? "" : l.parameters + ", ")
+            << "\"unit\": \"" << l.unit << "\", " << numbers << "}";
     }
     out << "\n  ]\n}\n";
     if (!out) {

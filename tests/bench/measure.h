@@ -1,4 +1,5 @@
-// Measuring: repeated, interleaved, as median with a 95 % interval, printed as a table and written as JSON.
+// Measuring: repeated, interleaved, as median with a 95 % interval, printed as a table and written
+// as JSON.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ public:
     Report(std::string title, int argc, char **argv);
 
     // One line of a table. `parameters` go into the JSON as they are: "\"rows\": 64".
-    void add(const std::string &group, const std::string &name, const std::string &parameters, const std::string &unit, Estimate value,
-             const std::string &comment = "");
+    void add(const std::string &group, const std::string &name, const std::string &parameters,
+             const std::string &unit, Estimate value, const std::string &comment = "");
     void write_json(const std::string &path) const;
 
 private:

@@ -1,5 +1,5 @@
-// What passes between an engine's thread and one that files rows costs something whatever the library. Here that and nothing else, so that the
-// library's times can be held against it.
+// What passes between an engine's thread and one that files rows costs something whatever the
+// library. Here that and nothing else, so that the library's times can be held against it.
 #pragma once
 
 #include <routecap.h>
@@ -18,11 +18,15 @@
 
 namespace bench {
 
-// From the engine's thread: of each request a line of its own is looked up and changed at issue, accept and finish, and one line is written that the
-// other thread has read last. Nothing is decided and no memory asked for.
+// From the engine's thread: of each request a line of its own is looked up and changed at issue,
+// accept and finish, and one line is written that the other thread has read last. Nothing is
+// decided and no memory asked for.
 class Handover {
 public:
-    explicit Handover(uint32_t requests) : own_(requests), spans_(requests), accepts_(requests), ends_(requests), filer_([this] { file(); }) {}
+    explicit Handover(uint32_t requests)
+        : own_(requests), spans_(requests), accepts_(requests), ends_(requests), filer_([this] {
+              file();
+          }) {}
     ~Handover() {
         given_.store(UINT32_MAX, std::memory_order_release);
         filer_.join();
@@ -55,7 +59,8 @@ public:
     }
     // Until the other thread has read it all.
     void wait() const {
-        while (taken_.load(std::memory_order_acquire) != given_.load(std::memory_order_relaxed)) std::this_thread::yield();
+        while (taken_.load(std::memory_order_acquire) != given_.load(std::memory_order_relaxed))
+            std::this_thread::yield();
     }
 
 private:
@@ -91,13 +96,17 @@ private:
     std::thread filer_;
 };
 
-// To the reader: a thread looks every 5 to 20 us whether a step's rows have come, and copies each to where its request's rows are. Nothing is
-// checked, and the memory is there.
+// To the reader: a thread looks every 5 to 20 us whether a step's rows have come, and copies each
+// to where its request's rows are. Nothing is checked, and the memory is there.
 class Filer {
 public:
     // Step s has come when *arrived is s. Its rows are at `from`, those of each request together.
-    Filer(const uint64_t *arrived, const uint8_t *from, size_t row_bytes, uint32_t rows, uint32_t requests)
-        : arrived_(arrived), from_(from), share_bytes_(rows / requests * row_bytes), seen_(*arrived) {
+    Filer(const uint64_t *arrived, const uint8_t *from, size_t row_bytes, uint32_t rows,
+          uint32_t requests)
+        : arrived_(arrived),
+          from_(from),
+          share_bytes_(rows / requests * row_bytes),
+          seen_(*arrived) {
         const size_t steps = std::max<size_t>(kPageBytes / share_bytes_, 1);
         for (uint32_t i = 0; i < requests; i++) requests_.emplace_back(steps * share_bytes_, 1);
         filed_ = seen_;
@@ -129,14 +138,17 @@ private:
             for (size_t i = 0; i < requests_.size(); i++) {
                 constexpr size_t kAhead = 6, kMost = 1024;
                 if (i + kAhead < requests_.size())
-                    for (size_t b = 0; b < std::min(share_bytes_, kMost); b += 64) __builtin_prefetch(place(i + kAhead) + b, 1);
+                    for (size_t b = 0; b < std::min(share_bytes_, kMost); b += 64)
+                        __builtin_prefetch(place(i + kAhead) + b, 1);
                 std::memcpy(place(i), from_ + i * share_bytes_, share_bytes_);
             }
             filed_.store(now, std::memory_order_release);
             pause = kFirst;
         }
     }
-    uint8_t *place(size_t request) { return requests_[request].data() + seen_ * share_bytes_ % requests_[request].size(); }
+    uint8_t *place(size_t request) {
+        return requests_[request].data() + seen_ * share_bytes_ % requests_[request].size();
+    }
 
     const uint64_t *arrived_;
     const uint8_t *from_;

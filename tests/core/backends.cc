@@ -122,7 +122,9 @@ TEST(Naming, steps_go_on_where_the_epochs_outgrow_24_and_32_bits) {
             ASSERT_EQ(capturer->issue(&span, sizeof span, 1, nullptr, nullptr, &step, nullptr),
                       ROUTECAP_OK);
             ASSERT_EQ(capturer->finalize(step, -1, nullptr), ROUTECAP_OK);
-            if (position % 3 == 0) { ASSERT_EQ(capturer->discard(nullptr), ROUTECAP_OK); }
+            if (position % 3 == 0) {
+                ASSERT_EQ(capturer->discard(nullptr), ROUTECAP_OK);
+            }
         }
         routecap_copy_options options;
         ASSERT_EQ(routecap_copy_options_init(&options, sizeof options), ROUTECAP_OK);

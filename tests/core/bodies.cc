@@ -1,4 +1,5 @@
-// The element bodies of the kernels, from inside: what the host backend and the device run for one item.
+// The element bodies of the kernels, from inside: what the host backend and the device run for one
+// item.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -15,7 +16,9 @@ namespace {
 
 template <class T>
 constexpr int32_t dtype_of() {
-    return sizeof(T) == 2 ? ROUTECAP_DTYPE_I16 : sizeof(T) == 4 ? ROUTECAP_DTYPE_I32 : ROUTECAP_DTYPE_I64;
+    return sizeof(T) == 2   ? ROUTECAP_DTYPE_I16
+           : sizeof(T) == 4 ? ROUTECAP_DTYPE_I32
+                            : ROUTECAP_DTYPE_I64;
 }
 
 template <class Kernel>
@@ -36,12 +39,14 @@ struct Fixture {
           sink(static_cast<size_t>(layers_) * rows * k_, T{3}),
           memory(layout.bytes() + 64, 0xcd) {
         for (uint32_t l = 0; l < layers_; l++)
-            layers.push_back({sink.data() + static_cast<size_t>(l) * rows * k, k, dtype_of<T>(), experts});
+            layers.push_back(
+                {sink.data() + static_cast<size_t>(l) * rows * k, k, dtype_of<T>(), experts});
         slot = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
         control.named = {0, 1};
     }
     void begin(uint32_t n) {
-        const Begin kernel{layers.data(), layer_count, k, n, begin_items(n, k, sizeof(T)), &control, slot, layout};
+        const Begin kernel{layers.data(), layer_count, k,     n, begin_items(n, k, sizeof(T)),
+                           &control,      slot,        layout};
         run(kernel);
         kernel.once();
     }
@@ -59,10 +64,15 @@ struct Fixture {
             kernel.once();
         });
     }
-    T *cell(uint32_t layer, uint32_t row) { return sink.data() + (static_cast<size_t>(layer) * rows + row) * k; }
-    bool valid(uint32_t layer, uint32_t row) const { return (layout.validity(slot, row)[layer / 8] >> layer % 8 & 1) != 0; }
+    T *cell(uint32_t layer, uint32_t row) {
+        return sink.data() + (static_cast<size_t>(layer) * rows + row) * k;
+    }
+    bool valid(uint32_t layer, uint32_t row) const {
+        return (layout.validity(slot, row)[layer / 8] >> layer % 8 & 1) != 0;
+    }
     int64_t id(uint32_t layer, uint32_t row, uint32_t column) const {
-        const uint8_t *ids = layout.ids(slot, row) + (static_cast<size_t>(layer) * k + column) * id_bytes;
+        const uint8_t *ids =
+            layout.ids(slot, row) + (static_cast<size_t>(layer) * k + column) * id_bytes;
         return id_bytes == 1 ? ids[0] : ids[0] | ids[1] << 8;
     }
 
@@ -88,7 +98,8 @@ TYPED_TEST(Bodies, poison_is_bytes_of_0x80_and_never_an_id) {
     unsigned char poison[sizeof(TypeParam) * 5];
     std::memset(poison, kPoisonByte, sizeof poison);
     for (uint32_t l = 0; l < 3; l++) {
-        for (uint32_t r = 0; r < 2; r++) EXPECT_EQ(std::memcmp(f.cell(l, r), poison, sizeof poison), 0);
+        for (uint32_t r = 0; r < 2; r++)
+            EXPECT_EQ(std::memcmp(f.cell(l, r), poison, sizeof poison), 0);
         EXPECT_EQ(f.cell(l, 2)[0], 3);  // not begun, not touched
     }
     EXPECT_LT(kPoison<TypeParam>, -1);
@@ -112,20 +123,27 @@ TYPED_TEST(Bodies, snapshot_judges_every_cell) {
                         if (v == ROUTECAP_MISSING_DUPLICATE && k == 1) v = 0;
                         if (v == 1 || v == 5) v = 0;
                         const uint64_t base = random();
-                        for (uint32_t c = 0; c < k; c++) cell[c] = static_cast<TypeParam>((base + c * 31) % experts);
+                        for (uint32_t c = 0; c < k; c++)
+                            cell[c] = static_cast<TypeParam>((base + c * 31) % experts);
                         const auto at = static_cast<uint32_t>(random() % k);
                         if (v == ROUTECAP_MISSING_UNWRITTEN) cell[at] = kPoison<TypeParam>;
                         if (v == ROUTECAP_MISSING_OUT_OF_RANGE)
-                            cell[at] = static_cast<TypeParam>(sizeof(TypeParam) > 2 && random() % 2 ? static_cast<int64_t>(experts) : -1);
+                            cell[at] = static_cast<TypeParam>(sizeof(TypeParam) > 2 && random() % 2
+                                                                  ? static_cast<int64_t>(experts)
+                                                                  : -1);
                         if (v == ROUTECAP_MISSING_DUPLICATE) cell[at] = cell[(at + 1) % k];
                     }
                 f.snapshot();
                 ASSERT_EQ(f.layout.header(f.slot)->covered, 5u);
                 for (uint32_t l = 0; l < layers; l++)
                     for (uint32_t r = 0; r < 5; r++) {
-                        ASSERT_EQ(f.valid(l, r), verdict[l * 5 + r] == 0) << k << " " << experts << " " << layers;
+                        ASSERT_EQ(f.valid(l, r), verdict[l * 5 + r] == 0)
+                            << k << " " << experts << " " << layers;
                         for (uint32_t c = 0; c < k; c++)
-                            ASSERT_EQ(f.id(l, r, c), f.valid(l, r) ? static_cast<int64_t>(f.cell(l, r)[c]) : c == 0 ? verdict[l * 5 + r] : 0);
+                            ASSERT_EQ(f.id(l, r, c), f.valid(l, r)
+                                                         ? static_cast<int64_t>(f.cell(l, r)[c])
+                                                     : c == 0 ? verdict[l * 5 + r]
+                                                              : 0);
                     }
                 const uint8_t last = f.layout.validity(f.slot, 0)[f.layout.validity_bytes - 1];
                 ASSERT_EQ(layers % 8 == 0 ? 0 : last >> layers % 8, 0);  // bits beyond the layers
@@ -163,8 +181,10 @@ TYPED_TEST(Bodies, record_reads_every_source) {
                     for (uint32_t c = 0; c < k; c++) {
                         int64_t expected = kPoison<TypeParam>;
                         if (r >= 3) {
-                            expected = static_cast<int64_t>(source[static_cast<size_t>((r - 3) * stride + c * column_stride)]);
-                            if (dtype == ROUTECAP_DTYPE_ID16_BF16) expected = static_cast<int16_t>(expected >> 16);
+                            expected = static_cast<int64_t>(
+                                source[static_cast<size_t>((r - 3) * stride + c * column_stride)]);
+                            if (dtype == ROUTECAP_DTYPE_ID16_BF16)
+                                expected = static_cast<int16_t>(expected >> 16);
                             if (expected < 0 || expected >= experts) expected = kInvalidId;
                         }
                         ASSERT_EQ(f.cell(0, r)[c], static_cast<TypeParam>(expected));
@@ -185,7 +205,8 @@ TYPED_TEST(Bodies, record_reads_every_source) {
 TYPED_TEST(Bodies, record_never_wraps) {
     Fixture<TypeParam> f(1, 1, 300, 16);
     f.begin(16);
-    const int64_t source[] = {65541, 4294967301, -4294967291, INT64_MAX, INT64_MIN, 299, 300, -1, 0};
+    const int64_t source[] = {65541, 4294967301, -4294967291, INT64_MAX, INT64_MIN,
+                              299,   300,        -1,          0};
     RecordOne<1> kernel{};
     kernel.layers[0].ids = source;
     kernel.source.dtype = ROUTECAP_DTYPE_I64;
@@ -203,7 +224,8 @@ TYPED_TEST(Bodies, record_never_wraps) {
         run(kernel);
         for (uint32_t r = 0; r < 9; r++) {
             const __int128 sum = static_cast<__int128>(source[r]) + offset;
-            EXPECT_EQ(f.cell(0, r)[0], sum < 0 || sum >= 300 ? -1 : static_cast<TypeParam>(sum)) << r << " " << offset;
+            EXPECT_EQ(f.cell(0, r)[0], sum < 0 || sum >= 300 ? -1 : static_cast<TypeParam>(sum))
+                << r << " " << offset;
         }
     }
     const int32_t table[] = {7, -3, 299, 300, INT32_MAX, INT32_MIN};
@@ -218,22 +240,28 @@ TYPED_TEST(Bodies, record_never_wraps) {
     for (uint32_t r = 0; r < 9; r++) EXPECT_EQ(f.cell(0, r)[0], mapped[r]) << r;
 }
 
-// Rows, validity and positions of a slot lie apart for every number of rows copied, and what is copied is one range.
+// Rows, validity and positions of a slot lie apart for every number of rows copied, and what is
+// copied is one range.
 TEST(Slot, layout) {
     for (uint32_t rows : {1u, 7u, 64u})
         for (uint32_t validity : {1u, 3u, 8u})
             for (uint32_t ids : {1u, 8u, 464u}) {
                 const SlotLayout layout(rows, validity, ids);
                 std::vector<uint8_t> memory(layout.bytes() + 64);
-                uint8_t *slot = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+                uint8_t *slot =
+                    memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
                 EXPECT_EQ(reinterpret_cast<uintptr_t>(layout.header(slot)) % 64, 0u);
                 EXPECT_GE(layout.validity(slot, rows - 1), slot);
-                EXPECT_EQ(layout.validity(slot, 0) + validity, reinterpret_cast<uint8_t *>(layout.header(slot)));
-                EXPECT_EQ(layout.ids(slot, 0), reinterpret_cast<uint8_t *>(layout.header(slot) + 1));
+                EXPECT_EQ(layout.validity(slot, 0) + validity,
+                          reinterpret_cast<uint8_t *>(layout.header(slot)));
+                EXPECT_EQ(layout.ids(slot, 0),
+                          reinterpret_cast<uint8_t *>(layout.header(slot) + 1));
                 for (uint32_t n = 1; n <= rows; n++) {
-                    EXPECT_GE(reinterpret_cast<uint8_t *>(layout.positions(slot, n)), layout.ids(slot, n));
+                    EXPECT_GE(reinterpret_cast<uint8_t *>(layout.positions(slot, n)),
+                              layout.ids(slot, n));
                     EXPECT_EQ(reinterpret_cast<uintptr_t>(layout.positions(slot, n)) % 8, 0u);
-                    EXPECT_LE(reinterpret_cast<uint8_t *>(layout.positions(slot, n) + n), slot + layout.bytes());
+                    EXPECT_LE(reinterpret_cast<uint8_t *>(layout.positions(slot, n) + n),
+                              slot + layout.bytes());
                 }
             }
 }

@@ -26,7 +26,9 @@ TEST(Intervals, agree_with_a_set) {
             } else {
                 const uint64_t to = random() % 4 == 0 ? UINT64_MAX : end;
                 uint64_t removed = 0;
-                for (auto n = numbers.lower_bound(begin); n != numbers.end() && *n < to; n = numbers.erase(n)) removed++;
+                for (auto n = numbers.lower_bound(begin); n != numbers.end() && *n < to;
+                     n = numbers.erase(n))
+                    removed++;
                 ASSERT_EQ(intervals.remove(begin, to, nodes), removed);
             }
             ASSERT_EQ(intervals.nodes(), all - nodes.free());

@@ -37,8 +37,7 @@ void expect_equal(const MissingRows &rows, Reasons reasons, uint64_t first, uint
         ASSERT_LT(from, to);
         ASSERT_LE(last, from);
         ASSERT_TRUE(from != last || r != reason || runs == 0) << "two runs where one would do";
-        for (uint64_t p = from; p < to; p++)
-            found[p] = r;
+        for (uint64_t p = from; p < to; p++) found[p] = r;
         last = to, reason = r, runs++;
     });
     std::erase_if(reasons, [&](const auto &row) { return row.first < first || row.first >= end; });
@@ -249,9 +248,9 @@ TEST_F(WithMissing, agrees_with_rows_one_by_one) {
                 for (Cells &row : rows) {
                     const int32_t reason = random() % 2 == 0 ? any_reason() : kAbsent,
                                   cell[] = {0, kUnwritten, kAbsent, any_reason()};
-                    row = complete          ? Cells{0, 0}
-                        : random() % 2 == 0 ? Cells{reason, reason}
-                                            : Cells{cell[random() % 4], cell[random() % 4]};
+                    row = complete            ? Cells{0, 0}
+                          : random() % 2 == 0 ? Cells{reason, reason}
+                                              : Cells{cell[random() % 4], cell[random() % 4]};
                 }
                 present.push_back(segment(position, rows));
             }

@@ -1,4 +1,5 @@
-// Memory for rows: what is used again, what goes back to the system, and what the budget allows of both.
+// Memory for rows: what is used again, what goes back to the system, and what the budget allows of
+// both.
 #include "storage/pages.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +16,10 @@ namespace {
 using namespace routecap;
 
 ShapePtr shape_of(uint32_t layers, uint32_t k) {
-    return std::make_shared<const Shape>(k, ROUTECAP_ID_SPACE_LOGICAL, std::vector<int32_t>(layers), std::vector<uint32_t>(layers, 256),
-                                         std::vector<int32_t>(layers, ROUTECAP_PROVENANCE_CAPTURED));
+    return std::make_shared<const Shape>(
+        k, ROUTECAP_ID_SPACE_LOGICAL, std::vector<int32_t>(layers),
+        std::vector<uint32_t>(layers, 256),
+        std::vector<int32_t>(layers, ROUTECAP_PROVENANCE_CAPTURED));
 }
 
 struct Pages : testing::Test {
@@ -34,10 +37,12 @@ struct Pages : testing::Test {
         for (size_t i = 0; i < count; i++) pages.push_back(make(pool));
         return pages;
     }
-    // The blocks that pages are in, by their number, and how much of these the system has memory for.
+    // The blocks that pages are in, by their number, and how much of these the system has memory
+    // for.
     static std::set<uintptr_t> blocks_of(const std::vector<PageRef> &pages) {
         std::set<uintptr_t> blocks;
-        for (const PageRef &page : pages) blocks.insert(reinterpret_cast<uintptr_t>(page.get()) / kBlock);
+        for (const PageRef &page : pages)
+            blocks.insert(reinterpret_cast<uintptr_t>(page.get()) / kBlock);
         return blocks;
     }
     static size_t resident_bytes(const std::set<uintptr_t> &blocks) {
@@ -45,7 +50,9 @@ struct Pages : testing::Test {
         size_t resident = 0;
         for (const uintptr_t block : blocks) {
             std::vector<unsigned char> in_memory(kBlock / size);
-            if (mincore(reinterpret_cast<void *>(block * kBlock), kBlock, in_memory.data()) != 0) continue;  // the addresses are gone
+            // The addresses are gone.
+            if (mincore(reinterpret_cast<void *>(block * kBlock), kBlock, in_memory.data()) != 0)
+                continue;
             for (const unsigned char c : in_memory) resident += (c & 1) * size;
         }
         return resident;
@@ -65,7 +72,8 @@ TEST_F(Pages, are_used_again) {
 }
 
 TEST_F(Pages, beyond_what_is_kept_go_back_to_the_system) {
-    for (const ShapePtr &of : {shape_of(58, 8), shape_of(4, 2)}) {  // small pages as well as large ones
+    for (const ShapePtr &of : {shape_of(58, 8), shape_of(4, 2)}) {
+        // Small pages as well as large ones.
         shape = of;
         const auto pool = PagePool::create(shape, uint64_t{1} << 30);
         const size_t count = (size_t{160} << 20) / pool->page_bytes();
@@ -83,7 +91,8 @@ TEST_F(Pages, beyond_what_is_kept_go_back_to_the_system) {
 }
 
 TEST_F(Pages, that_are_kept_make_room_within_the_budget) {
-    const auto pool = PagePool::create(shape, 1000 * PagePool::page_bytes(*shape, shape->page_rows));
+    const auto pool =
+        PagePool::create(shape, 1000 * PagePool::page_bytes(*shape, shape->page_rows));
     std::vector<PageRef> pages = make(*pool, 900);
     const std::set<uintptr_t> blocks = blocks_of(pages);
     pages.clear();
@@ -98,7 +107,8 @@ TEST_F(Pages, that_are_kept_make_room_within_the_budget) {
 
 TEST_F(Pages, end_at_the_budget_whatever_the_size_of_a_block) {
     for (const size_t budget : {1, 2, 33, 34, 35, 100}) {
-        const auto pool = PagePool::create(shape, budget * PagePool::page_bytes(*shape, shape->page_rows) + 5);
+        const auto pool =
+            PagePool::create(shape, budget * PagePool::page_bytes(*shape, shape->page_rows) + 5);
         for (int i = 0; i < 2; i++) {
             const std::vector<PageRef> pages = make(*pool, budget + 1);
             for (size_t p = 0; p < budget; p++) EXPECT_TRUE(pages[p]);
@@ -112,8 +122,10 @@ TEST_F(Pages, that_are_lent_are_not_used_again) {
     std::vector<uint8_t> ids(1 << 20);
     const auto pool = PagePool::create(shape, uint64_t{1} << 30);
     const size_t rows = (pool->page_bytes() - Page::kHeader) / shape->validity_bytes;
-    ASSERT_EQ(Page::kHeader + rows * shape->validity_bytes, pool->page_bytes()) << "a lent page as large as one of the pool's";
-    const void *lent = pool->borrow(static_cast<uint32_t>(rows), ids.data(), nullptr, nullptr, 0, lender).get();
+    ASSERT_EQ(Page::kHeader + rows * shape->validity_bytes, pool->page_bytes())
+        << "a lent page as large as one of the pool's";
+    const void *lent =
+        pool->borrow(static_cast<uint32_t>(rows), ids.data(), nullptr, nullptr, 0, lender).get();
     EXPECT_EQ(lender.use_count(), 1);
     const PageRef page = make(*pool);
     EXPECT_NE(page.get(), lent);

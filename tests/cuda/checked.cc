@@ -25,7 +25,9 @@ struct Parts {
 };
 Device::Graph capture(Rig &rig, const Parts &parts = {}) {
     return rig.device().capture([&] {
-        if (parts.begun > 0) { EXPECT_STATUS(ROUTECAP_OK, rig.begin(parts.begun)); }
+        if (parts.begun > 0) {
+            EXPECT_STATUS(ROUTECAP_OK, rig.begin(parts.begun));
+        }
         if (parts.records) rig.record_all({{1, 0, 4}});
         for (int i = 0; i < parts.snapshots; i++) EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     });

@@ -1,5 +1,6 @@
-// The step protocol under fire, on the CUDA backend: graphs that are replayed, mixed and outlive their capturer, forwards that are never issued,
-// micro-batches on two streams, captures beside readers, and no call that waits for the device. Exact ids and exact missing cells in each.
+// The step protocol under fire, on the CUDA backend: graphs that are replayed, mixed and outlive
+// their capturer, forwards that are never issued, micro-batches on two streams, captures beside
+// readers, and no call that waits for the device. Exact ids and exact missing cells in each.
 #include <rig.h>
 
 #include <array>
@@ -14,7 +15,8 @@ using namespace rig;
 
 namespace {
 
-routecap_source source_of(const void *ids, uint32_t rows, uint32_t first_row = 0, const int32_t *live_rows = nullptr) {
+routecap_source source_of(const void *ids, uint32_t rows, uint32_t first_row = 0,
+                          const int32_t *live_rows = nullptr) {
     routecap_source source{};
     source.struct_size = sizeof source;
     source.dtype = ROUTECAP_DTYPE_I32;
@@ -30,7 +32,8 @@ routecap_config config_of(const Shape &shape) {
     routecap_config config;
     EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
     config.backend = ROUTECAP_BACKEND_CUDA;
-    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts,
+    config.rows = shape.rows;
     return config;
 }
 
@@ -39,7 +42,8 @@ class Engine {
 public:
     explicit Engine(const Options &options = {}) : rig(options) {
         for (uint32_t l = 0; l < rig.shape().layers; l++)
-            ids_.push_back(static_cast<int32_t *>(rig.device().allocate(size_t{rig.shape().rows} * rig.shape().k * 4)));
+            ids_.push_back(static_cast<int32_t *>(
+                rig.device().allocate(size_t{rig.shape().rows} * rig.shape().k * 4)));
         live_ = static_cast<int32_t *>(rig.device().allocate(4));
     }
 
@@ -51,13 +55,16 @@ public:
             std::vector<int32_t> ids;
             for (const Tokens &t : batch)
                 for (uint32_t i = 0; i < t.count; i++)
-                    for (int64_t id : routed(rig.shape(), t.seed, t.position + i, l)) ids.push_back(static_cast<int32_t>(id));
+                    for (int64_t id : routed(rig.shape(), t.seed, t.position + i, l))
+                        ids.push_back(static_cast<int32_t>(id));
             rig.device().write(ids_[l], ids.data(), ids.size() * 4);
         }
         rig.device().write(live_, &rows, 4);
     }
-    void record(uint32_t layer, uint32_t rows, routecap_stream stream, uint32_t first = 0, bool live = false) {
-        const routecap_source source = source_of(ids(layer) + size_t{first} * rig.shape().k, rows, first, live ? live_ : nullptr);
+    void record(uint32_t layer, uint32_t rows, routecap_stream stream, uint32_t first = 0,
+                bool live = false) {
+        const routecap_source source = source_of(ids(layer) + size_t{first} * rig.shape().k, rows,
+                                                 first, live ? live_ : nullptr);
         EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig.capturer(), layer, &source, stream));
     }
     const int32_t *ids(uint32_t layer) const { return ids_[layer]; }
@@ -88,7 +95,9 @@ private:
     int32_t *live_;
 };
 
-Rows rows_of(const Engine &engine, uint64_t seed, uint64_t first, uint64_t end) { return routed_rows(engine.rig.shape(), seed, first, end); }
+Rows rows_of(const Engine &engine, uint64_t seed, uint64_t first, uint64_t end) {
+    return routed_rows(engine.rig.shape(), seed, first, end);
+}
 
 }  // namespace
 
@@ -179,7 +188,8 @@ TEST(Protocol, a_replay_without_begin_is_missing) {
     for (bool begun : {true, false, true, false, false, true}) {
         e.replay(begun ? whole : headless, {{1, position, 4}});
         e.rig.issue({Rig::span(r, position, 0, 4)});
-        expected = expected + (begun ? rows_of(e, 1, position, position + 4) : missing_rows(e.rig.shape(), 4));
+        expected = expected +
+                   (begun ? rows_of(e, 1, position, position + 4) : missing_rows(e.rig.shape(), 4));
         position += 4;
     }
     e.rig.land(6);
@@ -247,7 +257,8 @@ TEST(Protocol, micro_batches_on_two_streams) {
     }
 }
 
-// Two forwards in one graph: the second begin waits until the first snapshot has read the sink; only the second can be issued.
+// Two forwards in one graph: the second begin waits until the first snapshot has read the sink;
+// only the second can be issued.
 TEST(Protocol, two_forwards_in_one_graph) {
     Engine e;
     const auto graph = e.rig.device().capture([&] {
@@ -267,7 +278,8 @@ TEST(Protocol, two_forwards_in_one_graph) {
 TEST(Protocol, steps_on_changing_streams) {
     Engine e({.slots = 8});
     Device &device = e.rig.device();
-    const std::array<routecap_stream, 3> streams = {device.stream(), device.make_stream(), device.make_stream()};
+    const std::array<routecap_stream, 3> streams = {device.stream(), device.make_stream(),
+                                                    device.make_stream()};
     const routecap_request r = e.rig.open();
     routecap_step last = 0;
     for (uint64_t i = 0; i < 30; i++) {
@@ -279,7 +291,8 @@ TEST(Protocol, steps_on_changing_streams) {
         for (uint32_t l = 0; l < e.rig.shape().layers; l++) e.record(l, 4, stream);
         ASSERT_STATUS(ROUTECAP_OK, routecap_step_snapshot(e.rig.capturer(), stream));
         const routecap_span span = Rig::span(r, i * 4, 0, 4);
-        ASSERT_STATUS(ROUTECAP_OK, routecap_step_issue(e.rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, &last, stream));
+        ASSERT_STATUS(ROUTECAP_OK, routecap_step_issue(e.rig.capturer(), &span, sizeof span, 1,
+                                                       nullptr, nullptr, &last, stream));
         e.rig.land(last);  // before the next ids overwrite these
     }
     e.rig.expect(r, 0, rows_of(e, 1, 0, 120));
@@ -313,7 +326,8 @@ TEST(Protocol, a_begin_on_another_stream_waits_for_the_last_step_also_if_that_fo
     e.rig.expect(r, 0, rows_of(e, 1, 0, 12));
 }
 
-// What cannot be captured refuses, and the capture goes on; in every mode, with readers and the worker running beside it.
+// What cannot be captured refuses, and the capture goes on; in every mode, with readers and the
+// worker running beside it.
 TEST(Protocol, captures_of_every_mode_beside_readers) {
     Engine e({.shape = {.rows = 16}, .slots = 8});
     const routecap_request r = e.rig.open();
@@ -324,7 +338,9 @@ TEST(Protocol, captures_of_every_mode_beside_readers) {
     std::thread reader([&] {
         while (!stop) {
             routecap_routing *routing = nullptr;
-            EXPECT_GE(routecap_request_extract(e.rig.capturer(), r, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_COPY, 0, &routing), 0);
+            EXPECT_GE(routecap_request_extract(e.rig.capturer(), r, 0, ROUTECAP_ROWS_LANDED,
+                                               ROUTECAP_EXTRACT_COPY, 0, &routing),
+                      0);
             routecap_routing_free(routing);
             routecap_stats stats{};
             stats.struct_size = sizeof stats;
@@ -342,9 +358,11 @@ TEST(Protocol, captures_of_every_mode_beside_readers) {
                 [&] {
                     e.forward(16);
                     const routecap_span span = Rig::span(r, position + 16, 0, 16);
-                    EXPECT_STATUS(ROUTECAP_ERR_CAPTURING, routecap_step_issue(e.rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, nullptr,
-                                                                              e.rig.stream()));
-                    EXPECT_STATUS(ROUTECAP_ERR_CAPTURING, routecap_step_discard(e.rig.capturer(), e.rig.stream()));
+                    EXPECT_STATUS(ROUTECAP_ERR_CAPTURING,
+                                  routecap_step_issue(e.rig.capturer(), &span, sizeof span, 1,
+                                                      nullptr, nullptr, nullptr, e.rig.stream()));
+                    EXPECT_STATUS(ROUTECAP_ERR_CAPTURING,
+                                  routecap_step_discard(e.rig.capturer(), e.rig.stream()));
                 },
                 mode);
             e.rig.land(step);
@@ -369,7 +387,9 @@ TEST(Protocol, graphs_outlive_the_capturer) {
         const auto graph = device.capture([&] {
             EXPECT_STATUS(ROUTECAP_OK, routecap_step_begin(capturer, 64, device.stream()));
             const routecap_source source = source_of(ids, 64);
-            for (uint32_t l = 0; l < 3; l++) EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(capturer, l, &source, device.stream()));
+            for (uint32_t l = 0; l < 3; l++)
+                EXPECT_STATUS(ROUTECAP_OK,
+                              routecap_layer_record(capturer, l, &source, device.stream()));
             EXPECT_STATUS(ROUTECAP_OK, routecap_step_snapshot(capturer, device.stream()));
         });
         graph.replay(device.stream());
@@ -393,13 +413,16 @@ public:
     }
     // Each that the header has.
     void expect_all_called() const {
-        for (size_t offset = offsetof(routecap_api, version); offset < sizeof(routecap_api); offset += sizeof(void (*)()))
-            EXPECT_TRUE(called_.contains(offset)) << "entry " << (offset - offsetof(routecap_api, version)) / sizeof(void (*)())
-                                                  << " of the function table has no place in this test";
+        for (size_t offset = offsetof(routecap_api, version); offset < sizeof(routecap_api);
+             offset += sizeof(void (*)()))
+            EXPECT_TRUE(called_.contains(offset))
+                << "entry " << (offset - offsetof(routecap_api, version)) / sizeof(void (*)())
+                << " of the function table has no place in this test";
     }
 
 private:
-    const routecap_api *const table_ = routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR);
+    const routecap_api *const table_ =
+        routecap_get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR);
     std::set<size_t> called_;
 };
 #define GET(name) functions.get(offsetof(routecap_api, name), &routecap_api::name)
@@ -452,32 +475,40 @@ void call_the_others(Functions &functions) {
 }
 
 // What has landed before can be read, whatever is in flight.
-void read_landed(Functions &functions, Engine &e, routecap_request request, routecap_request in_flight) {
+void read_landed(Functions &functions, Engine &e, routecap_request request,
+                 routecap_request in_flight) {
     routecap_capturer *const capturer = e.rig.capturer();
     const Rows rows = rows_of(e, 1, 0, 16);
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
     EXPECT_CALL(ROUTECAP_OK, request_coverage, capturer, request, 0, 16, &coverage, nullptr, 0, 0);
     EXPECT_EQ(coverage.rows_complete, 16u);
-    EXPECT_CALL(ROUTECAP_ERR_NOT_READY, request_coverage, capturer, in_flight, 0, ROUTECAP_ROWS_ALL, &coverage, nullptr, 0, 0);
+    EXPECT_CALL(ROUTECAP_ERR_NOT_READY, request_coverage, capturer, in_flight, 0, ROUTECAP_ROWS_ALL,
+                &coverage, nullptr, 0, 0);
     routecap_routing *extracted = nullptr;
-    EXPECT_CALL(ROUTECAP_OK, request_extract, capturer, request, 0, 16, ROUTECAP_EXTRACT_COPY, 0, &extracted);
-    routecap_extract_item items[] = {{request, 0, 16, ROUTECAP_EXTRACT_SHARE, 0, nullptr, 0, 0},
-                                     {in_flight, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_SHARE, 0, nullptr, 0, 0}};
+    EXPECT_CALL(ROUTECAP_OK, request_extract, capturer, request, 0, 16, ROUTECAP_EXTRACT_COPY, 0,
+                &extracted);
+    routecap_extract_item items[] = {
+        {request, 0, 16, ROUTECAP_EXTRACT_SHARE, 0, nullptr, 0, 0},
+        {in_flight, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_SHARE, 0, nullptr, 0, 0}};
     EXPECT_CALL(ROUTECAP_PARTIAL, request_extract_batch, capturer, items, sizeof items[0], 2);
     EXPECT_STATUS(ROUTECAP_OK, items[0].status);
     EXPECT_STATUS(ROUTECAP_ERR_NOT_READY, items[1].status);
-    for (const routecap_routing *routing : {extracted, items[0].routing}) expect_routing(routing, e.rig.shape(), 0, rows);
+    for (const routecap_routing *routing : {extracted, items[0].routing})
+        expect_routing(routing, e.rig.shape(), 0, rows);
 
     routecap_copy_options options;
     EXPECT_CALL(ROUTECAP_OK, copy_options_init, &options, sizeof options);
     options.dtype = ROUTECAP_DTYPE_I32;
     uint64_t bytes = 0;
-    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, request_extract_into, capturer, request, 0, 16, &options, nullptr, 0, nullptr, 0, &bytes);
+    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, request_extract_into, capturer, request, 0, 16,
+                &options, nullptr, 0, nullptr, 0, &bytes);
     std::vector<unsigned char> memory(bytes);
-    EXPECT_CALL(ROUTECAP_OK, request_extract_into, capturer, request, 0, 16, &options, memory.data(), bytes, nullptr, 0, nullptr);
+    EXPECT_CALL(ROUTECAP_OK, request_extract_into, capturer, request, 0, 16, &options,
+                memory.data(), bytes, nullptr, 0, nullptr);
     std::vector<unsigned char> same(bytes);
-    EXPECT_CALL(ROUTECAP_OK, routing_copy_to, extracted, &options, same.data(), bytes, nullptr, 0, nullptr);
+    EXPECT_CALL(ROUTECAP_OK, routing_copy_to, extracted, &options, same.data(), bytes, nullptr, 0,
+                nullptr);
     EXPECT_EQ(memory, same);
 
     routecap_view view{};
@@ -502,20 +533,27 @@ void read_landed(Functions &functions, Engine &e, routecap_request request, rout
     routecap_splice splice{};
     splice.struct_size = sizeof splice;
     routecap_piece pieces[ROUTECAP_MAX_PIECES];
-    EXPECT_CALL(ROUTECAP_OK, serialized_splice, serialized.data(), needed, serialized.data(), needed, 8, spliced.data(), spliced.size(), pieces,
-                sizeof pieces[0], std::size(pieces), &splice);
+    EXPECT_CALL(ROUTECAP_OK, serialized_splice, serialized.data(), needed, serialized.data(),
+                needed, 8, spliced.data(), spliced.size(), pieces, sizeof pieces[0],
+                std::size(pieces), &splice);
     routecap_routing *deserialized = nullptr, *imported = nullptr;
-    EXPECT_CALL(ROUTECAP_OK, routing_deserialize, serialized.data(), needed, 0, nullptr, nullptr, &deserialized);
+    EXPECT_CALL(ROUTECAP_OK, routing_deserialize, serialized.data(), needed, 0, nullptr, nullptr,
+                &deserialized);
     EXPECT_CALL(ROUTECAP_OK, routing_import, &view, 0, nullptr, nullptr, &imported);
-    for (const routecap_routing *routing : {merged, deserialized, imported}) expect_routing(routing, e.rig.shape(), 0, rows);
-    for (routecap_routing *routing : {extracted, items[0].routing, parts[0], parts[1], slice, merged, merged, deserialized, imported})
+    for (const routecap_routing *routing : {merged, deserialized, imported})
+        expect_routing(routing, e.rig.shape(), 0, rows);
+    for (routecap_routing *routing : {extracted, items[0].routing, parts[0], parts[1], slice,
+                                      merged, merged, deserialized, imported})
         GET(routing_free)(routing);
 }
 
-// With everything on the device held back, every function of the library returns but the four that are documented to wait, and those do not.
+// With everything on the device held back, every function of the library returns but the four that
+// are documented to wait, and those do not.
 void expect_only_four_to_wait(bool held) {
     Functions functions;
-    Engine e({.shape = {.rows = 16}, .layer_provenance = {0, 0, 0, ROUTECAP_PROVENANCE_RECOMPUTED}, .held = held});
+    Engine e({.shape = {.rows = 16},
+              .layer_provenance = {0, 0, 0, ROUTECAP_PROVENANCE_RECOMPUTED},
+              .held = held});
     Device &device = e.rig.device();
     routecap_capturer *const capturer = e.rig.capturer();
     const routecap_stream stream = e.rig.stream();
@@ -543,12 +581,15 @@ void expect_only_four_to_wait(bool held) {
     EXPECT_CALL(ROUTECAP_OK, layer_record, capturer, 0, &source, stream);
     std::vector<routecap_layer_source> layers;
     for (uint32_t l = 1; l <= last_layer; l++) layers.push_back({l, 0, e.ids(l), nullptr});
-    EXPECT_CALL(ROUTECAP_OK, layers_record, capturer, &many, layers.data(), sizeof layers[0], layers.size(), stream);
+    EXPECT_CALL(ROUTECAP_OK, layers_record, capturer, &many, layers.data(), sizeof layers[0],
+                layers.size(), stream);
     EXPECT_CALL(ROUTECAP_OK, step_snapshot, capturer, stream);
     std::vector<routecap_span> spans;
-    for (uint32_t i = 0; i < r.size(); i++) spans.push_back(Rig::span(r[i], 0, 2 * i, 2, i < 2 ? ROUTECAP_SPAN_SPECULATIVE : 0));
+    for (uint32_t i = 0; i < r.size(); i++)
+        spans.push_back(Rig::span(r[i], 0, 2 * i, 2, i < 2 ? ROUTECAP_SPAN_SPECULATIVE : 0));
     routecap_step step = 0;
-    EXPECT_CALL(ROUTECAP_OK, step_issue, capturer, spans.data(), sizeof spans[0], spans.size(), nullptr, nullptr, &step, stream);
+    EXPECT_CALL(ROUTECAP_OK, step_issue, capturer, spans.data(), sizeof spans[0], spans.size(),
+                nullptr, nullptr, &step, stream);
     EXPECT_CALL(ROUTECAP_PENDING, step_poll, capturer, step);
 
     // What changes requests, while their rows are in flight.
@@ -616,12 +657,17 @@ void expect_only_four_to_wait(bool held) {
             EXPECT_STATUS(ROUTECAP_PARTIAL, probe(capturer, 16, &found, sizeof found, 1, stream));
             EXPECT_EQ(found.found, ROUTECAP_PROBE_SILENT);
         });
-        const Waiting finalizing([&] { EXPECT_STATUS(ROUTECAP_OK, routecap_step_finalize(capturer, step, -1, nullptr)); });
-        const Waiting waiting([&] { EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(pending.get(), -1)); });
+        const Waiting finalizing([&] {
+            EXPECT_STATUS(ROUTECAP_OK, routecap_step_finalize(capturer, step, -1, nullptr));
+        });
+        const Waiting waiting(
+            [&] { EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(pending.get(), -1)); });
         for (const Waiting *w : {&probing, &finalizing, &waiting}) w->expect_waiting();
         device.open_gate();
     }
-    const auto expect_rows = [&](routecap_request request, uint64_t first, uint64_t end) { e.rig.expect(request, 0, rows_of(e, 1, first, end)); };
+    const auto expect_rows = [&](routecap_request request, uint64_t first, uint64_t end) {
+        e.rig.expect(request, 0, rows_of(e, 1, first, end));
+    };
     e.rig.land(step);
     expect_rows(r[0], 0, 1);
     expect_rows(r[1], 2, 4);
@@ -644,12 +690,15 @@ void expect_only_four_to_wait(bool held) {
     }
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_snapshot(other, stream));
     const routecap_span span = Rig::span(request, 0, 0, 16);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(other, &span, sizeof span, 1, nullptr, nullptr, nullptr, stream));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_finish(other, request, ROUTECAP_ROWS_ALL, &finished));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(other, &span, sizeof span, 1, nullptr, nullptr,
+                                                   nullptr, stream));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_request_finish(other, request, ROUTECAP_ROWS_ALL, &finished));
     const RoutingPtr outliving(finished);
     {
         const auto destroy = GET(capturer_destroy);
-        const Waiting waiting([&] { EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(outliving.get(), -1)); });
+        const Waiting waiting(
+            [&] { EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(outliving.get(), -1)); });
         const Waiting destroying([&] {
             destroy(other);
             EXPECT_STATUS(ROUTECAP_OK, routecap_routing_poll(outliving.get()));
@@ -663,10 +712,13 @@ void expect_only_four_to_wait(bool held) {
 
 }  // namespace
 
-TEST(Protocol, only_finalize_wait_probe_and_destroy_wait_for_the_device) { expect_only_four_to_wait(false); }
+TEST(Protocol, only_finalize_wait_probe_and_destroy_wait_for_the_device) {
+    expect_only_four_to_wait(false);
+}
 TEST(Protocol, only_they_wait_without_a_worker_thread) { expect_only_four_to_wait(true); }
 
-// As many steps in flight as there are slots; the next is lost, visibly, and the one after a landed step is not.
+// As many steps in flight as there are slots; the next is lost, visibly, and the one after a landed
+// step is not.
 TEST(Protocol, as_many_steps_in_flight_as_slots) {
     Engine e({.shape = {.rows = 8}, .slots = 3, .held = true});
     const auto graph = e.graph(2);
@@ -676,10 +728,12 @@ TEST(Protocol, as_many_steps_in_flight_as_slots) {
         const bool lost = i % 4 == 3;
         e.replay(graph, {{1, i * 2, 2}});
         e.rig.issue({Rig::span(r, i * 2, 0, 2)}, lost ? ROUTECAP_LOST : ROUTECAP_OK);
-        expected = expected + (lost ? missing_rows(e.rig.shape(), 2) : rows_of(e, 1, i * 2, i * 2 + 2));
+        expected =
+            expected + (lost ? missing_rows(e.rig.shape(), 2) : rows_of(e, 1, i * 2, i * 2 + 2));
         if (lost) {
             e.rig.open_gate();
-            EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(e.rig.capturer(), e.rig.stream()));  // names a slot that is free again
+            // Names a slot that is free again.
+            EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(e.rig.capturer(), e.rig.stream()));
         }
     }
     e.rig.expect(r, 0, expected);
@@ -687,7 +741,8 @@ TEST(Protocol, as_many_steps_in_flight_as_slots) {
 }
 
 TEST(Protocol, sinks_that_are_not_the_devices_are_refused) {
-    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = 8}, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
+    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = 8},
+             .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
     std::vector<int32_t> host(64);
     routecap_sink sink{};
     sink.struct_size = sizeof sink;

@@ -1,10 +1,13 @@
-// Which calls of the driver a capturer makes in its life: they are written down by the tracing driver (tests/fault/trace_cuda.cc), which is in
-// LD_LIBRARY_PATH. On a GPU that gave trace_h200.txt; with the fake driver behind it CI gets the same, or the fake is none to test with.
+// Which calls of the driver a capturer makes in its life: they are written down by the tracing
+// driver (tests/fault/trace_cuda.cc), which is in LD_LIBRARY_PATH. On a GPU that gave
+// trace_h200.txt; with the fake driver behind it CI gets the same, or the fake is none to test
+// with.
 //
-// "# step_issue" in a trace stands before the calls that routecap_step_issue makes on the engine's thread, with its status if that is not
-// ROUTECAP_OK; "# engine: ..." before the engine's own. What is written does not depend on time: a step has landed before anything else looks for
-// a free slot, and no memory that a graph keeps alive is given back before the end. Of the worker's calls, whose number depends on time, only the
-// names are written.
+// "# step_issue" in a trace stands before the calls that routecap_step_issue makes on the engine's
+// thread, with its status if that is not ROUTECAP_OK; "# engine: ..." before the engine's own. What
+// is written does not depend on time: a step has landed before anything else looks for a free slot,
+// and no memory that a graph keeps alive is given back before the end. Of the worker's calls, whose
+// number depends on time, only the names are written.
 #include <dlfcn.h>
 #include <routecap.h>
 
@@ -44,12 +47,17 @@ const Driver &driver() {
         void *library = dlopen("libcuda.so.1", RTLD_NOW);
         if (library == nullptr) fail("libcuda.so.1", dlerror());
         d.note = reinterpret_cast<decltype(d.note)>(dlsym(library, "trace_cuda_note"));
-        d.elsewhere = reinterpret_cast<decltype(d.elsewhere)>(dlsym(library, "trace_cuda_elsewhere"));
-        if (d.note == nullptr || d.elsewhere == nullptr) fail("libcuda.so.1", "is not the tracing driver");
-        const auto get_address = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2"));
+        d.elsewhere =
+            reinterpret_cast<decltype(d.elsewhere)>(dlsym(library, "trace_cuda_elsewhere"));
+        if (d.note == nullptr || d.elsewhere == nullptr)
+            fail("libcuda.so.1", "is not the tracing driver");
+        const auto get_address =
+            reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2"));
         const auto find = [&](auto &function, const char *name, int version) {
             void *address = nullptr;
-            if (get_address(name, &address, version, 0, nullptr) != CUDA_SUCCESS || address == nullptr) fail(name, "not found");
+            if (get_address(name, &address, version, 0, nullptr) != CUDA_SUCCESS ||
+                address == nullptr)
+                fail(name, "not found");
             function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
         };
 #define FIND(name, version) find(d.name, "cu" #name, version);
@@ -63,7 +71,8 @@ const Driver &driver() {
 
 void require(CUresult result, const char *call) {
     const char *name = nullptr;
-    if (result != CUDA_SUCCESS) fail(call, driver().GetErrorName(result, &name) == CUDA_SUCCESS ? name : "failed");
+    if (result != CUDA_SUCCESS)
+        fail(call, driver().GetErrorName(result, &name) == CUDA_SUCCESS ? name : "failed");
 }
 #define CU(name, ...) require(driver().name(__VA_ARGS__), "cu" #name)
 
@@ -72,7 +81,8 @@ void require(CUresult result, const char *call) {
 void note(const std::string &text) { driver().note(("# " + text).c_str()); }
 
 void expect(const std::string &call, int32_t expected, int32_t status) {
-    if (status != expected) fail(call + " returned " + routecap_status_name(status), routecap_last_error());
+    if (status != expected)
+        fail(call + " returned " + routecap_status_name(status), routecap_last_error());
 }
 
 // Makes a call of the library: CALL(step_begin, ROUTECAP_OK, capturer, 8, stream).
@@ -85,7 +95,8 @@ std::string described(const char *name, int32_t status) {
 // ---- The engine --------------------------------------------------------------------------------
 
 constexpr uint32_t kLayers = 4, kColumns = 2, kExperts = 16, kSinkRows = 32, kRows = 8;
-constexpr uint32_t kAdopted = 0, kRouted = 3;  // layers: whose sink is the engine's, and whose ids come from logits
+// layers: whose sink is the engine's, and whose ids come from logits.
+constexpr uint32_t kAdopted = 0, kRouted = 3;
 
 using Graph = CUgraphExec;
 
@@ -101,7 +112,8 @@ public:
         CU(StreamCreate, &blocking, CU_STREAM_DEFAULT);
         CU(EventCreate, &event_, CU_EVENT_DISABLE_TIMING);
         std::vector<int32_t> rows;
-        for (int32_t r = 0; r < static_cast<int32_t>(kSinkRows); r++) rows.insert(rows.end(), {r % 15, r % 15 + 1});
+        for (int32_t r = 0; r < static_cast<int32_t>(kSinkRows); r++)
+            rows.insert(rows.end(), {r % 15, r % 15 + 1});
         ids = upload(rows);
         sink = upload(rows);
         logits = upload(std::vector<float>(kSinkRows * kExperts, 1.0f));
@@ -135,7 +147,8 @@ public:
     // Its router writes the sink that a capturer has adopted.
     void route(CUstream on) {
         note("engine: route");
-        CU(MemcpyAsync, reinterpret_cast<CUdeviceptr>(sink), reinterpret_cast<CUdeviceptr>(ids), kRows * kColumns * sizeof *ids, on);
+        CU(MemcpyAsync, reinterpret_cast<CUdeviceptr>(sink), reinterpret_cast<CUdeviceptr>(ids),
+           kRows * kColumns * sizeof *ids, on);
     }
     // Everything on the device has run.
     void synchronize() {
@@ -150,11 +163,13 @@ public:
     void close_gate() {
         note("engine: hold the stream");
         open_ = false;
-        CU(LaunchHostFunc, stream,
-           [](void *open) {
-               while (!*static_cast<std::atomic<bool> *>(open)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-           },
-           &open_);
+        CU(
+            LaunchHostFunc, stream,
+            [](void *open) {
+                while (!*static_cast<std::atomic<bool> *>(open))
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            },
+            &open_);
     }
     void open_gate() { open_ = true; }
 
@@ -203,18 +218,21 @@ public:
     }
 
     void begin(CUstream stream) { CALL(step_begin, ROUTECAP_OK, capturer, kRows, stream); }
-    void record(uint32_t layer, CUstream stream, uint32_t flags = 0, uint32_t first = 0, uint32_t rows = kRows) {
+    void record(uint32_t layer, CUstream stream, uint32_t flags = 0, uint32_t first = 0,
+                uint32_t rows = kRows) {
         const routecap_source source = source_of(engine_.ids, rows, first, flags);
         CALL(layer_record, ROUTECAP_OK, capturer, layer, &source, stream);
     }
     void record_two(CUstream stream) {
         const routecap_source source = source_of(nullptr, kRows, 0, 0);
-        const routecap_layer_source layers[] = {{1, 0, engine_.ids, nullptr}, {2, 0, engine_.ids, nullptr}};
+        const routecap_layer_source layers[] = {{1, 0, engine_.ids, nullptr},
+                                                {2, 0, engine_.ids, nullptr}};
         CALL(layers_record, ROUTECAP_OK, capturer, &source, layers, sizeof layers[0], 2, stream);
     }
     void route(CUstream stream) {
         routecap_router router;
-        expect("router_init", ROUTECAP_OK, routecap_router_init(&router, sizeof router, ROUTECAP_METHOD_SOFTMAX));
+        expect("router_init", ROUTECAP_OK,
+               routecap_router_init(&router, sizeof router, ROUTECAP_METHOD_SOFTMAX));
         routecap_logits logits{};
         logits.struct_size = sizeof logits;
         logits.dtype = ROUTECAP_DTYPE_F32;
@@ -240,9 +258,10 @@ public:
         CALL(request_open, ROUTECAP_OK, capturer, nullptr, &request, 1);
         return request;
     }
-    void issue(CUstream stream, const std::vector<routecap_span> &spans, int32_t expected = ROUTECAP_OK,
-               const routecap_issue_options *options = nullptr) {
-        CALL(step_issue, expected, capturer, spans.data(), sizeof(routecap_span), spans.size(), options, nullptr, &step, stream);
+    void issue(CUstream stream, const std::vector<routecap_span> &spans,
+               int32_t expected = ROUTECAP_OK, const routecap_issue_options *options = nullptr) {
+        CALL(step_issue, expected, capturer, spans.data(), sizeof(routecap_span), spans.size(),
+             options, nullptr, &step, stream);
     }
     void land() { CALL(step_finalize, ROUTECAP_OK, capturer, step, -1, nullptr); }
     void discard(CUstream stream) { CALL(step_discard, ROUTECAP_OK, capturer, stream); }
@@ -251,7 +270,8 @@ public:
     routecap_step step = 0;
 
 private:
-    static routecap_source source_of(const void *ids, uint32_t rows, uint32_t first, uint32_t flags) {
+    static routecap_source source_of(const void *ids, uint32_t rows, uint32_t first,
+                                     uint32_t flags) {
         routecap_source source{};
         source.struct_size = sizeof source;
         source.dtype = ROUTECAP_DTYPE_I32;
@@ -266,7 +286,8 @@ private:
 };
 
 // All rows of a step are those of one request.
-std::vector<routecap_span> rows_of(routecap_request request, uint64_t position, uint32_t flags = 0) {
+std::vector<routecap_span> rows_of(routecap_request request, uint64_t position,
+                                   uint32_t flags = 0) {
     routecap_span span{};
     span.request = request;
     span.position = position;
@@ -316,7 +337,8 @@ void eager_steps(Engine &e, Capturer &c) {
     received.executed = reinterpret_cast<int32_t *>(e.logits) + kSinkRows * kExperts / 2;
     CALL(received_read, ROUTECAP_OK, c.capturer, 1, &received, e.stream);
     routecap_layer_probe found[kLayers];
-    CALL(capturer_probe, ROUTECAP_PARTIAL, c.capturer, kRows, found, sizeof found[0], kLayers, e.stream);
+    CALL(capturer_probe, ROUTECAP_PARTIAL, c.capturer, kRows, found, sizeof found[0], kLayers,
+         e.stream);
     c.snapshot(e.stream);
     c.issue(e.stream, rows_of(request, 0));
     c.land();
@@ -374,7 +396,8 @@ void work_in_flight(Engine &e, Capturer &c) {
     c.issue(e.stream, rows_of(request, 0));
     CALL(step_poll, ROUTECAP_PENDING, c.capturer, c.step);
     CALL(step_finalize, ROUTECAP_PENDING, c.capturer, c.step, 1'000'000, nullptr);
-    while (std::strstr(driver().elsewhere(), "cuStreamQuery") == nullptr) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (std::strstr(driver().elsewhere(), "cuStreamQuery") == nullptr)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     e.open_gate();
     c.land();
     read(c, request, kRows);
@@ -383,10 +406,12 @@ void work_in_flight(Engine &e, Capturer &c) {
 // What refuses to be captured leaves the capture as it was.
 void refused_in_capture(Engine &e, Capturer &c, routecap_request request) {
     const auto spans = rows_of(request, 0);
-    CALL(step_issue, ROUTECAP_ERR_CAPTURING, c.capturer, spans.data(), sizeof spans[0], 1, nullptr, nullptr, nullptr, e.stream);
+    CALL(step_issue, ROUTECAP_ERR_CAPTURING, c.capturer, spans.data(), sizeof spans[0], 1, nullptr,
+         nullptr, nullptr, e.stream);
     CALL(step_discard, ROUTECAP_ERR_CAPTURING, c.capturer, e.stream);
     routecap_layer_probe found[kLayers];
-    CALL(capturer_probe, ROUTECAP_ERR_CAPTURING, c.capturer, kRows, found, sizeof found[0], kLayers, e.stream);
+    CALL(capturer_probe, ROUTECAP_ERR_CAPTURING, c.capturer, kRows, found, sizeof found[0], kLayers,
+         e.stream);
 }
 
 // Returns a graph that is still there.
@@ -411,10 +436,11 @@ Graph captured_steps(Engine &e, Capturer &c) {
         e.order(e.other, e.stream);
         c.snapshot(e.stream);
     });
-    const Graph headless = e.capture("of a forward whose snapshot issue makes", CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
-        c.begin(e.stream);
-        c.write(e.stream);
-    });
+    const Graph headless =
+        e.capture("of a forward whose snapshot issue makes", CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
+            c.begin(e.stream);
+            c.write(e.stream);
+        });
 
     uint64_t position = 0;
     for (const Graph graph : {in_line, in_line, twice, forked, headless}) {
@@ -464,7 +490,8 @@ void lost_step(Engine &e) {
     c.destroy();
 }
 
-// Where no rows are kept: a mirror does on the forward path what its owner does, a disabled capturer nothing at all.
+// Where no rows are kept: a mirror does on the forward path what its owner does, a disabled
+// capturer nothing at all.
 void other_roles(Engine &e) {
     for (const int32_t role : {ROUTECAP_ROLE_MIRROR, ROUTECAP_ROLE_DISABLED}) {
         note(role == ROUTECAP_ROLE_MIRROR ? "engine: a mirror" : "engine: a disabled capturer");

@@ -1,10 +1,12 @@
 /*
- * llama.cpp among the engines of the oracle: the tap of examples/llama_cpp as it is, over the engine's prebuilt libraries.
+ * llama.cpp among the engines of the oracle: the tap of examples/llama_cpp as it is, over the
+ * engine's prebuilt libraries.
  *
  * usage: llama_cpp LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] PROMPT...
  *
- * Tokens are bytes. All prompts are prefilled together and then continued together by the likeliest tokens; each request's routing is written in the
- * serialised form, to FOLDER/request-0.routecap and so on. --prune: only a prompt's last token wants logits. --split: a memory for each sequence,
+ * Tokens are bytes. All prompts are prefilled together and then continued together by the likeliest
+ * tokens; each request's routing is written in the serialised form, to FOLDER/request-0.routecap
+ * and so on. --prune: only a prompt's last token wants logits. --split: a memory for each sequence,
  * for which the engine runs the rows of a batch in another order.
  */
 #include <stdio.h>
@@ -48,7 +50,8 @@ static void save(const routecap_routing *routing, const char *folder, int number
     check(tap.api->routing_serialize(routing, 0, data, bytes, NULL));
     snprintf(path, sizeof path, "%s/request-%d.routecap", folder, number);
     FILE *file = fopen(path, "wb");
-    if (file == NULL || fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0) die("%s cannot be written", path);
+    if (file == NULL || fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0)
+        die("%s cannot be written", path);
     free(data);
 }
 
@@ -60,7 +63,8 @@ int main(int argc, char **argv) {
         split |= strcmp(argv[first], "--split") == 0;
     }
     const int sequences = argc - first;
-    if (sequences < 1 || sequences > MAX_SEQUENCES) die("usage: llama_cpp LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] PROMPT...");
+    if (sequences < 1 || sequences > MAX_SEQUENCES)
+        die("usage: llama_cpp LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] PROMPT...");
     const routecap_api *api = load_routecap(argv[1]);
     struct llama_model *model = load_model(argv[2]);
 
@@ -71,7 +75,8 @@ int main(int argc, char **argv) {
     params.n_seq_max = (uint32_t)sequences;
     params.kv_unified = !split;
     params.n_threads = params.n_threads_batch = 1;
-    params.type_k = params.type_v = GGML_TYPE_F32; /* comparable with other engines; the defaults choose other experts in some cells */
+    params.type_k = params.type_v = GGML_TYPE_F32; /* comparable with other engines; the defaults
+                                                      choose other experts in some cells */
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     must(tap_attach(&tap, api, &params));
     struct llama_context *context = llama_init_from_model(model, params);
@@ -101,15 +106,18 @@ int main(int argc, char **argv) {
             for (; ready > 0 && batch.n_tokens < BATCH; ready--, q->rows++) {
                 const bool last = q->rows + 1 >= q->length;
                 if (last) logits_at[s] = batch.n_tokens;
-                add_token(&batch, prefilling ? q->prompt[q->rows] : q->next, q->rows, s, last || !prune);
+                add_token(&batch, prefilling ? q->prompt[q->rows] : q->next, q->rows, s,
+                          last || !prune);
             }
-            done &= q->rows >= q->length + GENERATE - 1; /* the last token generated is never input */
+            done &=
+                q->rows >= q->length + GENERATE - 1; /* the last token generated is never input */
         }
         must(tap_begin(&tap, &batch));
         if (llama_decode(context, batch) != 0) die("llama_decode failed");
         must(tap_issue(&tap));
         for (int s = 0; s < sequences; s++)
-            if (logits_at[s] >= 0) all[s].next = best_token(llama_get_logits_ith(context, logits_at[s]), tokens);
+            if (logits_at[s] >= 0)
+                all[s].next = best_token(llama_get_logits_ith(context, logits_at[s]), tokens);
     }
 
     for (int s = 0; s < sequences; s++) {

@@ -1,5 +1,5 @@
-// Memory that runs out, one allocation after another: whatever fails, the call says so or rows are missing; nothing is wrong, leaks, or ends the
-// process.
+// Memory that runs out, one allocation after another: whatever fails, the call says so or rows are
+// missing; nothing is wrong, leaks, or ends the process.
 #include <rig.h>
 
 #include <algorithm>
@@ -7,7 +7,8 @@
 
 namespace {
 
-thread_local uint64_t fail_at = 0;  // the allocation of this thread that fails: 1 is the next; 0: none
+// The allocation of this thread that fails: 1 is the next; 0: none.
+thread_local uint64_t fail_at = 0;
 thread_local bool failed = false;
 
 bool may_allocate() {
@@ -47,12 +48,15 @@ void expect_right_or_missing(const routecap_routing *routing, const Shape &shape
 }
 
 void expect_sum(const routecap_stats &s) {
-    EXPECT_EQ(s.rows_issued, s.rows_in_flight + s.rows_provisional + s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late +
-                                 s.rows_rejected + s.rows_unplaced + s.rows_refused);
+    EXPECT_EQ(s.rows_issued, s.rows_in_flight + s.rows_provisional + s.rows_delivered +
+                                 s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected +
+                                 s.rows_unplaced + s.rows_refused);
 }
 
-// Filing is one thing after another here, on this thread, so that every allocation in it can be made to fail.
-const Options kOptions{.shape = {.layers = 3, .k = 2, .experts = 300, .rows = 600}, .slots = 8, .held = true};
+// Filing is one thing after another here, on this thread, so that every allocation in it can be
+// made to fail.
+const Options kOptions{
+    .shape = {.layers = 3, .k = 2, .experts = 300, .rows = 600}, .slots = 8, .held = true};
 
 }  // namespace
 
@@ -82,10 +86,13 @@ TEST(Allocation, filing_refuses_rows_and_goes_on) {
         expect_right_or_missing(finished.get(), rig.shape(), 1);
         for (const auto &[request, seed] : {std::pair(child, 1), std::pair(b, 0)}) {
             routecap_routing *routing = nullptr;
-            ASSERT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0)
+            ASSERT_GE(routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_ALL,
+                                               ROUTECAP_EXTRACT_SHARE, 0, &routing),
+                      0)
                 << routecap_last_error();
             const RoutingPtr owner(routing);
-            if (seed != 0) expect_right_or_missing(routing, rig.shape(), static_cast<uint64_t>(seed));
+            if (seed != 0)
+                expect_right_or_missing(routing, rig.shape(), static_cast<uint64_t>(seed));
         }
         const routecap_stats s = rig.stats();
         EXPECT_EQ(s.rows_in_flight, 0u);
@@ -112,7 +119,8 @@ TEST(Allocation, nothing_stays_in_use) {
     }
 }
 
-// Rows far apart, so that their pages are as many ranges, which issue has to note; and each item of a batch by itself.
+// Rows far apart, so that their pages are as many ranges, which issue has to note; and each item of
+// a batch by itself.
 TEST(Allocation, spans_and_items_fail_one_by_one) {
     constexpr uint32_t n = 2;
     constexpr uint64_t positions[] = {0, 2500, 5000};  // a page has 1000 rows
@@ -133,19 +141,26 @@ TEST(Allocation, spans_and_items_fail_one_by_one) {
         std::vector<int32_t> status(spans.size());
         int32_t issued = 0;
         more = with_failure(at, [&] {
-            issued = routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(), nullptr, status.data(), nullptr, rig.stream());
+            issued =
+                routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(),
+                                    nullptr, status.data(), nullptr, rig.stream());
         });
         const bool refused = issued == ROUTECAP_ERR_NO_MEMORY;
         if (!refused) {
-            EXPECT_EQ(issued, std::count(status.begin(), status.end(), ROUTECAP_OK) == std::ssize(status) ? ROUTECAP_OK : ROUTECAP_PARTIAL);
+            EXPECT_EQ(issued,
+                      std::count(status.begin(), status.end(), ROUTECAP_OK) == std::ssize(status)
+                          ? ROUTECAP_OK
+                          : ROUTECAP_PARTIAL);
         }
         rig.open_gate();
         routecap_finish_item items[n]{};
         for (uint32_t i = 0; i < n; i++) items[i].request = r[i], items[i].rows = ROUTECAP_ROWS_ALL;
-        more |= with_failure(at, [&] { routecap_request_finish_batch(rig.capturer(), items, sizeof *items, n); });
+        more |= with_failure(
+            at, [&] { routecap_request_finish_batch(rig.capturer(), items, sizeof *items, n); });
         for (uint32_t i = 0; i < n; i++) {
             if (items[i].status == ROUTECAP_ERR_NO_MEMORY) {  // and nothing has changed
-                items[i].status = routecap_request_finish(rig.capturer(), r[i], ROUTECAP_ROWS_ALL, &items[i].routing);
+                items[i].status = routecap_request_finish(rig.capturer(), r[i], ROUTECAP_ROWS_ALL,
+                                                          &items[i].routing);
             }
             EXPECT_STATUS(ROUTECAP_OK, items[i].status);
         }
@@ -163,7 +178,8 @@ TEST(Allocation, spans_and_items_fail_one_by_one) {
     }
 }
 
-// A call that fails for memory changes nothing: the same call, made again, gives what it would have given.
+// A call that fails for memory changes nothing: the same call, made again, gives what it would have
+// given.
 TEST(Allocation, calls_change_nothing_when_they_fail) {
     bool more = true;
     for (uint64_t n = 1; more; n++) {
@@ -179,26 +195,39 @@ TEST(Allocation, calls_change_nothing_when_they_fail) {
             }
             return status;
         };
-        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_open(rig.capturer(), nullptr, &a, 1); }));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      again([&] { return routecap_request_open(rig.capturer(), nullptr, &a, 1); }));
         routecap_request several[3];
-        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_open(rig.capturer(), nullptr, several, 3); }));
+        EXPECT_STATUS(ROUTECAP_OK, again([&] {
+                          return routecap_request_open(rig.capturer(), nullptr, several, 3);
+                      }));
         EXPECT_EQ(rig.stats().requests_open, 4u);
         rig.step({{a, {1, 0, 600}}}, 0);
         rig.open_gate();
         routecap_request child = 0;
-        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_fork(rig.capturer(), a, 500, &child); }));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      again([&] { return routecap_request_fork(rig.capturer(), a, 500, &child); }));
         rig.open_gate();
         routecap_routing *taken = nullptr, *copied = nullptr, *slice = nullptr, *merged = nullptr;
         EXPECT_STATUS(ROUTECAP_OK, again([&] {
-                          return routecap_request_extract(rig.capturer(), child, 100, 300, ROUTECAP_EXTRACT_TAKE, ROUTECAP_READ_STRICT, &taken);
+                          return routecap_request_extract(rig.capturer(), child, 100, 300,
+                                                          ROUTECAP_EXTRACT_TAKE,
+                                                          ROUTECAP_READ_STRICT, &taken);
                       }));
-        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_extract(rig.capturer(), a, 0, 600, ROUTECAP_EXTRACT_COPY, 0, &copied); }));
-        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_routing_slice(copied, 10, 20, &slice); }));
+        EXPECT_STATUS(ROUTECAP_OK, again([&] {
+                          return routecap_request_extract(rig.capturer(), a, 0, 600,
+                                                          ROUTECAP_EXTRACT_COPY, 0, &copied);
+                      }));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      again([&] { return routecap_routing_slice(copied, 10, 20, &slice); }));
         const routecap_routing *both[] = {taken, copied};
-        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_routing_merge(both, 2, 0, &merged); }));
-        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_request_truncate(rig.capturer(), a, 10); }));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      again([&] { return routecap_routing_merge(both, 2, 0, &merged); }));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      again([&] { return routecap_request_truncate(rig.capturer(), a, 10); }));
         rig.open_gate();
-        const RoutingPtr owners[] = {RoutingPtr(taken), RoutingPtr(copied), RoutingPtr(slice), RoutingPtr(merged)};
+        const RoutingPtr owners[] = {RoutingPtr(taken), RoutingPtr(copied), RoutingPtr(slice),
+                                     RoutingPtr(merged)};
         expect_routing(taken, rig.shape(), 100, routed_rows(rig.shape(), 1, 100, 400));
         expect_routing(merged, rig.shape(), 0, routed_rows(rig.shape(), 1, 0, 600));
         expect_routing(slice, rig.shape(), 10, routed_rows(rig.shape(), 1, 10, 30));

@@ -1,4 +1,5 @@
-// Who waits for whom. A driver's call that stalls, or a release callback that does, holds up the thread that is in it, and nobody else.
+// Who waits for whom. A driver's call that stalls, or a release callback that does, holds up the
+// thread that is in it, and nobody else.
 //
 // Release.* on any backend, Driver.* on the fake driver.
 #include <rig.h>
@@ -28,9 +29,11 @@ void rest() { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
 class Others {
 public:
     explicit Others(Rig &rig) : rig_(rig) {
-        for (routecap_request *r : {&read_, &cut_, &taken_, &finished_, &drafting_}) *r = rig.open();
+        for (routecap_request *r : {&read_, &cut_, &taken_, &finished_, &drafting_})
+            *r = rig.open();
         std::vector<std::pair<routecap_request, Tokens>> batch;
-        for (const routecap_request r : {read_, cut_, taken_, finished_}) batch.push_back({r, {1, 0, 4}});
+        for (const routecap_request r : {read_, cut_, taken_, finished_})
+            batch.push_back({r, {1, 0, 4}});
         landed_ = rig.step(batch);
         rig.land(landed_);
         drafts_ = rig.step({{drafting_, {1, 0, 4}}}, ROUTECAP_SPAN_SPECULATIVE);
@@ -43,16 +46,20 @@ public:
         routecap_capturer *const capturer = rig_.capturer();
         // What was called a moment ago may still have to be applied, by whoever is held up.
         const auto reads = [&](const char *name, int32_t status) {
-            EXPECT_TRUE(status == ROUTECAP_OK || status == ROUTECAP_INCOMPLETE || status == ROUTECAP_NOT_CAPTURED || status == ROUTECAP_ERR_NOT_READY)
+            EXPECT_TRUE(status == ROUTECAP_OK || status == ROUTECAP_INCOMPLETE ||
+                        status == ROUTECAP_NOT_CAPTURED || status == ROUTECAP_ERR_NOT_READY)
                 << name << ": " << Status{status} << ": " << routecap_last_error();
         };
 #define CALL(function, ...) (now = #function, function(__VA_ARGS__))
         routecap_request opened[3] = {};
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_open, capturer, nullptr, opened, 3));
-        EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_attach, capturer, opened[0], held_.get(), ROUTECAP_ROWS_ALL));
-        EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_accept, capturer, drafting_, drafts_, nullptr, 2));
+        EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_attach, capturer, opened[0], held_.get(),
+                                        ROUTECAP_ROWS_ALL));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      CALL(routecap_request_accept, capturer, drafting_, drafts_, nullptr, 2));
         routecap_accept_item accepted{drafting_, drafts_, nullptr, 0, 0, 0};
-        EXPECT_STATUS(ROUTECAP_PARTIAL, CALL(routecap_request_accept_batch, capturer, &accepted, sizeof accepted, 1));
+        EXPECT_STATUS(ROUTECAP_PARTIAL,
+                      CALL(routecap_request_accept_batch, capturer, &accepted, sizeof accepted, 1));
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_truncate, capturer, cut_, 2));
         routecap_request child = 0;
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_fork, capturer, read_, 3, &child));
@@ -60,22 +67,29 @@ public:
         routecap_coverage coverage{};
         coverage.struct_size = sizeof coverage;
         routecap_routing *routing = nullptr;
-        reads("coverage", CALL(routecap_request_coverage, capturer, read_, 0, ROUTECAP_ROWS_ALL, &coverage, nullptr, 0, 0));
+        reads("coverage", CALL(routecap_request_coverage, capturer, read_, 0, ROUTECAP_ROWS_ALL,
+                               &coverage, nullptr, 0, 0));
         for (const int32_t mode : {ROUTECAP_EXTRACT_SHARE, ROUTECAP_EXTRACT_COPY}) {
-            reads("extract", CALL(routecap_request_extract, capturer, read_, 0, ROUTECAP_ROWS_ALL, mode, 0, &routing));
+            reads("extract", CALL(routecap_request_extract, capturer, read_, 0, ROUTECAP_ROWS_ALL,
+                                  mode, 0, &routing));
             CALL(routecap_routing_free, routing);
         }
-        reads("extract", CALL(routecap_request_extract, capturer, cut_, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_SHARE, 0, &routing));
+        reads("extract", CALL(routecap_request_extract, capturer, cut_, 0, ROUTECAP_ROWS_ALL,
+                              ROUTECAP_EXTRACT_SHARE, 0, &routing));
         CALL(routecap_routing_free, routing);
         if (freed_ != 0) {
-            reads("coverage", CALL(routecap_request_coverage, capturer, freed_, 0, 0, &coverage, nullptr, 0, 0));
-            reads("extract", CALL(routecap_request_extract, capturer, freed_, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing));
+            reads("coverage", CALL(routecap_request_coverage, capturer, freed_, 0, 0, &coverage,
+                                   nullptr, 0, 0));
+            reads("extract", CALL(routecap_request_extract, capturer, freed_, 0,
+                                  ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing));
             CALL(routecap_routing_free, std::exchange(routing, nullptr));
-            EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_attach, capturer, freed_, held_.get(), 2));
+            EXPECT_STATUS(ROUTECAP_OK,
+                          CALL(routecap_request_attach, capturer, freed_, held_.get(), 2));
             EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_truncate, capturer, freed_, 1));
             EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_close, capturer, freed_));
         }
-        reads("take", CALL(routecap_request_extract, capturer, taken_, 1, 2, ROUTECAP_EXTRACT_TAKE, 0, &routing));
+        reads("take", CALL(routecap_request_extract, capturer, taken_, 1, 2, ROUTECAP_EXTRACT_TAKE,
+                           0, &routing));
         CALL(routecap_routing_free, routing);
         routecap_extract_item item{read_, 0, 4, ROUTECAP_EXTRACT_SHARE, 0, nullptr, 0, 0};
         EXPECT_GE(CALL(routecap_request_extract_batch, capturer, &item, sizeof item, 1), 0);
@@ -84,35 +98,43 @@ public:
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_copy_options_init, &options, sizeof options));
         options.dtype = ROUTECAP_DTYPE_I32;
         std::vector<int32_t> ids(4 * rig_.shape().layers * rig_.shape().k);
-        reads("extract_into", CALL(routecap_request_extract_into, capturer, read_, 0, 4, &options, ids.data(), ids.size() * 4, nullptr, 0, nullptr));
+        reads("extract_into", CALL(routecap_request_extract_into, capturer, read_, 0, 4, &options,
+                                   ids.data(), ids.size() * 4, nullptr, 0, nullptr));
 
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_step_poll, capturer, landed_));
         routecap_stats stats{};
         stats.struct_size = sizeof stats;
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_capturer_stats, capturer, &stats));
         std::vector<routecap_layer_stats> layers(rig_.shape().layers);
-        EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_capturer_layer_stats, capturer, layers.data(), sizeof layers[0], layers.size()));
+        EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_capturer_layer_stats, capturer, layers.data(),
+                                        sizeof layers[0], layers.size()));
 
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_finish, capturer, finished_, 4, &routing));
         EXPECT_GE(CALL(routecap_routing_poll, routing), 0);
         CALL(routecap_routing_free, routing);
         routecap_finish_item finish{child, ROUTECAP_ROWS_ALL, nullptr, 0, 0};
-        EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_finish_batch, capturer, &finish, sizeof finish, 1));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      CALL(routecap_request_finish_batch, capturer, &finish, sizeof finish, 1));
         CALL(routecap_routing_free, finish.routing);
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_close, capturer, opened[0]));
-        EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_request_close_batch, capturer, opened + 1, nullptr, 2));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      CALL(routecap_request_close_batch, capturer, opened + 1, nullptr, 2));
 
         routecap_routing *parts[2] = {};
-        EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_routing_split, held_.get(), 2, ROUTECAP_ROWS_ALL, &parts[0], &parts[1]));
+        EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_routing_split, held_.get(), 2, ROUTECAP_ROWS_ALL,
+                                        &parts[0], &parts[1]));
         EXPECT_STATUS(ROUTECAP_OK, CALL(routecap_routing_merge, parts, 2, 0, &routing));
-        for (routecap_routing *each : {routing, parts[0], parts[1]}) CALL(routecap_routing_free, each);
+        for (routecap_routing *each : {routing, parts[0], parts[1]})
+            CALL(routecap_routing_free, each);
 #undef CALL
     }
 
-    // A request that is still open, of which something is being freed: what is read of it need not be ready.
+    // A request that is still open, of which something is being freed: what is read of it need not
+    // be ready.
     void call_everything_on(routecap_request r) { freed_ = r; }
 
-    // Another thread makes all these calls; false if one of them does not return before `let_go` is called.
+    // Another thread makes all these calls; false if one of them does not return before `let_go` is
+    // called.
     bool return_before(const char *what, const std::function<void()> &let_go) {
         std::atomic<const char *> now{"nothing"};
         auto calls = std::async(std::launch::async, [&] { call_everything(now); });
@@ -147,17 +169,23 @@ struct EngineCall {
 void *positions = nullptr;  // on the device
 
 const EngineCall kCalls[] = {
-    {"begin", [](Rig &) {}, [](Rig &rig, routecap_request) { EXPECT_STATUS(ROUTECAP_OK, rig.begin(8)); }},
+    {"begin", [](Rig &) {},
+     [](Rig &rig, routecap_request) { EXPECT_STATUS(ROUTECAP_OK, rig.begin(8)); }},
     {"snapshot",
      [](Rig &rig) {
          EXPECT_STATUS(ROUTECAP_OK, rig.begin(8));
          rig.record_all({{1, 0, 8}});
      },
      [](Rig &rig, routecap_request) { EXPECT_STATUS(ROUTECAP_OK, rig.snapshot()); }},
-    {"issue", [](Rig &rig) { rig.run({{1, 0, 8}}); },
+    {"issue",
+     [](Rig &rig) {
+         rig.run({{1, 0, 8}});
+     },
      [](Rig &rig, routecap_request r) {
-         const routecap_span spans[] = {Rig::span(r, 0, 0, 6), Rig::span(r, 6, 6, 2, ROUTECAP_SPAN_SPECULATIVE)};
-         EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), spans, sizeof spans[0], 2, nullptr, nullptr, nullptr, rig.stream()));
+         const routecap_span spans[] = {Rig::span(r, 0, 0, 6),
+                                        Rig::span(r, 6, 6, 2, ROUTECAP_SPAN_SPECULATIVE)};
+         EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), spans, sizeof spans[0], 2,
+                                                        nullptr, nullptr, nullptr, rig.stream()));
      }},
     {"issue that makes the snapshot, with positions",
      [](Rig &rig) {
@@ -175,10 +203,16 @@ const EngineCall kCalls[] = {
          options.positions_dtype = ROUTECAP_DTYPE_I64;
          routecap_span span = Rig::span(r, 0, 0, 8, ROUTECAP_SPAN_DEVICE_POSITIONS);
          span.position_end = 8;
-         EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, &options, nullptr, nullptr, rig.stream()));
+         EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), &span, sizeof span, 1,
+                                                        &options, nullptr, nullptr, rig.stream()));
      }},
-    {"discard", [](Rig &rig) { rig.run({{1, 0, 8}}); },
-     [](Rig &rig, routecap_request) { EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream())); }},
+    {"discard",
+     [](Rig &rig) {
+         rig.run({{1, 0, 8}});
+     },
+     [](Rig &rig, routecap_request) {
+         EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream()));
+     }},
 };
 
 }  // namespace
@@ -249,7 +283,8 @@ struct Gate {
     }
 };
 
-// Four rows of memory of the caller's, as a rig of the default shape has them. It never goes, so that nothing depends on when it is released.
+// Four rows of memory of the caller's, as a rig of the default shape has them. It never goes, so
+// that nothing depends on when it is released.
 class Lent {
 public:
     Lent(const Rig &rig, routecap_release release, void *context) {
@@ -258,7 +293,8 @@ public:
             std::vector<uint8_t> all;
             for (uint64_t p = 0; p < 4; p++)
                 for (uint32_t l = 0; l < shape.layers; l++)
-                    for (const int64_t id : routed(shape, 1, p, l)) all.push_back(static_cast<uint8_t>(id));
+                    for (const int64_t id : routed(shape, 1, p, l))
+                        all.push_back(static_cast<uint8_t>(id));
             return all;
         }();
         routecap_segment segment{};
@@ -289,11 +325,20 @@ struct Frees {
 const Frees kFrees[] = {
     {"close", true, [](Rig &rig, routecap_request r) { rig.close(r); }},
     {"close_batch", true,
-     [](Rig &rig, routecap_request r) { EXPECT_STATUS(ROUTECAP_OK, routecap_request_close_batch(rig.capturer(), &r, nullptr, 1)); }},
-    {"truncate", false, [](Rig &rig, routecap_request r) { EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 0)); }},
-    {"take", false, [](Rig &rig, routecap_request r) { RoutingPtr(rig.extract(r, 0, 4, ROUTECAP_OK, ROUTECAP_EXTRACT_TAKE)); }},
+     [](Rig &rig, routecap_request r) {
+         EXPECT_STATUS(ROUTECAP_OK, routecap_request_close_batch(rig.capturer(), &r, nullptr, 1));
+     }},
+    {"truncate", false,
+     [](Rig &rig, routecap_request r) {
+         EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 0));
+     }},
+    {"take", false,
+     [](Rig &rig, routecap_request r) {
+         RoutingPtr(rig.extract(r, 0, 4, ROUTECAP_OK, ROUTECAP_EXTRACT_TAKE));
+     }},
     {"finish", true, [](Rig &rig, routecap_request r) { RoutingPtr(rig.finish(r, 4)); }},
-    {"finish without the rows", true, [](Rig &rig, routecap_request r) { RoutingPtr(rig.finish(r, 0)); }},
+    {"finish without the rows", true,
+     [](Rig &rig, routecap_request r) { RoutingPtr(rig.finish(r, 0)); }},
 };
 
 }  // namespace
@@ -307,7 +352,8 @@ TEST(Release, a_callback_that_blocks_holds_up_its_own_thread_alone) {
             Gate gate;
             Lent lent(rig, Gate::release, &gate);
             const routecap_request r = rig.open();
-            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, lent.routing(), ROUTECAP_ROWS_ALL));
+            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, lent.routing(),
+                                                               ROUTECAP_ROWS_ALL));
             rig.open_gate();
             rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
             lent.free();
@@ -333,7 +379,8 @@ TEST(Release, a_callback_that_blocks_holds_up_its_own_thread_alone) {
         }
 }
 
-// The three calls that may have work of the worker to do: where it hangs in a callback they do without it.
+// The three calls that may have work of the worker to do: where it hangs in a callback they do
+// without it.
 TEST(Release, a_callback_that_blocks_holds_up_neither_begin_nor_issue_nor_progress) {
     for (const Frees &frees : kFrees)
         for (const bool manual : {false, true}) {
@@ -342,7 +389,8 @@ TEST(Release, a_callback_that_blocks_holds_up_neither_begin_nor_issue_nor_progre
             ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
             config.backend = backend();
             const Shape shape;
-            config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
+            config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts,
+            config.rows = shape.rows;
             routecap_memory memory{};
             memory.struct_size = sizeof memory;
             ASSERT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
@@ -350,7 +398,8 @@ TEST(Release, a_callback_that_blocks_holds_up_neither_begin_nor_issue_nor_progre
             Gate gate;
             Lent lent(rig, Gate::release, &gate);
             const routecap_request r = rig.open();
-            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, lent.routing(), ROUTECAP_ROWS_ALL));
+            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, lent.routing(),
+                                                               ROUTECAP_ROWS_ALL));
             rig.open_gate();
             rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
             lent.free();
@@ -363,17 +412,21 @@ TEST(Release, a_callback_that_blocks_holds_up_neither_begin_nor_issue_nor_progre
             EXPECT_TRUE(gate.wait_until_reached()) << "the memory was not released";
             std::atomic<int> turn{0};
             auto engine = std::async(std::launch::async, [&] {
-                for (; turn < 6; turn++) {  // more pages than there are, of requests that have ended
+                for (; turn < 6; turn++) {
+                    // More pages than there are, of requests that have ended.
                     const routecap_request other = rig.open();
                     EXPECT_STATUS(ROUTECAP_OK, rig.begin(1));
                     EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
                     const routecap_span span = Rig::span(other, 0, 0, 1);
-                    EXPECT_GE(routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, nullptr, rig.stream()), 0);
+                    EXPECT_GE(routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr,
+                                                  nullptr, nullptr, rig.stream()),
+                              0);
                     rig.close(other);
                     EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
                 }
             });
-            EXPECT_EQ(engine.wait_for(kPatience), std::future_status::ready) << "turn " << turn << " is held up";
+            EXPECT_EQ(engine.wait_for(kPatience), std::future_status::ready)
+                << "turn " << turn << " is held up";
             gate.let_go();
             engine.get();
             freeing.join();
@@ -393,12 +446,14 @@ TEST(Release, a_callback_that_blocks_in_free_holds_up_its_own_thread_alone) {
     EXPECT_EQ(gate.calls, 1);
 }
 
-// An interpreter's lock: its threads hold it while they call the library, and the callback needs it.
+// An interpreter's lock: its threads hold it while they call the library, and the callback needs
+// it.
 TEST(Release, a_callback_may_take_a_lock_that_callers_of_the_library_hold) {
     constexpr int kTurns = 50;
     for (const bool manual : {false, true}) {
         Rig rig({.slots = 8, .held = manual});
-        static std::recursive_mutex interpreter;  // as an interpreter's is: a thread that has it may need it again
+        // As an interpreter's is: a thread that has it may need it again.
+        static std::recursive_mutex interpreter;
         static std::atomic<int> released;
         released = 0;
         const auto release = [](void *) {
@@ -410,7 +465,9 @@ TEST(Release, a_callback_may_take_a_lock_that_callers_of_the_library_hold) {
                 const std::lock_guard lock(interpreter);
                 Lent lent(rig, release, nullptr);
                 const routecap_request r = rig.open();
-                EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, lent.routing(), ROUTECAP_ROWS_ALL));
+                EXPECT_STATUS(
+                    ROUTECAP_OK,
+                    routecap_request_attach(rig.capturer(), r, lent.routing(), ROUTECAP_ROWS_ALL));
                 EXPECT_GE(routecap_capturer_progress(rig.capturer()), 0);
                 lent.free();
                 frees(rig, r);
@@ -418,12 +475,14 @@ TEST(Release, a_callback_may_take_a_lock_that_callers_of_the_library_hold) {
         };
         std::vector<std::thread> threads;
         threads.emplace_back([&] { turns([](Rig &on, routecap_request r) { on.close(r); }); });
-        threads.emplace_back([&] { turns([](Rig &on, routecap_request r) { RoutingPtr(on.finish(r, 4)); }); });
+        threads.emplace_back(
+            [&] { turns([](Rig &on, routecap_request r) { RoutingPtr(on.finish(r, 4)); }); });
         threads.emplace_back([&] {
             turns([](Rig &on, routecap_request r) {
                 EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(on.capturer(), r, 0));
                 routecap_routing *none = nullptr;
-                routecap_request_extract(on.capturer(), r, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &none);
+                routecap_request_extract(on.capturer(), r, 0, ROUTECAP_ROWS_LANDED,
+                                         ROUTECAP_EXTRACT_SHARE, 0, &none);
                 routecap_routing_free(none);
                 on.close(r);
             });
@@ -431,7 +490,8 @@ TEST(Release, a_callback_may_take_a_lock_that_callers_of_the_library_hold) {
         for (std::thread &thread : threads) thread.join();
         rig.open_gate();
         EXPECT_EQ(rig.bytes_in_use(), 0u);
-        for (int i = 0; i < 20000 && released < 3 * kTurns; i++) rest(), routecap_capturer_progress(rig.capturer());
+        for (int i = 0; i < 20000 && released < 3 * kTurns; i++)
+            rest(), routecap_capturer_progress(rig.capturer());
         EXPECT_EQ(released, 3 * kTurns);
     }
 }

@@ -1,5 +1,6 @@
-// A device that fails: calls of the driver that return errors one after another, a device that is lost with steps in flight, a driver that is too
-// old. On the fake driver, which does as it is told.
+// A device that fails: calls of the driver that return errors one after another, a device that is
+// lost with steps in flight, a driver that is too old. On the fake driver, which does as it is
+// told.
 #include <dlfcn.h>
 #include <rig.h>
 
@@ -12,7 +13,8 @@ namespace {
 const fake_cuda &fake() {
     static const fake_cuda *const control = [] {
         void *library = dlopen("libcuda.so.1", RTLD_NOW);
-        return reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control"))();
+        return reinterpret_cast<decltype(&fake_cuda_control)>(
+            dlsym(library, "fake_cuda_control"))();
     }();
     return *control;
 }
@@ -57,7 +59,8 @@ TEST(OldDriver, is_refused_and_named) {
     routecap_capturer *capturer = nullptr;
     EXPECT_STATUS(ROUTECAP_ERR_DRIVER_TOO_OLD, routecap_capturer_create(&config, &capturer));
     EXPECT_EQ(capturer, nullptr);
-    EXPECT_NE(std::string(routecap_last_error()).find("12.2"), std::string::npos) << routecap_last_error();
+    EXPECT_NE(std::string(routecap_last_error()).find("12.2"), std::string::npos)
+        << routecap_last_error();
 }
 
 // Whatever call of create fails, it says which, and leaves nothing behind.
@@ -73,13 +76,16 @@ TEST(FailingDevice, create_fails_cleanly_at_every_call) {
             fake().fail_any(n, error);
             const int32_t status = routecap_capturer_create(&config, &capturer);
             fake().reset();
-            if (status == ROUTECAP_OK) {  // a call whose failure does not matter, or none of its calls
+            if (status == ROUTECAP_OK) {
+                // A call whose failure does not matter, or none of its calls.
                 routecap_capturer_destroy(capturer);
                 if (n > 100) break;
                 continue;
             }
             failures++;
-            EXPECT_TRUE(status == ROUTECAP_ERR_DEVICE || status == ROUTECAP_ERR_DEVICE_LOST || status == ROUTECAP_ERR_NO_MEMORY) << n << ": " << routecap_last_error();
+            EXPECT_TRUE(status == ROUTECAP_ERR_DEVICE || status == ROUTECAP_ERR_DEVICE_LOST ||
+                        status == ROUTECAP_ERR_NO_MEMORY)
+                << n << ": " << routecap_last_error();
             EXPECT_EQ(capturer, nullptr);
             const fake_cuda_live now = live();
             EXPECT_EQ(now.device_allocations, before.device_allocations) << n;
@@ -111,7 +117,8 @@ TEST(FailingDevice, a_forward_goes_on_after_a_failed_launch) {
 // Where issue fails halfway the rows of its step are missing, never those of another, and the next
 // steps are what they would have been.
 TEST(FailingDevice, an_issue_that_fails_halfway_loses_its_rows_only) {
-    for (const char *call : {"cuMemsetD32Async", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyDtoHAsync", "cuStreamWriteValue64"}) {
+    for (const char *call : {"cuMemsetD32Async", "cuEventRecord", "cuStreamWaitEvent",
+                             "cuMemcpyDtoHAsync", "cuStreamWriteValue64"}) {
         SCOPED_TRACE(call);
         Rig rig;
         const routecap_request r = rig.open();
@@ -217,7 +224,8 @@ TEST(FailingDevice, a_lost_device_says_what_lost_it) {
     EXPECT_EQ(routecap_last_error(), first);
 }
 
-// A device that is lost with steps in flight: they land, missing; what had landed can be read; nothing waits for ever.
+// A device that is lost with steps in flight: they land, missing; what had landed can be read;
+// nothing waits for ever.
 TEST(FailingDevice, a_lost_device_ends_nothing_but_the_capture) {
     {
         Rig rig;
@@ -225,27 +233,34 @@ TEST(FailingDevice, a_lost_device_ends_nothing_but_the_capture) {
         rig.land(rig.step({{r, {1, 0, 4}}}));
         fake().hold();
         rig.run({{1, 4, 8}});
-        const routecap_step step = rig.issue({Rig::span(r, 4, 0, 4), Rig::span(other, 0, 4, 4, ROUTECAP_SPAN_SPECULATIVE)});
-        EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), other, step, nullptr, 4));
+        const routecap_step step = rig.issue(
+            {Rig::span(r, 4, 0, 4), Rig::span(other, 0, 4, 4, ROUTECAP_SPAN_SPECULATIVE)});
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_request_accept(rig.capturer(), other, step, nullptr, 4));
         const RoutingPtr finished(rig.finish(other, ROUTECAP_ROWS_ALL));
         EXPECT_STATUS(ROUTECAP_PENDING, routecap_step_poll(rig.capturer(), step));
         fake().lose_device();
         rig.land(step, ROUTECAP_LOST);
         EXPECT_STATUS(ROUTECAP_NOT_CAPTURED, routecap_routing_wait(finished.get(), -1));
         rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4));
-        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, routecap_step_begin(rig.capturer(), 4, rig.stream()));
+        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST,
+                      routecap_step_begin(rig.capturer(), 4, rig.stream()));
         const routecap_span span = Rig::span(r, 8, 0, 1);
-        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, nullptr, rig.stream()));
+        EXPECT_STATUS(ROUTECAP_ERR_DEVICE_LOST,
+                      routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr,
+                                          nullptr, rig.stream()));
         const RoutingPtr rest(rig.finish(r, ROUTECAP_ROWS_ALL));
         EXPECT_STATUS(ROUTECAP_INCOMPLETE, routecap_routing_wait(rest.get(), -1));
         fake().reset();  // for the rig's own end
     }
 }
 
-// What a kernel of anybody does wrong shows in the next call of the driver, and from then on in all.
+// What a kernel of anybody does wrong shows in the next call of the driver, and from then on in
+// all.
 TEST(FailingDevice, every_status_after_which_a_context_works_no_more_is_a_loss) {
-    // Illegal address and instruction, misaligned address, address space, program counter, stack, launch, timeout, assertion, ECC, destroyed context,
-    // deinitialized driver, unavailable device: CUresult
+    // Illegal address and instruction, misaligned address, address space, program counter, stack,
+    // launch, timeout, assertion, ECC, destroyed context, deinitialized driver, unavailable device:
+    // CUresult
     for (const int status : {700, 715, 716, 717, 718, 714, 719, 702, 710, 214, 709, 4, 46}) {
         SCOPED_TRACE(status);
         Rig rig;
@@ -263,7 +278,8 @@ TEST(FailingDevice, every_status_after_which_a_context_works_no_more_is_a_loss) 
 }
 
 TEST(FailingDevice, managed_memory_is_no_sink) {
-    Rig rig({.shape = {.layers = 1, .k = 2, .experts = 16, .rows = 8}, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
+    Rig rig({.shape = {.layers = 1, .k = 2, .experts = 16, .rows = 8},
+             .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
     routecap_sink sink{};
     sink.struct_size = sizeof sink;
     sink.dtype = ROUTECAP_DTYPE_I32, sink.rows = 8, sink.k = 2;
@@ -304,8 +320,12 @@ TEST(Launches, a_snapshot_is_launched_for_the_rows_that_it_may_find) {
     };
     const auto graph = [&](uint32_t rows, bool snapshot) {
         return rig.device().capture([&] {
-            if (rows > 0) { EXPECT_STATUS(ROUTECAP_OK, rig.begin(rows)); }
-            if (snapshot) { EXPECT_STATUS(ROUTECAP_OK, rig.snapshot()); }
+            if (rows > 0) {
+                EXPECT_STATUS(ROUTECAP_OK, rig.begin(rows));
+            }
+            if (snapshot) {
+                EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+            }
         });
     };
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(160));

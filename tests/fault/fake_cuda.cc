@@ -1,25 +1,39 @@
-// A CUDA driver on host memory: libcuda.so.1 for machines without a GPU, on which the CUDA backend's tests run as they do on a GPU.
+// A CUDA driver on host memory: libcuda.so.1 for machines without a GPU, on which the CUDA
+// backend's tests run as they do on a GPU.
 //
-// Here: how functions are found, devices, contexts and kernels, and what tests control (fake_cuda.h). fake_memory.cc, fake_streams.cc and
-// fake_graphs.cc hold the rest, fake_state.h what they share. What it answers, in captures, without a context, on a lost device, was
-// compared call by call with a driver of CUDA 13.0.
+// Here: how functions are found, devices, contexts and kernels, and what tests control
+// (fake_cuda.h). fake_memory.cc, fake_streams.cc and fake_graphs.cc hold the rest, fake_state.h
+// what they share. What it answers, in captures, without a context, on a lost device, was compared
+// call by call with a driver of CUDA 13.0.
 //
-// It differs from a driver, on purpose, where that hides a mistake. Each of these is a violation, which tests can count:
-//   - memory that is in no live allocation is refused by copies, fills and writes (CUDA_ERROR_INVALID_VALUE), pageable memory by
+// It differs from a driver, on purpose, where that hides a mistake. Each of these is a violation,
+// which tests can count:
+//   - memory that is in no live allocation is refused by copies, fills and writes
+//   (CUDA_ERROR_INVALID_VALUE), pageable memory by
 //     cuMemcpyAsync too, and looked for again when the work's turn comes; new memory holds 0xcd
-//   - a destroyed or unknown stream, event, graph or user object is refused, as is releasing more references than there are
-//   - any call inside a kernel, a host function or the destructor of a user object is refused (CUDA_ERROR_NOT_PERMITTED)
-//   - whatever invalidates a capture is one; cuStreamWriteValue64 does, although a driver captures it
+//   - a destroyed or unknown stream, event, graph or user object is refused, as is releasing more
+//   references than there are
+//   - any call inside a kernel, a host function or the destructor of a user object is refused
+//   (CUDA_ERROR_NOT_PERMITTED)
+//   - whatever invalidates a capture is one; cuStreamWriteValue64 does, although a driver captures
+//   it
 // It knows less:
-//   - graphs have kernels, copies, fills and host functions; their nodes run one after another, in the launching stream's order
-//   - no event flags but those of timing and blocking, no external waits or records, no edge data, no cuGraphExecUpdate, no per-thread
+//   - graphs have kernels, copies, fills and host functions; their nodes run one after another, in
+//   the launching stream's order
+//   - no event flags but those of timing and blocking, no external waits or records, no edge data,
+//   no cuGraphExecUpdate, no per-thread
 //     default streams but by their handle; of every function one signature
-//   - kernels are those of kernels/list.h, on the host, whatever cuLibraryLoadData is given, and those of the test. Two of the list
-//     never run at once, for their host bodies count without atomics. Grids and blocks only have to be such as the device could launch
-//   - streams and events of a context whose last reference was released answer CUDA_ERROR_CONTEXT_IS_DESTROYED, its memory is freed
-//   - cuMemFree and cuMemFreeHost wait for all work of the context, as a driver does, but hold up no other call meanwhile
-// On a lost device these still work: cuInit and what asks for versions, names, devices and attributes, contexts and their stack, the
-// capture mode of a thread, libraries, what pointers are, user objects, and cuGraphCreate, cuGraphDestroy and cuGraphExecDestroy.
+//   - kernels are those of kernels/list.h, on the host, whatever cuLibraryLoadData is given, and
+//   those of the test. Two of the list
+//     never run at once, for their host bodies count without atomics. Grids and blocks only have to
+//     be such as the device could launch
+//   - streams and events of a context whose last reference was released answer
+//   CUDA_ERROR_CONTEXT_IS_DESTROYED, its memory is freed
+//   - cuMemFree and cuMemFreeHost wait for all work of the context, as a driver does, but hold up
+//   no other call meanwhile
+// On a lost device these still work: cuInit and what asks for versions, names, devices and
+// attributes, contexts and their stack, the capture mode of a thread, libraries, what pointers are,
+// user objects, and cuGraphCreate, cuGraphDestroy and cuGraphExecDestroy.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -58,7 +72,8 @@ constexpr unsigned kMaxThreads = 128;
 
 void add_library_kernels(std::deque<Kernel> &to) {
     using namespace routecap::kernels;
-#define FAKE_KERNEL(name, Body) to.push_back({#name, sizeof(Body), run_body<Body>, nullptr, kMaxThreads, true});
+#define FAKE_KERNEL(name, Body) \
+    to.push_back({#name, sizeof(Body), run_body<Body>, nullptr, kMaxThreads, true});
     ROUTECAP_KERNELS(FAKE_KERNEL)
 #undef FAKE_KERNEL
 }
@@ -167,7 +182,8 @@ CUresult DeviceGetName(char *name, int bytes, CUdevice device) {
 
 CUresult DeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     return call({"cuDeviceGetAttribute", kWhenLost}, [&](State &s, Lock &) {
-        if (value == nullptr || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+        if (value == nullptr || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
+            return CUDA_ERROR_INVALID_VALUE;
         if (device < 0 || device >= s.devices) return CUDA_ERROR_INVALID_DEVICE;
         const auto it = s.attributes.find(attribute);
         *value = it == s.attributes.end() ? 0 : it->second;
@@ -209,7 +225,9 @@ CUresult DevicePrimaryCtxRelease(CUdevice device) {
     });
 }
 
-CUfunction function_of(const Kernel &kernel) { return reinterpret_cast<CUfunction>(const_cast<char *>(&kernel.function)); }
+CUfunction function_of(const Kernel &kernel) {
+    return reinterpret_cast<CUfunction>(const_cast<char *>(&kernel.function));
+}
 
 Context *find_context(const State &s, CUcontext handle) {
     const auto it = s.contexts.find(handle);
@@ -263,7 +281,8 @@ CUresult CtxGetDevice(CUdevice *out) {
 }
 
 // One library is enough: every kernel there is.
-CUresult LibraryLoadData(CUlibrary *out, const void *code, CUjit_option *, void **, unsigned, CUlibraryOption *, void **, unsigned) {
+CUresult LibraryLoadData(CUlibrary *out, const void *code, CUjit_option *, void **, unsigned,
+                         CUlibraryOption *, void **, unsigned) {
     return call({"cuLibraryLoadData", kWhenLost}, [&](State &s, Lock &) {
         if (out == nullptr || code == nullptr) return CUDA_ERROR_INVALID_VALUE;
         *out = reinterpret_cast<CUlibrary>(&s.kernels);
@@ -272,16 +291,18 @@ CUresult LibraryLoadData(CUlibrary *out, const void *code, CUjit_option *, void 
 }
 
 CUresult LibraryGetKernel(CUkernel *out, CUlibrary library, const char *name) {
-    return call({"cuLibraryGetKernel", kWhenLost, kNoStream, name == nullptr ? "?" : name}, [&](State &s, Lock &) {
-        if (out == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        if (library != reinterpret_cast<CUlibrary>(&s.kernels)) return CUDA_ERROR_INVALID_HANDLE;
-        for (auto it = s.kernels.rbegin(); it != s.kernels.rend(); ++it)
-            if (it->name == name) {
-                *out = reinterpret_cast<CUkernel>(&*it);
-                return CUDA_SUCCESS;
-            }
-        return CUDA_ERROR_NOT_FOUND;
-    });
+    return call({"cuLibraryGetKernel", kWhenLost, kNoStream, name == nullptr ? "?" : name},
+                [&](State &s, Lock &) {
+                    if (out == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                    if (library != reinterpret_cast<CUlibrary>(&s.kernels))
+                        return CUDA_ERROR_INVALID_HANDLE;
+                    for (auto it = s.kernels.rbegin(); it != s.kernels.rend(); ++it)
+                        if (it->name == name) {
+                            *out = reinterpret_cast<CUkernel>(&*it);
+                            return CUDA_SUCCESS;
+                        }
+                    return CUDA_ERROR_NOT_FOUND;
+                });
 }
 
 CUresult KernelGetFunction(CUfunction *out, CUkernel kernel) {
@@ -434,7 +455,8 @@ uint64_t count_of(const char *name, bool here) {
             if (name != nullptr && of != name) continue;
             if (!here) {
                 sum += counts.all;
-            } else if (const auto it = counts.by_thread.find(std::this_thread::get_id()); it != counts.by_thread.end()) {
+            } else if (const auto it = counts.by_thread.find(std::this_thread::get_id());
+                       it != counts.by_thread.end()) {
                 sum += it->second;
             }
         }
@@ -442,8 +464,11 @@ uint64_t count_of(const char *name, bool here) {
     });
 }
 
-void add_failure(const char *name, uint64_t nth, int result, bool stays, bool loses_device = false) {
-    control([&](State &s, Lock &) { s.failures.push_back({name, nth, static_cast<CUresult>(result), stays, loses_device}); });
+void add_failure(const char *name, uint64_t nth, int result, bool stays,
+                 bool loses_device = false) {
+    control([&](State &s, Lock &) {
+        s.failures.push_back({name, nth, static_cast<CUresult>(result), stays, loses_device});
+    });
 }
 
 const char *joined(std::set<std::string, std::less<>> State::*names) {
@@ -469,8 +494,14 @@ const fake_cuda *control_table() {
         .reset = reset,
         .set_version = [](int version) { control([&](State &s, Lock &) { s.version = version; }); },
         .set_devices = [](int count) { control([&](State &s, Lock &) { s.devices = count; }); },
-        .set_attribute = [](int attribute, int value) { control([&](State &s, Lock &) { s.attributes[attribute] = value; }); },
-        .set_execution = [](int how) { control_and_run([&](State &s, Lock &lock) { s.set_execution(lock, how); }); },
+        .set_attribute =
+            [](int attribute, int value) {
+                control([&](State &s, Lock &) { s.attributes[attribute] = value; });
+            },
+        .set_execution =
+            [](int how) {
+                control_and_run([&](State &s, Lock &lock) { s.set_execution(lock, how); });
+            },
         .set_order =
             [](int order, uint64_t seed) {
                 control([&](State &s, Lock &) {
@@ -478,13 +509,16 @@ const fake_cuda *control_table() {
                     s.random.seed(seed);
                 });
             },
-        .set_graph_order = [](int order) { control([&](State &s, Lock &) { s.graph_order = order; }); },
+        .set_graph_order =
+            [](int order) { control([&](State &s, Lock &) { s.graph_order = order; }); },
         .set_items = [](int order) { state().items = order; },
-        .set_destructors = [](int when) { control_and_run([&](State &s, Lock &) { s.destructors_when = when; }); },
+        .set_destructors =
+            [](int when) { control_and_run([&](State &s, Lock &) { s.destructors_when = when; }); },
         .run_destructors =
             [] {
                 control([](State &s, Lock &lock) {
-                    const int when = std::exchange(s.destructors_when, FAKE_CUDA_DESTRUCTORS_AT_ONCE);
+                    const int when =
+                        std::exchange(s.destructors_when, FAKE_CUDA_DESTRUCTORS_AT_ONCE);
                     s.leave(lock);
                     s.destructors_when = when;
                 });
@@ -500,7 +534,8 @@ const fake_cuda *control_table() {
             },
         .release_stream = [](CUstream stream) { set_held(stream, Stream::Held::kReleased); },
         .step = [](size_t operations) { return step(nullptr, true, operations); },
-        .step_stream = [](CUstream stream, size_t operations) { return step(stream, false, operations); },
+        .step_stream = [](CUstream stream,
+                          size_t operations) { return step(stream, false, operations); },
         .pending =
             [] {
                 return control([](State &s, Lock &) {
@@ -516,8 +551,10 @@ const fake_cuda *control_table() {
                     return s.find_stream(handle, stream) == CUDA_SUCCESS ? stream->queue.size() : 0;
                 });
             },
-        .fail = [](const char *name, uint64_t nth, int result) { add_failure(name, nth, result, false); },
-        .fail_from = [](const char *name, uint64_t nth, int result) { add_failure(name, nth, result, true); },
+        .fail = [](const char *name, uint64_t nth,
+                   int result) { add_failure(name, nth, result, false); },
+        .fail_from = [](const char *name, uint64_t nth,
+                        int result) { add_failure(name, nth, result, true); },
         .fail_any = [](uint64_t nth, int result) { add_failure("", nth, result, false); },
         .lose_device =
             [] {
@@ -533,8 +570,12 @@ const fake_cuda *control_table() {
                     return function_of(s.kernels.back());
                 });
             },
-        .mark_managed = [](const void *p) -> int { return mark(p, [](Allocation &a) { a.managed = true; }); },
-        .mark_device = [](const void *p, int ordinal) -> int { return mark(p, [&](Allocation &a) { a.device = ordinal; }); },
+        .mark_managed = [](const void *p) -> int {
+            return mark(p, [](Allocation &a) { a.managed = true; });
+        },
+        .mark_device = [](const void *p, int ordinal) -> int {
+            return mark(p, [&](Allocation &a) { a.device = ordinal; });
+        },
         .count = [](const char *name) { return count_of(name, false); },
         .count_here = [](const char *name) { return count_of(name, true); },
         .reset_counts = [] { control([](State &s, Lock &) { s.counts.clear(); }); },
@@ -551,7 +592,8 @@ const fake_cuda *control_table() {
         .trace = [] { return kept(control([](State &s, Lock &) { return s.trace; })); },
         .trace_stop = [] { control([](State &s, Lock &) { s.tracing = false; }); },
         .violations = [] { return control([](State &s, Lock &) { return s.violations; }); },
-        .violation_text = [] { return kept(control([](State &s, Lock &) { return s.violation_text; })); },
+        .violation_text =
+            [] { return kept(control([](State &s, Lock &) { return s.violation_text; })); },
         .forget_violations =
             [] {
                 control([](State &s, Lock &) {
@@ -568,12 +610,15 @@ const fake_cuda *control_table() {
                         (a.host ? out->host_bytes : out->device_bytes) += a.bytes;
                     }
                     for (const auto &[handle, stream] : s.streams)
-                        out->streams += stream->type == Stream::Type::kCreated && !stream->destroyed && !stream->context->destroyed;
-                    for (const auto &[handle, event] : s.events) out->events += !event->destroyed && !event->context->destroyed;
+                        out->streams += stream->type == Stream::Type::kCreated &&
+                                        !stream->destroyed && !stream->context->destroyed;
+                    for (const auto &[handle, event] : s.events)
+                        out->events += !event->destroyed && !event->context->destroyed;
                     for (const auto &[handle, graph] : s.graphs) out->graphs += !graph->capturing;
                     out->execs = s.execs.size();
                     out->user_objects = s.objects.size();
-                    for (const auto &[device, context] : s.primary) out->primary_references += context->references;
+                    for (const auto &[device, context] : s.primary)
+                        out->primary_references += context->references;
                     out->captures = s.captures.size();
                 });
             },
@@ -581,11 +626,13 @@ const fake_cuda *control_table() {
             [](CUgraph graph) {
                 return kept(control([&](State &s, Lock &) {
                     const auto it = s.graphs.find(graph);
-                    return it == s.graphs.end() ? std::string("no graph\n") : s.text_of(*it->second);
+                    return it == s.graphs.end() ? std::string("no graph\n")
+                                                : s.text_of(*it->second);
                 }));
             },
         .fail_any_from = [](uint64_t nth, int result) { add_failure("", nth, result, true); },
-        .lose_device_at = [](uint64_t nth) { add_failure("", nth, CUDA_ERROR_LAUNCH_FAILED, false, true); },
+        .lose_device_at =
+            [](uint64_t nth) { add_failure("", nth, CUDA_ERROR_LAUNCH_FAILED, false, true); },
         .exempt = [](int on) { t_exempt = on != 0; },
         .forget_failures = [] { control([](State &s, Lock &) { s.failures.clear(); }); },
         .failures = [] { return control([](State &s, Lock &) { return s.failed_calls; }); },
@@ -703,7 +750,8 @@ void State::leave(Lock &lock) {
     while (!destructors.empty() && destructors_when == FAKE_CUDA_DESTRUCTORS_AT_ONCE) {
         const auto [destroy, user] = destructors.back();
         destructors.pop_back();
-        outside(lock, "the destructor of a user object", [destroy = destroy, user = user] { destroy(user); });
+        outside(lock, "the destructor of a user object",
+                [destroy = destroy, user = user] { destroy(user); });
     }
 }
 
@@ -744,7 +792,8 @@ namespace {
 
 }  // namespace fake
 
-FAKE_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **out, int version, cuuint64_t, CUdriverProcAddressQueryResult *found) {
+FAKE_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **out, int version, cuuint64_t,
+                                         CUdriverProcAddressQueryResult *found) {
     if (symbol == nullptr || out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *out = nullptr;
     const fake::Calling calling;
@@ -760,7 +809,8 @@ FAKE_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **out, int ver
     for (const fake::Function &function : fake::functions()) {
         if (hidden || std::strcmp(function.name, symbol) != 0) continue;
         const bool new_enough = function.version <= version;
-        result = new_enough ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+        result =
+            new_enough ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
         if (new_enough) *out = function.address;
         break;
     }

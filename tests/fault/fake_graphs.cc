@@ -1,4 +1,5 @@
-// The fake driver's capture of streams into graphs, executable graphs, and the user objects that graphs keep.
+// The fake driver's capture of streams into graphs, executable graphs, and the user objects that
+// graphs keep.
 #include <algorithm>
 #include <cstring>
 
@@ -13,7 +14,8 @@ Graph *find_graph(State &s, CUgraph handle) {
 }
 
 Node *add_node(State &s, Graph &graph, Work work, bool captured, const Nodes &from) {
-    auto node = std::make_unique<Node>(Node{&graph, graph.nodes.size(), std::move(work), captured, from});
+    auto node =
+        std::make_unique<Node>(Node{&graph, graph.nodes.size(), std::move(work), captured, from});
     s.nodes.insert(node.get());
     return graph.nodes.emplace_back(std::move(node)).get();
 }
@@ -25,12 +27,14 @@ void destroy_graph(State &s, Graph &graph) {
 }
 
 // The nodes that handles name, if they are of the graph and none is named twice.
-bool nodes_of(const State &s, const Graph &graph, const CUgraphNode *handles, size_t count, Nodes &out) {
+bool nodes_of(const State &s, const Graph &graph, const CUgraphNode *handles, size_t count,
+              Nodes &out) {
     if (count != 0 && handles == nullptr) return false;
     for (size_t i = 0; i < count; i++) {
         if (!s.nodes.contains(handles[i])) return false;
         auto *node = reinterpret_cast<Node *>(handles[i]);
-        if (node->graph != &graph || std::find(out.begin(), out.end(), node) != out.end()) return false;
+        if (node->graph != &graph || std::find(out.begin(), out.end(), node) != out.end())
+            return false;
         out.push_back(node);
     }
     return true;
@@ -42,13 +46,16 @@ void unite(Nodes &to, const Nodes &more) {
 }
 
 bool has_blocking_stream(const Capture &capture, const Context *context) {
-    return std::any_of(capture.streams.begin(), capture.streams.end(),
-                       [&](const Stream *stream) { return stream->blocking && stream->context == context; });
+    return std::any_of(capture.streams.begin(), capture.streams.end(), [&](const Stream *stream) {
+        return stream->blocking && stream->context == context;
+    });
 }
 
 // ---- Capture -----------------------------------------------------------------------------------
 
-bool is_mode(CUstreamCaptureMode mode) { return mode >= CU_STREAM_CAPTURE_MODE_GLOBAL && mode <= CU_STREAM_CAPTURE_MODE_RELAXED; }
+bool is_mode(CUstreamCaptureMode mode) {
+    return mode >= CU_STREAM_CAPTURE_MODE_GLOBAL && mode <= CU_STREAM_CAPTURE_MODE_RELAXED;
+}
 
 CUresult StreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
     return call({"cuStreamBeginCapture", kNothing, handle}, [&](State &s, Lock &) {
@@ -59,7 +66,8 @@ CUresult StreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
         if (stream->capture != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
         auto graph = std::make_unique<Graph>();
         graph->capturing = true;
-        const Capture capture{++s.capture_ids, graph.get(), stream, mode, std::this_thread::get_id(), {stream}};
+        const Capture capture{
+            ++s.capture_ids, graph.get(), stream, mode, std::this_thread::get_id(), {stream}};
         stream->capture = std::make_shared<Capture>(capture);
         stream->dependencies.clear();
         s.captures.push_back(stream->capture);
@@ -68,14 +76,16 @@ CUresult StreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
     });
 }
 
-// Whether everything that other streams captured is behind what the first one did last. Nodes that were added by name need not be.
+// Whether everything that other streams captured is behind what the first one did last. Nodes that
+// were added by name need not be.
 bool joined(const Capture &capture) {
     std::unordered_set<const Node *> behind;
     Nodes look = capture.origin->dependencies;
     while (!look.empty()) {
         const Node *node = look.back();
         look.pop_back();
-        if (behind.insert(node).second) look.insert(look.end(), node->from.begin(), node->from.end());
+        if (behind.insert(node).second)
+            look.insert(look.end(), node->from.begin(), node->from.end());
     }
     for (const Stream *stream : capture.streams)
         for (const Node *node : stream->dependencies)
@@ -91,25 +101,28 @@ CUresult StreamEndCapture(CUstream handle, CUgraph *out) {
         const std::shared_ptr<Capture> capture = stream->capture;
         if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
         if (capture->origin != stream) {
-            s.invalidate(*capture, "cuStreamEndCapture on another stream than that of cuStreamBeginCapture");
+            s.invalidate(*capture,
+                         "cuStreamEndCapture on another stream than that of cuStreamBeginCapture");
             return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
         }
-        const bool wrong_thread = capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id();
+        const bool wrong_thread = capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+                                  capture->thread != std::this_thread::get_id();
         const CUresult result = wrong_thread        ? CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
                                 : capture->invalid  ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                                 : !joined(*capture) ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
                                                     : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) capture->invalid = true;
         s.end_capture(*capture);
-        if (result == CUDA_SUCCESS && out != nullptr) *out = reinterpret_cast<CUgraph>(capture->graph);
+        if (result == CUDA_SUCCESS && out != nullptr)
+            *out = reinterpret_cast<CUgraph>(capture->graph);
         return result;
     });
 }
 
 CUstreamCaptureStatus status_of(const Stream &stream) {
-    return stream.capture == nullptr    ? CU_STREAM_CAPTURE_STATUS_NONE
+    return stream.capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
            : stream.capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                        : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+                                     : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
 // Asking is no use: the legacy stream answers that it cannot be used, and the capture goes on.
@@ -117,7 +130,8 @@ CUresult find_to_ask(State &s, CUstream handle, Stream *&stream) {
     if (const CUresult r = s.find_stream(handle, stream); r != CUDA_SUCCESS) return r;
     if (stream->type == Stream::Type::kLegacy)
         for (const auto &capture : s.captures)
-            if (has_blocking_stream(*capture, stream->context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+            if (has_blocking_stream(*capture, stream->context))
+                return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     return CUDA_SUCCESS;
 }
 
@@ -131,8 +145,9 @@ CUresult StreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status) {
     });
 }
 
-CUresult StreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                              const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count) {
+CUresult StreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
+                              CUgraph *graph, const CUgraphNode **dependencies,
+                              const CUgraphEdgeData **edges, size_t *count) {
     return call({"cuStreamGetCaptureInfo", kNothing, handle}, [&](State &s, Lock &) {
         Stream *stream;
         if (const CUresult r = find_to_ask(s, handle, stream); r != CUDA_SUCCESS) return r;
@@ -140,7 +155,8 @@ CUresult StreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cu
         *status = status_of(*stream);
         if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
         stream->told.clear();
-        for (Node *node : stream->dependencies) stream->told.push_back(reinterpret_cast<CUgraphNode>(node));
+        for (Node *node : stream->dependencies)
+            stream->told.push_back(reinterpret_cast<CUgraphNode>(node));
         stream->edges.assign(stream->told.size(), CUgraphEdgeData{});
         if (id != nullptr) *id = stream->capture->id;
         if (graph != nullptr) *graph = reinterpret_cast<CUgraph>(stream->capture->graph);
@@ -151,16 +167,19 @@ CUresult StreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cu
     });
 }
 
-CUresult StreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dependencies, const CUgraphEdgeData *, size_t count,
-                                         unsigned flags) {
+CUresult StreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dependencies,
+                                         const CUgraphEdgeData *, size_t count, unsigned flags) {
     return call({"cuStreamUpdateCaptureDependencies", kNothing, handle}, [&](State &s, Lock &) {
         Stream *stream;
         if (const CUresult r = s.find_stream(handle, stream); r != CUDA_SUCCESS) return r;
         if (stream->capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
         if (stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        if (flags != CU_STREAM_ADD_CAPTURE_DEPENDENCIES && flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES) return CUDA_ERROR_INVALID_VALUE;
+        if (flags != CU_STREAM_ADD_CAPTURE_DEPENDENCIES &&
+            flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+            return CUDA_ERROR_INVALID_VALUE;
         Nodes nodes;
-        if (!nodes_of(s, *stream->capture->graph, dependencies, count, nodes)) return CUDA_ERROR_INVALID_VALUE;
+        if (!nodes_of(s, *stream->capture->graph, dependencies, count, nodes))
+            return CUDA_ERROR_INVALID_VALUE;
         if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) stream->dependencies.clear();
         unite(stream->dependencies, nodes);
         return CUDA_SUCCESS;
@@ -181,7 +200,8 @@ using Dimensions = unsigned[3];
 
 bool can_launch(const Kernel &kernel, const Dimensions &grid, const Dimensions &block) {
     const uint64_t threads = uint64_t{block[0]} * block[1] * block[2];
-    return grid[0] != 0 && grid[1] != 0 && grid[2] != 0 && threads != 0 && threads <= kernel.max_threads;
+    return grid[0] != 0 && grid[1] != 0 && grid[2] != 0 && threads != 0 &&
+           threads <= kernel.max_threads;
 }
 
 CUresult kernel_work(State &s, const void *handle, const Dimensions &grid, const Dimensions &block,
@@ -189,7 +209,9 @@ CUresult kernel_work(State &s, const void *handle, const Dimensions &grid, const
     const Kernel *kernel = s.find_kernel(handle);
     if (kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     if (!can_launch(*kernel, grid, block)) return CUDA_ERROR_INVALID_VALUE;
-    if (extra != nullptr || (kernel->bytes != 0 && (parameters == nullptr || parameters[0] == nullptr))) return CUDA_ERROR_INVALID_VALUE;
+    if (extra != nullptr ||
+        (kernel->bytes != 0 && (parameters == nullptr || parameters[0] == nullptr)))
+        return CUDA_ERROR_INVALID_VALUE;
     auto data = std::make_shared<std::byte[]>(kernel->bytes);
     if (kernel->bytes != 0) std::memcpy(data.get(), parameters[0], kernel->bytes);
     work.kind = Work::Kind::kKernel;
@@ -206,8 +228,8 @@ const char *name_of(const void *handle) {
     return kernel == nullptr ? "?" : kernel->name.c_str();
 }
 
-CUresult launch(const char *name, CUfunction function, const Dimensions &grid, const Dimensions &block, CUstream handle, void **parameters,
-                void **extra) {
+CUresult launch(const char *name, CUfunction function, const Dimensions &grid,
+                const Dimensions &block, CUstream handle, void **parameters, void **extra) {
     return call({name, kNothing, handle, name_of(function)}, [&](State &s, Lock &) {
         Stream *stream;
         if (const CUresult r = s.find_stream(handle, stream); r != CUDA_SUCCESS) return r;
@@ -215,23 +237,32 @@ CUresult launch(const char *name, CUfunction function, const Dimensions &grid, c
         const Kernel *const kernel = s.find_kernel(function);
         if (kernel != nullptr && !can_launch(*kernel, grid, block) && stream->capture != nullptr)
             s.invalidate(*stream->capture, "a launch with a grid or block that cannot be");
-        if (const CUresult r = kernel_work(s, function, grid, block, parameters, extra, work); r != CUDA_SUCCESS) return r;
+        if (const CUresult r = kernel_work(s, function, grid, block, parameters, extra, work);
+            r != CUDA_SUCCESS)
+            return r;
         return s.submit(*stream, std::move(work), name);
     });
 }
 
-CUresult LaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
-                      CUstream handle, void **parameters, void **extra) {
-    return launch("cuLaunchKernel", function, {gx, gy, gz}, {bx, by, bz}, handle, parameters, extra);
+CUresult LaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                      unsigned by, unsigned bz, unsigned, CUstream handle, void **parameters,
+                      void **extra) {
+    return launch("cuLaunchKernel", function, {gx, gy, gz}, {bx, by, bz}, handle, parameters,
+                  extra);
 }
 
-// The one attribute it knows lets a kernel start before the one before it has finished; here none does.
-CUresult LaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {
+// The one attribute it knows lets a kernel start before the one before it has finished; here none
+// does.
+CUresult LaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
+                        void **extra) {
     if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < config->numAttrs; i++)
-        if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;
-    return launch("cuLaunchKernelEx", function, {config->gridDimX, config->gridDimY, config->gridDimZ},
-                  {config->blockDimX, config->blockDimY, config->blockDimZ}, config->hStream, parameters, extra);
+        if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+            return CUDA_ERROR_INVALID_VALUE;
+    return launch("cuLaunchKernelEx", function,
+                  {config->gridDimX, config->gridDimY, config->gridDimZ},
+                  {config->blockDimX, config->blockDimY, config->blockDimZ}, config->hStream,
+                  parameters, extra);
 }
 
 // ---- Graphs ------------------------------------------------------------------------------------
@@ -246,25 +277,33 @@ CUresult GraphCreate(CUgraph *out, unsigned flags) {
     });
 }
 
-CUresult GraphAddKernelNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *dependencies, size_t count,
-                            const CUDA_KERNEL_NODE_PARAMS_v2 *params) {
-    const void *const kernel = params == nullptr          ? nullptr
+CUresult GraphAddKernelNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *dependencies,
+                            size_t count, const CUDA_KERNEL_NODE_PARAMS_v2 *params) {
+    const void *const kernel = params == nullptr         ? nullptr
                                : params->func != nullptr ? static_cast<const void *>(params->func)
-                                                          : static_cast<const void *>(params->kern);
-    return call({"cuGraphAddKernelNode", kNothing, kNoStream, name_of(kernel)}, [&](State &s, Lock &) {
-        Graph *graph = find_graph(s, handle);
-        Nodes from;
-        if (out == nullptr || graph == nullptr || params == nullptr || !nodes_of(s, *graph, dependencies, count, from))
-            return CUDA_ERROR_INVALID_VALUE;
-        if (params->func == nullptr && params->ctx == nullptr && current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-        if (params->func != nullptr && !s.is_function(params->func)) return CUDA_ERROR_INVALID_HANDLE;  // a CUkernel is none here
-        Work work;
-        const Dimensions grid{params->gridDimX, params->gridDimY, params->gridDimZ};
-        const Dimensions block{params->blockDimX, params->blockDimY, params->blockDimZ};
-        if (const CUresult r = kernel_work(s, kernel, grid, block, params->kernelParams, params->extra, work); r != CUDA_SUCCESS) return r;
-        *out = reinterpret_cast<CUgraphNode>(add_node(s, *graph, std::move(work), false, from));
-        return CUDA_SUCCESS;
-    });
+                                                         : static_cast<const void *>(params->kern);
+    return call(
+        {"cuGraphAddKernelNode", kNothing, kNoStream, name_of(kernel)}, [&](State &s, Lock &) {
+            Graph *graph = find_graph(s, handle);
+            Nodes from;
+            if (out == nullptr || graph == nullptr || params == nullptr ||
+                !nodes_of(s, *graph, dependencies, count, from))
+                return CUDA_ERROR_INVALID_VALUE;
+            if (params->func == nullptr && params->ctx == nullptr && current() == nullptr)
+                return CUDA_ERROR_INVALID_CONTEXT;
+            // A CUkernel is none here.
+            if (params->func != nullptr && !s.is_function(params->func))
+                return CUDA_ERROR_INVALID_HANDLE;
+            Work work;
+            const Dimensions grid{params->gridDimX, params->gridDimY, params->gridDimZ};
+            const Dimensions block{params->blockDimX, params->blockDimY, params->blockDimZ};
+            if (const CUresult r =
+                    kernel_work(s, kernel, grid, block, params->kernelParams, params->extra, work);
+                r != CUDA_SUCCESS)
+                return r;
+            *out = reinterpret_cast<CUgraphNode>(add_node(s, *graph, std::move(work), false, from));
+            return CUDA_SUCCESS;
+        });
 }
 
 CUresult GraphGetNodes(CUgraph handle, CUgraphNode *out, size_t *count) {
@@ -272,7 +311,8 @@ CUresult GraphGetNodes(CUgraph handle, CUgraphNode *out, size_t *count) {
         Graph *graph = find_graph(s, handle);
         if (graph == nullptr || count == nullptr) return CUDA_ERROR_INVALID_VALUE;
         for (size_t i = 0; out != nullptr && i < *count; i++)
-            out[i] = i < graph->nodes.size() ? reinterpret_cast<CUgraphNode>(graph->nodes[i].get()) : nullptr;
+            out[i] = i < graph->nodes.size() ? reinterpret_cast<CUgraphNode>(graph->nodes[i].get())
+                                             : nullptr;
         *count = out == nullptr ? graph->nodes.size() : std::min(*count, graph->nodes.size());
         return CUDA_SUCCESS;
     });
@@ -282,7 +322,8 @@ CUresult GraphDestroy(CUgraph handle) {
     return call({"cuGraphDestroy", kWhenLost}, [&](State &s, Lock &) {
         Graph *graph = find_graph(s, handle);
         if (graph == nullptr || graph->capturing) {
-            s.violation("cuGraphDestroy: %p %s", static_cast<void *>(handle), graph == nullptr ? "is no graph" : "is being captured");
+            s.violation("cuGraphDestroy: %p %s", static_cast<void *>(handle),
+                        graph == nullptr ? "is no graph" : "is being captured");
             return CUDA_ERROR_INVALID_VALUE;
         }
         destroy_graph(s, *graph);
@@ -310,14 +351,17 @@ CUresult GraphInstantiateWithFlags(CUgraphExec *out, CUgraph handle, unsigned lo
     });
 }
 
-CUresult GraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+CUresult GraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
+                                    CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
     if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const CUresult r = GraphInstantiateWithFlags(out, graph, params->flags);
-    params->result_out = r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    params->result_out =
+        r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
     return r;
 }
 
-// The order in which a launch runs the nodes: one that their edges allow, and of those an awkward one.
+// The order in which a launch runs the nodes: one that their edges allow, and of those an awkward
+// one.
 std::vector<size_t> laid_out(const Exec &exec, int order) {
     std::vector<size_t> missing, ready, laid;
     std::vector<std::vector<size_t>> next(exec.items.size());
@@ -328,11 +372,13 @@ std::vector<size_t> laid_out(const Exec &exec, int order) {
     }
     const auto later = [&](size_t a, size_t b) {
         if (order == FAKE_CUDA_AS_ADDED) return a > b;
-        if (exec.items[a].leaf != exec.items[b].leaf) return exec.items[a].leaf == (order == FAKE_CUDA_LEAVES_LAST);
+        if (exec.items[a].leaf != exec.items[b].leaf)
+            return exec.items[a].leaf == (order == FAKE_CUDA_LEAVES_LAST);
         return a < b;
     };
     while (!ready.empty()) {
-        const auto first = std::min_element(ready.begin(), ready.end(), [&](size_t a, size_t b) { return later(b, a); });
+        const auto first = std::min_element(ready.begin(), ready.end(),
+                                            [&](size_t a, size_t b) { return later(b, a); });
         const size_t i = *first;
         ready.erase(first);
         laid.push_back(i);
@@ -351,7 +397,8 @@ CUresult GraphLaunch(CUgraphExec handle, CUstream stream_handle) {
             s.violation("cuGraphLaunch: %p is no executable graph", static_cast<void *>(handle));
             return CUDA_ERROR_INVALID_VALUE;
         }
-        if (const CUresult r = s.check_legacy(*stream, "cuGraphLaunch"); r != CUDA_SUCCESS) return r;
+        if (const CUresult r = s.check_legacy(*stream, "cuGraphLaunch"); r != CUDA_SUCCESS)
+            return r;
         if (stream->capture != nullptr) {
             s.invalidate(*stream->capture, "cuGraphLaunch into a stream that is being captured");
             return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -386,11 +433,14 @@ UserObject *find_object(State &s, CUuserObject handle, const char *call) {
     return nullptr;
 }
 
-CUresult UserObjectCreate(CUuserObject *out, void *user, CUhostFn destroy, unsigned references, unsigned flags) {
+CUresult UserObjectCreate(CUuserObject *out, void *user, CUhostFn destroy, unsigned references,
+                          unsigned flags) {
     return call({"cuUserObjectCreate", kWhenLost}, [&](State &s, Lock &) {
-        if (out == nullptr || destroy == nullptr || references == 0 || references > INT32_MAX || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+        if (out == nullptr || destroy == nullptr || references == 0 || references > INT32_MAX ||
+            flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
             return CUDA_ERROR_INVALID_VALUE;
-        auto object = std::make_unique<UserObject>(UserObject{destroy, user, references, references});
+        auto object =
+            std::make_unique<UserObject>(UserObject{destroy, user, references, references});
         *out = reinterpret_cast<CUuserObject>(object.get());
         s.objects[object.get()] = std::move(object);
         return CUDA_SUCCESS;
@@ -422,16 +472,18 @@ CUresult UserObjectRelease(CUuserObject handle, unsigned count) {
     });
 }
 
-CUresult GraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count, unsigned flags) {
+CUresult GraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count,
+                               unsigned flags) {
     return call({"cuGraphRetainUserObject", kWhenLost}, [&](State &s, Lock &) {
         Graph *graph = find_graph(s, graph_handle);
         UserObject *object = find_object(s, handle, "cuGraphRetainUserObject");
-        if (graph == nullptr || object == nullptr || count == 0 || (flags & ~static_cast<unsigned>(CU_GRAPH_USER_OBJECT_MOVE)) != 0)
+        if (graph == nullptr || object == nullptr || count == 0 ||
+            (flags & ~static_cast<unsigned>(CU_GRAPH_USER_OBJECT_MOVE)) != 0)
             return CUDA_ERROR_INVALID_VALUE;
         if (flags == CU_GRAPH_USER_OBJECT_MOVE) {
             if (count > object->creators) {
-                s.violation("cuGraphRetainUserObject moves %u references, of which there are %llu", count,
-                            static_cast<unsigned long long>(object->creators));
+                s.violation("cuGraphRetainUserObject moves %u references, of which there are %llu",
+                            count, static_cast<unsigned long long>(object->creators));
                 return CUDA_ERROR_INVALID_VALUE;
             }
             object->creators -= count;
@@ -477,14 +529,16 @@ void State::invalidate(Capture &capture, const char *why) {
     violation("the capture is invalidated by %s", why);
 }
 
-// Whether a call that might wait, or be ordered with other streams, may be made now; it ends the captures that forbid it.
+// Whether a call that might wait, or be ordered with other streams, may be made now; it ends the
+// captures that forbid it.
 CUresult State::check_safe(const char *name) {
     CUresult result = CUDA_SUCCESS;
     if (t_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return result;
     for (const auto &capture : captures) {
         const bool own = capture->thread == std::this_thread::get_id();
         const bool forbids = own ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
-                                 : capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && t_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+                                 : capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                                       t_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
         if (!forbids) continue;
         invalidate(*capture, name);
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -506,7 +560,8 @@ CUresult State::check_legacy(const Stream &stream, const char *name) {
 
 CUresult State::add_captured(Stream &stream, Work work) {
     if (stream.capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    stream.dependencies = {add_node(*this, *stream.capture->graph, std::move(work), true, stream.dependencies)};
+    stream.dependencies = {
+        add_node(*this, *stream.capture->graph, std::move(work), true, stream.dependencies)};
     return CUDA_SUCCESS;
 }
 
@@ -520,7 +575,8 @@ CUresult State::wait_captured(Stream &stream, Event &event) {
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
     if (from->ended || from->invalid) {
-        if (to != nullptr) invalidate(*to, "cuStreamWaitEvent with an event of a capture that is over");
+        if (to != nullptr)
+            invalidate(*to, "cuStreamWaitEvent with an event of a capture that is over");
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (stream.type == Stream::Type::kLegacy) {
@@ -567,7 +623,8 @@ std::string State::text_of(const Graph &graph) const {
     std::string text;
     for (const auto &node : graph.nodes) {
         text += std::to_string(node->number) + " " + kind_of(node->work);
-        for (size_t i = 0; i < node->from.size(); i++) text += (i == 0 ? " <- " : " ") + std::to_string(node->from[i]->number);
+        for (size_t i = 0; i < node->from.size(); i++)
+            text += (i == 0 ? " <- " : " ") + std::to_string(node->from[i]->number);
         text += "\n";
     }
     return text;
@@ -588,7 +645,8 @@ void add_graph_functions(std::vector<Function> &to) {
     FAKE_ADD(to, GraphDestroy, 10000, GraphDestroy);
     FAKE_ADD(to, GraphInstantiateWithFlags, 11040, GraphInstantiateWithFlags);
     FAKE_ADD(to, GraphInstantiateWithParams, 12000, GraphInstantiateWithParams);
-    to.push_back({"cuGraphInstantiate", 12000, reinterpret_cast<void *>(GraphInstantiateWithFlags)});
+    to.push_back(
+        {"cuGraphInstantiate", 12000, reinterpret_cast<void *>(GraphInstantiateWithFlags)});
     FAKE_ADD(to, GraphLaunch, 10000, GraphLaunch);
     FAKE_ADD(to, GraphExecDestroy, 10000, GraphExecDestroy);
     FAKE_ADD(to, UserObjectCreate, 11030, UserObjectCreate);

@@ -1,4 +1,5 @@
-// The fake driver's memory: host memory of which every range is known, and the calls that copy and fill it.
+// The fake driver's memory: host memory of which every range is known, and the calls that copy and
+// fill it.
 #include <cstring>
 #include <new>
 
@@ -19,7 +20,8 @@ CUresult allocate(State &s, size_t bytes, bool host, bool managed, void **out) {
     void *memory = ::operator new(bytes, kAlignment, std::nothrow);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     std::memset(memory, kFresh, bytes);
-    s.allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, host, current()->device, current(), managed};
+    s.allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, host, current()->device, current(),
+                                                          managed};
     *out = memory;
     return CUDA_SUCCESS;
 }
@@ -62,36 +64,53 @@ CUresult MemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned) {
 }
 
 CUresult MemFree(CUdeviceptr address) {
-    return call({"cuMemFree", kUnsafe}, [&](State &s, Lock &lock) { return release(s, lock, pointer(address), false, "cuMemFree"); });
+    return call({"cuMemFree", kUnsafe}, [&](State &s, Lock &lock) {
+        return release(s, lock, pointer(address), false, "cuMemFree");
+    });
 }
 
 CUresult MemHostAlloc(void **out, size_t bytes, unsigned flags) {
     return call({"cuMemHostAlloc", kContext | kUnsafe}, [&](State &s, Lock &) {
-        constexpr unsigned kKnown = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+        constexpr unsigned kKnown =
+            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
         if ((flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
         return allocate(s, bytes, true, false, out);
     });
 }
 
 CUresult MemFreeHost(void *memory) {
-    return call({"cuMemFreeHost", kUnsafe}, [&](State &s, Lock &lock) { return release(s, lock, memory, true, "cuMemFreeHost"); });
+    return call({"cuMemFreeHost", kUnsafe}, [&](State &s, Lock &lock) {
+        return release(s, lock, memory, true, "cuMemFreeHost");
+    });
 }
 
-// Writes one attribute. false: it has none, and what the driver writes then, if anything, stands there.
-bool write_attribute(const Allocation *a, uintptr_t base, CUpointer_attribute which, CUdeviceptr address, void *data, bool &exists) {
+// Writes one attribute. false: it has none, and what the driver writes then, if anything, stands
+// there.
+bool write_attribute(const Allocation *a, uintptr_t base, CUpointer_attribute which,
+                     CUdeviceptr address, void *data, bool &exists) {
     exists = true;
     const auto write = [data](const auto &value) { std::memcpy(data, &value, sizeof value); };
     switch (which) {
-        case CU_POINTER_ATTRIBUTE_CONTEXT: write(a == nullptr ? nullptr : a->context); return a != nullptr;
-        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: write(a == nullptr ? 0u : a->host ? 1u : 2u); return a != nullptr;
-        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: write(a == nullptr ? 0 : address); return a != nullptr;
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            write(a == nullptr ? nullptr : a->context);
+            return a != nullptr;
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            write(a == nullptr ? 0u : a->host ? 1u : 2u);
+            return a != nullptr;
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+            write(a == nullptr ? 0 : address);
+            return a != nullptr;
         case CU_POINTER_ATTRIBUTE_HOST_POINTER: {
             const bool device_only = a != nullptr && !a->host && !a->managed;
             write(device_only ? 0 : address);
             return a != nullptr && !device_only;
         }
-        case CU_POINTER_ATTRIBUTE_IS_MANAGED: write(a != nullptr && a->managed ? 1u : 0u); return a != nullptr;
-        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: write(a == nullptr ? CU_DEVICE_INVALID : a->device); return a != nullptr;
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            write(a != nullptr && a->managed ? 1u : 0u);
+            return a != nullptr;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+            write(a == nullptr ? CU_DEVICE_INVALID : a->device);
+            return a != nullptr;
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
             if (a != nullptr) write(base);
             return a != nullptr;
@@ -103,7 +122,8 @@ bool write_attribute(const Allocation *a, uintptr_t base, CUpointer_attribute wh
 }
 
 // Of several attributes those that a pointer does not have are no error.
-CUresult PointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr address) {
+CUresult PointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
+                              CUdeviceptr address) {
     return call({"cuPointerGetAttributes", kWhenLost}, [&](State &s, Lock &) {
         if (count == 0 || attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
         uintptr_t base = 0;
@@ -123,7 +143,8 @@ CUresult PointerGetAttribute(void *data, CUpointer_attribute which, CUdeviceptr 
         const Allocation *a = s.find(pointer(address), 1, &base);
         uint64_t value;
         bool exists;
-        if (data == nullptr || !write_attribute(a, base, which, address, &value, exists)) return CUDA_ERROR_INVALID_VALUE;
+        if (data == nullptr || !write_attribute(a, base, which, address, &value, exists))
+            return CUDA_ERROR_INVALID_VALUE;
         write_attribute(a, base, which, address, data, exists);
         return CUDA_SUCCESS;
     });
@@ -147,8 +168,9 @@ Work copy(void *to, const void *from, size_t bytes) {
 }
 
 CUresult MemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return call({"cuMemcpyAsync", kNothing, stream},
-                [&](State &s, Lock &) { return submit(s, stream, copy(pointer(to), pointer(from), bytes), "cuMemcpyAsync"); });
+    return call({"cuMemcpyAsync", kNothing, stream}, [&](State &s, Lock &) {
+        return submit(s, stream, copy(pointer(to), pointer(from), bytes), "cuMemcpyAsync");
+    });
 }
 
 // Memory that the driver does not know is copied before the call returns, as far as it is read.
@@ -164,8 +186,9 @@ Work from_host(const State &s, CUdeviceptr to, const void *from, size_t bytes) {
 }
 
 CUresult MemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    return call({"cuMemcpyHtoDAsync", kNothing, stream},
-                [&](State &s, Lock &) { return submit(s, stream, from_host(s, to, from, bytes), "cuMemcpyHtoDAsync"); });
+    return call({"cuMemcpyHtoDAsync", kNothing, stream}, [&](State &s, Lock &) {
+        return submit(s, stream, from_host(s, to, from, bytes), "cuMemcpyHtoDAsync");
+    });
 }
 
 CUresult MemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
@@ -183,8 +206,9 @@ CUresult copy_now(State &s, Lock &lock, Work work, const char *call) {
 }
 
 CUresult MemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes) {
-    return call({"cuMemcpyHtoD", kContext, nullptr},
-                [&](State &s, Lock &lock) { return copy_now(s, lock, from_host(s, to, from, bytes), "cuMemcpyHtoD"); });
+    return call({"cuMemcpyHtoD", kContext, nullptr}, [&](State &s, Lock &lock) {
+        return copy_now(s, lock, from_host(s, to, from, bytes), "cuMemcpyHtoD");
+    });
 }
 
 CUresult MemcpyDtoH(void *to, CUdeviceptr from, size_t bytes) {
@@ -195,7 +219,8 @@ CUresult MemcpyDtoH(void *to, CUdeviceptr from, size_t bytes) {
     });
 }
 
-CUresult set(CUdeviceptr to, uint64_t value, uint32_t width, size_t count, CUstream stream, const char *name) {
+CUresult set(CUdeviceptr to, uint64_t value, uint32_t width, size_t count, CUstream stream,
+             const char *name) {
     return call({name, kNothing, stream}, [&](State &s, Lock &) {
         if (to % width != 0) return CUDA_ERROR_INVALID_VALUE;
         Work work;
@@ -218,7 +243,9 @@ CUresult MemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream s
 
 CUresult StreamWriteValue64(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned flags) {
     return call({"cuStreamWriteValue64", kNothing, stream}, [&](State &s, Lock &) {
-        if (flags != CU_STREAM_WRITE_VALUE_DEFAULT && flags != CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) return CUDA_ERROR_INVALID_VALUE;
+        if (flags != CU_STREAM_WRITE_VALUE_DEFAULT &&
+            flags != CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
+            return CUDA_ERROR_INVALID_VALUE;
         if (to % sizeof(uint64_t) != 0) return CUDA_ERROR_INVALID_VALUE;
         Work work;
         work.kind = Work::Kind::kWrite;
@@ -253,7 +280,9 @@ bool State::check(const Work &work, const char *when) {
         return true;
     };
     switch (work.kind) {
-        case Work::Kind::kCopy: return work.bytes == 0 || (known(work.to, work.any_to) && known(work.from, work.any_from));
+        case Work::Kind::kCopy:
+            return work.bytes == 0 ||
+                   (known(work.to, work.any_to) && known(work.from, work.any_from));
         case Work::Kind::kSet:
         case Work::Kind::kWrite: return work.bytes == 0 || known(work.to, false);
         default: return true;

@@ -1,4 +1,5 @@
-// What the fake driver is made of, and the one mutex that guards it. The first lines of fake_cuda.cc say what it is.
+// What the fake driver is made of, and the one mutex that guards it. The first lines of
+// fake_cuda.cc say what it is.
 #pragma once
 
 #include <cuda.h>
@@ -47,8 +48,11 @@ struct Kernel {
     void (*run)(const void *params, void *user);
     void *user;
     unsigned max_threads;  // of a block
-    bool of_library;       // one of kernels/list.h: its body counts without atomics, so that two of them never run at once
-    char function = 0;     // whose address is its CUfunction; that of the kernel itself is its CUkernel
+    // One of kernels/list.h: its body counts without atomics, so that two of them never run at
+    // once.
+    bool of_library;
+    // Whose address is its CUfunction; that of the kernel itself is its CUkernel.
+    char function = 0;
 };
 
 // What an operation does when its turn comes.
@@ -56,11 +60,12 @@ struct Work {
     enum class Kind { kNothing, kKernel, kCopy, kSet, kWrite, kHost };
     Kind kind = Kind::kNothing;
     const Kernel *kernel = nullptr;
-    std::shared_ptr<const std::byte[]> data;  // a copy of the kernel's parameter, or of pageable memory to copy from
+    // A copy of the kernel's parameter, or of pageable memory to copy from.
+    std::shared_ptr<const std::byte[]> data;
     void *to = nullptr;
     const void *from = nullptr;  // kCopy
     size_t bytes = 0;
-    uint64_t value = 0;       // kSet: what every `width` bytes become; kWrite: the word
+    uint64_t value = 0;  // kSet: what every `width` bytes become; kWrite: the word
     uint32_t width = 1;
     bool any_to = false;      // `to` may be memory that the driver does not know
     bool any_from = false;    // likewise
@@ -73,8 +78,9 @@ struct Op {
     uint64_t number;  // in order of enqueueing
     Stream *stream;
     Work work;
-    std::vector<std::shared_ptr<Op>> waits;  // what must have completed, beside what is before it in its stream
-    std::shared_ptr<Exec> exec;              // that this is a node of
+    // What must have completed, beside what is before it in its stream.
+    std::vector<std::shared_ptr<Op>> waits;
+    std::shared_ptr<Exec> exec;  // that this is a node of
     bool done = false;
 };
 using OpPtr = std::shared_ptr<Op>;
@@ -100,7 +106,7 @@ struct Stream {
     bool busy = false;  // the front of the queue is running
     OpPtr tail;         // the operation enqueued last
     std::shared_ptr<Capture> capture;
-    Nodes dependencies;  // of the next node that is captured
+    Nodes dependencies;             // of the next node that is captured
     std::vector<CUgraphNode> told;  // what cuStreamGetCaptureInfo returned last
     std::vector<CUgraphEdgeData> edges;
 };
@@ -108,8 +114,9 @@ struct Stream {
 struct Event {
     Context *context;
     bool destroyed = false;
-    OpPtr record = nullptr;                      // the most recent one, if that was not captured
-    std::shared_ptr<Capture> capture = nullptr;  // in which it was recorded most recently, and what was behind it there
+    OpPtr record = nullptr;  // the most recent one, if that was not captured
+    // In which it was recorded most recently, and what was behind it there.
+    std::shared_ptr<Capture> capture = nullptr;
     Nodes captured = {};
 };
 
@@ -129,7 +136,8 @@ struct Graph {
     bool capturing = false;
 };
 
-// A graph as it was when it was instantiated. Nodes are in the order in which they run, and name each other by that.
+// A graph as it was when it was instantiated. Nodes are in the order in which they run, and name
+// each other by that.
 struct Exec {
     ~Exec();
     struct Item {
@@ -204,7 +212,8 @@ struct State {
     int version = 13000;
     int devices = 2;
     std::map<int, int> attributes;
-    int execution = FAKE_CUDA_AT_ONCE, order = FAKE_CUDA_OLDEST, graph_order = FAKE_CUDA_LEAVES_LAST;
+    int execution = FAKE_CUDA_AT_ONCE, order = FAKE_CUDA_OLDEST,
+        graph_order = FAKE_CUDA_LEAVES_LAST;
     std::atomic<int> items{FAKE_CUDA_FORWARD};
     int destructors_when = FAKE_CUDA_DESTRUCTORS_AT_ONCE;
     std::mt19937_64 random;
@@ -270,8 +279,10 @@ struct State {
     OpPtr enqueue(Stream &stream, Work work, std::vector<OpPtr> waits = {});
     CUresult submit(Stream &stream, Work work, const char *call);
     bool can_run(const Stream &stream, bool whatever_is_held) const;
-    // Runs operations that can run, of one stream or of all, or only those needed for others; returns how many.
-    size_t run(Lock &lock, size_t limit, const Stream *only = nullptr, bool whatever_is_held = false,
+    // Runs operations that can run, of one stream or of all, or only those needed for others;
+    // returns how many.
+    size_t run(Lock &lock, size_t limit, const Stream *only = nullptr,
+               bool whatever_is_held = false,
                const std::unordered_set<const Op *> *needed = nullptr);
     CUresult wait(Lock &lock, const std::vector<OpPtr> &ops);
     bool completed(Lock &lock, const std::vector<OpPtr> &ops);
@@ -281,8 +292,9 @@ struct State {
 
     // fake_graphs.cc
     void invalidate(Capture &capture, const char *why);
-    CUresult check_safe(const char *call);                           // of a call marked kUnsafe
-    CUresult check_legacy(const Stream &stream, const char *call);   // of a call that uses this stream
+    CUresult check_safe(const char *call);  // of a call marked kUnsafe
+    // Of a call that uses this stream.
+    CUresult check_legacy(const Stream &stream, const char *call);
     CUresult add_captured(Stream &stream, Work work);
     CUresult wait_captured(Stream &stream, Event &event);
     void release(UserObject *object, uint64_t references);
@@ -293,7 +305,8 @@ struct State {
 
 State &state();
 
-// The calling thread's current contexts, top last; its capture mode; what of the test it is inside, if not nullptr.
+// The calling thread's current contexts, top last; its capture mode; what of the test it is inside,
+// if not nullptr.
 inline thread_local std::vector<Context *> t_contexts;
 inline thread_local CUstreamCaptureMode t_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 inline thread_local const char *t_inside = nullptr;
@@ -321,7 +334,8 @@ template <class Body>
 CUresult call(const CallInfo &info, Body body) {
     const Calling calling;
     State &s = state();
-    if (const auto watch = s.watch.load(std::memory_order_relaxed); watch != nullptr) watch(info.name);
+    if (const auto watch = s.watch.load(std::memory_order_relaxed); watch != nullptr)
+        watch(info.name);
     delay();
     Lock lock(s.mutex);
     s.pass_gate(lock);
@@ -352,10 +366,10 @@ void add_stream_functions(std::vector<Function> &to);
 void add_graph_functions(std::vector<Function> &to);
 
 // Adds `function`, of the type that cudaTypedefs.h gives it.
-#define FAKE_ADD(to, name, version, function)                                       \
-    do {                                                                            \
-        const PFN_cu##name##_v##version typed = function;                           \
-        (to).push_back({"cu" #name, version, reinterpret_cast<void *>(typed)});     \
+#define FAKE_ADD(to, name, version, function)                                   \
+    do {                                                                        \
+        const PFN_cu##name##_v##version typed = function;                       \
+        (to).push_back({"cu" #name, version, reinterpret_cast<void *>(typed)}); \
     } while (false)
 
 }  // namespace fake

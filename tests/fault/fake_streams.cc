@@ -23,9 +23,13 @@ void perform(const Work &work) {
             if (work.bytes != 0) std::memmove(work.to, work.from, work.bytes);
             return;
         case Work::Kind::kSet:
-            for (size_t b = 0; b < work.bytes; b += work.width) std::memcpy(static_cast<std::byte *>(work.to) + b, &work.value, work.width);
+            for (size_t b = 0; b < work.bytes; b += work.width)
+                std::memcpy(static_cast<std::byte *>(work.to) + b, &work.value, work.width);
             return;
-        case Work::Kind::kWrite: std::atomic_ref(*static_cast<uint64_t *>(work.to)).store(work.value, std::memory_order_release); return;
+        case Work::Kind::kWrite:
+            std::atomic_ref(*static_cast<uint64_t *>(work.to))
+                .store(work.value, std::memory_order_release);
+            return;
         case Work::Kind::kHost: work.host(work.user); return;
         case Work::Kind::kKernel: {
             Lock lock(kernel_mutex(), std::defer_lock);
@@ -53,24 +57,30 @@ std::unordered_set<const Op *> needed_for(const std::vector<OpPtr> &ops) {
 }
 
 bool all_done(const std::vector<OpPtr> &ops) {
-    return std::all_of(ops.begin(), ops.end(), [](const OpPtr &op) { return op == nullptr || op->done; });
+    return std::all_of(ops.begin(), ops.end(),
+                       [](const OpPtr &op) { return op == nullptr || op->done; });
 }
 
 // ---- Streams -----------------------------------------------------------------------------------
 
 CUresult StreamCreate(CUstream *out, unsigned flags) {
     return call({"cuStreamCreate"}, [&](State &s, Lock &) {
-        if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
-        *out = reinterpret_cast<CUstream>(s.make_stream(current(), Stream::Type::kCreated, flags == CU_STREAM_DEFAULT));
+        if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0)
+            return CUDA_ERROR_INVALID_VALUE;
+        *out = reinterpret_cast<CUstream>(
+            s.make_stream(current(), Stream::Type::kCreated, flags == CU_STREAM_DEFAULT));
         return CUDA_SUCCESS;
     });
 }
 
-CUresult StreamCreateWithPriority(CUstream *out, unsigned flags, int) { return StreamCreate(out, flags); }
+CUresult StreamCreateWithPriority(CUstream *out, unsigned flags, int) {
+    return StreamCreate(out, flags);
+}
 
 CUresult StreamDestroy(CUstream handle) {
     return call({"cuStreamDestroy", kNothing, handle}, [&](State &s, Lock &) {
-        if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
+        if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
+            return CUDA_ERROR_INVALID_HANDLE;
         Stream *stream;
         if (const CUresult r = s.find_stream(handle, stream); r != CUDA_SUCCESS) return r;
         if (const auto capture = stream->capture; capture != nullptr && capture->origin == stream) {
@@ -104,7 +114,8 @@ CUresult StreamSynchronize(CUstream handle) {
     return call({"cuStreamSynchronize", kNothing, handle}, [&](State &s, Lock &lock) {
         Stream *stream;
         if (const CUresult r = s.find_stream(handle, stream); r != CUDA_SUCCESS) return r;
-        if (const CUresult r = check_asking(s, *stream, "cuStreamSynchronize"); r != CUDA_SUCCESS) return r;
+        if (const CUresult r = check_asking(s, *stream, "cuStreamSynchronize"); r != CUDA_SUCCESS)
+            return r;
         return s.wait(lock, s.tails(*stream));
     });
 }
@@ -113,7 +124,8 @@ CUresult StreamQuery(CUstream handle) {
     return call({"cuStreamQuery", kNothing, handle}, [&](State &s, Lock &lock) {
         Stream *stream;
         if (const CUresult r = s.find_stream(handle, stream); r != CUDA_SUCCESS) return r;
-        if (const CUresult r = check_asking(s, *stream, "cuStreamQuery"); r != CUDA_SUCCESS) return r;
+        if (const CUresult r = check_asking(s, *stream, "cuStreamQuery"); r != CUDA_SUCCESS)
+            return r;
         return s.completed(lock, s.tails(*stream)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     });
 }
@@ -147,8 +159,10 @@ CUresult StreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags) 
         if (const CUresult r = s.find_stream(handle, stream); r != CUDA_SUCCESS) return r;
         if (const CUresult r = s.find_event(event_handle, event); r != CUDA_SUCCESS) return r;
         if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-        if (const CUresult r = s.check_legacy(*stream, "cuStreamWaitEvent"); r != CUDA_SUCCESS) return r;
-        if (event->capture != nullptr || stream->capture != nullptr) return s.wait_captured(*stream, *event);
+        if (const CUresult r = s.check_legacy(*stream, "cuStreamWaitEvent"); r != CUDA_SUCCESS)
+            return r;
+        if (event->capture != nullptr || stream->capture != nullptr)
+            return s.wait_captured(*stream, *event);
         if (event->record != nullptr) s.enqueue(*stream, {}, {event->record});
         return CUDA_SUCCESS;
     });
@@ -196,7 +210,8 @@ CUresult EventRecord(CUevent handle, CUstream stream_handle) {
         if (const CUresult r = s.find_stream(stream_handle, stream); r != CUDA_SUCCESS) return r;
         if (const CUresult r = s.find_event(handle, event); r != CUDA_SUCCESS) return r;
         if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
-        if (const CUresult r = s.check_legacy(*stream, "cuEventRecord"); r != CUDA_SUCCESS) return r;
+        if (const CUresult r = s.check_legacy(*stream, "cuEventRecord"); r != CUDA_SUCCESS)
+            return r;
         if (stream->capture != nullptr) {
             if (stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
             event->record = nullptr;
@@ -224,7 +239,8 @@ CUresult EventSynchronize(CUevent handle) {
     return call({"cuEventSynchronize", kNothing}, [&](State &s, Lock &lock) {
         Event *event;
         if (const CUresult r = s.find_event(handle, event); r != CUDA_SUCCESS) return r;
-        if (const CUresult r = check_asking(s, *event, "cuEventSynchronize"); r != CUDA_SUCCESS) return r;
+        if (const CUresult r = check_asking(s, *event, "cuEventSynchronize"); r != CUDA_SUCCESS)
+            return r;
         return s.wait(lock, {event->record});
     });
 }
@@ -234,8 +250,11 @@ CUresult EventSynchronize(CUevent handle) {
 void delay() {
     const int limit = state().longest_delay;
     if (limit == 0) return;
-    thread_local std::minstd_rand random(static_cast<unsigned>(std::hash<std::thread::id>{}(std::this_thread::get_id())));
-    if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned>(limit)));
+    thread_local std::minstd_rand random(
+        static_cast<unsigned>(std::hash<std::thread::id>{}(std::this_thread::get_id())));
+    if (random() % 4 == 0)
+        std::this_thread::sleep_for(
+            std::chrono::microseconds(random() % static_cast<unsigned>(limit)));
 }
 
 Stream *State::make_stream(Context *context, Stream::Type type, bool blocking) {
@@ -263,7 +282,8 @@ CUresult State::find_stream(CUstream handle, Stream *&stream) {
     }
     const auto it = streams.find(handle);
     if (it == streams.end() || it->second->destroyed) {
-        violation("%p is %s stream", static_cast<const void *>(handle), it == streams.end() ? "no" : "a destroyed");
+        violation("%p is %s stream", static_cast<const void *>(handle),
+                  it == streams.end() ? "no" : "a destroyed");
         return CUDA_ERROR_INVALID_HANDLE;
     }
     stream = it->second.get();
@@ -273,14 +293,16 @@ CUresult State::find_stream(CUstream handle, Stream *&stream) {
 CUresult State::find_event(CUevent handle, Event *&event) {
     const auto it = events.find(handle);
     if (it == events.end() || it->second->destroyed) {
-        violation("%p is %s event", static_cast<const void *>(handle), it == events.end() ? "no" : "a destroyed");
+        violation("%p is %s event", static_cast<const void *>(handle),
+                  it == events.end() ? "no" : "a destroyed");
         return CUDA_ERROR_INVALID_HANDLE;
     }
     event = it->second.get();
     return event->context->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
-// Work in the legacy stream comes after all earlier work in blocking streams of its context, and before all later work there.
+// Work in the legacy stream comes after all earlier work in blocking streams of its context, and
+// before all later work there.
 OpPtr State::enqueue(Stream &stream, Work work, std::vector<OpPtr> waits) {
     const auto add = [&](const OpPtr &op) {
         if (op != nullptr && !op->done) waits.push_back(op);
@@ -291,7 +313,8 @@ OpPtr State::enqueue(Stream &stream, Work work, std::vector<OpPtr> waits) {
     } else if (stream.blocking) {
         add(stream.context->legacy->tail);
     }
-    auto op = std::make_shared<Op>(Op{operations++, &stream, std::move(work), std::move(waits), nullptr});
+    auto op =
+        std::make_shared<Op>(Op{operations++, &stream, std::move(work), std::move(waits), nullptr});
     if (stream.queue.empty()) working.push_back(&stream);
     stream.queue.push_back(op);
     stream.tail = op;
@@ -315,11 +338,14 @@ CUresult State::submit(Stream &stream, Work work, const char *call) {
 
 bool State::can_run(const Stream &stream, bool whatever_is_held) const {
     if (lost || stream.busy || stream.queue.empty()) return false;
-    if (!whatever_is_held && stream.held != Stream::Held::kReleased && (held || stream.held == Stream::Held::kHeld)) return false;
+    if (!whatever_is_held && stream.held != Stream::Held::kReleased &&
+        (held || stream.held == Stream::Held::kHeld))
+        return false;
     return all_done(stream.queue.front()->waits);
 }
 
-size_t State::run(Lock &lock, size_t limit, const Stream *only, bool whatever_is_held, const std::unordered_set<const Op *> *needed) {
+size_t State::run(Lock &lock, size_t limit, const Stream *only, bool whatever_is_held,
+                  const std::unordered_set<const Op *> *needed) {
     size_t count = 0;
     std::vector<Stream *> ready;
     for (; count < limit; count++) {
@@ -329,10 +355,13 @@ size_t State::run(Lock &lock, size_t limit, const Stream *only, bool whatever_is
                 (needed == nullptr || needed->contains(stream->queue.front().get())))
                 ready.push_back(stream);
         if (ready.empty()) return count;
-        const auto older = [](const Stream *a, const Stream *b) { return a->queue.front()->number < b->queue.front()->number; };
-        Stream *const stream = order == FAKE_CUDA_OLDEST   ? *std::min_element(ready.begin(), ready.end(), older)
-                               : order == FAKE_CUDA_NEWEST ? *std::max_element(ready.begin(), ready.end(), older)
-                                                           : ready[random() % ready.size()];
+        const auto older = [](const Stream *a, const Stream *b) {
+            return a->queue.front()->number < b->queue.front()->number;
+        };
+        Stream *const stream =
+            order == FAKE_CUDA_OLDEST   ? *std::min_element(ready.begin(), ready.end(), older)
+            : order == FAKE_CUDA_NEWEST ? *std::max_element(ready.begin(), ready.end(), older)
+                                        : ready[random() % ready.size()];
         const OpPtr op = stream->queue.front();
         if (check(op->work, "when its turn came")) {
             stream->busy = true;
@@ -361,7 +390,8 @@ CUresult State::wait(Lock &lock, const std::vector<OpPtr> &ops) {
         if (execution == FAKE_CUDA_LAZY) {
             const auto needed = needed_for(ops);
             if (run(lock, 1, nullptr, false, &needed) != 0) continue;
-        } else if (execution == FAKE_CUDA_AT_ONCE && run(lock, SIZE_MAX) != 0) {  // what this very call has enqueued
+        } else if (execution == FAKE_CUDA_AT_ONCE && run(lock, SIZE_MAX) != 0) {
+            // What this very call has enqueued.
             continue;
         }
         changed.wait(lock);
@@ -409,7 +439,8 @@ void State::set_execution(Lock &lock, int how) {
             changed.notify_all();
         }).detach();
     }
-    if (how != FAKE_CUDA_THREADS && t_inside == nullptr) changed.wait(lock, [this] { return device_threads == 0; });
+    if (how != FAKE_CUDA_THREADS && t_inside == nullptr)
+        changed.wait(lock, [this] { return device_threads == 0; });
 }
 
 void add_stream_functions(std::vector<Function> &to) {

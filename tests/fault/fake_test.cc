@@ -54,14 +54,16 @@ const Driver &cu() {
         Driver d;
         void *library = dlopen("libcuda.so.1", RTLD_NOW);
         if (library == nullptr) throw std::runtime_error(dlerror());
-        get_address = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2"));
-        fake = reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control"))();
-#define FIND(name, version)                                                                    \
-    {                                                                                          \
-        void *address = nullptr;                                                               \
+        get_address =
+            reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2"));
+        fake =
+            reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control"))();
+#define FIND(name, version)                                                                     \
+    {                                                                                           \
+        void *address = nullptr;                                                                \
         get_address("cu" #name, &address, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, nullptr); \
-        d.name = reinterpret_cast<PFN_cu##name##_v##version>(address);                         \
-        if (address == nullptr) throw std::runtime_error("no cu" #name);                       \
+        d.name = reinterpret_cast<PFN_cu##name##_v##version>(address);                          \
+        if (address == nullptr) throw std::runtime_error("no cu" #name);                        \
     }
         ROUTECAP_DRIVER_FUNCTIONS(FIND)
         TEST_FUNCTIONS(FIND)
@@ -89,7 +91,9 @@ protected:
         OK(cu().DevicePrimaryCtxRelease(0));
         fake_cuda_live live;
         fake->live(&live);
-        EXPECT_EQ(live.device_allocations + live.host_allocations + live.streams + live.events + live.captures, 0u);
+        EXPECT_EQ(live.device_allocations + live.host_allocations + live.streams + live.events +
+                      live.captures,
+                  0u);
         EXPECT_EQ(live.primary_references, 0u);
         EXPECT_EQ(fake->violations(), expected_violations) << fake->violation_text();
         fake->reset();
@@ -139,7 +143,8 @@ protected:
     using Ran = std::vector<int>;
 
     // Captures what body does with the stream.
-    CUgraph capture(CUstream on, const std::function<void()> &body, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) {
+    CUgraph capture(CUstream on, const std::function<void()> &body,
+                    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) {
         EXPECT_EQ(CUDA_SUCCESS, cu().StreamBeginCapture(on, mode));
         body();
         CUgraph graph = nullptr;
@@ -168,12 +173,14 @@ protected:
         const CUgraphEdgeData *edges = nullptr;
         size_t count = 0;
         cuuint64_t id = 0;
-        EXPECT_EQ(CUDA_SUCCESS, cu().StreamGetCaptureInfo(on, &status, &id, &graph, &dependencies, &edges, &count));
+        EXPECT_EQ(CUDA_SUCCESS, cu().StreamGetCaptureInfo(on, &status, &id, &graph, &dependencies,
+                                                          &edges, &count));
         EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
         void *params[] = {&number};
         CUDA_KERNEL_NODE_PARAMS_v2 node{};
         node.func = note();
-        node.gridDimX = node.gridDimY = node.gridDimZ = node.blockDimX = node.blockDimY = node.blockDimZ = 1;
+        node.gridDimX = node.gridDimY = node.gridDimZ = node.blockDimX = node.blockDimY =
+            node.blockDimZ = 1;
         node.kernelParams = params;
         CUgraphNode added = nullptr;
         EXPECT_EQ(CUDA_SUCCESS, cu().GraphAddKernelNode(&added, graph, dependencies, count, &node));
@@ -239,7 +246,8 @@ TEST_F(Fake, MemoryHasBounds) {
     OK(cu().MemHostAlloc(&host, 64, 0));
     OK(cu().MemcpyAsync(address(host), address(p) + 936, 64, s));
     IS(INVALID_VALUE, cu().MemcpyAsync(address(host), address(p) + 936, 65, s));
-    IS(INVALID_VALUE, cu().StreamWriteValue64(s, address(p) + 996, 1, 0));  // misaligned: refused before its bounds are looked at
+    // misaligned: refused before its bounds are looked at.
+    IS(INVALID_VALUE, cu().StreamWriteValue64(s, address(p) + 996, 1, 0));
     IS(INVALID_VALUE, cu().StreamWriteValue64(s, address(p) + 1000, 1, 0));
     OK(cu().StreamWriteValue64(s, address(p) + 992, 0x0807060504030201, 0));
     EXPECT_EQ(p[999], 8);
@@ -285,10 +293,13 @@ TEST_F(Fake, PointersAreDescribed) {
         unsigned type, managed;
         int device;
     } got;
-    CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+    CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
     void *data[] = {&got.context, &got.type, &got.managed, &got.device};
-    const auto ask = [&](const void *p) { OK(cu().PointerGetAttributes(4, names, data, address(p))); };
+    const auto ask = [&](const void *p) {
+        OK(cu().PointerGetAttributes(4, names, data, address(p)));
+    };
     uint8_t *const p = device<uint8_t>(100);
     ask(p + 99);
     EXPECT_EQ(got.context, context);
@@ -400,9 +411,9 @@ TEST_F(Fake, AnEventMayBeDestroyedWhileStreamsWaitForIt) {
 TEST_F(Fake, SynchronisingWaitsUntilAnotherThreadReleases) {
     const CUstream s = stream();
     const CUevent e = event();
-    for (const auto &wait : std::vector<std::function<CUresult()>>{[&] { return cu().EventSynchronize(e); },
-                                                                   [&] { return cu().StreamSynchronize(s); },
-                                                                   [] { return cu().CtxSynchronize(); }}) {
+    for (const auto &wait : std::vector<std::function<CUresult()>>{
+             [&] { return cu().EventSynchronize(e); }, [&] { return cu().StreamSynchronize(s); },
+             [] { return cu().CtxSynchronize(); }}) {
         fake->hold();
         OK(launch(1, s));
         OK(cu().EventRecord(e, s));
@@ -475,7 +486,8 @@ TEST_F(Fake, SynchronousCopiesWaitForTheLegacyStream) {
     EXPECT_EQ(p[3], 6);
 }
 
-// Under FAKE_CUDA_AT_ONCE such a copy waited for work that only the end of its own call would have run.
+// Under FAKE_CUDA_AT_ONCE such a copy waited for work that only the end of its own call would have
+// run.
 TEST_F(Fake, ACopyThatWaitsIsDoneUnderEveryExecution) {
     for (int execution : {FAKE_CUDA_AT_ONCE, FAKE_CUDA_LAZY, FAKE_CUDA_THREADS}) {
         fake->set_execution(execution);
@@ -489,7 +501,8 @@ TEST_F(Fake, ACopyThatWaitsIsDoneUnderEveryExecution) {
     }
 }
 
-// Under every execution, with events between streams, from several threads: what arrives is what was sent.
+// Under every execution, with events between streams, from several threads: what arrives is what
+// was sent.
 TEST_F(Fake, ManyThreadsMayUseItAtOnce) {
     for (int execution : {FAKE_CUDA_AT_ONCE, FAKE_CUDA_LAZY, FAKE_CUDA_THREADS}) {
         fake->set_execution(execution);
@@ -505,7 +518,8 @@ TEST_F(Fake, ManyThreadsMayUseItAtOnce) {
                 EXPECT_EQ(CUDA_SUCCESS, cu().MemHostAlloc(&host, 64, 0));
                 for (int i = 0; i < 100; i++) {
                     EXPECT_EQ(CUDA_SUCCESS, cu().StreamWaitEvent(s, copied, 0));
-                    EXPECT_EQ(CUDA_SUCCESS, cu().MemsetD8Async(p, static_cast<unsigned char>(i), 64, s));
+                    EXPECT_EQ(CUDA_SUCCESS,
+                              cu().MemsetD8Async(p, static_cast<unsigned char>(i), 64, s));
                     EXPECT_EQ(CUDA_SUCCESS, cu().EventRecord(done, s));
                     EXPECT_EQ(CUDA_SUCCESS, cu().StreamWaitEvent(side, done, 0));
                     EXPECT_EQ(CUDA_SUCCESS, cu().MemcpyAsync(address(host), p, 64, side));
@@ -543,12 +557,15 @@ protected:
         CUkernel kernel = nullptr;
         OK(cu().LibraryGetKernel(&kernel, library, name));
         void *params[] = {&body};
-        OK(cu().LaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 128, 1, 1, 0, on, params, nullptr));
-        std::memset(static_cast<void *>(&body), 0xee, sizeof body);  // the launch has taken its copy
+        OK(cu().LaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 128, 1, 1, 0, on,
+                             params, nullptr));
+        // The launch has taken its copy.
+        std::memset(static_cast<void *>(&body), 0xee, sizeof body);
     }
     // A forward pass of two rows that writes one layer, and the ids of row 1 of it.
     void forward(CUstream on, const int32_t *source) {
-        run("routecap_begin", Begin{layers, 2, 2, 2, begin_items(2, 2, 4), control, slot, layout}, on);
+        run("routecap_begin", Begin{layers, 2, 2, 2, begin_items(2, 2, 4), control, slot, layout},
+            on);
         RecordOne<2> record{};
         record.source.row_stride = 2;
         record.source.column_stride = 1;
@@ -598,7 +615,8 @@ TEST_F(FakeKernels, RunInAGraph) {
     const CUstream s = stream();
     const int32_t *const ids = source();
     const CUgraph graph = capture(s, [&] { forward(s, ids); });
-    EXPECT_STREQ(fake->graph_text(graph), "0 routecap_begin\n1 routecap_record_2 <- 0\n2 routecap_snapshot8_2 <- 1\n");
+    EXPECT_STREQ(fake->graph_text(graph),
+                 "0 routecap_begin\n1 routecap_record_2 <- 0\n2 routecap_snapshot8_2 <- 1\n");
     EXPECT_EQ(layout.header(slot)->epoch, 0xcdcdcdcdcdcdcdcdu);
     for (int replays = 0; replays < 2; replays++) {
         std::memset(slot, 0xcd, layout.bytes());
@@ -618,13 +636,15 @@ TEST_F(FakeKernels, RefuseWhatTheDeviceCannotLaunch) {
     Begin body{layers, 2, 2, 2, begin_items(2, 2, 4), control, slot, layout};
     void *params[] = {&body};
     IS(INVALID_VALUE, cu().LaunchKernel(function, 0, 1, 1, 128, 1, 1, 0, s, params, nullptr));
-    IS(INVALID_VALUE, cu().LaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, s, params, nullptr));  // more than the launch bounds
+    // More than the launch bounds.
+    IS(INVALID_VALUE, cu().LaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, s, params, nullptr));
     IS(INVALID_VALUE, cu().LaunchKernel(function, 1, 1, 1, 128, 1, 1, 0, s, nullptr, nullptr));
     IS(INVALID_HANDLE, cu().LaunchKernel(nullptr, 1, 1, 1, 128, 1, 1, 0, s, params, nullptr));
     // A CUkernel stands for a function in a launch, but not as the function of a node.
     CUDA_KERNEL_NODE_PARAMS_v2 node{};
     node.func = function;
-    node.gridDimX = node.gridDimY = node.gridDimZ = node.blockDimX = node.blockDimY = node.blockDimZ = 1;
+    node.gridDimX = node.gridDimY = node.gridDimZ = node.blockDimX = node.blockDimY =
+        node.blockDimZ = 1;
     node.kernelParams = params;
     const CUgraph graph = capture(s, [] {});
     CUgraphNode added = nullptr;
@@ -655,9 +675,11 @@ TEST_F(FakeCapture, CollectsTheStreamsThatForkAndJoin) {
         EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
         OK(cu().EventRecord(f, t));
         OK(cu().StreamWaitEvent(s, f, 0));
-        OK(cu().LaunchHostFunc(s, [](void *) {}, nullptr));
+        OK(cu().LaunchHostFunc(
+            s, [](void *) {}, nullptr));
     });
-    EXPECT_STREQ(fake->graph_text(graph), "0 note\n1 note <- 0\n2 set <- 0\n3 copy <- 2\n4 host <- 1 3\n");
+    EXPECT_STREQ(fake->graph_text(graph),
+                 "0 note\n1 note <- 0\n2 set <- 0\n3 copy <- 2\n4 host <- 1 3\n");
     EXPECT_EQ(ran(), Ran{});
     EXPECT_EQ(p[0], 0);
     CUstreamCaptureStatus status;
@@ -684,12 +706,15 @@ TEST_F(FakeCapture, WantsForkedWorkJoinedButNotNodesThatWereAdded) {
         add_note(2, s);
         OK(launch(3, s));
         CUgraphNode leaf = add_note(4, s);
-        OK(cu().StreamUpdateCaptureDependencies(s, &leaf, nullptr, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+        OK(cu().StreamUpdateCaptureDependencies(s, &leaf, nullptr, 1,
+                                                CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
         OK(launch(5, s));
-        OK(cu().StreamUpdateCaptureDependencies(s, &leaf, nullptr, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+        OK(cu().StreamUpdateCaptureDependencies(s, &leaf, nullptr, 1,
+                                                CU_STREAM_SET_CAPTURE_DEPENDENCIES));
         OK(launch(6, s));
     });
-    EXPECT_STREQ(fake->graph_text(graph), "0 note\n1 note <- 0\n2 note <- 0\n3 note <- 2\n4 note <- 2 3\n5 note <- 3\n");
+    EXPECT_STREQ(fake->graph_text(graph),
+                 "0 note\n1 note <- 0\n2 note <- 0\n3 note <- 2\n4 note <- 2 3\n5 note <- 3\n");
     OK(cu().GraphDestroy(graph));
     IS(ILLEGAL_STATE, cu().StreamUpdateCaptureDependencies(s, nullptr, nullptr, 0, 0));
 }
@@ -703,9 +728,10 @@ TEST_F(FakeCapture, ReplaysInAnAwkwardOrder) {
         OK(launch(3, s));
         OK(launch(4, s));
     });
-    for (const auto &[order, expected] : std::vector<std::pair<int, Ran>>{{FAKE_CUDA_LEAVES_LAST, {1, 3, 4, 2}},
-                                                                          {FAKE_CUDA_LEAVES_FIRST, {1, 2, 3, 4}},
-                                                                          {FAKE_CUDA_AS_ADDED, {1, 2, 3, 4}}}) {
+    for (const auto &[order, expected] :
+         std::vector<std::pair<int, Ran>>{{FAKE_CUDA_LEAVES_LAST, {1, 3, 4, 2}},
+                                          {FAKE_CUDA_LEAVES_FIRST, {1, 2, 3, 4}},
+                                          {FAKE_CUDA_AS_ADDED, {1, 2, 3, 4}}}) {
         fake->set_graph_order(order);
         replay(graph, s);
         EXPECT_EQ(ran(), expected);
@@ -726,17 +752,21 @@ TEST_F(FakeCapture, IsEndedByUnsafeCalls) {
     const CUevent e = event();
     void *memory = nullptr;
     CUdeviceptr device_memory = 0;
-    const std::vector<std::function<CUresult()>> unsafe = {[&] { return cu().MemAlloc(&device_memory, 8); },
-                                                           [&] { return cu().MemHostAlloc(&memory, 8, 0); },
-                                                           [&] { return cu().MemFree(0); },
-                                                           [&] { return cu().MemFreeHost(nullptr); },
-                                                           [&] { return cu().EventQuery(e); },
-                                                           [&] { return cu().EventSynchronize(e); },
-                                                           [&] { return cu().StreamQuery(other); },
-                                                           [&] { return cu().StreamSynchronize(other); }};
-    for (auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED})
+    const std::vector<std::function<CUresult()>> unsafe = {
+        [&] { return cu().MemAlloc(&device_memory, 8); },
+        [&] { return cu().MemHostAlloc(&memory, 8, 0); },
+        [&] { return cu().MemFree(0); },
+        [&] { return cu().MemFreeHost(nullptr); },
+        [&] { return cu().EventQuery(e); },
+        [&] { return cu().EventSynchronize(e); },
+        [&] { return cu().StreamQuery(other); },
+        [&] { return cu().StreamSynchronize(other); }};
+    for (auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                      CU_STREAM_CAPTURE_MODE_RELAXED})
         for (bool own : {true, false})
-            for (auto thread_mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED})
+            for (auto thread_mode :
+                 {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                  CU_STREAM_CAPTURE_MODE_RELAXED})
                 for (size_t i = 0; i < unsafe.size(); i++) {
                     SCOPED_TRACE(testing::Message() << mode << own << thread_mode << i);
                     const CUstream s = stream();
@@ -752,10 +782,13 @@ TEST_F(FakeCapture, IsEndedByUnsafeCalls) {
                     own ? ask() : elsewhere(ask);
                     const bool forbidden = thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
                                            (own ? mode != CU_STREAM_CAPTURE_MODE_RELAXED
-                                                : mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
-                    EXPECT_EQ(result, forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
+                                                : mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                                                      thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+                    EXPECT_EQ(result,
+                              forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
                     CUgraph graph = nullptr;
-                    EXPECT_EQ(cu().StreamEndCapture(s, &graph), forbidden ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS);
+                    EXPECT_EQ(cu().StreamEndCapture(s, &graph),
+                              forbidden ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS);
                     expected_violations += forbidden;
                     if (graph != nullptr) cu().GraphDestroy(graph);
                     OK(cu().MemFree(std::exchange(device_memory, 0)));
@@ -786,30 +819,49 @@ TEST_F(FakeCapture, IsEndedByWhatCannotBeCaptured) {
         IS(STREAM_CAPTURE_INVALIDATED, cu().StreamEndCapture(on, &graph));
         expected_violations++;
     };
-    ends(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&] { return cu().StreamSynchronize(s); }, s);
-    ends(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&] { return cu().StreamQuery(s); }, s);
-    ends(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&] { return cu().CtxSynchronize(); }, s);
-    ends(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&] { return cu().StreamWriteValue64(s, address(p), 1, 0); }, s);
-    ends(CUDA_ERROR_CAPTURED_EVENT, [&] { return cu().EventQuery(e); }, s);
-    ends(CUDA_ERROR_CAPTURED_EVENT, [&] { return cu().EventSynchronize(e); }, s);
-    ends(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, [&] { return cu().StreamWaitEvent(s, outside, 0); }, s);
-    ends(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return cu().StreamWaitEvent(nullptr, e, 0); }, s);
-    ends(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return launch(1, nullptr); }, blocking);
-    ends(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return cu().StreamSynchronize(nullptr); }, blocking);
-    ends(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return cu().MemcpyHtoD(address(p), p, 8); }, blocking);
-    ends(CUDA_ERROR_INVALID_VALUE, [&] { return cu().LaunchKernel(note(), 0, 1, 1, 1, 1, 1, 0, s, params, nullptr); }, s);
+    ends(
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&] { return cu().StreamSynchronize(s); }, s);
+    ends(
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&] { return cu().StreamQuery(s); }, s);
+    ends(
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&] { return cu().CtxSynchronize(); }, s);
+    ends(
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+        [&] { return cu().StreamWriteValue64(s, address(p), 1, 0); }, s);
+    ends(
+        CUDA_ERROR_CAPTURED_EVENT, [&] { return cu().EventQuery(e); }, s);
+    ends(
+        CUDA_ERROR_CAPTURED_EVENT, [&] { return cu().EventSynchronize(e); }, s);
+    ends(
+        CUDA_ERROR_STREAM_CAPTURE_ISOLATION, [&] { return cu().StreamWaitEvent(s, outside, 0); },
+        s);
+    ends(
+        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return cu().StreamWaitEvent(nullptr, e, 0); }, s);
+    ends(
+        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return launch(1, nullptr); }, blocking);
+    ends(
+        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return cu().StreamSynchronize(nullptr); },
+        blocking);
+    ends(
+        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&] { return cu().MemcpyHtoD(address(p), p, 8); },
+        blocking);
+    ends(
+        CUDA_ERROR_INVALID_VALUE,
+        [&] { return cu().LaunchKernel(note(), 0, 1, 1, 1, 1, 1, 0, s, params, nullptr); }, s);
 
     graph = capture(s, [&] {
         OK(launch(1, nullptr));  // s does not block
         OK(cu().StreamWaitEvent(s, never, 0));
         IS(ILLEGAL_STATE, cu().StreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-        IS(STREAM_CAPTURE_UNSUPPORTED, cu().StreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED));
+        IS(STREAM_CAPTURE_UNSUPPORTED,
+           cu().StreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED));
         OK(cu().EventRecord(e, s));
     });
     OK(cu().GraphDestroy(graph));
     IS(INVALID_VALUE, cu().EventQuery(e));  // its capture is over
     IS(INVALID_VALUE, cu().StreamWaitEvent(t, e, 0));
-    graph = capture(blocking, [&] { IS(STREAM_CAPTURE_IMPLICIT, cu().StreamIsCapturing(nullptr, &status)); });
+    graph = capture(blocking,
+                    [&] { IS(STREAM_CAPTURE_IMPLICIT, cu().StreamIsCapturing(nullptr, &status)); });
     OK(cu().GraphDestroy(graph));
     IS(ILLEGAL_STATE, cu().StreamEndCapture(s, &graph));
 }
@@ -849,7 +901,8 @@ protected:
     CUuserObject object() {
         CUuserObject made = nullptr;
         const CUhostFn count = [](void *into) { ++*static_cast<int *>(into); };
-        EXPECT_EQ(CUDA_SUCCESS, cu().UserObjectCreate(&made, &gone, count, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+        EXPECT_EQ(CUDA_SUCCESS,
+                  cu().UserObjectCreate(&made, &gone, count, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
         return made;
     }
     int gone = 0;
@@ -1049,14 +1102,17 @@ TEST_F(Fake, CallsAreTraced) {
     OK(cu().EventQuery(e));
     fake->trace_stop();
     OK(cu().EventQuery(e));
-    EXPECT_STREQ(fake->trace(), "cuLaunchKernel 1 note\ncuEventRecord 1\ncuStreamWaitEvent 2\ncuLaunchKernel legacy note\ncuEventQuery\n");
+    EXPECT_STREQ(
+        fake->trace(),
+        "cuLaunchKernel 1 note\ncuEventRecord 1\ncuStreamWaitEvent 2\ncuLaunchKernel legacy note\ncuEventQuery\n");
 }
 
 TEST_F(Fake, KernelsMayControlTheFake) {
     const CUstream s = stream(), t = stream();
     fake->hold_stream(t);
     OK(launch(2, t));
-    const CUfunction releases = fake->add_kernel("releases", 0, [](const void *, void *) { fake->release(); }, nullptr);
+    const CUfunction releases = fake->add_kernel(
+        "releases", 0, [](const void *, void *) { fake->release(); }, nullptr);
     OK(cu().LaunchKernel(releases, 1, 1, 1, 1, 1, 1, 0, s, nullptr, nullptr));
     EXPECT_EQ(ran(), Ran{2});
 }
@@ -1111,7 +1167,9 @@ TEST_F(Fake, a_call_waits_at_the_gate_and_others_go_on) {
 TEST_F(Fake, a_watch_sees_every_call_on_its_thread) {
     static std::atomic<int> seen;
     seen = 0;
-    fake->watch([](const char *name) { seen += std::string(name) == "cuDriverGetVersion" && fake->inside() == 1; });
+    fake->watch([](const char *name) {
+        seen += std::string(name) == "cuDriverGetVersion" && fake->inside() == 1;
+    });
     int version = 0;
     OK(cu().DriverGetVersion(&version));
     OK(cu().DriverGetVersion(&version));

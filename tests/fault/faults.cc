@@ -22,11 +22,13 @@ const fake_cuda *driver = nullptr;
 thread_local bool of_test = false, in_library = false;
 
 bool may_allocate() {
-    if (!allocations_fail.load(std::memory_order_relaxed) || paused.load(std::memory_order_relaxed)) return true;
+    if (!allocations_fail.load(std::memory_order_relaxed) || paused.load(std::memory_order_relaxed))
+        return true;
     if (of_test && !in_library) return true;
     if (driver != nullptr && driver->inside()) return true;
     const int64_t left = allocations_left.fetch_sub(1, std::memory_order_relaxed) - 1;
-    if (left > 0 || (left < 0 && !allocations_fail_from_then_on.load(std::memory_order_relaxed))) return true;
+    if (left > 0 || (left < 0 && !allocations_fail_from_then_on.load(std::memory_order_relaxed)))
+        return true;
     allocations_failed++;
     return false;
 }
@@ -43,7 +45,8 @@ bool loses_memory = false, loses_device = false;
 std::atomic<const char *> called{"nothing"};
 
 void give_up(int) {
-    for (const char *part : {"fault loop: no end after two minutes of ", static_cast<const char *>(planned), ", last in ", called.load(), "\n"})
+    for (const char *part : {"fault loop: no end after two minutes of ",
+                             static_cast<const char *>(planned), ", last in ", called.load(), "\n"})
         if (write(STDERR_FILENO, part, std::strlen(part)) < 0) break;
     std::abort();
 }
@@ -57,7 +60,8 @@ std::string text(const Plan &plan) {
     if (!plan.function.empty()) text += " of " + plan.function;
     if (plan.from_then_on) text += " and later ones";
     if (plan.what == Plan::What::device_lost) return text + " loses the device";
-    return text + (plan.what == Plan::What::call ? " returning " + std::to_string(plan.result) : " failing");
+    return text + (plan.what == Plan::What::call ? " returning " + std::to_string(plan.result)
+                                                 : " failing");
 }
 
 void start(const Plan &plan) {
@@ -76,7 +80,8 @@ void start(const Plan &plan) {
     } else if (plan.what == Plan::What::call && plan.function.empty()) {
         (plan.from_then_on ? driver->fail_any_from : driver->fail_any)(plan.nth, plan.result);
     } else if (plan.what == Plan::What::call) {
-        (plan.from_then_on ? driver->fail_from : driver->fail)(plan.function.c_str(), plan.nth, plan.result);
+        (plan.from_then_on ? driver->fail_from : driver->fail)(plan.function.c_str(), plan.nth,
+                                                               plan.result);
     }
 }
 
@@ -98,7 +103,9 @@ Pause::~Pause() { paused = false; }
 const fake_cuda *fake() {
     static const bool found = [] {
         void *library = rig::on_cuda() ? dlopen("libcuda.so.1", RTLD_NOW) : nullptr;
-        if (library != nullptr) driver = reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control"))();
+        if (library != nullptr)
+            driver = reinterpret_cast<decltype(&fake_cuda_control)>(
+                dlsym(library, "fake_cuda_control"))();
         if (driver != nullptr) driver->exempt(1);
         of_test = true;
         return true;

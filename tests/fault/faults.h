@@ -1,5 +1,6 @@
-// What goes wrong in the library while a test runs: its n-th allocation, or its n-th call of the fake driver. Only what the library does is counted
-// and fails: what a thread of the test does within inside(), and whatever the library's own threads do.
+// What goes wrong in the library while a test runs: its n-th allocation, or its n-th call of the
+// fake driver. Only what the library does is counted and fails: what a thread of the test does
+// within inside(), and whatever the library's own threads do.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,14 @@ struct Plan {
     };
     What what = What::nothing;
     uint64_t nth = 1;
-    bool from_then_on = false;   // and every later one
-    int result = 0;              // a CUresult
-    std::string function = {};   // call: counts and fails calls of this one only
+    bool from_then_on = false;  // and every later one
+    int result = 0;             // a CUresult
+    std::string function = {};  // call: counts and fails calls of this one only
 };
 std::string text(const Plan &plan);
 
-// From here on things go wrong. A run that does not end within two minutes is aborted, with a line about the plan and the call.
+// From here on things go wrong. A run that does not end within two minutes is aborted, with a line
+// about the plan and the call.
 void start(const Plan &plan);
 // Everything works again, but for a lost device.
 void stop();
@@ -45,7 +47,8 @@ public:
     Pause(const Pause &) = delete;
 };
 
-// The fake driver, or null on the host backend. The first call, before anything else, makes this thread one of the test.
+// The fake driver, or null on the host backend. The first call, before anything else, makes this
+// thread one of the test.
 const fake_cuda *fake();
 // What it holds for the library: nothing on the host backend. And that it holds as much as before.
 fake_cuda_live live();

@@ -1,9 +1,11 @@
-// What the calls of an engine's inner loop cost the thread that makes them: which calls of the driver, how many heap allocations, how many
-// mutexes. None of it grows with rows or requests. The numbers are those of a capturer that has seen steps of this size before: its first
-// ones grow buffers that stay.
+// What the calls of an engine's inner loop cost the thread that makes them: which calls of the
+// driver, how many heap allocations, how many mutexes. None of it grows with rows or requests. The
+// numbers are those of a capturer that has seen steps of this size before: its first ones grow
+// buffers that stay.
 //
-// On the host backend, and on a real driver, only allocations and mutexes are counted. With a sanitizer, which replaces both itself, that
-// is compiled out, and only calls of the driver are checked.
+// On the host backend, and on a real driver, only allocations and mutexes are counted. With a
+// sanitizer, which replaces both itself, that is compiled out, and only calls of the driver are
+// checked.
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -65,7 +67,9 @@ bool may_allocate() {
 using LockFunction = int (*)(pthread_mutex_t *);
 int real(std::atomic<LockFunction> &function, const char *name, pthread_mutex_t *mutex) {
     LockFunction found = function.load(std::memory_order_relaxed);
-    if (found == nullptr) function.store(found = reinterpret_cast<LockFunction>(dlsym(RTLD_NEXT, name)), std::memory_order_relaxed);
+    if (found == nullptr)
+        function.store(found = reinterpret_cast<LockFunction>(dlsym(RTLD_NEXT, name)),
+                       std::memory_order_relaxed);
     const int result = found(mutex);
     if (result == 0) count(&Counted::locks);
     return result;
@@ -78,9 +82,14 @@ std::atomic<LockFunction> real_lock{nullptr}, real_trylock{nullptr};
 #if HOT_PATH_COUNTS
 #include <replace_new.h>
 
-// Every mutex of the process is taken through these two. Only those that were got are counted: who finds one taken may look again.
-extern "C" int pthread_mutex_lock(pthread_mutex_t *mutex) noexcept { return real(real_lock, "pthread_mutex_lock", mutex); }
-extern "C" int pthread_mutex_trylock(pthread_mutex_t *mutex) noexcept { return real(real_trylock, "pthread_mutex_trylock", mutex); }
+// Every mutex of the process is taken through these two. Only those that were got are counted: who
+// finds one taken may look again.
+extern "C" int pthread_mutex_lock(pthread_mutex_t *mutex) noexcept {
+    return real(real_lock, "pthread_mutex_lock", mutex);
+}
+extern "C" int pthread_mutex_trylock(pthread_mutex_t *mutex) noexcept {
+    return real(real_trylock, "pthread_mutex_trylock", mutex);
+}
 #endif
 
 namespace {
@@ -100,13 +109,15 @@ const fake_cuda *fake() {
                     for (int i = 0; i < object->dlpi_phnum; i++) {
                         const auto &part = object->dlpi_phdr[i];
                         const uintptr_t begin = object->dlpi_addr + part.p_vaddr;
-                        if (object->dlpi_addr == driver_code.begin && part.p_type == PT_LOAD) driver_code.end = begin + part.p_memsz;
+                        if (object->dlpi_addr == driver_code.begin && part.p_type == PT_LOAD)
+                            driver_code.end = begin + part.p_memsz;
                     }
                     return 0;
                 },
                 nullptr);
         }
-        const auto control = reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control"));
+        const auto control =
+            reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control"));
         return control != nullptr ? control() : nullptr;
     }();
     return found;
@@ -115,7 +126,9 @@ const fake_cuda *fake() {
 // ---- What a call may cost ------------------------------------------------------------------
 
 struct Cost {
-    std::string driver;  // calls in their order, as the fake driver's trace has them: stream 1 is the engine's, stream 2 the library's own
+    // Calls in their order, as the fake driver's trace has them: stream 1 is the engine's, stream 2
+    // the library's own.
+    std::string driver;
     uint64_t allocations = 0, locks = 0;
 };
 
@@ -153,28 +166,37 @@ void expect_cost(int line, const Cost &expected, const Cost &actual) {
     }
 }
 
-// Every call that takes a stream first asks whether that is being captured, and needs the device's context to be current: where it is, that
-// is one look, made again by each part of the call. The rest is the work itself. Nothing waits, asks how far work is, or takes memory.
+// Every call that takes a stream first asks whether that is being captured, and needs the device's
+// context to be current: where it is, that is one look, made again by each part of the call. The
+// rest is the work itself. Nothing waits, asks how far work is, or takes memory.
 #define ENTER "cuCtxGetCurrent, cuStreamGetCaptureInfo 1"
 
 // None of the three takes a lock.
 const Cost kBegin{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 0};
 const Cost kRecord{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_record_2", 0, 0};
 const Cost kSnapshot{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_snapshot8_2", 0, 0};
-// Under the capturer's mutex hand over the spans, and under that of the steps' results give out the ticket. Then name the slot of the next forward
-// on the engine's stream; behind that, on the library's, copy this one's and say that it has arrived.
+// Under the capturer's mutex hand over the spans, and under that of the steps' results give out the
+// ticket. Then name the slot of the next forward on the engine's stream; behind that, on the
+// library's, copy this one's and say that it has arrived.
 #define NAME "cuCtxGetCurrent, cuMemsetD32Async 1, cuEventRecord 1"
 #define COPY "cuStreamWaitEvent 2, cuMemcpyDtoHAsync 2, cuStreamWriteValue64 2"
 const Cost kIssue{ENTER ", " NAME ", cuCtxGetCurrent, " COPY, 0, 2};
-// In a graph each capture first retains the memory that its kernels use, and a snapshot becomes a node that nothing waits for.
+// In a graph each capture first retains the memory that its kernels use, and a snapshot becomes a
+// node that nothing waits for.
 #define RETAIN "cuUserObjectCreate, cuGraphRetainUserObject"
-const Cost kCapturedFirst{ENTER ", cuCtxGetCurrent, " RETAIN ", cuLaunchKernel 1 routecap_begin", 0, 0};
-const Cost kCapturedAgain{ENTER ", cuCtxGetCurrent, cuStreamUpdateCaptureDependencies 1, cuLaunchKernel 1 routecap_begin", 0, 0};
-const Cost kCapturedSnapshot{ENTER ", cuCtxGetCurrent, cuStreamGetCaptureInfo 1, cuGraphAddKernelNode routecap_snapshot8_2", 0, 0};
+const Cost kCapturedFirst{ENTER ", cuCtxGetCurrent, " RETAIN ", cuLaunchKernel 1 routecap_begin", 0,
+                          0};
+const Cost kCapturedAgain{
+    ENTER ", cuCtxGetCurrent, cuStreamUpdateCaptureDependencies 1, cuLaunchKernel 1 routecap_begin",
+    0, 0};
+const Cost kCapturedSnapshot{
+    ENTER ", cuCtxGetCurrent, cuStreamGetCaptureInfo 1, cuGraphAddKernelNode routecap_snapshot8_2",
+    0, 0};
 const Cost kRefused{ENTER, 0, 0};
-// The rest touches no driver. extract looks the request up, locks its rows, and looks again under that lock,
-// once more with room for the segments; it makes a routing and one array of segments, whose size, but not whose number, depends on pages. poll of a
-// step locks what became of the last steps; poll of a routing and stats only read.
+// The rest touches no driver. extract looks the request up, locks its rows, and looks again under
+// that lock, once more with room for the segments; it makes a routing and one array of segments,
+// whose size, but not whose number, depends on pages. poll of a step locks what became of the last
+// steps; poll of a routing and stats only read.
 const Cost kAccept{"", 0, 1};
 const Cost kFinish{"", 0, 1};
 const Cost kExtract{"", 2, 5};
@@ -184,7 +206,8 @@ const Cost kNothing{"", 0, 0};
 // ---- An engine -----------------------------------------------------------------------------
 
 constexpr uint32_t kLayers = 4, kColumns = 2, kRows = 4096;
-constexpr uint32_t kWarmUps = 4;  // every slot and both halves of the log have seen a step of this size
+// Every slot and both halves of the log have seen a step of this size.
+constexpr uint32_t kWarmUps = 4;
 
 struct Load {
     uint32_t rows, requests;
@@ -197,9 +220,12 @@ public:
         : load_(load),
           worker_(worker),
           each_(load.rows / load.requests),
-          rig_({.shape = {.layers = kLayers, .k = kColumns, .experts = 16, .rows = kRows}, .slots = slots, .held = !worker}) {
+          rig_({.shape = {.layers = kLayers, .k = kColumns, .experts = 16, .rows = kRows},
+                .slots = slots,
+                .held = !worker}) {
         std::vector<int32_t> ids;
-        for (uint32_t r = 0; r < load.rows; r++) ids.insert(ids.end(), {static_cast<int32_t>(r % 15), static_cast<int32_t>(r % 15) + 1});
+        for (uint32_t r = 0; r < load.rows; r++)
+            ids.insert(ids.end(), {static_cast<int32_t>(r % 15), static_cast<int32_t>(r % 15) + 1});
         void *device_ids = rig_.device().allocate(ids.size() * sizeof ids[0]);
         rig_.device().write(device_ids, ids.data(), ids.size() * sizeof ids[0]);
         rig_.device().synchronize();
@@ -208,7 +234,8 @@ public:
         source_.ids = device_ids;
         source_.rows = load.rows;
         others_.resize(load.open - load.requests);
-        EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(capturer(), nullptr, others_.data(), others_.size()));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_request_open(capturer(), nullptr, others_.data(), others_.size()));
         open();
     }
     ~Engine() {
@@ -222,27 +249,32 @@ public:
 
     // Calls, and what they cost.
     Cost begin(routecap_stream stream) {
-        return cost(ROUTECAP_OK, [&] { return routecap_step_begin(capturer(), load_.rows, stream); });
+        return cost(ROUTECAP_OK,
+                    [&] { return routecap_step_begin(capturer(), load_.rows, stream); });
     }
     Cost record(uint32_t layer, routecap_stream stream) {
-        return cost(ROUTECAP_OK, [&] { return routecap_layer_record(capturer(), layer, &source_, stream); });
+        return cost(ROUTECAP_OK,
+                    [&] { return routecap_layer_record(capturer(), layer, &source_, stream); });
     }
     Cost snapshot(routecap_stream stream) {
         return cost(ROUTECAP_OK, [&] { return routecap_step_snapshot(capturer(), stream); });
     }
-    Cost issue(uint64_t position, uint32_t flags, int32_t expected = ROUTECAP_OK, const routecap_issue_options *options = nullptr) {
+    Cost issue(uint64_t position, uint32_t flags, int32_t expected = ROUTECAP_OK,
+               const routecap_issue_options *options = nullptr) {
         std::vector<routecap_span> spans;
         for (uint32_t i = 0; i < load_.requests; i++) {
             spans.push_back(Rig::span(requests_[i], position, i * each_, each_, flags));
-            if ((flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0) spans.back().position_end = position + each_;
+            if ((flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0)
+                spans.back().position_end = position + each_;
         }
         return issue(spans, expected, options);
     }
-    Cost issue(const std::vector<routecap_span> &spans, int32_t expected = ROUTECAP_OK, const routecap_issue_options *options = nullptr) {
+    Cost issue(const std::vector<routecap_span> &spans, int32_t expected = ROUTECAP_OK,
+               const routecap_issue_options *options = nullptr) {
         std::vector<int32_t> status(spans.size(), -1);
         return cost(expected, [&] {
-            return routecap_step_issue(capturer(), spans.data(), sizeof(routecap_span), spans.size(), options, status.data(), &step_,
-                                       rig_.stream());
+            return routecap_step_issue(capturer(), spans.data(), sizeof(routecap_span),
+                                       spans.size(), options, status.data(), &step_, rig_.stream());
         });
     }
     Cost poll(int32_t expected) {
@@ -271,7 +303,8 @@ public:
         rig_.land(step_);
     }
 
-    // Three steps of every request, the last one of drafts that are accepted, and the end of them all. Checked unless it is to warm up.
+    // Three steps of every request, the last one of drafts that are accepted, and the end of them
+    // all. Checked unless it is to warm up.
     void round(bool check) {
         const auto expect = [&](int line, const Cost &expected, const Cost &actual) {
             if (check) expect_cost(line, expected, actual);
@@ -279,7 +312,8 @@ public:
         const auto eager = [&](uint64_t position, uint32_t flags) {
             hold();
             expect(__LINE__, kBegin, begin(rig_.stream()));
-            for (uint32_t l = 0; l < kLayers; l++) expect(__LINE__, kRecord, record(l, rig_.stream()));
+            for (uint32_t l = 0; l < kLayers; l++)
+                expect(__LINE__, kRecord, record(l, rig_.stream()));
             expect(__LINE__, kSnapshot, snapshot(rig_.stream()));
             expect(__LINE__, kIssue, issue(position, flags));
         };
@@ -291,31 +325,43 @@ public:
         expect(__LINE__, kNothing, stats());
         land();
 
-        for (const uint64_t rows : {uint64_t{1}, uint64_t{each_}, uint64_t{ROUTECAP_ROWS_ALL}, uint64_t{ROUTECAP_ROWS_LANDED}}) {
+        for (const uint64_t rows : {uint64_t{1}, uint64_t{each_}, uint64_t{ROUTECAP_ROWS_ALL},
+                                    uint64_t{ROUTECAP_ROWS_LANDED}}) {
             routecap_routing *shared = nullptr;
             const auto extract = [&] {
-                return routecap_request_extract(capturer(), requests_[0], 0, rows, ROUTECAP_EXTRACT_SHARE, 0, &shared);
+                return routecap_request_extract(capturer(), requests_[0], 0, rows,
+                                                ROUTECAP_EXTRACT_SHARE, 0, &shared);
             };
             expect(__LINE__, kExtract, cost(ROUTECAP_OK, extract));
             const RoutingPtr owner(shared);
-            expect(__LINE__, kNothing, cost(ROUTECAP_OK, [&] { return routecap_routing_poll(shared); }));
+            expect(__LINE__, kNothing,
+                   cost(ROUTECAP_OK, [&] { return routecap_routing_poll(shared); }));
         }
 
         eager(each_, ROUTECAP_SPAN_SPECULATIVE);
         std::vector<routecap_accept_item> accepted(requests_.size());
-        for (size_t i = 0; i < accepted.size(); i++) accepted[i] = {requests_[i], step_, nullptr, each_, -1, 0};
+        for (size_t i = 0; i < accepted.size(); i++)
+            accepted[i] = {requests_[i], step_, nullptr, each_, -1, 0};
         expect(__LINE__, kAccept, cost(ROUTECAP_OK, [&] {
-                   return routecap_request_accept_batch(capturer(), accepted.data(), sizeof accepted[0], accepted.size());
+                   return routecap_request_accept_batch(capturer(), accepted.data(),
+                                                        sizeof accepted[0], accepted.size());
                }));
         std::vector<routecap_finish_item> finished(requests_.size());
-        for (size_t i = 0; i < finished.size(); i++) finished[i] = {requests_[i], 2 * uint64_t{each_}, nullptr, -1, 0};
+        for (size_t i = 0; i < finished.size(); i++)
+            finished[i] = {requests_[i], 2 * uint64_t{each_}, nullptr, -1, 0};
         expect(__LINE__, kFinish, cost(ROUTECAP_OK, [&] {
-                   return routecap_request_finish_batch(capturer(), finished.data(), sizeof finished[0], finished.size());
+                   return routecap_request_finish_batch(capturer(), finished.data(),
+                                                        sizeof finished[0], finished.size());
                }));
-        if (!worker_) expect(__LINE__, kNothing, cost(ROUTECAP_PENDING, [&] { return routecap_routing_poll(finished[0].routing); }));
+        if (!worker_)
+            expect(__LINE__, kNothing, cost(ROUTECAP_PENDING, [&] {
+                       return routecap_routing_poll(finished[0].routing);
+                   }));
         land();
-        for (const routecap_finish_item &item : finished) EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(item.routing, -1));
-        expect(__LINE__, kNothing, cost(ROUTECAP_OK, [&] { return routecap_routing_poll(finished[0].routing); }));
+        for (const routecap_finish_item &item : finished)
+            EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(item.routing, -1));
+        expect(__LINE__, kNothing,
+               cost(ROUTECAP_OK, [&] { return routecap_routing_poll(finished[0].routing); }));
         expect(__LINE__, kNothing, stats());
         for (const routecap_finish_item &item : finished) routecap_routing_free(item.routing);
         open();
@@ -324,7 +370,8 @@ public:
 private:
     void open() {
         requests_.resize(load_.requests);
-        EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(capturer(), nullptr, requests_.data(), requests_.size()));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(capturer(), nullptr, requests_.data(),
+                                                         requests_.size()));
     }
 
     const Load load_;
@@ -373,7 +420,8 @@ TEST_F(HotPath, counting_counts) {
 
     Rig rig;
     routecap_request request = 0;
-    const Cost open = cost(ROUTECAP_OK, [&] { return routecap_request_open(rig.capturer(), nullptr, &request, 1); });
+    const Cost open = cost(
+        ROUTECAP_OK, [&] { return routecap_request_open(rig.capturer(), nullptr, &request, 1); });
     EXPECT_GE(open.locks, HOT_PATH_COUNTS ? 1u : 0u);
     EXPECT_GE(open.allocations, HOT_PATH_COUNTS ? 1u : 0u);
     EXPECT_EQ(open.driver, "");
@@ -381,9 +429,10 @@ TEST_F(HotPath, counting_counts) {
 }
 
 TEST_F(HotPath, costs_the_same_whatever_the_load) {
-    for (const Load &load : {Load{1, 1, 1}, Load{64, 64, 64}, Load{256, 256, 256}, Load{4096, 1, 1}, Load{4096, 4096, 4096},
-                             Load{1, 1, 4096}, Load{64, 64, 4096}}) {
-        SCOPED_TRACE(testing::Message() << load.rows << " rows of " << load.requests << " requests, " << load.open << " open");
+    for (const Load &load : {Load{1, 1, 1}, Load{64, 64, 64}, Load{256, 256, 256}, Load{4096, 1, 1},
+                             Load{4096, 4096, 4096}, Load{1, 1, 4096}, Load{64, 64, 4096}}) {
+        SCOPED_TRACE(testing::Message() << load.rows << " rows of " << load.requests
+                                        << " requests, " << load.open << " open");
         Engine engine(load, false);
         for (uint32_t i = 0; i < kWarmUps; i++) engine.round(false);
         for (uint32_t i = 0; i < 2; i++) engine.round(true);
@@ -409,7 +458,8 @@ TEST_F(HotPathDriver, the_same_in_every_capture) {
                     const routecap_stream stream = engine.rig().stream();
                     for (const Cost &begin : {kCapturedFirst, kCapturedAgain, kCapturedAgain}) {
                         EXPECT_COST(begin, engine.begin(stream));
-                        for (uint32_t l = 0; l < kLayers; l++) EXPECT_COST(kRecord, engine.record(l, stream));
+                        for (uint32_t l = 0; l < kLayers; l++)
+                            EXPECT_COST(kRecord, engine.record(l, stream));
                         EXPECT_COST(kCapturedSnapshot, engine.snapshot(stream));
                     }
                     EXPECT_COST(kRefused, engine.issue(0, 0, ROUTECAP_ERR_CAPTURING));
@@ -439,7 +489,9 @@ TEST_F(HotPathDriver, special_cases_cost_one_thing_each) {
     routecap_issue_options options{};
     options.struct_size = sizeof options;
     options.snapshot = ROUTECAP_SNAPSHOT_MAKE;
-    EXPECT_COST((Cost{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_snapshot8_2, " NAME ", cuCtxGetCurrent, " COPY, 0, 3}),
+    EXPECT_COST((Cost{ENTER ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_snapshot8_2, " NAME
+                            ", cuCtxGetCurrent, " COPY,
+                      0, 3}),
                 engine.issue(0, 0, ROUTECAP_OK, &options));
     engine.land();
 
@@ -450,21 +502,25 @@ TEST_F(HotPathDriver, special_cases_cost_one_thing_each) {
     options.snapshot = ROUTECAP_SNAPSHOT_TAKEN;
     options.positions = positions;
     options.positions_dtype = ROUTECAP_DTYPE_I64;
-    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuMemcpyAsync 1, cuEventRecord 1, " COPY, 0, 2}),
-                engine.issue(0, ROUTECAP_SPAN_DEVICE_POSITIONS, ROUTECAP_OK, &options));
+    EXPECT_COST(
+        (Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuMemcpyAsync 1, cuEventRecord 1, " COPY, 0, 2}),
+        engine.issue(0, ROUTECAP_SPAN_DEVICE_POSITIONS, ROUTECAP_OK, &options));
     engine.land();
 
     // A begin on another stream than the last step's is ordered behind it, once.
     const routecap_stream other = engine.rig().device().make_stream();
-    const Cost behind{ENTER ", cuCtxGetCurrent, cuStreamWaitEvent 1, cuLaunchKernel 1 routecap_begin", 0, 0};
+    const Cost behind{
+        ENTER ", cuCtxGetCurrent, cuStreamWaitEvent 1, cuLaunchKernel 1 routecap_begin", 0, 0};
     EXPECT_COST(behind, engine.begin(other));
     EXPECT_COST(kBegin, engine.begin(other));
     EXPECT_COST(behind, engine.begin(stream));
 }
 
-// However many rows: a launch for each 64 layers recorded at once, one for a layer routed, and a memset with it for a table of what was executed.
+// However many rows: a launch for each 64 layers recorded at once, one for a layer routed, and a
+// memset with it for a table of what was executed.
 TEST_F(HotPathDriver, taps_cost_a_launch) {
-    Rig rig({.shape = {.layers = 130, .k = 2, .experts = 16, .rows = 64}, .layer_provenance = std::vector<int32_t>(130, ROUTECAP_PROVENANCE_RECOMPUTED)});
+    Rig rig({.shape = {.layers = 130, .k = 2, .experts = 16, .rows = 64},
+             .layer_provenance = std::vector<int32_t>(130, ROUTECAP_PROVENANCE_RECOMPUTED)});
     const routecap_stream stream = rig.stream();
     void *memory = rig.device().allocate(1 << 16);
     std::vector<routecap_layer_source> layers;
@@ -476,17 +532,23 @@ TEST_F(HotPathDriver, taps_cost_a_launch) {
         source.rows = rows;
         source.flags = flags;
         EXPECT_STATUS(ROUTECAP_OK, rig.begin(64));
-        return cost(ROUTECAP_OK, [&] { return routecap_layers_record(rig.capturer(), &source, layers.data(), sizeof layers[0], count, stream); });
+        return cost(ROUTECAP_OK, [&] {
+            return routecap_layers_record(rig.capturer(), &source, layers.data(), sizeof layers[0],
+                                          count, stream);
+        });
     };
-    const std::string enter = ENTER ", cuCtxGetCurrent, ", many = "cuLaunchKernel 1 routecap_records_2";
+    const std::string enter = ENTER ", cuCtxGetCurrent, ",
+                      many = "cuLaunchKernel 1 routecap_records_2";
     for (uint32_t rows : {1u, 64u}) {
         EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_record_2", 0, 0}), record(1, rows, 0));
-        EXPECT_COST((Cost{enter + "cuLaunchKernelEx 1 routecap_record_2", 0, 0}), record(1, rows, ROUTECAP_SOURCE_OVERLAP));
+        EXPECT_COST((Cost{enter + "cuLaunchKernelEx 1 routecap_record_2", 0, 0}),
+                    record(1, rows, ROUTECAP_SOURCE_OVERLAP));
         EXPECT_COST((Cost{enter + many, 0, 0}), record(64, rows, 0));
         EXPECT_COST((Cost{enter + many + ", " + many + ", " + many, 0, 0}), record(130, rows, 0));
 
         routecap_router router;
-        EXPECT_STATUS(ROUTECAP_OK, routecap_router_init(&router, sizeof router, ROUTECAP_METHOD_SOFTMAX));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_router_init(&router, sizeof router, ROUTECAP_METHOD_SOFTMAX));
         routecap_logits logits{};
         logits.struct_size = sizeof logits;
         logits.dtype = ROUTECAP_DTYPE_F32;
@@ -494,7 +556,9 @@ TEST_F(HotPathDriver, taps_cost_a_launch) {
         logits.rows = rows;
         EXPECT_STATUS(ROUTECAP_OK, rig.begin(64));
         EXPECT_COST((Cost{enter + "cuLaunchKernel 1 routecap_route_2", 0, 0}),
-                    cost(ROUTECAP_OK, [&] { return routecap_layer_route(rig.capturer(), 0, &router, &logits, stream); }));
+                    cost(ROUTECAP_OK, [&] {
+                        return routecap_layer_route(rig.capturer(), 0, &router, &logits, stream);
+                    }));
 
         routecap_received received{};
         received.struct_size = sizeof received;
@@ -506,7 +570,9 @@ TEST_F(HotPathDriver, taps_cost_a_launch) {
         received.dtype = ROUTECAP_DTYPE_I32;
         received.executed = static_cast<int32_t *>(memory) + 4096;
         EXPECT_COST((Cost{enter + "cuMemsetD8Async 1, cuLaunchKernel 1 routecap_dispatch", 0, 0}),
-                    cost(ROUTECAP_OK, [&] { return routecap_received_read(rig.capturer(), 0, &received, stream); }));
+                    cost(ROUTECAP_OK, [&] {
+                        return routecap_received_read(rig.capturer(), 0, &received, stream);
+                    }));
     }
 }
 
@@ -519,14 +585,16 @@ TEST_F(HotPathDriver, lost_steps_copy_nothing) {
         EXPECT_COST(kIssue, engine.issue(0, 0));
     }
     const Cost lost{ENTER ", " NAME, 0, 2};
-    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 0}), engine.begin(engine.rig().stream()));
+    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 0}),
+                engine.begin(engine.rig().stream()));
     engine.snapshot(engine.rig().stream());
     EXPECT_COST(lost, engine.issue(0, 0, ROUTECAP_LOST));
     EXPECT_COST(kPoll, engine.poll(ROUTECAP_LOST));
     engine.release();
     engine.rig().land(engine.step() - 1);
     // Now begin names a slot, once.
-    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 0}), engine.begin(engine.rig().stream()));
+    EXPECT_COST((Cost{ENTER ", " NAME ", cuCtxGetCurrent, cuLaunchKernel 1 routecap_begin", 0, 0}),
+                engine.begin(engine.rig().stream()));
     EXPECT_COST(kBegin, engine.begin(engine.rig().stream()));
 }
 
@@ -539,11 +607,17 @@ TEST_F(HotPathDriver, a_thread_without_a_context) {
 #define PUSH "cuCtxGetCurrent, cuCtxPushCurrent, "
 #define POP ", cuCtxPopCurrent"
         const std::string enter = PUSH "cuStreamGetCaptureInfo 1" POP;
-        EXPECT_COST((Cost{enter + ", " PUSH "cuLaunchKernel 1 routecap_begin" POP, 0, 0}), engine.begin(stream));
+        EXPECT_COST((Cost{enter + ", " PUSH "cuLaunchKernel 1 routecap_begin" POP, 0, 0}),
+                    engine.begin(stream));
         for (uint32_t l = 0; l < kLayers; l++)
-            EXPECT_COST((Cost{enter + ", " PUSH "cuLaunchKernel 1 routecap_record_2" POP, 0, 0}), engine.record(l, stream));
-        EXPECT_COST((Cost{enter + ", " PUSH "cuLaunchKernel 1 routecap_snapshot8_2" POP, 0, 0}), engine.snapshot(stream));
-        EXPECT_COST((Cost{enter + ", " PUSH "cuMemsetD32Async 1, cuEventRecord 1" POP ", " PUSH COPY POP, 0, 2}), engine.issue(0, 0));
+            EXPECT_COST((Cost{enter + ", " PUSH "cuLaunchKernel 1 routecap_record_2" POP, 0, 0}),
+                        engine.record(l, stream));
+        EXPECT_COST((Cost{enter + ", " PUSH "cuLaunchKernel 1 routecap_snapshot8_2" POP, 0, 0}),
+                    engine.snapshot(stream));
+        EXPECT_COST(
+            (Cost{enter + ", " PUSH "cuMemsetD32Async 1, cuEventRecord 1" POP ", " PUSH COPY POP, 0,
+                  2}),
+            engine.issue(0, 0));
     }).join();
     engine.land();
 }

@@ -1,7 +1,9 @@
-// What happens while a lock of the library is held: nothing that may take long. No memory is taken or given back, no call of the driver is made, no
-// release callback runs. Over the workload of the fault loops, and where issue and begin do work of the worker.
+// What happens while a lock of the library is held: nothing that may take long. No memory is taken
+// or given back, no call of the driver is made, no release callback runs. Over the workload of the
+// fault loops, and where issue and begin do work of the worker.
 //
-// A mutex is the library's if its code took it, whoever wrote that code; what is inside the driver is the driver's.
+// A mutex is the library's if its code took it, whoever wrote that code; what is inside the driver
+// is the driver's.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <link.h>
@@ -71,7 +73,8 @@ std::atomic<uint32_t> places{0};
 std::atomic_flag telling;
 
 bool holds() {
-    return std::any_of(held.begin(), held.end(), [](const Held &each) { return each.lock != nullptr; });
+    return std::any_of(held.begin(), held.end(),
+                       [](const Held &each) { return each.lock != nullptr; });
 }
 
 void took(const void *lock, const void *caller) {
@@ -121,7 +124,9 @@ void memory(const char *what) {
 template <class Function>
 Function *next(std::atomic<Function *> &known, const char *name) {
     Function *found = known.load(std::memory_order_relaxed);
-    if (found == nullptr) known.store(found = reinterpret_cast<Function *>(dlsym(RTLD_NEXT, name)), std::memory_order_relaxed);
+    if (found == nullptr)
+        known.store(found = reinterpret_cast<Function *>(dlsym(RTLD_NEXT, name)),
+                    std::memory_order_relaxed);
     return found;
 }
 
@@ -129,18 +134,18 @@ Function *next(std::atomic<Function *> &known, const char *name) {
 
 extern "C" {
 
-#define LOCK(name, Lock)                                             \
-    int name(Lock *lock) noexcept {                                  \
-        static std::atomic<int (*)(Lock *)> real{nullptr};           \
-        const int result = next(real, #name)(lock);                  \
-        if (result == 0) took(lock, __builtin_return_address(0));    \
-        return result;                                               \
+#define LOCK(name, Lock)                                          \
+    int name(Lock *lock) noexcept {                               \
+        static std::atomic<int (*)(Lock *)> real{nullptr};        \
+        const int result = next(real, #name)(lock);               \
+        if (result == 0) took(lock, __builtin_return_address(0)); \
+        return result;                                            \
     }
-#define UNLOCK(name, Lock)                                           \
-    int name(Lock *lock) noexcept {                                  \
-        static std::atomic<int (*)(Lock *)> real{nullptr};           \
-        gave(lock);                                                  \
-        return next(real, #name)(lock);                              \
+#define UNLOCK(name, Lock)                                 \
+    int name(Lock *lock) noexcept {                        \
+        static std::atomic<int (*)(Lock *)> real{nullptr}; \
+        gave(lock);                                        \
+        return next(real, #name)(lock);                    \
     }
 LOCK(pthread_mutex_lock, pthread_mutex_t)
 LOCK(pthread_mutex_trylock, pthread_mutex_t)
@@ -207,14 +212,17 @@ protected:
         dl_iterate_phdr(
             [](dl_phdr_info *object, size_t, void *) {
                 for (int i = 0; i < object->dlpi_phnum; i++)
-                    if (object->dlpi_addr == library.begin && object->dlpi_phdr[i].p_type == PT_LOAD)
-                        library.end = object->dlpi_addr + object->dlpi_phdr[i].p_vaddr + object->dlpi_phdr[i].p_memsz;
+                    if (object->dlpi_addr == library.begin &&
+                        object->dlpi_phdr[i].p_type == PT_LOAD)
+                        library.end = object->dlpi_addr + object->dlpi_phdr[i].p_vaddr +
+                                      object->dlpi_phdr[i].p_memsz;
                 return 0;
             },
             nullptr);
         Dl_info own{};
         ASSERT_NE(dladdr(reinterpret_cast<const void *>(&pthread_mutex_lock), &own), 0);
-        ASSERT_NE(own.dli_fbase, info.dli_fbase) << "needs the shared library: a static one's locks look like the test's";
+        ASSERT_NE(own.dli_fbase, info.dli_fbase)
+            << "needs the shared library: a static one's locks look like the test's";
         void *nothing[1];
         backtrace(nothing, 1);  // loads what it needs
         if (driver != nullptr) driver->watch(on_call);
@@ -244,8 +252,10 @@ protected:
             std::fprintf(stderr, "with what was taken at\n");
             backtrace_symbols_fd(told[i].locks, told[i].count, STDERR_FILENO);
         }
-        std::printf("%llu locks, %llu times memory, %llu calls of the driver\n", static_cast<unsigned long long>(locks_seen),
-                    static_cast<unsigned long long>(memory_seen), static_cast<unsigned long long>(calls_seen));
+        std::printf("%llu locks, %llu times memory, %llu calls of the driver\n",
+                    static_cast<unsigned long long>(locks_seen),
+                    static_cast<unsigned long long>(memory_seen),
+                    static_cast<unsigned long long>(calls_seen));
     }
 };
 
@@ -275,13 +285,15 @@ TEST_F(Locks, are_not_held_while_memory_is_taken_or_given_back_or_the_driver_is_
     expect_none(100);
 }
 
-// Where the budget is exhausted issue does work of the worker, and so does begin on the host where no slot is free.
+// Where the budget is exhausted issue does work of the worker, and so does begin on the host where
+// no slot is free.
 TEST_F(Locks, are_not_held_where_issue_and_begin_do_work_of_the_worker) {
     const Shape shape{.layers = 2, .k = 2, .experts = 64, .rows = 512};
     routecap_config config;
     ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
     config.backend = backend();
-    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts,
+    config.rows = shape.rows;
     routecap_memory m{};
     m.struct_size = sizeof m;
     ASSERT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &m));
@@ -295,7 +307,9 @@ TEST_F(Locks, are_not_held_where_issue_and_begin_do_work_of_the_worker) {
             const routecap_span span = Rig::span(r, 0, 0, 2 * m.page_rows);
             routecap_step step = 0;
             int32_t status = 0;
-            EXPECT_GE(routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, &status, &step, rig.stream()), 0);
+            EXPECT_GE(routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, &status,
+                                          &step, rig.stream()),
+                      0);
             accepted += status == ROUTECAP_OK;
             rig.close(r);
             if (manual && turn % 3 == 0) rig.open_gate();
@@ -331,26 +345,32 @@ TEST_F(Locks, are_not_held_while_a_release_callback_runs) {
             view.layers = 4, view.k = 2, view.experts = 16, view.rows = 8;
             view.segments = &segment, view.segment_size = sizeof segment, view.segment_count = 1;
             routecap_routing *routing = nullptr;
-            ASSERT_STATUS(ROUTECAP_OK, routecap_routing_import(&view, 0, release, nullptr, &routing));
+            ASSERT_STATUS(ROUTECAP_OK,
+                          routecap_routing_import(&view, 0, release, nullptr, &routing));
             lent++;
             const RoutingPtr owner(routing);
             const routecap_request r = rig.open();
-            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(rig.capturer(), r, routing, ROUTECAP_ROWS_ALL));
+            ASSERT_STATUS(ROUTECAP_OK,
+                          routecap_request_attach(rig.capturer(), r, routing, ROUTECAP_ROWS_ALL));
             // A row that another layer wrote meets the page, which is copied then.
             if (turn % 2 == 0) rig.land(rig.step({{r, {1, 4, 8}}}));
             switch (turn % 5) {
                 case 0: rig.close(r); break;
-                case 1: EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 0)); break;
+                case 1:
+                    EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 0));
+                    break;
                 case 2: RoutingPtr(rig.finish(r, 4)); break;
                 case 3: {
                     routecap_routing *taken = nullptr;
-                    routecap_request_extract(rig.capturer(), r, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_TAKE, 0, &taken);
+                    routecap_request_extract(rig.capturer(), r, 0, ROUTECAP_ROWS_LANDED,
+                                             ROUTECAP_EXTRACT_TAKE, 0, &taken);
                     routecap_routing_free(taken);
                     break;
                 }
                 default: {
                     routecap_request child = 0;
-                    EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r, ROUTECAP_ROWS_ALL, &child));
+                    EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(rig.capturer(), r,
+                                                                     ROUTECAP_ROWS_ALL, &child));
                     rig.close(r);
                     rig.close(child);
                     break;

@@ -1,8 +1,10 @@
-// The fault loops: the workload with its n-th allocation failing, and on the fake driver with its n-th call of the driver failing in every way, once
-// and from then on, for every n until a run goes by untouched. After each run a new capturer works, and nothing is left of the old one.
+// The fault loops: the workload with its n-th allocation failing, and on the fake driver with its
+// n-th call of the driver failing in every way, once and from then on, for every n until a run goes
+// by untouched. After each run a new capturer works, and nothing is left of the old one.
 //
-// On the host backend, or on the fake driver with ROUTECAP_TEST_BACKEND=cuda. With ROUTECAP_FAULT_STRIDE=s every s-th n of each loop only, with
-// ROUTECAP_FAULT_STRIDE=0 every status of the driver at every n; by default they take turns.
+// On the host backend, or on the fake driver with ROUTECAP_TEST_BACKEND=cuda. With
+// ROUTECAP_FAULT_STRIDE=s every s-th n of each loop only, with ROUTECAP_FAULT_STRIDE=0 every status
+// of the driver at every n; by default they take turns.
 #include <rig.h>
 
 #include <cstdlib>
@@ -18,8 +20,9 @@ namespace {
 using namespace rig;
 using faults::Plan;
 
-// What calls of the driver may return: values of CUresult. Out of memory, illegal address, not ready, invalid context, launch failed, invalid value,
-// deinitialized, launch out of resources, ECC error, context is destroyed, not supported, unknown.
+// What calls of the driver may return: values of CUresult. Out of memory, illegal address, not
+// ready, invalid context, launch failed, invalid value, deinitialized, launch out of resources, ECC
+// error, context is destroyed, not supported, unknown.
 constexpr int kResults[] = {2, 700, 600, 201, 719, 1, 4, 701, 214, 709, 801, 999};
 
 uint64_t stride() {
@@ -37,8 +40,10 @@ void expect_that_a_new_capturer_works() {
 
 // Functions that give something back: where one of them fails, that stays.
 bool gives_back(const std::string &function) {
-    static const std::set<std::string> all{"cuMemFree", "cuMemFreeHost", "cuStreamDestroy", "cuEventDestroy", "cuUserObjectRelease",
-                                           "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent"};
+    static const std::set<std::string> all{"cuMemFree",           "cuMemFreeHost",
+                                           "cuStreamDestroy",     "cuEventDestroy",
+                                           "cuUserObjectRelease", "cuDevicePrimaryCtxRelease",
+                                           "cuCtxPushCurrent"};
     return all.contains(function);
 }
 
@@ -74,7 +79,8 @@ public:
     // Runs plan(1), plan(2), ... until one goes by untouched; every `times` stride-th only.
     template <class Of>
     void loop(Of plan, bool manual, uint64_t times = 1) {
-        for (uint64_t n = 1; !testing::Test::HasFailure(); n += std::max<uint64_t>(stride(), 1) * times) {
+        for (uint64_t n = 1; !testing::Test::HasFailure();
+             n += std::max<uint64_t>(stride(), 1) * times) {
             const uint64_t faults = run(plan(n), manual);
             if (faults == 0) break;
             runs_++;
@@ -82,7 +88,9 @@ public:
         }
     }
     void print(const char *what) const {
-        std::printf("%s: %llu faults in %llu runs\n", what, static_cast<unsigned long long>(faults_), static_cast<unsigned long long>(runs_));
+        std::printf("%s: %llu faults in %llu runs\n", what,
+                    static_cast<unsigned long long>(faults_),
+                    static_cast<unsigned long long>(runs_));
         EXPECT_GT(runs_ * std::max<uint64_t>(stride(), 1), 200u);
     }
 
@@ -115,7 +123,12 @@ TEST_F(Loops, nothing_goes_wrong) {
 TEST_F(Loops, every_allocation_fails) {
     Count count;
     for (const bool manual : {true, false})
-        for (const bool from_then_on : {false, true}) count.loop([&](uint64_t n) { return Plan{Plan::What::allocation, n, from_then_on}; }, manual);
+        for (const bool from_then_on : {false, true})
+            count.loop(
+                [&](uint64_t n) {
+                    return Plan{Plan::What::allocation, n, from_then_on};
+                },
+                manual);
     count.print("allocations that fail");
 }
 
@@ -127,7 +140,8 @@ TEST_F(DriverLoops, every_call_fails_in_every_way) {
             for (size_t way = 0; way < (stride() == 0 ? ways : 1); way++)
                 count.loop(
                     [&](uint64_t n) {
-                        return Plan{Plan::What::call, n, from_then_on, kResults[(n + way + 5 * from_then_on) % ways]};
+                        return Plan{Plan::What::call, n, from_then_on,
+                                    kResults[(n + way + 5 * from_then_on) % ways]};
                     },
                     manual);
     count.print("calls of the driver that fail");
@@ -141,7 +155,11 @@ TEST_F(DriverLoops, every_function_fails_from_some_call_on) {
     for (std::string name; names >> name && !testing::Test::HasFailure(); function++)
         for (size_t way = 0; way < std::size(kResults); way++) {
             if (stride() != 0 && way != function % std::size(kResults)) continue;
-            count.loop([&](uint64_t n) { return Plan{Plan::What::call, n, true, kResults[way], name}; }, true);
+            count.loop(
+                [&](uint64_t n) {
+                    return Plan{Plan::What::call, n, true, kResults[way], name};
+                },
+                true);
         }
     EXPECT_GT(function, 40u);
     count.print("calls of one function that fail");
@@ -149,6 +167,11 @@ TEST_F(DriverLoops, every_function_fails_from_some_call_on) {
 
 TEST_F(DriverLoops, the_device_is_lost_at_every_call) {
     Count count;
-    for (const bool manual : {true, false}) count.loop([&](uint64_t n) { return Plan{Plan::What::device_lost, n, true}; }, manual, manual ? 1 : 4);
+    for (const bool manual : {true, false})
+        count.loop(
+            [&](uint64_t n) {
+                return Plan{Plan::What::device_lost, n, true};
+            },
+            manual, manual ? 1 : 4);
     count.print("calls that find the device lost");
 }

@@ -1,5 +1,6 @@
-// What fails before there is a capturer: a driver that is too old, lacks a function, or does not start; memory and threads that are refused to
-// create. Each in a process of its own, because a process loads the driver once. On the fake driver; NoDriver with a libcuda.so.1 that is none.
+// What fails before there is a capturer: a driver that is too old, lacks a function, or does not
+// start; memory and threads that are refused to create. Each in a process of its own, because a
+// process loads the driver once. On the fake driver; NoDriver with a libcuda.so.1 that is none.
 #include <pthread.h>
 #include <rig.h>
 #include <sys/wait.h>
@@ -16,7 +17,8 @@ namespace {
 
 using namespace rig;
 
-// Runs f in a child, which fails if an expectation in it does, it crashes, or it takes a minute. Returns what it wrote.
+// Runs f in a child, which fails if an expectation in it does, it crashes, or it takes a minute.
+// Returns what it wrote.
 template <class F>
 std::string in_child(F f) {
     int pipes[2];
@@ -33,7 +35,8 @@ std::string in_child(F f) {
     close(pipes[1]);
     std::string text;
     char part[4096];
-    for (ssize_t n; (n = read(pipes[0], part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(n));
+    for (ssize_t n; (n = read(pipes[0], part, sizeof part)) > 0;)
+        text.append(part, static_cast<size_t>(n));
     close(pipes[0]);
     int status = 0;
     EXPECT_EQ(waitpid(child, &status, 0), child);
@@ -53,7 +56,8 @@ routecap_config config_of(int32_t backend, int32_t role = ROUTECAP_ROLE_OWNER) {
 int32_t create(int32_t backend, int32_t role = ROUTECAP_ROLE_OWNER) {
     const routecap_config config = config_of(backend, role);
     auto *capturer = reinterpret_cast<routecap_capturer *>(8);
-    const int32_t status = faults::inside("routecap_capturer_create", [&] { return routecap_capturer_create(&config, &capturer); });
+    const int32_t status = faults::inside(
+        "routecap_capturer_create", [&] { return routecap_capturer_create(&config, &capturer); });
     EXPECT_EQ(capturer != nullptr, status == ROUTECAP_OK);
     EXPECT_TRUE(status == ROUTECAP_OK || *routecap_last_error() != 0);
     routecap_capturer_destroy(capturer);
@@ -66,7 +70,8 @@ void expect_unavailable(const std::string &because) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_backend_info(ROUTECAP_BACKEND_CUDA, &info));
     EXPECT_EQ(info.available, 0);
     EXPECT_NE(std::string(info.detail).find(because), std::string::npos) << info.detail;
-    EXPECT_NE(std::string(routecap_last_error()).find(because), std::string::npos) << routecap_last_error();
+    EXPECT_NE(std::string(routecap_last_error()).find(because), std::string::npos)
+        << routecap_last_error();
     EXPECT_STATUS(ROUTECAP_OK, create(ROUTECAP_BACKEND_HOST));
 }
 
@@ -114,11 +119,14 @@ TEST_F(Start, a_driver_is_old_enough_or_refused) {
     ASSERT_NE(at, std::string::npos) << said;
     ASSERT_EQ(std::sscanf(said.c_str() + at, "needs %d.%d", &major, &minor), 2) << said;
     const int needed = major * 1000 + minor * 10;
-    for (const int version : {0, 2000, 11080, 12000, 12020, needed - 10, needed, needed + 10, needed + 1000})
+    for (const int version :
+         {0, 2000, 11080, 12000, 12020, needed - 10, needed, needed + 10, needed + 1000})
         in_child([&] {
             faults::fake()->set_version(version);
-            EXPECT_STATUS(version < needed ? ROUTECAP_ERR_DRIVER_TOO_OLD : ROUTECAP_OK, create(ROUTECAP_BACKEND_CUDA));
-            if (version < needed) expect_unavailable(std::to_string(major) + "." + std::to_string(minor));
+            EXPECT_STATUS(version < needed ? ROUTECAP_ERR_DRIVER_TOO_OLD : ROUTECAP_OK,
+                          create(ROUTECAP_BACKEND_CUDA));
+            if (version < needed)
+                expect_unavailable(std::to_string(major) + "." + std::to_string(minor));
             return "";
         });
 }
@@ -138,10 +146,14 @@ TEST_F(Start, every_call_of_the_first_create_fails) {
     for (uint64_t n = 1;; n++) {
         const std::string end = in_child([&] {
             const int result = n % 3 == 0 ? kInvalidValue : kOutOfMemory;
-            faults::start({.what = faults::Plan::What::call, .nth = n, .from_then_on = n % 2 == 0, .result = result});
+            faults::start({.what = faults::Plan::What::call,
+                           .nth = n,
+                           .from_then_on = n % 2 == 0,
+                           .result = result});
             const int32_t status = create(ROUTECAP_BACKEND_CUDA);
             faults::stop();
-            const std::set<int32_t> documented{ROUTECAP_OK, ROUTECAP_ERR_NO_BACKEND, ROUTECAP_ERR_DRIVER_TOO_OLD, ROUTECAP_ERR_DEVICE,
+            const std::set<int32_t> documented{ROUTECAP_OK, ROUTECAP_ERR_NO_BACKEND,
+                                               ROUTECAP_ERR_DRIVER_TOO_OLD, ROUTECAP_ERR_DEVICE,
                                                ROUTECAP_ERR_NO_MEMORY};
             EXPECT_TRUE(documented.contains(status)) << n << ": " << routecap_last_error();
             EXPECT_STATUS(ROUTECAP_OK, create(ROUTECAP_BACKEND_HOST));
@@ -162,7 +174,8 @@ TEST_F(Start, every_allocation_of_the_first_create_fails) {
             faults::start({.what = faults::Plan::What::allocation, .nth = n});
             const int32_t status = create(ROUTECAP_BACKEND_CUDA);
             faults::stop();
-            EXPECT_TRUE(status == ROUTECAP_OK || status == ROUTECAP_ERR_NO_MEMORY) << n << ": " << routecap_last_error();
+            EXPECT_TRUE(status == ROUTECAP_OK || status == ROUTECAP_ERR_NO_MEMORY)
+                << n << ": " << routecap_last_error();
             EXPECT_STATUS(ROUTECAP_OK, create(ROUTECAP_BACKEND_CUDA));
             return std::string(faults::injected() == 0 ? "untouched" : "");
         });
@@ -196,13 +209,15 @@ TEST_F(Start, a_worker_thread_is_refused) {
 
 TEST_F(Start, memory_of_either_kind_is_refused) {
     for (const char *function : {"cuMemHostAlloc", "cuMemAlloc"})
-        for (const auto &[result, status] : {std::pair(kOutOfMemory, ROUTECAP_ERR_NO_MEMORY), {kNotPermitted, ROUTECAP_ERR_DEVICE}})
+        for (const auto &[result, status] : {std::pair(kOutOfMemory, ROUTECAP_ERR_NO_MEMORY),
+                                             {kNotPermitted, ROUTECAP_ERR_DEVICE}})
             in_child([&, result = result, status = status] {
                 EXPECT_STATUS(ROUTECAP_OK, create(ROUTECAP_BACKEND_CUDA));
                 const fake_cuda_live before = faults::live();
                 faults::fake()->fail_from(function, 1, result);
                 EXPECT_STATUS(status, create(ROUTECAP_BACKEND_CUDA));
-                EXPECT_NE(std::string(routecap_last_error()).find(function), std::string::npos) << routecap_last_error();
+                EXPECT_NE(std::string(routecap_last_error()).find(function), std::string::npos)
+                    << routecap_last_error();
                 faults::fake()->forget_failures();
                 EXPECT_STATUS(ROUTECAP_OK, create(ROUTECAP_BACKEND_CUDA));
                 expect_same(before);
@@ -213,6 +228,7 @@ TEST_F(Start, memory_of_either_kind_is_refused) {
 // A library of that name which is no driver.
 TEST(NoDriver, a_library_of_the_name_is_refused) {
     const int32_t status = create(ROUTECAP_BACKEND_CUDA);
-    EXPECT_TRUE(status == ROUTECAP_ERR_DRIVER_TOO_OLD || status == ROUTECAP_ERR_NO_BACKEND) << Status{status};
+    EXPECT_TRUE(status == ROUTECAP_ERR_DRIVER_TOO_OLD || status == ROUTECAP_ERR_NO_BACKEND)
+        << Status{status};
     expect_unavailable("driver");
 }

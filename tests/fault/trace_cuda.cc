@@ -1,11 +1,15 @@
-// A CUDA driver that writes down what is called and leaves the work to another driver, a real one or the fake: a libcuda.so.1 in a folder of its own.
+// A CUDA driver that writes down what is called and leaves the work to another driver, a real one
+// or the fake: a libcuda.so.1 in a folder of its own.
 //
 //   TRACE_CUDA_FILE    the file to write; without it nothing is written
-//   TRACE_CUDA_DRIVER  the file of the driver that does the work, with its path; by default the system's
+//   TRACE_CUDA_DRIVER  the file of the driver that does the work, with its path; by default the
+//   system's
 //
-// A line is written when a call returns: the function's name, its arguments, "->" and what it made or found, or its error. Of the arguments it has
-// those that two drivers have in common: numbers, names of kernels, and streams, events and executable graphs by number in the order in which
-// they appear. Addresses are left out, and so is what a device answers about itself. trace_cuda.h says whose calls are written.
+// A line is written when a call returns: the function's name, its arguments, "->" and what it made
+// or found, or its error. Of the arguments it has those that two drivers have in common: numbers,
+// names of kernels, and streams, events and executable graphs by number in the order in which they
+// appear. Addresses are left out, and so is what a device answers about itself. trace_cuda.h says
+// whose calls are written.
 #include "trace_cuda.h"
 
 #include <dlfcn.h>
@@ -32,17 +36,21 @@ namespace {
 // By its path: by its name alone this library would be found.
 void *load_driver() {
     const char *given = std::getenv("TRACE_CUDA_DRIVER");
-    for (const char *file : {given != nullptr ? given : "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-                             "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1"}) {
+    for (const char *file :
+         {given != nullptr ? given : "/usr/local/nvidia/lib64/libcuda.so.1",
+          "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
+          "/usr/lib64/libcuda.so.1"}) {
         if (void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL); library != nullptr) return library;
         if (file == given) break;
     }
-    std::fprintf(stderr, "the tracing driver finds no driver; set TRACE_CUDA_DRIVER: %s\n", dlerror());
+    std::fprintf(stderr, "the tracing driver finds no driver; set TRACE_CUDA_DRIVER: %s\n",
+                 dlerror());
     std::abort();
 }
 
 PFN_cuGetProcAddress_v12000 driver_lookup() {
-    static const auto found = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(load_driver(), "cuGetProcAddress_v2"));
+    static const auto found =
+        reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(load_driver(), "cuGetProcAddress_v2"));
     return found;
 }
 
@@ -115,11 +123,12 @@ std::string text_of(CUresult result) { return error_name(result); }
 std::string text_of(const char *name) { return name; }
 std::string text_of(CUstreamCaptureMode *mode) { return text_of(*mode); }
 std::string text_of(const CUlaunchConfig *config) {
-    return std::to_string(config->gridDimX) + " " + std::to_string(config->blockDimX) + " " + std::to_string(config->numAttrs) + " " +
-           text_of(config->hStream);
+    return std::to_string(config->gridDimX) + " " + std::to_string(config->blockDimX) + " " +
+           std::to_string(config->numAttrs) + " " + text_of(config->hStream);
 }
 std::string text_of(const CUDA_KERNEL_NODE_PARAMS *node) {
-    return text_of(reinterpret_cast<CUfunction>(node->kern)) + " " + std::to_string(node->gridDimX) + " " + std::to_string(node->blockDimX);
+    return text_of(reinterpret_cast<CUfunction>(node->kern)) + " " +
+           std::to_string(node->gridDimX) + " " + std::to_string(node->blockDimX);
 }
 template <class Argument>
 std::string text_of(Argument argument) {
@@ -153,8 +162,8 @@ std::string all_made(CUkernel *kernel, CUlibrary, const char *name) {
     kernels[*kernel] = name;
     return "";
 }
-std::string all_made(CUstream, CUstreamCaptureStatus *status, cuuint64_t *, CUgraph *, const CUgraphNode **, const CUgraphEdgeData **,
-                     size_t *count) {
+std::string all_made(CUstream, CUstreamCaptureStatus *status, cuuint64_t *, CUgraph *,
+                     const CUgraphNode **, const CUgraphEdgeData **, size_t *count) {
     return " " + text_of(*status) + (count == nullptr ? "" : " behind " + std::to_string(*count));
 }
 
@@ -175,7 +184,8 @@ struct Call<Name, CUresult (*)(Arguments...)> {
         const CUresult result = work(arguments...);
 
         const std::lock_guard lock(mutex);
-        const std::string outcome = result == CUDA_SUCCESS ? all_made(arguments...) : " " + error_name(result);
+        const std::string outcome =
+            result == CUDA_SUCCESS ? all_made(arguments...) : " " + error_name(result);
         if (!outcome.empty()) line += " ->" + outcome;
         if (traced == std::this_thread::get_id())
             write(line);
@@ -211,7 +221,8 @@ const Traced functions[] = {TRACE_FUNCTIONS(TRACE_ROW)};
 
 }  // namespace
 
-TRACE_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *found) {
+TRACE_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version,
+                                          cuuint64_t flags, CUdriverProcAddressQueryResult *found) {
     const CUresult result = driver_lookup()(symbol, address, version, flags, found);
     if (result != CUDA_SUCCESS || address == nullptr || *address == nullptr) return result;
     const std::lock_guard lock(mutex);
@@ -226,7 +237,8 @@ TRACE_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **address, in
 TRACE_EXPORT CUresult cuDriverGetVersion(int *version) {
     void *address = nullptr;
     const CUresult result = cuGetProcAddress_v2("cuDriverGetVersion", &address, 2020, 0, nullptr);
-    return result == CUDA_SUCCESS ? reinterpret_cast<PFN_cuDriverGetVersion_v2020>(address)(version) : result;
+    return result == CUDA_SUCCESS ? reinterpret_cast<PFN_cuDriverGetVersion_v2020>(address)(version)
+                                  : result;
 }
 
 TRACE_EXPORT void trace_cuda_note(const char *line) {

@@ -12,28 +12,47 @@ namespace {
 
 using namespace rig;
 
-// Two bytes an id; a layer of each kind: recorded alone, recomputed, recorded with others into memory of the engine.
+// Two bytes an id; a layer of each kind: recorded alone, recomputed, recorded with others into
+// memory of the engine.
 const Shape kShape{.layers = 3, .k = 2, .experts = 300, .rows = 64};
 constexpr uint32_t kRecorded = 0, kRouted = 1, kBound = 2;
 
-// Of calls that wait: nothing here takes the one, and the other is for what may never come because a fault stays.
+// Of calls that wait: nothing here takes the one, and the other is for what may never come because
+// a fault stays.
 constexpr int64_t kTimeout = 20'000'000'000, kShort = 1'000'000;
 
 }  // namespace
 
 // ---- Calls --------------------------------------------------------------------------------
 
-// What the header lets a function return when memory or the driver fails, beside ROUTECAP_ERR_NO_MEMORY.
+// What the header lets a function return when memory or the driver fails, beside
+// ROUTECAP_ERR_NO_MEMORY.
 bool Workload::allowed(const char *function, int32_t status) const {
-    enum { kDevice = 1, kThread = 2, kMissing = 4, kNotReady = 8, kPartial = 16, kLost = 32, kPending = 64, kNothingThere = 128 };
+    enum {
+        kDevice = 1,
+        kThread = 2,
+        kMissing = 4,
+        kNotReady = 8,
+        kPartial = 16,
+        kLost = 32,
+        kPending = 64,
+        kNothingThere = 128
+    };
     static const std::map<int32_t, int> kinds{
-        {ROUTECAP_ERR_DEVICE, kDevice},           {ROUTECAP_ERR_DEVICE_LOST, kDevice},
-        {ROUTECAP_ERR_THREAD, kThread},           {ROUTECAP_INCOMPLETE, kMissing},
-        {ROUTECAP_NOT_CAPTURED, kMissing},        {ROUTECAP_ERR_NOT_READY, kNotReady},
-        {ROUTECAP_PARTIAL, kPartial},             {ROUTECAP_LOST, kLost},
-        {ROUTECAP_PENDING, kPending},             {ROUTECAP_ERR_UNKNOWN_REQUEST, kNothingThere},
-        {ROUTECAP_ERR_UNKNOWN_STEP, kNothingThere}, {ROUTECAP_ERR_OUT_OF_RANGE, kNothingThere},
-        {ROUTECAP_ERR_STATE, kNothingThere},      {ROUTECAP_ERR_CONFLICT, kNothingThere},
+        {ROUTECAP_ERR_DEVICE, kDevice},
+        {ROUTECAP_ERR_DEVICE_LOST, kDevice},
+        {ROUTECAP_ERR_THREAD, kThread},
+        {ROUTECAP_INCOMPLETE, kMissing},
+        {ROUTECAP_NOT_CAPTURED, kMissing},
+        {ROUTECAP_ERR_NOT_READY, kNotReady},
+        {ROUTECAP_PARTIAL, kPartial},
+        {ROUTECAP_LOST, kLost},
+        {ROUTECAP_PENDING, kPending},
+        {ROUTECAP_ERR_UNKNOWN_REQUEST, kNothingThere},
+        {ROUTECAP_ERR_UNKNOWN_STEP, kNothingThere},
+        {ROUTECAP_ERR_OUT_OF_RANGE, kNothingThere},
+        {ROUTECAP_ERR_STATE, kNothingThere},
+        {ROUTECAP_ERR_CONFLICT, kNothingThere},
     };
     static const std::map<std::string_view, int> documented{
         {"routecap_capturer_create", kDevice | kThread},
@@ -66,7 +85,8 @@ bool Workload::allowed(const char *function, int32_t status) const {
     if (status == ROUTECAP_ERR_NO_MEMORY) return true;
     const auto kind = kinds.find(status);
     if (kind == kinds.end()) return false;
-    // Where calls before it have failed for good a call may find nothing to work on, or what a begin that failed has not forgotten.
+    // Where calls before it have failed for good a call may find nothing to work on, or what a
+    // begin that failed has not forgotten.
     if (kind->second == kNothingThere) return (!retry_ || lost_) && failures_ > 0;
     const auto of = documented.find(function);
     return of != documented.end() && (of->second & kind->second) != 0;
@@ -78,35 +98,43 @@ int32_t Workload::call(const char *function, F f, std::initializer_list<int32_t>
     for (int attempt = 0;; attempt++) {
         const int32_t status = inside(function, f);
         if (std::find(untouched.begin(), untouched.end(), status) != untouched.end()) return status;
-        EXPECT_GT(injected(), 0u) << function << " returned " << Status{status} << ": " << routecap_last_error();
-        EXPECT_TRUE(allowed(function, status)) << function << " returned " << Status{status} << ": " << routecap_last_error();
+        EXPECT_GT(injected(), 0u) << function << " returned " << Status{status} << ": "
+                                  << routecap_last_error();
+        EXPECT_TRUE(allowed(function, status))
+            << function << " returned " << Status{status} << ": " << routecap_last_error();
         said_lost_ |= status == ROUTECAP_LOST;
         if (status >= 0) return status;
         EXPECT_NE(*routecap_last_error(), 0) << function;
         failures_++;
         lost_ |= status == ROUTECAP_ERR_DEVICE_LOST;
         if (!retry_ || lost_) return status;
-        EXPECT_EQ(attempt, 0) << function << ", made again, returned " << Status{status} << ": " << routecap_last_error();
+        EXPECT_EQ(attempt, 0) << function << ", made again, returned " << Status{status} << ": "
+                              << routecap_last_error();
         if (attempt > 0) return status;
     }
 }
 #define CALL(function, ...) call(#function, [&] { return function(__VA_ARGS__); })
-#define CALL_FOR(untouched, function, ...) call(#function, [&] { return function(__VA_ARGS__); }, {untouched})
+#define CALL_FOR(untouched, function, ...) \
+    call(#function, [&] { return function(__VA_ARGS__); }, {untouched})
 
 // ---- What is there ------------------------------------------------------------------------
 
 void Workload::Sequence::forget(uint64_t first, uint64_t end) {
-    for (std::vector<bool> *rows : {&due, &seen}) std::fill(rows->begin() + static_cast<long>(first), rows->begin() + static_cast<long>(end), false);
+    for (std::vector<bool> *rows : {&due, &seen})
+        std::fill(rows->begin() + static_cast<long>(first), rows->begin() + static_cast<long>(end),
+                  false);
 }
 
-// Whether every row that is due must be there: nothing has failed so far, or a call said so, changed nothing, and was made again. Faults behind the
-// calls, where rows are copied and filed, may have cost rows.
+// Whether every row that is due must be there: nothing has failed so far, or a call said so,
+// changed nothing, and was made again. Faults behind the calls, where rows are copied and filed,
+// may have cost rows.
 bool Workload::intact() const {
     if (injected() == 0) return true;
     return retry_ && !lost_ && !refused_ && injected() == failures_;
 }
 
-// Every row of a routing is right or missing; it is there if it was there before, and, in an intact run, if it is due.
+// Every row of a routing is right or missing; it is there if it was there before, and, in an intact
+// run, if it is due.
 void Workload::check(routecap_routing *routing, Sequence &sequence) {
     if (routing == nullptr) return;
     const bool all = intact();
@@ -119,7 +147,8 @@ void Workload::check(routecap_routing *routing, Sequence &sequence) {
             there &= rows[r][l].has_value();
             if (rows[r][l]) {
                 ASSERT_TRUE(sequence.due[position]) << "row " << position << " cannot be there";
-                ASSERT_EQ(*rows[r][l], routed(kShape, sequence.seed, position, l)) << "row " << position << " layer " << l;
+                ASSERT_EQ(*rows[r][l], routed(kShape, sequence.seed, position, l))
+                    << "row " << position << " layer " << l;
             }
         }
         if (all && sequence.due[position]) {
@@ -127,7 +156,8 @@ void Workload::check(routecap_routing *routing, Sequence &sequence) {
         }
         missing_ |= sequence.due[position] && !there;
         if (sequence.seen[position]) {
-            ASSERT_TRUE(there) << "row " << position << " of sequence " << sequence.seed << " was there before";
+            ASSERT_TRUE(there) << "row " << position << " of sequence " << sequence.seed
+                               << " was there before";
         }
         sequence.seen[position] = there;
     }
@@ -138,16 +168,20 @@ void Workload::observe(Sequence &sequence) {
     if (sequence.handle == 0) return;
     const Pause pause;
     routecap_routing *routing = nullptr;
-    EXPECT_TRUE(last_ == 0 || routecap_step_finalize(capturer_, last_, -1, nullptr) >= 0) << routecap_last_error();
+    EXPECT_TRUE(last_ == 0 || routecap_step_finalize(capturer_, last_, -1, nullptr) >= 0)
+        << routecap_last_error();
     EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(capturer_));
-    ASSERT_GE(routecap_request_extract(capturer_, sequence.handle, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing), 0)
+    ASSERT_GE(routecap_request_extract(capturer_, sequence.handle, 0, ROUTECAP_ROWS_LANDED,
+                                       ROUTECAP_EXTRACT_SHARE, 0, &routing),
+              0)
         << routecap_last_error();
     check(RoutingPtr(routing).get(), sequence);
 }
 
 // ---- The forward path ---------------------------------------------------------------------
 
-Workload::Workload(bool manual, bool retry) : manual_(manual), retry_(retry), device_(std::make_unique<Device>()) {
+Workload::Workload(bool manual, bool retry)
+    : manual_(manual), retry_(retry), device_(std::make_unique<Device>()) {
     bound_ = device_->allocate(size_t{kShape.rows} * kShape.k * sizeof(int32_t));
 }
 
@@ -156,11 +190,13 @@ Workload::~Workload() {
 }
 
 void Workload::create() {
-    const std::vector<int32_t> provenance{ROUTECAP_PROVENANCE_CAPTURED, ROUTECAP_PROVENANCE_RECOMPUTED, ROUTECAP_PROVENANCE_CAPTURED};
+    const std::vector<int32_t> provenance{
+        ROUTECAP_PROVENANCE_CAPTURED, ROUTECAP_PROVENANCE_RECOMPUTED, ROUTECAP_PROVENANCE_CAPTURED};
     routecap_config config;
     CALL(routecap_config_init, &config, sizeof config);
     config.backend = backend();
-    config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts, config.rows = kShape.rows;
+    config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts,
+    config.rows = kShape.rows;
     config.flags = manual_ ? ROUTECAP_CONFIG_MANUAL_PROGRESS : 0;
     config.layer_provenance = provenance.data();
     routecap_memory memory{};
@@ -191,15 +227,19 @@ void Workload::pass(const std::vector<Tokens> &tokens, bool snapshot) {
     for (const Tokens &t : tokens) {
         for (uint64_t p = t.position; p < t.position + t.count; p++) {
             for (uint32_t l : {kRecorded, kBound})
-                for (int64_t id : routed(kShape, t.seed, p, l)) ids[l].push_back(static_cast<int32_t>(id));
+                for (int64_t id : routed(kShape, t.seed, p, l))
+                    ids[l].push_back(static_cast<int32_t>(id));
             std::vector<float> row(kShape.experts);
             const auto chosen = routed(kShape, t.seed, p, kRouted);
-            for (size_t c = 0; c < chosen.size(); c++) row[static_cast<size_t>(chosen[c])] = static_cast<float>(9 - c);
+            for (size_t c = 0; c < chosen.size(); c++)
+                row[static_cast<size_t>(chosen[c])] = static_cast<float>(9 - c);
             logits.insert(logits.end(), row.begin(), row.end());
         }
         rows += t.count;
     }
-    const auto upload = [&](const auto &v) { return device_->upload(v.data(), v.size() * sizeof v[0]); };
+    const auto upload = [&](const auto &v) {
+        return device_->upload(v.data(), v.size() * sizeof v[0]);
+    };
     const routecap_stream stream = device_->stream();
     CALL(routecap_step_begin, capturer_, rows, stream);
 
@@ -225,11 +265,12 @@ void Workload::pass(const std::vector<Tokens> &tokens, bool snapshot) {
     if (snapshot) CALL(routecap_step_snapshot, capturer_, stream);
 }
 
-routecap_step Workload::issue(const std::vector<routecap_span> &spans, const routecap_issue_options *options) {
+routecap_step Workload::issue(const std::vector<routecap_span> &spans,
+                              const routecap_issue_options *options) {
     routecap_step step = 0;
     std::vector<int32_t> status(spans.size());
-    const int32_t issued = CALL(routecap_step_issue, capturer_, spans.data(), sizeof spans[0], spans.size(), options, status.data(), &step,
-                                device_->stream());
+    const int32_t issued = CALL(routecap_step_issue, capturer_, spans.data(), sizeof spans[0],
+                                spans.size(), options, status.data(), &step, device_->stream());
     refused_ |= issued == ROUTECAP_PARTIAL;
     last_ = std::max(last_, step);
     return step;
@@ -237,7 +278,8 @@ routecap_step Workload::issue(const std::vector<routecap_span> &spans, const rou
 
 void Workload::land(routecap_step step) {
     if (step == 0) return;
-    CALL(routecap_step_finalize, capturer_, step, retry_ || injected() == 0 ? kTimeout : kShort, nullptr);
+    CALL(routecap_step_finalize, capturer_, step, retry_ || injected() == 0 ? kTimeout : kShort,
+         nullptr);
     CALL(routecap_capturer_progress, capturer_);
     CALL(routecap_step_poll, capturer_, step);
 }
@@ -253,10 +295,12 @@ void Workload::first_steps() {
 // Three steps that land later, and everything that may happen to their requests meanwhile.
 void Workload::several_in_flight() {
     if (fake() != nullptr) fake()->hold();
-    // A tree of drafts, in two spans that begin at one position; the second token of the second branch follows the first of the first.
+    // A tree of drafts, in two spans that begin at one position; the second token of the second
+    // branch follows the first of the first.
     pass({{a_.seed, 30, 4}, {a_.seed, 30, 2}});
     constexpr uint32_t kDraft = ROUTECAP_SPAN_SPECULATIVE;
-    const routecap_step drafts = issue({Rig::span(a_.handle, 30, 0, 4, kDraft), Rig::span(a_.handle, 30, 4, 2, kDraft)});
+    const routecap_step drafts =
+        issue({Rig::span(a_.handle, 30, 0, 4, kDraft), Rig::span(a_.handle, 30, 4, 2, kDraft)});
 
     pass({{b_.seed, 270, 4}, {c_.seed, 0, 10}}, false);
     std::vector<int64_t> positions{270, 271, 272, 273};
@@ -271,7 +315,8 @@ void Workload::several_in_flight() {
     const routecap_step second = issue({placed, Rig::span(c_.handle, 0, 4, 10)}, &options);
 
     pass({{c_.seed, 10, 10}, {ended_.seed, 0, 5}});
-    const routecap_step third = issue({Rig::span(c_.handle, 10, 0, 10), Rig::span(ended_.handle, 0, 10, 5)});
+    const routecap_step third =
+        issue({Rig::span(c_.handle, 10, 0, 10), Rig::span(ended_.handle, 0, 10, 5)});
     b_.expect(270, 274);
     c_.expect(0, 20);
     ended_.expect(0, 5);
@@ -282,14 +327,17 @@ void Workload::several_in_flight() {
         CALL(routecap_request_accept, capturer_, a_.handle, drafts, path, 3);
         a_.expect(30, 33);
     }
-    if (CALL(routecap_request_fork, capturer_, a_.handle, 20, &forked_.handle) == ROUTECAP_OK) forked_.expect(0, 20);
+    if (CALL(routecap_request_fork, capturer_, a_.handle, 20, &forked_.handle) == ROUTECAP_OK)
+        forked_.expect(0, 20);
     if (CALL(routecap_request_truncate, capturer_, c_.handle, 15) == ROUTECAP_OK) c_.forget(15, 20);
     if (ended_.handle != 0) {
         routecap_routing *routing = nullptr;
         if (CALL(routecap_request_finish, capturer_, ended_.handle, 5, &routing) == ROUTECAP_OK) {
             ended_.handle = 0;
             pending_.reset(routing);
-            if (attached_.handle != 0) CALL(routecap_request_attach, capturer_, attached_.handle, routing, ROUTECAP_ROWS_ALL);
+            if (attached_.handle != 0)
+                CALL(routecap_request_attach, capturer_, attached_.handle, routing,
+                     ROUTECAP_ROWS_ALL);
         }
     }
     if (fake() != nullptr) fake()->release();
@@ -321,7 +369,8 @@ void Workload::graphs() {
 void Workload::probing() {
     pass({{9, 0, 8}}, false);
     std::vector<routecap_layer_probe> probes(kShape.layers);
-    if (CALL(routecap_capturer_probe, capturer_, 8, probes.data(), sizeof probes[0], probes.size(), device_->stream()) == ROUTECAP_OK) {
+    if (CALL(routecap_capturer_probe, capturer_, 8, probes.data(), sizeof probes[0], probes.size(),
+             device_->stream()) == ROUTECAP_OK) {
         for (const routecap_layer_probe &p : probes) EXPECT_EQ(p.rows_written, 8u);
     }
     int32_t *const executed = static_cast<int32_t *>(bound_);
@@ -342,14 +391,16 @@ void Workload::reading() {
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
     std::vector<routecap_missing> blocks(4);
-    CALL(routecap_request_coverage, capturer_, a_.handle, 0, ROUTECAP_ROWS_ALL, &coverage, blocks.data(), sizeof blocks[0], blocks.size());
+    CALL(routecap_request_coverage, capturer_, a_.handle, 0, ROUTECAP_ROWS_ALL, &coverage,
+         blocks.data(), sizeof blocks[0], blocks.size());
 
     routecap_routing *routing = nullptr;
     for (const int32_t mode : {ROUTECAP_EXTRACT_SHARE, ROUTECAP_EXTRACT_COPY}) {
         CALL(routecap_request_extract, capturer_, a_.handle, 0, 33, mode, 0, &routing);
         check(RoutingPtr(std::exchange(routing, nullptr)).get(), a_);
     }
-    const int32_t taken = CALL(routecap_request_extract, capturer_, a_.handle, 5, 10, ROUTECAP_EXTRACT_TAKE, 0, &routing);
+    const int32_t taken = CALL(routecap_request_extract, capturer_, a_.handle, 5, 10,
+                               ROUTECAP_EXTRACT_TAKE, 0, &routing);
     RoutingPtr middle(std::exchange(routing, nullptr));
     check(middle.get(), a_);
     if (taken >= 0) a_.forget(5, 15);
@@ -370,18 +421,24 @@ void Workload::reading() {
     std::vector<uint8_t> mask(512 * kShape.layers);
     const auto copied = [&](int32_t status, uint64_t from, const Sequence &s, uint64_t rows) {
         for (size_t cell = 0; status >= 0 && cell < rows * kShape.layers; cell++) {
-            const auto expected = routed(kShape, s.seed, from + cell / kShape.layers, static_cast<uint32_t>(cell % kShape.layers));
-            for (size_t c = 0; c < kShape.k; c++) ASSERT_EQ(ids[cell * kShape.k + c], mask[cell] ? expected[c] : -1);
+            const auto expected = routed(kShape, s.seed, from + cell / kShape.layers,
+                                         static_cast<uint32_t>(cell % kShape.layers));
+            for (size_t c = 0; c < kShape.k; c++)
+                ASSERT_EQ(ids[cell * kShape.k + c], mask[cell] ? expected[c] : -1);
         }
     };
-    const int32_t into = CALL(routecap_request_extract_into, capturer_, b_.handle, 250, 20, &options, ids.data(), ids.size() * 4, mask.data(),
-                              mask.size(), nullptr);
+    const int32_t into =
+        CALL(routecap_request_extract_into, capturer_, b_.handle, 250, 20, &options, ids.data(),
+             ids.size() * 4, mask.data(), mask.size(), nullptr);
     copied(into, 250, b_, 20);
     EXPECT_TRUE(injected() > 0 || second != nullptr);
     if (second == nullptr) return;
-    copied(CALL(routecap_routing_copy_to, second.get(), &options, ids.data(), ids.size() * 4, mask.data(), mask.size(), nullptr), 0, c_, 15);
+    copied(CALL(routecap_routing_copy_to, second.get(), &options, ids.data(), ids.size() * 4,
+                mask.data(), mask.size(), nullptr),
+           0, c_, 15);
 
-    CALL(routecap_routing_coverage, second.get(), &coverage, blocks.data(), sizeof blocks[0], blocks.size());
+    CALL(routecap_routing_coverage, second.get(), &coverage, blocks.data(), sizeof blocks[0],
+         blocks.size());
     routecap_routing *prompt = nullptr, *generated = nullptr, *merged = nullptr;
     CALL(routecap_routing_split, second.get(), 6, ROUTECAP_ROWS_ALL, &prompt, &generated);
     EXPECT_EQ(prompt == nullptr, generated == nullptr);
@@ -403,15 +460,19 @@ void Workload::reading() {
 void Workload::other_memory() {
     if (pending_ == nullptr) return;
     uint64_t needed = 0;
-    CALL_FOR(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize, pending_.get(), 0, nullptr, 0, &needed);
+    CALL_FOR(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize, pending_.get(), 0, nullptr,
+             0, &needed);
     std::vector<uint64_t> bytes(needed / 8 + 1);
-    if (CALL(routecap_routing_serialize, pending_.get(), 0, bytes.data(), needed, nullptr) != ROUTECAP_OK) return;
+    if (CALL(routecap_routing_serialize, pending_.get(), 0, bytes.data(), needed, nullptr) !=
+        ROUTECAP_OK)
+        return;
     routecap_routing *routing = nullptr;
     CALL(routecap_routing_deserialize, bytes.data(), needed, 0, nullptr, nullptr, &routing);
     check(RoutingPtr(std::exchange(routing, nullptr)).get(), ended_);
     int released = 0;
     const auto release = [](void *count) { ++*static_cast<int *>(count); };
-    const int32_t lent = CALL(routecap_routing_deserialize, bytes.data(), needed, 0, release, &released, &routing);
+    const int32_t lent =
+        CALL(routecap_routing_deserialize, bytes.data(), needed, 0, release, &released, &routing);
     EXPECT_TRUE(released == 0 || lent == ROUTECAP_NOT_CAPTURED);
     check(RoutingPtr(std::exchange(routing, nullptr)).get(), ended_);
     EXPECT_EQ(released, lent >= 0);
@@ -427,8 +488,8 @@ void Workload::other_memory() {
     splice.struct_size = sizeof splice;
     std::vector<uint64_t> header(2 * info.header_bytes / 8 + 16);
     routecap_piece pieces[ROUTECAP_MAX_PIECES];
-    CALL(routecap_serialized_splice, bytes.data(), needed, bytes.data(), needed, 2, header.data(), header.size() * 8, pieces, sizeof pieces[0],
-         std::size(pieces), &splice);
+    CALL(routecap_serialized_splice, bytes.data(), needed, bytes.data(), needed, 2, header.data(),
+         header.size() * 8, pieces, sizeof pieces[0], std::size(pieces), &splice);
 }
 
 // ---- The end ------------------------------------------------------------------------------
@@ -443,7 +504,8 @@ void Workload::ending() {
         if (accept.status == ROUTECAP_OK) b_.expect(274, 277);
         refused_ |= accept.status == ROUTECAP_ERR_NO_MEMORY;
     }
-    CALL(routecap_step_discard, capturer_, device_->stream());  // finds a device that was lost behind the calls
+    // Finds a device that was lost behind the calls.
+    CALL(routecap_step_discard, capturer_, device_->stream());
     std::vector<routecap_finish_item> items(2);
     items[0] = {a_.handle, ROUTECAP_ROWS_ALL, nullptr, 0, 0};
     items[1] = {b_.handle, 277, nullptr, 0, 0};
@@ -455,13 +517,17 @@ void Workload::ending() {
     routecap_stats s{};
     s.struct_size = sizeof s;
     CALL(routecap_capturer_stats, capturer_, &s);
-    const uint64_t accounted = s.rows_in_flight + s.rows_provisional + s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late +
-                               s.rows_rejected + s.rows_unplaced + s.rows_refused;
-    EXPECT_TRUE(!manual_ || s.rows_issued == accounted) << s.rows_issued << " and " << accounted;  // a worker counts while this reads
+    const uint64_t accounted = s.rows_in_flight + s.rows_provisional + s.rows_delivered +
+                               s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected +
+                               s.rows_unplaced + s.rows_refused;
+    // A worker counts while this reads.
+    EXPECT_TRUE(!manual_ || s.rows_issued == accounted) << s.rows_issued << " and " << accounted;
     std::vector<routecap_layer_stats> layers(kShape.layers);
     CALL(routecap_capturer_layer_stats, capturer_, layers.data(), sizeof layers[0], layers.size());
-    inside("routecap_capturer_destroy", [&] { routecap_capturer_destroy(std::exchange(capturer_, nullptr)); });
-    // Routings outlive the capturer, and are ready; empty, if there was no memory up to the end to gather their rows.
+    inside("routecap_capturer_destroy",
+           [&] { routecap_capturer_destroy(std::exchange(capturer_, nullptr)); });
+    // Routings outlive the capturer, and are ready; empty, if there was no memory up to the end to
+    // gather their rows.
     if (!retry_ && !memory_stays()) a_.seen = b_.seen = std::vector<bool>(512);
     for (const auto &[item, sequence] : {std::pair(&items[0], &a_), std::pair(&items[1], &b_)}) {
         const RoutingPtr routing(item->routing);

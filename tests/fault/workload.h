@@ -1,5 +1,6 @@
-// The standard workload of the fault loops: an engine's life in small, which uses every function of routecap.h that can meet a fault. It goes on
-// whatever fails, and checks after every call that the status is one that the header documents, and of every row that it is right or missing.
+// The standard workload of the fault loops: an engine's life in small, which uses every function of
+// routecap.h that can meet a fault. It goes on whatever fails, and checks after every call that the
+// status is one that the header documents, and of every row that it is right or missing.
 #pragma once
 
 #include <rig.h>
@@ -13,7 +14,8 @@ namespace faults {
 
 class Workload {
 public:
-    // retry: a call that failed is made again and must work then, unless the device is lost. Otherwise the fault is taken to stay.
+    // retry: a call that failed is made again and must work then, unless the device is lost.
+    // Otherwise the fault is taken to stay.
     Workload(bool manual, bool retry);
     ~Workload();
 
@@ -26,19 +28,24 @@ private:
         uint64_t seed;
         routecap_request handle = 0;
         std::vector<bool> due = std::vector<bool>(512), seen = std::vector<bool>(512);
-        void expect(uint64_t first, uint64_t end) { std::fill(due.begin() + static_cast<long>(first), due.begin() + static_cast<long>(end), true); }
+        void expect(uint64_t first, uint64_t end) {
+            std::fill(due.begin() + static_cast<long>(first), due.begin() + static_cast<long>(end),
+                      true);
+        }
         void forget(uint64_t first, uint64_t end);
     };
 
     template <class F>
-    int32_t call(const char *function, F f, std::initializer_list<int32_t> untouched = {ROUTECAP_OK});
+    int32_t call(const char *function, F f,
+                 std::initializer_list<int32_t> untouched = {ROUTECAP_OK});
     bool allowed(const char *function, int32_t status) const;
     bool intact() const;
 
     void create();
     void open(std::initializer_list<Sequence *> sequences);
     void pass(const std::vector<rig::Tokens> &tokens, bool snapshot = true);
-    routecap_step issue(const std::vector<routecap_span> &spans, const routecap_issue_options *options = nullptr);
+    routecap_step issue(const std::vector<routecap_span> &spans,
+                        const routecap_issue_options *options = nullptr);
     void land(routecap_step step);
     void check(routecap_routing *routing, Sequence &sequence);
     void observe(Sequence &sequence);

@@ -1,5 +1,5 @@
-// The bytes of one input, read as decisions: what libFuzzer mutates and what a plain run draws at random. Beyond the end every decision is the
-// first.
+// The bytes of one input, read as decisions: what libFuzzer mutates and what a plain run draws at
+// random. Beyond the end every decision is the first.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,9 @@ public:
         return value;
     }
     // One of 0..n-1; 0 for n = 0.
-    uint64_t below(uint64_t n) { return n <= 1 ? 0 : number(n <= 256 ? 1 : n <= 65536 ? 2 : 8) % n; }
+    uint64_t below(uint64_t n) {
+        return n <= 1 ? 0 : number(n <= 256 ? 1 : n <= 65536 ? 2 : 8) % n;
+    }
     // True for so many of 256 bytes; not at the end.
     bool chance(unsigned of_256) { return number(1) + of_256 > 255; }
     template <class T>

@@ -33,10 +33,13 @@ void trace(const char *format, ...) {
 
 void status(const char *call, int32_t expected, int32_t got) {
     trace("%.*s: %s\n", static_cast<int>(std::strcspn(call, "(")), call, routecap_status_name(got));
-    if (got != expected) fail("%s is %s instead of %s (%s)", call, routecap_status_name(got), routecap_status_name(expected), routecap_last_error());
+    if (got != expected)
+        fail("%s is %s instead of %s (%s)", call, routecap_status_name(got),
+             routecap_status_name(expected), routecap_last_error());
     if (got < 0 || got == ROUTECAP_PARTIAL) {
         const char *text = routecap_last_error();
-        if (*text == 0 || std::strchr(text, '\n') != nullptr) fail("%s left the text \"%s\"", call, text);
+        if (*text == 0 || std::strchr(text, '\n') != nullptr)
+            fail("%s left the text \"%s\"", call, text);
     }
 }
 
@@ -44,8 +47,8 @@ void number(const char *what, uint64_t expected, uint64_t got) {
     if (got != expected) fail("%s is %" PRIu64 " instead of %" PRIu64, what, got, expected);
 }
 
-void coverage(const routecap_coverage &expected, const std::vector<routecap_missing> &blocks, const routecap_coverage &got,
-              const std::vector<routecap_missing> &first_blocks) {
+void coverage(const routecap_coverage &expected, const std::vector<routecap_missing> &blocks,
+              const routecap_coverage &got, const std::vector<routecap_missing> &first_blocks) {
     SAME(expected.layers, got.layers);
     SAME(expected.first, got.first);
     SAME(expected.rows, got.rows);
@@ -57,15 +60,20 @@ void coverage(const routecap_coverage &expected, const std::vector<routecap_miss
     SAME(expected.blocks, got.blocks);
     SAME(expected.cells_recomputed, got.cells_recomputed);
     for (size_t i = 0; i < first_blocks.size(); i++) {
-        const routecap_missing untouched{77, 77, 77, 77, 77, 77}, &block = i < blocks.size() ? blocks[i] : untouched;
+        const routecap_missing untouched{77, 77, 77, 77, 77, 77},
+            &block = i < blocks.size() ? blocks[i] : untouched;
         if (std::memcmp(&block, &first_blocks[i], sizeof block) != 0)
-            fail("block %zu is rows %" PRIu64 "+%" PRIu64 " layers %u+%u reason %d instead of rows %" PRIu64 "+%" PRIu64 " layers %u+%u reason %d", i,
-                 first_blocks[i].first, first_blocks[i].rows, first_blocks[i].first_layer, first_blocks[i].layers, first_blocks[i].reason,
-                 block.first, block.rows, block.first_layer, block.layers, block.reason);
+            fail("block %zu is rows %" PRIu64 "+%" PRIu64
+                 " layers %u+%u reason %d instead of rows %" PRIu64 "+%" PRIu64
+                 " layers %u+%u reason %d",
+                 i, first_blocks[i].first, first_blocks[i].rows, first_blocks[i].first_layer,
+                 first_blocks[i].layers, first_blocks[i].reason, block.first, block.rows,
+                 block.first_layer, block.layers, block.reason);
     }
 }
 
-uint64_t rows(const routecap_routing *routing, const model::Routing &expected, const Refused &refused) {
+uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
+              const Refused &refused) {
     routecap_view view{};
     view.struct_size = sizeof view;
     SAME_STATUS(ROUTECAP_OK, routecap_routing_view(routing, &view));
@@ -87,26 +95,35 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected, c
     uint64_t position = view.first, compared = 0;
     auto row = expected.content.begin();
     for (size_t i = 0; i < view.segment_count; i++) {
-        const auto &segment = *reinterpret_cast<const routecap_segment *>(reinterpret_cast<const char *>(view.segments) + i * view.segment_size);
+        const auto &segment = *reinterpret_cast<const routecap_segment *>(
+            reinterpret_cast<const char *>(view.segments) + i * view.segment_size);
         SAME(position, segment.first);
-        if (segment.ids != nullptr ? segment.reason != 0 : !model::of_whole_rows(static_cast<uint8_t>(segment.reason)))
-            check::fail("a segment %s ids has the reason %d", segment.ids != nullptr ? "with" : "without", segment.reason);
+        if (segment.ids != nullptr ? segment.reason != 0
+                                   : !model::of_whole_rows(static_cast<uint8_t>(segment.reason)))
+            check::fail("a segment %s ids has the reason %d",
+                        segment.ids != nullptr ? "with" : "without", segment.reason);
         SAME(0, segment.reserved);
         for (uint64_t r = 0; r < segment.rows; r++, position++) {
             while (row != expected.content.end() && row->first < position) ++row;
-            const model::Row *has = row != expected.content.end() && row->first == position ? row->second.get() : nullptr;
+            const model::Row *has = row != expected.content.end() && row->first == position
+                                        ? row->second.get()
+                                        : nullptr;
             for (size_t l = 0; l < shape.cells(); l++) {
                 const size_t at = (r * shape.cells() + l) * shape.k;
                 const bool valid =
-                    segment.ids != nullptr && (segment.validity == nullptr || (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0);
+                    segment.ids != nullptr &&
+                    (segment.validity == nullptr ||
+                     (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0);
                 const bool wanted = has != nullptr && has->valid(l);
                 const auto id = [&](size_t c) {
-                    return shape.id_bytes() == 1 ? static_cast<const uint8_t *>(segment.ids)[at + c]
-                                                 : static_cast<const uint16_t *>(segment.ids)[at + c];
+                    return shape.id_bytes() == 1
+                               ? static_cast<const uint8_t *>(segment.ids)[at + c]
+                               : static_cast<const uint16_t *>(segment.ids)[at + c];
                 };
                 if (valid != wanted) {
                     if (!refused || (valid && (has == nullptr || !has->any())))
-                        fail("row %" PRIu64 " layer %zu is %s", position, l, valid ? "there and should be missing" : "missing");
+                        fail("row %" PRIu64 " layer %zu is %s", position, l,
+                             valid ? "there and should be missing" : "missing");
                     std::vector<int64_t> ids;
                     for (size_t c = 0; valid && c < shape.k; c++) ids.push_back(id(c));
                     refused(position, l, ids);
@@ -114,21 +131,27 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected, c
                 }
                 if (!valid) {
                     const int reason = has != nullptr ? has->missing[l] : ROUTECAP_MISSING_ABSENT;
-                    const int says = segment.ids == nullptr                                                  ? segment.reason
-                                     : (id(0) >= ROUTECAP_MISSING_ABSENT && id(0) <= ROUTECAP_MISSING_STALE) ? id(0)
-                                                                                                             : ROUTECAP_MISSING_UNWRITTEN;
+                    const int says =
+                        segment.ids == nullptr ? segment.reason
+                        : (id(0) >= ROUTECAP_MISSING_ABSENT && id(0) <= ROUTECAP_MISSING_STALE)
+                            ? id(0)
+                            : ROUTECAP_MISSING_UNWRITTEN;
                     if (!refused && says != reason)
-                        fail("row %" PRIu64 " layer %zu is missing for reason %d instead of %d", position, l, says, reason);
+                        fail("row %" PRIu64 " layer %zu is missing for reason %d instead of %d",
+                             position, l, says, reason);
                     continue;
                 }
                 compared++;
                 for (size_t c = 0; c < shape.k; c++)
                     if (id(c) != has->ids[l * shape.k + c])
-                        fail("row %" PRIu64 " layer %zu column %zu is %d instead of %d", position, l, c, id(c), has->ids[l * shape.k + c]);
+                        fail("row %" PRIu64 " layer %zu column %zu is %d instead of %d", position,
+                             l, c, id(c), has->ids[l * shape.k + c]);
             }
             if (!refused && has != nullptr && has->any()) {
                 const uint64_t tag = segment.tags != nullptr ? segment.tags[r] : segment.tag;
-                if (tag != has->tag) fail("row %" PRIu64 " has the tag %" PRIu64 " instead of %" PRIu64, position, tag, has->tag);
+                if (tag != has->tag)
+                    fail("row %" PRIu64 " has the tag %" PRIu64 " instead of %" PRIu64, position,
+                         tag, has->tag);
             }
         }
     }
@@ -138,19 +161,24 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected, c
 
 std::vector<uint8_t> serialized(const routecap_routing *routing) {
     uint64_t needed = 0;
-    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
+    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
     std::vector<uint8_t> data(needed);
-    SAME_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, 0, data.data(), data.size(), nullptr));
+    SAME_STATUS(ROUTECAP_OK,
+                routecap_routing_serialize(routing, 0, data.data(), data.size(), nullptr));
     return data;
 }
 
-std::vector<uint8_t> spliced(const routecap_splice &splice, const routecap_piece *pieces, const std::vector<uint8_t> &header,
-                             const std::vector<uint8_t> &head, const std::vector<uint8_t> &tail) {
+std::vector<uint8_t> spliced(const routecap_splice &splice, const routecap_piece *pieces,
+                             const std::vector<uint8_t> &header, const std::vector<uint8_t> &head,
+                             const std::vector<uint8_t> &tail) {
     std::vector<uint8_t> data;
     for (uint32_t i = 0; i < splice.pieces; i++) {
         const routecap_piece &piece = pieces[i];
         const std::vector<uint8_t> *from[] = {&header, &head, &tail};
-        for (uint64_t n = 0; n < piece.bytes; n++) data.push_back(piece.source == ROUTECAP_PIECE_ZERO ? 0 : from[piece.source]->at(piece.offset + n));
+        for (uint64_t n = 0; n < piece.bytes; n++)
+            data.push_back(
+                piece.source == ROUTECAP_PIECE_ZERO ? 0 : from[piece.source]->at(piece.offset + n));
     }
     SAME(splice.bytes, data.size());
     return data;
@@ -182,51 +210,70 @@ void routing(const routecap_routing *routing, const model::Routing &expected) {
     const routecap_coverage c = expected.coverage(expected.end(), blocks);
     routecap_coverage covered{};
     covered.struct_size = sizeof covered;
-    SAME_STATUS(c.cells_missing == 0 ? ROUTECAP_OK : ROUTECAP_INCOMPLETE,
-                routecap_routing_coverage(routing, &covered, got.data(), sizeof got[0], got.size()));
+    SAME_STATUS(
+        c.cells_missing == 0 ? ROUTECAP_OK : ROUTECAP_INCOMPLETE,
+        routecap_routing_coverage(routing, &covered, got.data(), sizeof got[0], got.size()));
     coverage(c, blocks, covered, got);
     const std::vector<uint8_t> data = serialized(routing), same = expected.serialize();
     if (data != same) {
         size_t at = 0;
         while (at < std::min(data.size(), same.size()) && data[at] == same[at]) at++;
-        fail("serialised in %zu bytes instead of %zu; the first difference is at %zu", data.size(), same.size(), at);
+        fail("serialised in %zu bytes instead of %zu; the first difference is at %zu", data.size(),
+             same.size(), at);
     }
 }
 
 void copy(const Copy &copy, int32_t read, const model::Routing &whole,
-          const std::function<int32_t(const routecap_copy_options *, void *, size_t, uint8_t *, size_t, uint64_t *)> &call) {
+          const std::function<int32_t(const routecap_copy_options *, void *, size_t, uint8_t *,
+                                      size_t, uint64_t *)> &call) {
     constexpr uint8_t kGuard = 0x4d;
     constexpr size_t kBorder = 32;
     const routecap_copy_options &o = copy.options;
     const size_t size = element_bytes(o.dtype);
     int32_t expected = read;
-    std::vector<std::pair<uint64_t, std::pair<uint64_t, size_t>>> cells;  // place, position and layer
-    constexpr uint64_t kUnknown = 64;                                     // bytes of a buffer that a refused call will not look at
+    // Place, position and layer.
+    std::vector<std::pair<uint64_t, std::pair<uint64_t, size_t>>> cells;
+    // Bytes of a buffer that a refused call will not look at.
+    constexpr uint64_t kUnknown = 64;
     uint64_t needed = UINT64_MAX, mask_needed = 0;
     model::Routing routing;
     const auto decide = [&]() -> int32_t {
         if (o.dtype < ROUTECAP_DTYPE_U8 || o.dtype > ROUTECAP_DTYPE_I64) return ROUTECAP_ERR_DTYPE;
-        if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR) return ROUTECAP_ERR_ARGUMENT;
-        if ((o.flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0) return ROUTECAP_ERR_ARGUMENT;
+        if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
+            return ROUTECAP_ERR_ARGUMENT;
+        if ((o.flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0)
+            return ROUTECAP_ERR_ARGUMENT;
         const model::Shape &shape = *whole.shape;
-        if (o.first_layer >= shape.cells() || o.layers > shape.cells() - o.first_layer) return ROUTECAP_ERR_UNKNOWN_LAYER;
-        const int64_t most[] = {0, 255, INT16_MAX, UINT16_MAX, INT32_MAX, UINT32_MAX, INT64_MAX}, highest = most[o.dtype];
+        if (o.first_layer >= shape.cells() || o.layers > shape.cells() - o.first_layer)
+            return ROUTECAP_ERR_UNKNOWN_LAYER;
+        const int64_t most[] = {0, 255, INT16_MAX, UINT16_MAX, INT32_MAX, UINT32_MAX, INT64_MAX},
+                      highest = most[o.dtype];
         if (int64_t{shape.experts()} - 1 > highest) return ROUTECAP_ERR_DTYPE;
         if ((o.flags & ROUTECAP_READ_STRICT) == 0) {
             const int64_t lowest = size == 8 ? INT64_MIN : -(int64_t{1} << (8 * size - 1));
             if (o.fill < lowest || o.fill > highest) return ROUTECAP_ERR_DTYPE;
-            const uint64_t written = size == 8 ? static_cast<uint64_t>(o.fill) : static_cast<uint64_t>(o.fill) & ((uint64_t{1} << 8 * size) - 1);
+            const uint64_t written =
+                size == 8 ? static_cast<uint64_t>(o.fill)
+                          : static_cast<uint64_t>(o.fill) & ((uint64_t{1} << 8 * size) - 1);
             if (!copy.mask && written < shape.experts()) return ROUTECAP_ERR_ARGUMENT;
         }
-        const uint64_t layers = o.layers != 0 ? o.layers : shape.cells() - o.first_layer, k = shape.k;
+        const uint64_t layers = o.layers != 0 ? o.layers : shape.cells() - o.first_layer,
+                       k = shape.k;
         routing = whole.of_layers(o.first_layer, layers);
         const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
-        const uint64_t row_stride = o.row_stride != 0 ? static_cast<uint64_t>(o.row_stride) : row_major ? layers * k : k;
-        const uint64_t layer_stride = o.layer_stride != 0 ? static_cast<uint64_t>(o.layer_stride) : row_major ? k : routing.rows * k;
-        const auto nested = [&](uint64_t outer, uint64_t outer_stride, uint64_t inner, uint64_t inner_stride) {
-            return (inner <= 1 || inner_stride >= k) && (outer <= 1 || outer_stride >= (inner - 1) * inner_stride + k);
+        const uint64_t row_stride = o.row_stride != 0 ? static_cast<uint64_t>(o.row_stride)
+                                    : row_major       ? layers * k
+                                                      : k;
+        const uint64_t layer_stride = o.layer_stride != 0 ? static_cast<uint64_t>(o.layer_stride)
+                                      : row_major         ? k
+                                                          : routing.rows * k;
+        const auto nested = [&](uint64_t outer, uint64_t outer_stride, uint64_t inner,
+                                uint64_t inner_stride) {
+            return (inner <= 1 || inner_stride >= k) &&
+                   (outer <= 1 || outer_stride >= (inner - 1) * inner_stride + k);
         };
-        if (routing.rows > 0 && !nested(routing.rows, row_stride, layers, layer_stride) && !nested(layers, layer_stride, routing.rows, row_stride))
+        if (routing.rows > 0 && !nested(routing.rows, row_stride, layers, layer_stride) &&
+            !nested(layers, layer_stride, routing.rows, row_stride))
             return ROUTECAP_ERR_ARGUMENT;
         needed = 0;
         for (uint64_t r = 0; r < routing.rows; r++)
@@ -236,21 +283,28 @@ void copy(const Copy &copy, int32_t read, const model::Routing &whole,
                 needed = std::max(needed, (place + k) * size);
             }
         mask_needed = routing.rows * layers;
-        if (copy.asks ? needed > 0 : needed > 0 && copy.dst_less > 0) return ROUTECAP_ERR_BUFFER_TOO_SMALL;
-        if (copy.mask && mask_needed > 0 && copy.mask_less > 0) return ROUTECAP_ERR_BUFFER_TOO_SMALL;
+        if (copy.asks ? needed > 0 : needed > 0 && copy.dst_less > 0)
+            return ROUTECAP_ERR_BUFFER_TOO_SMALL;
+        if (copy.mask && mask_needed > 0 && copy.mask_less > 0)
+            return ROUTECAP_ERR_BUFFER_TOO_SMALL;
         if (const int32_t strict = routing.strict(o.flags); strict < 0) return strict;
         return routing.status();
     };
     if (read >= 0) expected = decide();
 
     const auto room = [](uint64_t bytes, int64_t less) {
-        return bytes == UINT64_MAX ? kUnknown : bytes - std::min(bytes, static_cast<uint64_t>(std::max(less, int64_t{0})));
+        return bytes == UINT64_MAX
+                   ? kUnknown
+                   : bytes - std::min(bytes, static_cast<uint64_t>(std::max(less, int64_t{0})));
     };
-    const size_t dst_bytes = copy.asks ? 0 : room(needed, copy.dst_less), mask_bytes = room(mask_needed, copy.mask_less);
-    std::vector<uint8_t> dst(dst_bytes + 2 * kBorder, kGuard), mask(mask_bytes + 2 * kBorder, kGuard);
+    const size_t dst_bytes = copy.asks ? 0 : room(needed, copy.dst_less),
+                 mask_bytes = room(mask_needed, copy.mask_less);
+    std::vector<uint8_t> dst(dst_bytes + 2 * kBorder, kGuard),
+        mask(mask_bytes + 2 * kBorder, kGuard);
     uint64_t says = 77;
-    const int32_t got = call(&o, copy.asks ? nullptr : dst.data() + kBorder, dst_bytes, copy.mask ? mask.data() + kBorder : nullptr,
-                             copy.mask ? mask_bytes : 0, &says);
+    const int32_t got =
+        call(&o, copy.asks ? nullptr : dst.data() + kBorder, dst_bytes,
+             copy.mask ? mask.data() + kBorder : nullptr, copy.mask ? mask_bytes : 0, &says);
     status("copy", expected, got);
     if (expected >= 0 || expected == ROUTECAP_ERR_BUFFER_TOO_SMALL) number("needed", needed, says);
 
@@ -263,8 +317,10 @@ void copy(const Copy &copy, int32_t read, const model::Routing &whole,
                 const int64_t id = valid ? row->ids[cell.second * routing.shape->k + c] : o.fill;
                 std::memcpy(same.data() + kBorder + (place + c) * size, &id, size);
             }
-            const uint64_t at = o.order == ROUTECAP_ORDER_ROW_MAJOR ? (cell.first - routing.first) * routing.shape->cells() + cell.second
-                                                                    : cell.second * routing.rows + cell.first - routing.first;
+            const uint64_t at =
+                o.order == ROUTECAP_ORDER_ROW_MAJOR
+                    ? (cell.first - routing.first) * routing.shape->cells() + cell.second
+                    : cell.second * routing.rows + cell.first - routing.first;
             if (copy.mask) same_mask[kBorder + at] = valid;
         }
     if (dst != same) fail("a copy of %" PRIu64 " rows differs", routing.rows);

@@ -22,18 +22,23 @@ bool Row::complete() const {
     return std::all_of(missing.begin(), missing.end(), [](uint8_t reason) { return reason == 0; });
 }
 bool Row::there() const {
-    return std::any_of(missing.begin(), missing.end(), [](uint8_t reason) { return reason == 0 || !of_whole_rows(reason); });
+    return std::any_of(missing.begin(), missing.end(),
+                       [](uint8_t reason) { return reason == 0 || !of_whole_rows(reason); });
 }
 uint8_t Row::reason() const {
-    const bool one = std::count(missing.begin(), missing.end(), missing.front()) == static_cast<ptrdiff_t>(missing.size());
+    const bool one = std::count(missing.begin(), missing.end(), missing.front()) ==
+                     static_cast<ptrdiff_t>(missing.size());
     return one && of_whole_rows(missing.front()) ? missing.front() : 0;
 }
 
 int rank(uint8_t reason) {
-    constexpr uint8_t kFirst[] = {ROUTECAP_MISSING_DUPLICATE, ROUTECAP_MISSING_OUT_OF_RANGE, ROUTECAP_MISSING_UNWRITTEN, ROUTECAP_MISSING_TAKEN,
-                                  ROUTECAP_MISSING_LOST,      ROUTECAP_MISSING_REFUSED,      ROUTECAP_MISSING_STALE,     ROUTECAP_MISSING_EVICTED,
+    constexpr uint8_t kFirst[] = {ROUTECAP_MISSING_DUPLICATE,     ROUTECAP_MISSING_OUT_OF_RANGE,
+                                  ROUTECAP_MISSING_UNWRITTEN,     ROUTECAP_MISSING_TAKEN,
+                                  ROUTECAP_MISSING_LOST,          ROUTECAP_MISSING_REFUSED,
+                                  ROUTECAP_MISSING_STALE,         ROUTECAP_MISSING_EVICTED,
                                   ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_ABSENT};
-    return static_cast<int>(std::end(kFirst) - std::find(std::begin(kFirst), std::end(kFirst), reason));
+    return static_cast<int>(std::end(kFirst) -
+                            std::find(std::begin(kFirst), std::end(kFirst), reason));
 }
 bool of_whole_rows(uint8_t reason) {
     return reason != 0 && rank(reason) < rank(ROUTECAP_MISSING_UNWRITTEN);
@@ -49,7 +54,8 @@ bool Row::same_set(const Row &other, size_t layer) const {
 }
 
 uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts) {
-    if (std::any_of(ids, ids + k, [&](int64_t id) { return id < 0 || id >= experts; })) return ROUTECAP_MISSING_OUT_OF_RANGE;
+    if (std::any_of(ids, ids + k, [&](int64_t id) { return id < 0 || id >= experts; }))
+        return ROUTECAP_MISSING_OUT_OF_RANGE;
     return std::set<int64_t>(ids, ids + k).size() < k ? ROUTECAP_MISSING_DUPLICATE : 0;
 }
 
@@ -66,9 +72,12 @@ RowPtr unite(const RowPtr &first, const RowPtr &second) {
     auto row = std::make_shared<Row>(*first);
     const size_t k = row->ids.size() / row->missing.size();
     for (size_t l = 0; l < row->missing.size(); l++) {
-        if (row->valid(l) || (!second->valid(l) && rank(second->missing[l]) <= rank(row->missing[l]))) continue;
+        if (row->valid(l) ||
+            (!second->valid(l) && rank(second->missing[l]) <= rank(row->missing[l])))
+            continue;
         row->missing[l] = second->missing[l];
-        std::copy_n(second->ids.begin() + static_cast<ptrdiff_t>(l * k), k, row->ids.begin() + static_cast<ptrdiff_t>(l * k));
+        std::copy_n(second->ids.begin() + static_cast<ptrdiff_t>(l * k), k,
+                    row->ids.begin() + static_cast<ptrdiff_t>(l * k));
     }
     if (!first->any() && (second->any() || !first->there())) row->tag = second->tag;
     return row;
@@ -91,8 +100,11 @@ int32_t Routing::status() const {
 int32_t Routing::strict(uint32_t flags) const {
     if ((flags & ROUTECAP_READ_STRICT) == 0) return ROUTECAP_OK;
     if (status() != ROUTECAP_OK) return ROUTECAP_ERR_INCOMPLETE;
-    const bool recomputed = rows > 0 && std::any_of(shape->layers.begin(), shape->layers.end(), [](const Layer &l) { return l.provenance != 0; });
-    return recomputed && (flags & ROUTECAP_READ_ALLOW_RECOMPUTED) == 0 ? ROUTECAP_ERR_RECOMPUTED : ROUTECAP_OK;
+    const bool recomputed =
+        rows > 0 && std::any_of(shape->layers.begin(), shape->layers.end(),
+                                [](const Layer &l) { return l.provenance != 0; });
+    return recomputed && (flags & ROUTECAP_READ_ALLOW_RECOMPUTED) == 0 ? ROUTECAP_ERR_RECOMPUTED
+                                                                       : ROUTECAP_OK;
 }
 
 routecap_coverage Routing::coverage(uint64_t length, std::vector<routecap_missing> &blocks) const {
@@ -108,7 +120,8 @@ routecap_coverage Routing::coverage(uint64_t length, std::vector<routecap_missin
         (row.complete() ? c.rows_complete : row.any() ? c.rows_partial : c.rows_empty)++;
         for (size_t l = 0; l < shape->cells(); l++) {
             c.cells_missing += !row.valid(l);
-            c.cells_recomputed += row.valid(l) && shape->layers[l].provenance == ROUTECAP_PROVENANCE_RECOMPUTED;
+            c.cells_recomputed +=
+                row.valid(l) && shape->layers[l].provenance == ROUTECAP_PROVENANCE_RECOMPUTED;
         }
         if (p > first && row.missing == before) {
             for (size_t b = run; b < blocks.size(); b++) blocks[b].rows++;
@@ -140,8 +153,9 @@ Routing Routing::of_layers(size_t first_layer, size_t layers) const {
     for (const auto &[position, row] : content) {
         auto part = std::make_shared<Row>();
         part->tag = row->tag;
-        part->ids.assign(row->ids.begin() + static_cast<ptrdiff_t>(first_layer * shape->k),
-                         row->ids.begin() + static_cast<ptrdiff_t>((first_layer + layers) * shape->k));
+        part->ids.assign(
+            row->ids.begin() + static_cast<ptrdiff_t>(first_layer * shape->k),
+            row->ids.begin() + static_cast<ptrdiff_t>((first_layer + layers) * shape->k));
         part->missing.assign(row->missing.begin() + static_cast<ptrdiff_t>(first_layer),
                              row->missing.begin() + static_cast<ptrdiff_t>(first_layer + layers));
         routing.content.emplace(position, part);
@@ -161,7 +175,9 @@ std::vector<uint8_t> Routing::serialize() const {
     const auto put = [](std::vector<uint8_t> &to, uint64_t value, size_t bytes) {
         for (size_t b = 0; b < bytes; b++) to.push_back(static_cast<uint8_t>(value >> 8 * b));
     };
-    const auto pad = [](std::vector<uint8_t> &to, size_t unit) { to.resize((to.size() + unit - 1) / unit * unit); };
+    const auto pad = [](std::vector<uint8_t> &to, size_t unit) {
+        to.resize((to.size() + unit - 1) / unit * unit);
+    };
     // Flags and reason; 0 stands for ABSENT.
     const auto kind = [](const RowPtr &row) -> std::pair<uint32_t, uint32_t> {
         if (row == nullptr || row->reason() == ROUTECAP_MISSING_ABSENT) return {0, 0};
@@ -179,10 +195,12 @@ std::vector<uint8_t> Routing::serialize() const {
             for (uint16_t id : row->ids) put(ids, id, shape->id_bytes());
             if ((run.flags & kValidity) == 0) continue;
             std::vector<uint8_t> bits((shape->cells() + 7) / 8);
-            for (size_t l = 0; l < shape->cells(); l++) bits[l / 8] = static_cast<uint8_t>(bits[l / 8] | row->valid(l) << l % 8);
+            for (size_t l = 0; l < shape->cells(); l++)
+                bits[l / 8] = static_cast<uint8_t>(bits[l / 8] | row->valid(l) << l % 8);
             validity.insert(validity.end(), bits.begin(), bits.end());
         }
-        if (!own.empty() && std::count(own.begin(), own.end(), own.front()) == static_cast<ptrdiff_t>(own.size())) {
+        if (!own.empty() &&
+            std::count(own.begin(), own.end(), own.front()) == static_cast<ptrdiff_t>(own.size())) {
             run.tag = own.front();
         } else if (!own.empty()) {
             run.flags |= kTags;
@@ -193,13 +211,18 @@ std::vector<uint8_t> Routing::serialize() const {
     std::vector<uint8_t> data(24);
     std::memcpy(data.data(), "ROUTECAP\1\0\0\0\0\0\0\0", 16);
     for (uint64_t number : {first, rows, static_cast<uint64_t>(runs.size())}) put(data, number, 8);
-    for (uint64_t number : {static_cast<uint64_t>(shape->cells()), static_cast<uint64_t>(shape->k), static_cast<uint64_t>(shape->dtype()),
-                            static_cast<uint64_t>(shape->id_space)})
+    for (uint64_t number :
+         {static_cast<uint64_t>(shape->cells()), static_cast<uint64_t>(shape->k),
+          static_cast<uint64_t>(shape->dtype()), static_cast<uint64_t>(shape->id_space)})
         put(data, number, 4);
     for (const Layer &layer : shape->layers)
-        for (uint32_t number : {static_cast<uint32_t>(layer.index), layer.experts, static_cast<uint32_t>(layer.provenance)}) put(data, number, 4);
+        for (uint32_t number : {static_cast<uint32_t>(layer.index), layer.experts,
+                                static_cast<uint32_t>(layer.provenance)})
+            put(data, number, 4);
     pad(data, 8);
-    for (const Run &run : runs) put(data, run.rows, 8), put(data, run.tag, 8), put(data, run.flags, 4), put(data, run.reason, 4);
+    for (const Run &run : runs)
+        put(data, run.rows, 8), put(data, run.tag, 8), put(data, run.flags, 4),
+            put(data, run.reason, 4);
     for (const auto *plane : {&ids, &tags, &validity}) {
         pad(data, 64);
         data.insert(data.end(), plane->begin(), plane->end());
@@ -216,7 +239,8 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
     std::map<int32_t, Layer> layers;
     uint64_t first = UINT64_MAX, end = 0;
     for (const RoutingPtr &r : routings) {
-        if (r->shape->k != head.k || r->shape->id_space != head.id_space) return ROUTECAP_ERR_SHAPE_MISMATCH;
+        if (r->shape->k != head.k || r->shape->id_space != head.id_space)
+            return ROUTECAP_ERR_SHAPE_MISMATCH;
         for (const Layer &layer : r->shape->layers) {
             Layer &known = layers.emplace(layer.index, layer).first->second;
             if (known.experts != layer.experts) return ROUTECAP_ERR_SHAPE_MISMATCH;
@@ -226,7 +250,8 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
     }
     auto shape = std::make_shared<Shape>(Shape{{}, head.k, head.id_space});
     std::map<int32_t, size_t> place;
-    for (const auto &[index, layer] : layers) place[index] = shape->layers.size(), shape->layers.push_back(layer);
+    for (const auto &[index, layer] : layers)
+        place[index] = shape->layers.size(), shape->layers.push_back(layer);
     if (end == 0) first = end = routings.front()->first;
     merged = std::make_shared<Routing>(Routing{shape, first, end - first});
     for (const RoutingPtr &r : routings)
@@ -236,11 +261,13 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
             for (size_t l = 0; l < row->missing.size(); l++) {
                 const size_t to = place[r->shape->layers[l].index];
                 wide->missing[to] = row->missing[l];
-                std::copy_n(row->ids.begin() + static_cast<ptrdiff_t>(l * head.k), head.k, wide->ids.begin() + static_cast<ptrdiff_t>(to * head.k));
+                std::copy_n(row->ids.begin() + static_cast<ptrdiff_t>(l * head.k), head.k,
+                            wide->ids.begin() + static_cast<ptrdiff_t>(to * head.k));
             }
             RowPtr &known = merged->content[position];
             for (size_t l = 0; known != nullptr && l < shape->cells(); l++)
-                if (known->valid(l) && wide->valid(l) && !known->same_set(*wide, l)) return merged = nullptr, ROUTECAP_ERR_CONFLICT;
+                if (known->valid(l) && wide->valid(l) && !known->same_set(*wide, l))
+                    return merged = nullptr, ROUTECAP_ERR_CONFLICT;
             known = unite(known, wide);
         }
     return merged->status();
@@ -248,10 +275,13 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
 
 RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row) {
     auto shape = std::make_shared<Shape>(*head.shape);
-    if (shape->k != tail.shape->k || shape->id_space != tail.shape->id_space || shape->cells() != tail.shape->cells()) return nullptr;
+    if (shape->k != tail.shape->k || shape->id_space != tail.shape->id_space ||
+        shape->cells() != tail.shape->cells())
+        return nullptr;
     for (size_t l = 0; l < shape->cells(); l++) {
         const Layer &other = tail.shape->layers[l];
-        if (shape->layers[l].index != other.index || shape->layers[l].experts != other.experts) return nullptr;
+        if (shape->layers[l].index != other.index || shape->layers[l].experts != other.experts)
+            return nullptr;
         shape->layers[l].provenance = std::max(shape->layers[l].provenance, other.provenance);
     }
     const uint64_t first = std::min(head.first, row), end = std::max(tail.end(), row);
@@ -274,20 +304,29 @@ int32_t Sink::begin(uint32_t rows) {
 }
 
 int32_t Sink::check(uint32_t layer, const Placement &to) const {
-    if (to.rows > rows_ || (to.row_index == nullptr && to.first_row > rows_ - to.rows)) return ROUTECAP_ERR_CAPACITY;
+    if (to.rows > rows_ || (to.row_index == nullptr && to.first_row > rows_ - to.rows))
+        return ROUTECAP_ERR_CAPACITY;
     if (layer >= shape_->cells()) return ROUTECAP_ERR_UNKNOWN_LAYER;
-    if (begun_.has_value() && to.row_index == nullptr && to.live_rows == nullptr && to.row_base == nullptr)
+    if (begun_.has_value() && to.row_index == nullptr && to.live_rows == nullptr &&
+        to.row_base == nullptr)
         for (const auto &[first, end] : known_[layer])
-            if (std::max(first, to.first_row) < std::min(end, to.first_row + to.rows)) return ROUTECAP_ERR_CONFLICT;
+            if (std::max(first, to.first_row) < std::min(end, to.first_row + to.rows))
+                return ROUTECAP_ERR_CONFLICT;
     return ROUTECAP_OK;
 }
 
-void Sink::put(uint32_t layer, const Placement &to, const std::function<std::vector<int64_t>(uint32_t row)> &cell) {
-    if (begun_.has_value() && snapshots_ == 0 && to.row_index == nullptr && to.live_rows == nullptr && to.row_base == nullptr)
+void Sink::put(uint32_t layer, const Placement &to,
+               const std::function<std::vector<int64_t>(uint32_t row)> &cell) {
+    if (begun_.has_value() && snapshots_ == 0 && to.row_index == nullptr &&
+        to.live_rows == nullptr && to.row_base == nullptr)
         known_[layer].emplace_back(to.first_row, to.first_row + to.rows);
-    for (uint32_t i = 0; i < to.rows && (to.live_rows == nullptr || static_cast<int64_t>(i) < *to.live_rows); i++) {
+    for (uint32_t i = 0;
+         i < to.rows && (to.live_rows == nullptr || static_cast<int64_t>(i) < *to.live_rows); i++) {
         if (to.row_index != nullptr && to.row_index[i] < 0) continue;
-        const int64_t row = to.row_index != nullptr ? to.row_index[i] : int64_t{to.first_row} + i + (to.row_base != nullptr ? *to.row_base : 0);
+        const int64_t row =
+            to.row_index != nullptr
+                ? to.row_index[i]
+                : int64_t{to.first_row} + i + (to.row_base != nullptr ? *to.row_base : 0);
         if (!begun_.has_value() || row < 0 || row >= int64_t{*begun_})
             dropped_++;
         else if (!written_[layer].emplace(static_cast<uint32_t>(row), cell(i)).second)
@@ -297,7 +336,8 @@ void Sink::put(uint32_t layer, const Placement &to, const std::function<std::vec
 
 int32_t Sink::record(const routecap_source &s, const std::vector<routecap_layer_source> &layers) {
     const uint32_t columns = s.k_source != 0 ? s.k_source : shape_->k;
-    const int64_t row_stride = s.row_stride != 0 ? s.row_stride : columns, column_stride = s.column_stride != 0 ? s.column_stride : 1;
+    const int64_t row_stride = s.row_stride != 0 ? s.row_stride : columns,
+                  column_stride = s.column_stride != 0 ? s.column_stride : 1;
     const Placement to{s.rows, s.first_row, s.live_rows, s.row_base, s.row_index};
     if (columns < shape_->k) return ROUTECAP_ERR_SHAPE_MISMATCH;
     for (const routecap_layer_source &layer : layers)
@@ -309,15 +349,25 @@ int32_t Sink::record(const routecap_source &s, const std::vector<routecap_layer_
                 const int64_t at = row * row_stride + c * column_stride;
                 int64_t id = 0;
                 switch (s.dtype) {
-                    case ROUTECAP_DTYPE_I16: id = static_cast<const int16_t *>(layer.ids)[at]; break;
-                    case ROUTECAP_DTYPE_I32: id = static_cast<const int32_t *>(layer.ids)[at]; break;
-                    case ROUTECAP_DTYPE_U32: id = static_cast<const uint32_t *>(layer.ids)[at]; break;
-                    case ROUTECAP_DTYPE_I64: id = static_cast<const int64_t *>(layer.ids)[at]; break;
+                    case ROUTECAP_DTYPE_I16:
+                        id = static_cast<const int16_t *>(layer.ids)[at];
+                        break;
+                    case ROUTECAP_DTYPE_I32:
+                        id = static_cast<const int32_t *>(layer.ids)[at];
+                        break;
+                    case ROUTECAP_DTYPE_U32:
+                        id = static_cast<const uint32_t *>(layer.ids)[at];
+                        break;
+                    case ROUTECAP_DTYPE_I64:
+                        id = static_cast<const int64_t *>(layer.ids)[at];
+                        break;
                     default: id = static_cast<const int32_t *>(layer.ids)[at] >> 16; break;
                 }
-                if (layer.table != nullptr) id = id >= 0 && id < int64_t{s.table_size} ? layer.table[id] : INT64_MAX;
+                if (layer.table != nullptr)
+                    id = id >= 0 && id < int64_t{s.table_size} ? layer.table[id] : INT64_MAX;
                 const bool sum = !__builtin_add_overflow(id, int64_t{s.offset}, &id);
-                ids.push_back(sum && id >= 0 && id < shape_->layers[layer.layer].experts ? id : -1);  // nothing wraps
+                // Nothing wraps.
+                ids.push_back(sum && id >= 0 && id < shape_->layers[layer.layer].experts ? id : -1);
             }
             return ids;
         });
@@ -338,7 +388,8 @@ void Sink::snapshot() {
             if (cell == written_[l].end()) continue;
             row->missing[l] = judge(cell->second.data(), shape_->k, shape_->layers[l].experts);
             row->ids[l * shape_->k] = row->missing[l];
-            for (uint32_t c = 0; row->valid(l) && c < shape_->k; c++) row->ids[l * shape_->k + c] = static_cast<uint16_t>(cell->second[c]);
+            for (uint32_t c = 0; row->valid(l) && c < shape_->k; c++)
+                row->ids[l * shape_->k + c] = static_cast<uint16_t>(cell->second[c]);
         }
         taken_.rows.push_back(std::move(row));
     }
@@ -370,7 +421,8 @@ int32_t Sink::probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) co
             (written ? p.rows_written : p.rows_unwritten)++;
             if (repeated) {
                 const auto other = before->find(r);
-                repeated = (other != before->end()) == written && (!written || other->second == cell->second);
+                repeated = (other != before->end()) == written &&
+                           (!written || other->second == cell->second);
             }
             if (!written) continue;
             kinds.insert(cell->second);
@@ -379,17 +431,21 @@ int32_t Sink::probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) co
             p.rows_duplicate += reason == ROUTECAP_MISSING_DUPLICATE;
             for (int64_t id : cell->second) {
                 if (id < 0 || id >= shape_->layers[l].experts) continue;
-                p.lowest = p.lowest < 0 ? static_cast<int32_t>(id) : std::min(p.lowest, static_cast<int32_t>(id));
+                p.lowest = p.lowest < 0 ? static_cast<int32_t>(id)
+                                        : std::min(p.lowest, static_cast<int32_t>(id));
                 p.highest = std::max(p.highest, static_cast<int32_t>(id));
             }
         }
         const bool several = p.rows_written > 1;
-        p.found = (rows > 0 && p.rows_written == 0 ? ROUTECAP_PROBE_SILENT : 0) |
-                  (p.rows_written > 0 && p.rows_unwritten > 0 ? ROUTECAP_PROBE_INCOMPLETE : 0) |
-                  (p.rows_out_of_range > 0 ? ROUTECAP_PROBE_OUT_OF_RANGE : 0) | (p.rows_duplicate > 0 ? ROUTECAP_PROBE_DUPLICATE : 0) |
-                  (several && kinds.size() == 1 ? ROUTECAP_PROBE_CONSTANT : 0) |
-                  (several && kinds.size() == 1 && *kinds.begin() == sequence ? ROUTECAP_PROBE_SEQUENCE : 0) |
-                  (several && repeated ? ROUTECAP_PROBE_REPEATED : 0);
+        p.found =
+            (rows > 0 && p.rows_written == 0 ? ROUTECAP_PROBE_SILENT : 0) |
+            (p.rows_written > 0 && p.rows_unwritten > 0 ? ROUTECAP_PROBE_INCOMPLETE : 0) |
+            (p.rows_out_of_range > 0 ? ROUTECAP_PROBE_OUT_OF_RANGE : 0) |
+            (p.rows_duplicate > 0 ? ROUTECAP_PROBE_DUPLICATE : 0) |
+            (several && kinds.size() == 1 ? ROUTECAP_PROBE_CONSTANT : 0) |
+            (several && kinds.size() == 1 && *kinds.begin() == sequence ? ROUTECAP_PROBE_SEQUENCE
+                                                                        : 0) |
+            (several && repeated ? ROUTECAP_PROBE_REPEATED : 0);
         odd |= p.found != 0;
         before = &written_[l];
     }
@@ -418,7 +474,9 @@ void Request::reached(Reach reach) {
     uint64_t certain = 0;
     size_t n = 0;
     const auto settled = [](const FiledPtr &row) { return row->known; };
-    for (; n < reaches.size() && std::all_of(reaches[n].rows.begin(), reaches[n].rows.end(), settled); n++) {
+    for (;
+         n < reaches.size() && std::all_of(reaches[n].rows.begin(), reaches[n].rows.end(), settled);
+         n++) {
         certain = std::max(certain, reaches[n].at_least);
         for (const FiledPtr &row : reaches[n].rows) certain = std::max(certain, row->reach());
         certain = std::min(certain, reaches[n].cut);
@@ -460,11 +518,12 @@ bool Capturer::choose_slot_for_begin(bool files) {
 }
 
 uint64_t Capturer::in_flight() const {
-    return static_cast<uint64_t>(std::count_if(log_.begin(), log_.end(), [](const Entry &entry) { return entry.step != nullptr; }));
+    return static_cast<uint64_t>(std::count_if(
+        log_.begin(), log_.end(), [](const Entry &entry) { return entry.step != nullptr; }));
 }
 
-int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_t> &positions, uint64_t tag, const Sink::Taken &taken, bool lost,
-                        uint64_t &ticket) {
+int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_t> &positions,
+                        uint64_t tag, const Sink::Taken &taken, bool lost, uint64_t &ticket) {
     ticket = ++stats.steps_issued;
     auto step = std::make_shared<Step>(Step{ticket, {}, taken.dropped, taken.conflicts});
     bool partial = false;
@@ -474,7 +533,8 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
             stats.rows_skipped += s.span.rows;
             continue;
         }
-        const bool device = (s.span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0, speculative = (s.span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0;
+        const bool device = (s.span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0,
+                   speculative = (s.span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0;
         std::vector<FiledPtr> rows;
         for (uint32_t i = 0; i < s.span.rows; i++) {
             const uint32_t sink_row = s.span.sink_row + i;
@@ -487,20 +547,27 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
             filed->tag = tag;
             filed->device = device;
             filed->known = !device;
-            filed->never = lost ? ROUTECAP_MISSING_LOST : s.status != ROUTECAP_OK ? ROUTECAP_MISSING_REFUSED : 0;
+            filed->never = lost                      ? ROUTECAP_MISSING_LOST
+                           : s.status != ROUTECAP_OK ? ROUTECAP_MISSING_REFUSED
+                                                     : 0;
             rows.push_back(std::move(filed));
         }
-        if (!speculative && rows.front()->never != 0) s.request->note(rows.front()->never, rows.front()->first, rows.back()->end);
+        if (!speculative && rows.front()->never != 0)
+            s.request->note(rows.front()->never, rows.front()->first, rows.back()->end);
         s.request->issued_end = std::max(s.request->issued_end, rows.back()->end);
         stats.rows_issued += rows.size();
-        (lost ? stats.rows_lost : s.status != ROUTECAP_OK ? stats.rows_refused : stats.rows_in_flight) += rows.size();
+        (lost                      ? stats.rows_lost
+         : s.status != ROUTECAP_OK ? stats.rows_refused
+                                   : stats.rows_in_flight) += rows.size();
         if (speculative)
-            s.request->drafts[ticket].insert(s.request->drafts[ticket].end(), rows.begin(), rows.end());
+            s.request->drafts[ticket].insert(s.request->drafts[ticket].end(), rows.begin(),
+                                             rows.end());
         else if (device && rows.front()->never == 0)
             s.request->reached({.rows = rows});
         else
             s.request->reached({.rows = {}, .at_least = rows.back()->end});
-        if (!lost && s.status == ROUTECAP_OK) step->parts.push_back({s.request, std::move(rows), speculative});
+        if (!lost && s.status == ROUTECAP_OK)
+            step->parts.push_back({s.request, std::move(rows), speculative});
     }
     steps_[ticket] = lost ? ROUTECAP_LOST : step->parts.empty() ? ROUTECAP_OK : ROUTECAP_PENDING;
     if (steps_[ticket] != ROUTECAP_PENDING) stats.steps_landed++;
@@ -538,7 +605,8 @@ void Capturer::land(Step &step) {
     uint64_t counted = 0;
     for (const Step::Part &part : step.parts)
         for (const FiledPtr &filed : part.rows) {
-            const bool placed = filed->real >= filed->first && filed->real < filed->end, late = filed->real >= filed->late;
+            const bool placed = filed->real >= filed->first && filed->real < filed->end,
+                       late = filed->real >= filed->late;
             stats.rows_in_flight--;
             filed->known = true;
             filed->nowhere = !placed || (late && !part.speculative);
@@ -549,7 +617,9 @@ void Capturer::land(Step &step) {
             if (filed->nowhere)
                 (placed ? stats.rows_late : stats.rows_unplaced)++;
             else if (part.speculative)
-                stats.rows_provisional++;  // until it is settled, also if it was cut: what it is counted as depends on that alone
+                // Until it is settled, also if it was cut: what it is counted as depends on that
+                // alone.
+                stats.rows_provisional++;
             else
                 file(*part.request, *filed);
         }
@@ -558,12 +628,17 @@ void Capturer::land(Step &step) {
     for (size_t l = 0; l < shape->cells(); l++) layer_stats[l].silent_steps += !written[l];
 }
 
-void Capturer::count_cells(const Filed &filed, std::vector<bool> &written, std::vector<bool> &valid) {
+void Capturer::count_cells(const Filed &filed, std::vector<bool> &written,
+                           std::vector<bool> &valid) {
     for (size_t l = 0; l < shape->cells(); l++) {
         switch (filed.row != nullptr ? filed.row->missing[l] : ROUTECAP_MISSING_UNWRITTEN) {
             case 0: layer_stats[l].rows_written++, written[l] = valid[l] = true; break;
-            case ROUTECAP_MISSING_OUT_OF_RANGE: layer_stats[l].out_of_range++, stats.cells_out_of_range++, written[l] = true; break;
-            case ROUTECAP_MISSING_DUPLICATE: layer_stats[l].duplicate++, stats.cells_duplicate++, written[l] = true; break;
+            case ROUTECAP_MISSING_OUT_OF_RANGE:
+                layer_stats[l].out_of_range++, stats.cells_out_of_range++, written[l] = true;
+                break;
+            case ROUTECAP_MISSING_DUPLICATE:
+                layer_stats[l].duplicate++, stats.cells_duplicate++, written[l] = true;
+                break;
             default: layer_stats[l].unwritten++, stats.cells_unwritten++; break;
         }
     }
@@ -592,8 +667,10 @@ void Capturer::file(Request &r, const Filed &filed) {
 
 // ---- Requests ------------------------------------------------------------------------------
 
-// Appends a change that is applied after the steps before it; rows [first, end) cannot be read until then.
-void Capturer::change(const RequestPtr &r, uint64_t first, uint64_t end, std::function<void()> apply) {
+// Appends a change that is applied after the steps before it; rows [first, end) cannot be read
+// until then.
+void Capturer::change(const RequestPtr &r, uint64_t first, uint64_t end,
+                      std::function<void()> apply) {
     if (first < end) {
         r->changing_first = r->changes == 0 ? first : std::min(r->changing_first, first);
         r->changing_end = r->changes == 0 ? end : std::max(r->changing_end, end);
@@ -610,7 +687,8 @@ RequestPtr Capturer::open(int32_t policy) {
     return r;
 }
 
-int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *rows, uint64_t count) {
+int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *rows,
+                         uint64_t count) {
     const auto found = r->drafts.find(ticket);
     if (found == r->drafts.end()) return ROUTECAP_ERR_UNKNOWN_STEP;
     const std::vector<FiledPtr> drafts = found->second;
@@ -659,7 +737,9 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *r
 void Capturer::cut_in_flight(const RequestPtr &r, uint64_t end) {
     for (const Entry &entry : log_) {
         if (entry.step == nullptr) continue;
-        const uint64_t late = r->lending > 0 && entry.step->ticket <= r->lending_step ? std::max(end, r->lending_end) : end;
+        const uint64_t late = r->lending > 0 && entry.step->ticket <= r->lending_step
+                                  ? std::max(end, r->lending_end)
+                                  : end;
         for (const Step::Part &part : entry.step->parts)
             for (const FiledPtr &row : part.rows)
                 if (part.request == r) row->late = std::min(row->late, late);
@@ -671,7 +751,8 @@ void Capturer::truncate(const RequestPtr &r, uint64_t rows) {
     r->issued_end = rows;
     cut_in_flight(r, rows);
     for (const Entry &entry : log_)
-        for (const Step::Part &part : entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
+        for (const Step::Part &part :
+             entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
             for (const FiledPtr &row : part.rows)
                 if (part.request == r) row->cut = std::min(row->cut, rows);
     for (const FiledPtr &row : r->waiting()) row->cut = std::min(row->cut, rows);
@@ -695,7 +776,8 @@ int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
     child->reasons = {r->reasons.begin(), r->reasons.lower_bound(rows)};
     r->lending_end = r->lending++ > 0 ? std::max(r->lending_end, rows) : rows;
     for (const Entry &entry : log_)
-        for (const Step::Part &part : entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
+        for (const Step::Part &part :
+             entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
             if (part.request == r) r->lending_step = entry.step->ticket;
     change(child, 0, rows, [r, child = child, rows] {
         child->content = Rows(r->content.begin(), r->content.lower_bound(rows));
@@ -705,11 +787,14 @@ int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
 }
 
 int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_t rows) {
-    if (shape->k != routing->shape->k || shape->id_space != routing->shape->id_space || shape->cells() != routing->shape->cells())
+    if (shape->k != routing->shape->k || shape->id_space != routing->shape->id_space ||
+        shape->cells() != routing->shape->cells())
         return ROUTECAP_ERR_SHAPE_MISMATCH;
     for (size_t l = 0; l < shape->cells(); l++) {
         const Layer &mine = shape->layers[l], &other = routing->shape->layers[l];
-        if (mine.index != other.index || mine.experts != other.experts || other.provenance > mine.provenance) return ROUTECAP_ERR_SHAPE_MISMATCH;
+        if (mine.index != other.index || mine.experts != other.experts ||
+            other.provenance > mine.provenance)
+            return ROUTECAP_ERR_SHAPE_MISMATCH;
     }
     if (routing->pending != nullptr && routing->pending != this) return ROUTECAP_ERR_NOT_READY;
     if (rows == ROUTECAP_ROWS_ALL) rows = routing->end();
@@ -717,7 +802,8 @@ int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_
     if (rows <= routing->first) return ROUTECAP_OK;
     r->reached({.rows = {}, .at_least = rows});
     change(r, routing->first, rows, [r, routing, rows] {
-        for (auto row = routing->content.begin(); row != routing->content.lower_bound(rows); ++row) {
+        for (auto row = routing->content.begin(); row != routing->content.lower_bound(rows);
+             ++row) {
             RowPtr &mine = r->content[row->first];
             mine = unite(mine, row->second);
         }
@@ -727,11 +813,13 @@ int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_
 
 std::vector<FiledPtr> Request::waiting() const {
     std::vector<FiledPtr> waiting;
-    for (const auto &[ticket, rows] : drafts) waiting.insert(waiting.end(), rows.begin(), rows.end());
+    for (const auto &[ticket, rows] : drafts)
+        waiting.insert(waiting.end(), rows.begin(), rows.end());
     return waiting;
 }
 
-void Capturer::drop_drafts(const std::vector<FiledPtr> &drafts, const std::function<bool(const Filed &)> &late) {
+void Capturer::drop_drafts(const std::vector<FiledPtr> &drafts,
+                           const std::function<bool(const Filed &)> &late) {
     for (const FiledPtr &row : drafts) {
         if (row->never != 0 || row->nowhere) continue;
         stats.rows_provisional--;
@@ -759,7 +847,8 @@ void Capturer::close(const RequestPtr &r) {
     stats.requests_open--;
 }
 
-int32_t Capturer::read(const RequestPtr &r, uint64_t first, uint64_t rows, bool take, Routing &routing) const {
+int32_t Capturer::read(const RequestPtr &r, uint64_t first, uint64_t rows, bool take,
+                       Routing &routing) const {
     const uint64_t length = r->length();
     if (first > length) return ROUTECAP_ERR_OUT_OF_RANGE;
     uint64_t limit = UINT64_MAX;  // the first row from `first` on that cannot be read now
@@ -767,9 +856,11 @@ int32_t Capturer::read(const RequestPtr &r, uint64_t first, uint64_t rows, bool 
         if (std::max(from, first) < end) limit = std::min(limit, std::max(from, first));
     };
     for (const Entry &entry : log_)
-        for (const Step::Part &part : entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
+        for (const Step::Part &part :
+             entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
             for (const FiledPtr &row : part.rows)
-                if (part.request == r && !part.speculative) unready(row->first, std::min(row->end, row->late));
+                if (part.request == r && !part.speculative)
+                    unready(row->first, std::min(row->end, row->late));
     if (r->changes > 0) unready(r->changing_first, r->changing_end);
     for (uint64_t rows_cut : r->cuts) unready(rows_cut, UINT64_MAX);
     if (take && r->lending > 0) unready(0, r->lending_end);
@@ -781,7 +872,8 @@ int32_t Capturer::read(const RequestPtr &r, uint64_t first, uint64_t rows, bool 
     return routing.status();
 }
 
-int32_t Capturer::extract(const RequestPtr &r, uint64_t first, uint64_t rows, int32_t mode, uint32_t strictness, RoutingPtr &routing) {
+int32_t Capturer::extract(const RequestPtr &r, uint64_t first, uint64_t rows, int32_t mode,
+                          uint32_t strictness, RoutingPtr &routing) {
     Routing read_out;
     const int32_t status = read(r, first, rows, mode == ROUTECAP_EXTRACT_TAKE, read_out);
     if (status < 0) return status;

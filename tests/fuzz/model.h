@@ -1,6 +1,8 @@
-// A capturer as simple as it can be, written from the header alone: maps of rows, and a log of what was called and has not been applied. It predicts
-// ids, reasons, tags, statuses, lengths and counters exactly, for a budget that is never reached. What lands, lands when land() is called: that is
-// manual progress; called after every operation it is what any capturer shows once nothing is in flight.
+// A capturer as simple as it can be, written from the header alone: maps of rows, and a log of what
+// was called and has not been applied. It predicts ids, reasons, tags, statuses, lengths and
+// counters exactly, for a budget that is never reached. What lands, lands when land() is called:
+// that is manual progress; called after every operation it is what any capturer shows once nothing
+// is in flight.
 #pragma once
 
 #include <routecap.h>
@@ -35,12 +37,14 @@ struct Shape {
 };
 using ShapePtr = std::shared_ptr<const Shape>;
 
-// The place of a reason in the header's list, where the highest stands first: of two reasons for one cell that one stays.
+// The place of a reason in the header's list, where the highest stands first: of two reasons for
+// one cell that one stays.
 int rank(uint8_t reason);
 // Reasons of whole rows that are not there. The others belong to cells of rows that are.
 bool of_whole_rows(uint8_t reason);
 
-// One row, which is there or not. A cell that is missing has its reason for its first id, then zeros.
+// One row, which is there or not. A cell that is missing has its reason for its first id, then
+// zeros.
 struct Row {
     uint64_t tag = 0;
     std::vector<uint16_t> ids;     // [layers, k]
@@ -59,8 +63,9 @@ using Rows = std::map<uint64_t, RowPtr>;    // by position
 uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts);
 // A row without a valid cell, all for one reason.
 std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason);
-// Of two rows of one position the first's valid cells, then the second's; of two reasons the one that stands first. The tag is that of the first
-// valid cell; without any, that of the first row that is there. Either may be null.
+// Of two rows of one position the first's valid cells, then the second's; of two reasons the one
+// that stands first. The tag is that of the first valid cell; without any, that of the first row
+// that is there. Either may be null.
 RowPtr unite(const RowPtr &first, const RowPtr &second);
 
 struct Capturer;
@@ -92,21 +97,31 @@ RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row);
 // What one forward pass writes, on the host backend.
 class Sink {
 public:
-    Sink(ShapePtr shape, uint32_t rows) : shape_(std::move(shape)), rows_(rows), written_(shape_->cells()), known_(shape_->cells()) {}
+    Sink(ShapePtr shape, uint32_t rows)
+        : shape_(std::move(shape)),
+          rows_(rows),
+          written_(shape_->cells()),
+          known_(shape_->cells()) {}
 
     int32_t begin(uint32_t rows);
     // Records into layers, all or none; each with its ids and table.
     int32_t record(const routecap_source &source, const std::vector<routecap_layer_source> &layers);
-    // What record and route share: where rows go. Cells are k ids each; null: nothing is known of that row (it is not live).
+    // What record and route share: where rows go. Cells are k ids each; null: nothing is known of
+    // that row (it is not live).
     struct Placement {
         uint32_t rows, first_row;
         const int32_t *live_rows, *row_base, *row_index;
     };
     int32_t check(uint32_t layer, const Placement &to) const;
-    void put(uint32_t layer, const Placement &to, const std::function<std::vector<int64_t>(uint32_t row)> &cell);
+    void put(uint32_t layer, const Placement &to,
+             const std::function<std::vector<int64_t>(uint32_t row)> &cell);
     // A router's own write, of a row that may be written.
-    bool writable(uint32_t layer, uint32_t row) const { return row < begun_.value_or(0) && snapshots_ == 0 && written_[layer].count(row) == 0; }
-    void write(uint32_t layer, uint32_t row, std::vector<int64_t> ids) { written_[layer][row] = std::move(ids); }
+    bool writable(uint32_t layer, uint32_t row) const {
+        return row < begun_.value_or(0) && snapshots_ == 0 && written_[layer].count(row) == 0;
+    }
+    void write(uint32_t layer, uint32_t row, std::vector<int64_t> ids) {
+        written_[layer][row] = std::move(ids);
+    }
     // What was written there, or null.
     const std::vector<int64_t> *written(uint32_t layer, uint32_t row) const {
         const auto cell = written_[layer].find(row);
@@ -129,8 +144,10 @@ private:
     uint32_t rows_;
     std::optional<uint32_t> begun_;
     std::vector<std::map<uint32_t, std::vector<int64_t>>> written_;  // of each layer, by row
-    std::vector<std::vector<std::pair<uint32_t, uint32_t>>> known_;  // of each layer, rows whose recording the host knows of
-    uint64_t dropped_ = 0, conflicts_ = 0;                           // since the last begin or snapshot
+    // Of each layer, rows whose recording the host knows of.
+    std::vector<std::vector<std::pair<uint32_t, uint32_t>>> known_;
+    // Since the last begin or snapshot.
+    uint64_t dropped_ = 0, conflicts_ = 0;
     uint32_t snapshots_ = 0;
     Taken taken_;
 };
@@ -144,43 +161,50 @@ struct Filed {
     uint64_t span;        // the first position of its span
     RowPtr row{};         // null: not in the snapshot
     uint64_t tag = 0;
-    bool device = false;         // its position is on the device
-    bool known = true;           // the host knows where it is: from the start, or since it landed
-    uint8_t never = 0;           // why it is not filed: ROUTECAP_MISSING_LOST or _REFUSED
-    bool nowhere = false;        // landed or settled, and counted as unplaced, late or rejected
-    uint64_t cut = UINT64_MAX;   // rows from there on were cut by a truncate after it was issued
-    uint64_t late = UINT64_MAX;  // and are not filed when they land: the same, but for those that a child is to have
-    uint64_t reach() const;      // one past the highest position that it may have; 0 if it has none
+    bool device = false;        // its position is on the device
+    bool known = true;          // the host knows where it is: from the start, or since it landed
+    uint8_t never = 0;          // why it is not filed: ROUTECAP_MISSING_LOST or _REFUSED
+    bool nowhere = false;       // landed or settled, and counted as unplaced, late or rejected
+    uint64_t cut = UINT64_MAX;  // rows from there on were cut by a truncate after it was issued
+    // And are not filed when they land: the same, but for those that a child is to have.
+    uint64_t late = UINT64_MAX;
+    uint64_t reach() const;  // one past the highest position that it may have; 0 if it has none
 };
 using FiledPtr = std::shared_ptr<Filed>;
 
 struct Request {
     int32_t policy = ROUTECAP_POLICY_KEEP;
-    Rows content{};                        // rows that were filed or attached
-    std::map<uint64_t, uint8_t> reasons{};  // and what is known at once of others: LOST, REFUSED or TAKEN
+    Rows content{};  // rows that were filed or attached
+    // And what is known at once of others: LOST, REFUSED or TAKEN.
+    std::map<uint64_t, uint8_t> reasons{};
     std::map<uint64_t, std::vector<FiledPtr>> drafts{};  // by ticket, as they were issued
-    // What the length is made of, in the order of the calls: a number that is certain, then rows and cuts.
+    // What the length is made of, in the order of the calls: a number that is certain, then rows
+    // and cuts.
     struct Reach {
         std::vector<FiledPtr> rows;
         uint64_t at_least = 0, cut = UINT64_MAX;
     };
     std::vector<Reach> reaches{};
-    uint64_t issued_end = 0;                        // one past the highest position that was issued and is not cut
-    uint64_t changing_first = 0, changing_end = 0;  // rows that change once what was called is applied
-    int changes = 0;                                // of them, not applied
-    std::vector<uint64_t> cuts{};                   // truncates that are not applied
-    int lending = 0;                                // forks that are not applied: children are to have rows before
-    uint64_t lending_end = 0, lending_step = 0;     // lending_end of steps up to lending_step
+    // One past the highest position that was issued and is not cut.
+    uint64_t issued_end = 0;
+    // Rows that change once what was called is applied.
+    uint64_t changing_first = 0, changing_end = 0;
+    int changes = 0;               // of them, not applied
+    std::vector<uint64_t> cuts{};  // truncates that are not applied
+    // Forks that are not applied: children are to have rows before.
+    int lending = 0;
+    uint64_t lending_end = 0, lending_step = 0;  // lending_end of steps up to lending_step
 
     uint64_t length() const;
     void reached(Reach reach);
     void note(uint8_t reason, uint64_t first, uint64_t end);
-    std::vector<FiledPtr> waiting() const;  // drafts
+    std::vector<FiledPtr> waiting() const;                              // drafts
     Rows rows(const Shape &shape, uint64_t first, uint64_t end) const;  // both
 };
 using RequestPtr = std::shared_ptr<Request>;
 
-// One span as issue was given it; a null request is unknown. `status` is its status: ROUTECAP_ERR_NO_MEMORY if it was refused.
+// One span as issue was given it; a null request is unknown. `status` is its status:
+// ROUTECAP_ERR_NO_MEMORY if it was refused.
 struct Span {
     RequestPtr request;
     routecap_span span;
@@ -189,7 +213,11 @@ struct Span {
 
 struct Capturer {
     Capturer(ShapePtr s, uint32_t sl, uint32_t f, uint32_t requests)
-        : shape(std::move(s)), slots(sl), flags(f), max_requests(requests), layer_stats(shape->cells()) {}
+        : shape(std::move(s)),
+          slots(sl),
+          flags(f),
+          max_requests(requests),
+          layer_stats(shape->cells()) {}
 
     ShapePtr shape;
     uint32_t slots, flags, max_requests;
@@ -200,12 +228,14 @@ struct Capturer {
     // Steps. A slot is chosen by begin, discard and issue.
     uint64_t in_flight() const;
     void choose_slot() { slot = in_flight() < slots; }
-    // On the host backend begin files the oldest step where none is free, unless it may lose steps. False if it did, and if operations wait beside
-    // steps, of which the header does not say how many it applies.
+    // On the host backend begin files the oldest step where none is free, unless it may lose steps.
+    // False if it did, and if operations wait beside steps, of which the header does not say how
+    // many it applies.
     bool choose_slot_for_begin(bool files);
-    // Positions of the sink rows where spans need them. Returns the status of the call (the spans' own are theirs).
-    int32_t issue(const std::vector<Span> &spans, const std::vector<int64_t> &positions, uint64_t tag, const Sink::Taken &taken, bool lost,
-                  uint64_t &ticket);
+    // Positions of the sink rows where spans need them. Returns the status of the call (the spans'
+    // own are theirs).
+    int32_t issue(const std::vector<Span> &spans, const std::vector<int64_t> &positions,
+                  uint64_t tag, const Sink::Taken &taken, bool lost, uint64_t &ticket);
     int32_t poll(uint64_t ticket) const;
     uint64_t conflicting(uint64_t ticket) const;
     void land();  // applies everything
@@ -220,8 +250,10 @@ struct Capturer {
     RoutingPtr finish(const RequestPtr &r, uint64_t rows);
     void close(const RequestPtr &r);
     // Reads rows, ALL and LANDED included; a negative status if that is refused.
-    int32_t read(const RequestPtr &r, uint64_t first, uint64_t rows, bool take, Routing &routing) const;
-    int32_t extract(const RequestPtr &r, uint64_t first, uint64_t rows, int32_t mode, uint32_t flags, RoutingPtr &routing);
+    int32_t read(const RequestPtr &r, uint64_t first, uint64_t rows, bool take,
+                 Routing &routing) const;
+    int32_t extract(const RequestPtr &r, uint64_t first, uint64_t rows, int32_t mode,
+                    uint32_t flags, RoutingPtr &routing);
 
 private:
     struct Step {
@@ -243,8 +275,10 @@ private:
     void land(Step &step);
     void count_cells(const Filed &filed, std::vector<bool> &written, std::vector<bool> &valid);
     void file(Request &r, const Filed &filed);
-    // Drafts that wait are dropped at the request's end: `late` says of which rows that is late, and not rejected.
-    void drop_drafts(const std::vector<FiledPtr> &drafts, const std::function<bool(const Filed &)> &late);
+    // Drafts that wait are dropped at the request's end: `late` says of which rows that is late,
+    // and not rejected.
+    void drop_drafts(const std::vector<FiledPtr> &drafts,
+                     const std::function<bool(const Filed &)> &late);
 
     std::vector<Entry> log_;
     std::map<uint64_t, int32_t> steps_;         // by ticket

@@ -1,5 +1,5 @@
-// Any sequence of calls on up to two capturers with manual progress, each held against the model: every status, cell, reason, tag, length and
-// counter.
+// Any sequence of calls on up to two capturers with manual progress, each held against the model:
+// every status, cell, reason, tag, length and counter.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -18,11 +18,10 @@ namespace {
 using fuzz::Bytes;
 using model::RequestPtr;
 
-unsigned long long ull(uint64_t n) {
-    return n;
-}
+unsigned long long ull(uint64_t n) { return n; }
 
-constexpr uint64_t kFarthest = 600;  // positions stay below, so that everything can be compared at every turn
+// Positions stay below, so that everything can be compared at every turn.
+constexpr uint64_t kFarthest = 600;
 
 struct Held {
     routecap_routing *routing;
@@ -60,19 +59,24 @@ private:
     void create() {
         auto shape = std::make_shared<model::Shape>();
         shape->k = in_.pick({1u, 2u, 4u, 8u, 3u});
-        const uint32_t layers = in_.pick({1u, 2u, 3u, 9u}), experts = std::max(shape->k, in_.pick({5u, 8u, 256u, 257u, 1000u}));
+        const uint32_t layers = in_.pick({1u, 2u, 3u, 9u}),
+                       experts = std::max(shape->k, in_.pick({5u, 8u, 256u, 257u, 1000u}));
         int32_t index = 0;
         const bool odd = in_.chance(64);
         for (uint32_t l = 0; l < layers; l++, index++) {
             if (odd) index += static_cast<int32_t>(in_.below(3));
-            shape->layers.push_back(
-                {index, odd && in_.chance(64) ? std::max(shape->k, static_cast<uint32_t>(in_.below(300))) : experts, odd && in_.chance(64)});
+            shape->layers.push_back({index,
+                                     odd && in_.chance(64)
+                                         ? std::max(shape->k, static_cast<uint32_t>(in_.below(300)))
+                                         : experts,
+                                     odd && in_.chance(64)});
         }
         shape->id_space = in_.chance(16);
         std::vector<int32_t> map, provenance;
         std::vector<uint32_t> of_layers;
         for (const model::Layer &layer : shape->layers)
-            map.push_back(layer.index), of_layers.push_back(layer.experts), provenance.push_back(layer.provenance);
+            map.push_back(layer.index), of_layers.push_back(layer.experts),
+                provenance.push_back(layer.provenance);
 
         Engine e;
         e.shape = shape;
@@ -82,17 +86,23 @@ private:
         config.layers = layers, config.k = shape->k, config.experts = experts;
         config.rows = e.rows = in_.pick({8u, 16u, 1u, 5u});
         config.slots = in_.pick({0u, 1u, 2u, 3u});
-        config.sink_dtype = in_.pick({0, ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_I64});
+        config.sink_dtype =
+            in_.pick({0, ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_I64});
         const uint64_t kind = in_.number(1);
-        config.flags = ROUTECAP_CONFIG_MANUAL_PROGRESS | (kind >= 128 ? ROUTECAP_CONFIG_COMPARE : 0) | (kind % 2 == 1 ? ROUTECAP_CONFIG_MAY_LOSE : 0);
+        config.flags = ROUTECAP_CONFIG_MANUAL_PROGRESS |
+                       (kind >= 128 ? ROUTECAP_CONFIG_COMPARE : 0) |
+                       (kind % 2 == 1 ? ROUTECAP_CONFIG_MAY_LOSE : 0);
         e.files_in_begin = !rig::on_cuda() && kind % 2 == 0;
         config.id_space = shape->id_space;
         config.max_requests = in_.pick({0u, 0u, 3u, 6u});
-        if (odd) config.layer_map = map.data(), config.layer_experts = of_layers.data(), config.layer_provenance = provenance.data();
+        if (odd)
+            config.layer_map = map.data(), config.layer_experts = of_layers.data(),
+            config.layer_provenance = provenance.data();
         SAME_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &e.capturer));
         e.sink = std::make_unique<model::Sink>(shape, e.rows);
-        e.model = std::make_unique<model::Capturer>(shape, config.slots != 0 ? config.slots : 4, config.flags,
-                                                    config.max_requests != 0 ? config.max_requests : 65536);
+        e.model = std::make_unique<model::Capturer>(
+            shape, config.slots != 0 ? config.slots : 4, config.flags,
+            config.max_requests != 0 ? config.max_requests : 65536);
         engines_.push_back(std::move(e));
         open();
     }
@@ -110,7 +120,9 @@ private:
                 model::Routing all;
                 const int32_t status = e.model->read(r, 0, ROUTECAP_ROWS_ALL, false, all);
                 routecap_routing *routing = nullptr;
-                SAME_STATUS(status, routecap_request_extract(e.capturer, handle, 0, ROUTECAP_ROWS_ALL, ROUTECAP_EXTRACT_COPY, 0, &routing));
+                SAME_STATUS(status,
+                            routecap_request_extract(e.capturer, handle, 0, ROUTECAP_ROWS_ALL,
+                                                     ROUTECAP_EXTRACT_COPY, 0, &routing));
                 check::routing(routing, all);
                 routecap_routing_free(routing);
             }
@@ -118,12 +130,15 @@ private:
         check_routings();
         free_routings();
         for (Engine &e : engines_) {
-            for (const auto &[handle, r] : e.requests) SAME_STATUS(ROUTECAP_OK, routecap_request_close(e.capturer, handle)), e.model->close(r);
+            for (const auto &[handle, r] : e.requests)
+                SAME_STATUS(ROUTECAP_OK, routecap_request_close(e.capturer, handle)),
+                    e.model->close(r);
             e.requests.clear();
             progress(e);
             check_counters(e);
         }
-        for (Engine &e : engines_) SAME(0, stats(e).bytes_in_use);  // after all have closed: what was attached shares the pages of another
+        // After all have closed: what was attached shares the pages of another.
+        for (Engine &e : engines_) SAME(0, stats(e).bytes_in_use);
         destroy();
     }
 
@@ -133,7 +148,8 @@ private:
             routecap_capturer_destroy(e.capturer);
             e.model->land();
         }
-        retired_.insert(retired_.end(), std::make_move_iterator(engines_.begin()), std::make_move_iterator(engines_.end()));
+        retired_.insert(retired_.end(), std::make_move_iterator(engines_.begin()),
+                        std::make_move_iterator(engines_.end()));
         engines_.clear();
     }
 
@@ -179,26 +195,33 @@ private:
         SAME(m.requests_open, s.requests_open);
         SAME(e.model->in_flight(), s.steps_in_flight);
         std::vector<routecap_layer_stats> layers(e.shape->cells());
-        SAME_STATUS(ROUTECAP_OK, routecap_capturer_layer_stats(e.capturer, layers.data(), sizeof layers[0], layers.size()));
+        SAME_STATUS(ROUTECAP_OK, routecap_capturer_layer_stats(e.capturer, layers.data(),
+                                                               sizeof layers[0], layers.size()));
         for (size_t l = 0; l < layers.size(); l++)
-            if (std::memcmp(&layers[l], &e.model->layer_stats[l], sizeof layers[l]) != 0) check::fail("the counters of layer %zu differ", l);
+            if (std::memcmp(&layers[l], &e.model->layer_stats[l], sizeof layers[l]) != 0)
+                check::fail("the counters of layer %zu differ", l);
     }
 
     // ---- One operation
 
     void one() {
         static constexpr void (World::*kOperations[])() = {
-            &World::forward, &World::forward, &World::forward, &World::forward,       &World::progress_any, &World::progress_any, &World::accept,
-            &World::accept,  &World::extract, &World::extract, &World::open,          &World::truncate,     &World::fork,         &World::attach,
-            &World::finish,  &World::close,   &World::cut,     &World::merge,         &World::copy,         &World::serialize,    &World::coverage,
-            &World::wait,    &World::begin,   &World::record,  &World::record_layers, &World::write,        &World::snapshot,     &World::issue_any,
-            &World::discard, &World::probe,   &World::import,  &World::splice,        &World::look};
+            &World::forward,       &World::forward,      &World::forward,  &World::forward,
+            &World::progress_any,  &World::progress_any, &World::accept,   &World::accept,
+            &World::extract,       &World::extract,      &World::open,     &World::truncate,
+            &World::fork,          &World::attach,       &World::finish,   &World::close,
+            &World::cut,           &World::merge,        &World::copy,     &World::serialize,
+            &World::coverage,      &World::wait,         &World::begin,    &World::record,
+            &World::record_layers, &World::write,        &World::snapshot, &World::issue_any,
+            &World::discard,       &World::probe,        &World::import,   &World::splice,
+            &World::look};
         engine_ = &engines_[in_.below(engines_.size())];
         (this->*kOperations[in_.below(std::size(kOperations))])();
         check_counters(*engine_);
     }
 
-    // A handle: mostly of an open request (then with its model), otherwise one that must not be known.
+    // A handle: mostly of an open request (then with its model), otherwise one that must not be
+    // known.
     std::pair<routecap_request, RequestPtr> any_request() {
         Engine &e = *engine_;
         if (!e.requests.empty() && !in_.chance(10)) {
@@ -207,7 +230,8 @@ private:
             return *it;
         }
         const Engine &other = engines_[in_.below(engines_.size())];
-        if (&other != &e && !other.requests.empty()) return {other.requests.begin()->first, nullptr};
+        if (&other != &e && !other.requests.empty())
+            return {other.requests.begin()->first, nullptr};
         if (!e.gone.empty()) return {e.gone[in_.below(e.gone.size())], nullptr};
         return {0xdead0000beef, nullptr};
     }
@@ -215,7 +239,9 @@ private:
     void look() {
         check_routings();
         routecap_layer_stats none{};
-        SAME_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, routecap_capturer_layer_stats(engine_->capturer, &none, sizeof none, engine_->shape->cells() + 1));
+        SAME_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER,
+                    routecap_capturer_layer_stats(engine_->capturer, &none, sizeof none,
+                                                  engine_->shape->cells() + 1));
     }
     void progress_any() { progress(*engine_); }
 
@@ -223,10 +249,12 @@ private:
         Engine &e = engines_.back();
         Engine &target = engine_ != nullptr ? *engine_ : e;
         const uint64_t count = 1 + in_.below(3);
-        const routecap_open_options options{sizeof options, in_.chance(80) ? ROUTECAP_POLICY_REPLACE : ROUTECAP_POLICY_KEEP};
+        const routecap_open_options options{
+            sizeof options, in_.chance(80) ? ROUTECAP_POLICY_REPLACE : ROUTECAP_POLICY_KEEP};
         std::array<routecap_request, 3> handles{77, 77, 77};
         const bool fits = target.model->room(count);
-        SAME_STATUS(fits ? ROUTECAP_OK : ROUTECAP_ERR_TOO_MANY_REQUESTS, routecap_request_open(target.capturer, &options, handles.data(), count));
+        SAME_STATUS(fits ? ROUTECAP_OK : ROUTECAP_ERR_TOO_MANY_REQUESTS,
+                    routecap_request_open(target.capturer, &options, handles.data(), count));
         for (uint64_t i = 0; i < count; i++) {
             if (fits)
                 add(target, handles[i], target.model->open(options.policy));
@@ -236,7 +264,8 @@ private:
     }
 
     void add(Engine &e, routecap_request handle, RequestPtr r) {
-        if (handle == 0 || !given_out().insert(handle).second) check::fail("the handle %llx was given out twice", ull(handle));
+        if (handle == 0 || !given_out().insert(handle).second)
+            check::fail("the handle %llx was given out twice", ull(handle));
         e.requests.emplace(handle, std::move(r));
     }
     // By any capturer of this process, as far back as is remembered.
@@ -252,13 +281,16 @@ private:
 
     // ---- The forward pass
 
-    // k ids of a row of a layer: mostly valid, and for few seeds, so that rows are recomputed alike and not alike.
+    // k ids of a row of a layer: mostly valid, and for few seeds, so that rows are recomputed alike
+    // and not alike.
     std::vector<int64_t> cell(uint32_t layer, uint32_t row, uint8_t seed) const {
         const model::Shape &shape = *engine_->shape;
         const uint32_t experts = shape.layers[layer].experts;
         std::vector<int64_t> ids;
         const uint64_t from = (seed % 4u) * 7919u + row * 31u + layer * 17u;
-        for (uint32_t c = 0; c < shape.k; c++) ids.push_back(static_cast<int64_t>((from + (seed % 8u < 4 ? c : shape.k - 1 - c)) % experts));
+        for (uint32_t c = 0; c < shape.k; c++)
+            ids.push_back(
+                static_cast<int64_t>((from + (seed % 8u < 4 ? c : shape.k - 1 - c)) % experts));
         switch (seed / 8 % 32) {
             case 1: ids[row % shape.k] = experts; break;
             case 2: ids[row % shape.k] = -1; break;
@@ -276,9 +308,13 @@ private:
     void upload(const T *&pointer, size_t count) {
         pointer = static_cast<const T *>(engine_->device->upload(pointer, count * sizeof(T)));
     }
-    void upload(const void *&ids, size_t count) { ids = engine_->device->upload(ids, count * sizeof(int32_t)); }
+    void upload(const void *&ids, size_t count) {
+        ids = engine_->device->upload(ids, count * sizeof(int32_t));
+    }
 
-    void begin() { begin(in_.chance(16) ? static_cast<uint32_t>(in_.below(engine_->rows + 3)) : engine_->rows); }
+    void begin() {
+        begin(in_.chance(16) ? static_cast<uint32_t>(in_.below(engine_->rows + 3)) : engine_->rows);
+    }
     void begin(uint32_t rows) {
         Engine &e = *engine_;
         const int32_t status = e.sink->begin(rows);
@@ -290,7 +326,8 @@ private:
         if (!exact) SAME(landed + 1, stats(e).steps_landed), progress(e);
     }
 
-    // A source of consecutive rows as I32, and the rest of it from the input. Rarely wrong in one way, which `wrong` says.
+    // A source of consecutive rows as I32, and the rest of it from the input. Rarely wrong in one
+    // way, which `wrong` says.
     struct Written {
         std::vector<int32_t> ids;
         routecap_source source{};
@@ -300,7 +337,9 @@ private:
         Written w;
         const uint8_t seed = static_cast<uint8_t>(in_.number(1));
         for (uint32_t r = 0; r < rows; r++)
-            for (int64_t id : cell(layer < engine_->shape->cells() ? layer : 0, first_row + r, seed)) w.ids.push_back(static_cast<int32_t>(id));
+            for (int64_t id :
+                 cell(layer < engine_->shape->cells() ? layer : 0, first_row + r, seed))
+                w.ids.push_back(static_cast<int32_t>(id));
         w.source.struct_size = sizeof w.source;
         w.source.dtype = ROUTECAP_DTYPE_I32;
         w.source.ids = w.ids.data();
@@ -310,9 +349,11 @@ private:
     }
 
     void record() {
-        const uint32_t layer = static_cast<uint32_t>(in_.below(engine_->shape->cells() + (in_.chance(8) ? 1 : 0)));
+        const uint32_t layer =
+            static_cast<uint32_t>(in_.below(engine_->shape->cells() + (in_.chance(8) ? 1 : 0)));
         const uint32_t first = static_cast<uint32_t>(in_.below(engine_->rows)),
-                       rows = static_cast<uint32_t>(in_.below(engine_->rows - first + 1 + (in_.chance(8) ? 1 : 0)));
+                       rows = static_cast<uint32_t>(
+                           in_.below(engine_->rows - first + 1 + (in_.chance(8) ? 1 : 0)));
         record(layer, first, rows);
     }
     void record(uint32_t layer, uint32_t first, uint32_t rows) {
@@ -322,7 +363,8 @@ private:
         int32_t live = 0;
         const bool live_rows = in_.chance(16);
         if (in_.chance(16)) {
-            for (uint32_t r = 0; r < rows; r++) index.push_back(static_cast<int32_t>(in_.below(e.rows + 2)) - 1);
+            for (uint32_t r = 0; r < rows; r++)
+                index.push_back(static_cast<int32_t>(in_.below(e.rows + 2)) - 1);
             index.push_back(0);
             w.source.row_index = index.data();
         }
@@ -331,12 +373,14 @@ private:
         upload(w.source.ids, w.ids.size());
         upload(w.source.row_index, index.size());
         upload(w.source.live_rows, 1);
-        SAME_STATUS(expected, routecap_layer_record(e.capturer, layer, &w.source, e.device->stream()));
+        SAME_STATUS(expected,
+                    routecap_layer_record(e.capturer, layer, &w.source, e.device->stream()));
     }
 
     void record_layers() {
         Engine &e = *engine_;
-        const uint32_t first = static_cast<uint32_t>(in_.below(e.rows)), rows = static_cast<uint32_t>(in_.below(e.rows - first + 1));
+        const uint32_t first = static_cast<uint32_t>(in_.below(e.rows)),
+                       rows = static_cast<uint32_t>(in_.below(e.rows - first + 1));
         Written w = written(0, first, rows);
         std::vector<routecap_layer_source> layers;
         for (uint32_t l = 0; l < e.shape->cells(); l++)
@@ -345,17 +389,22 @@ private:
         if (twice) layers.push_back(layers.front());
         if (layers.empty()) layers.push_back({0, 0, w.ids.data(), nullptr});
         w.source.ids = nullptr;
-        const int32_t expected = twice && layers.size() > e.shape->cells() ? ROUTECAP_ERR_UNKNOWN_LAYER
-                                 : twice                                   ? ROUTECAP_ERR_ARGUMENT
-                                                                           : e.sink->record(w.source, layers);
+        const int32_t expected = twice && layers.size() > e.shape->cells()
+                                     ? ROUTECAP_ERR_UNKNOWN_LAYER
+                                 : twice ? ROUTECAP_ERR_ARGUMENT
+                                         : e.sink->record(w.source, layers);
         for (routecap_layer_source &given : layers) upload(given.ids, w.ids.size());
-        SAME_STATUS(expected, routecap_layers_record(e.capturer, &w.source, layers.data(), sizeof layers[0], layers.size(), e.device->stream()));
+        SAME_STATUS(expected,
+                    routecap_layers_record(e.capturer, &w.source, layers.data(), sizeof layers[0],
+                                           layers.size(), e.device->stream()));
     }
 
-    // What a router does that was given the sink's address. Rows written before are left alone, and so is a sink that nobody began.
+    // What a router does that was given the sink's address. Rows written before are left alone, and
+    // so is a sink that nobody began.
     void write() {
         Engine &e = *engine_;
-        const uint32_t layer = static_cast<uint32_t>(in_.below(e.shape->cells())), row = static_cast<uint32_t>(in_.below(e.rows));
+        const uint32_t layer = static_cast<uint32_t>(in_.below(e.shape->cells())),
+                       row = static_cast<uint32_t>(in_.below(e.rows));
         const uint8_t seed = static_cast<uint8_t>(in_.number(1));
         routecap_sink sink{};
         sink.struct_size = sizeof sink;
@@ -365,13 +414,16 @@ private:
         const size_t element = check::element_bytes(sink.dtype);
         std::vector<uint8_t> bytes(sink.k * element);
         for (uint32_t c = 0; c < sink.k; c++) std::memcpy(&bytes[c * element], &ids[c], element);
-        const size_t row_stride = static_cast<size_t>(sink.row_stride != 0 ? sink.row_stride : sink.k) * element;
-        e.device->write(static_cast<uint8_t *>(sink.ids) + row * row_stride, bytes.data(), bytes.size());
+        const size_t row_stride =
+            static_cast<size_t>(sink.row_stride != 0 ? sink.row_stride : sink.k) * element;
+        e.device->write(static_cast<uint8_t *>(sink.ids) + row * row_stride, bytes.data(),
+                        bytes.size());
         e.sink->write(layer, row, ids);
     }
 
     void snapshot() {
-        SAME_STATUS(ROUTECAP_OK, routecap_step_snapshot(engine_->capturer, engine_->device->stream()));
+        SAME_STATUS(ROUTECAP_OK,
+                    routecap_step_snapshot(engine_->capturer, engine_->device->stream()));
         engine_->sink->snapshot();
     }
 
@@ -384,14 +436,17 @@ private:
 
     void probe() {
         Engine &e = *engine_;
-        std::vector<routecap_layer_probe> expected(in_.chance(8) ? e.shape->cells() + 1 : in_.below(e.shape->cells() + 1));
+        std::vector<routecap_layer_probe> expected(in_.chance(8) ? e.shape->cells() + 1
+                                                                 : in_.below(e.shape->cells() + 1));
         std::vector<routecap_layer_probe> got(expected.size() + 1);
         const uint32_t rows = static_cast<uint32_t>(in_.below(e.rows + 1));
         const int32_t status = e.sink->probe(rows, expected);
-        SAME_STATUS(status, routecap_capturer_probe(e.capturer, rows, got.data(), sizeof got[0], expected.size(), e.device->stream()));
+        SAME_STATUS(status, routecap_capturer_probe(e.capturer, rows, got.data(), sizeof got[0],
+                                                    expected.size(), e.device->stream()));
         for (size_t l = 0; status >= 0 && l < expected.size(); l++)
             if (std::memcmp(&expected[l], &got[l], sizeof got[l]) != 0)
-                check::fail("probing layer %zu found %u instead of %u", l, got[l].found, expected[l].found);
+                check::fail("probing layer %zu found %u instead of %u", l, got[l].found,
+                            expected[l].found);
     }
 
     // A whole pass, with what may be forgotten in it.
@@ -399,7 +454,8 @@ private:
         const uint8_t forgets = static_cast<uint8_t>(in_.number(1));
         if (forgets % 16 != 1) begin();
         for (uint32_t l = 0; l < engine_->shape->cells(); l++)
-            if (forgets % 16 != 2 || l != forgets / 16 % engine_->shape->cells()) record(l, 0, engine_->rows);
+            if (forgets % 16 != 2 || l != forgets / 16 % engine_->shape->cells())
+                record(l, 0, engine_->rows);
         const bool snapshots = forgets % 16 != 3;
         if (snapshots) snapshot();
         issue(snapshots == (forgets % 16 == 4));
@@ -433,7 +489,8 @@ private:
             s.request = handle;
             s.position = position_in(r);
             s.sink_row = row;
-            s.rows = 1 + static_cast<uint32_t>(in_.below(std::min<uint64_t>(e.rows - row, in_.chance(64) ? 16 : 3)));
+            s.rows = 1 + static_cast<uint32_t>(
+                             in_.below(std::min<uint64_t>(e.rows - row, in_.chance(64) ? 16 : 3)));
             const uint64_t kind = in_.below(16);
             if (kind % 4 == 3) s.flags |= ROUTECAP_SPAN_SPECULATIVE;
             if (kind / 4 == 3) {
@@ -441,11 +498,15 @@ private:
                 s.position_end = s.position + 1 + in_.below(s.rows + 3);
                 device_positions = true;
                 for (uint32_t i = row; i < row + s.rows; i++)
-                    if (positions[i] < 0) positions[i] = static_cast<int64_t>(s.position + in_.below(s.rows + 4)) - (in_.chance(8) ? 1 : 0);
-                for (uint32_t i = row; i < row + s.rows; i++) positions[i] = std::max(positions[i], int64_t{0});
+                    if (positions[i] < 0)
+                        positions[i] = static_cast<int64_t>(s.position + in_.below(s.rows + 4)) -
+                                       (in_.chance(8) ? 1 : 0);
+                for (uint32_t i = row; i < row + s.rows; i++)
+                    positions[i] = std::max(positions[i], int64_t{0});
             }
             if (s.flags == 0 && r != nullptr) {
-                for (const auto &[first, end] : settled[r]) overlap |= std::max(first, s.position) < std::min(end, s.position + s.rows);
+                for (const auto &[first, end] : settled[r])
+                    overlap |= std::max(first, s.position) < std::min(end, s.position + s.rows);
                 settled[r].emplace_back(s.position, s.position + s.rows);
             }
             given.push_back(s);
@@ -457,7 +518,8 @@ private:
         options.struct_size = sizeof options;
         options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKEN;
         options.tag = e.tag;
-        if (device_positions || in_.chance(16)) options.positions = positions.data(), options.positions_dtype = ROUTECAP_DTYPE_I64;
+        if (device_positions || in_.chance(16))
+            options.positions = positions.data(), options.positions_dtype = ROUTECAP_DTYPE_I64;
         int32_t wrong = overlap ? ROUTECAP_ERR_OVERLAP : ROUTECAP_OK;
         if (!given.empty() && !overlap && in_.chance(12)) {  // one thing wrong
             routecap_span &s = given[in_.below(given.size())];
@@ -469,26 +531,37 @@ private:
                 case 3: s.sink_row = e.rows, wrong = ROUTECAP_ERR_CAPACITY; break;
                 case 4: s.rows = e.rows + 1, s.sink_row = 0, wrong = ROUTECAP_ERR_CAPACITY; break;
                 case 5:
-                    s.position = ROUTECAP_MAX_POSITION, s.position_end = (s.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 ? s.position + 1 : 0;
+                    s.position = ROUTECAP_MAX_POSITION,
+                    s.position_end =
+                        (s.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 ? s.position + 1 : 0;
                     break;
-                case 6: s.flags |= ROUTECAP_SPAN_DEVICE_POSITIONS, s.position_end = s.position; break;
+                case 6:
+                    s.flags |= ROUTECAP_SPAN_DEVICE_POSITIONS, s.position_end = s.position;
+                    break;
                 case 7: options.snapshot = 2; break;
-                default: options.positions = positions.data(), options.positions_dtype = ROUTECAP_DTYPE_U8, wrong = ROUTECAP_ERR_DTYPE; break;
+                default:
+                    options.positions = positions.data(),
+                    options.positions_dtype = ROUTECAP_DTYPE_U8, wrong = ROUTECAP_ERR_DTYPE;
+                    break;
             }
         }
         std::vector<int32_t> status(given.size() + 1, 77);
         routecap_step step = 77;
         const bool asks = in_.chance(200);
         if (wrong != ROUTECAP_OK) {
-            SAME_STATUS(wrong, routecap_step_issue(e.capturer, given.data(), sizeof given[0], given.size(), &options, asks ? status.data() : nullptr,
-                                                   &step, e.device->stream()));
+            SAME_STATUS(wrong,
+                        routecap_step_issue(e.capturer, given.data(), sizeof given[0], given.size(),
+                                            &options, asks ? status.data() : nullptr, &step,
+                                            e.device->stream()));
             SAME(0, step);
             return;
         }
         for (const routecap_span &s : given) {
-            check::trace("  span of %llx: sink rows %u+%u, position %llu, flags %u", ull(s.request), s.sink_row, s.rows, ull(s.position), s.flags);
+            check::trace("  span of %llx: sink rows %u+%u, position %llu, flags %u", ull(s.request),
+                         s.sink_row, s.rows, ull(s.position), s.flags);
             for (uint32_t i = 0; (s.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 && i < s.rows; i++)
-                check::trace("%s%lld", i == 0 ? "..: " : ",", static_cast<long long>(positions[s.sink_row + i]));
+                check::trace("%s%lld", i == 0 ? "..: " : ",",
+                             static_cast<long long>(positions[s.sink_row + i]));
             check::trace(" to %llu\n", ull(s.position_end));
         }
         if (makes) e.sink->snapshot();
@@ -496,15 +569,21 @@ private:
         const model::Sink::Taken taken = e.sink->take();
         uint64_t ticket = 0;
         const int32_t expected = e.model->issue(spans, positions, e.tag, taken, lost, ticket);
-        if (options.positions != nullptr) options.positions = e.device->upload(positions.data(), positions.size() * sizeof positions[0]);
-        SAME_STATUS(expected, routecap_step_issue(e.capturer, given.data(), sizeof given[0], given.size(), &options, asks ? status.data() : nullptr,
-                                                  &step, e.device->stream()));
+        if (options.positions != nullptr)
+            options.positions =
+                e.device->upload(positions.data(), positions.size() * sizeof positions[0]);
+        SAME_STATUS(expected, routecap_step_issue(
+                                  e.capturer, given.data(), sizeof given[0], given.size(), &options,
+                                  asks ? status.data() : nullptr, &step, e.device->stream()));
         SAME(ticket, step);
-        for (size_t i = 0; asks && i < spans.size(); i++) SAME(spans[i].request != nullptr ? ROUTECAP_OK : ROUTECAP_ERR_UNKNOWN_REQUEST, status[i]);
+        for (size_t i = 0; asks && i < spans.size(); i++)
+            SAME(spans[i].request != nullptr ? ROUTECAP_OK : ROUTECAP_ERR_UNKNOWN_REQUEST,
+                 status[i]);
         SAME_STATUS(e.model->poll(ticket), routecap_step_poll(e.capturer, step));
         SAME_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_step_poll(e.capturer, step + 1));
         for (const model::Span &s : spans)
-            if (s.request != nullptr && (s.span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0) e.drafts.emplace_back(s.span.request, ticket);
+            if (s.request != nullptr && (s.span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0)
+                e.drafts.emplace_back(s.span.request, ticket);
         e.tag += in_.chance(80);
     }
 
@@ -512,7 +591,9 @@ private:
         Engine &e = *engine_;
         if (in_.chance(128) && !routings_.empty()) {
             const Held held = any_routing();
-            const auto owns = [&](const Engine &o) { return o.model.get() == held.expected->pending; };
+            const auto owns = [&](const Engine &o) {
+                return o.model.get() == held.expected->pending;
+            };
             const auto owner = std::find_if(engines_.begin(), engines_.end(), owns);
             if (owner != engines_.end()) owner->model->land();
             SAME_STATUS(held.expected->status(), routecap_routing_wait(held.routing, timeout()));
@@ -547,7 +628,9 @@ private:
             auto [handle, r] = any_request();
             uint64_t step = in_.below(e.model->stats.steps_issued + 2);
             if (!e.drafts.empty() && !in_.chance(16)) {
-                std::tie(handle, step) = e.drafts[e.drafts.size() - 1 - in_.below(std::min<uint64_t>(e.drafts.size(), 256))];
+                std::tie(handle, step) =
+                    e.drafts[e.drafts.size() - 1 -
+                             in_.below(std::min<uint64_t>(e.drafts.size(), 256))];
                 const auto open = e.requests.find(handle);
                 r = open != e.requests.end() ? open->second : nullptr;
             }
@@ -561,39 +644,51 @@ private:
                 items[i].rows = lists[i].data(), items[i].count = lists[i].size();
             }
             items[i].status = 77;
-            check::trace("  %llx: %llu rows of step %llu%s", ull(handle), ull(items[i].count), ull(step), items[i].rows != nullptr ? ":" : "\n");
+            check::trace("  %llx: %llu rows of step %llu%s", ull(handle), ull(items[i].count),
+                         ull(step), items[i].rows != nullptr ? ":" : "\n");
             for (uint64_t k = 0; items[i].rows != nullptr && k < items[i].count; k++)
                 check::trace(" %u%s", items[i].rows[k], k + 1 == items[i].count ? "\n" : "");
-            expected.push_back(r != nullptr ? e.model->accept(r, step, items[i].rows, items[i].count) : ROUTECAP_ERR_UNKNOWN_REQUEST);
+            expected.push_back(r != nullptr
+                                   ? e.model->accept(r, step, items[i].rows, items[i].count)
+                                   : ROUTECAP_ERR_UNKNOWN_REQUEST);
         }
         if (!batch) {
-            SAME_STATUS(expected[0], routecap_request_accept(e.capturer, items[0].request, items[0].step, items[0].rows, items[0].count));
+            SAME_STATUS(expected[0],
+                        routecap_request_accept(e.capturer, items[0].request, items[0].step,
+                                                items[0].rows, items[0].count));
             return;
         }
-        SAME_STATUS(of_batch(expected), routecap_request_accept_batch(e.capturer, items.data(), sizeof items[0], count));
+        SAME_STATUS(of_batch(expected), routecap_request_accept_batch(e.capturer, items.data(),
+                                                                      sizeof items[0], count));
         for (size_t i = 0; i < count; i++) SAME(expected[i], items[i].status);
     }
 
     static int32_t of_batch(const std::vector<int32_t> &statuses) {
-        return std::all_of(statuses.begin(), statuses.end(), [](int32_t s) { return s == ROUTECAP_OK; }) ? ROUTECAP_OK : ROUTECAP_PARTIAL;
+        return std::all_of(statuses.begin(), statuses.end(),
+                           [](int32_t s) { return s == ROUTECAP_OK; })
+                   ? ROUTECAP_OK
+                   : ROUTECAP_PARTIAL;
     }
 
     void truncate() {
         const auto [handle, r] = any_request();
         const uint64_t rows = in_.below((r != nullptr ? r->length() : 0) + 3);
         check::trace("  %llx to %llu rows\n", ull(handle), ull(rows));
-        SAME_STATUS(r != nullptr ? ROUTECAP_OK : ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_truncate(engine_->capturer, handle, rows));
+        SAME_STATUS(r != nullptr ? ROUTECAP_OK : ROUTECAP_ERR_UNKNOWN_REQUEST,
+                    routecap_request_truncate(engine_->capturer, handle, rows));
         if (r != nullptr) engine_->model->truncate(r, rows);
     }
 
     void fork() {
         Engine &e = *engine_;
         const auto [handle, r] = any_request();
-        const uint64_t rows = in_.chance(64) ? ROUTECAP_ROWS_ALL : in_.below((r != nullptr ? r->length() : 0) + 2);
+        const uint64_t rows =
+            in_.chance(64) ? ROUTECAP_ROWS_ALL : in_.below((r != nullptr ? r->length() : 0) + 2);
         check::trace("  %llu rows of %llx\n", ull(rows), ull(handle));
         RequestPtr young;
         routecap_request child = 77;
-        const int32_t expected = r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST : e.model->fork(r, rows, young);
+        const int32_t expected =
+            r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST : e.model->fork(r, rows, young);
         SAME_STATUS(expected, routecap_request_fork(e.capturer, handle, rows, &child));
         if (expected == ROUTECAP_OK)
             add(e, child, young);
@@ -607,19 +702,28 @@ private:
         const auto [handle, r] = any_request();
         const Held held = any_routing();
         if (held.expected->end() > kFarthest) return;
-        const uint64_t rows = in_.chance(64) ? ROUTECAP_ROWS_ALL : in_.below(held.expected->end() + 2);
+        const uint64_t rows =
+            in_.chance(64) ? ROUTECAP_ROWS_ALL : in_.below(held.expected->end() + 2);
         if (r == nullptr) return;
-        check::trace("  %llx up to %llu: rows %llu+%llu%s\n", ull(handle), ull(rows), ull(held.expected->first), ull(held.expected->rows),
+        check::trace("  %llx up to %llu: rows %llu+%llu%s\n", ull(handle), ull(rows),
+                     ull(held.expected->first), ull(held.expected->rows),
                      held.expected->pending != nullptr ? ", pending" : "");
-        SAME_STATUS(e.model->attach(r, held.expected, rows), routecap_request_attach(e.capturer, handle, held.routing, rows));
+        SAME_STATUS(e.model->attach(r, held.expected, rows),
+                    routecap_request_attach(e.capturer, handle, held.routing, rows));
     }
 
     std::pair<uint64_t, uint64_t> range_in(const RequestPtr &r) {
-        const uint64_t length = r != nullptr ? r->length() : 0, first = in_.chance(100) ? 0 : in_.below(length + 2);
-        return {first, in_.chance(100) ? ROUTECAP_ROWS_ALL : in_.chance(80) ? ROUTECAP_ROWS_LANDED : in_.below(length + 3)};
+        const uint64_t length = r != nullptr ? r->length() : 0,
+                       first = in_.chance(100) ? 0 : in_.below(length + 2);
+        return {first, in_.chance(100)  ? ROUTECAP_ROWS_ALL
+                       : in_.chance(80) ? ROUTECAP_ROWS_LANDED
+                                        : in_.below(length + 3)};
     }
 
-    uint32_t strictness() { return in_.pick({0u, 0u, ROUTECAP_READ_STRICT, ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED, 0u}); }
+    uint32_t strictness() {
+        return in_.pick({0u, 0u, ROUTECAP_READ_STRICT,
+                         ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED, 0u});
+    }
 
     void extract() {
         Engine &e = *engine_;
@@ -633,18 +737,24 @@ private:
             const auto [first, rows] = range_in(r);
             const bool wrong = in_.chance(4);
             check::trace("  %llx rows %llu+%llu\n", ull(handle), ull(first), ull(rows));
-            items[i] = {handle, first, rows, static_cast<int32_t>(in_.below(3)) + (wrong ? 3 : 0), strictness(), nullptr, 77, 0};
+            items[i] = {
+                handle,       first,   rows, static_cast<int32_t>(in_.below(3)) + (wrong ? 3 : 0),
+                strictness(), nullptr, 77,   0};
             routings.emplace_back();
             expected.push_back(wrong          ? ROUTECAP_ERR_ARGUMENT
                                : r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST
-                                              : e.model->extract(r, first, rows, items[i].mode, items[i].flags, routings.back()));
+                                              : e.model->extract(r, first, rows, items[i].mode,
+                                                                 items[i].flags, routings.back()));
         }
         if (!batch) {
             items[0].routing = nullptr;
-            SAME_STATUS(expected[0], routecap_request_extract(e.capturer, items[0].request, items[0].first, items[0].rows, items[0].mode,
-                                                              items[0].flags, &items[0].routing));
+            SAME_STATUS(expected[0],
+                        routecap_request_extract(e.capturer, items[0].request, items[0].first,
+                                                 items[0].rows, items[0].mode, items[0].flags,
+                                                 &items[0].routing));
         } else {
-            SAME_STATUS(of_batch(expected), routecap_request_extract_batch(e.capturer, items.data(), sizeof items[0], count));
+            SAME_STATUS(of_batch(expected), routecap_request_extract_batch(e.capturer, items.data(),
+                                                                           sizeof items[0], count));
         }
         for (size_t i = 0; i < count; i++) {
             if (batch) SAME(expected[i], items[i].status);
@@ -653,7 +763,8 @@ private:
             routecap_view view{};
             view.struct_size = sizeof view;
             SAME_STATUS(ROUTECAP_OK, routecap_routing_view(items[i].routing, &view));
-            if (items[i].mode == ROUTECAP_EXTRACT_COPY && view.rows > 0) SAME(1, view.segment_count);
+            if (items[i].mode == ROUTECAP_EXTRACT_COPY && view.rows > 0)
+                SAME(1, view.segment_count);
             hold(items[i].routing, routings[i]);
         }
     }
@@ -667,26 +778,34 @@ private:
         covered.struct_size = sizeof covered;
         check::trace("  %llx rows %llu+%llu\n", ull(handle), ull(first), ull(rows));
         model::Routing routing;
-        int32_t expected = r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST : e.model->read(r, first, rows, false, routing);
+        int32_t expected = r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST
+                                        : e.model->read(r, first, rows, false, routing);
         if (expected == ROUTECAP_NOT_CAPTURED) expected = ROUTECAP_INCOMPLETE;
-        SAME_STATUS(expected, routecap_request_coverage(e.capturer, handle, first, rows, &covered, got.data(), sizeof got[0], got.size()));
-        if (expected >= 0) check::coverage(routing.coverage(r->length(), blocks), blocks, covered, got);
+        SAME_STATUS(expected, routecap_request_coverage(e.capturer, handle, first, rows, &covered,
+                                                        got.data(), sizeof got[0], got.size()));
+        if (expected >= 0)
+            check::coverage(routing.coverage(r->length(), blocks), blocks, covered, got);
     }
 
     check::Copy any_copy(const model::Shape &shape) {
         check::Copy c;
         SAME_STATUS(ROUTECAP_OK, routecap_copy_options_init(&c.options, sizeof c.options));
-        c.options.dtype = in_.pick({ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_U8, ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_U16, ROUTECAP_DTYPE_U32,
-                                    ROUTECAP_DTYPE_I64, ROUTECAP_DTYPE_ID16_BF16, 0});
-        c.options.order = in_.pick({ROUTECAP_ORDER_ROW_MAJOR, ROUTECAP_ORDER_LAYER_MAJOR, ROUTECAP_ORDER_ROW_MAJOR, ROUTECAP_ORDER_LAYER_MAJOR, 2});
+        c.options.dtype =
+            in_.pick({ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_U8, ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_U16,
+                      ROUTECAP_DTYPE_U32, ROUTECAP_DTYPE_I64, ROUTECAP_DTYPE_ID16_BF16, 0});
+        c.options.order = in_.pick({ROUTECAP_ORDER_ROW_MAJOR, ROUTECAP_ORDER_LAYER_MAJOR,
+                                    ROUTECAP_ORDER_ROW_MAJOR, ROUTECAP_ORDER_LAYER_MAJOR, 2});
         c.options.flags = strictness();
         c.mask = in_.chance(160);
         if (in_.chance(64))
             c.options.first_layer = static_cast<uint32_t>(in_.below(shape.cells() + 1)),
             c.options.layers = static_cast<uint32_t>(in_.below(shape.cells() + 1));
-        if (in_.chance(48)) c.options.row_stride = static_cast<int64_t>(in_.below(64)), c.options.layer_stride = static_cast<int64_t>(in_.below(64));
+        if (in_.chance(48))
+            c.options.row_stride = static_cast<int64_t>(in_.below(64)),
+            c.options.layer_stride = static_cast<int64_t>(in_.below(64));
         if (in_.chance(48) && (c.options.flags & ROUTECAP_READ_STRICT) == 0)
-            c.options.fill = in_.pick({int64_t{-2}, int64_t{0}, int64_t{shape.experts()}, int64_t{70000}, int64_t{-129}});
+            c.options.fill = in_.pick(
+                {int64_t{-2}, int64_t{0}, int64_t{shape.experts()}, int64_t{70000}, int64_t{-129}});
         c.asks = in_.chance(16);
         if (in_.chance(16)) c.dst_less = 1;
         if (in_.chance(16)) c.mask_less = 1;
@@ -700,17 +819,23 @@ private:
             const auto [first, rows] = range_in(r);
             const check::Copy c = any_copy(*e.shape);
             model::Routing routing{e.shape};
-            const int32_t read = r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST : e.model->read(r, first, rows, false, routing);
+            const int32_t read = r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST
+                                              : e.model->read(r, first, rows, false, routing);
             check::copy(c, read, routing,
-                        [&, handle = handle, first = first, rows = rows](const auto *options, void *dst, size_t bytes, uint8_t *mask,
-                                                                         size_t mask_bytes, uint64_t *needed) {
-                            return routecap_request_extract_into(e.capturer, handle, first, rows, options, dst, bytes, mask, mask_bytes, needed);
+                        [&, handle = handle, first = first, rows = rows](
+                            const auto *options, void *dst, size_t bytes, uint8_t *mask,
+                            size_t mask_bytes, uint64_t *needed) {
+                            return routecap_request_extract_into(e.capturer, handle, first, rows,
+                                                                 options, dst, bytes, mask,
+                                                                 mask_bytes, needed);
                         });
         } else if (!routings_.empty()) {
             const Held held = any_routing();
             const check::Copy c = any_copy(*held.expected->shape);
-            check::copy(c, held.expected->pending != nullptr ? ROUTECAP_ERR_NOT_READY : ROUTECAP_OK, *held.expected,
-                        [&](auto... arguments) { return routecap_routing_copy_to(held.routing, arguments...); });
+            check::copy(c, held.expected->pending != nullptr ? ROUTECAP_ERR_NOT_READY : ROUTECAP_OK,
+                        *held.expected, [&](auto... arguments) {
+                            return routecap_routing_copy_to(held.routing, arguments...);
+                        });
         }
     }
 
@@ -729,16 +854,23 @@ private:
                                         : in_.below((r != nullptr ? r->length() : 0) + 4),
                         nullptr, 77, 0};
             check::trace("  %llx rows %llu\n", ull(handle), ull(items[i].rows));
-            const bool beyond = items[i].rows != ROUTECAP_ROWS_ALL && items[i].rows > ROUTECAP_MAX_POSITION;
-            const bool open = r != nullptr && e.requests.count(handle) > 0;  // it may be in the batch twice
-            expected.push_back(!open ? ROUTECAP_ERR_UNKNOWN_REQUEST : beyond ? ROUTECAP_ERR_OUT_OF_RANGE : ROUTECAP_OK);
-            routings.push_back(expected.back() == ROUTECAP_OK ? e.model->finish(r, items[i].rows) : nullptr);
+            const bool beyond =
+                items[i].rows != ROUTECAP_ROWS_ALL && items[i].rows > ROUTECAP_MAX_POSITION;
+            // It may be in the batch twice.
+            const bool open = r != nullptr && e.requests.count(handle) > 0;
+            expected.push_back(!open    ? ROUTECAP_ERR_UNKNOWN_REQUEST
+                               : beyond ? ROUTECAP_ERR_OUT_OF_RANGE
+                                        : ROUTECAP_OK);
+            routings.push_back(expected.back() == ROUTECAP_OK ? e.model->finish(r, items[i].rows)
+                                                              : nullptr);
             if (expected.back() == ROUTECAP_OK) remove(e, handle);
         }
         if (!batch)
-            SAME_STATUS(expected[0], routecap_request_finish(e.capturer, items[0].request, items[0].rows, &items[0].routing));
+            SAME_STATUS(expected[0], routecap_request_finish(e.capturer, items[0].request,
+                                                             items[0].rows, &items[0].routing));
         else
-            SAME_STATUS(of_batch(expected), routecap_request_finish_batch(e.capturer, items.data(), sizeof items[0], count));
+            SAME_STATUS(of_batch(expected), routecap_request_finish_batch(e.capturer, items.data(),
+                                                                          sizeof items[0], count));
         for (size_t i = 0; i < count; i++) {
             if (batch) SAME(expected[i], items[i].status);
             SAME(expected[i] == ROUTECAP_OK, items[i].routing != nullptr);
@@ -757,7 +889,8 @@ private:
             const auto [handle, r] = any_request();
             handles[i] = in_.chance(16) ? 0 : handle;
             const bool open = handles[i] != 0 && r != nullptr && e.requests.count(handle) > 0;
-            expected.push_back(open || handles[i] == 0 ? ROUTECAP_OK : ROUTECAP_ERR_UNKNOWN_REQUEST);
+            expected.push_back(open || handles[i] == 0 ? ROUTECAP_OK
+                                                       : ROUTECAP_ERR_UNKNOWN_REQUEST);
             if (open) e.model->close(r), remove(e, handle);
         }
         if (!batch) {
@@ -765,7 +898,9 @@ private:
             return;
         }
         const bool asks = in_.chance(128);
-        SAME_STATUS(of_batch(expected), routecap_request_close_batch(e.capturer, handles.data(), asks ? status.data() : nullptr, count));
+        SAME_STATUS(of_batch(expected),
+                    routecap_request_close_batch(e.capturer, handles.data(),
+                                                 asks ? status.data() : nullptr, count));
         for (size_t i = 0; asks && i < count; i++) SAME(expected[i], status[i]);
     }
 
@@ -798,18 +933,25 @@ private:
             SAME_STATUS(ROUTECAP_OK, routecap_routing_retain(held.routing));
             hold(held.routing, held.expected);
         } else if (in_.chance(128)) {
-            const uint64_t prompt = in_.below(whole.end() + 3), generated = in_.chance(128) ? ROUTECAP_ROWS_ALL : in_.below(whole.rows + 2);
+            const uint64_t prompt = in_.below(whole.end() + 3),
+                           generated =
+                               in_.chance(128) ? ROUTECAP_ROWS_ALL : in_.below(whole.rows + 2);
             routecap_routing *a = held.routing, *b = held.routing;
-            SAME_STATUS(pending ? ROUTECAP_ERR_NOT_READY : ROUTECAP_OK, routecap_routing_split(held.routing, prompt, generated, &a, &b));
+            SAME_STATUS(pending ? ROUTECAP_ERR_NOT_READY : ROUTECAP_OK,
+                        routecap_routing_split(held.routing, prompt, generated, &a, &b));
             SAME(pending, a == nullptr && b == nullptr);
             if (pending) return;
             const uint64_t middle = std::clamp(prompt, whole.first, whole.end());
-            hold(a, std::make_shared<model::Routing>(whole.part(whole.first, middle - whole.first)));
-            hold(b, std::make_shared<model::Routing>(whole.part(middle, std::min(generated, whole.end() - middle))));
+            hold(a,
+                 std::make_shared<model::Routing>(whole.part(whole.first, middle - whole.first)));
+            hold(b, std::make_shared<model::Routing>(
+                        whole.part(middle, std::min(generated, whole.end() - middle))));
         } else {
-            const uint64_t first = whole.first + in_.below(whole.rows + 2) - (whole.first > 0 && in_.chance(16) ? 1 : 0);
+            const uint64_t first = whole.first + in_.below(whole.rows + 2) -
+                                   (whole.first > 0 && in_.chance(16) ? 1 : 0);
             const uint64_t rows = in_.chance(64) ? ROUTECAP_ROWS_ALL : in_.below(whole.rows + 2);
-            const bool fits = first >= whole.first && first <= whole.end() && (rows == ROUTECAP_ROWS_ALL || rows <= whole.end() - first);
+            const bool fits = first >= whole.first && first <= whole.end() &&
+                              (rows == ROUTECAP_ROWS_ALL || rows <= whole.end() - first);
             routecap_routing *slice = held.routing;
             SAME_STATUS(pending ? ROUTECAP_ERR_NOT_READY
                         : fits  ? ROUTECAP_OK
@@ -817,7 +959,8 @@ private:
                         routecap_routing_slice(held.routing, first, rows, &slice));
             SAME(!pending && fits, slice != nullptr);
             const uint64_t kept = rows == ROUTECAP_ROWS_ALL ? whole.end() - first : rows;
-            if (slice != nullptr) hold(slice, std::make_shared<model::Routing>(whole.part(first, kept)));
+            if (slice != nullptr)
+                hold(slice, std::make_shared<model::Routing>(whole.part(first, kept)));
         }
     }
 
@@ -843,17 +986,24 @@ private:
         if (routings_.empty()) return;
         const Held held = any_routing();
         if (held.expected->pending != nullptr) {
-            SAME_STATUS(ROUTECAP_ERR_NOT_READY, routecap_routing_serialize(held.routing, 0, nullptr, 0, nullptr));
+            SAME_STATUS(ROUTECAP_ERR_NOT_READY,
+                        routecap_routing_serialize(held.routing, 0, nullptr, 0, nullptr));
             return;
         }
         auto data = std::make_unique<std::vector<uint8_t>>(check::serialized(held.routing));
         routecap_routing *back = nullptr;
         const uint32_t flags = in_.chance(128) ? ROUTECAP_IMPORT_TRUSTED : 0;
         if (in_.chance(128)) {
-            SAME_STATUS(held.expected->status(), routecap_routing_deserialize(data->data(), data->size(), flags, nullptr, nullptr, &back));
+            SAME_STATUS(held.expected->status(),
+                        routecap_routing_deserialize(data->data(), data->size(), flags, nullptr,
+                                                     nullptr, &back));
         } else {
-            const auto release = [](void *context) { delete static_cast<std::vector<uint8_t> *>(context); };
-            SAME_STATUS(held.expected->status(), routecap_routing_deserialize(data->data(), data->size(), flags, release, data.get(), &back));
+            const auto release = [](void *context) {
+                delete static_cast<std::vector<uint8_t> *>(context);
+            };
+            SAME_STATUS(held.expected->status(),
+                        routecap_routing_deserialize(data->data(), data->size(), flags, release,
+                                                     data.get(), &back));
             static_cast<void>(data.release());  // a sanitizer sees whether it was released
         }
         hold(back, held.expected);
@@ -867,7 +1017,8 @@ private:
         view.struct_size = sizeof view;
         SAME_STATUS(ROUTECAP_OK, routecap_routing_view(held.routing, &view));
         routecap_routing *back = nullptr;
-        SAME_STATUS(held.expected->status(), routecap_routing_import(&view, 0, nullptr, nullptr, &back));
+        SAME_STATUS(held.expected->status(),
+                    routecap_routing_import(&view, 0, nullptr, nullptr, &back));
         hold(back, held.expected);
     }
 
@@ -876,19 +1027,22 @@ private:
         const Held head = any_routing(), tail = any_routing();
         if (head.expected->pending != nullptr || tail.expected->pending != nullptr) return;
         const uint64_t row = in_.below(std::max(head.expected->end(), tail.expected->end()) + 3);
-        const std::vector<uint8_t> a = check::serialized(head.routing), b = check::serialized(tail.routing);
+        const std::vector<uint8_t> a = check::serialized(head.routing),
+                                   b = check::serialized(tail.routing);
         std::vector<uint8_t> header(a.size() + b.size() + 128);
         routecap_splice splice{};
         splice.struct_size = sizeof splice;
         routecap_piece pieces[ROUTECAP_MAX_PIECES];
         const model::RoutingPtr expected = model::splice(*head.expected, *tail.expected, row);
         SAME_STATUS(expected != nullptr ? ROUTECAP_OK : ROUTECAP_ERR_SHAPE_MISMATCH,
-                    routecap_serialized_splice(a.data(), a.size(), b.data(), b.size(), row, header.data(), header.size(), pieces, sizeof pieces[0],
-                                               std::size(pieces), &splice));
+                    routecap_serialized_splice(a.data(), a.size(), b.data(), b.size(), row,
+                                               header.data(), header.size(), pieces,
+                                               sizeof pieces[0], std::size(pieces), &splice));
         if (expected == nullptr) return;
         const std::vector<uint8_t> data = check::spliced(splice, pieces, header, a, b);
         routecap_routing *back = nullptr;
-        SAME_STATUS(expected->status(), routecap_routing_deserialize(data.data(), data.size(), 0, nullptr, nullptr, &back));
+        SAME_STATUS(expected->status(), routecap_routing_deserialize(data.data(), data.size(), 0,
+                                                                     nullptr, nullptr, &back));
         hold(back, expected);
     }
 

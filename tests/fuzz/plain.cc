@@ -5,8 +5,8 @@
 // Files that end in .inputs are corpora, as corpus.py packs them; any other is one input.
 #include <sys/resource.h>
 
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -37,7 +37,9 @@ int main(int argc, char **argv) {
     uint64_t generated = 0, seed = 0, most = 1024, inputs = 0;
     std::vector<std::filesystem::path> paths;
     for (int i = 1; i < argc; i++) {
-        const auto number = [&] { return i + 1 < argc ? std::strtoull(argv[++i], nullptr, 10) : 0; };
+        const auto number = [&] {
+            return i + 1 < argc ? std::strtoull(argv[++i], nullptr, 10) : 0;
+        };
         if (std::strcmp(argv[i], "--generated") == 0)
             generated = number();
         else if (std::strcmp(argv[i], "--seed") == 0)
@@ -73,8 +75,9 @@ int main(int argc, char **argv) {
     }
     rusage used{};
     getrusage(RUSAGE_SELF, &used);
-    std::printf("%llu inputs of the corpus and %llu generated, %.1f s of CPU time\n", static_cast<unsigned long long>(inputs),
-                static_cast<unsigned long long>(generated),
-                static_cast<double>(used.ru_utime.tv_sec) + static_cast<double>(used.ru_utime.tv_usec) / 1e6);
+    std::printf("%llu inputs of the corpus and %llu generated, %.1f s of CPU time\n",
+                static_cast<unsigned long long>(inputs), static_cast<unsigned long long>(generated),
+                static_cast<double>(used.ru_utime.tv_sec) +
+                    static_cast<double>(used.ru_utime.tv_usec) / 1e6);
     return inputs + generated > 0 ? 0 : 2;
 }

@@ -71,7 +71,7 @@ breaks operations "overlapping rows are not counted" src/storage/row_store.cc \
     's/filed\.overlapped \+= m\.overlap;/filed.overlapped += m.overlap \&\& m.mismatch;/'
 breaks operations "late rows are filed" src/capture/step_worker.cc 's/position >= cut\) \{/position >= cut + 1) {/'
 breaks operations "rows in flight can be read" src/capture/request_reading.cc \
-    's/if \(in_flight < first \+ rows\) return/if (in_flight + 1 < first + rows) return/'
+    's/if \(in_flight < first \+ rows\)/if (in_flight + 1 < first + rows)/'
 breaks operations "finish cuts a row too many" src/capture/request_operations.cc \
     's/all \? length : rows, missing, all\}/all ? length : rows - (rows > 3), missing, all}/'
 breaks operations "a child has a row too few" src/storage/row_store.cc \
@@ -99,7 +99,7 @@ breaks serialized "ids of foreign bytes are not looked at" src/routing/import.cc
 breaks serialized "padding may be anything" src/routing/serialized.cc \
     's/return std::all_of\(from, to, \[\]\(uint8_t byte\) \{ return byte == 0; \}\);/return from <= to;/'
 breaks serialized "a reserved field may be anything" src/routing/serialized.cc \
-    's/if \(header\.reserved != 0\) return/if (header.reserved > 255) return/'
+    's/if \(header\.reserved != 0\)/if (header.reserved > 255)/'
 breaks structs "a tail is not looked at" src/base/structs.h \
     's/if \(bytes\[i\] != 0\)$/if (bytes[i] != 0 \&\& i < sizeof(T) + 8)/' src/backend/config.cc
 breaks structs "a limit is one too high" src/backend/config.cc 's/ROUTECAP_MAX_SLOTS/ROUTECAP_MAX_SLOTS + 1/'

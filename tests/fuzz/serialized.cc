@@ -1,8 +1,9 @@
-// The serialised form, from bytes of any origin: a reader written from the header decides what they hold, and the library must say the same. What
-// both accept is read, written again, imported and spliced.
+// The serialised form, from bytes of any origin: a reader written from the header decides what they
+// hold, and the library must say the same. What both accept is read, written again, imported and
+// spliced.
 #include <algorithm>
-#include <cstring>
 #include <array>
+#include <cstring>
 #include <optional>
 
 #include "bytes.h"
@@ -14,18 +15,18 @@ namespace {
 using fuzz::Bytes;
 using Data = std::vector<uint8_t>;
 
-constexpr uint64_t kMostRows = 4096;  // to compare: rows that are not there take no bytes, so that there can be any number
+// To compare: rows that are not there take no bytes, so that there can be any number.
+constexpr uint64_t kMostRows = 4096;
 
 uint64_t number(const Data &data, size_t at, size_t bytes) {
     uint64_t value = 0;
     for (size_t b = 0; b < bytes; b++) value |= uint64_t{data[at + b]} << 8 * b;
     return value;
 }
-size_t up(size_t n, size_t unit) {
-    return (n + unit - 1) / unit * unit;
-}
+size_t up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 bool zero(const Data &data, size_t from, size_t to) {
-    return std::all_of(data.begin() + static_cast<ptrdiff_t>(from), data.begin() + static_cast<ptrdiff_t>(to), [](uint8_t b) { return b == 0; });
+    return std::all_of(data.begin() + static_cast<ptrdiff_t>(from),
+                       data.begin() + static_cast<ptrdiff_t>(to), [](uint8_t b) { return b == 0; });
 }
 
 // What the fixed part of the header says, and what follows from it. None if that cannot be.
@@ -33,13 +34,19 @@ struct Fixed {
     uint64_t bytes, first, rows, runs, layers, k, dtype, id_space, header_bytes;
 };
 std::optional<Fixed> fixed(const Data &data) {
-    if (data.size() < ROUTECAP_SERIALIZED_MIN || std::memcmp(data.data(), "ROUTECAP\1\0\0\0\0\0\0\0", 16) != 0) return {};
+    if (data.size() < ROUTECAP_SERIALIZED_MIN ||
+        std::memcmp(data.data(), "ROUTECAP\1\0\0\0\0\0\0\0", 16) != 0)
+        return {};
     Fixed f{number(data, 16, 8), number(data, 24, 8), number(data, 32, 8),
             number(data, 40, 8), number(data, 48, 4), number(data, 52, 4),
             number(data, 56, 4), number(data, 60, 4), 0};
-    if (f.layers < 1 || f.layers > ROUTECAP_MAX_LAYERS || f.k < 1 || f.k > ROUTECAP_MAX_K || f.id_space > 1) return {};
+    if (f.layers < 1 || f.layers > ROUTECAP_MAX_LAYERS || f.k < 1 || f.k > ROUTECAP_MAX_K ||
+        f.id_space > 1)
+        return {};
     if (f.dtype != ROUTECAP_DTYPE_U8 && f.dtype != ROUTECAP_DTYPE_I16) return {};
-    if (f.first > ROUTECAP_MAX_POSITION || f.rows > ROUTECAP_MAX_POSITION - f.first || f.runs > f.rows) return {};
+    if (f.first > ROUTECAP_MAX_POSITION || f.rows > ROUTECAP_MAX_POSITION - f.first ||
+        f.runs > f.rows)
+        return {};
     f.header_bytes = up(ROUTECAP_SERIALIZED_MIN + up(f.layers * 12, 8) + f.runs * 24, 64);
     if (f.bytes < f.header_bytes) return {};
     return f;
@@ -52,7 +59,8 @@ enum : uint64_t { kPresent = 1, kValidity = 2, kTags = 4 };
 
 // Why rows may be said not to be there: 0 stands for ABSENT, and what cells lack is said of cells.
 bool may_say(uint64_t reason) {
-    return reason == 0 || (reason > ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE && model::of_whole_rows(static_cast<uint8_t>(reason)));
+    return reason == 0 || (reason > ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE &&
+                           model::of_whole_rows(static_cast<uint8_t>(reason)));
 }
 
 // The header with its tables. None if it is not one.
@@ -68,19 +76,26 @@ std::optional<Header> header(const Data &data) {
     h.shape->k = static_cast<uint32_t>(f->k), h.shape->id_space = static_cast<int32_t>(f->id_space);
     size_t at = ROUTECAP_SERIALIZED_MIN;
     for (uint64_t l = 0; l < f->layers; l++, at += 12) {
-        const model::Layer layer{static_cast<int32_t>(number(data, at, 4)), static_cast<uint32_t>(number(data, at + 4, 4)),
+        const model::Layer layer{static_cast<int32_t>(number(data, at, 4)),
+                                 static_cast<uint32_t>(number(data, at + 4, 4)),
                                  static_cast<int32_t>(number(data, at + 8, 4))};
         if (layer.index < 0 || (l > 0 && layer.index <= h.shape->layers.back().index)) return {};
-        if (layer.experts < f->k || layer.experts > ROUTECAP_MAX_EXPERTS || (layer.provenance != 0 && layer.provenance != 1)) return {};
+        if (layer.experts < f->k || layer.experts > ROUTECAP_MAX_EXPERTS ||
+            (layer.provenance != 0 && layer.provenance != 1))
+            return {};
         h.shape->layers.push_back(layer);
     }
-    if (static_cast<uint64_t>(h.shape->dtype()) != f->dtype || !zero(data, at, up(at, 8))) return {};
+    if (static_cast<uint64_t>(h.shape->dtype()) != f->dtype || !zero(data, at, up(at, 8)))
+        return {};
     at = up(at, 8);
     uint64_t rows = 0;
     for (uint64_t r = 0; r < f->runs; r++, at += 24) {
-        const Run run{number(data, at, 8), number(data, at + 8, 8), number(data, at + 16, 4), number(data, at + 20, 4)};
+        const Run run{number(data, at, 8), number(data, at + 8, 8), number(data, at + 16, 4),
+                      number(data, at + 20, 4)};
         if (run.rows == 0 || run.rows > f->rows || run.flags > 7) return {};
-        if ((run.flags & kPresent) == 0 ? run.flags != 0 || run.tag != 0 || !may_say(run.reason) : run.reason != 0) return {};
+        if ((run.flags & kPresent) == 0 ? run.flags != 0 || run.tag != 0 || !may_say(run.reason)
+                                        : run.reason != 0)
+            return {};
         if ((run.flags & kTags) != 0 && run.tag != 0) return {};
         rows += run.rows;
         h.runs.push_back(run);
@@ -91,11 +106,13 @@ std::optional<Header> header(const Data &data) {
 
 // Where the planes are. The bytes of everything in the last.
 std::optional<std::array<uint64_t, 4>> planes(const Header &h) {
-    const uint64_t row_bytes[] = {h.f.layers * h.f.k * h.shape->id_bytes(), 8, (h.f.layers + 7) / 8};
+    const uint64_t row_bytes[] = {h.f.layers * h.f.k * h.shape->id_bytes(), 8,
+                                  (h.f.layers + 7) / 8};
     std::array<uint64_t, 4> at{h.f.header_bytes, 0, 0, 0};
     for (size_t plane = 0; plane < 3; plane++) {
         uint64_t rows = 0;
-        for (const Run &run : h.runs) rows += (run.flags & 1u << (plane == 0 ? 0 : plane == 1 ? 2 : 1)) != 0 ? run.rows : 0;
+        for (const Run &run : h.runs)
+            rows += (run.flags & 1u << (plane == 0 ? 0 : plane == 1 ? 2 : 1)) != 0 ? run.rows : 0;
         if (rows > h.f.bytes) return {};
         at[plane + 1] = at[plane] + rows * row_bytes[plane];
         if (plane < 2) at[plane + 1] = up(at[plane + 1], 64);
@@ -114,7 +131,8 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
     for (const Run &run : h->runs) {
         if ((run.flags & kPresent) == 0) {
             for (uint64_t r = 0; run.reason != 0 && r < std::min(run.rows, kMostRows); r++)
-                routing.content.emplace(position + r, model::empty_row(*h->shape, static_cast<uint8_t>(run.reason)));
+                routing.content.emplace(
+                    position + r, model::empty_row(*h->shape, static_cast<uint8_t>(run.reason)));
             position += run.rows;
             continue;
         }
@@ -123,18 +141,28 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
             row->tag = (run.flags & kTags) != 0 ? number(data, tags, 8) : run.tag;
             tags += (run.flags & kTags) != 0 ? 8 : 0;
             for (size_t l = 0; l < h->f.layers; l++) {
-                const bool valid = (run.flags & kValidity) == 0 || (data[validity + l / 8] >> l % 8 & 1) != 0;
+                const bool valid =
+                    (run.flags & kValidity) == 0 || (data[validity + l / 8] >> l % 8 & 1) != 0;
                 std::vector<int64_t> cell;
-                for (size_t c = 0; c < k; c++, ids += size) cell.push_back(static_cast<int64_t>(number(data, ids, size)));
-                if (valid && !trusted && model::judge(cell.data(), h->shape->k, h->shape->layers[l].experts) != 0) return {};
-                const auto reason = static_cast<uint8_t>(
-                    cell[0] >= ROUTECAP_MISSING_ABSENT && cell[0] <= ROUTECAP_MISSING_STALE ? cell[0] : ROUTECAP_MISSING_UNWRITTEN);
+                for (size_t c = 0; c < k; c++, ids += size)
+                    cell.push_back(static_cast<int64_t>(number(data, ids, size)));
+                if (valid && !trusted &&
+                    model::judge(cell.data(), h->shape->k, h->shape->layers[l].experts) != 0)
+                    return {};
+                const auto reason = static_cast<uint8_t>(cell[0] >= ROUTECAP_MISSING_ABSENT &&
+                                                                 cell[0] <= ROUTECAP_MISSING_STALE
+                                                             ? cell[0]
+                                                             : ROUTECAP_MISSING_UNWRITTEN);
                 row->missing.push_back(valid ? 0 : reason);
-                for (size_t c = 0; c < k; c++) row->ids.push_back(static_cast<uint16_t>(valid ? cell[c] : c == 0 ? reason : 0));
+                for (size_t c = 0; c < k; c++)
+                    row->ids.push_back(static_cast<uint16_t>(valid    ? cell[c]
+                                                             : c == 0 ? reason
+                                                                      : 0));
             }
             if ((run.flags & kValidity) != 0) {
                 const uint64_t bytes = (h->f.layers + 7) / 8;
-                if (h->f.layers % 8 != 0 && data[validity + bytes - 1] >> h->f.layers % 8 != 0) return {};
+                if (h->f.layers % 8 != 0 && data[validity + bytes - 1] >> h->f.layers % 8 != 0)
+                    return {};
                 validity += bytes;
             }
             routing.content.emplace(position, std::move(row));
@@ -152,24 +180,33 @@ Data written(Bytes &in) {
     shape->k = static_cast<uint32_t>(1 + in.below(4));
     shape->id_space = static_cast<int32_t>(in.below(8) == 7);
     for (uint64_t l = in.pick({1u, 2u, 8u, 9u}); l > 0; l--)
-        shape->layers.push_back({shape->layers.empty() ? 0 : shape->layers.back().index + 1 + static_cast<int32_t>(in.below(8) == 7),
+        shape->layers.push_back({shape->layers.empty() ? 0
+                                                       : shape->layers.back().index + 1 +
+                                                             static_cast<int32_t>(in.below(8) == 7),
                                  in.pick({8u, 8u, 256u, 300u}), in.below(8) == 7});
     model::Routing routing{shape, in.below(8), in.below(24)};
     const uint64_t tags = in.below(4);
     for (uint64_t p = routing.first; p < routing.end(); p++) {
         const uint64_t kind = in.number(1);
-        constexpr uint8_t kReasons[] = {ROUTECAP_MISSING_LOST,    ROUTECAP_MISSING_REFUSED,       ROUTECAP_MISSING_TAKEN,
-                                        ROUTECAP_MISSING_EVICTED, ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_STALE};
+        constexpr uint8_t kReasons[] = {ROUTECAP_MISSING_LOST,          ROUTECAP_MISSING_REFUSED,
+                                        ROUTECAP_MISSING_TAKEN,         ROUTECAP_MISSING_EVICTED,
+                                        ROUTECAP_MISSING_NOT_PUBLISHED, ROUTECAP_MISSING_STALE};
         if (kind % 4 == 3) {
-            if (kind / 4 % 16 < std::size(kReasons)) routing.content.emplace(p, model::empty_row(*shape, kReasons[kind / 4 % 16]));
+            if (kind / 4 % 16 < std::size(kReasons))
+                routing.content.emplace(p, model::empty_row(*shape, kReasons[kind / 4 % 16]));
             continue;
         }
         auto row = std::make_shared<model::Row>();
         row->tag = tags == 0 ? 0 : kind / 4 % (1 + tags);
         for (size_t l = 0; l < shape->cells(); l++) {
-            row->missing.push_back(kind % 4 == 2 && (kind / 16 + l) % 3 == 0 ? static_cast<uint8_t>(2 + (kind / 64 + l) % 3) : 0);
+            row->missing.push_back(kind % 4 == 2 && (kind / 16 + l) % 3 == 0
+                                       ? static_cast<uint8_t>(2 + (kind / 64 + l) % 3)
+                                       : 0);
             for (uint32_t c = 0; c < shape->k; c++)
-                row->ids.push_back(static_cast<uint16_t>(row->valid(l) ? (kind + l + c) % shape->layers[l].experts : c == 0 ? row->missing[l] : 0));
+                row->ids.push_back(
+                    static_cast<uint16_t>(row->valid(l) ? (kind + l + c) % shape->layers[l].experts
+                                          : c == 0      ? row->missing[l]
+                                                        : 0));
         }
         routing.content.emplace(p, std::move(row));
     }
@@ -185,7 +222,8 @@ Data any(Bytes &in) {
     }
     Data data = written(in);
     for (uint64_t damages = in.below(4); damages > 0; damages--) {
-        const size_t at = in.below(std::min<size_t>(data.size(), in.below(2) == 0 ? 256 : SIZE_MAX));
+        const size_t at =
+            in.below(std::min<size_t>(data.size(), in.below(2) == 0 ? 256 : SIZE_MAX));
         switch (in.below(4)) {
             case 0: data[at] = static_cast<uint8_t>(in.number(1)); break;
             case 1: data[at] = static_cast<uint8_t>(data[at] + 1); break;
@@ -199,7 +237,8 @@ Data any(Bytes &in) {
 int32_t released = 0;
 
 // Lent or copied; the lent memory lives until it is released.
-routecap_routing *deserialize(const Data &data, uint32_t flags, bool lend, bool straight, const std::optional<model::Routing> &expected) {
+routecap_routing *deserialize(const Data &data, uint32_t flags, bool lend, bool straight,
+                              const std::optional<model::Routing> &expected) {
     routecap_routing *routing = reinterpret_cast<routecap_routing *>(&released);
     const int32_t status = expected ? expected->status() : ROUTECAP_ERR_FORMAT;
     auto *memory = new std::vector<uint64_t>(data.size() / 8 + 2);
@@ -210,7 +249,8 @@ routecap_routing *deserialize(const Data &data, uint32_t flags, bool lend, bool 
         released++;
         delete static_cast<std::vector<uint64_t> *>(context);
     };
-    SAME_STATUS(status, routecap_routing_deserialize(bytes, data.size(), flags, lend ? +release : nullptr, memory, &routing));
+    SAME_STATUS(status, routecap_routing_deserialize(bytes, data.size(), flags,
+                                                     lend ? +release : nullptr, memory, &routing));
     if (!lend || status < 0) {
         SAME(before, released);
         delete memory;
@@ -222,20 +262,23 @@ routecap_routing *deserialize(const Data &data, uint32_t flags, bool lend, bool 
 void spliced(const Data &head, const Data &tail, uint64_t row) {
     const auto a = header(head), b = header(tail);
     int32_t expected = ROUTECAP_OK;
-    if (!a || !b || !planes(*a) || !planes(*b) || (*planes(*a))[3] != a->f.bytes || (*planes(*b))[3] != b->f.bytes)
+    if (!a || !b || !planes(*a) || !planes(*b) || (*planes(*a))[3] != a->f.bytes ||
+        (*planes(*b))[3] != b->f.bytes)
         expected = ROUTECAP_ERR_FORMAT;
     else if (a->f.k != b->f.k || a->f.id_space != b->f.id_space || a->f.layers != b->f.layers)
         expected = ROUTECAP_ERR_SHAPE_MISMATCH;
     for (size_t l = 0; expected == ROUTECAP_OK && l < a->shape->cells(); l++)
-        if (a->shape->layers[l].index != b->shape->layers[l].index || a->shape->layers[l].experts != b->shape->layers[l].experts)
+        if (a->shape->layers[l].index != b->shape->layers[l].index ||
+            a->shape->layers[l].experts != b->shape->layers[l].experts)
             expected = ROUTECAP_ERR_SHAPE_MISMATCH;
     Data made(head.size() + tail.size() + 128);
     routecap_splice splice{};
     splice.struct_size = sizeof splice;
     routecap_piece pieces[ROUTECAP_MAX_PIECES];
     const auto call = [&](Data &into) {
-        return routecap_serialized_splice(head.data(), head.size(), tail.data(), tail.size(), row, into.data(), into.size(), pieces,
-                                          sizeof pieces[0], std::size(pieces), &splice);
+        return routecap_serialized_splice(head.data(), head.size(), tail.data(), tail.size(), row,
+                                          into.data(), into.size(), pieces, sizeof pieces[0],
+                                          std::size(pieces), &splice);
     };
     SAME_STATUS(expected, call(made));
     if (expected < 0) return;
@@ -245,7 +288,8 @@ void spliced(const Data &head, const Data &tail, uint64_t row) {
     SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, call(small));
     SAME_STATUS(ROUTECAP_OK, call(made));
     const auto whole_a = parse(head, true), whole_b = parse(tail, true);
-    if (!whole_a || !whole_b) return;  // their planes are not what they should be, and nobody has looked
+    // Their planes are not what they should be, and nobody has looked.
+    if (!whole_a || !whole_b) return;
     if (whole_a->rows > kMostRows || whole_b->rows > kMostRows) return;
     const Data data = check::spliced(splice, pieces, made, head, tail);
     const model::RoutingPtr same = model::splice(*whole_a, *whole_b, row);
@@ -281,9 +325,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     info.struct_size = sizeof info;
     const auto f = fixed(bytes);
     const bool other_file = bytes.size() >= 8 && std::memcmp(bytes.data(), "ROUTECAP", 8) != 0;
-    const int32_t expected = bytes.size() < ROUTECAP_SERIALIZED_MIN && !other_file ? ROUTECAP_ERR_BUFFER_TOO_SMALL
-                             : f                                                   ? ROUTECAP_OK
-                                                                                   : ROUTECAP_ERR_FORMAT;
+    const int32_t expected = bytes.size() < ROUTECAP_SERIALIZED_MIN && !other_file
+                                 ? ROUTECAP_ERR_BUFFER_TOO_SMALL
+                             : f ? ROUTECAP_OK
+                                 : ROUTECAP_ERR_FORMAT;
     SAME_STATUS(expected, routecap_serialized_info(bytes.data(), bytes.size(), &info));
     if (f) {
         SAME(1, info.version);

@@ -1,11 +1,12 @@
 /*
- * What loading the library does to a process: nothing. And what it must survive: being loaded twice, from two files, by many threads at once, and
- * being closed while it is used.
+ * What loading the library does to a process: nothing. And what it must survive: being loaded
+ * twice, from two files, by many threads at once, and being closed while it is used.
  *
  *     loading LIBRARY COPY      COPY: the same library in another file
  *
- * Each case runs in a process of its own. The cases of the CUDA backend need the fake driver (LD_LIBRARY_PATH=.../fake) and are left out without it,
- * which is said. Ends with one line that counts.
+ * Each case runs in a process of its own. The cases of the CUDA backend need the fake driver
+ * (LD_LIBRARY_PATH=.../fake) and are left out without it, which is said. Ends with one line that
+ * counts.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -81,16 +82,22 @@ static routecap_config config_of(const routecap_api *api, int32_t backend) {
     return config;
 }
 
-/* A capturer, a step of `rows` rows, and its routing, which is still in flight when it is returned. */
-static routecap_routing *capture(const routecap_api *api, routecap_capturer *capturer, int32_t rows) {
+/* A capturer, a step of `rows` rows, and its routing, which is still in flight when it is returned.
+ */
+static routecap_routing *capture(const routecap_api *api, routecap_capturer *capturer,
+                                 int32_t rows) {
     int32_t ids[2][8][2];
     for (int l = 0; l < 2; l++)
-        for (int r = 0; r < 8; r++) ids[l][r][0] = (l + 3 * r) % 16, ids[l][r][1] = (l + 3 * r + 5) % 16;
+        for (int r = 0; r < 8; r++)
+            ids[l][r][0] = (l + 3 * r) % 16, ids[l][r][1] = (l + 3 * r + 5) % 16;
     routecap_request request = 0;
     CHECK(api->request_open(capturer, NULL, &request, 1) == ROUTECAP_OK);
     CHECK(api->step_begin(capturer, (uint32_t)rows, NULL) == ROUTECAP_OK);
     for (uint32_t l = 0; l < 2; l++) {
-        routecap_source source = {.struct_size = sizeof source, .dtype = ROUTECAP_DTYPE_I32, .ids = ids[l], .rows = (uint32_t)rows};
+        routecap_source source = {.struct_size = sizeof source,
+                                  .dtype = ROUTECAP_DTYPE_I32,
+                                  .ids = ids[l],
+                                  .rows = (uint32_t)rows};
         CHECK(api->layer_record(capturer, l, &source, NULL) == ROUTECAP_OK);
     }
     CHECK(api->step_snapshot(capturer, NULL) == ROUTECAP_OK);
@@ -110,7 +117,8 @@ static void check_routing(const routecap_api *api, routecap_routing *routing, in
     CHECK(api->routing_copy_to(routing, &options, ids, sizeof ids, NULL, 0, NULL) == ROUTECAP_OK);
     int right = 0;
     for (int r = 0; r < rows; r++)
-        for (int l = 0; l < 2; l++) right += ids[r][l][0] == (l + 3 * r) % 16 && ids[r][l][1] == (l + 3 * r + 5) % 16;
+        for (int l = 0; l < 2; l++)
+            right += ids[r][l][0] == (l + 3 * r) % 16 && ids[r][l][1] == (l + 3 * r + 5) % 16;
     CHECK(right == 2 * rows);
 }
 
@@ -190,16 +198,19 @@ static void no_context_without_a_capturer(void) {
 }
 
 static void loaded_twice_it_is_one(void) {
-    void *local = load(library_file, RTLD_LAZY | RTLD_LOCAL), *global = load(library_file, RTLD_NOW | RTLD_GLOBAL);
+    void *local = load(library_file, RTLD_LAZY | RTLD_LOCAL),
+         *global = load(library_file, RTLD_NOW | RTLD_GLOBAL);
     CHECK(local == global);
     CHECK(api_of(local) == api_of(global));
     CHECK(dlsym(RTLD_DEFAULT, "routecap_version") != NULL);
     use(api_of(local), ROUTECAP_BACKEND_HOST);
 }
 
-/* Two files are two libraries, each with code of its own, also where the first one's symbols are global. */
+/* Two files are two libraries, each with code of its own, also where the first one's symbols are
+ * global. */
 static void two_copies_are_two(void) {
-    void *first = load(library_file, RTLD_NOW | RTLD_GLOBAL), *second = load(copy_file, RTLD_NOW | RTLD_LOCAL);
+    void *first = load(library_file, RTLD_NOW | RTLD_GLOBAL),
+         *second = load(copy_file, RTLD_NOW | RTLD_LOCAL);
     CHECK(first != second);
     const routecap_api *apis[2] = {api_of(first), api_of(second)};
     CHECK(apis[0] != apis[1]);
@@ -207,9 +218,11 @@ static void two_copies_are_two(void) {
         Dl_info table, entry;
         CHECK(dladdr(apis[a], &table) != 0);
         void *functions[(sizeof(routecap_api) - offsetof(routecap_api, version)) / sizeof(void *)];
-        memcpy(functions, (const char *)apis[a] + offsetof(routecap_api, version), sizeof functions);
+        memcpy(functions, (const char *)apis[a] + offsetof(routecap_api, version),
+               sizeof functions);
         int own = 0, count = (int)(sizeof functions / sizeof functions[0]);
-        for (int f = 0; f < count; f++) own += dladdr(functions[f], &entry) != 0 && entry.dli_fbase == table.dli_fbase;
+        for (int f = 0; f < count; f++)
+            own += dladdr(functions[f], &entry) != 0 && entry.dli_fbase == table.dli_fbase;
         CHECK(own == count);
         use(apis[a], ROUTECAP_BACKEND_HOST);
     }
@@ -240,7 +253,10 @@ static void cycles(int32_t backend, int count) {
     CHECK(threads() == threads_before);
     CHECK(files() == files_before);
     const size_t bytes = mallinfo2().uordblks;
-    if (backend == ROUTECAP_BACKEND_HOST) CHECK(bytes < bytes_before + (size_t)count); /* less than a byte a cycle; the fake driver keeps handles */
+    if (backend == ROUTECAP_BACKEND_HOST)
+        CHECK(bytes <
+              bytes_before +
+                  (size_t)count); /* less than a byte a cycle; the fake driver keeps handles */
 }
 static void thousands_of_cycles(void) { cycles(ROUTECAP_BACKEND_HOST, 3000); }
 static void hundreds_of_cycles_on_cuda(void) {
@@ -248,7 +264,8 @@ static void hundreds_of_cycles_on_cuda(void) {
     cycles(ROUTECAP_BACKEND_CUDA, 300);
     fake_cuda_live live;
     driver->live(&live);
-    CHECK(live.primary_references == 0 && live.device_allocations == 0 && live.host_allocations == 0 && live.streams == 0 && live.events == 0);
+    CHECK(live.primary_references == 0 && live.device_allocations == 0 &&
+          live.host_allocations == 0 && live.streams == 0 && live.events == 0);
     CHECK(driver->violations() == 0);
 }
 
@@ -293,7 +310,8 @@ static void many_threads(int32_t backend) {
     int32_t status[kThreads];
     thread_backend = backend;
     pthread_barrier_init(&barrier, NULL, kThreads);
-    for (int t = 0; t < kThreads; t++) CHECK(pthread_create(&ids[t], NULL, first_use, &status[t]) == 0);
+    for (int t = 0; t < kThreads; t++)
+        CHECK(pthread_create(&ids[t], NULL, first_use, &status[t]) == 0);
     for (int t = 0; t < kThreads; t++) {
         pthread_join(ids[t], NULL);
         CHECK(status[t] == ROUTECAP_OK);

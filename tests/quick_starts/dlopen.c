@@ -5,8 +5,7 @@
 
 int main(void) {
 #pragma GCC diagnostic ignored "-Wpedantic"
-@BLOCK@
-    if (api == NULL || api->size < sizeof *api) return 1;
+    @BLOCK @ if (api == NULL || api->size < sizeof *api) return 1;
     printf("%u\n", api->version());
     return 0;
 }

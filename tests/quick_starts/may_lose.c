@@ -13,7 +13,8 @@ int32_t routecap_capturer_create(const routecap_config *config, routecap_capture
     int32_t (*create)(const routecap_config *, routecap_capturer **) = NULL;
     if (library != NULL) *(void **)&create = dlsym(library, "routecap_capturer_create");
     if (create == NULL || config->struct_size != sizeof *config) {
-        fprintf(stderr, "may_lose: %s\n", create == NULL ? "the library is not loaded" : "a configuration of another size");
+        fprintf(stderr, "may_lose: %s\n",
+                create == NULL ? "the library is not loaded" : "a configuration of another size");
         exit(1);
     }
     routecap_config slow = *config;

@@ -1,4 +1,5 @@
-/* Around the loop of a GPU engine in docs/guides/own_loop.md, which leaves its model to its reader. */
+/* Around the loop of a GPU engine in docs/guides/own_loop.md, which leaves its model to its reader.
+ */
 #include <routecap.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ int main(void) {
     routecap_stream stream = NULL;
     routecap_step step = 0;
     for (int pass = 0; pass < PASSES; pass++, spans[0].position += ROWS) {
-@BLOCK@
+        @BLOCK @
     }
     if (routecap_step_finalize(capturer, step, -1, NULL) < 0) return 1;
     routecap_stats stats = {.struct_size = sizeof stats};

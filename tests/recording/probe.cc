@@ -7,7 +7,8 @@ namespace {
 
 std::vector<routecap_layer_probe> probe(Rig &rig, uint32_t rows, int32_t expected) {
     std::vector<routecap_layer_probe> layers(rig.shape().layers);
-    EXPECT_STATUS(expected, routecap_capturer_probe(rig.capturer(), rows, layers.data(), sizeof layers[0], layers.size(), rig.stream()));
+    EXPECT_STATUS(expected, routecap_capturer_probe(rig.capturer(), rows, layers.data(),
+                                                    sizeof layers[0], layers.size(), rig.stream()));
     return layers;
 }
 
@@ -18,15 +19,18 @@ TEST(Probe, each_oddity) {
         Rig rig({.shape = {.layers = 9, .k = 3, .experts = 20, .rows = 16}, .sink_dtype = dtype});
         rig.forward([&] {
             EXPECT_STATUS(ROUTECAP_OK, rig.begin(16));
-            const auto record = [&](uint32_t layer, const std::vector<std::vector<int64_t>> &ids) { EXPECT_STATUS(ROUTECAP_OK, rig.record(layer, ids)); };
-            record(0, {{0, 1, 2}, {3, 5, 19}, {7, 8, 9}, {1, 0, 2}});           // well
-            record(2, {{4, 1, 2}, {3, 5, 19}});                                 // two rows of four
-            record(3, {{4, 1, 2}, {3, 20, 19}, {-1, 8, 9}, {1, 0, 2}});         // ids that are none
-            record(4, {{4, 1, 2}, {3, 5, 3}, {7, 8, 9}, {1, 0, 2}});            // one twice
-            record(5, {{0, 1, 2}, {0, 1, 2}, {0, 1, 2}, {0, 1, 2}});            // no logits
-            record(6, {{4, 9, 2}, {4, 9, 2}, {4, 9, 2}, {4, 9, 2}});            // stuck
+            const auto record = [&](uint32_t layer, const std::vector<std::vector<int64_t>> &ids) {
+                EXPECT_STATUS(ROUTECAP_OK, rig.record(layer, ids));
+            };
+            record(0, {{0, 1, 2}, {3, 5, 19}, {7, 8, 9}, {1, 0, 2}});    // well
+            record(2, {{4, 1, 2}, {3, 5, 19}});                          // two rows of four
+            record(3, {{4, 1, 2}, {3, 20, 19}, {-1, 8, 9}, {1, 0, 2}});  // ids that are none
+            record(4, {{4, 1, 2}, {3, 5, 3}, {7, 8, 9}, {1, 0, 2}});     // one twice
+            record(5, {{0, 1, 2}, {0, 1, 2}, {0, 1, 2}, {0, 1, 2}});     // no logits
+            record(6, {{4, 9, 2}, {4, 9, 2}, {4, 9, 2}, {4, 9, 2}});     // stuck
             record(7, {{4, 1, 2}, {3, 5, 19}, {7, 8, 9}, {1, 0, 2}});
-            record(8, {{4, 1, 2}, {3, 5, 19}, {7, 8, 9}, {1, 0, 2}});           // the same once more
+            // The same once more.
+            record(8, {{4, 1, 2}, {3, 5, 19}, {7, 8, 9}, {1, 0, 2}});
         });
         const auto layers = probe(rig, 4, ROUTECAP_PARTIAL);
         EXPECT_EQ(layers[0].found, 0u);
@@ -57,7 +61,8 @@ TEST(Probe, each_oddity) {
 }
 
 TEST(Probe, a_layer_written_in_part) {
-    Rig rig({.shape = {.layers = 1, .k = 4, .experts = 20, .rows = 8}, .sink_dtype = ROUTECAP_DTYPE_I32});
+    Rig rig({.shape = {.layers = 1, .k = 4, .experts = 20, .rows = 8},
+             .sink_dtype = ROUTECAP_DTYPE_I32});
     routecap_sink sink{};
     sink.struct_size = sizeof sink;
     EXPECT_STATUS(ROUTECAP_OK, routecap_sink_layer(rig.capturer(), 0, &sink));
@@ -71,7 +76,8 @@ TEST(Probe, a_layer_written_in_part) {
 }
 
 TEST(Probe, adopted_rows_that_are_apart) {
-    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 20, .rows = 8}, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
+    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 20, .rows = 8},
+             .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
     auto *memory = static_cast<int64_t *>(rig.device().allocate(8 * 5 * 8));
     routecap_sink sink{};
     sink.struct_size = sizeof sink;
@@ -96,9 +102,14 @@ TEST(Probe, refusals) {
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(3));
     probe(rig, 4, ROUTECAP_ERR_CAPACITY);
     routecap_layer_probe layers[3];
-    EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, routecap_capturer_probe(rig.capturer(), 1, layers, sizeof layers[0], 3, rig.stream()));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_capturer_probe(rig.capturer(), 1, nullptr, sizeof layers[0], 1, rig.stream()));
-    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_capturer_probe(rig.capturer(), 1, layers, 8, 1, rig.stream()));
+    EXPECT_STATUS(
+        ROUTECAP_ERR_UNKNOWN_LAYER,
+        routecap_capturer_probe(rig.capturer(), 1, layers, sizeof layers[0], 3, rig.stream()));
+    EXPECT_STATUS(
+        ROUTECAP_ERR_ARGUMENT,
+        routecap_capturer_probe(rig.capturer(), 1, nullptr, sizeof layers[0], 1, rig.stream()));
+    EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE,
+                  routecap_capturer_probe(rig.capturer(), 1, layers, 8, 1, rig.stream()));
     rig.record_all({{1, 0, 3}});
     probe(rig, 3, ROUTECAP_OK);
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(rig.capturer(), rig.stream()));

@@ -1,5 +1,5 @@
-// routecap_layer_record and routecap_layers_record over everything that a source can be, each cell against plain arithmetic, and memory around
-// sources and sinks untouched.
+// routecap_layer_record and routecap_layers_record over everything that a source can be, each cell
+// against plain arithmetic, and memory around sources and sinks untouched.
 #include <rig.h>
 
 #include <algorithm>
@@ -20,12 +20,15 @@ struct Case {
     uint32_t k, experts, k_source;
 };
 
-size_t size_of(int32_t dtype) { return dtype == ROUTECAP_DTYPE_I16 ? 2 : dtype == ROUTECAP_DTYPE_I64 ? 8 : 4; }
+size_t size_of(int32_t dtype) {
+    return dtype == ROUTECAP_DTYPE_I16 ? 2 : dtype == ROUTECAP_DTYPE_I64 ? 8 : 4;
+}
 
 // Two layers in memory of their own, with bytes around them that nobody may write.
 class GuardedSink {
 public:
-    GuardedSink(Rig &rig, uint32_t k, int32_t dtype) : rig_(rig), bytes_(2 * kGuard + size_t{2} * kRows * k * size_of(dtype)) {
+    GuardedSink(Rig &rig, uint32_t k, int32_t dtype)
+        : rig_(rig), bytes_(2 * kGuard + size_t{2} * kRows * k * size_of(dtype)) {
         memory_ = static_cast<unsigned char *>(rig.device().allocate(bytes_, 0x5a));
         routecap_sink sink{};
         sink.struct_size = sizeof sink;
@@ -53,18 +56,23 @@ private:
 // One source of each layer, in host memory, with what its cells must be.
 class Sources {
 public:
-    Sources(const Case &c, uint32_t rows, std::mt19937_64 &random) : case_(c), rows_(rows), random_(random) {
+    Sources(const Case &c, uint32_t rows, std::mt19937_64 &random)
+        : case_(c), rows_(rows), random_(random) {
         source.struct_size = sizeof source;
         source.dtype = c.dtype;
         source.rows = rows;
         source.k_source = c.k_source;
-        row_stride_ = c.strides == Case::dense ? c.k_source : c.strides == Case::padded ? c.k_source + 5 : 1;
+        row_stride_ = c.strides == Case::dense    ? c.k_source
+                      : c.strides == Case::padded ? c.k_source + 5
+                                                  : 1;
         column_stride_ = c.strides == Case::transposed ? rows + 3 : 1;
         if (c.strides == Case::padded) source.row_stride = row_stride_;
-        if (c.strides == Case::transposed) source.row_stride = 1, source.column_stride = column_stride_;
+        if (c.strides == Case::transposed)
+            source.row_stride = 1, source.column_stride = column_stride_;
         if (c.remap == Case::offset) source.offset = 7;
         if (c.remap == Case::table) {
-            for (uint32_t i = 0; i < c.experts + 9; i++) table_.push_back(static_cast<int32_t>(random() % (c.experts + 2)) - 1);
+            for (uint32_t i = 0; i < c.experts + 9; i++)
+                table_.push_back(static_cast<int32_t>(random() % (c.experts + 2)) - 1);
             source.table_size = static_cast<uint32_t>(table_.size());
         }
         for (Layer &layer : layers_) fill(layer);
@@ -84,26 +92,38 @@ private:
 
     void fill(Layer &layer) {
         const size_t size = size_of(case_.dtype);
-        layer.memory.resize(size * static_cast<size_t>((rows_ - 1) * row_stride_ + (case_.k_source - 1) * column_stride_ + 1));
-        for (unsigned char &byte : layer.memory) byte = static_cast<unsigned char>(random_());  // between rows and columns
+        layer.memory.resize(size * static_cast<size_t>((rows_ - 1) * row_stride_ +
+                                                       (case_.k_source - 1) * column_stride_ + 1));
+        // Between rows and columns.
+        for (unsigned char &byte : layer.memory) byte = static_cast<unsigned char>(random_());
         for (uint32_t r = 0; r < rows_; r++) {
             std::vector<int64_t> ids;
             const int64_t first = static_cast<int64_t>(random_() % case_.experts);
             for (uint32_t c = 0; c < case_.k_source; c++) {
                 int64_t id = (first + c) % case_.experts - source.offset;
                 if (random_() % 40 == 0) id = strange();
-                const int64_t raw = case_.dtype == ROUTECAP_DTYPE_ID16_BF16 ? static_cast<int64_t>(static_cast<uint64_t>(id) << 16 | (random_() & 0xffff)) : id;
-                std::memcpy(layer.memory.data() + size * static_cast<size_t>(r * row_stride_ + c * column_stride_), &raw, size);
+                const int64_t raw = case_.dtype == ROUTECAP_DTYPE_ID16_BF16
+                                        ? static_cast<int64_t>(static_cast<uint64_t>(id) << 16 |
+                                                               (random_() & 0xffff))
+                                        : id;
+                std::memcpy(layer.memory.data() +
+                                size * static_cast<size_t>(r * row_stride_ + c * column_stride_),
+                            &raw, size);
                 if (c < case_.k) ids.push_back(mapped(as_read(raw)));
             }
             bool valid = true;
             for (size_t c = 0; c < ids.size(); c++)
-                valid &= ids[c] >= 0 && ids[c] < case_.experts && std::find(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(c), ids[c]) == ids.begin() + static_cast<ptrdiff_t>(c);
+                valid &= ids[c] >= 0 && ids[c] < case_.experts &&
+                         std::find(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(c), ids[c]) ==
+                             ids.begin() + static_cast<ptrdiff_t>(c);
             layer.cells.push_back(valid ? Cell(ids) : std::nullopt);
         }
     }
     int64_t strange() {
-        const int64_t values[] = {-1, static_cast<int64_t>(case_.experts), 32767, -32768, 65536 + 1, int64_t{1} << 32, INT64_MIN, INT64_MAX};
+        const int64_t values[] = {-1,        static_cast<int64_t>(case_.experts),
+                                  32767,     -32768,
+                                  65536 + 1, int64_t{1} << 32,
+                                  INT64_MIN, INT64_MAX};
         return values[random_() % 8];
     }
     // What the element type leaves of a number.
@@ -117,7 +137,10 @@ private:
         }
     }
     int64_t mapped(int64_t id) const {
-        if (case_.remap == Case::table) return id < 0 || id >= static_cast<int64_t>(table_.size()) ? -1 : table_[static_cast<size_t>(id)];
+        if (case_.remap == Case::table)
+            return id < 0 || id >= static_cast<int64_t>(table_.size())
+                       ? -1
+                       : table_[static_cast<size_t>(id)];
         return id > INT64_MAX - 7 ? -1 : id + source.offset;
     }
 
@@ -137,7 +160,8 @@ void run(Rig &rig, const Case &c, bool together, bool overlap, std::mt19937_64 &
     const int32_t base = 4, live = 11;
     for (uint32_t i = 0; i < kSource; i++) {
         if (c.placement == Case::first_row) to[i] = static_cast<int32_t>(i + 6);
-        if (c.placement == Case::row_index) index.push_back(to[i] = i % 5 == 2 ? -3 : static_cast<int32_t>((i * 7 + 3) % kRows));
+        if (c.placement == Case::row_index)
+            index.push_back(to[i] = i % 5 == 2 ? -3 : static_cast<int32_t>((i * 7 + 3) % kRows));
         if (c.placement == Case::row_base && i < 11) to[i] = static_cast<int32_t>(i) + 2 + base;
     }
     if (c.placement == Case::first_row) s.source.first_row = 6;
@@ -147,21 +171,29 @@ void run(Rig &rig, const Case &c, bool together, bool overlap, std::mt19937_64 &
     rig.forward([&] {
         EXPECT_STATUS(ROUTECAP_OK, rig.begin(kRows));
         routecap_source source = s.source;
-        if (c.placement == Case::row_index) source.row_index = static_cast<const int32_t *>(rig.device().upload(index.data(), index.size() * 4));
+        if (c.placement == Case::row_index)
+            source.row_index =
+                static_cast<const int32_t *>(rig.device().upload(index.data(), index.size() * 4));
         if (c.placement == Case::row_base) {
             source.row_base = static_cast<const int32_t *>(rig.device().upload(&base, 4));
             source.live_rows = static_cast<const int32_t *>(rig.device().upload(&live, 4));
         }
-        const auto *table = s.table() == nullptr ? nullptr : static_cast<const int32_t *>(rig.device().upload(s.table(), size_t{source.table_size} * 4));
+        const auto *table = s.table() == nullptr ? nullptr
+                                                 : static_cast<const int32_t *>(rig.device().upload(
+                                                       s.table(), size_t{source.table_size} * 4));
         std::vector<routecap_layer_source> layers;
-        for (uint32_t l : {1u, 0u}) layers.push_back({l, 0, rig.device().upload(s.ids(l), s.bytes()), table});
+        for (uint32_t l : {1u, 0u})
+            layers.push_back({l, 0, rig.device().upload(s.ids(l), s.bytes()), table});
         if (together) {
-            EXPECT_STATUS(ROUTECAP_OK, routecap_layers_record(rig.capturer(), &source, layers.data(), sizeof layers[0], layers.size(), rig.stream()));
+            EXPECT_STATUS(ROUTECAP_OK,
+                          routecap_layers_record(rig.capturer(), &source, layers.data(),
+                                                 sizeof layers[0], layers.size(), rig.stream()));
         } else {
             for (const routecap_layer_source &l : layers) {
                 source.ids = l.ids;
                 source.table = l.table;
-                EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig.capturer(), l.layer, &source, rig.stream()));
+                EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig.capturer(), l.layer, &source,
+                                                                 rig.stream()));
             }
         }
         EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
@@ -170,7 +202,8 @@ void run(Rig &rig, const Case &c, bool together, bool overlap, std::mt19937_64 &
     rig.land(rig.issue({Rig::span(r, 0, 0, kRows)}));
     Rows expected = missing_rows(rig.shape(), kRows);
     for (uint32_t i = 0; i < kSource; i++)
-        for (uint32_t l = 0; l < 2 && to[i] >= 0; l++) expected[static_cast<size_t>(to[i])][l] = s.cell(l, i);
+        for (uint32_t l = 0; l < 2 && to[i] >= 0; l++)
+            expected[static_cast<size_t>(to[i])][l] = s.cell(l, i);
     rig.expect(r, 0, expected);
     rig.close(r);
 }
@@ -181,17 +214,31 @@ TEST(Record, every_source) {
     std::mt19937_64 random(7);
     const int32_t sink_dtypes[] = {ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_I64};
     uint32_t n = 0;
-    for (auto [k, experts] : {std::pair{1u, 8u}, {2u, 16u}, {6u, 160u}, {7u, 300u}, {8u, 256u}, {10u, 512u}, {16u, 896u}, {22u, 512u}, {32u, 1024u}}) {
+    for (auto [k, experts] : {std::pair{1u, 8u},
+                              {2u, 16u},
+                              {6u, 160u},
+                              {7u, 300u},
+                              {8u, 256u},
+                              {10u, 512u},
+                              {16u, 896u},
+                              {22u, 512u},
+                              {32u, 1024u}}) {
         const int32_t sink_dtype = sink_dtypes[n % 3];
-        Rig rig({.shape = {.layers = 2, .k = k, .experts = experts, .rows = kRows}, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK, .sink_dtype = sink_dtype});
+        Rig rig({.shape = {.layers = 2, .k = k, .experts = experts, .rows = kRows},
+                 .flags = ROUTECAP_CONFIG_EXTERNAL_SINK,
+                 .sink_dtype = sink_dtype});
         GuardedSink sink(rig, k, sink_dtype);
-        for (int32_t dtype : {ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_U32, ROUTECAP_DTYPE_I64, ROUTECAP_DTYPE_ID16_BF16})
+        for (int32_t dtype : {ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_U32,
+                              ROUTECAP_DTYPE_I64, ROUTECAP_DTYPE_ID16_BF16})
             for (auto strides : {Case::dense, Case::padded, Case::transposed})
                 for (auto placement : {Case::first_row, Case::row_index, Case::row_base})
                     for (auto remap : {Case::plain, Case::offset, Case::table}) {
-                        SCOPED_TRACE(testing::Message() << "k " << k << " dtype " << dtype << " strides " << strides << " placement " << placement
-                                                        << " remap " << remap << " n " << n);
-                        const Case c{dtype, strides, placement, remap, k, experts, n % 4 == 0 ? k + 2 : k};
+                        SCOPED_TRACE(testing::Message()
+                                     << "k " << k << " dtype " << dtype << " strides " << strides
+                                     << " placement " << placement << " remap " << remap << " n "
+                                     << n);
+                        const Case c{
+                            dtype, strides, placement, remap, k, experts, n % 4 == 0 ? k + 2 : k};
                         run(rig, c, n % 2 == 0, n % 3 == 0, random);
                         if (HasFailure()) return;
                         n++;
@@ -208,16 +255,21 @@ TEST(Record, many_layers_at_once) {
     std::vector<std::vector<int32_t>> ids(130);
     for (uint32_t l = 0; l < 130; l++)
         for (uint64_t p = 0; p < 5; p++)
-            for (int64_t id : routed(rig.shape(), 3, p, l)) ids[l].push_back(static_cast<int32_t>(id));
+            for (int64_t id : routed(rig.shape(), 3, p, l))
+                ids[l].push_back(static_cast<int32_t>(id));
     rig.forward([&] {
         EXPECT_STATUS(ROUTECAP_OK, rig.begin(5));
         std::vector<routecap_layer_source> layers;
-        for (uint32_t l = 0; l < 130; l++) layers.push_back({l, 0, rig.device().upload(ids[l].data(), ids[l].size() * 4), nullptr});
+        for (uint32_t l = 0; l < 130; l++)
+            layers.push_back(
+                {l, 0, rig.device().upload(ids[l].data(), ids[l].size() * 4), nullptr});
         routecap_source source{};
         source.struct_size = sizeof source;
         source.dtype = ROUTECAP_DTYPE_I32;
         source.rows = 5;
-        EXPECT_STATUS(ROUTECAP_OK, routecap_layers_record(rig.capturer(), &source, layers.data(), sizeof layers[0], layers.size(), rig.stream()));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_layers_record(rig.capturer(), &source, layers.data(),
+                                             sizeof layers[0], layers.size(), rig.stream()));
         EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     });
     rig.land(rig.issue({Rig::span(r, 0, 0, 5)}));
@@ -233,22 +285,29 @@ TEST(Record, layers_that_are_refused) {
         source.dtype = ROUTECAP_DTYPE_I32;
         source.rows = 2;
         change(source);
-        return routecap_layers_record(rig.capturer(), &source, layers.data(), sizeof layers[0], layers.size(), rig.stream());
+        return routecap_layers_record(rig.capturer(), &source, layers.data(), sizeof layers[0],
+                                      layers.size(), rig.stream());
     };
     const auto same = [](auto &) {};
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(8));
     EXPECT_STATUS(ROUTECAP_OK, record({}, same));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record({{0, 0, ids, nullptr}, {0, 0, ids, nullptr}}, same));
-    EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, record({{0, 0, ids, nullptr}, {3, 0, ids, nullptr}}, same));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  record({{0, 0, ids, nullptr}, {0, 0, ids, nullptr}}, same));
+    EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER,
+                  record({{0, 0, ids, nullptr}, {3, 0, ids, nullptr}}, same));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record({{0, 1, ids, nullptr}}, same));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record({{0, 0, nullptr, nullptr}}, same));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record({{0, 0, ids, ids}}, same));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record({{0, 0, ids, nullptr}}, [](auto &s) { s.table_size = 4; }));
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record({{0, 0, ids, nullptr}}, [&](auto &s) { s.ids = ids; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  record({{0, 0, ids, nullptr}}, [](auto &s) { s.table_size = 4; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,
+                  record({{0, 0, ids, nullptr}}, [&](auto &s) { s.ids = ids; }));
     // What was refused recorded nothing, not even the layers before.
     const void *uploaded = rig.device().upload(ids, sizeof ids);
-    EXPECT_STATUS(ROUTECAP_OK, record({{0, 0, uploaded, nullptr}, {2, 0, uploaded, nullptr}}, same));
-    EXPECT_STATUS(ROUTECAP_ERR_CONFLICT, record({{1, 0, uploaded, nullptr}, {2, 0, uploaded, nullptr}}, same));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  record({{0, 0, uploaded, nullptr}, {2, 0, uploaded, nullptr}}, same));
+    EXPECT_STATUS(ROUTECAP_ERR_CONFLICT,
+                  record({{1, 0, uploaded, nullptr}, {2, 0, uploaded, nullptr}}, same));
     EXPECT_STATUS(ROUTECAP_OK, record({{1, 0, uploaded, nullptr}}, same));
     EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     const routecap_request r = rig.open();
@@ -258,7 +317,8 @@ TEST(Record, layers_that_are_refused) {
     EXPECT_EQ(rig.stats().cells_conflicting, 0u);
 }
 
-// A fused kernel's replay output: contiguous 16-bit rows, padding rows with ordinary ids, rows beyond the batch untouched.
+// A fused kernel's replay output: contiguous 16-bit rows, padding rows with ordinary ids, rows
+// beyond the batch untouched.
 TEST(Record, a_kernel_that_writes_the_sink_itself) {
     Rig rig({.shape = {.layers = 2, .k = 8, .experts = 256, .rows = 32}});
     const routecap_request r = rig.open();
@@ -275,10 +335,12 @@ TEST(Record, a_kernel_that_writes_the_sink_itself) {
         std::vector<int16_t> ids[2];
         for (uint32_t l = 0; l < 2; l++)
             for (uint32_t i = 0; i < padded; i++)
-                for (int64_t id : routed(rig.shape(), i < live ? 1 : 99, position + i, l)) ids[l].push_back(static_cast<int16_t>(id));
+                for (int64_t id : routed(rig.shape(), i < live ? 1 : 99, position + i, l))
+                    ids[l].push_back(static_cast<int16_t>(id));
         rig.forward([&, padded = padded] {
             EXPECT_STATUS(ROUTECAP_OK, rig.begin(32));
-            for (uint32_t l = 0; l < 2; l++) rig.device().write(sinks[l].ids, ids[l].data(), size_t{padded} * 16);
+            for (uint32_t l = 0; l < 2; l++)
+                rig.device().write(sinks[l].ids, ids[l].data(), size_t{padded} * 16);
             EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
         });
         rig.land(rig.issue({Rig::span(r, position, 0, live)}));
@@ -287,7 +349,8 @@ TEST(Record, a_kernel_that_writes_the_sink_itself) {
     rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, position));
 }
 
-// Placements with replicas: many physical ids of one expert, a table per layer, which balancing rewrites between steps.
+// Placements with replicas: many physical ids of one expert, a table per layer, which balancing
+// rewrites between steps.
 TEST(Record, replicas_are_mapped_by_the_table_of_their_step) {
     Rig rig({.shape = {.layers = 2, .k = 2, .experts = 8, .rows = 8}});
     const routecap_request r = rig.open();
@@ -297,7 +360,9 @@ TEST(Record, replicas_are_mapped_by_the_table_of_their_step) {
     for (uint64_t step = 0; step < 6; step++) {
         std::vector<int32_t> now(24);
         for (uint32_t l = 0; l < 2; l++)
-            for (uint32_t p = 0; p < 12; p++) now[l * 12 + p] = static_cast<int32_t>(p < 8 ? (p + step + l) % 8 : random() % 8);  // each expert once, and four replicas
+            // Each expert once, and four replicas.
+            for (uint32_t p = 0; p < 12; p++)
+                now[l * 12 + p] = static_cast<int32_t>(p < 8 ? (p + step + l) % 8 : random() % 8);
         std::vector<int32_t> ids[2];
         expected.resize(expected.size() + 8, Row(2));
         for (uint32_t l = 0; l < 2; l++)
@@ -317,8 +382,12 @@ TEST(Record, replicas_are_mapped_by_the_table_of_their_step) {
             source.rows = 8;
             source.table_size = 12;
             std::vector<routecap_layer_source> layers;
-            for (uint32_t l = 0; l < 2; l++) layers.push_back({l, 0, rig.device().upload(ids[l].data(), ids[l].size() * 4), tables + l * 12});
-            EXPECT_STATUS(ROUTECAP_OK, routecap_layers_record(rig.capturer(), &source, layers.data(), sizeof layers[0], 2, rig.stream()));
+            for (uint32_t l = 0; l < 2; l++)
+                layers.push_back(
+                    {l, 0, rig.device().upload(ids[l].data(), ids[l].size() * 4), tables + l * 12});
+            EXPECT_STATUS(ROUTECAP_OK,
+                          routecap_layers_record(rig.capturer(), &source, layers.data(),
+                                                 sizeof layers[0], 2, rig.stream()));
             EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
         });
         rig.issue({Rig::span(r, step * 8, 0, 8)});
@@ -327,33 +396,43 @@ TEST(Record, replicas_are_mapped_by_the_table_of_their_step) {
     rig.expect(r, 0, expected);
 }
 
-// Load balancing that rewrites the router's ids in place: what was recorded before is what the router chose. A sink that is the router's own output gets
-// physical ids instead, which the probe names where they are beyond the experts.
+// Load balancing that rewrites the router's ids in place: what was recorded before is what the
+// router chose. A sink that is the router's own output gets physical ids instead, which the probe
+// names where they are beyond the experts.
 TEST(Record, ids_are_taken_before_they_are_rewritten) {
-    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 8, .rows = 8}, .sink_dtype = ROUTECAP_DTYPE_I32});
+    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 8, .rows = 8},
+             .sink_dtype = ROUTECAP_DTYPE_I32});
     const routecap_request r = rig.open();
-    const std::vector<int32_t> logical = {0, 1, 2, 3, 4, 5, 6, 7}, physical = {8, 9, 2, 11, 4, 13, 6, 15};
+    const std::vector<int32_t> logical = {0, 1, 2, 3, 4, 5, 6, 7},
+                               physical = {8, 9, 2, 11, 4, 13, 6, 15};
     auto *ids = static_cast<int32_t *>(rig.device().allocate(sizeof(int32_t) * 8));
     routecap_sink sink{};
     sink.struct_size = sizeof sink;
     EXPECT_STATUS(ROUTECAP_OK, routecap_sink_layer(rig.capturer(), 1, &sink));
     rig.forward([&] {
         EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
-        for (void *output : {static_cast<void *>(ids), sink.ids}) rig.device().write(output, logical.data(), sizeof(int32_t) * 8);
+        for (void *output : {static_cast<void *>(ids), sink.ids})
+            rig.device().write(output, logical.data(), sizeof(int32_t) * 8);
         routecap_source source{};
         source.struct_size = sizeof source;
         source.dtype = ROUTECAP_DTYPE_I32;
         source.ids = ids;
         source.rows = 4;
         EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(rig.capturer(), 0, &source, rig.stream()));
-        for (void *output : {static_cast<void *>(ids), sink.ids}) rig.device().write(output, physical.data(), sizeof(int32_t) * 8);
+        for (void *output : {static_cast<void *>(ids), sink.ids})
+            rig.device().write(output, physical.data(), sizeof(int32_t) * 8);
         EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     });
     routecap_layer_probe layers[2];
-    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_capturer_probe(rig.capturer(), 4, layers, sizeof layers[0], 2, rig.stream()));
+    EXPECT_STATUS(ROUTECAP_PARTIAL, routecap_capturer_probe(rig.capturer(), 4, layers,
+                                                            sizeof layers[0], 2, rig.stream()));
     EXPECT_EQ(layers[0].found, 0u);
     EXPECT_EQ(layers[1].found, ROUTECAP_PROBE_OUT_OF_RANGE);
     rig.land(rig.issue({Rig::span(r, 0, 0, 4)}));
     using Ids = std::vector<int64_t>;
-    rig.expect(r, 0, {{Ids{0, 1}, std::nullopt}, {Ids{2, 3}, std::nullopt}, {Ids{4, 5}, std::nullopt}, {Ids{6, 7}, std::nullopt}});
+    rig.expect(r, 0,
+               {{Ids{0, 1}, std::nullopt},
+                {Ids{2, 3}, std::nullopt},
+                {Ids{4, 5}, std::nullopt},
+                {Ids{6, 7}, std::nullopt}});
 }

@@ -9,14 +9,16 @@ TEST(Scenario, F17_draft_model_writes_layer_0) {
     const routecap_request r = rig.open();
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(10));
     rig.record_all({{1, 0, 10}});
-    EXPECT_STATUS(ROUTECAP_ERR_CONFLICT, rig.record(0, std::vector<std::vector<int64_t>>(10, routed(rig.shape(), 2, 0, 0))));
+    EXPECT_STATUS(ROUTECAP_ERR_CONFLICT, rig.record(0, std::vector<std::vector<int64_t>>(
+                                                           10, routed(rig.shape(), 2, 0, 0))));
     EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, rig.record(4, {{1, 2}}));
     EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     rig.land(rig.issue({Rig::span(r, 0, 0, 10)}));
     rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 10));
 }
 
-// Where the host cannot know the rows, as in a replayed graph, the first is kept and the conflict reported at finalize.
+// Where the host cannot know the rows, as in a replayed graph, the first is kept and the conflict
+// reported at finalize.
 TEST(Scenario, F17_conflict_found_on_the_device) {
     Rig rig;
     const routecap_request r = rig.open();
@@ -83,5 +85,6 @@ TEST(Scenario, F19_no_process_wide_state) {
         rig->land(rig->step({{r, {7, 0, 3}}}));
         rig->expect(r, 0, routed_rows(rig->shape(), 7, 0, 3));
     }
-    b.extract(of_a, 0, 0, ROUTECAP_ERR_UNKNOWN_REQUEST);  // another capturer's handle is nobody's here
+    // Another capturer's handle is nobody's here.
+    b.extract(of_a, 0, 0, ROUTECAP_ERR_UNKNOWN_REQUEST);
 }

@@ -10,7 +10,8 @@ TEST(Scenario, F21_layout_is_not_guessed) {
     Rig rig({.shape = {.rows = 12}});
     const routecap_request r = rig.open(), s = rig.open();
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(12));
-    rig.record_all({{1, 0, 4}, {2, 0, 4}, {3, 0, 4}});  // gathered from three ranks; ours is the second
+    // Gathered from three ranks; ours is the second.
+    rig.record_all({{1, 0, 4}, {2, 0, 4}, {3, 0, 4}});
     EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     rig.land(rig.issue({Rig::span(r, 0, 4, 4)}));
     rig.expect(r, 0, routed_rows(rig.shape(), 2, 0, 4));
@@ -27,7 +28,8 @@ TEST(Scenario, F21_base_and_live_count_from_the_device) {
     Rig rig({.shape = {.layers = 1, .rows = 12}});
     const routecap_request r = rig.open();
     const std::vector<int32_t> ids = {1, 2, 3, 4, 5, 6, 7, 8};
-    for (auto [base, live, first, end] : {std::tuple{4, 3, 4, 7}, {2, 99, 2, 6}, {10, 4, 10, 12}, {-3, 4, 0, 1}, {0, -5, 0, 0}}) {
+    for (auto [base, live, first, end] :
+         {std::tuple{4, 3, 4, 7}, {2, 99, 2, 6}, {10, 4, 10, 12}, {-3, 4, 0, 1}, {0, -5, 0, 0}}) {
         const int32_t device_base = base, device_live = live;
         routecap_source source{};
         source.struct_size = sizeof source;
@@ -54,7 +56,8 @@ TEST(Scenario, F21_base_and_live_count_from_the_device) {
 // Buffers were sized by a per-rank limit while the kernel saw the gathered batch.
 TEST(Scenario, F22_batch_larger_than_the_sink) {
     constexpr uint32_t kRows = 8192, kGuard = 64;
-    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = kRows}, .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
+    Rig rig({.shape = {.layers = 2, .k = 2, .experts = 16, .rows = kRows},
+             .flags = ROUTECAP_CONFIG_EXTERNAL_SINK});
     constexpr size_t kElements = kRows * 2 + 2 * kGuard;
     int16_t *memory[2];
     for (uint32_t l = 0; l < 2; l++) {
@@ -71,17 +74,21 @@ TEST(Scenario, F22_batch_larger_than_the_sink) {
         return std::all_of(std::begin(memory), std::end(memory), [&](const int16_t *on_device) {
             std::vector<int16_t> m(kElements);
             rig.device().read(m.data(), on_device, m.size() * 2);
-            return std::all_of(m.begin(), m.begin() + kGuard, [](int16_t v) { return v == 0x5a5a; }) &&
+            return std::all_of(m.begin(), m.begin() + kGuard,
+                               [](int16_t v) { return v == 0x5a5a; }) &&
                    std::all_of(m.end() - kGuard, m.end(), [](int16_t v) { return v == 0x5a5a; });
         });
     };
     const routecap_request r = rig.open();
     EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, rig.begin(kRows + 1));
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(kRows));
-    EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, rig.record(0, std::vector<std::vector<int64_t>>(16384, {1, 2})));
-    EXPECT_STATUS(ROUTECAP_ERR_CAPACITY, rig.record(0, std::vector<std::vector<int64_t>>(10, {1, 2}), 8190));
+    EXPECT_STATUS(ROUTECAP_ERR_CAPACITY,
+                  rig.record(0, std::vector<std::vector<int64_t>>(16384, {1, 2})));
+    EXPECT_STATUS(ROUTECAP_ERR_CAPACITY,
+                  rig.record(0, std::vector<std::vector<int64_t>>(10, {1, 2}), 8190));
     EXPECT_STATUS(ROUTECAP_OK, rig.record(0, std::vector<std::vector<int64_t>>(2, {1, 2}), 8190));
-    const std::vector<int32_t> ids(20, 3), index = {8191, 8192, 8193, 9000, 1 << 30, -1, 0, 1, 2, 3};
+    const std::vector<int32_t> ids(20, 3),
+        index = {8191, 8192, 8193, 9000, 1 << 30, -1, 0, 1, 2, 3};
     routecap_source source{};
     source.struct_size = sizeof source;
     source.dtype = ROUTECAP_DTYPE_I32;
@@ -115,7 +122,9 @@ TEST(Scenario, F23_two_micro_batches) {
 
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(10));
     rig.record_tokens(0, {{1, 10, 6}}, 0);
-    EXPECT_STATUS(ROUTECAP_ERR_CONFLICT, rig.record(0, std::vector<std::vector<int64_t>>(4, {1, 2}), 0));  // both use base 0
+    // Both use base 0.
+    EXPECT_STATUS(ROUTECAP_ERR_CONFLICT,
+                  rig.record(0, std::vector<std::vector<int64_t>>(4, {1, 2}), 0));
     EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     rig.land(rig.issue({Rig::span(r, 10, 0, 6)}));
     Rows expected = routed_rows(rig.shape(), 1, 10, 16);

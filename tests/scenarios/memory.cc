@@ -17,7 +17,8 @@ TEST(Scenario, F27_memory_is_bounded) {
         std::vector<routecap_span> spans;
         for (uint32_t j = 0; j < 4; j++) spans.push_back(Rig::span(r[j], 0, j, 1));
         routecap_step step = 0;
-        const int32_t status = routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], 4, nullptr, nullptr, &step, rig.stream());
+        const int32_t status = routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], 4,
+                                                   nullptr, nullptr, &step, rig.stream());
         ASSERT_TRUE(status == ROUTECAP_OK || status == ROUTECAP_LOST);
         ASSERT_STATUS(ROUTECAP_OK, routecap_request_close_batch(rig.capturer(), r, nullptr, 4));
     }
@@ -41,13 +42,15 @@ TEST(Scenario, F27_memory_is_bounded) {
     EXPECT_EQ(view_of(all.get()).rows, 900064u);
 }
 
-// Beyond the budget rows are refused, counted and missing; nothing already captured is lost, and no other request suffers.
+// Beyond the budget rows are refused, counted and missing; nothing already captured is lost, and no
+// other request suffers.
 TEST(Scenario, F27_exhaustion) {
     const Shape shape{.layers = 4, .k = 2, .experts = 16, .rows = 512};
     routecap_config config;
     routecap_config_init(&config, sizeof config);
     config.backend = backend();
-    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts,
+    config.rows = shape.rows;
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
     ASSERT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
@@ -60,7 +63,8 @@ TEST(Scenario, F27_exhaustion) {
     rig.land(rig.step({{a, {1, page, page}}}));  // the third
     rig.run({{1, 2 * page, 5}, {2, 10, 5}});
     std::vector<int32_t> status;
-    rig.land(rig.issue({Rig::span(a, 2 * page, 0, 5), Rig::span(b, 10, 5, 5)}, ROUTECAP_PARTIAL, &status));
+    rig.land(rig.issue({Rig::span(a, 2 * page, 0, 5), Rig::span(b, 10, 5, 5)}, ROUTECAP_PARTIAL,
+                       &status));
     EXPECT_EQ(status, (std::vector<int32_t>{ROUTECAP_ERR_NO_MEMORY, ROUTECAP_OK}));
     EXPECT_EQ(rig.stats().rows_refused, 5u);
     EXPECT_EQ(rig.stats().bytes_in_use, 3 * memory.page_bytes);
@@ -91,13 +95,16 @@ TEST(Scenario, F28_aborts_and_destroy) {
                 rig.step({{requests.back(), {1, 0, 1}}});
             }
             for (routecap_request r : requests) rig.close(r);
-            for (routecap_request r : requests) EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_close(rig.capturer(), r));
+            for (routecap_request r : requests)
+                EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST,
+                              routecap_request_close(rig.capturer(), r));
             rig.open_gate();
         }
         EXPECT_EQ(rig.stats().rows_late, 1000u);
         EXPECT_EQ(rig.stats().bytes_in_use, 0u);
         EXPECT_EQ(rig.stats().requests_open, 0u);
-        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_close(rig.capturer(), 0x123456789));
+        EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST,
+                      routecap_request_close(rig.capturer(), 0x123456789));
         EXPECT_STATUS(ROUTECAP_OK, routecap_request_close(rig.capturer(), 0));
     }
     {
@@ -139,7 +146,8 @@ TEST(Scenario, F29_off_is_off) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_layer_record(c, 99, nullptr, nullptr));
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_begin(c, UINT32_MAX, nullptr));
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_snapshot(c, nullptr));
-    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(c, &span, sizeof span, 1, nullptr, nullptr, &step, nullptr));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_step_issue(c, &span, sizeof span, 1, nullptr, nullptr, &step, nullptr));
     EXPECT_EQ(step, 0u);
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(c, nullptr));
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_poll(c, step));
@@ -152,13 +160,17 @@ TEST(Scenario, F29_off_is_off) {
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(c, 0, 0));
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_fork(c, 0, 0, &r[0]));
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_attach(c, 0, nullptr, 0));
-    EXPECT_STATUS(ROUTECAP_ERR_DISABLED, routecap_request_coverage(c, 0, 0, 0, &coverage, nullptr, 0, 0));
+    EXPECT_STATUS(ROUTECAP_ERR_DISABLED,
+                  routecap_request_coverage(c, 0, 0, 0, &coverage, nullptr, 0, 0));
     EXPECT_STATUS(ROUTECAP_ERR_DISABLED, routecap_request_extract(c, 0, 0, 0, 0, 0, &routing));
     EXPECT_EQ(routing, nullptr);
-    EXPECT_STATUS(ROUTECAP_ERR_DISABLED, routecap_request_extract_batch(c, &extract, sizeof extract, 1));
-    EXPECT_STATUS(ROUTECAP_ERR_DISABLED, routecap_request_extract_into(c, 0, 0, 0, nullptr, nullptr, 0, nullptr, 0, nullptr));
+    EXPECT_STATUS(ROUTECAP_ERR_DISABLED,
+                  routecap_request_extract_batch(c, &extract, sizeof extract, 1));
+    EXPECT_STATUS(ROUTECAP_ERR_DISABLED, routecap_request_extract_into(c, 0, 0, 0, nullptr, nullptr,
+                                                                       0, nullptr, 0, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_DISABLED, routecap_request_finish(c, 0, 0, &routing));
-    EXPECT_STATUS(ROUTECAP_ERR_DISABLED, routecap_request_finish_batch(c, &finish, sizeof finish, 1));
+    EXPECT_STATUS(ROUTECAP_ERR_DISABLED,
+                  routecap_request_finish_batch(c, &finish, sizeof finish, 1));
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_close(c, 5));
     EXPECT_STATUS(ROUTECAP_OK, routecap_request_close_batch(c, r, nullptr, 2));
     EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(c));
@@ -189,7 +201,8 @@ TEST(Scenario, F29_mirror) {
     EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_LAYER, rig.record(9, {{1, 2}}));
     routecap_step step = 7;
     const routecap_span span = Rig::span(0, 0, 0, 4);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr, nullptr, &step, rig.stream()));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), &span, sizeof span, 1, nullptr,
+                                                   nullptr, &step, rig.stream()));
     EXPECT_EQ(step, 0u);
     EXPECT_STATUS(ROUTECAP_OK, routecap_step_finalize(rig.capturer(), step, -1, nullptr));
     rig.extract(0, 0, 4, ROUTECAP_ERR_DISABLED);

@@ -1,9 +1,11 @@
-// Silent zeros and stale rows: layers that do not write, engines that do not finalize, rows that belong to nobody.
+// Silent zeros and stale rows: layers that do not write, engines that do not finalize, rows that
+// belong to nobody.
 #include <rig.h>
 
 using namespace rig;
 
-// A kernel that routes internally exposed no ids, so one layer's hook never ran and its rows were zeros.
+// A kernel that routes internally exposed no ids, so one layer's hook never ran and its rows were
+// zeros.
 TEST(Scenario, F01_router_inside_a_fused_kernel) {
     Rig rig({.shape = {.layers = 4, .k = 8, .experts = 64, .rows = 16}});
     const routecap_request other = rig.open(), request = rig.open();
@@ -47,7 +49,8 @@ TEST(Scenario, F01_bound_layers_of_every_width) {
                 const auto write = [&]<class T>(T) {
                     std::vector<T> ids;
                     for (uint32_t row = 0; row < 16; row++)
-                        for (int64_t id : routed(rig.shape(), 2, row, layer)) ids.push_back(static_cast<T>(id));
+                        for (int64_t id : routed(rig.shape(), 2, row, layer))
+                            ids.push_back(static_cast<T>(id));
                     rig.device().write(sink.ids, ids.data(), ids.size() * sizeof(T));
                 };
                 if (dtype == ROUTECAP_DTYPE_I16) write(int16_t{});
@@ -64,7 +67,8 @@ TEST(Scenario, F01_bound_layers_of_every_width) {
     }
 }
 
-// An exception handler swallowed a configuration error: the answer was a well-formed array of zeros.
+// An exception handler swallowed a configuration error: the answer was a well-formed array of
+// zeros.
 TEST(Scenario, F02_total_silence) {
     Rig rig({.shape = {.layers = 40, .k = 8, .experts = 256, .rows = 256}});
     const routecap_request request = rig.open();
@@ -120,9 +124,12 @@ TEST(Scenario, F02_forgotten_calls) {
     rig.land(rig.issue({Rig::span(request, 16, 0, 4)}));  // nothing at all
 
     rig.land(rig.step({{request, {5, 20, 4}}}));  // all is well again
-    rig.expect(request, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 16) + routed_rows(rig.shape(), 5, 20, 24));
+    rig.expect(request, 0,
+               routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 16) +
+                   routed_rows(rig.shape(), 5, 20, 24));
     EXPECT_EQ(rig.stats().rows_missing, 16u);
-    EXPECT_EQ(rig.stats().rows_dropped, 16u);  // four rows in each of four layers, recorded without a begin
+    // Four rows in each of four layers, recorded without a begin.
+    EXPECT_EQ(rig.stats().rows_dropped, 16u);
 }
 
 // A snapshot after an issue that had none must not cover what the forward before had begun.
@@ -132,7 +139,8 @@ TEST(Scenario, F02_issue_disarms) {
     EXPECT_STATUS(ROUTECAP_OK, rig.begin(4));
     rig.record_all({{1, 0, 4}});
     rig.land(rig.issue({Rig::span(request, 0, 0, 4)}));  // no snapshot
-    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());          // of the next forward, which forgot its begin
+    // Of the next forward, which forgot its begin.
+    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
     rig.land(rig.issue({Rig::span(request, 4, 0, 4)}));
     rig.expect(request, 0, missing_rows(rig.shape(), 8));
 }
@@ -160,7 +168,8 @@ TEST(Scenario, F03_prefill_that_nobody_finalized) {
     EXPECT_EQ(rig.stats().bytes_in_use, before);
 }
 
-// Padding rows of a graph kept older ids, and clamping them to slot 0 raced with the real row there.
+// Padding rows of a graph kept older ids, and clamping them to slot 0 raced with the real row
+// there.
 TEST(Scenario, F04_padding_rows_of_a_replay) {
     Rig rig({.shape = {.rows = 8}});
     const routecap_request a = rig.open(), b = rig.open();
@@ -183,7 +192,8 @@ TEST(Scenario, F04_padding_rows_of_a_replay) {
     EXPECT_EQ(rig.stats().rows_delivered, 13u);
 }
 
-// A host cache tier restored KV into other slots while routing stayed where it was: rows of a former owner.
+// A host cache tier restored KV into other slots while routing stayed where it was: rows of a
+// former owner.
 TEST(Scenario, F05_moved_cache) {
     Rig rig({.shape = {.rows = 40}});
     const routecap_request a = rig.open();

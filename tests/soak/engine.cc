@@ -15,9 +15,7 @@ thread_local const Sequence *examined = nullptr;
 
 namespace {
 
-unsigned long long ull(uint64_t n) {
-    return n;
-}
+unsigned long long ull(uint64_t n) { return n; }
 
 uint64_t mix(uint64_t x) {
     x ^= x >> 29, x *= 0xbf58476d1ce4e5b9u;
@@ -29,27 +27,35 @@ uint64_t mix(uint64_t x) {
 void route(const Shape &shape, uint64_t token, uint32_t layer, bool drift, int64_t *ids) {
     const uint64_t x = mix(token + layer * 0x9e3779b97f4a7c15u + drift);
     const uint64_t stride = 1 + (x >> 32) % (shape.experts / shape.k);
-    for (uint32_t c = 0; c < shape.k; c++) ids[c] = static_cast<int64_t>((x + c * stride) % shape.experts);
+    for (uint32_t c = 0; c < shape.k; c++)
+        ids[c] = static_cast<int64_t>((x + c * stride) % shape.experts);
 }
 
 }  // namespace
 
 std::string Shape::text() const {
     char text[200];
-    std::snprintf(text, sizeof text, "%u layers, k %u, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages%s, %u sequences%s",
-                  layers, k, experts, rows, slots, dtype, tap, policy, ull(pages), attaches ? "" : " without prefixes", sequences,
-                  may_lose ? ", may lose" : "");
+    std::snprintf(
+        text, sizeof text,
+        "%u layers, k %u, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages%s, %u sequences%s",
+        layers, k, experts, rows, slots, dtype, tap, policy, ull(pages),
+        attaches ? "" : " without prefixes", sequences, may_lose ? ", may lose" : "");
     return text;
 }
 
-Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals) : shape_(shape), random_(seed), graphs_(graphs), totals_(totals) {
+Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals)
+    : shape_(shape), random_(seed), graphs_(graphs), totals_(totals) {
     routecap_config config;
     SAME_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
     config.backend = rig::backend();
-    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows, config.slots = shape.slots;
-    config.sink_dtype =
-        shape.tap == 2 && shape.dtype != ROUTECAP_DTYPE_U32 && shape.dtype != ROUTECAP_DTYPE_ID16_BF16 ? shape.dtype : ROUTECAP_DTYPE_I32;
-    config.flags = (shape.tap == 3 ? ROUTECAP_CONFIG_EXTERNAL_SINK : 0) | (shape.may_lose ? ROUTECAP_CONFIG_MAY_LOSE : 0);
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts,
+    config.rows = shape.rows, config.slots = shape.slots;
+    config.sink_dtype = shape.tap == 2 && shape.dtype != ROUTECAP_DTYPE_U32 &&
+                                shape.dtype != ROUTECAP_DTYPE_ID16_BF16
+                            ? shape.dtype
+                            : ROUTECAP_DTYPE_I32;
+    config.flags = (shape.tap == 3 ? ROUTECAP_CONFIG_EXTERNAL_SINK : 0) |
+                   (shape.may_lose ? ROUTECAP_CONFIG_MAY_LOSE : 0);
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
     SAME_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
@@ -58,9 +64,11 @@ Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals) :
     model_shape_ = std::make_shared<model::Shape>();
     model_shape_->k = shape.k;
     for (uint32_t l = 0; l < shape.layers; l++)
-        model_shape_->layers.push_back({static_cast<int32_t>(l), shape.experts, ROUTECAP_PROVENANCE_CAPTURED});
+        model_shape_->layers.push_back(
+            {static_cast<int32_t>(l), shape.experts, ROUTECAP_PROVENANCE_CAPTURED});
     model_ = std::make_unique<model::Capturer>(model_shape_, shape.slots, 0, UINT32_MAX);
-    ids_ = static_cast<unsigned char *>(device_.allocate(size_t{shape.layers} * shape.rows * shape.k * 8));
+    ids_ = static_cast<unsigned char *>(
+        device_.allocate(size_t{shape.layers} * shape.rows * shape.k * 8));
     live_ = static_cast<int32_t *>(device_.allocate(sizeof *live_));
     positions_ = static_cast<int64_t *>(device_.allocate(shape.rows * sizeof *positions_));
     if (shape.tap == 3) {
@@ -120,13 +128,18 @@ void Engine::arrive() {
     s->prompt = s->tokens.size();
     s->last = s->prompt + 1 + below(chance(100) ? 300 : 60);
     const routecap_open_options options{sizeof options, shape_.policy};
-    if (!done("open", ROUTECAP_OK, routecap_request_open(capturer_, &options, &s->handle, 1))) return;
+    if (!done("open", ROUTECAP_OK, routecap_request_open(capturer_, &options, &s->handle, 1)))
+        return;
     s->request = model_->open(shape_.policy);
     note(s, "open %llx, a prompt of %zu, %zu in all", ull(s->handle), s->prompt, s->last);
-    if (shape_.attaches && !prefixes_.empty() && chance(400)) {  // its prompt begins as that of another did, which is in the prefix cache
+    if (shape_.attaches && !prefixes_.empty() && chance(400)) {
+        // Its prompt begins as that of another did, which is in the prefix cache.
         const Result &prefix = prefixes_[below(prefixes_.size())];
-        const size_t rows = 1 + below(std::min({s->prompt, static_cast<size_t>(prefix.expected->end()), prefix.sequence->tokens.size()}));
-        if (done("attach", ROUTECAP_OK, routecap_request_attach(capturer_, s->handle, prefix.routing, rows))) {
+        const size_t rows =
+            1 + below(std::min({s->prompt, static_cast<size_t>(prefix.expected->end()),
+                                prefix.sequence->tokens.size()}));
+        if (done("attach", ROUTECAP_OK,
+                 routecap_request_attach(capturer_, s->handle, prefix.routing, rows))) {
             SAME(ROUTECAP_OK, model_->attach(s->request, prefix.expected, rows));
             model_->land();
             std::copy_n(prefix.sequence->tokens.begin(), rows, s->tokens.begin());
@@ -144,15 +157,19 @@ void Engine::verify(const SequencePtr &s) {
     const size_t branch = chance(500) ? 0 : below(s->drafts.size());
     size_t from = branch;
     while (from > 0 && s->drafts[from].second > 1) from--;  // where its branch begins
-    for (size_t i = from; i < s->drafts.size() && s->drafts[i].second == i - from + 1 && chance(700); i++) kept.push_back(static_cast<uint32_t>(i));
+    for (size_t i = from;
+         i < s->drafts.size() && s->drafts[i].second == i - from + 1 && chance(700); i++)
+        kept.push_back(static_cast<uint32_t>(i));
     {
         const std::lock_guard lock(s->mutex);
         for (uint32_t i : kept) s->tokens.push_back(s->drafts[i].first);
         s->tokens.push_back(random_());
     }
-    note(s, "accept %zu of %zu drafts of step %llu, from %zu on", kept.size(), s->drafts.size(), ull(s->draft_step), from);
+    note(s, "accept %zu of %zu drafts of step %llu, from %zu on", kept.size(), s->drafts.size(),
+         ull(s->draft_step), from);
     const bool leading = from == 0 && chance(500);
-    SAME_STATUS(ROUTECAP_OK, routecap_request_accept(capturer_, s->handle, s->draft_step, leading ? nullptr : kept.data(), kept.size()));
+    SAME_STATUS(ROUTECAP_OK, routecap_request_accept(capturer_, s->handle, s->draft_step,
+                                                     leading ? nullptr : kept.data(), kept.size()));
     SAME(ROUTECAP_OK, model_->accept(s->request, s->draft_step, kept.data(), kept.size()));
     model_->land();
     s->computed += kept.size();
@@ -166,7 +183,9 @@ void Engine::fork(const SequencePtr &s) {
     child->computed = s->computed;
     child->prompt = s->prompt, child->last = s->computed + 1 + below(60);
     const uint64_t rows = std::min<uint64_t>(s->computed, s->request->length());
-    if (!done("fork", ROUTECAP_OK, routecap_request_fork(capturer_, s->handle, rows, &child->handle))) return;
+    if (!done("fork", ROUTECAP_OK,
+              routecap_request_fork(capturer_, s->handle, rows, &child->handle)))
+        return;
     SAME(ROUTECAP_OK, model_->fork(s->request, rows, child->request));
     model_->land();
     child->taken = s->taken;
@@ -189,7 +208,9 @@ void Engine::preempt(const SequencePtr &s) {
             model_->close(s->request);
             model_->land();
             const routecap_open_options options{sizeof options, shape_.policy};
-            if (!done("open", ROUTECAP_OK, routecap_request_open(capturer_, &options, &s->handle, 1))) return;
+            if (!done("open", ROUTECAP_OK,
+                      routecap_request_open(capturer_, &options, &s->handle, 1)))
+                return;
             s->request = model_->open(shape_.policy);
             for (auto &[routing, expected] : s->parts) routecap_routing_free(routing);
             s->parts.clear();
@@ -207,7 +228,8 @@ void Engine::preempt(const SequencePtr &s) {
         default:  // they are kept, and recorded again
             s->computed = s->taken + below(s->computed - s->taken + 1);
             s->drifts = shape_.pages == 0 && s->parts.empty() && chance(300);
-            note(s, "is preempted, and goes on from row %zu%s", s->computed, s->drifts ? ", with other ids" : "");
+            note(s, "is preempted, and goes on from row %zu%s", s->computed,
+                 s->drifts ? ", with other ids" : "");
             break;
     }
 }
@@ -217,13 +239,15 @@ void Engine::stream(const SequencePtr &s) {
     const uint64_t rows = std::min<uint64_t>(s->computed, s->request->length());
     if (rows <= s->taken) return;
     routecap_routing *part = nullptr;
-    const int32_t status = routecap_request_extract(capturer_, s->handle, s->taken, rows - s->taken, ROUTECAP_EXTRACT_TAKE, 0, &part);
+    const int32_t status = routecap_request_extract(capturer_, s->handle, s->taken, rows - s->taken,
+                                                    ROUTECAP_EXTRACT_TAKE, 0, &part);
     if (status == ROUTECAP_ERR_NOT_READY) return;
     model::RoutingPtr expected;
     model::Routing whole;
     note(s, "take rows %zu to %llu", s->taken, ull(rows));
     const int32_t same = model_->read(s->request, s->taken, rows - s->taken, false, whole);
-    if (shape_.pages != 0 ? status < 0 && status != ROUTECAP_ERR_NO_MEMORY : status != same) check::status("take", same, status);
+    if (shape_.pages != 0 ? status < 0 && status != ROUTECAP_ERR_NO_MEMORY : status != same)
+        check::status("take", same, status);
     if (status < 0) return;
     model_->extract(s->request, s->taken, rows - s->taken, ROUTECAP_EXTRACT_TAKE, 0, expected);
     s->parts.emplace_back(part, expected);
@@ -241,11 +265,15 @@ void Engine::abort(const SequencePtr &s) {
 }
 
 void Engine::finish(const SequencePtr &s) {
-    const uint64_t rows = chance(200) ? ROUTECAP_ROWS_ALL : chance(100) ? below(s->computed + 3) : s->computed;
+    const uint64_t rows = chance(200)   ? ROUTECAP_ROWS_ALL
+                          : chance(100) ? below(s->computed + 3)
+                                        : s->computed;
     note(s, "finish with %lld rows", static_cast<long long>(rows));
     stop(s);
     Result result{nullptr, nullptr, s, {}};
-    if (!done("finish", ROUTECAP_OK, routecap_request_finish(capturer_, s->handle, rows, &result.routing))) return;
+    if (!done("finish", ROUTECAP_OK,
+              routecap_request_finish(capturer_, s->handle, rows, &result.routing)))
+        return;
     result.expected = model_->finish(s->request, rows);
     model_->land();
     if (s->parts.empty() && result.expected->rows > 0) {
@@ -262,7 +290,8 @@ void Engine::finish(const SequencePtr &s) {
 }
 
 void Engine::finish_all() {
-    for (const SequencePtr &s : std::vector<SequencePtr>(running_)) chance(200) ? abort(s) : finish(s);
+    for (const SequencePtr &s : std::vector<SequencePtr>(running_))
+        chance(200) ? abort(s) : finish(s);
     for (const Result &prefix : prefixes_) routecap_routing_free(prefix.routing);
     prefixes_.clear();
 }
@@ -283,7 +312,8 @@ void Engine::step() {
             finish(s);
         } else if (chance(3)) {
             preempt(s);
-        } else if (s->computed >= s->prompt && running_.size() < 2 * shape_.sequences && chance(3)) {
+        } else if (s->computed >= s->prompt && running_.size() < 2 * shape_.sequences &&
+                   chance(3)) {
             fork(s);
         } else if (s->streams && chance(50)) {
             stream(s);
@@ -298,11 +328,14 @@ void Engine::schedule(Batch &batch) {
     std::vector<SequencePtr> order = running_;
     std::shuffle(order.begin(), order.end(), random_);
     for (const SequencePtr &s : order)
-        if (s->drafts.empty() && s->computed < s->tokens.size() && batch.rows.size() < shape_.rows && !chance(50)) schedule(s, batch);
+        if (s->drafts.empty() && s->computed < s->tokens.size() &&
+            batch.rows.size() < shape_.rows && !chance(50))
+            schedule(s, batch);
 }
 
 // A span of a sequence, whose rows are the next of the sink.
-void Engine::span(const SequencePtr &s, uint64_t position, const std::vector<uint64_t> &tokens, uint32_t flags, Batch &batch) {
+void Engine::span(const SequencePtr &s, uint64_t position, const std::vector<uint64_t> &tokens,
+                  uint32_t flags, Batch &batch) {
     routecap_span given{};
     given.request = s->handle;
     given.position = position;
@@ -314,10 +347,13 @@ void Engine::span(const SequencePtr &s, uint64_t position, const std::vector<uin
         given.position_end = position + tokens.size() + below(4);
         batch.device_positions = true;
     }
-    for (size_t i = 0; i < tokens.size(); i++) batch.rows.push_back({tokens[i], s->drifts, static_cast<int64_t>(position + i)});
+    for (size_t i = 0; i < tokens.size(); i++)
+        batch.rows.push_back({tokens[i], s->drifts, static_cast<int64_t>(position + i)});
     if ((given.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 && chance(30))
-        batch.rows.back().position = static_cast<int64_t>(given.position_end);  // not where it may be
-    note(s, "rows %llu+%u from sink row %u, flags %u, up to %llu", ull(position), given.rows, given.sink_row, given.flags, ull(given.position_end));
+        // Not where it may be.
+        batch.rows.back().position = static_cast<int64_t>(given.position_end);
+    note(s, "rows %llu+%u from sink row %u, flags %u, up to %llu", ull(position), given.rows,
+         given.sink_row, given.flags, ull(given.position_end));
     batch.spans.push_back(given);
     batch.sequences.push_back(s);
 }
@@ -360,17 +396,23 @@ std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, 
     std::vector<int64_t> ids(k);
     for (size_t r = 0; r < live; r++) {
         auto row = model::empty_row(*model_shape_, ROUTECAP_MISSING_UNWRITTEN);
-        const uint32_t odd = chance(5) ? static_cast<uint32_t>(below(shape_.layers)) : UINT32_MAX;  // a layer with an id that is none, or one twice
+        // A layer with an id that is none, or one twice.
+        const uint32_t odd = chance(5) ? static_cast<uint32_t>(below(shape_.layers)) : UINT32_MAX;
         for (uint32_t l = 0; l < shape_.layers; l++) {
             route(shape_, batch.rows[r].token, l, batch.rows[r].drift, ids.data());
             if (l == odd) ids[below(k)] = k > 1 && chance(500) ? ids[below(k)] : shape_.experts;
             if (l != silent) {
                 row->missing[l] = model::judge(ids.data(), k, shape_.experts);
-                for (uint32_t c = 0; c < k; c++) row->ids[l * k + c] = static_cast<uint16_t>(row->valid(l) ? ids[c] : c == 0 ? row->missing[l] : 0);
+                for (uint32_t c = 0; c < k; c++)
+                    row->ids[l * k + c] = static_cast<uint16_t>(row->valid(l) ? ids[c]
+                                                                : c == 0      ? row->missing[l]
+                                                                              : 0);
             }
             for (uint32_t c = 0; c < k; c++) {
-                const int64_t value = dtype == ROUTECAP_DTYPE_ID16_BF16 ? ids[c] << 16 | 0x3f80 : ids[c];
-                std::memcpy(written_.data() + ((size_t{l} * stride + r) * k + c) * size, &value, size);
+                const int64_t value =
+                    dtype == ROUTECAP_DTYPE_ID16_BF16 ? ids[c] << 16 | 0x3f80 : ids[c];
+                std::memcpy(written_.data() + ((size_t{l} * stride + r) * k + c) * size, &value,
+                            size);
             }
         }
         taken.push_back(std::move(row));
@@ -389,7 +431,8 @@ std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, 
 // The taps of all layers but a silent one; `rows` as the pass has them, padding included.
 void Engine::record(uint32_t rows, uint32_t silent) {
     const int32_t dtype = shape_.tap == 3 ? ROUTECAP_DTYPE_I32 : shape_.dtype;
-    const size_t layer_bytes = size_t{shape_.tap == 3 ? shape_.rows : rows} * shape_.k * check::element_bytes(dtype);
+    const size_t layer_bytes =
+        size_t{shape_.tap == 3 ? shape_.rows : rows} * shape_.k * check::element_bytes(dtype);
     routecap_source source{};
     source.struct_size = sizeof source;
     source.dtype = dtype;
@@ -407,11 +450,15 @@ void Engine::record(uint32_t rows, uint32_t silent) {
         }
         layers.push_back({l, 0, ids_ + l * layer_bytes, nullptr});
         source.ids = layers.back().ids;
-        if (shape_.tap == 0) SAME_STATUS(ROUTECAP_OK, routecap_layer_record(capturer_, l, &source, device_.stream()));
+        if (shape_.tap == 0)
+            SAME_STATUS(ROUTECAP_OK,
+                        routecap_layer_record(capturer_, l, &source, device_.stream()));
     }
     source.ids = nullptr;
     if (shape_.tap == 1)
-        SAME_STATUS(ROUTECAP_OK, routecap_layers_record(capturer_, &source, layers.data(), sizeof layers[0], layers.size(), device_.stream()));
+        SAME_STATUS(ROUTECAP_OK,
+                    routecap_layers_record(capturer_, &source, layers.data(), sizeof layers[0],
+                                           layers.size(), device_.stream()));
 }
 
 void Engine::pass(uint32_t rows, uint32_t silent, bool begins, bool snapshots) {
@@ -423,7 +470,8 @@ void Engine::pass(uint32_t rows, uint32_t silent, bool begins, bool snapshots) {
 void Engine::wait_for_slots(uint64_t step) {
     if (step == 0 || step > last_step_) return;
     const int32_t status = routecap_step_finalize(capturer_, step, -1, nullptr);
-    if (status != ROUTECAP_OK && status != ROUTECAP_LOST) check::status("finalize", ROUTECAP_OK, status);
+    if (status != ROUTECAP_OK && status != ROUTECAP_LOST)
+        check::status("finalize", ROUTECAP_OK, status);
 }
 
 void Engine::forward(Batch &batch) {
@@ -450,23 +498,31 @@ void Engine::forward(Batch &batch) {
         pass(rows, silent, begins, snapshots);
     } else {
         auto captured = captured_.find(rows);
-        if (captured == captured_.end()) captured = captured_.emplace(rows, device_.capture([&] { pass(rows, silent, begins, snapshots); })).first;
+        if (captured == captured_.end())
+            captured =
+                captured_
+                    .emplace(rows, device_.capture([&] { pass(rows, silent, begins, snapshots); }))
+                    .first;
         captured->second.replay(device_.stream());
     }
     if (!begins || (!snapshots && !makes)) taken.clear();
 
-    if (waits && shape_.slots > 1 && last_step_ + 1 >= shape_.slots) wait_for_slots(last_step_ + 2 - shape_.slots);
+    if (waits && shape_.slots > 1 && last_step_ + 1 >= shape_.slots)
+        wait_for_slots(last_step_ + 2 - shape_.slots);
     if (chance(100)) tag_++;
     routecap_issue_options options{};
     options.struct_size = sizeof options;
     options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKEN;
     options.tag = tag_;
-    if (batch.device_positions) options.positions = positions_, options.positions_dtype = ROUTECAP_DTYPE_I64;
+    if (batch.device_positions)
+        options.positions = positions_, options.positions_dtype = ROUTECAP_DTYPE_I64;
     std::vector<int32_t> status(batch.spans.size() + 1, 77);
     routecap_step step = 0;
-    const int32_t issued = routecap_step_issue(capturer_, batch.spans.data(), sizeof(routecap_span), batch.spans.size(), &options, status.data(),
-                                               &step, device_.stream());
-    if (issued == ROUTECAP_LOST && begins && !rig::on_cuda() && !shape_.may_lose) check::fail("a step was lost on the host backend");
+    const int32_t issued =
+        routecap_step_issue(capturer_, batch.spans.data(), sizeof(routecap_span),
+                            batch.spans.size(), &options, status.data(), &step, device_.stream());
+    if (issued == ROUTECAP_LOST && begins && !rig::on_cuda() && !shape_.may_lose)
+        check::fail("a step was lost on the host backend");
     std::vector<model::Span> spans;
     for (size_t i = 0; i < batch.spans.size(); i++) {
         if (status[i] != ROUTECAP_OK) examined = batch.sequences[i].get();
@@ -477,7 +533,8 @@ void Engine::forward(Batch &batch) {
     std::vector<int64_t> positions;
     for (const SinkRow &row : batch.rows) positions.push_back(row.position);
     uint64_t ticket = 0;
-    const int32_t expected = model_->issue(spans, positions, tag_, {std::move(taken), 0, 0}, issued == ROUTECAP_LOST, ticket);
+    const int32_t expected = model_->issue(spans, positions, tag_, {std::move(taken), 0, 0},
+                                           issued == ROUTECAP_LOST, ticket);
     model_->land();
     check::status("issue", expected, issued);
     SAME(ticket, step);
@@ -504,15 +561,19 @@ bool Engine::compare_next() {
 void Engine::compare(Result result) {
     examined = result.sequence.get();
     // Under pressure rows of a prefix may be refused, and then others may come in their place.
-    const check::Refused any = [&](uint64_t position, size_t layer, const std::vector<int64_t> &ids) {
+    const check::Refused any = [&](uint64_t position, size_t layer,
+                                   const std::vector<int64_t> &ids) {
         cells_refused_++;
         if (ids.empty()) return;
         std::vector<int64_t> right(shape_.k);
-        route(shape_, result.sequence->tokens[position], static_cast<uint32_t>(layer), false, right.data());
-        if (ids != right) check::fail("row %llu layer %zu is there and should be missing", ull(position), layer);
+        route(shape_, result.sequence->tokens[position], static_cast<uint32_t>(layer), false,
+              right.data());
+        if (ids != right)
+            check::fail("row %llu layer %zu is there and should be missing", ull(position), layer);
     };
     const check::Refused refused = shape_.pages != 0 && shape_.attaches ? any : nullptr;
-    const auto all = [&](routecap_routing *routing, const model::Routing &expected, bool thoroughly) {
+    const auto all = [&](routecap_routing *routing, const model::Routing &expected,
+                         bool thoroughly) {
         if (thoroughly && !refused) check::routing(routing, expected);
         const uint64_t compared = check::rows(routing, expected, refused);
         totals_.cells_compared += compared;
@@ -535,8 +596,10 @@ void Engine::compare(Result result) {
         model::RoutingPtr united;
         routecap_routing *merged = nullptr;
         const int32_t same = model::merge(expected, united);
-        const int32_t merging = routecap_routing_merge(routings.data(), routings.size(), 0, &merged);
-        if (!refused && (shape_.pages == 0 || merging != ROUTECAP_ERR_NO_MEMORY)) check::status("merge", same, merging);
+        const int32_t merging =
+            routecap_routing_merge(routings.data(), routings.size(), 0, &merged);
+        if (!refused && (shape_.pages == 0 || merging != ROUTECAP_ERR_NO_MEMORY))
+            check::status("merge", same, merging);
         if (merged != nullptr && united != nullptr) all(merged, *united, false);
         routecap_routing_free(merged);
         for (const auto &[routing, same_part] : result.parts) routecap_routing_free(routing);
@@ -544,9 +607,11 @@ void Engine::compare(Result result) {
     if (result.sequence->number % 3 == 0) {  // to another process and back, and cut in two
         const std::vector<uint8_t> data = check::serialized(result.routing);
         routecap_routing *back = nullptr, *prompt = nullptr, *generated = nullptr;
-        SAME_STATUS(status, routecap_routing_deserialize(data.data(), data.size(), 0, nullptr, nullptr, &back));
+        SAME_STATUS(status, routecap_routing_deserialize(data.data(), data.size(), 0, nullptr,
+                                                         nullptr, &back));
         all(back, *result.expected, false);
-        SAME_STATUS(ROUTECAP_OK, routecap_routing_split(back, result.sequence->prompt, ROUTECAP_ROWS_ALL, &prompt, &generated));
+        SAME_STATUS(ROUTECAP_OK, routecap_routing_split(back, result.sequence->prompt,
+                                                        ROUTECAP_ROWS_ALL, &prompt, &generated));
         const uint64_t middle = std::min<uint64_t>(result.sequence->prompt, result.expected->rows);
         all(prompt, result.expected->part(0, middle), false);
         all(generated, result.expected->part(middle, result.expected->rows - middle), false);
@@ -556,7 +621,8 @@ void Engine::compare(Result result) {
     examined = nullptr;
 }
 
-// Reads what has landed of a sequence that runs: whatever is valid must be of the token that is there.
+// Reads what has landed of a sequence that runs: whatever is valid must be of the token that is
+// there.
 void Engine::compare_running(uint64_t random) {
     SequencePtr s;
     routecap_request handle = 0;
@@ -569,9 +635,11 @@ void Engine::compare_running(uint64_t random) {
     examined = s.get();
     routecap_routing *routing = nullptr;
     const uint64_t first = random / 64 % 128;
-    const int32_t status = routecap_request_extract(capturer_, handle, first, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing);
+    const int32_t status = routecap_request_extract(capturer_, handle, first, ROUTECAP_ROWS_LANDED,
+                                                    ROUTECAP_EXTRACT_SHARE, 0, &routing);
     const bool short_of_memory = shape_.pages != 0 && status == ROUTECAP_ERR_NO_MEMORY;
-    if (status < 0 && status != ROUTECAP_ERR_UNKNOWN_REQUEST && status != ROUTECAP_ERR_OUT_OF_RANGE && !short_of_memory)
+    if (status < 0 && status != ROUTECAP_ERR_UNKNOWN_REQUEST &&
+        status != ROUTECAP_ERR_OUT_OF_RANGE && !short_of_memory)
         check::status("a reader's extract", ROUTECAP_OK, status);
     if (routing == nullptr) return;
     routecap_view view{};
@@ -588,19 +656,25 @@ void Engine::compare_running(uint64_t random) {
         const routecap_segment &segment = view.segments[i];
         for (uint64_t r = 0; r < segment.rows && segment.ids != nullptr; r++)
             for (uint32_t l = 0; l < shape_.layers; l++) {
-                if (segment.validity != nullptr && (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) == 0) continue;
+                if (segment.validity != nullptr &&
+                    (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) == 0)
+                    continue;
                 const uint64_t position = segment.first + r;
-                if (position >= tokens.size()) check::fail("a reader found row %llu of %zu tokens", ull(position), tokens.size());
+                if (position >= tokens.size())
+                    check::fail("a reader found row %llu of %zu tokens", ull(position),
+                                tokens.size());
                 route(shape_, tokens[position], l, false, ids.data());
                 route(shape_, tokens[position], l, true, other.data());
                 bool same = true, drifted = true;
                 for (uint32_t c = 0; c < shape_.k; c++) {
                     const size_t at = (r * shape_.layers + l) * shape_.k + c;
-                    const int64_t id = view.dtype == ROUTECAP_DTYPE_U8 ? static_cast<const uint8_t *>(segment.ids)[at]
-                                                                       : static_cast<const int16_t *>(segment.ids)[at];
+                    const int64_t id = view.dtype == ROUTECAP_DTYPE_U8
+                                           ? static_cast<const uint8_t *>(segment.ids)[at]
+                                           : static_cast<const int16_t *>(segment.ids)[at];
                     same &= id == ids[c], drifted &= id == other[c];
                 }
-                if (!same && !drifted) check::fail("a reader found other ids in row %llu layer %u", ull(position), l);
+                if (!same && !drifted)
+                    check::fail("a reader found other ids in row %llu layer %u", ull(position), l);
                 compared++;
             }
     }
@@ -609,7 +683,8 @@ void Engine::compare_running(uint64_t random) {
     examined = nullptr;
 }
 
-// After the last result: every row is accounted for, none was refused that issue had accepted, and all memory came back.
+// After the last result: every row is accounted for, none was refused that issue had accepted, and
+// all memory came back.
 void Engine::compare_counters() {
     // A request that ends now is sealed after all that was called before.
     routecap_request request = 0;
@@ -633,19 +708,24 @@ void Engine::compare_counters() {
     SAME(m.requests_open, s.requests_open);
     SAME(0, s.rows_in_flight);
     SAME(0, s.rows_provisional);
-    SAME(s.rows_issued, s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected + s.rows_unplaced + s.rows_refused);
+    SAME(s.rows_issued, s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late +
+                            s.rows_rejected + s.rows_unplaced + s.rows_refused);
     SAME(m.rows_refused, s.rows_refused);
     SAME(m.rows_unplaced, s.rows_unplaced);
     SAME(m.rows_rejected, s.rows_rejected);
     // The model files at once: what landed late is delivered or missing there.
-    if (s.rows_delivered > m.rows_delivered || s.rows_missing > m.rows_missing) check::fail("more rows were filed than issued");
-    SAME(m.rows_delivered + m.rows_missing + m.rows_late, s.rows_delivered + s.rows_missing + s.rows_late);
-    for (int tries = 0; s.bytes_in_use > 0 && tries < 1000; tries++) {  // the worker lets go of the last a moment later
+    if (s.rows_delivered > m.rows_delivered || s.rows_missing > m.rows_missing)
+        check::fail("more rows were filed than issued");
+    SAME(m.rows_delivered + m.rows_missing + m.rows_late,
+         s.rows_delivered + s.rows_missing + s.rows_late);
+    for (int tries = 0; s.bytes_in_use > 0 && tries < 1000; tries++) {
+        // The worker lets go of the last a moment later.
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         SAME_STATUS(ROUTECAP_OK, routecap_capturer_stats(capturer_, &s));
     }
     SAME(0, s.bytes_in_use);
-    if (s.bytes_peak > s.bytes_budget) check::fail("%llu bytes were in use of %llu", ull(s.bytes_peak), ull(s.bytes_budget));
+    if (s.bytes_peak > s.bytes_budget)
+        check::fail("%llu bytes were in use of %llu", ull(s.bytes_peak), ull(s.bytes_budget));
     totals_.rows_issued += shape_.pages == 0 ? s.rows_issued : 0;
     totals_.rows_delivered += shape_.pages == 0 ? s.rows_delivered : 0;
     totals_.rows_lost += s.rows_lost;

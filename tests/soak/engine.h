@@ -1,5 +1,6 @@
-// An inference engine in miniature: sequences arrive, are prefilled in chunks, decode, guess ahead, fork, are preempted, aborted and finished, with
-// several steps in flight. It routes by formula and drives a capturer through the public header; the model (../fuzz/model.h) is told the same, and
+// An inference engine in miniature: sequences arrive, are prefilled in chunks, decode, guess ahead,
+// fork, are preempted, aborted and finished, with several steps in flight. It routes by formula and
+// drives a capturer through the public header; the model (../fuzz/model.h) is told the same, and
 // applies everything at once, because what is in the end read does not depend on when a step lands.
 #pragma once
 
@@ -23,16 +24,21 @@ namespace soak {
 struct Shape {
     uint32_t layers, k, experts, rows, slots;
     int32_t dtype;  // of the ids that are recorded
-    int tap;        // how they come into the sink: 0 a call per layer, 1 one call for all, 2 written there, 3 written into memory of the engine's
+    // How they come into the sink: 0 a call per layer, 1 one call for all, 2 written there, 3
+    // written into memory of the engine's.
+    int tap;
     int32_t policy;
-    uint64_t pages;      // budget; 0: plenty
-    bool attaches;       // prefixes. Rows that are attached may be refused for memory later; those that issue accepted may not
+    uint64_t pages;  // budget; 0: plenty
+    // Prefixes. Rows that are attached may be refused for memory later; those that issue accepted
+    // may not.
+    bool attaches;
     bool may_lose;       // steps, on the host backend
     uint32_t sequences;  // that run at a time
     std::string text() const;
 };
 
-// What is known of a sequence. Its tokens are only appended to: the row at a position is always that of the token there.
+// What is known of a sequence. Its tokens are only appended to: the row at a position is always
+// that of the token there.
 struct Sequence {
     routecap_request handle = 0;
     model::RequestPtr request;
@@ -42,7 +48,8 @@ struct Sequence {
     bool guesses = false, streams = false;
     bool drifts = false;  // what it computes next is computed otherwise
 
-    // Drafts that wait to be accepted: of which step, each one's token, and its depth behind the last token (1: next).
+    // Drafts that wait to be accepted: of which step, each one's token, and its depth behind the
+    // last token (1: next).
     uint64_t draft_step = 0, verified_at = 0;
     std::vector<std::pair<uint64_t, size_t>> drafts;
 
@@ -64,10 +71,12 @@ struct Result {
 };
 
 struct Totals {
-    uint64_t steps = 0, rows = 0, requests = 0, forks = 0, attached = 0, aborted = 0, preempted = 0, accepted = 0;
+    uint64_t steps = 0, rows = 0, requests = 0, forks = 0, attached = 0, aborted = 0, preempted = 0,
+             accepted = 0;
     uint64_t rows_issued = 0, rows_delivered = 0;  // of rounds with memory enough
     uint64_t rows_lost = 0, rows_refused = 0, steps_lost = 0, bytes_peak = 0;
-    std::atomic<uint64_t> routings{0}, cells_compared{0}, live_cells_compared{0}, cells{0}, cells_refused{0};
+    std::atomic<uint64_t> routings{0}, cells_compared{0}, live_cells_compared{0}, cells{0},
+        cells_refused{0};
 };
 
 // Where the program is, for what it says if something differs: set by each thread.
@@ -83,7 +92,8 @@ public:
     void finish_all();
     void compare_counters();
 
-    // Readers, on any thread: compare the next result, if there is one, or the rows of a sequence that runs.
+    // Readers, on any thread: compare the next result, if there is one, or the rows of a sequence
+    // that runs.
     bool compare_next();
     void compare_running(uint64_t random);
 
@@ -121,7 +131,8 @@ private:
 
     void schedule(Batch &batch);
     void schedule(const SequencePtr &s, Batch &batch);
-    void span(const SequencePtr &s, uint64_t position, const std::vector<uint64_t> &tokens, uint32_t flags, Batch &batch);
+    void span(const SequencePtr &s, uint64_t position, const std::vector<uint64_t> &tokens,
+              uint32_t flags, Batch &batch);
     void forward(Batch &batch);
     std::vector<model::RowPtr> write_ids(const Batch &batch, uint32_t rows, uint32_t silent);
     void pass(uint32_t rows, uint32_t silent, bool begins, bool snapshots);
@@ -139,7 +150,8 @@ private:
     std::unique_ptr<model::Capturer> model_;
     uint64_t numbers_ = 0, tag_ = 1, last_step_ = 0;
 
-    // Device memory that the routers write: ids [layers, rows, k], how many rows are live, and positions by sink row.
+    // Device memory that the routers write: ids [layers, rows, k], how many rows are live, and
+    // positions by sink row.
     unsigned char *ids_ = nullptr;
     int32_t *live_ = nullptr;
     int64_t *positions_ = nullptr;

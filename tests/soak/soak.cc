@@ -1,10 +1,11 @@
-// Random traffic of an engine against the model, for a time: prints one line of JSON, and ends with 0 if nothing differed.
+// Random traffic of an engine against the model, for a time: prints one line of JSON, and ends with
+// 0 if nothing differed.
 //
 //     soak [--seconds N] [--rounds N] [--seed S] [--round R] [--readers N] [--json FILE]
 //
-// A round is a capturer of its own shape with up to a thousand steps. --round begins with that one: with --rounds 1 it makes what a failure names
-// again. Some rounds have a budget that is too small. On CUDA (see ../support/device.h) some capture their passes into graphs if
-// ROUTECAP_TEST_GRAPH=1.
+// A round is a capturer of its own shape with up to a thousand steps. --round begins with that one:
+// with --rounds 1 it makes what a failure names again. Some rounds have a budget that is too small.
+// On CUDA (see ../support/device.h) some capture their passes into graphs if ROUTECAP_TEST_GRAPH=1.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -28,7 +29,9 @@ uint64_t round_now = 0;
 const soak::Totals *totals_now = nullptr;
 
 soak::Shape shape_of(std::mt19937_64 &random) {
-    const auto pick = [&random](std::initializer_list<uint32_t> list) { return list.begin()[random() % list.size()]; };
+    const auto pick = [&random](std::initializer_list<uint32_t> list) {
+        return list.begin()[random() % list.size()];
+    };
     soak::Shape shape{};
     shape.layers = pick({1, 3, 12, 12, 27, 58});
     shape.k = pick({1, 2, 4, 8, 6});
@@ -36,10 +39,13 @@ soak::Shape shape_of(std::mt19937_64 &random) {
     shape.rows = pick({16, 64, 256, 256, 100});
     shape.slots = pick({2, 4, 4, 8});
     shape.dtype = static_cast<int32_t>(
-        pick({ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_U32, ROUTECAP_DTYPE_I64, ROUTECAP_DTYPE_ID16_BF16}));
+        pick({ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_U32,
+              ROUTECAP_DTYPE_I64, ROUTECAP_DTYPE_ID16_BF16}));
     shape.tap = static_cast<int>(pick({0, 1, 1, 2, 3}));
-    if (shape.tap == 2 && shape.dtype != ROUTECAP_DTYPE_I16 && shape.dtype != ROUTECAP_DTYPE_I64) shape.dtype = ROUTECAP_DTYPE_I32;
-    shape.policy = static_cast<int32_t>(pick({ROUTECAP_POLICY_KEEP, ROUTECAP_POLICY_KEEP, ROUTECAP_POLICY_REPLACE}));
+    if (shape.tap == 2 && shape.dtype != ROUTECAP_DTYPE_I16 && shape.dtype != ROUTECAP_DTYPE_I64)
+        shape.dtype = ROUTECAP_DTYPE_I32;
+    shape.policy = static_cast<int32_t>(
+        pick({ROUTECAP_POLICY_KEEP, ROUTECAP_POLICY_KEEP, ROUTECAP_POLICY_REPLACE}));
     shape.sequences = pick({4, 16, 48});
     shape.pages = random() % 4 == 0 ? 4 + random() % (3 * shape.sequences) : 0;
     shape.attaches = shape.pages == 0 || random() % 4 == 0;
@@ -48,11 +54,14 @@ soak::Shape shape_of(std::mt19937_64 &random) {
 }
 
 void tell_where() {
-    std::fprintf(stderr, "make it again with --seed %" PRIu64 " --round %" PRIu64 " --rounds 1 (after %" PRIu64 " steps of this run)\n", seed,
-                 round_now, totals_now != nullptr ? totals_now->steps : 0);
+    std::fprintf(stderr,
+                 "make it again with --seed %" PRIu64 " --round %" PRIu64
+                 " --rounds 1 (after %" PRIu64 " steps of this run)\n",
+                 seed, round_now, totals_now != nullptr ? totals_now->steps : 0);
     if (soak::examined == nullptr) return;
     std::fprintf(stderr, "history of sequence %" PRIu64 ":\n", soak::examined->number);
-    for (const std::string &line : soak::examined->history) std::fprintf(stderr, "  %s\n", line.c_str());
+    for (const std::string &line : soak::examined->history)
+        std::fprintf(stderr, "  %s\n", line.c_str());
 }
 
 void run_round(uint64_t steps, Clock::time_point end, soak::Totals &totals) {
@@ -61,7 +70,8 @@ void run_round(uint64_t steps, Clock::time_point end, soak::Totals &totals) {
     const bool graphs = rig::in_graphs() && random() % 2 == 0;
     if (graphs) shape.tap %= 2;
     if (graphs && shape.tap == 0 && shape.dtype == ROUTECAP_DTYPE_I16) shape.tap = 1;
-    std::fprintf(stderr, "round %" PRIu64 ": %s%s\n", round_now, shape.text().c_str(), graphs ? ", graphs" : "");
+    std::fprintf(stderr, "round %" PRIu64 ": %s%s\n", round_now, shape.text().c_str(),
+                 graphs ? ", graphs" : "");
     soak::Engine engine(shape, random(), graphs, totals);
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;
@@ -142,14 +152,18 @@ int main(int argc, char **argv) {
     };
     std::string text = rig::on_cuda() ? "{\"backend\": \"cuda\"" : "{\"backend\": \"host\"";
     text += rig::in_graphs() ? ", \"graphs\": true" : ", \"graphs\": false";
-    for (const auto &[name, count] : counts) text += std::string(", \"") + name + "\": " + std::to_string(count);
+    for (const auto &[name, count] : counts)
+        text += std::string(", \"") + name + "\": " + std::to_string(count);
     // Of the rounds with memory enough; the rest is lost, dropped, cut, or guessed in vain.
-    const double share = static_cast<double>(totals.rows_delivered) / static_cast<double>(std::max<uint64_t>(1, totals.rows_issued));
-    text += ", \"delivered_share\": " + std::to_string(share) + ", \"seconds\": " + std::to_string(took) + "}\n";
+    const double share = static_cast<double>(totals.rows_delivered) /
+                         static_cast<double>(std::max<uint64_t>(1, totals.rows_issued));
+    text += ", \"delivered_share\": " + std::to_string(share) +
+            ", \"seconds\": " + std::to_string(took) + "}\n";
     std::fputs(text.c_str(), stdout);
     if (json != nullptr) {
         std::FILE *file = std::fopen(json, "w");
-        if (file == nullptr || std::fputs(text.c_str(), file) < 0 || std::fclose(file) != 0) return 2;
+        if (file == nullptr || std::fputs(text.c_str(), file) < 0 || std::fclose(file) != 0)
+            return 2;
     }
     return totals.cells_compared > 0 ? 0 : 3;
 }

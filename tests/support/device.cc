@@ -43,8 +43,9 @@ struct Driver {
     int (*EventRecord)(void *, routecap_stream);
     int (*EventDestroy)(void *);
     int (*StreamWaitEvent)(routecap_stream, void *, unsigned);
-    int (*StreamWaitValue32)(routecap_stream, uintptr_t, uint32_t, unsigned);  // null on the fake driver
-    const fake_cuda *fake = nullptr;                                           // null on a real one
+    // Null on the fake driver.
+    int (*StreamWaitValue32)(routecap_stream, uintptr_t, uint32_t, unsigned);
+    const fake_cuda *fake = nullptr;  // null on a real one
     void *context = nullptr;
 };
 
@@ -60,7 +61,9 @@ const Driver &driver() {
         Driver d{};
         void *library = dlopen("libcuda.so.1", RTLD_NOW);
         if (library == nullptr) std::fprintf(stderr, "%s\n", dlerror()), std::abort();
-        const auto get = reinterpret_cast<int (*)(const char *, void **, int, unsigned long long, void *)>(dlsym(library, "cuGetProcAddress_v2"));
+        const auto get =
+            reinterpret_cast<int (*)(const char *, void **, int, unsigned long long, void *)>(
+                dlsym(library, "cuGetProcAddress_v2"));
         const auto find = [&](auto &function, const char *name, int version) {
             void *address = nullptr;
             require(get(name, &address, version, 0, nullptr), name);
@@ -88,7 +91,9 @@ const Driver &driver() {
         find(d.EventRecord, "cuEventRecord", 2000);
         find(d.EventDestroy, "cuEventDestroy", 4000);
         find(d.StreamWaitEvent, "cuStreamWaitEvent", 3020);
-        if (const auto control = reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control")); control != nullptr)
+        if (const auto control =
+                reinterpret_cast<decltype(&fake_cuda_control)>(dlsym(library, "fake_cuda_control"));
+            control != nullptr)
             d.fake = control();
         else
             find(d.StreamWaitValue32, "cuStreamWaitValue32", 11070);
@@ -136,7 +141,8 @@ unsigned char *Device::take_pool() {
 
 Device::~Device() {
     synchronize();
-    for (void *memory : allocations_) on_cuda() ? REQUIRE(MemFree, reinterpret_cast<uintptr_t>(memory)) : std::free(memory);
+    for (void *memory : allocations_)
+        on_cuda() ? REQUIRE(MemFree, reinterpret_cast<uintptr_t>(memory)) : std::free(memory);
     if (!on_cuda()) return;
     REQUIRE(StreamDestroy, stream_);
     for (routecap_stream stream : streams_) REQUIRE(StreamDestroy, stream);
@@ -162,7 +168,8 @@ const void *Device::upload(const void *data, size_t bytes) {
 
 void *Device::allocate(size_t bytes, unsigned char fill) {
     if (!on_cuda()) {
-        allocations_.push_back(std::memset(std::aligned_alloc(256, (bytes + 255) / 256 * 256), fill, bytes));
+        allocations_.push_back(
+            std::memset(std::aligned_alloc(256, (bytes + 255) / 256 * 256), fill, bytes));
         return allocations_.back();
     }
     uintptr_t memory = 0;
@@ -175,7 +182,8 @@ void *Device::allocate(size_t bytes, unsigned char fill) {
 
 void Device::write(void *to, const void *from, size_t bytes) {
     if (on_cuda())
-        REQUIRE(MemcpyAsync, reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(upload(from, bytes)), bytes, stream_);
+        REQUIRE(MemcpyAsync, reinterpret_cast<uintptr_t>(to),
+                reinterpret_cast<uintptr_t>(upload(from, bytes)), bytes, stream_);
     else
         std::memcpy(to, from, bytes);
 }

@@ -1,4 +1,5 @@
-// Where the rig's engine keeps its tensors and runs its work: host memory, or a CUDA device through the driver that is there.
+// Where the rig's engine keeps its tensors and runs its work: host memory, or a CUDA device through
+// the driver that is there.
 //
 //   ROUTECAP_TEST_BACKEND=cuda   run on the CUDA backend (default: host)
 //   ROUTECAP_TEST_GRAPH=1        capture each forward pass into a graph and replay it
@@ -40,7 +41,8 @@ public:
     void forward(const std::function<void()> &pass);
 
     // The rest is for CUDA.
-    // A pass as a graph, which may be replayed until this object goes. `mode`: 0 global, 1 of this thread, 2 relaxed.
+    // A pass as a graph, which may be replayed until this object goes. `mode`: 0 global, 1 of this
+    // thread, 2 relaxed.
     class Graph {
     public:
         ~Graph();
@@ -53,7 +55,8 @@ public:
         void *replay_;
     };
     Graph capture(const std::function<void()> &pass, int mode = 2);
-    // Another stream. fork: what is enqueued on it waits for what is on this one so far; join: the other way round.
+    // Another stream. fork: what is enqueued on it waits for what is on this one so far; join: the
+    // other way round.
     routecap_stream make_stream();
     void fork(routecap_stream to) { order(stream_, to); }
     void join(routecap_stream from) { order(from, stream_); }
@@ -68,7 +71,8 @@ private:
     routecap_stream stream_ = nullptr;
 
     std::vector<void *> allocations_;
-    std::vector<unsigned char *> pools_;  // page-locked memory for uploads: the last is filled, and begun anew once the stream has run
+    // Page-locked memory for uploads: the last is filled, and begun anew once the stream has run.
+    std::vector<unsigned char *> pools_;
     size_t used_ = 0;
     bool capturing_ = false;
     std::vector<routecap_stream> streams_;

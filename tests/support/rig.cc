@@ -9,15 +9,19 @@
 
 namespace rig {
 
-std::ostream &operator<<(std::ostream &out, Status status) { return out << routecap_status_name(status.value); }
+std::ostream &operator<<(std::ostream &out, Status status) {
+    return out << routecap_status_name(status.value);
+}
 
 // ---- What is expected ----------------------------------------------------------------------
 
 std::vector<int64_t> routed(const Shape &shape, uint64_t seed, uint64_t position, uint32_t layer) {
-    uint64_t x = seed * 0x9e3779b97f4a7c15u + position * 0xbf58476d1ce4e5b9u + layer * 0x94d049bb133111ebu;
+    uint64_t x =
+        seed * 0x9e3779b97f4a7c15u + position * 0xbf58476d1ce4e5b9u + layer * 0x94d049bb133111ebu;
     x ^= x >> 29, x *= 0xbf58476d1ce4e5b9u, x ^= x >> 32;
     std::vector<int64_t> ids;
-    for (uint32_t c = 0; c < shape.k; c++) ids.push_back(static_cast<int64_t>((x + c) % shape.experts));
+    for (uint32_t c = 0; c < shape.k; c++)
+        ids.push_back(static_cast<int64_t>((x + c) % shape.experts));
     std::reverse(ids.begin(), ids.end());  // routers do not sort
     return ids;
 }
@@ -47,7 +51,8 @@ routecap_memory memory_of(const Shape &shape) {
     routecap_config config;
     EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
     config.backend = backend();
-    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts, config.rows = shape.rows;
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts,
+    config.rows = shape.rows;
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
     EXPECT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
@@ -70,7 +75,8 @@ Rig::Rig(const Options &options) : options_(options) {
     config.max_requests = options.max_requests;
     if (!options.layer_map.empty()) config.layer_map = options.layer_map.data();
     if (!options.layer_experts.empty()) config.layer_experts = options.layer_experts.data();
-    if (!options.layer_provenance.empty()) config.layer_provenance = options.layer_provenance.data();
+    if (!options.layer_provenance.empty())
+        config.layer_provenance = options.layer_provenance.data();
     EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &capturer_));
 }
 
@@ -91,10 +97,15 @@ int32_t Rig::record(uint32_t layer, routecap_source source) {
     if (on_cuda() && source.rows <= 65536) {
         const auto stride = [](int64_t given, int64_t dense) { return given != 0 ? given : dense; };
         const int64_t columns = source.k_source != 0 ? source.k_source : shape().k;
-        const int64_t last = (source.rows > 1 ? (source.rows - 1) * stride(source.row_stride, columns) : 0) + (columns - 1) * stride(source.column_stride, 1);
-        const int64_t element = source.dtype == ROUTECAP_DTYPE_I16 ? 2 : source.dtype == ROUTECAP_DTYPE_I64 ? 8 : 4;
+        const int64_t last =
+            (source.rows > 1 ? (source.rows - 1) * stride(source.row_stride, columns) : 0) +
+            (columns - 1) * stride(source.column_stride, 1);
+        const int64_t element = source.dtype == ROUTECAP_DTYPE_I16   ? 2
+                                : source.dtype == ROUTECAP_DTYPE_I64 ? 8
+                                                                     : 4;
         const auto upload = [this](const auto *&pointer, size_t bytes) {
-            pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(device_.upload(pointer, bytes));
+            pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(
+                device_.upload(pointer, bytes));
         };
         if (source.rows > 0) upload(source.ids, static_cast<size_t>((last + 1) * element));
         upload(source.live_rows, 4);
@@ -105,15 +116,19 @@ int32_t Rig::record(uint32_t layer, routecap_source source) {
     return routecap_layer_record(capturer_, layer, &source, stream());
 }
 
-int32_t Rig::record(uint32_t layer, const std::vector<std::vector<int64_t>> &ids, uint32_t first_row, int32_t dtype) {
+int32_t Rig::record(uint32_t layer, const std::vector<std::vector<int64_t>> &ids,
+                    uint32_t first_row, int32_t dtype) {
     std::vector<unsigned char> memory;
     uint32_t columns = 0;
     for (const auto &row : ids) {
         columns = static_cast<uint32_t>(row.size());
         for (int64_t id : row) {
-            const size_t size = dtype == ROUTECAP_DTYPE_I16 ? 2 : dtype == ROUTECAP_DTYPE_I64 ? 8 : 4;
+            const size_t size = dtype == ROUTECAP_DTYPE_I16   ? 2
+                                : dtype == ROUTECAP_DTYPE_I64 ? 8
+                                                              : 4;
             if (dtype == ROUTECAP_DTYPE_ID16_BF16) id = id << 16 | 0x3f80;
-            memory.insert(memory.end(), reinterpret_cast<unsigned char *>(&id), reinterpret_cast<unsigned char *>(&id) + size);
+            memory.insert(memory.end(), reinterpret_cast<unsigned char *>(&id),
+                          reinterpret_cast<unsigned char *>(&id) + size);
         }
     }
     routecap_source source{};
@@ -129,7 +144,8 @@ int32_t Rig::record(uint32_t layer, const std::vector<std::vector<int64_t>> &ids
 void Rig::record_tokens(uint32_t layer, const std::vector<Tokens> &batch, uint32_t first_row) {
     std::vector<std::vector<int64_t>> ids;
     for (const Tokens &t : batch)
-        for (uint32_t i = 0; i < t.count; i++) ids.push_back(routed(shape(), t.seed, t.position + i, layer));
+        for (uint32_t i = 0; i < t.count; i++)
+            ids.push_back(routed(shape(), t.seed, t.position + i, layer));
     EXPECT_STATUS(ROUTECAP_OK, record(layer, ids, first_row));
 }
 
@@ -147,7 +163,8 @@ void Rig::run(const std::vector<Tokens> &batch) {
     });
 }
 
-routecap_span Rig::span(routecap_request request, uint64_t position, uint32_t sink_row, uint32_t rows, uint32_t flags) {
+routecap_span Rig::span(routecap_request request, uint64_t position, uint32_t sink_row,
+                        uint32_t rows, uint32_t flags) {
     routecap_span s{};
     s.request = request;
     s.position = position;
@@ -157,8 +174,8 @@ routecap_span Rig::span(routecap_request request, uint64_t position, uint32_t si
     return s;
 }
 
-routecap_step Rig::issue(const std::vector<routecap_span> &spans, int32_t expected, std::vector<int32_t> *status,
-                         const routecap_issue_options *options) {
+routecap_step Rig::issue(const std::vector<routecap_span> &spans, int32_t expected,
+                         std::vector<int32_t> *status, const routecap_issue_options *options) {
     routecap_step step = 0;
     if (status != nullptr) status->assign(spans.size(), 12345);
     if (!options_.held && options_.slots > 1 && last_ + 1 >= options_.slots) {
@@ -168,19 +185,25 @@ routecap_step Rig::issue(const std::vector<routecap_span> &spans, int32_t expect
     if (options != nullptr && options->positions != nullptr) {
         uint32_t rows = 0;
         for (const routecap_span &s : spans)
-            if ((s.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 && s.rows <= 65536) rows = std::max(rows, s.sink_row + s.rows);
+            if ((s.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 && s.rows <= 65536)
+                rows = std::max(rows, s.sink_row + s.rows);
         uploaded = *options;
-        uploaded.positions = device_.upload(options->positions, size_t{rows} * (options->positions_dtype == ROUTECAP_DTYPE_I32 ? 4 : 8));
+        uploaded.positions =
+            device_.upload(options->positions,
+                           size_t{rows} * (options->positions_dtype == ROUTECAP_DTYPE_I32 ? 4 : 8));
         options = &uploaded;
     }
-    EXPECT_STATUS(expected, routecap_step_issue(capturer_, spans.data(), sizeof(routecap_span), spans.size(), options,
-                                                status != nullptr ? status->data() : nullptr, &step, stream()));
+    EXPECT_STATUS(
+        expected,
+        routecap_step_issue(capturer_, spans.data(), sizeof(routecap_span), spans.size(), options,
+                            status != nullptr ? status->data() : nullptr, &step, stream()));
     EXPECT_EQ(step != 0, expected >= 0 && options_.role == ROUTECAP_ROLE_OWNER);
     last_ = std::max(last_, step);
     return step;
 }
 
-routecap_step Rig::step(const std::vector<std::pair<routecap_request, Tokens>> &batch, uint32_t flags) {
+routecap_step Rig::step(const std::vector<std::pair<routecap_request, Tokens>> &batch,
+                        uint32_t flags) {
     std::vector<Tokens> tokens;
     std::vector<routecap_span> spans;
     uint32_t row = 0;
@@ -201,11 +224,13 @@ void Rig::expect(routecap_request request, uint64_t first, const Rows &rows, int
     // The request's coverage is that of the routing.
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
-    const int32_t status = routecap_request_coverage(capturer_, request, first, rows.size(), &coverage, nullptr, 0, 0);
+    const int32_t status =
+        routecap_request_coverage(capturer_, request, first, rows.size(), &coverage, nullptr, 0, 0);
     ASSERT_GE(status, 0) << routecap_last_error();
 
     routecap_routing *routing = nullptr;
-    const int32_t extracted = routecap_request_extract(capturer_, request, first, rows.size(), mode, 0, &routing);
+    const int32_t extracted =
+        routecap_request_extract(capturer_, request, first, rows.size(), mode, 0, &routing);
     ASSERT_GE(extracted, 0) << routecap_last_error();
     const RoutingPtr owner(routing);
     EXPECT_STATUS(extracted, routecap_routing_poll(routing));
@@ -224,13 +249,16 @@ void Rig::expect(routecap_request request, uint64_t first, const Rows &rows, int
 void Rig::expect_length(routecap_request request, uint64_t length) {
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
-    EXPECT_STATUS(ROUTECAP_OK, routecap_request_coverage(capturer_, request, 0, 0, &coverage, nullptr, 0, 0));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_request_coverage(capturer_, request, 0, 0, &coverage, nullptr, 0, 0));
     EXPECT_EQ(coverage.length, length);
 }
 
-routecap_routing *Rig::extract(routecap_request request, uint64_t first, uint64_t rows, int32_t expected, int32_t mode) {
+routecap_routing *Rig::extract(routecap_request request, uint64_t first, uint64_t rows,
+                               int32_t expected, int32_t mode) {
     routecap_routing *routing = nullptr;
-    EXPECT_STATUS(expected, routecap_request_extract(capturer_, request, first, rows, mode, 0, &routing));
+    EXPECT_STATUS(expected,
+                  routecap_request_extract(capturer_, request, first, rows, mode, 0, &routing));
     EXPECT_EQ(routing != nullptr, expected >= 0);
     return routing;
 }
@@ -250,7 +278,8 @@ routecap_stats Rig::stats() const {
 
 std::vector<routecap_layer_stats> Rig::layer_stats() const {
     std::vector<routecap_layer_stats> s(shape().layers);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_layer_stats(capturer_, s.data(), sizeof s[0], s.size()));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_capturer_layer_stats(capturer_, s.data(), sizeof s[0], s.size()));
     return s;
 }
 
@@ -266,7 +295,8 @@ uint64_t Rig::bytes_in_use() {
         EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(capturer_));
         std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-    // A request that is finished is sealed after everything before it on the log that can be applied; memory is given back with it or right after.
+    // A request that is finished is sealed after everything before it on the log that can be
+    // applied; memory is given back with it or right after.
     const routecap_request request = open();
     const RoutingPtr routing(finish(request, 0));
     EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing.get(), -1));
@@ -296,17 +326,21 @@ Rows contents(const routecap_routing *routing, const Shape &shape) {
     EXPECT_EQ(view.dtype, view.experts <= 256 ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I16);
     Rows rows;
     for (size_t i = 0; i < view.segment_count; i++) {
-        const auto &s = *reinterpret_cast<const routecap_segment *>(reinterpret_cast<const char *>(view.segments) + i * view.segment_size);
+        const auto &s = *reinterpret_cast<const routecap_segment *>(
+            reinterpret_cast<const char *>(view.segments) + i * view.segment_size);
         EXPECT_EQ(s.first, view.first + rows.size()) << "segments follow one another";
         for (uint64_t r = 0; r < s.rows; r++) {
             Row row(view.layers);
             for (uint32_t l = 0; l < view.layers && s.ids != nullptr; l++) {
-                if (s.validity != nullptr && (s.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) == 0) continue;
+                if (s.validity != nullptr &&
+                    (s.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) == 0)
+                    continue;
                 std::vector<int64_t> ids;
                 for (uint32_t c = 0; c < view.k; c++) {
                     const size_t at = (r * view.layers + l) * view.k + c;
-                    ids.push_back(view.dtype == ROUTECAP_DTYPE_U8 ? static_cast<const uint8_t *>(s.ids)[at]
-                                                                  : static_cast<const int16_t *>(s.ids)[at]);
+                    ids.push_back(view.dtype == ROUTECAP_DTYPE_U8
+                                      ? static_cast<const uint8_t *>(s.ids)[at]
+                                      : static_cast<const int16_t *>(s.ids)[at]);
                 }
                 row[l] = std::move(ids);
             }
@@ -331,7 +365,8 @@ void expect_blocks(const std::vector<routecap_missing> &blocks, uint64_t first, 
     std::set<std::pair<uint64_t, uint32_t>> named, expected;
     for (const routecap_missing &b : blocks)
         for (uint64_t r = 0; r < b.rows; r++)
-            for (uint32_t l = 0; l < b.layers; l++) EXPECT_TRUE(named.emplace(b.first + r, b.first_layer + l).second) << "named twice";
+            for (uint32_t l = 0; l < b.layers; l++)
+                EXPECT_TRUE(named.emplace(b.first + r, b.first_layer + l).second) << "named twice";
     for (uint64_t r = 0; r < rows.size(); r++)
         for (uint32_t l = 0; l < rows[r].size(); l++)
             if (!rows[r][l]) expected.emplace(first + r, l);
@@ -343,7 +378,8 @@ void expect_blocks(const std::vector<routecap_missing> &blocks, uint64_t first, 
 
 }  // namespace
 
-void expect_routing(const routecap_routing *routing, const Shape &shape, uint64_t first, const Rows &rows) {
+void expect_routing(const routecap_routing *routing, const Shape &shape, uint64_t first,
+                    const Rows &rows) {
     const routecap_view view = view_of(routing);
     ASSERT_EQ(view.first, first);
     ASSERT_EQ(view.rows, rows.size());
@@ -353,7 +389,8 @@ void expect_routing(const routecap_routing *routing, const Shape &shape, uint64_
     for (size_t r = 0; r < rows.size(); r++)
         for (size_t l = 0; l < rows[r].size(); l++)
             if (got[r][l] != rows[r][l] && shown++ < 5)
-                ADD_FAILURE() << "row " << first + r << " layer " << l << ": " << describe(got[r][l]) << " instead of " << describe(rows[r][l]);
+                ADD_FAILURE() << "row " << first + r << " layer " << l << ": "
+                              << describe(got[r][l]) << " instead of " << describe(rows[r][l]);
     ASSERT_EQ(shown, 0);
 
     // Counts.
@@ -367,7 +404,8 @@ void expect_routing(const routecap_routing *routing, const Shape &shape, uint64_
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
     EXPECT_STATUS(missing == 0 ? ROUTECAP_OK : ROUTECAP_INCOMPLETE,
-                  routecap_routing_coverage(routing, &coverage, blocks.data(), sizeof(routecap_missing), blocks.size()));
+                  routecap_routing_coverage(routing, &coverage, blocks.data(),
+                                            sizeof(routecap_missing), blocks.size()));
     EXPECT_EQ(coverage.first, first);
     EXPECT_EQ(coverage.rows, rows.size());
     EXPECT_EQ(coverage.rows_complete, complete);
@@ -378,7 +416,10 @@ void expect_routing(const routecap_routing *routing, const Shape &shape, uint64_
     blocks.resize(coverage.blocks);
     expect_blocks(blocks, first, rows);
     EXPECT_EQ(view.complete, missing == 0);
-    EXPECT_STATUS(missing == 0 ? ROUTECAP_OK : empty == rows.size() ? ROUTECAP_NOT_CAPTURED : ROUTECAP_INCOMPLETE, routecap_routing_poll(routing));
+    EXPECT_STATUS(missing == 0           ? ROUTECAP_OK
+                  : empty == rows.size() ? ROUTECAP_NOT_CAPTURED
+                                         : ROUTECAP_INCOMPLETE,
+                  routecap_routing_poll(routing));
 
     // A copy, wide, with mask and fill, in both orders.
     for (int32_t order : {ROUTECAP_ORDER_ROW_MAJOR, ROUTECAP_ORDER_LAYER_MAJOR}) {
@@ -391,14 +432,17 @@ void expect_routing(const routecap_routing *routing, const Shape &shape, uint64_
         options.order = order;
         options.fill = -5;
         uint64_t needed = 0;
-        EXPECT_STATUS(routecap_routing_poll(routing), routecap_routing_copy_to(routing, &options, ids.data(), ids.size() * 8, mask.data(),
-                                                                               mask.size(), &needed));
+        EXPECT_STATUS(routecap_routing_poll(routing),
+                      routecap_routing_copy_to(routing, &options, ids.data(), ids.size() * 8,
+                                               mask.data(), mask.size(), &needed));
         EXPECT_EQ(needed, ids.size() * 8);
         for (size_t r = 0; r < rows.size(); r++)
             for (size_t l = 0; l < shape.layers; l++) {
-                const size_t cell = order == ROUTECAP_ORDER_ROW_MAJOR ? r * shape.layers + l : l * rows.size() + r;
+                const size_t cell =
+                    order == ROUTECAP_ORDER_ROW_MAJOR ? r * shape.layers + l : l * rows.size() + r;
                 ASSERT_EQ(mask[cell], rows[r][l].has_value());
-                for (size_t c = 0; c < shape.k; c++) ASSERT_EQ(ids[cell * shape.k + c], rows[r][l] ? (*rows[r][l])[c] : -5);
+                for (size_t c = 0; c < shape.k; c++)
+                    ASSERT_EQ(ids[cell * shape.k + c], rows[r][l] ? (*rows[r][l])[c] : -5);
             }
     }
 }

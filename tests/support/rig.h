@@ -1,7 +1,9 @@
-// A small engine for tests: it routes by formula, drives a capturer through the public header, and knows what every read must give.
+// A small engine for tests: it routes by formula, drives a capturer through the public header, and
+// knows what every read must give.
 //
-// Tests describe a forward pass as a function and hand it to forward(); ids are host vectors. On the CUDA backend the rig uploads them and may capture
-// the pass into a graph, so that the same tests run there (see device.h).
+// Tests describe a forward pass as a function and hand it to forward(); ids are host vectors. On
+// the CUDA backend the rig uploads them and may capture the pass into a graph, so that the same
+// tests run there (see device.h).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,8 +28,10 @@ struct Status {
 };
 std::ostream &operator<<(std::ostream &out, Status status);
 
-#define EXPECT_STATUS(expected, call) EXPECT_EQ((::rig::Status{expected}), (::rig::Status{call})) << routecap_last_error()
-#define ASSERT_STATUS(expected, call) ASSERT_EQ((::rig::Status{expected}), (::rig::Status{call})) << routecap_last_error()
+#define EXPECT_STATUS(expected, call) \
+    EXPECT_EQ((::rig::Status{expected}), (::rig::Status{call})) << routecap_last_error()
+#define ASSERT_STATUS(expected, call) \
+    ASSERT_EQ((::rig::Status{expected}), (::rig::Status{call})) << routecap_last_error()
 
 // ---- What is expected ----------------------------------------------------------------------
 
@@ -39,7 +43,8 @@ struct Shape {
     uint32_t layers = 4, k = 2, experts = 16, rows = 32;
 };
 
-// The ids that the router of a layer chooses for a token: k distinct ids, different for every seed, position and layer as far as experts allow.
+// The ids that the router of a layer chooses for a token: k distinct ids, different for every seed,
+// position and layer as far as experts allow.
 std::vector<int64_t> routed(const Shape &shape, uint64_t seed, uint64_t position, uint32_t layer);
 Row routed_row(const Shape &shape, uint64_t seed, uint64_t position);
 Rows routed_rows(const Shape &shape, uint64_t seed, uint64_t first, uint64_t end);
@@ -85,7 +90,9 @@ public:
 
     // Requests.
     routecap_request open(int32_t policy = ROUTECAP_POLICY_KEEP);
-    void close(routecap_request request) { EXPECT_STATUS(ROUTECAP_OK, routecap_request_close(capturer_, request)); }
+    void close(routecap_request request) {
+        EXPECT_STATUS(ROUTECAP_OK, routecap_request_close(capturer_, request));
+    }
 
     // A forward pass.
     void forward(const std::function<void()> &pass) { device_.forward(pass); }
@@ -94,21 +101,27 @@ public:
     // Records from a source whose pointers are to host memory.
     int32_t record(uint32_t layer, routecap_source source);
     // Records ids (rows x columns) into a layer.
-    int32_t record(uint32_t layer, const std::vector<std::vector<int64_t>> &ids, uint32_t first_row = 0, int32_t dtype = ROUTECAP_DTYPE_I32);
+    int32_t record(uint32_t layer, const std::vector<std::vector<int64_t>> &ids,
+                   uint32_t first_row = 0, int32_t dtype = ROUTECAP_DTYPE_I32);
     // Records the tokens of a batch, in order, from sink row first_row on, into one layer or all.
     void record_tokens(uint32_t layer, const std::vector<Tokens> &batch, uint32_t first_row = 0);
     void record_all(const std::vector<Tokens> &batch, uint32_t first_row = 0);
     // The whole pass for a batch.
     void run(const std::vector<Tokens> &batch);
 
-    // Issue. Positions in the options are in host memory. Unless the rig is held, it waits before for the step that must have landed to lose none.
-    static routecap_span span(routecap_request request, uint64_t position, uint32_t sink_row, uint32_t rows, uint32_t flags = 0);
-    routecap_step issue(const std::vector<routecap_span> &spans, int32_t expected = ROUTECAP_OK, std::vector<int32_t> *status = nullptr,
+    // Issue. Positions in the options are in host memory. Unless the rig is held, it waits before
+    // for the step that must have landed to lose none.
+    static routecap_span span(routecap_request request, uint64_t position, uint32_t sink_row,
+                              uint32_t rows, uint32_t flags = 0);
+    routecap_step issue(const std::vector<routecap_span> &spans, int32_t expected = ROUTECAP_OK,
+                        std::vector<int32_t> *status = nullptr,
                         const routecap_issue_options *options = nullptr);
     // Runs and issues one span per sequence.
-    routecap_step step(const std::vector<std::pair<routecap_request, Tokens>> &batch, uint32_t flags = 0);
+    routecap_step step(const std::vector<std::pair<routecap_request, Tokens>> &batch,
+                       uint32_t flags = 0);
 
-    // After a lost step and when a slot is free again: begin names it, unless it is part of a graph.
+    // After a lost step and when a slot is free again: begin names it, unless it is part of a
+    // graph.
     void name_slot_again() {
         if (in_graphs()) {
             EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(capturer_, stream()));
@@ -119,15 +132,19 @@ public:
     void land(routecap_step step, int32_t expected = ROUTECAP_OK);
     void open_gate();  // everything issued so far
 
-    // Reading: each checks status, ids, exactly the missing cells, and that view, coverage and copies agree.
-    void expect(routecap_request request, uint64_t first, const Rows &rows, int32_t mode = ROUTECAP_EXTRACT_SHARE);
+    // Reading: each checks status, ids, exactly the missing cells, and that view, coverage and
+    // copies agree.
+    void expect(routecap_request request, uint64_t first, const Rows &rows,
+                int32_t mode = ROUTECAP_EXTRACT_SHARE);
     void expect_length(routecap_request request, uint64_t length);
-    routecap_routing *extract(routecap_request request, uint64_t first, uint64_t rows, int32_t expected, int32_t mode = ROUTECAP_EXTRACT_SHARE);
+    routecap_routing *extract(routecap_request request, uint64_t first, uint64_t rows,
+                              int32_t expected, int32_t mode = ROUTECAP_EXTRACT_SHARE);
     routecap_routing *finish(routecap_request request, uint64_t rows);
 
     routecap_stats stats() const;
     std::vector<routecap_layer_stats> layer_stats() const;
-    // Waits until everything issued so far has landed and was applied, then returns the bytes in use.
+    // Waits until everything issued so far has landed and was applied, then returns the bytes in
+    // use.
     uint64_t bytes_in_use();
 
 private:
@@ -138,7 +155,8 @@ private:
 };
 
 // Checks a routing against rows, by view, coverage and copies, and its reading status.
-void expect_routing(const routecap_routing *routing, const Shape &shape, uint64_t first, const Rows &rows);
+void expect_routing(const routecap_routing *routing, const Shape &shape, uint64_t first,
+                    const Rows &rows);
 // What expect_routing compares: ids and validity as the view has them.
 Rows contents(const routecap_routing *routing, const Shape &shape);
 routecap_view view_of(const routecap_routing *routing);

@@ -1,4 +1,5 @@
-// Random delays wherever the library takes memory: in calls, in readers, and in its worker thread. To be linked into a suite of threads.
+// Random delays wherever the library takes memory: in calls, in readers, and in its worker thread.
+// To be linked into a suite of threads.
 #include <atomic>
 #include <chrono>
 #include <cstdint>

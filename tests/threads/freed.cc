@@ -1,5 +1,6 @@
-// What is freed can be used at once: a budget of exactly what is needed, over and over. Whoever frees may be the engine's thread or another, the worker
-// may have had time for it or not, and the machine may be busy.
+// What is freed can be used at once: a budget of exactly what is needed, over and over. Whoever
+// frees may be the engine's thread or another, the worker may have had time for it or not, and the
+// machine may be busy.
 #include "crowd.h"
 
 #include <rig.h>
@@ -20,7 +21,8 @@ constexpr int kTurns = 300;
 struct Case {
     bool manual, other_thread, busy;
     friend std::ostream &operator<<(std::ostream &out, const Case &c) {
-        return out << (c.manual ? "manual_progress" : "a_worker") << (c.other_thread ? "_another_thread" : "_the_same_thread")
+        return out << (c.manual ? "manual_progress" : "a_worker")
+                   << (c.other_thread ? "_another_thread" : "_the_same_thread")
                    << (c.busy ? "_a_busy_machine" : "_an_idle_machine");
     }
 };
@@ -32,12 +34,14 @@ protected:
         routecap_config config;
         ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
         config.backend = backend();
-        config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts, config.rows = kShape.rows;
+        config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts,
+        config.rows = kShape.rows;
         memory.struct_size = sizeof memory;
         ASSERT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
         rows = 2 * memory.page_rows;
         ASSERT_LE(rows, kShape.rows);
-        rig = std::make_unique<Rig>(Options{.shape = kShape, .budget_bytes = pages * memory.page_bytes, .held = GetParam().manual});
+        rig = std::make_unique<Rig>(Options{
+            .shape = kShape, .budget_bytes = pages * memory.page_bytes, .held = GetParam().manual});
         if (GetParam().busy)
             for (unsigned t = 0; t < 2 * std::max(2u, std::thread::hardware_concurrency()); t++)
                 crowd.repeat([](std::mt19937_64 &random) {
@@ -94,7 +98,8 @@ TEST_P(Freed, by_truncate) {
     const routecap_request r = rig->open();
     turns([&](int turn) {
         fill(r, turn);
-        on_a_thread([&] { EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig->capturer(), r, 0)); });
+        on_a_thread(
+            [&] { EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig->capturer(), r, 0)); });
     });
 }
 
@@ -103,7 +108,10 @@ TEST_P(Freed, by_take_and_free) {
     const routecap_request r = rig->open();
     turns([&](int turn) {
         fill(r, turn);
-        on_a_thread([&] { RoutingPtr(rig->extract(r, 0, rows, turn == 0 ? ROUTECAP_OK : ROUTECAP_NOT_CAPTURED, ROUTECAP_EXTRACT_TAKE)); });
+        on_a_thread([&] {
+            RoutingPtr(rig->extract(r, 0, rows, turn == 0 ? ROUTECAP_OK : ROUTECAP_NOT_CAPTURED,
+                                    ROUTECAP_EXTRACT_TAKE));
+        });
     });
 }
 
@@ -138,16 +146,23 @@ TEST_P(Freed, by_close_of_drafts) {
             EXPECT_STATUS(ROUTECAP_OK, rig->begin(rows));
             EXPECT_STATUS(ROUTECAP_OK, rig->snapshot());
         });
-        const routecap_step step = rig->issue({Rig::span(r, 0, 0, rows - 64), Rig::span(r, rows - 64, rows - 64, 64, ROUTECAP_SPAN_SPECULATIVE)},
-                                              ROUTECAP_OK, &status);
+        const routecap_step step =
+            rig->issue({Rig::span(r, 0, 0, rows - 64),
+                        Rig::span(r, rows - 64, rows - 64, 64, ROUTECAP_SPAN_SPECULATIVE)},
+                       ROUTECAP_OK, &status);
         ASSERT_EQ(status, (std::vector<int32_t>{ROUTECAP_OK, ROUTECAP_OK})) << "in turn " << turn;
-        if (turn % 2 == 0) on_a_thread([&] { EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig->capturer(), r, 0)); });
+        if (turn % 2 == 0)
+            on_a_thread([&] {
+                EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig->capturer(), r, 0));
+            });
         ASSERT_STATUS(ROUTECAP_OK, routecap_step_finalize(rig->capturer(), step, -1, nullptr));
         on_a_thread([&] { rig->close(r); });
     });
 }
 
 INSTANTIATE_TEST_SUITE_P(With, Freed,
-                         testing::Values(Case{false, false, false}, Case{false, false, true}, Case{false, true, false}, Case{false, true, true},
-                                         Case{true, false, false}, Case{true, false, true}, Case{true, true, false}, Case{true, true, true}),
+                         testing::Values(Case{false, false, false}, Case{false, false, true},
+                                         Case{false, true, false}, Case{false, true, true},
+                                         Case{true, false, false}, Case{true, false, true},
+                                         Case{true, true, false}, Case{true, true, true}),
                          testing::PrintToStringParamName());

@@ -1,5 +1,6 @@
-// Every function that any thread may call, called by several at once while one issues; and what a process may do to them meanwhile: hold steps back,
-// fork, interrupt every system call. All rows that come out are checked.
+// Every function that any thread may call, called by several at once while one issues; and what a
+// process may do to them meanwhile: hold steps back, fork, interrupt every system call. All rows
+// that come out are checked.
 #include "crowd.h"
 
 #include <rig.h>
@@ -34,13 +35,16 @@ void expect_right_or_missing(const routecap_routing *routing, uint64_t seed) {
 
 std::vector<uint8_t> serialized(const routecap_routing *routing) {
     uint64_t needed = 0;
-    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                  routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
     std::vector<uint8_t> bytes(needed);
-    EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(routing, 0, bytes.data(), bytes.size(), nullptr));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_routing_serialize(routing, 0, bytes.data(), bytes.size(), nullptr));
     return bytes;
 }
 
-// Sequences that come and go: who takes one out is the only one that ends it, and everybody may read those that are in.
+// Sequences that come and go: who takes one out is the only one that ends it, and everybody may
+// read those that are in.
 class Sequences {
 public:
     struct One {
@@ -80,11 +84,15 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
     const Sequences::One one = sequences.any(random);
     routecap_capturer *const c = rig.capturer();
     routecap_routing *routing = nullptr;
-    const auto gone_or = [](int32_t status) { return status >= 0 || status == ROUTECAP_ERR_UNKNOWN_REQUEST || status == ROUTECAP_ERR_NOT_READY; };
+    const auto gone_or = [](int32_t status) {
+        return status >= 0 || status == ROUTECAP_ERR_UNKNOWN_REQUEST ||
+               status == ROUTECAP_ERR_NOT_READY;
+    };
     switch (random() % 9) {
         case 0: {
             const Sequences::One ended = sequences.replace(random);
-            ASSERT_STATUS(ROUTECAP_OK, routecap_request_finish(c, ended.request, ROUTECAP_ROWS_ALL, &routing));
+            ASSERT_STATUS(ROUTECAP_OK,
+                          routecap_request_finish(c, ended.request, ROUTECAP_ROWS_ALL, &routing));
             const RoutingPtr owner(routing);
             ASSERT_GE(routecap_routing_wait(routing, -1), 0);
             expect_right_or_missing(routing, ended.seed);
@@ -105,20 +113,24 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
         }
         case 2: {
             routecap_request child[2] = {};
-            const int32_t status = routecap_request_fork(c, one.request, ROUTECAP_ROWS_ALL, &child[0]);
+            const int32_t status =
+                routecap_request_fork(c, one.request, ROUTECAP_ROWS_ALL, &child[0]);
             ASSERT_TRUE(gone_or(status)) << routecap_last_error();
             if (status != ROUTECAP_OK) break;
-            ASSERT_TRUE(gone_or(routecap_request_extract(c, child[0], 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_TAKE, 0, &routing)));
+            ASSERT_TRUE(gone_or(routecap_request_extract(c, child[0], 0, ROUTECAP_ROWS_LANDED,
+                                                         ROUTECAP_EXTRACT_TAKE, 0, &routing)));
             if (routing != nullptr) expect_right_or_missing(RoutingPtr(routing).get(), one.seed);
             int32_t closed[2];
             ASSERT_STATUS(ROUTECAP_OK, routecap_request_close_batch(c, child, closed, 2));
             break;
         }
         case 3: {
-            routecap_extract_item item{one.request, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_COPY, 0, nullptr, 0, 0};
+            routecap_extract_item item{
+                one.request, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_COPY, 0, nullptr, 0, 0};
             ASSERT_GE(routecap_request_extract_batch(c, &item, sizeof item, 1), 0);
             ASSERT_TRUE(gone_or(item.status));
-            if (item.routing != nullptr) expect_right_or_missing(RoutingPtr(item.routing).get(), one.seed);
+            if (item.routing != nullptr)
+                expect_right_or_missing(RoutingPtr(item.routing).get(), one.seed);
             break;
         }
         case 4: {
@@ -126,23 +138,31 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
             ASSERT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
             options.dtype = ROUTECAP_DTYPE_I16;
             std::vector<int16_t> ids(2000 * kShape.layers * kShape.k);
-            const int32_t status = routecap_request_extract_into(c, one.request, 0, ROUTECAP_ROWS_LANDED, &options, ids.data(), ids.size() * 2, nullptr,
-                                                                 0, nullptr);
-            ASSERT_TRUE(gone_or(status) || status == ROUTECAP_ERR_BUFFER_TOO_SMALL) << routecap_last_error();
+            const int32_t status =
+                routecap_request_extract_into(c, one.request, 0, ROUTECAP_ROWS_LANDED, &options,
+                                              ids.data(), ids.size() * 2, nullptr, 0, nullptr);
+            ASSERT_TRUE(gone_or(status) || status == ROUTECAP_ERR_BUFFER_TOO_SMALL)
+                << routecap_last_error();
             break;
         }
         case 5: {  // rows of one sequence attached to another of the same seed, by way of bytes
-            ASSERT_TRUE(gone_or(routecap_request_extract(c, one.request, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing)));
+            ASSERT_TRUE(gone_or(routecap_request_extract(c, one.request, 0, ROUTECAP_ROWS_LANDED,
+                                                         ROUTECAP_EXTRACT_SHARE, 0, &routing)));
             const RoutingPtr owner(routing);
             if (routing == nullptr) break;
             const std::vector<uint8_t> bytes = serialized(routing);
             routecap_routing *same = nullptr;
-            ASSERT_GE(routecap_routing_deserialize(bytes.data(), bytes.size(), 0, nullptr, nullptr, &same), 0);
+            ASSERT_GE(routecap_routing_deserialize(bytes.data(), bytes.size(), 0, nullptr, nullptr,
+                                                   &same),
+                      0);
             const RoutingPtr second(same);
             const routecap_request request = rig.open();
-            ASSERT_STATUS(ROUTECAP_OK, routecap_request_attach(c, request, random() % 2 == 0 ? routing : same, ROUTECAP_ROWS_ALL));
+            ASSERT_STATUS(ROUTECAP_OK,
+                          routecap_request_attach(c, request, random() % 2 == 0 ? routing : same,
+                                                  ROUTECAP_ROWS_ALL));
             routecap_routing *all = nullptr;
-            ASSERT_STATUS(ROUTECAP_OK, routecap_request_finish(c, request, ROUTECAP_ROWS_ALL, &all));
+            ASSERT_STATUS(ROUTECAP_OK,
+                          routecap_request_finish(c, request, ROUTECAP_ROWS_ALL, &all));
             const RoutingPtr third(all);
             ASSERT_GE(routecap_routing_wait(all, -1), 0);
             ASSERT_EQ(contents(all, kShape), contents(routing, kShape));
@@ -152,7 +172,9 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
             routecap_coverage coverage{};
             coverage.struct_size = sizeof coverage;
             routecap_missing missing[2];
-            ASSERT_TRUE(gone_or(routecap_request_coverage(c, one.request, 0, ROUTECAP_ROWS_LANDED, &coverage, missing, sizeof missing[0], 2)));
+            ASSERT_TRUE(
+                gone_or(routecap_request_coverage(c, one.request, 0, ROUTECAP_ROWS_LANDED,
+                                                  &coverage, missing, sizeof missing[0], 2)));
             break;
         }
         case 7: {
@@ -160,22 +182,27 @@ void call_anything(Rig &rig, Sequences &sequences, std::mt19937_64 &random) {
             EXPECT_LE(stats.rows_delivered, stats.rows_issued);
             rig.layer_stats();
             if (stats.steps_issued > 0) {
-                ASSERT_GE(routecap_step_finalize(c, 1 + random() % stats.steps_issued, 100'000, nullptr), 0);
+                ASSERT_GE(
+                    routecap_step_finalize(c, 1 + random() % stats.steps_issued, 100'000, nullptr),
+                    0);
             }
             ASSERT_STATUS(ROUTECAP_OK, routecap_capturer_progress(c));
             break;
         }
         default: {  // an error, and its text on this thread
             const uint64_t nobody = random() | 1;
-            ASSERT_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_step_poll(c, uint64_t{1} << 40 | nobody));
-            ASSERT_NE(std::string(routecap_last_error()).find(std::to_string(uint64_t{1} << 40 | nobody)), std::string::npos);
+            ASSERT_STATUS(ROUTECAP_ERR_UNKNOWN_STEP,
+                          routecap_step_poll(c, uint64_t{1} << 40 | nobody));
+            ASSERT_NE(
+                std::string(routecap_last_error()).find(std::to_string(uint64_t{1} << 40 | nobody)),
+                std::string::npos);
             break;
         }
     }
 }
 
-// Issues steps of all sequences, drafts among them which some other thread settles, until there were so many of them and `others` had ten turns for
-// each.
+// Issues steps of all sequences, drafts among them which some other thread settles, until there
+// were so many of them and `others` had ten turns for each.
 void issue_steps(Rig &rig, Sequences &sequences, const Threads &others, uint64_t steps) {
     routecap_step last = 0;
     std::mutex mutex;
@@ -192,23 +219,33 @@ void issue_steps(Rig &rig, Sequences &sequences, const Threads &others, uint64_t
         drafts.pop_back();
         lock.unlock();
         routecap_accept_item item{request, step, nullptr, random() % 3, 0, 0};
-        const int32_t status = random() % 2 == 0 ? routecap_request_accept(rig.capturer(), request, step, nullptr, item.count)
-                                                 : (routecap_request_accept_batch(rig.capturer(), &item, sizeof item, 1), item.status);
-        ASSERT_TRUE(status == ROUTECAP_OK || status == ROUTECAP_ERR_UNKNOWN_REQUEST || status == ROUTECAP_ERR_UNKNOWN_STEP) << routecap_last_error();
+        const int32_t status =
+            random() % 2 == 0
+                ? routecap_request_accept(rig.capturer(), request, step, nullptr, item.count)
+                : (routecap_request_accept_batch(rig.capturer(), &item, sizeof item, 1),
+                   item.status);
+        ASSERT_TRUE(status == ROUTECAP_OK || status == ROUTECAP_ERR_UNKNOWN_REQUEST ||
+                    status == ROUTECAP_ERR_UNKNOWN_STEP)
+            << routecap_last_error();
     });
-    for (uint64_t i = 0; (i < steps || others.turns() < 10 * steps || settling.turns() < steps) && !testing::Test::HasFailure(); i++) {
+    for (uint64_t i = 0; (i < steps || others.turns() < 10 * steps || settling.turns() < steps) &&
+                         !testing::Test::HasFailure();
+         i++) {
         const bool speculative = i % 3 == 0;
         const std::vector<Sequences::One> now = sequences.advance(speculative ? 0 : 2);
         std::vector<Tokens> tokens;
         std::vector<routecap_span> spans;
         for (const Sequences::One &one : now) {
             const auto row = static_cast<uint32_t>(2 * tokens.size());
-            spans.push_back(Rig::span(one.request, one.position, row, 2, speculative ? ROUTECAP_SPAN_SPECULATIVE : 0));
+            spans.push_back(Rig::span(one.request, one.position, row, 2,
+                                      speculative ? ROUTECAP_SPAN_SPECULATIVE : 0));
             tokens.push_back({one.seed, one.position, 2});
         }
         rig.run(tokens);
         if (last > 6) rig.land(last - 6);
-        ASSERT_GE(routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(), nullptr, nullptr, &last, rig.stream()), 0);
+        ASSERT_GE(routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(),
+                                      nullptr, nullptr, &last, rig.stream()),
+                  0);
         if (!speculative) continue;
         const std::lock_guard lock(mutex);
         for (const Sequences::One &one : now) drafts.emplace_back(one.request, last);
@@ -221,12 +258,14 @@ void everything_at_once(bool held, uint64_t steps) {
     Rig rig({.shape = kShape, .slots = 8, .held = held});
     Sequences sequences(rig, 6);
     Threads threads;
-    for (int i = 0; i < 3; i++) threads.repeat([&](std::mt19937_64 &random) { call_anything(rig, sequences, random); });
+    for (int i = 0; i < 3; i++)
+        threads.repeat([&](std::mt19937_64 &random) { call_anything(rig, sequences, random); });
     issue_steps(rig, sequences, threads, steps);
     threads.stop();
     rig.open_gate();
     const routecap_stats s = rig.stats();
-    EXPECT_EQ(s.rows_issued, s.rows_in_flight + s.rows_provisional + s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected +
+    EXPECT_EQ(s.rows_issued, s.rows_in_flight + s.rows_provisional + s.rows_delivered +
+                                 s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected +
                                  s.rows_unplaced + s.rows_refused);
     EXPECT_EQ(s.rows_missing + s.rows_refused + s.rows_lost, 0u);
 }
@@ -251,8 +290,9 @@ TEST(Limits, one_of_many_ends_a_request) {
                 ready++;
                 while (ready < 3) std::this_thread::yield();
                 routecap_routing *routing = nullptr;
-                const int32_t status = t == 0 ? routecap_request_close(rig.capturer(), request)
-                                              : routecap_request_finish(rig.capturer(), request, 3, &routing);
+                const int32_t status =
+                    t == 0 ? routecap_request_close(rig.capturer(), request)
+                           : routecap_request_finish(rig.capturer(), request, 3, &routing);
                 EXPECT_TRUE(status == ROUTECAP_OK || status == ROUTECAP_ERR_UNKNOWN_REQUEST);
                 (status == ROUTECAP_OK ? ended : gone)++;
                 EXPECT_EQ(routing != nullptr, status == ROUTECAP_OK && t != 0);
@@ -289,8 +329,9 @@ TEST(Limits, references_go_on_many_threads) {
     EXPECT_EQ(rig.bytes_in_use(), 0u);
 }
 
-// With a step in flight that does not land, everything that does not wait by its contract returns, on other threads and on this one: who waited for
-// the step would wait for ever. Only its own rows cannot be read.
+// With a step in flight that does not land, everything that does not wait by its contract returns,
+// on other threads and on this one: who waited for the step would wait for ever. Only its own rows
+// cannot be read.
 TEST(Limits, no_call_waits_for_anothers_step) {
     Rig rig({.shape = kShape, .slots = 8, .held = !on_cuda()});
     const routecap_request landed = rig.open(), held = rig.open(), source = rig.open();
@@ -302,7 +343,8 @@ TEST(Limits, no_call_waits_for_anothers_step) {
     for (int t = 0; t < 3; t++)
         readers.emplace_back([&] {
             for (int i = 0; i < 50; i++) {
-                rig.expect(landed, 0, routed_rows(kShape, 1, 0, 10), i % 2 == 0 ? ROUTECAP_EXTRACT_SHARE : ROUTECAP_EXTRACT_COPY);
+                rig.expect(landed, 0, routed_rows(kShape, 1, 0, 10),
+                           i % 2 == 0 ? ROUTECAP_EXTRACT_SHARE : ROUTECAP_EXTRACT_COPY);
                 rig.expect(held, 0, routed_rows(kShape, 2, 0, 5));  // what of it has landed
                 const routecap_request mine = rig.open();
                 rig.stats();
@@ -315,8 +357,8 @@ TEST(Limits, no_call_waits_for_anothers_step) {
     rig.expect(held, 0, routed_rows(kShape, 2, 0, 10));
 }
 
-// A process that forks while its threads are in the middle of everything: the child's calls are refused and hang nowhere, its frees do nothing, and
-// the parent goes on.
+// A process that forks while its threads are in the middle of everything: the child's calls are
+// refused and hang nowhere, its frees do nothing, and the parent goes on.
 TEST(Limits, fork_in_the_middle_of_everything) {
     Rig rig({.shape = kShape, .slots = 8});
     Sequences sequences(rig, 4);
@@ -324,7 +366,8 @@ TEST(Limits, fork_in_the_middle_of_everything) {
     rig.land(rig.step({{kept, {1000, 0, 4}}}));
     const RoutingPtr routing(rig.extract(kept, 0, 4, ROUTECAP_OK));
     Threads threads;
-    for (int i = 0; i < 2; i++) threads.repeat([&](std::mt19937_64 &random) { call_anything(rig, sequences, random); });
+    for (int i = 0; i < 2; i++)
+        threads.repeat([&](std::mt19937_64 &random) { call_anything(rig, sequences, random); });
     std::thread engine([&] { issue_steps(rig, sequences, threads, kSteps / 4); });
     for (int i = 0; i < 20; i++) {
         const pid_t child = fork();
@@ -337,11 +380,15 @@ TEST(Limits, fork_in_the_middle_of_everything) {
             routecap_view view{};
             view.struct_size = sizeof view;
             routecap_routing *none = nullptr;
-            bool refused = routecap_request_open(rig.capturer(), nullptr, &request, 1) == ROUTECAP_ERR_FORKED;
+            bool refused =
+                routecap_request_open(rig.capturer(), nullptr, &request, 1) == ROUTECAP_ERR_FORKED;
             refused &= routecap_capturer_stats(rig.capturer(), &stats) == ROUTECAP_ERR_FORKED;
             refused &= routecap_capturer_progress(rig.capturer()) == ROUTECAP_ERR_FORKED;
-            refused &= routecap_step_finalize(rig.capturer(), 1, -1, nullptr) == ROUTECAP_ERR_FORKED;
-            refused &= routecap_request_finish(rig.capturer(), kept, 4, &none) == ROUTECAP_ERR_FORKED && none == nullptr;
+            refused &=
+                routecap_step_finalize(rig.capturer(), 1, -1, nullptr) == ROUTECAP_ERR_FORKED;
+            refused &=
+                routecap_request_finish(rig.capturer(), kept, 4, &none) == ROUTECAP_ERR_FORKED &&
+                none == nullptr;
             refused &= routecap_routing_wait(routing.get(), -1) == ROUTECAP_ERR_FORKED;
             refused &= routecap_routing_view(routing.get(), &view) == ROUTECAP_ERR_FORKED;
             routecap_routing_free(routing.get());
@@ -357,10 +404,12 @@ TEST(Limits, fork_in_the_middle_of_everything) {
     expect_routing(routing.get(), kShape, 0, routed_rows(kShape, 1000, 0, 4));
 }
 
-// Signals that interrupt whatever a thread is in, several thousand a second, without restarting system calls.
+// Signals that interrupt whatever a thread is in, several thousand a second, without restarting
+// system calls.
 TEST(Limits, signals_interrupt_nothing) {
     static std::atomic<uint64_t> signals{0};
-    struct sigaction action{}, before{};
+    struct sigaction action {
+    }, before{};
     action.sa_handler = [](int) { signals++; };
     ASSERT_EQ(sigaction(SIGALRM, &action, &before), 0);
     const itimerval often{{0, 200}, {0, 200}}, never{};

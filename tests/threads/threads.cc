@@ -1,5 +1,5 @@
-// The documented thread rules at their limits: one thread issues, all others do whatever they like meanwhile. Meant for ThreadSanitizer, and checked
-// for every id without it.
+// The documented thread rules at their limits: one thread issues, all others do whatever they like
+// meanwhile. Meant for ThreadSanitizer, and checked for every id without it.
 #include "crowd.h"
 
 #include <rig.h>
@@ -15,12 +15,14 @@ namespace {
 
 const Shape kShape{.layers = 5, .k = 2, .experts = 64, .rows = 64};
 
-// Reads what has landed of a request of sequence `seed`, in a random way; every row must be there and right.
+// Reads what has landed of a request of sequence `seed`, in a random way; every row must be there
+// and right.
 void read_landed(const Rig &rig, routecap_request request, uint64_t seed, std::mt19937_64 &random) {
     const uint64_t first = random() % 40;
     const int32_t mode = random() % 2 == 0 ? ROUTECAP_EXTRACT_SHARE : ROUTECAP_EXTRACT_COPY;
     routecap_routing *routing = nullptr;
-    const int32_t status = routecap_request_extract(rig.capturer(), request, first, ROUTECAP_ROWS_LANDED, mode, 0, &routing);
+    const int32_t status = routecap_request_extract(rig.capturer(), request, first,
+                                                    ROUTECAP_ROWS_LANDED, mode, 0, &routing);
     if (status == ROUTECAP_ERR_OUT_OF_RANGE) return;
     ASSERT_STATUS(ROUTECAP_OK, status);
     const RoutingPtr owner(routing);
@@ -29,7 +31,9 @@ void read_landed(const Rig &rig, routecap_request request, uint64_t seed, std::m
 
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
-    ASSERT_STATUS(ROUTECAP_OK, routecap_request_coverage(rig.capturer(), request, 0, ROUTECAP_ROWS_LANDED, &coverage, nullptr, 0, 0));
+    ASSERT_STATUS(ROUTECAP_OK,
+                  routecap_request_coverage(rig.capturer(), request, 0, ROUTECAP_ROWS_LANDED,
+                                            &coverage, nullptr, 0, 0));
     if (!rows.empty()) {
         ASSERT_GE(coverage.rows, first + rows.size());  // what has landed stays landed
     }
@@ -64,7 +68,8 @@ TEST(Threads, readers_while_steps_are_in_flight) {
     }
     rig.land(last);
     threads.stop();
-    for (uint64_t i = 0; i < requests.size(); i++) rig.expect(requests[i], 0, routed_rows(kShape, i, 0, kSteps));
+    for (uint64_t i = 0; i < requests.size(); i++)
+        rig.expect(requests[i], 0, routed_rows(kShape, i, 0, kSteps));
 }
 
 // Every row comes out exactly once: taken by some thread, or left for the end.
@@ -80,7 +85,8 @@ TEST(Threads, takers_share_a_request) {
         std::lock_guard lock(mutex);
         for (uint64_t r = 0; r < view.rows; r++) {
             if (!rows[r][0]) continue;
-            ASSERT_TRUE(taken[view.first + r].empty()) << "row " << view.first + r << " came out twice";
+            ASSERT_TRUE(taken[view.first + r].empty())
+                << "row " << view.first + r << " came out twice";
             taken[view.first + r] = rows[r];
         }
     };
@@ -89,9 +95,11 @@ TEST(Threads, takers_share_a_request) {
         threads.repeat([&](std::mt19937_64 &random) {
             const uint64_t first = random() % (kSteps * 3), rows = random() % 20;
             routecap_routing *routing = nullptr;
-            const int32_t status = routecap_request_extract(rig.capturer(), request, first, rows, ROUTECAP_EXTRACT_TAKE, 0, &routing);
+            const int32_t status = routecap_request_extract(rig.capturer(), request, first, rows,
+                                                            ROUTECAP_EXTRACT_TAKE, 0, &routing);
             if (status < 0) {
-                ASSERT_TRUE(status == ROUTECAP_ERR_NOT_READY || status == ROUTECAP_ERR_OUT_OF_RANGE) << routecap_last_error();
+                ASSERT_TRUE(status == ROUTECAP_ERR_NOT_READY || status == ROUTECAP_ERR_OUT_OF_RANGE)
+                    << routecap_last_error();
                 return;
             }
             note(RoutingPtr(routing).get());
@@ -109,7 +117,8 @@ TEST(Threads, takers_share_a_request) {
     EXPECT_EQ(taken, routed_rows(kShape, 1, 0, kSteps * 3));
 }
 
-// Requests begin, fork, are cut and end on other threads than the one that issues. Whatever is read is right, and every row is accounted for.
+// Requests begin, fork, are cut and end on other threads than the one that issues. Whatever is read
+// is right, and every row is accounted for.
 TEST(Threads, requests_come_and_go) {
     Rig rig({.shape = kShape, .slots = 8, .budget_bytes = 8 << 20});
     struct Sequence {
@@ -153,12 +162,14 @@ TEST(Threads, requests_come_and_go) {
                 }
                 case 1:
                     s.position = std::min<uint64_t>(s.position, random() % 30);
-                    ASSERT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), request, s.position));
+                    ASSERT_STATUS(ROUTECAP_OK,
+                                  routecap_request_truncate(rig.capturer(), request, s.position));
                     break;
                 case 2: {
                     lock.unlock();
                     routecap_request child = 0;
-                    const int32_t status = routecap_request_fork(rig.capturer(), request, ROUTECAP_ROWS_ALL, &child);
+                    const int32_t status =
+                        routecap_request_fork(rig.capturer(), request, ROUTECAP_ROWS_ALL, &child);
                     if (status == ROUTECAP_OK) rig.close(child);
                     break;
                 }
@@ -166,9 +177,11 @@ TEST(Threads, requests_come_and_go) {
                     lock.unlock();
                     routecap_routing *routing = nullptr;
                     const int32_t status =
-                        routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_LANDED, ROUTECAP_EXTRACT_SHARE, 0, &routing);
+                        routecap_request_extract(rig.capturer(), request, 0, ROUTECAP_ROWS_LANDED,
+                                                 ROUTECAP_EXTRACT_SHARE, 0, &routing);
                     if (status < 0) {
-                        ASSERT_TRUE(status == ROUTECAP_ERR_UNKNOWN_REQUEST) << routecap_last_error();
+                        ASSERT_TRUE(status == ROUTECAP_ERR_UNKNOWN_REQUEST)
+                            << routecap_last_error();
                         return;
                     }
                     const RoutingPtr owner(routing);
@@ -184,7 +197,8 @@ TEST(Threads, requests_come_and_go) {
     routecap_step last = 0;
     for (int step = 0; step < kSteps && !testing::Test::HasFailure(); step++) {
         std::vector<std::pair<routecap_request, Tokens>> batch;
-        std::vector<std::unique_lock<std::mutex>> locks;  // the engine and the scheduler agree on who is running
+        // The engine and the scheduler agree on who is running.
+        std::vector<std::unique_lock<std::mutex>> locks;
         for (auto &s : sequences) {
             locks.emplace_back(s->mutex);
             batch.push_back({s->request, {s->seed, s->position, 2}});
@@ -200,11 +214,13 @@ TEST(Threads, requests_come_and_go) {
     EXPECT_EQ(rig.bytes_in_use(), 0u);
     const routecap_stats s = rig.stats();
     EXPECT_EQ(s.rows_issued, static_cast<uint64_t>(kSteps) * 12);
-    EXPECT_EQ(s.rows_issued, s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late + s.rows_refused + s.rows_rejected);
+    EXPECT_EQ(s.rows_issued, s.rows_delivered + s.rows_missing + s.rows_lost + s.rows_late +
+                                 s.rows_refused + s.rows_rejected);
     EXPECT_EQ(s.rows_missing + s.rows_lost + s.rows_refused + s.rows_skipped, 0u);
 }
 
-// Issue and close race: a span of a request that is closed meanwhile is filed or skipped, never another's.
+// Issue and close race: a span of a request that is closed meanwhile is filed or skipped, never
+// another's.
 TEST(Threads, close_without_telling_the_engine) {
     Rig rig({.shape = kShape, .slots = 8});
     std::vector<std::atomic<routecap_request>> handles(8);
@@ -219,9 +235,12 @@ TEST(Threads, close_without_telling_the_engine) {
     routecap_step last = 0;
     for (uint64_t step = 0; step < kSteps; step++) {
         std::vector<routecap_span> spans;
-        for (uint32_t i = 0; i < handles.size(); i++) spans.push_back(Rig::span(handles[i], step, i, 1));
+        for (uint32_t i = 0; i < handles.size(); i++)
+            spans.push_back(Rig::span(handles[i], step, i, 1));
         rig.run({{1, 0, 8}});
-        ASSERT_GE(routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(), nullptr, nullptr, &last, rig.stream()), 0);
+        ASSERT_GE(routecap_step_issue(rig.capturer(), spans.data(), sizeof spans[0], spans.size(),
+                                      nullptr, nullptr, &last, rig.stream()),
+                  0);
         if (last > 6) rig.land(last - 6);
     }
     threads.stop();
@@ -246,7 +265,8 @@ TEST(Threads, a_routing_on_many_threads) {
             const uint64_t first = random() % 600, rows = random() % 40;
             routecap_routing *slice = nullptr;
             ASSERT_STATUS(ROUTECAP_OK, routecap_routing_slice(shared, first, rows, &slice));
-            ASSERT_EQ(contents(RoutingPtr(slice).get(), kShape), routed_rows(kShape, 1, first, first + rows));
+            ASSERT_EQ(contents(RoutingPtr(slice).get(), kShape),
+                      routed_rows(kShape, 1, first, first + rows));
             view_of(shared);
             routecap_routing *merged = nullptr;
             ASSERT_STATUS(ROUTECAP_OK, routecap_routing_merge(&shared, 1, 0, &merged));
@@ -267,7 +287,8 @@ TEST(Threads, wait_during_destroy) {
         const routecap_request request = rig->open();
         rig->step({{request, {1, 0, 4}}});
         const RoutingPtr routing(rig->finish(request, 4));
-        std::thread waiter([&] { EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing.get(), -1)); });
+        std::thread waiter(
+            [&] { EXPECT_STATUS(ROUTECAP_OK, routecap_routing_wait(routing.get(), -1)); });
         rig.reset();
         waiter.join();
     }

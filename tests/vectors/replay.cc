@@ -1,7 +1,9 @@
-// Replays the conformance vectors through the C API: every call of every vector, with everything that README.md says is compared. Usage:
+// Replays the conformance vectors through the C API: every call of every vector, with everything
+// that README.md says is compared. Usage:
 //
-//     vectors [options of GoogleTest]       in the folder that ROUTECAP_VECTORS names, or else the one it was built for
-//     vectors --all-wrong                   succeeds if every vector fails: those of generate.py --mutate
+//     vectors [options of GoogleTest]       in the folder that ROUTECAP_VECTORS names, or else the
+//     one it was built for vectors --all-wrong                   succeeds if every vector fails:
+//     those of generate.py --mutate
 #include "values.h"
 
 #include <cstdio>
@@ -24,7 +26,8 @@ public:
 private:
     void call(const json &said);
 
-    // The status that the call returned, against the one expected, and its text. Returns whether it delivers its outputs.
+    // The status that the call returned, against the one expected, and its text. Returns whether it
+    // delivers its outputs.
     bool returned(int32_t status);
     // The argument, or NULL if the vector says so.
     template <class T>
@@ -41,9 +44,12 @@ private:
     routecap_capturer *capturer() const { return of_name(capturers_, "capturer"); }
     routecap_routing *routing(const char *key = "routing") const { return of_name(routings_, key); }
     routecap_request request(const json &name) const {
-        return name.is_number() ? name.get<routecap_request>() : requests_.at(name.get<std::string>());
+        return name.is_number() ? name.get<routecap_request>()
+                                : requests_.at(name.get<std::string>());
     }
-    routecap_stream stream() const { return reinterpret_cast<routecap_stream>(in_->get<uintptr_t>("stream")); }
+    routecap_stream stream() const {
+        return reinterpret_cast<routecap_stream>(in_->get<uintptr_t>("stream"));
+    }
 
     // Outputs that are handles.
     void bind(const json &name, routecap_routing *routing);
@@ -62,14 +68,18 @@ private:
         EXPECT_EQ(number<T>((*out_)[key]), value) << key;
     }
     // A buffer that the call may write.
-    void expect_elements(bool delivered, const char *key, const Elements &elements, double tolerance = 0);
+    void expect_elements(bool delivered, const char *key, const Elements &elements,
+                         double tolerance = 0);
 
     // Memory that lives as long as the call.
-    void *keep(Elements &&elements, size_t first = 0) { return kept_.emplace_back(std::move(elements)).data(first); }
+    void *keep(Elements &&elements, size_t first = 0) {
+        return kept_.emplace_back(std::move(elements)).data(first);
+    }
     const int32_t *kept_i32(const Said &said, const char *key) {
         if (!said.has(key)) return nullptr;
         const json &value = said[key];
-        return static_cast<int32_t *>(keep(Elements(value.is_array() ? value : json::array({value}), ROUTECAP_DTYPE_I32)));
+        return static_cast<int32_t *>(
+            keep(Elements(value.is_array() ? value : json::array({value}), ROUTECAP_DTYPE_I32)));
     }
 
     template <class Placement>
@@ -81,7 +91,8 @@ private:
 
     void expect_reasons(const routecap_view &view, const std::vector<int32_t> &said);
     void expect_view(const routecap_view &view, const json &expected);
-    void expect_coverage(bool delivered, routecap_coverage &coverage, const Array<routecap_missing> &missing, size_t capacity);
+    void expect_coverage(bool delivered, routecap_coverage &coverage,
+                         const Array<routecap_missing> &missing, size_t capacity);
     template <class Copy>
     void copying(Copy &&copy);
     template <class Make>
@@ -118,7 +129,8 @@ private:
 Replay::~Replay() {
     for (const auto &[name, routing] : routings_) routecap_routing_free(routing);
     for (const auto &[name, capturer] : capturers_) routecap_capturer_destroy(capturer);
-    for (const Loan &loan : loans_) EXPECT_EQ(loan.taken, loan.released) << "times that lent memory was released";
+    for (const Loan &loan : loans_)
+        EXPECT_EQ(loan.taken, loan.released) << "times that lent memory was released";
 }
 
 void Replay::run() {
@@ -139,15 +151,16 @@ void Replay::call(const json &said) {
     expected_status_ = whole.has("status") ? whole["status"].get<std::string>() : "";
     in_ = &in, out_ = &out, known_ = false;
     kept_.clear();
-    library(name), configuration(name), sinks(name), taps(name), steps(name), requests(name), reading(name), routings(name), serialized(name);
+    library(name), configuration(name), sinks(name), taps(name), steps(name), requests(name),
+        reading(name), routings(name), serialized(name);
     EXPECT_TRUE(known_) << "no such call";
 }
 
 bool Replay::returned(int32_t status) {
     known_ = true;
     EXPECT_EQ(expected_status_, routecap_status_name(status)) << routecap_last_error();
-    if (status < 0 || status == ROUTECAP_INCOMPLETE || status == ROUTECAP_NOT_CAPTURED || status == ROUTECAP_PARTIAL ||
-        status == ROUTECAP_LOST) {
+    if (status < 0 || status == ROUTECAP_INCOMPLETE || status == ROUTECAP_NOT_CAPTURED ||
+        status == ROUTECAP_PARTIAL || status == ROUTECAP_LOST) {
         const std::string text = routecap_last_error();
         EXPECT_FALSE(text.empty());
         EXPECT_EQ(std::string::npos, text.find('\n'));
@@ -177,7 +190,8 @@ void Replay::expect_statuses(const std::vector<int32_t> &statuses) {
     EXPECT_EQ((*out_)["status"], names);
 }
 
-void Replay::expect_elements(bool delivered, const char *key, const Elements &elements, double tolerance) {
+void Replay::expect_elements(bool delivered, const char *key, const Elements &elements,
+                             double tolerance) {
     if (!delivered) {
         EXPECT_TRUE(elements.untouched()) << key;
         return;
@@ -187,9 +201,11 @@ void Replay::expect_elements(bool delivered, const char *key, const Elements &el
     ASSERT_EQ(expected.size(), elements.count()) << key;
     for (size_t i = 0; i < expected.size(); i++) {
         if (tolerance > 0)
-            EXPECT_NEAR(expected[i].get<double>(), elements.at(i).get<double>(), tolerance) << key << " " << i;
+            EXPECT_NEAR(expected[i].get<double>(), elements.at(i).get<double>(), tolerance)
+                << key << " " << i;
         else
-            EXPECT_EQ(number<int64_t>(expected[i]), elements.at(i).get<int64_t>()) << key << " " << i;
+            EXPECT_EQ(number<int64_t>(expected[i]), elements.at(i).get<int64_t>())
+                << key << " " << i;
     }
 }
 
@@ -235,14 +251,17 @@ void Replay::library(const std::string &call) {
         expect_number("version", routecap_version());
     } else if (call == "get_api") {
         known_ = true;
-        const routecap_api *api = routecap_get_api(in_->get<uint32_t>("major"), in_->get<uint32_t>("minor"));
+        const routecap_api *api =
+            routecap_get_api(in_->get<uint32_t>("major"), in_->get<uint32_t>("minor"));
         expect_number("available", api != nullptr ? 1 : 0);
     } else if (call == "status_name") {
         known_ = true;
         EXPECT_EQ((*out_)["name"], routecap_status_name(in_->get<int32_t>("status")));
     } else if (call == "backend_info") {
         Struct<routecap_backend> info((*in_)["info"]);
-        if (!returned(routecap_backend_info(in_->get<int32_t>("backend"), unless_null("info", info.get())))) return;
+        if (!returned(routecap_backend_info(in_->get<int32_t>("backend"),
+                                            unless_null("info", info.get()))))
+            return;
         expect_fields(*info, (*out_)["info"]);
         EXPECT_TRUE(info->struct_size < sizeof(routecap_backend) || std::strlen(info->detail) > 0);
     }
@@ -255,15 +274,22 @@ void Replay::configuration(const std::string &call) {
     };
     if (call == "config_init") {
         Struct<routecap_config> made;
-        if (!returned(routecap_config_init(unless_null("config", made.get()), in_->get<size_t>("struct_size", sizeof(routecap_config))))) return;
+        if (!returned(
+                routecap_config_init(unless_null("config", made.get()),
+                                     in_->get<size_t>("struct_size", sizeof(routecap_config)))))
+            return;
         expect_fields(*made, (*out_)["config"], [&](const std::string &key, const json &value) {
-            EXPECT_TRUE(value.is_null() && (key == "layer_map" || key == "layer_experts" || key == "layer_provenance")) << key;
-            EXPECT_TRUE(made->layer_map == nullptr && made->layer_experts == nullptr && made->layer_provenance == nullptr);
+            EXPECT_TRUE(value.is_null() &&
+                        (key == "layer_map" || key == "layer_experts" || key == "layer_provenance"))
+                << key;
+            EXPECT_TRUE(made->layer_map == nullptr && made->layer_experts == nullptr &&
+                        made->layer_provenance == nullptr);
         });
     } else if (call == "config_memory") {
         Struct<routecap_config> given((*in_)["config"]);
         Struct<routecap_memory> memory((*in_)["memory"]);
-        if (returned(routecap_config_memory(config(given), unless_null("memory", memory.get())))) expect_fields(*memory, (*out_)["memory"]);
+        if (returned(routecap_config_memory(config(given), unless_null("memory", memory.get()))))
+            expect_fields(*memory, (*out_)["memory"]);
     } else if (call == "capturer_create") {
         Struct<routecap_config> given((*in_)["config"]);
         const routecap_config *argument = config(given);
@@ -283,13 +309,18 @@ void Replay::configuration(const std::string &call) {
         if (in_->has("capturer")) capturers_.erase((*in_)["capturer"].get<std::string>());
     } else if (call == "capturer_stats") {
         Struct<routecap_stats> stats((*in_)["stats"]);
-        if (!returned(routecap_capturer_stats(capturer(), unless_null("stats", stats.get())))) return;
+        if (!returned(routecap_capturer_stats(capturer(), unless_null("stats", stats.get()))))
+            return;
         expect_fields(*stats, (*out_)["stats"]);
         stats.expect_filled();
     } else if (call == "capturer_layer_stats") {
-        const auto count = in_->get<size_t>("count"), size = array_size("stat_size", sizeof(routecap_layer_stats));
+        const auto count = in_->get<size_t>("count"),
+                   size = array_size("stat_size", sizeof(routecap_layer_stats));
         Array<routecap_layer_stats> stats(std::vector<routecap_layer_stats>(count), size);
-        if (!returned(routecap_capturer_layer_stats(capturer(), unless_null("stats", stats.data()), size, count)) || !out_->has("stats")) return;
+        if (!returned(routecap_capturer_layer_stats(capturer(), unless_null("stats", stats.data()),
+                                                    size, count)) ||
+            !out_->has("stats"))
+            return;
         EXPECT_EQ((*out_)["stats"].size(), count);
         for (size_t i = 0; i < count; i++) {
             routecap_layer_stats layer = stats.at(i);
@@ -308,26 +339,37 @@ void Replay::sinks(const std::string &call) {
         if (said.has("ids")) {
             const Said memory(said["ids"]);
             const std::string name = memory["memory"].get<std::string>();
-            const auto elements = memory.get<size_t>("elements"), start = memory.get<size_t>("start");
+            const auto elements = memory.get<size_t>("elements"),
+                       start = memory.get<size_t>("start");
             sink->ids = memory_.try_emplace(name, elements, sink->dtype).first->second.data(start);
         }
-        returned(routecap_sink_bind(capturer(), in_->get<uint32_t>("first_layer"), in_->get<uint32_t>("layers"), unless_null("sink", sink.get())));
+        returned(routecap_sink_bind(capturer(), in_->get<uint32_t>("first_layer"),
+                                    in_->get<uint32_t>("layers"), unless_null("sink", sink.get())));
     } else if (call == "sink_layer") {
         Struct<routecap_sink> sink((*in_)["sink"]);
-        if (!returned(routecap_sink_layer(capturer(), in_->get<uint32_t>("layer"), unless_null("sink", sink.get())))) return;
+        if (!returned(routecap_sink_layer(capturer(), in_->get<uint32_t>("layer"),
+                                          unless_null("sink", sink.get()))))
+            return;
         expect_fields(*sink, (*out_)["sink"], [&](const std::string &key, const json &ids) {
             EXPECT_EQ("ids", key);
-            const void *bound = ids.is_object() ? memory_.at(ids["memory"]).data(ids["start"].get<size_t>()) : nullptr;
-            EXPECT_TRUE(bound != nullptr ? sink->ids == bound : ids.is_boolean() == (sink->ids != nullptr));
+            const void *bound = ids.is_object()
+                                    ? memory_.at(ids["memory"]).data(ids["start"].get<size_t>())
+                                    : nullptr;
+            EXPECT_TRUE(bound != nullptr ? sink->ids == bound
+                                         : ids.is_boolean() == (sink->ids != nullptr));
         });
     } else if (call == "sink_write") {
         known_ = true;
         Struct<routecap_sink> sink;
-        ASSERT_EQ(ROUTECAP_OK, routecap_sink_layer(capturer(), in_->get<uint32_t>("layer"), sink.get()));
+        ASSERT_EQ(ROUTECAP_OK,
+                  routecap_sink_layer(capturer(), in_->get<uint32_t>("layer"), sink.get()));
         Elements ids((*in_)["ids"], sink->dtype);
-        const size_t size = element_size(sink->dtype), columns = sink->k, stride = static_cast<size_t>(sink->row_stride);
-        auto *to = static_cast<uint8_t *>(sink->ids) + in_->get<size_t>("first_row") * stride * size;
-        for (size_t row = 0; row < ids.count() / columns; row++, to += stride * size) std::memcpy(to, ids.data(row * columns), columns * size);
+        const size_t size = element_size(sink->dtype), columns = sink->k,
+                     stride = static_cast<size_t>(sink->row_stride);
+        auto *to =
+            static_cast<uint8_t *>(sink->ids) + in_->get<size_t>("first_row") * stride * size;
+        for (size_t row = 0; row < ids.count() / columns; row++, to += stride * size)
+            std::memcpy(to, ids.data(row * columns), columns * size);
     }
 }
 
@@ -336,7 +378,8 @@ void Replay::taps(const std::string &call) {
     if (call == "layer_record") {
         Struct<routecap_source> source((*in_)["source"]);
         fill_source(*source, Said((*in_)["source"]));
-        returned(routecap_layer_record(capturer(), layer, unless_null("source", source.get()), stream()));
+        returned(routecap_layer_record(capturer(), layer, unless_null("source", source.get()),
+                                       stream()));
     } else if (call == "layers_record") {
         Struct<routecap_source> source((*in_)["source"]);
         fill_source(*source, Said((*in_)["source"]));
@@ -347,40 +390,53 @@ void Replay::taps(const std::string &call) {
             fill(one, said);
             one.ids = keep(Elements(said["ids"], source->dtype));
             one.table = kept_i32(said, "table");
-            if (one.table != nullptr) source->table_size = static_cast<uint32_t>(said["table"].size());
+            if (one.table != nullptr)
+                source->table_size = static_cast<uint32_t>(said["table"].size());
         }
-        Array<routecap_layer_source> array(layers, array_size("layer_size", sizeof(routecap_layer_source)));
-        returned(routecap_layers_record(capturer(), unless_null("source", source.get()), unless_null("layers", array.data()), array.size(),
+        Array<routecap_layer_source> array(layers,
+                                           array_size("layer_size", sizeof(routecap_layer_source)));
+        returned(routecap_layers_record(capturer(), unless_null("source", source.get()),
+                                        unless_null("layers", array.data()), array.size(),
                                         layers.size(), stream()));
     } else if (call == "router_init") {
         Struct<routecap_router> router;
         const auto size = in_->get<size_t>("struct_size", sizeof(routecap_router));
-        const int32_t status = routecap_router_init(unless_null("router", router.get()), size, in_->get<int32_t>("method"));
+        const int32_t status = routecap_router_init(unless_null("router", router.get()), size,
+                                                    in_->get<int32_t>("method"));
         if (returned(status)) expect_fields(*router, (*out_)["router"]);
     } else if (call == "layer_route") {
         Struct<routecap_router> router((*in_)["router"]);
         Struct<routecap_logits> logits((*in_)["logits"]);
         const Said of_router((*in_)["router"]), of_logits((*in_)["logits"]);
         if (of_router.has("method")) {
-            EXPECT_EQ(ROUTECAP_OK, routecap_router_init(router.get(), sizeof(routecap_router), of_router.get<int32_t>("method")));
+            EXPECT_EQ(ROUTECAP_OK, routecap_router_init(router.get(), sizeof(routecap_router),
+                                                        of_router.get<int32_t>("method")));
         }
         fill(*router, of_router);
-        if (of_router.has("bias")) router->bias = keep(Elements(of_router["bias"], router->bias_dtype));
+        if (of_router.has("bias"))
+            router->bias = keep(Elements(of_router["bias"], router->bias_dtype));
         router->hash_table = kept_i32(of_router, "hash_table");
         fill_placement(*logits, of_logits);
-        if (of_logits.has("logits")) logits->logits = keep(Elements(of_logits["logits"], logits->dtype), of_logits.get<size_t>("logits_start"));
-        if (of_logits.has("tokens")) logits->tokens = keep(Elements(of_logits["tokens"], logits->tokens_dtype));
-        const size_t wanted = of_logits.has("weights") ? (out_->has("weights") ? (*out_)["weights"].size() : 0) : 0;
+        if (of_logits.has("logits"))
+            logits->logits = keep(Elements(of_logits["logits"], logits->dtype),
+                                  of_logits.get<size_t>("logits_start"));
+        if (of_logits.has("tokens"))
+            logits->tokens = keep(Elements(of_logits["tokens"], logits->tokens_dtype));
+        const size_t wanted =
+            of_logits.has("weights") ? (out_->has("weights") ? (*out_)["weights"].size() : 0) : 0;
         Elements weights(wanted, ROUTECAP_DTYPE_F32);
         if (of_logits.has("weights")) logits->weights = weights.data<float>();
         const int32_t status =
-            routecap_layer_route(capturer(), layer, unless_null("router", router.get()), unless_null("logits", logits.get()), stream());
+            routecap_layer_route(capturer(), layer, unless_null("router", router.get()),
+                                 unless_null("logits", logits.get()), stream());
         expect_elements(returned(status), "weights", weights, out_->get<double>("tolerance"));
     } else if (call == "capturer_probe") {
-        const auto count = in_->get<size_t>("count"), size = array_size("layer_size", sizeof(routecap_layer_probe));
+        const auto count = in_->get<size_t>("count"),
+                   size = array_size("layer_size", sizeof(routecap_layer_probe));
         Array<routecap_layer_probe> layers(std::vector<routecap_layer_probe>(count), size);
         const auto rows = in_->get<uint32_t>("rows");
-        const int32_t status = routecap_capturer_probe(capturer(), rows, unless_null("layers", layers.data()), size, count, stream());
+        const int32_t status = routecap_capturer_probe(
+            capturer(), rows, unless_null("layers", layers.data()), size, count, stream());
         if (!returned(status) || !out_->has("layers")) return;
         EXPECT_EQ((*out_)["layers"].size(), count);
         for (size_t i = 0; i < count; i++) {
@@ -394,24 +450,33 @@ void Replay::taps(const std::string &call) {
         received->live_rows = kept_i32(said, "live_rows");
         received->metadata = kept_i32(said, "metadata");
         received->expert_ends = kept_i32(said, "expert_ends");
-        const auto size_of = [&](const char *key) { return out_->has(key) ? (*out_)[key].size() : 0; };
+        const auto size_of = [&](const char *key) {
+            return out_->has(key) ? (*out_)[key].size() : 0;
+        };
         const bool in_place = said["global_ids"] == "ids";
-        Elements ids(said.has("ids") ? said["ids"] : json::array(), received->dtype), global_ids(size_of("global_ids"), received->dtype);
+        Elements ids(said.has("ids") ? said["ids"] : json::array(), received->dtype),
+            global_ids(size_of("global_ids"), received->dtype);
         Elements executed(size_of("executed"), ROUTECAP_DTYPE_I32);
         uint64_t ignored = 0;
         if (said.has("ids")) received->ids = ids.data();
-        if (said.has("global_ids")) received->global_ids = in_place ? ids.data() : global_ids.data();
+        if (said.has("global_ids"))
+            received->global_ids = in_place ? ids.data() : global_ids.data();
         if (said.has("executed")) received->executed = executed.data<int32_t>();
         if (said.has("ignored")) received->ignored = &ignored;
-        const bool delivered = returned(routecap_received_read(capturer(), layer, unless_null("received", received.get()), stream()));
+        const bool delivered = returned(routecap_received_read(
+            capturer(), layer, unless_null("received", received.get()), stream()));
         expect_elements(delivered, "executed", executed);
-        if (!in_place || delivered) expect_elements(delivered, "global_ids", in_place ? ids : global_ids);
+        if (!in_place || delivered)
+            expect_elements(delivered, "global_ids", in_place ? ids : global_ids);
         expect_number("ignored", ignored);
     } else if (call == "received_merge") {
         std::vector<const int32_t *> tables;
-        for (const json &table : (*in_)["executed"]) tables.push_back(static_cast<int32_t *>(keep(Elements(table, ROUTECAP_DTYPE_I32))));
+        for (const json &table : (*in_)["executed"])
+            tables.push_back(static_cast<int32_t *>(keep(Elements(table, ROUTECAP_DTYPE_I32))));
         Elements merged(tables.empty() ? 0 : (*in_)["executed"][0].size(), ROUTECAP_DTYPE_I32);
-        expect_elements(returned(routecap_received_merge(tables.data(), tables.size(), merged.count(), merged.data<int32_t>())), "merged", merged);
+        expect_elements(returned(routecap_received_merge(tables.data(), tables.size(),
+                                                         merged.count(), merged.data<int32_t>())),
+                        "merged", merged);
     }
 }
 
@@ -436,12 +501,14 @@ void Replay::steps(const std::string &call) {
         if (in_->has("options")) {
             const Said said((*in_)["options"]);
             fill(*options, said);
-            if (said.has("positions")) options->positions = keep(Elements(said["positions"], options->positions_dtype));
+            if (said.has("positions"))
+                options->positions = keep(Elements(said["positions"], options->positions_dtype));
         }
         std::vector<int32_t> statuses(spans.size(), kUntouched);
         routecap_step ticket = kUntouched;
-        const bool delivered = returned(routecap_step_issue(capturer(), unless_null("spans", array.data()), array.size(), spans.size(),
-                                                            in_->has("options") ? options.get() : nullptr, statuses.data(), &ticket, stream()));
+        const bool delivered = returned(routecap_step_issue(
+            capturer(), unless_null("spans", array.data()), array.size(), spans.size(),
+            in_->has("options") ? options.get() : nullptr, statuses.data(), &ticket, stream()));
         if (delivered) {
             expect_statuses(statuses);
             expect_number("step", ticket);
@@ -453,7 +520,8 @@ void Replay::steps(const std::string &call) {
         returned(routecap_step_poll(capturer(), step));
     } else if (call == "step_finalize") {
         uint64_t conflicting = kUntouched;
-        returned(routecap_step_finalize(capturer(), step, in_->get<int64_t>("timeout_ns"), out_->has("conflicting") ? &conflicting : nullptr));
+        returned(routecap_step_finalize(capturer(), step, in_->get<int64_t>("timeout_ns"),
+                                        out_->has("conflicting") ? &conflicting : nullptr));
         expect_number("conflicting", conflicting);
     }
 }
@@ -467,19 +535,24 @@ void Replay::requests(const std::string &call) {
         const auto count = in_->get<size_t>("count");
         std::vector<routecap_request> handles(count, kUntouched);
         const bool delivered = returned(
-            routecap_request_open(capturer(), in_->has("options") ? options.get() : nullptr, unless_null("requests", handles.data()), count));
-        EXPECT_TRUE(delivered || unless_null("requests", this) == nullptr || handles == std::vector<routecap_request>(count, 0));
+            routecap_request_open(capturer(), in_->has("options") ? options.get() : nullptr,
+                                  unless_null("requests", handles.data()), count));
+        EXPECT_TRUE(delivered || unless_null("requests", this) == nullptr ||
+                    handles == std::vector<routecap_request>(count, 0));
         EXPECT_TRUE(!delivered || (*out_)["requests"].size() == count);
         for (size_t i = 0; delivered && i < count; i++) bind((*out_)["requests"][i], handles[i]);
     } else if (call == "request_accept") {
         const routecap_accept_item item = accept_item(*in_);
         in_->has("capturer");
-        returned(routecap_request_accept(capturer(), item.request, item.step, item.rows, item.count));
+        returned(
+            routecap_request_accept(capturer(), item.request, item.step, item.rows, item.count));
     } else if (call == "request_accept_batch") {
         std::vector<routecap_accept_item> items;
         for (const json &item : (*in_)["items"]) items.push_back(accept_item(Said(item)));
-        Array<routecap_accept_item> array(items, array_size("item_size", sizeof(routecap_accept_item)));
-        const bool delivered = returned(routecap_request_accept_batch(capturer(), unless_null("items", array.data()), array.size(), items.size()));
+        Array<routecap_accept_item> array(items,
+                                          array_size("item_size", sizeof(routecap_accept_item)));
+        const bool delivered = returned(routecap_request_accept_batch(
+            capturer(), unless_null("items", array.data()), array.size(), items.size()));
         std::vector<int32_t> statuses;
         for (size_t i = 0; i < items.size(); i++) statuses.push_back(array.at(i).status);
         if (delivered) expect_statuses(statuses);
@@ -487,7 +560,8 @@ void Replay::requests(const std::string &call) {
         returned(routecap_request_truncate(capturer(), handle, rows()));
     } else if (call == "request_fork") {
         routecap_request child = kUntouched;
-        if (returned(routecap_request_fork(capturer(), handle, rows(), unless_null("child", &child))))
+        if (returned(
+                routecap_request_fork(capturer(), handle, rows(), unless_null("child", &child))))
             bind((*out_)["child"], child);
         else
             EXPECT_EQ(unless_null("child", &child) != nullptr ? 0u : kUntouched, child);
@@ -495,7 +569,8 @@ void Replay::requests(const std::string &call) {
         returned(routecap_request_attach(capturer(), handle, routing(), rows()));
     } else if (call == "request_finish") {
         auto *made_here = reinterpret_cast<routecap_routing *>(this);
-        const bool delivered = returned(routecap_request_finish(capturer(), handle, rows(), unless_null("routing", &made_here)));
+        const bool delivered = returned(routecap_request_finish(
+            capturer(), handle, rows(), unless_null("routing", &made_here)));
         if (unless_null("routing", this) != nullptr) made(delivered, "routing", made_here);
     } else if (call == "request_finish_batch") {
         std::vector<routecap_finish_item> items;
@@ -504,8 +579,10 @@ void Replay::requests(const std::string &call) {
             fill(items.emplace_back(), said);
             items.back().request = request(said["request"]);
         }
-        Array<routecap_finish_item> array(items, array_size("item_size", sizeof(routecap_finish_item)));
-        const bool delivered = returned(routecap_request_finish_batch(capturer(), unless_null("items", array.data()), array.size(), items.size()));
+        Array<routecap_finish_item> array(items,
+                                          array_size("item_size", sizeof(routecap_finish_item)));
+        const bool delivered = returned(routecap_request_finish_batch(
+            capturer(), unless_null("items", array.data()), array.size(), items.size()));
         std::vector<int32_t> statuses;
         for (size_t i = 0; delivered && i < items.size(); i++) {
             const routecap_finish_item item = array.at(i);
@@ -521,7 +598,8 @@ void Replay::requests(const std::string &call) {
         for (const json &name : (*in_)["requests"]) handles.push_back(request(name));
         std::vector<int32_t> statuses(handles.size(), kUntouched);
         int32_t *wanted = out_->has("status") ? statuses.data() : nullptr;
-        if (returned(routecap_request_close_batch(capturer(), unless_null("requests", handles.data()), wanted, handles.size())))
+        if (returned(routecap_request_close_batch(
+                capturer(), unless_null("requests", handles.data()), wanted, handles.size())))
             expect_statuses(statuses);
     }
 }
@@ -531,22 +609,27 @@ template <class Copy>
 void Replay::copying(Copy &&copy) {
     Struct<routecap_copy_options> options((*in_)["options"]);
     const uint32_t size = options->struct_size;
-    EXPECT_EQ(ROUTECAP_OK, routecap_copy_options_init(options.get(), sizeof(routecap_copy_options)));
+    EXPECT_EQ(ROUTECAP_OK,
+              routecap_copy_options_init(options.get(), sizeof(routecap_copy_options)));
     options->struct_size = size;
     fill(*options, Said((*in_)["options"]));
-    const auto dst_bytes = in_->get<size_t>("dst_bytes"), mask_bytes = in_->get<size_t>("mask_bytes");
-    Elements dst(dst_bytes / element_size(options->dtype), options->dtype), mask(mask_bytes, ROUTECAP_DTYPE_U8);
+    const auto dst_bytes = in_->get<size_t>("dst_bytes"),
+               mask_bytes = in_->get<size_t>("mask_bytes");
+    Elements dst(dst_bytes / element_size(options->dtype), options->dtype),
+        mask(mask_bytes, ROUTECAP_DTYPE_U8);
     uint64_t needed = kUntouched;
     void *to = in_->has("dst_bytes") ? dst.data() : nullptr;
     uint8_t *masked = in_->has("mask_bytes") ? mask.data<uint8_t>() : nullptr;
     uint64_t *wanted = out_->has("needed") ? &needed : nullptr;
-    const bool delivered = returned(copy(unless_null("options", options.get()), to, dst_bytes, masked, mask_bytes, wanted));
+    const bool delivered = returned(
+        copy(unless_null("options", options.get()), to, dst_bytes, masked, mask_bytes, wanted));
     expect_elements(delivered, "dst", dst);
     expect_elements(delivered, "mask", mask);
     expect_number("needed", needed);
 }
 
-void Replay::expect_coverage(bool delivered, routecap_coverage &coverage, const Array<routecap_missing> &missing, size_t capacity) {
+void Replay::expect_coverage(bool delivered, routecap_coverage &coverage,
+                             const Array<routecap_missing> &missing, size_t capacity) {
     if (!delivered || !out_->has("coverage")) return;
     expect_fields(coverage, (*out_)["coverage"]);
     if (!out_->has("missing")) return;
@@ -561,21 +644,26 @@ void Replay::expect_coverage(bool delivered, routecap_coverage &coverage, const 
 void Replay::reading(const std::string &call) {
     const routecap_request handle = in_->has("request") ? request((*in_)["request"]) : 0;
     if (call == "request_coverage" || call == "routing_coverage") {
-        const auto capacity = in_->get<size_t>("capacity"), size = array_size("missing_size", sizeof(routecap_missing));
+        const auto capacity = in_->get<size_t>("capacity"),
+                   size = array_size("missing_size", sizeof(routecap_missing));
         Struct<routecap_coverage> coverage((*in_)["coverage"]);
         Array<routecap_missing> missing(std::vector<routecap_missing>(capacity), size);
         routecap_coverage *filled = unless_null("coverage", coverage.get());
         routecap_missing *blocks = unless_null("missing", capacity > 0 ? missing.data() : nullptr);
-        const int32_t status = call == "routing_coverage" ? routecap_routing_coverage(routing(), filled, blocks, size, capacity)
-                                                          : routecap_request_coverage(capturer(), handle, in_->get<uint64_t>("first"),
-                                                                                      in_->get<uint64_t>("rows"), filled, blocks, size, capacity);
+        const int32_t status =
+            call == "routing_coverage"
+                ? routecap_routing_coverage(routing(), filled, blocks, size, capacity)
+                : routecap_request_coverage(capturer(), handle, in_->get<uint64_t>("first"),
+                                            in_->get<uint64_t>("rows"), filled, blocks, size,
+                                            capacity);
         expect_coverage(returned(status), *coverage, missing, capacity);
     } else if (call == "request_extract") {
         auto *extracted = reinterpret_cast<routecap_routing *>(this);
         const auto first = in_->get<uint64_t>("first"), rows = in_->get<uint64_t>("rows");
         const auto mode = in_->get<int32_t>("mode");
         const auto flags = in_->get<uint32_t>("flags");
-        const bool delivered = returned(routecap_request_extract(capturer(), handle, first, rows, mode, flags, unless_null("routing", &extracted)));
+        const bool delivered = returned(routecap_request_extract(
+            capturer(), handle, first, rows, mode, flags, unless_null("routing", &extracted)));
         if (unless_null("routing", this) != nullptr) made(delivered, "routing", extracted);
     } else if (call == "request_extract_batch") {
         std::vector<routecap_extract_item> items;
@@ -584,8 +672,10 @@ void Replay::reading(const std::string &call) {
             fill(items.emplace_back(), said);
             items.back().request = request(said["request"]);
         }
-        Array<routecap_extract_item> array(items, array_size("item_size", sizeof(routecap_extract_item)));
-        const bool delivered = returned(routecap_request_extract_batch(capturer(), unless_null("items", array.data()), array.size(), items.size()));
+        Array<routecap_extract_item> array(items,
+                                           array_size("item_size", sizeof(routecap_extract_item)));
+        const bool delivered = returned(routecap_request_extract_batch(
+            capturer(), unless_null("items", array.data()), array.size(), items.size()));
         std::vector<int32_t> statuses;
         for (size_t i = 0; delivered && i < items.size(); i++) {
             const routecap_extract_item item = array.at(i);
@@ -597,10 +687,13 @@ void Replay::reading(const std::string &call) {
     } else if (call == "copy_options_init") {
         Struct<routecap_copy_options> options;
         const auto size = in_->get<size_t>("struct_size", sizeof(routecap_copy_options));
-        if (returned(routecap_copy_options_init(unless_null("options", options.get()), size))) expect_fields(*options, (*out_)["options"]);
+        if (returned(routecap_copy_options_init(unless_null("options", options.get()), size)))
+            expect_fields(*options, (*out_)["options"]);
     } else if (call == "request_extract_into") {
         const auto first = in_->get<uint64_t>("first"), rows = in_->get<uint64_t>("rows");
-        copying([&](auto... arguments) { return routecap_request_extract_into(capturer(), handle, first, rows, arguments...); });
+        copying([&](auto... arguments) {
+            return routecap_request_extract_into(capturer(), handle, first, rows, arguments...);
+        });
     }
 }
 
@@ -610,12 +703,15 @@ void Replay::expect_reasons(const routecap_view &view, const std::vector<int32_t
     coverage.struct_size = sizeof coverage;
     routecap_routing_coverage(routing(), &coverage, nullptr, 0, 0);
     std::vector<routecap_missing> blocks(coverage.blocks);
-    routecap_routing_coverage(routing(), &coverage, blocks.data(), sizeof(routecap_missing), blocks.size());
+    routecap_routing_coverage(routing(), &coverage, blocks.data(), sizeof(routecap_missing),
+                              blocks.size());
     std::vector<int32_t> reasons(view.rows * view.layers);
     for (const routecap_missing &block : blocks)
         for (uint64_t row = 0; row < block.rows; row++)
-            std::fill_n(reasons.begin() + static_cast<ptrdiff_t>((block.first - view.first + row) * view.layers + block.first_layer), block.layers,
-                        block.reason);
+            std::fill_n(reasons.begin() +
+                            static_cast<ptrdiff_t>((block.first - view.first + row) * view.layers +
+                                                   block.first_layer),
+                        block.layers, block.reason);
     EXPECT_EQ(reasons, said);
 }
 
@@ -624,13 +720,15 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
     std::vector<int32_t> reasons;  // of each cell, 0 if it is valid
     uint64_t position = view.first;
     for (size_t s = 0; s < view.segment_count; s++) {
-        const auto &segment = *reinterpret_cast<const routecap_segment *>(reinterpret_cast<const uint8_t *>(view.segments) + s * view.segment_size);
+        const auto &segment = *reinterpret_cast<const routecap_segment *>(
+            reinterpret_cast<const uint8_t *>(view.segments) + s * view.segment_size);
         EXPECT_EQ(position, segment.first);
         position += segment.rows;
         EXPECT_EQ(segment.ids != nullptr, segment.reason == 0);
         EXPECT_EQ(0u, segment.reserved);
         const auto validity = [&](uint64_t row, uint64_t layer) {
-            if (segment.ids == nullptr || segment.validity == nullptr) return segment.ids != nullptr;
+            if (segment.ids == nullptr || segment.validity == nullptr)
+                return segment.ids != nullptr;
             return (segment.validity[row * view.validity_bytes + layer / 8] >> layer % 8 & 1) != 0;
         };
         for (uint64_t row = 0; row < segment.rows; row++) {
@@ -640,15 +738,20 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
                 any |= is_valid;
                 valid.push_back(is_valid);
                 const uint64_t cell = (row * view.layers + layer) * view.k;
-                const int32_t reason = segment.ids == nullptr            ? segment.reason
-                                       : view.dtype == ROUTECAP_DTYPE_U8 ? static_cast<const uint8_t *>(segment.ids)[cell]
-                                                                         : static_cast<const int16_t *>(segment.ids)[cell];
-                const bool known = reason >= ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE;  // memory of others may say anything
+                const int32_t reason = segment.ids == nullptr ? segment.reason
+                                       : view.dtype == ROUTECAP_DTYPE_U8
+                                           ? static_cast<const uint8_t *>(segment.ids)[cell]
+                                           : static_cast<const int16_t *>(segment.ids)[cell];
+                // Memory of others may say anything.
+                const bool known =
+                    reason >= ROUTECAP_MISSING_ABSENT && reason <= ROUTECAP_MISSING_STALE;
                 reasons.push_back(is_valid ? 0 : known ? reason : ROUTECAP_MISSING_UNWRITTEN);
                 for (uint64_t column = 0; column < view.k; column++) {
                     const uint64_t at = cell + column;
-                    ids.push_back(!is_valid ? -1 : view.dtype == ROUTECAP_DTYPE_U8 ? int64_t{static_cast<const uint8_t *>(segment.ids)[at]}
-                                                                                   : int64_t{static_cast<const int16_t *>(segment.ids)[at]});
+                    ids.push_back(!is_valid ? -1
+                                  : view.dtype == ROUTECAP_DTYPE_U8
+                                      ? int64_t{static_cast<const uint8_t *>(segment.ids)[at]}
+                                      : int64_t{static_cast<const int16_t *>(segment.ids)[at]});
                 }
             }
             const uint64_t tag = segment.tags != nullptr ? segment.tags[row] : segment.tag;
@@ -659,9 +762,15 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
     expect_reasons(view, reasons);
     routecap_view plain = view;
     expect_fields(plain, expected, [&](const std::string &key, const json &value) {
-        const auto of = [&](const auto *array) { return std::vector<int64_t>(array, array + view.layers); };
+        const auto of = [&](const auto *array) {
+            return std::vector<int64_t>(array, array + view.layers);
+        };
         const std::map<std::string, std::vector<int64_t>> arrays = {
-            {"ids", ids}, {"valid", valid}, {"tags", tags}, {"layer_map", of(view.layer_map)}, {"layer_experts", of(view.layer_experts)},
+            {"ids", ids},
+            {"valid", valid},
+            {"tags", tags},
+            {"layer_map", of(view.layer_map)},
+            {"layer_experts", of(view.layer_experts)},
             {"layer_provenance", of(view.layer_provenance)}};
         const auto found = arrays.find(key);
         ASSERT_NE(arrays.end(), found) << key;
@@ -681,23 +790,28 @@ void Replay::routings(const std::string &call) {
         if (out_->has("view")) expect_view(*view, (*out_)["view"]);
     } else if (call == "routing_split") {
         auto *prompt = reinterpret_cast<routecap_routing *>(this), *generated = prompt;
-        const bool delivered = returned(routecap_routing_split(routing(), in_->get<uint64_t>("prompt_tokens"), in_->get<uint64_t>("generated_tokens"),
-                                                               unless_null("prompt", &prompt), &generated));
+        const bool delivered = returned(routecap_routing_split(
+            routing(), in_->get<uint64_t>("prompt_tokens"), in_->get<uint64_t>("generated_tokens"),
+            unless_null("prompt", &prompt), &generated));
         if (unless_null("prompt", this) != nullptr) made(delivered, "prompt", prompt);
         made(delivered, "generated", generated);
     } else if (call == "routing_slice") {
         auto *slice = reinterpret_cast<routecap_routing *>(this);
         const auto first = in_->get<uint64_t>("first"), rows = in_->get<uint64_t>("rows");
-        const bool delivered = returned(routecap_routing_slice(routing(), first, rows, unless_null("slice", &slice)));
+        const bool delivered =
+            returned(routecap_routing_slice(routing(), first, rows, unless_null("slice", &slice)));
         if (unless_null("slice", this) != nullptr) made(delivered, "slice", slice);
     } else if (call == "routing_merge") {
         std::vector<const routecap_routing *> all;
-        for (const json &name : (*in_)["routings"]) all.push_back(routings_.at(name.get<std::string>()));
+        for (const json &name : (*in_)["routings"])
+            all.push_back(routings_.at(name.get<std::string>()));
         auto *merged = reinterpret_cast<routecap_routing *>(this);
-        const bool delivered = returned(routecap_routing_merge(unless_null("routings", all.data()), all.size(), 0, &merged));
+        const bool delivered = returned(
+            routecap_routing_merge(unless_null("routings", all.data()), all.size(), 0, &merged));
         made(delivered, "merged", merged);
     } else if (call == "routing_copy_to") {
-        copying([&](auto... arguments) { return routecap_routing_copy_to(routing(), arguments...); });
+        copying(
+            [&](auto... arguments) { return routecap_routing_copy_to(routing(), arguments...); });
     } else if (call == "routing_retain") {
         routecap_routing *same = routing();
         if (returned(routecap_routing_retain(same))) bind((*out_)["routing"], same);
@@ -714,7 +828,9 @@ void Replay::lending(Make &&make) {
     Loan &loan = loans_.emplace_back();
     for (Elements &array : kept_) loan.arrays.push_back(std::move(array));
     const bool lent = in_->get<int>("lent") != 0;
-    const routecap_release release = [](void *context) { static_cast<Loan *>(context)->released++; };
+    const routecap_release release = [](void *context) {
+        static_cast<Loan *>(context)->released++;
+    };
     auto *result = reinterpret_cast<routecap_routing *>(this);
     const bool delivered = returned(make(lent ? release : nullptr, &loan, &result));
     loan.taken = lent && delivered;
@@ -734,19 +850,22 @@ void Replay::serialized(const std::string &call) {
         uint64_t needed = kUntouched, size = in_->get<uint64_t>("dst_bytes");
         if (!in_->has("dst_bytes")) routecap_routing_serialize(routing(), 0, nullptr, 0, &size);
         Elements dst(size, ROUTECAP_DTYPE_U8);
-        const bool delivered = returned(routecap_routing_serialize(routing(), 0, size > 0 ? dst.data() : nullptr, size, &needed));
+        const bool delivered = returned(routecap_routing_serialize(
+            routing(), 0, size > 0 ? dst.data() : nullptr, size, &needed));
         expect_number("needed", needed);
         EXPECT_TRUE(delivered || dst.untouched());
         if (!delivered || !out_->has("dst")) return;
         const std::vector<uint8_t> expected = bytes((*out_)["dst"]);
-        EXPECT_EQ(expected, std::vector<uint8_t>(dst.data<uint8_t>(), dst.data<uint8_t>() + needed));
+        EXPECT_EQ(expected,
+                  std::vector<uint8_t>(dst.data<uint8_t>(), dst.data<uint8_t>() + needed));
         for (size_t i = needed; i < size; i++) EXPECT_EQ(kUntouched, dst.at(i).get<int>());
     } else if (call == "routing_deserialize") {
         size_t size = 0;
         const uint8_t *data = kept_bytes("data", size);
         lending([&](routecap_release release, void *context, routecap_routing **made) {
             const auto flags = in_->get<uint32_t>("flags");
-            return routecap_routing_deserialize(unless_null("data", data), size, flags, release, context, unless_null("routing", made));
+            return routecap_routing_deserialize(unless_null("data", data), size, flags, release,
+                                                context, unless_null("routing", made));
         });
     } else if (call == "routing_import") {
         const Said said((*in_)["view"]);
@@ -761,36 +880,45 @@ void Replay::serialized(const std::string &call) {
             routecap_segment &segment = segments.emplace_back();
             fill(segment, one);
             if (one.has("ids")) segment.ids = keep(Elements(one["ids"], view->dtype));
-            if (one.has("validity")) segment.validity = static_cast<uint8_t *>(keep(Elements(one["validity"], ROUTECAP_DTYPE_U8)));
-            if (one.has("tags")) segment.tags = static_cast<uint64_t *>(keep(Elements(one["tags"], ROUTECAP_DTYPE_I64)));
+            if (one.has("validity"))
+                segment.validity =
+                    static_cast<uint8_t *>(keep(Elements(one["validity"], ROUTECAP_DTYPE_U8)));
+            if (one.has("tags"))
+                segment.tags =
+                    static_cast<uint64_t *>(keep(Elements(one["tags"], ROUTECAP_DTYPE_I64)));
         }
         view->segments = segments.data();
         view->segment_count = segments.size();
         view->segment_size = said.get<size_t>("segment_size", sizeof(routecap_segment));
         lending([&](routecap_release release, void *context, routecap_routing **made) {
-            return routecap_routing_import(unless_null("view", view.get()), in_->get<uint32_t>("flags"), release, context, made);
+            return routecap_routing_import(unless_null("view", view.get()),
+                                           in_->get<uint32_t>("flags"), release, context, made);
         });
     } else if (call == "serialized_info") {
         size_t size = 0;
         const uint8_t *data = kept_bytes("data", size);
         Struct<routecap_serialized> info((*in_)["info"]);
-        const int32_t status = routecap_serialized_info(unless_null("data", data), size, unless_null("info", info.get()));
+        const int32_t status = routecap_serialized_info(unless_null("data", data), size,
+                                                        unless_null("info", info.get()));
         if (returned(status)) expect_fields(*info, (*out_)["info"]);
     } else if (call == "serialized_splice") {
         size_t head_bytes = 0, tail_bytes = 0;
-        const uint8_t *head = kept_bytes("head", head_bytes), *tail = kept_bytes("tail", tail_bytes);
+        const uint8_t *head = kept_bytes("head", head_bytes),
+                      *tail = kept_bytes("tail", tail_bytes);
         Struct<routecap_splice> splice((*in_)["splice"]);
         const auto row = in_->get<uint64_t>("row");
         size_t capacity = in_->get<size_t>("capacity");
         if (!in_->has("capacity")) {
-            const int32_t asked = routecap_serialized_splice(head, head_bytes, tail, tail_bytes, row, nullptr, 0, nullptr, 0, 0, splice.get());
+            const int32_t asked = routecap_serialized_splice(
+                head, head_bytes, tail, tail_bytes, row, nullptr, 0, nullptr, 0, 0, splice.get());
             if (asked == ROUTECAP_ERR_BUFFER_TOO_SMALL) capacity = splice->header_bytes;
         }
         Elements header(capacity, ROUTECAP_DTYPE_U8);
         uint8_t *target = capacity > 0 ? header.data<uint8_t>() : nullptr;
         routecap_piece pieces[ROUTECAP_MAX_PIECES];
-        const bool delivered = returned(routecap_serialized_splice(head, head_bytes, tail, tail_bytes, row, target, capacity, pieces,
-                                                                   sizeof pieces[0], std::size(pieces), splice.get()));
+        const bool delivered = returned(
+            routecap_serialized_splice(head, head_bytes, tail, tail_bytes, row, target, capacity,
+                                       pieces, sizeof pieces[0], std::size(pieces), splice.get()));
         EXPECT_TRUE(delivered || header.untouched());
         if (!delivered) return;
         expect_fields(*splice, out_->has("splice") ? (*out_)["splice"] : json::object());
@@ -801,11 +929,15 @@ void Replay::serialized(const std::string &call) {
             if (piece.source == ROUTECAP_PIECE_ZERO)
                 whole.resize(whole.size() + piece.bytes);
             else
-                whole.insert(whole.end(), sources[piece.source] + piece.offset, sources[piece.source] + piece.offset + piece.bytes);
+                whole.insert(whole.end(), sources[piece.source] + piece.offset,
+                             sources[piece.source] + piece.offset + piece.bytes);
         }
         EXPECT_EQ(splice->bytes, whole.size());
         auto *result = reinterpret_cast<routecap_routing *>(this);
-        EXPECT_GE(routecap_routing_deserialize(whole.data(), whole.size(), 0, nullptr, nullptr, &result), 0) << routecap_last_error();
+        EXPECT_GE(
+            routecap_routing_deserialize(whole.data(), whole.size(), 0, nullptr, nullptr, &result),
+            0)
+            << routecap_last_error();
         made(result != nullptr, "routing", result);
     }
 }
@@ -837,8 +969,9 @@ bool add_all(const std::filesystem::path &folder) {
         const json topic = json::parse(file);
         for (const json &vector : topic["vectors"]) {
             auto kept = std::make_shared<const json>(vector);
-            testing::RegisterTest(identifier(topic["topic"]).c_str(), identifier(vector["name"]).c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                                  [kept]() -> Vectors * { return new Vectors(kept); });
+            testing::RegisterTest(identifier(topic["topic"]).c_str(),
+                                  identifier(vector["name"]).c_str(), nullptr, nullptr, __FILE__,
+                                  __LINE__, [kept]() -> Vectors * { return new Vectors(kept); });
         }
     }
     return !files.empty();
@@ -859,6 +992,7 @@ int main(int argc, char **argv) {
     const int failed = RUN_ALL_TESTS();
     if (!all_wrong) return failed;
     const auto *tests = testing::UnitTest::GetInstance();
-    std::printf("of %d wrong vectors %d were noticed\n", tests->test_to_run_count(), tests->failed_test_count());
+    std::printf("of %d wrong vectors %d were noticed\n", tests->test_to_run_count(),
+                tests->failed_test_count());
     return tests->failed_test_count() != tests->test_to_run_count();
 }

@@ -1,4 +1,5 @@
-// Values of the vectors as C has them: numbers, buffers that notice what is written beyond them, structs of any size.
+// Values of the vectors as C has them: numbers, buffers that notice what is written beyond them,
+// structs of any size.
 #pragma once
 
 #include "fields.h"
@@ -31,7 +32,8 @@ T number(const json &value) {
     } else {
         if (text == "ALL") return static_cast<T>(ROUTECAP_ROWS_ALL);
         if (text == "LANDED") return static_cast<T>(ROUTECAP_ROWS_LANDED);
-        return text[0] == '-' ? static_cast<T>(std::stoll(text)) : static_cast<T>(std::stoull(text));
+        return text[0] == '-' ? static_cast<T>(std::stoll(text))
+                              : static_cast<T>(std::stoull(text));
     }
 }
 
@@ -46,23 +48,31 @@ inline std::vector<uint8_t> bytes(const json &lines) {
     std::string digits;
     for (const json &line : lines) digits += line.get<std::string>();
     std::vector<uint8_t> result;
-    for (size_t i = 0; i + 1 < digits.size(); i += 2) result.push_back(static_cast<uint8_t>(std::stoul(digits.substr(i, 2), nullptr, 16)));
+    for (size_t i = 0; i + 1 < digits.size(); i += 2)
+        result.push_back(static_cast<uint8_t>(std::stoul(digits.substr(i, 2), nullptr, 16)));
     return result;
 }
 
 inline size_t element_size(int32_t dtype) {
     switch (dtype) {
         case ROUTECAP_DTYPE_U8: return 1;
-        case ROUTECAP_DTYPE_I16: case ROUTECAP_DTYPE_U16: case ROUTECAP_DTYPE_F16: case ROUTECAP_DTYPE_BF16: return 2;
+        case ROUTECAP_DTYPE_I16:
+        case ROUTECAP_DTYPE_U16:
+        case ROUTECAP_DTYPE_F16:
+        case ROUTECAP_DTYPE_BF16: return 2;
         case ROUTECAP_DTYPE_I64: return 8;
         default: return 4;  // also for numbers that are no dtype
     }
 }
 
-// Elements of some dtype in memory of exactly their size, so that reading or writing beyond it is seen by AddressSanitizer.
+// Elements of some dtype in memory of exactly their size, so that reading or writing beyond it is
+// seen by AddressSanitizer.
 class Elements {
 public:
-    Elements(size_t count, int32_t dtype) : dtype_(dtype), count_(count), memory_(new uint8_t[std::max<size_t>(count * element_size(dtype), 1)]) {
+    Elements(size_t count, int32_t dtype)
+        : dtype_(dtype),
+          count_(count),
+          memory_(new uint8_t[std::max<size_t>(count * element_size(dtype), 1)]) {
         for (size_t i = 0; i < count; i++) set(i, json(kUntouched));
     }
     Elements(const json &values, int32_t dtype) : Elements(values.size(), dtype) {
@@ -76,10 +86,14 @@ public:
             default: break;
         }
         const auto v = number<int64_t>(value);
-        std::memcpy(memory_.get() + i * element_size(dtype_), &v, element_size(dtype_));  // little endian
+        // Little endian.
+        std::memcpy(memory_.get() + i * element_size(dtype_), &v, element_size(dtype_));
     }
     json at(size_t i) const {
-        const auto get = [&](auto v) { std::memcpy(&v, memory_.get() + i * sizeof v, sizeof v); return json(v); };
+        const auto get = [&](auto v) {
+            std::memcpy(&v, memory_.get() + i * sizeof v, sizeof v);
+            return json(v);
+        };
         switch (dtype_) {
             case ROUTECAP_DTYPE_U8: return get(uint8_t{});
             case ROUTECAP_DTYPE_I16: return get(int16_t{});
@@ -91,7 +105,9 @@ public:
         }
     }
     template <class T = void>
-    T *data(size_t first = 0) { return reinterpret_cast<T *>(memory_.get() + first * element_size(dtype_)); }
+    T *data(size_t first = 0) {
+        return reinterpret_cast<T *>(memory_.get() + first * element_size(dtype_));
+    }
     size_t count() const { return count_; }
     bool untouched() const {
         for (size_t i = 0; i < count_; i++)
@@ -107,12 +123,14 @@ private:
 
 // ---- One call ------------------------------------------------------------------------------
 
-// What a vector says of a call. Everything in it must be looked at: what a replayer does not know it must not pass over.
+// What a vector says of a call. Everything in it must be looked at: what a replayer does not know
+// it must not pass over.
 class Said {
 public:
     explicit Said(const json &object) : object_(object) {}
     ~Said() {
-        for (const auto &[key, value] : object_.items()) EXPECT_TRUE(seen_.count(key)) << "not known: " << key;
+        for (const auto &[key, value] : object_.items())
+            EXPECT_TRUE(seen_.count(key)) << "not known: " << key;
     }
     bool has(const std::string &key) const {
         seen_.insert(key);
@@ -137,7 +155,8 @@ template <class T>
 class Struct {
 public:
     explicit Struct(const json &said = json()) {
-        const size_t size = said.is_object() && said.contains("size") ? said["size"].get<size_t>() : sizeof(T);
+        const size_t size =
+            said.is_object() && said.contains("size") ? said["size"].get<size_t>() : sizeof(T);
         tail_ = said.is_object() && said.value("tail", 0) != 0;
         memory_.assign(std::max(size, sizeof(T)), 0);
         std::fill(memory_.begin() + sizeof(T), memory_.end(), tail_);
@@ -146,10 +165,13 @@ public:
     T *get() { return reinterpret_cast<T *>(memory_.data()); }
     T *operator->() { return get(); }
     T &operator*() { return *get(); }
-    // After the library has filled it: a larger one's tail is zero, what a smaller one does not have is untouched.
+    // After the library has filled it: a larger one's tail is zero, what a smaller one does not
+    // have is untouched.
     void expect_filled() {
-        for (size_t i = sizeof(T); i < memory_.size(); i++) EXPECT_EQ(memory_[i], 0) << "byte " << i;
-        for (size_t i = get()->struct_size; i < sizeof(T); i++) EXPECT_EQ(memory_[i], 0) << "byte " << i;
+        for (size_t i = sizeof(T); i < memory_.size(); i++)
+            EXPECT_EQ(memory_[i], 0) << "byte " << i;
+        for (size_t i = get()->struct_size; i < sizeof(T); i++)
+            EXPECT_EQ(memory_[i], 0) << "byte " << i;
     }
 
 private:
@@ -165,7 +187,8 @@ void fill(T &s, const Said &said) {
     said.has("size"), said.has("tail");
 }
 
-// Compares the fields that are expected; others(key, value) compares what is not among the struct's plain fields.
+// Compares the fields that are expected; others(key, value) compares what is not among the struct's
+// plain fields.
 template <class T, class Others>
 void expect_fields(T &s, const json &expected, Others &&others) {
     std::set<std::string> known;
@@ -179,15 +202,19 @@ void expect_fields(T &s, const json &expected, Others &&others) {
 }
 template <class T>
 void expect_fields(T &s, const json &expected) {
-    expect_fields(s, expected, [](const std::string &key, const json &) { ADD_FAILURE() << "not known: " << key; });
+    expect_fields(s, expected, [](const std::string &key, const json &) {
+        ADD_FAILURE() << "not known: " << key;
+    });
 }
 
 // Structs beside one another, perhaps at distances that are not theirs.
 template <class T>
 class Array {
 public:
-    Array(const std::vector<T> &elements, size_t size) : size_(size), memory_(elements.size() * size + 1, 0) {
-        for (size_t i = 0; i < elements.size(); i++) std::memcpy(memory_.data() + i * size, &elements[i], std::min(size, sizeof(T)));
+    Array(const std::vector<T> &elements, size_t size)
+        : size_(size), memory_(elements.size() * size + 1, 0) {
+        for (size_t i = 0; i < elements.size(); i++)
+            std::memcpy(memory_.data() + i * size, &elements[i], std::min(size, sizeof(T)));
     }
     T *data() { return reinterpret_cast<T *>(memory_.data()); }
     T at(size_t i) const {

@@ -16,7 +16,9 @@ CUresult Arena::create(CUdevice device, CUcontext context, size_t bytes, Arena *
     CUdeviceptr memory = 0;
     CUcontext retained = nullptr;
     if (CUresult r = driver().MemAlloc(&memory, bytes); r != CUDA_SUCCESS) return r;
-    Arena *made = driver().DevicePrimaryCtxRetain(&retained, device) == CUDA_SUCCESS ? new (std::nothrow) Arena(device, context, memory) : nullptr;
+    Arena *made = driver().DevicePrimaryCtxRetain(&retained, device) == CUDA_SUCCESS
+                      ? new (std::nothrow) Arena(device, context, memory)
+                      : nullptr;
     if (made == nullptr) {
         if (retained != nullptr) driver().DevicePrimaryCtxRelease(device);
         driver().MemFree(memory);
@@ -30,7 +32,9 @@ CUresult Arena::retain_by(CUgraph graph) {
     CUuserObject object = nullptr;
     const auto give_back = [](void *arena) { static_cast<Arena *>(arena)->release(); };
     references_.fetch_add(1, std::memory_order_relaxed);
-    if (CUresult r = driver().UserObjectCreate(&object, this, give_back, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC); r != CUDA_SUCCESS) {
+    if (CUresult r = driver().UserObjectCreate(&object, this, give_back, 1,
+                                               CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+        r != CUDA_SUCCESS) {
         release();
         return r;
     }
@@ -42,8 +46,8 @@ CUresult Arena::retain_by(CUgraph graph) {
 void Arena::release() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     next_ = unreferenced.load(std::memory_order_relaxed);
-    while (!unreferenced.compare_exchange_weak(next_, this, std::memory_order_release, std::memory_order_relaxed)) {
-    }
+    while (!unreferenced.compare_exchange_weak(next_, this, std::memory_order_release,
+                                               std::memory_order_relaxed)) {}
 }
 
 void Arena::collect() {

@@ -1,4 +1,5 @@
-// The device memory of one capturer, in one piece. Graphs that were captured with it retain it: it lives as long as any of them.
+// The device memory of one capturer, in one piece. Graphs that were captured with it retain it: it
+// lives as long as any of them.
 #pragma once
 
 #include <atomic>
@@ -20,15 +21,18 @@ public:
         return reinterpret_cast<T *>(memory_ + offset);
     }
 
-    // The graph takes a reference, given back when it and everything instantiated from it are destroyed.
+    // The graph takes a reference, given back when it and everything instantiated from it are
+    // destroyed.
     CUresult retain_by(CUgraph graph);
     void release();
 
-    // Frees what has no references any more: the last one may be given back where the driver must not be called.
+    // Frees what has no references any more: the last one may be given back where the driver must
+    // not be called.
     static void collect();
 
 private:
-    Arena(CUdevice device, CUcontext context, CUdeviceptr memory) : device_(device), context_(context), memory_(memory) {}
+    Arena(CUdevice device, CUcontext context, CUdeviceptr memory)
+        : device_(device), context_(context), memory_(memory) {}
 
     const CUdevice device_;
     const CUcontext context_;

@@ -23,8 +23,9 @@ using namespace cuda;
 constexpr uint32_t kThreads = 128;  // of a block
 
 // Returns from a function that returns a status, if a call of the driver failed.
-#define ROUTECAP_TRY(name, ...) \
-    if (const CUresult result = driver_.name(__VA_ARGS__); result != CUDA_SUCCESS) return fail(result, "cu" #name)
+#define ROUTECAP_TRY(name, ...)                                                    \
+    if (const CUresult result = driver_.name(__VA_ARGS__); result != CUDA_SUCCESS) \
+    return fail(result, "cu" #name)
 
 // Where everything lies in the device memory of a capturer.
 struct Plan {
@@ -32,11 +33,14 @@ struct Plan {
     size_t sink_bytes, staging_bytes;
     kernels::SlotLayout layout;
 
-    explicit Plan(const Config &config) : layout(config.rows, config.shape->validity_bytes, config.shape->ids_bytes) {
+    explicit Plan(const Config &config)
+        : layout(config.rows, config.shape->validity_bytes, config.shape->ids_bytes) {
         const Shape &shape = *config.shape;
         const size_t slot_count = config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0;
         const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
-        sink_bytes = config.external_sink ? 0 : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
+        sink_bytes = config.external_sink
+                         ? 0
+                         : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
         table = aligned(sizeof(kernels::Control));
         sink = table + aligned(shape.layers * sizeof(kernels::SinkLayer));
         slots = sink + aligned(sink_bytes);
@@ -66,10 +70,16 @@ public:
     uint64_t capture() const override { return capturing_ ? capture_.id + 1 : 0; }
     int32_t check_memory(const void *address, const char *name) override;
     int32_t begin(uint32_t rows, routecap_stream stream) override;
-    int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) override;
-    int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) override;
-    int32_t read_dispatch(const kernels::Received &body, routecap_stream stream) override { return read_any_dispatch(body, stream); }
-    int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream stream) override { return read_any_dispatch(body, stream); }
+    int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers,
+                   bool overlap, routecap_stream stream) override;
+    int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits,
+                  routecap_stream stream) override;
+    int32_t read_dispatch(const kernels::Received &body, routecap_stream stream) override {
+        return read_any_dispatch(body, stream);
+    }
+    int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream stream) override {
+        return read_any_dispatch(body, stream);
+    }
     int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
@@ -77,7 +87,8 @@ public:
     void expect(int32_t slot) override {
         in(slot).state.store(State::kExpected, std::memory_order_relaxed);
     }
-    void copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) override;
+    void copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+              routecap_stream stream) override;
 
     bool landed(int32_t slot) override;
     SlotContents contents(int32_t slot) override;
@@ -97,7 +108,8 @@ private:
     private:
         char text_[256] = "";
     };
-    // The forward path's until it is copied or has failed, then the step worker's until its step was filed.
+    // The forward path's until it is copied or has failed, then the step worker's until its step
+    // was filed.
     enum class State : uint8_t { kExpected, kCopied, kFailed };
     struct Slot {
         uint64_t epoch = 0;  // with which it was named last
@@ -113,13 +125,16 @@ private:
     int32_t follow(CUstream stream);
     int32_t name(int32_t slot, CUstream stream);
     int32_t try_name(int32_t slot, CUstream stream);
-    int32_t try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream);
+    int32_t try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+                     CUstream stream);
     int32_t alive() const;
     uint32_t blocks(uint64_t items, uint32_t layers) const;
     template <class Body>
-    int32_t launch(const Body &body, uint64_t items, CUstream stream, bool overlap = false, uint32_t layers = 1);
+    int32_t launch(const Body &body, uint64_t items, CUstream stream, bool overlap = false,
+                   uint32_t layers = 1);
     template <uint32_t K, uint32_t L>
-    int32_t record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, CUstream stream);
+    int32_t record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers,
+                          bool overlap, CUstream stream);
     template <class Body>
     int32_t read_any_dispatch(const Body &body, CUstream stream);
     template <class Body>
@@ -130,12 +145,17 @@ private:
     kernels::Begin begin_body(uint32_t rows) const;
 
     kernels::Control *control() const { return arena_->pointer<kernels::Control>(plan_.control); }
-    kernels::SinkTable table() const { return sink_->table(arena_->pointer<const kernels::SinkLayer>(plan_.table)); }
+    kernels::SinkTable table() const {
+        return sink_->table(arena_->pointer<const kernels::SinkLayer>(plan_.table));
+    }
     uint8_t *slots() const { return arena_->pointer<uint8_t>(plan_.slots); }
     uint8_t *device_slot(int32_t slot) const { return plan_.layout.slot(slots(), slot); }
-    // In page-locked memory behind the slots: the epoch of the step whose copy to this slot arrived last.
+    // In page-locked memory behind the slots: the epoch of the step whose copy to this slot arrived
+    // last.
     CUdeviceptr arrival(int32_t slot) const {
-        return reinterpret_cast<CUdeviceptr>(plan_.layout.slot(staging_, static_cast<int32_t>(slot_count_)) + static_cast<size_t>(slot) * 8);
+        return reinterpret_cast<CUdeviceptr>(
+            plan_.layout.slot(staging_, static_cast<int32_t>(slot_count_)) +
+            static_cast<size_t>(slot) * 8);
     }
     uint8_t *host_slot(int32_t slot) const { return plan_.layout.slot(staging_, slot); }
 
@@ -169,7 +189,8 @@ private:
     bool named_recorded_ = false;
     CUstream last_stream_ = nullptr;
     bool any_step_ = false;
-    // The capture that enter() found, if any; the one that retains the arena already; and the snapshot captured last.
+    // The capture that enter() found, if any; the one that retains the arena already; and the
+    // snapshot captured last.
     struct Capture {
         cuuint64_t id = 0;
         CUgraph graph = nullptr;
@@ -214,17 +235,22 @@ int32_t CudaBackend::create() {
     const Uncaptured uncaptured;
     before_.reserve(64);
     int multiprocessors = 1;
-    ROUTECAP_TRY(DeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_);
+    ROUTECAP_TRY(DeviceGetAttribute, &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                 device_);
     most_blocks_ = static_cast<uint32_t>(multiprocessors) * 8;
     int capability = 0;
-    ROUTECAP_TRY(DeviceGetAttribute, &capability, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
+    ROUTECAP_TRY(DeviceGetAttribute, &capability, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                 device_);
     int pageable = 0;
     if (config_.checked)
         ROUTECAP_TRY(DeviceGetAttribute, &pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
                      device_);
     reads_pageable_ = pageable != 0;
-    overlaps_ = capability >= 9 && ROUTECAP_PTX_ARCH >= 90;  // or that device may run a record that does not wait
-    if (const CUresult r = Arena::create(device_, context_, plan_.bytes, &arena_); r != CUDA_SUCCESS) return fail(r, "cuMemAlloc");
+    // Or that device may run a record that does not wait.
+    overlaps_ = capability >= 9 && ROUTECAP_PTX_ARCH >= 90;
+    if (const CUresult r = Arena::create(device_, context_, plan_.bytes, &arena_);
+        r != CUDA_SUCCESS)
+        return fail(r, "cuMemAlloc");
     ROUTECAP_TRY(StreamCreate, &side_, CU_STREAM_NON_BLOCKING);
     ROUTECAP_TRY(EventCreate, &named_, CU_EVENT_DISABLE_TIMING);
     if (slot_count_ > 0) {
@@ -237,7 +263,9 @@ int32_t CudaBackend::create() {
                   config_.external_sink ? nullptr : arena_->pointer<void>(plan_.sink));
 
     ROUTECAP_TRY(MemsetD8Async, arena_->at(0), 0, plan_.bytes, side_);
-    if (plan_.sink_bytes > 0) ROUTECAP_TRY(MemsetD8Async, arena_->at(plan_.sink), kernels::kPoisonByte, plan_.sink_bytes, side_);
+    if (plan_.sink_bytes > 0)
+        ROUTECAP_TRY(MemsetD8Async, arena_->at(plan_.sink), kernels::kPoisonByte, plan_.sink_bytes,
+                     side_);
     kernels::Control words{};
     words.named = {kernels::kNoSlot, epoch_};
     ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
@@ -294,7 +322,8 @@ CudaBackend::~CudaBackend() {
 
 int32_t CudaBackend::upload_table() {
     const auto layers = sink_->layers();
-    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.table), layers.data(), layers.size_bytes(), side_);
+    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.table), layers.data(), layers.size_bytes(),
+                 side_);
     ROUTECAP_TRY(StreamSynchronize, side_);
     return ROUTECAP_OK;
 }
@@ -306,15 +335,20 @@ int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_
     if (sink.ids != nullptr) {
         unsigned int type = 0;
         int managed = 0, ordinal = -1;
-        CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+        CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                            CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
         void *values[] = {&type, &managed, &ordinal};
-        ROUTECAP_TRY(PointerGetAttributes, 3, attributes, values, reinterpret_cast<CUdeviceptr>(sink.ids));
+        ROUTECAP_TRY(PointerGetAttributes, 3, attributes, values,
+                     reinterpret_cast<CUdeviceptr>(sink.ids));
         if (type != CU_MEMORYTYPE_DEVICE || managed != 0 || ordinal != config_.device)
-            return report(ROUTECAP_ERR_ARGUMENT, "sink.ids is not plain memory of device %d", config_.device);
+            return report(ROUTECAP_ERR_ARGUMENT, "sink.ids is not plain memory of device %d",
+                          config_.device);
     }
     Sink before = *sink_;
     if (int32_t s = sink_->bind(first_layer, layers, sink); s < 0) return s;
-    if (sink_->sealed()) return ROUTECAP_OK;  // nothing has changed, and an upload would wait for steps in flight
+    // Nothing has changed, and an upload would wait for steps in flight.
+    if (sink_->sealed()) return ROUTECAP_OK;
     const int32_t s = upload_table();
     if (s < 0) sink_.emplace(std::move(before));
     return s;
@@ -327,8 +361,10 @@ int32_t CudaBackend::enter(routecap_stream stream, bool &capturing) {
     const Current current(context_);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     capture_ = {};
-    ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, &capture_.id, &capture_.graph, nullptr, nullptr, nullptr);
-    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return report(ROUTECAP_ERR_CAPTURING, "the capture of this stream was invalidated before");
+    ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, &capture_.id, &capture_.graph, nullptr,
+                 nullptr, nullptr);
+    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        return report(ROUTECAP_ERR_CAPTURING, "the capture of this stream was invalidated before");
     capturing = capturing_ = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return ROUTECAP_OK;
 }
@@ -341,7 +377,8 @@ int32_t CudaBackend::check_memory(const void *address, const char *name) {
     unsigned int type = 0;
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
     void *values[] = {&type};
-    ROUTECAP_TRY(PointerGetAttributes, 1, attributes, values, reinterpret_cast<CUdeviceptr>(address));
+    ROUTECAP_TRY(PointerGetAttributes, 1, attributes, values,
+                 reinterpret_cast<CUdeviceptr>(address));
     if (type != 0) return ROUTECAP_OK;
     return report(ROUTECAP_ERR_ARGUMENT, "%s is %p, which is no memory that device %d can read",
                   name, address, config_.device);
@@ -349,16 +386,19 @@ int32_t CudaBackend::check_memory(const void *address, const char *name) {
 
 uint32_t CudaBackend::blocks(uint64_t items, uint32_t layers) const {
     const uint64_t wanted = (items + kThreads - 1) / kThreads;
-    return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, 1, std::max(most_blocks_ / layers, 1u)));
+    return static_cast<uint32_t>(
+        std::clamp<uint64_t>(wanted, 1, std::max(most_blocks_ / layers, 1u)));
 }
 
 // Blocks for so many items, or for so many of each layer.
 template <class Body>
-int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream, bool overlap, uint32_t layers) {
+int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream, bool overlap,
+                            uint32_t layers) {
     void *parameters[] = {const_cast<Body *>(&body)};
     const auto function = reinterpret_cast<CUfunction>(driver_.kernel_of<Body>());
     if (!overlap) {
-        ROUTECAP_TRY(LaunchKernel, function, blocks(items, layers), layers, 1, kThreads, 1, 1, 0, stream, parameters, nullptr);
+        ROUTECAP_TRY(LaunchKernel, function, blocks(items, layers), layers, 1, kThreads, 1, 1, 0,
+                     stream, parameters, nullptr);
         return ROUTECAP_OK;
     }
     CUlaunchAttribute dependent{};
@@ -378,15 +418,16 @@ int32_t CudaBackend::launch(const Body &body, uint64_t items, CUstream stream, b
     return ROUTECAP_OK;
 }
 
-// Adds a kernel to the graph being captured, behind what the stream has captured and behind the leaf before, without making what follows on the
-// stream wait for it.
+// Adds a kernel to the graph being captured, behind what the stream has captured and behind the
+// leaf before, without making what follows on the stream wait for it.
 template <class Body>
 int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream) {
     CUstreamCaptureStatus status;
     const CUgraphNode *dependencies = nullptr;
     const CUgraphEdgeData *edges = nullptr;
     size_t count = 0;
-    ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, nullptr, nullptr, &dependencies, &edges, &count);
+    ROUTECAP_TRY(StreamGetCaptureInfo, stream, &status, nullptr, nullptr, &dependencies, &edges,
+                 &count);
     before_.assign(dependencies, dependencies + count);
     if (leaf_ != nullptr && leaf_capture_ == capture_) before_.push_back(leaf_);
     void *parameters[] = {const_cast<Body *>(&body)};
@@ -405,20 +446,30 @@ int32_t CudaBackend::add_leaf(const Body &body, uint64_t items, CUstream stream)
 // What is captured now may run long after the capturer's end.
 int32_t CudaBackend::retain() {
     if (!capturing_ || retained_ == capture_) return ROUTECAP_OK;
-    if (const CUresult r = arena_->retain_by(capture_.graph); r != CUDA_SUCCESS) return fail(r, "cuGraphRetainUserObject");
+    if (const CUresult r = arena_->retain_by(capture_.graph); r != CUDA_SUCCESS)
+        return fail(r, "cuGraphRetainUserObject");
     retained_ = capture_;
     return ROUTECAP_OK;
 }
 
 kernels::Begin CudaBackend::begin_body(uint32_t rows) const {
-    return {table(), shape_->layers, shape_->k, rows, kernels::begin_items(rows, shape_->k, sink_->widest()), control(), slots(), plan_.layout};
+    return {table(),
+            shape_->layers,
+            shape_->k,
+            rows,
+            kernels::begin_items(rows, shape_->k, sink_->widest()),
+            control(),
+            slots(),
+            plan_.layout};
 }
 
 int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
     const Current current(context_);
     if (int32_t s = retain(); s < 0) return s;
-    if (capturing_ && leaf_ != nullptr && leaf_capture_ == capture_)  // an earlier step's snapshot, which must have read the sink before
-        ROUTECAP_TRY(StreamUpdateCaptureDependencies, stream, &leaf_, nullptr, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+    // An earlier step's snapshot, which must have read the sink before.
+    if (capturing_ && leaf_ != nullptr && leaf_capture_ == capture_)
+        ROUTECAP_TRY(StreamUpdateCaptureDependencies, stream, &leaf_, nullptr, 1,
+                     CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
     leaf_ = nullptr;
     if (!capturing_) {
         if (int32_t s = unnamed_ ? name(naming_, stream) : follow(stream); s < 0) return s;
@@ -432,13 +483,18 @@ int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
 }
 
 template <uint32_t K, uint32_t L>
-int32_t CudaBackend::record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, CUstream stream) {
-    kernels::Record<K, L> body{source, shape_->k, static_cast<uint32_t>(layers.size()), control(), {}};
-    for (size_t i = 0; i < layers.size(); i++) body.layers[i] = {layers[i].ids, layers[i].table, sink_->layers()[layers[i].layer]};
+int32_t CudaBackend::record_layers(const kernels::Source &source,
+                                   std::span<const RecordedLayer> layers, bool overlap,
+                                   CUstream stream) {
+    kernels::Record<K, L> body{
+        source, shape_->k, static_cast<uint32_t>(layers.size()), control(), {}};
+    for (size_t i = 0; i < layers.size(); i++)
+        body.layers[i] = {layers[i].ids, layers[i].table, sink_->layers()[layers[i].layer]};
     return launch(body, uint64_t{layers.size()} * source.to.rows, stream, overlap);
 }
 
-int32_t CudaBackend::record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool overlap, routecap_stream stream) {
+int32_t CudaBackend::record(const kernels::Source &source, std::span<const RecordedLayer> layers,
+                            bool overlap, routecap_stream stream) {
     const Current current(context_);
     if (int32_t s = retain(); s < 0) return s;
     overlap = overlap && overlaps_;
@@ -449,13 +505,16 @@ int32_t CudaBackend::record(const kernels::Source &source, std::span<const Recor
             return;
         }
         for (size_t l = 0; l < layers.size() && status == ROUTECAP_OK; l += ROUTECAP_RECORD_LAYERS)
-            status = record_layers<K, ROUTECAP_RECORD_LAYERS>(source, layers.subspan(l, std::min<size_t>(ROUTECAP_RECORD_LAYERS, layers.size() - l)),
-                                                              overlap, stream);
+            status = record_layers<K, ROUTECAP_RECORD_LAYERS>(
+                source,
+                layers.subspan(l, std::min<size_t>(ROUTECAP_RECORD_LAYERS, layers.size() - l)),
+                overlap, stream);
     });
     return status;
 }
 
-int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream stream) {
+int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router,
+                           const kernels::Logits &logits, routecap_stream stream) {
     const Current current(context_);
     if (int32_t s = retain(); s < 0) return s;
     int32_t status = ROUTECAP_OK;
@@ -471,7 +530,8 @@ template <class Body>
 int32_t CudaBackend::read_any_dispatch(const Body &body, CUstream stream) {
     const Current current(context_);
     if (body.from.executed != nullptr)
-        ROUTECAP_TRY(MemsetD8Async, reinterpret_cast<CUdeviceptr>(body.from.executed), kernels::kNotExecutedByte, body.from.executed_bytes(), stream);
+        ROUTECAP_TRY(MemsetD8Async, reinterpret_cast<CUdeviceptr>(body.from.executed),
+                     kernels::kNotExecutedByte, body.from.executed_bytes(), stream);
     return launch(body, body.inner(), stream);
 }
 
@@ -480,8 +540,11 @@ template <class F>
 int32_t CudaBackend::with_snapshot(F f) {
     int32_t status = ROUTECAP_OK;
     kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-        const auto run = [&]<class Body>() { return f(Body{table(), shape_->layers, shape_->k, control(), slots(), plan_.layout}); };
-        status = shape_->id_bytes == 1 ? run.template operator()<kernels::Snapshot8<K>>() : run.template operator()<kernels::Snapshot16<K>>();
+        const auto run = [&]<class Body>() {
+            return f(Body{table(), shape_->layers, shape_->k, control(), slots(), plan_.layout});
+        };
+        status = shape_->id_bytes == 1 ? run.template operator()<kernels::Snapshot8<K>>()
+                                       : run.template operator()<kernels::Snapshot16<K>>();
     });
     return status;
 }
@@ -491,7 +554,9 @@ int32_t CudaBackend::snapshot(routecap_stream stream) {
     if (int32_t s = retain(); s < 0) return s;
     const uint64_t rows = begun_ && begun_->where == here() ? begun_->rows : largest_begin_;
     const uint64_t items = rows * shape_->validity_bytes * 8;
-    return with_snapshot([&](const auto &body) { return capturing_ ? add_leaf(body, items, stream) : launch(body, items, stream); });
+    return with_snapshot([&](const auto &body) {
+        return capturing_ ? add_leaf(body, items, stream) : launch(body, items, stream);
+    });
 }
 
 // What comes on another stream than the last step comes after it.
@@ -541,7 +606,8 @@ int32_t CudaBackend::name(int32_t slot, CUstream stream) {
     return status;
 }
 
-int32_t CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions, CUstream stream) {
+int32_t CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+                              CUstream stream) {
     if (int32_t s = alive(); s < 0) return s;
     uint8_t *device = device_slot(slot), *host = host_slot(slot);
     const auto address = [](const void *p) { return reinterpret_cast<CUdeviceptr>(p); };
@@ -549,19 +615,22 @@ int32_t CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions
     if (positions.rows > 0) {
         uint8_t *to = plan_.layout.positions(device, rows);
         end = to + positions.bytes();
-        ROUTECAP_TRY(MemcpyAsync, address(to), address(positions.positions), positions.bytes(), stream);
+        ROUTECAP_TRY(MemcpyAsync, address(to), address(positions.positions), positions.bytes(),
+                     stream);
         ROUTECAP_TRY(EventRecord, named_, stream);
     }
     const uint8_t *first = plan_.layout.validity(device, rows - 1);
     ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
-    ROUTECAP_TRY(MemcpyDtoHAsync, host + (first - device), address(first), static_cast<size_t>(end - first), side_);
+    ROUTECAP_TRY(MemcpyDtoHAsync, host + (first - device), address(first),
+                 static_cast<size_t>(end - first), side_);
     ROUTECAP_TRY(StreamWriteValue64, side_, arrival(slot), in(slot).epoch,
                  CU_STREAM_WRITE_VALUE_DEFAULT);
     return ROUTECAP_OK;
 }
 
 // While the device has an older name, what it runs next may write the slot that this would read.
-void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &positions, routecap_stream stream) {
+void CudaBackend::copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+                       routecap_stream stream) {
     const Current current(context_);
     Slot &s = in(slot);
     if (!s.failure) s.failure = unnamed_;
@@ -587,11 +656,13 @@ int32_t CudaBackend::read_layer(uint32_t layer, uint32_t rows, void *ids) {
     const Uncaptured uncaptured;
     const kernels::SinkLayer &from = sink_->layers()[layer];
     const size_t element = sink_element_bytes(from.dtype);
-    const size_t bytes = shape_->k * element, pitch = static_cast<size_t>(from.row_stride) * element;
+    const size_t bytes = shape_->k * element,
+                 pitch = static_cast<size_t>(from.row_stride) * element;
     const auto address = reinterpret_cast<CUdeviceptr>(from.ids);
     const uint32_t copies = pitch == bytes ? 1 : rows;
     for (uint32_t r = 0; r < copies; r++)
-        ROUTECAP_TRY(MemcpyDtoHAsync, static_cast<uint8_t *>(ids) + r * bytes, address + r * pitch, bytes * (rows / copies), side_);
+        ROUTECAP_TRY(MemcpyDtoHAsync, static_cast<uint8_t *>(ids) + r * bytes, address + r * pitch,
+                     bytes * (rows / copies), side_);
     ROUTECAP_TRY(StreamSynchronize, side_);
     return ROUTECAP_OK;
 }
@@ -630,8 +701,11 @@ const char *CudaBackend::failure(int32_t slot) const {
 int32_t make_cuda_backend(const Config &config, std::unique_ptr<Backend> &backend) {
     const Driver &d = driver();
     if (d.status < 0) return report(d.status, "%s", d.detail);
-    if (d.process != process_generation()) return report(ROUTECAP_ERR_FORKED, "the CUDA driver was loaded before fork(); it works in the parent only");
-    if (config.device < 0 || config.device >= d.devices) return report(ROUTECAP_ERR_ARGUMENT, "config.device is %d of %d", config.device, d.devices);
+    if (d.process != process_generation())
+        return report(ROUTECAP_ERR_FORKED,
+                      "the CUDA driver was loaded before fork(); it works in the parent only");
+    if (config.device < 0 || config.device >= d.devices)
+        return report(ROUTECAP_ERR_ARGUMENT, "config.device is %d of %d", config.device, d.devices);
     auto made = std::make_unique<CudaBackend>(config);
     if (int32_t s = made->create(); s < 0) return s;
     backend = std::move(made);

@@ -1,5 +1,6 @@
-// The CUDA backend: the sink is device memory, and the work of begin, record and snapshot is enqueued on the engine's streams or captured into its
-// graphs. A stream of its own copies each step to pinned memory.
+// The CUDA backend: the sink is device memory, and the work of begin, record and snapshot is
+// enqueued on the engine's streams or captured into its graphs. A stream of its own copies each
+// step to pinned memory.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
-// What a call of the driver needs around it: the device's primary context as the current one, and leave to make calls that another thread's
-// capture into a graph would forbid. Both leave the calling thread as they found it.
+// What a call of the driver needs around it: the device's primary context as the current one, and
+// leave to make calls that another thread's capture into a graph would forbid. Both leave the
+// calling thread as they found it.
 #pragma once
 
 #include "backend/cuda/driver.h"

@@ -1,4 +1,5 @@
-// The CUDA driver: its functions, found at run time, and the kernels of this library loaded into it. No CUDA library is linked.
+// The CUDA driver: its functions, found at run time, and the kernels of this library loaded into
+// it. No CUDA library is linked.
 #pragma once
 
 #include <cuda.h>
@@ -11,7 +12,8 @@
 
 namespace routecap::cuda {
 
-// Every function that is used: F(name without cu, version of its signature). Nothing here is newer than kOldestDriver.
+// Every function that is used: F(name without cu, version of its signature). Nothing here is newer
+// than kOldestDriver.
 #define ROUTECAP_DRIVER_FUNCTIONS(F)          \
     F(Init, 2000)                             \
     F(DriverGetVersion, 2020)                 \
@@ -56,14 +58,15 @@ namespace routecap::cuda {
     F(UserObjectRelease, 11030)
 
 // Binaries of a toolkit need a driver of its series; the signatures above need 12.3.
-constexpr int kOldestDriver = CUDA_VERSION / 1000 * 1000 > 12030 ? CUDA_VERSION / 1000 * 1000 : 12030;
+constexpr int kOldestDriver =
+    CUDA_VERSION / 1000 * 1000 > 12030 ? CUDA_VERSION / 1000 * 1000 : 12030;
 
 // The kernels of list.h, in their order.
 enum class KernelName {
 #define ROUTECAP_NAME(name, Body) name,
     ROUTECAP_KERNELS(ROUTECAP_NAME)
 #undef ROUTECAP_NAME
-    count
+        count
 };
 template <class Body>
 constexpr KernelName kName = KernelName::count;
@@ -73,7 +76,8 @@ constexpr KernelName kName = KernelName::count;
 ROUTECAP_KERNELS(ROUTECAP_NAME)
 #undef ROUTECAP_NAME
 
-// Made once in a process and never unloaded: graphs may outlive whoever captured them. Functions carry the driver's names without `cu`.
+// Made once in a process and never unloaded: graphs may outlive whoever captured them. Functions
+// carry the driver's names without `cu`.
 struct Driver {
 #define ROUTECAP_MEMBER(name, version) PFN_cu##name##_v##version name = nullptr;
     ROUTECAP_DRIVER_FUNCTIONS(ROUTECAP_MEMBER)
@@ -81,17 +85,20 @@ struct Driver {
     CUkernel kernel[static_cast<int>(KernelName::count)] = {};
     int version = 0;  // 1000 * major + 10 * minor
     int devices = 0;
-    uint32_t process = 0;  // the process that loaded it (process.h): the driver does not work in its children
+    // The process that loaded it (process.h): the driver does not work in its children.
+    uint32_t process = 0;
 
-    int32_t status;      // ROUTECAP_OK, or why there is none: ROUTECAP_ERR_NO_BACKEND or _DRIVER_TOO_OLD
-    char detail[256];    // one line about it
+    // ROUTECAP_OK, or why there is none: ROUTECAP_ERR_NO_BACKEND or _DRIVER_TOO_OLD.
+    int32_t status;
+    char detail[256];  // one line about it
 
     template <class Body>
     CUkernel kernel_of() const {
         static_assert(kName<Body> != KernelName::count);
         return kernel[static_cast<int>(kName<Body>)];
     }
-    // Reports a call that failed and returns its status: ROUTECAP_ERR_DEVICE, or _DEVICE_LOST where nothing on the device will work any more.
+    // Reports a call that failed and returns its status: ROUTECAP_ERR_DEVICE, or _DEVICE_LOST where
+    // nothing on the device will work any more.
     int32_t failed(CUresult result, const char *call) const;
 };
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <new>
 
-#include "kernels/list.h"
 #include "base/status.h"
+#include "kernels/list.h"
 
 namespace routecap {
 namespace {
@@ -17,7 +17,10 @@ struct Free {
 };
 using Memory = std::unique_ptr<uint8_t, Free>;
 
-Memory allocate(size_t bytes) { return Memory(bytes == 0 ? nullptr : static_cast<uint8_t *>(::operator new(bytes, Free::kAlignment))); }
+Memory allocate(size_t bytes) {
+    return Memory(bytes == 0 ? nullptr
+                             : static_cast<uint8_t *>(::operator new(bytes, Free::kAlignment)));
+}
 
 template <class Kernel>
 void run(const Kernel &kernel) {
@@ -32,23 +35,32 @@ public:
           rows_(config.rows),
           epoch_(config.first_epoch - 1),
           layout_(config.rows, shape_->validity_bytes, shape_->ids_bytes),
-          sink_memory_(allocate(config.external_sink ? 0 : shape_->layers * sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
+          sink_memory_(allocate(config.external_sink
+                                    ? 0
+                                    : shape_->layers *
+                                          sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
           sink_(shape_->layer_experts, rows_, shape_->k, config.sink_dtype, sink_memory_.get()) {
         if (config.role != ROUTECAP_ROLE_OWNER) return;
         slots_ = allocate(config.slots * layout_.bytes());
-        for (uint32_t s = 0; s < config.slots; s++) *layout_.header(slot(static_cast<int32_t>(s))) = {};  // of no epoch
+        // Of no epoch.
+        for (uint32_t s = 0; s < config.slots; s++)
+            *layout_.header(slot(static_cast<int32_t>(s))) = {};
         in_slots_ = std::make_unique<InSlot[]>(config.slots);
         name_slot(0, nullptr);
     }
 
     const kernels::SlotLayout &layout() const override { return layout_; }
     const Sink &sink() const override { return sink_; }
-    int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) override { return sink_.bind(first_layer, layers, sink); }
+    int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) override {
+        return sink_.bind(first_layer, layers, sink);
+    }
     routecap_sink give_out(uint32_t layer) override { return sink_.give_out(layer); }
 
     int32_t enter(routecap_stream stream, bool &capturing) override {
         capturing = false;
-        return stream == nullptr ? ROUTECAP_OK : report(ROUTECAP_ERR_ARGUMENT, "the host backend has no streams: pass NULL");
+        return stream == nullptr
+                   ? ROUTECAP_OK
+                   : report(ROUTECAP_ERR_ARGUMENT, "the host backend has no streams: pass NULL");
     }
 
     uint64_t capture() const override { return 0; }
@@ -56,28 +68,41 @@ public:
 
     int32_t begin(uint32_t rows, routecap_stream) override {
         sink_.seal();
-        const kernels::Begin kernel{sink_.layers().data(), shape_->layers, shape_->k, rows, kernels::begin_items(rows, shape_->k, sink_.widest()),
-                                    &control_, slots_.get(), layout_};
+        const kernels::Begin kernel{sink_.layers().data(),
+                                    shape_->layers,
+                                    shape_->k,
+                                    rows,
+                                    kernels::begin_items(rows, shape_->k, sink_.widest()),
+                                    &control_,
+                                    slots_.get(),
+                                    layout_};
         run(kernel);
         kernel.once();
         return ROUTECAP_OK;
     }
 
-    int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool, routecap_stream) override {
+    int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool,
+                   routecap_stream) override {
         kernels::with_columns(shape_->k, [&]<uint32_t K>() {
             for (const RecordedLayer &l : layers)
-                run(kernels::RecordOne<K>{source, shape_->k, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}});
+                run(kernels::RecordOne<K>{
+                    source, shape_->k, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}});
         });
         return ROUTECAP_OK;
     }
 
-    int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits, routecap_stream) override {
+    int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits,
+                  routecap_stream) override {
         run(kernels::Route<1>{router, logits, shape_->k, sink_.layers()[layer], &control_});
         return ROUTECAP_OK;
     }
 
-    int32_t read_dispatch(const kernels::Received &body, routecap_stream) override { return read_any_dispatch(body); }
-    int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream) override { return read_any_dispatch(body); }
+    int32_t read_dispatch(const kernels::Received &body, routecap_stream) override {
+        return read_any_dispatch(body);
+    }
+    int32_t read_dispatch(const kernels::ReceivedExpanded &body, routecap_stream) override {
+        return read_any_dispatch(body);
+    }
 
     int32_t wait_for(routecap_stream, uint32_t &rows_begun) override {
         rows_begun = control_.rows();
@@ -88,7 +113,10 @@ public:
         const size_t element = sink_element_bytes(from.dtype), bytes = shape_->k * element;
         for (uint32_t r = 0; r < rows; r++)
             std::memcpy(static_cast<uint8_t *>(ids) + r * bytes,
-                        static_cast<const uint8_t *>(from.ids) + static_cast<int64_t>(r) * from.row_stride * static_cast<int64_t>(element), bytes);
+                        static_cast<const uint8_t *>(from.ids) + static_cast<int64_t>(r) *
+                                                                     from.row_stride *
+                                                                     static_cast<int64_t>(element),
+                        bytes);
         return ROUTECAP_OK;
     }
 
@@ -109,7 +137,8 @@ public:
     }
 
     void copy(int32_t slot, uint32_t rows, const DevicePositions &from, routecap_stream) override {
-        if (from.rows > 0) std::memcpy(layout_.positions(this->slot(slot), rows), from.positions, from.bytes());
+        if (from.rows > 0)
+            std::memcpy(layout_.positions(this->slot(slot), rows), from.positions, from.bytes());
         in_slots_[static_cast<size_t>(slot)].landed.store(true, std::memory_order_release);
     }
 
@@ -132,7 +161,8 @@ private:
 
     template <class Body>
     int32_t read_any_dispatch(const Body &body) {
-        if (body.from.executed != nullptr) std::memset(body.from.executed, kernels::kNotExecutedByte, body.from.executed_bytes());
+        if (body.from.executed != nullptr)
+            std::memset(body.from.executed, kernels::kNotExecutedByte, body.from.executed_bytes());
         run(body);
         return ROUTECAP_OK;
     }
@@ -140,7 +170,8 @@ private:
     template <class Id>
     void snapshot() {
         kernels::with_columns(shape_->k, [&]<uint32_t K>() {
-            const kernels::Snapshot<Id, K> kernel{sink_.layers().data(), shape_->layers, shape_->k, &control_, slots_.get(), layout_};
+            const kernels::Snapshot<Id, K> kernel{
+                sink_.layers().data(), shape_->layers, shape_->k, &control_, slots_.get(), layout_};
             run(kernel);
             kernel.once();
         });
@@ -152,13 +183,19 @@ private:
     const kernels::SlotLayout layout_;
     const Memory sink_memory_;
     Sink sink_;
-    kernels::Control control_{.named = {kernels::kNoSlot, 0}, .begun = {kernels::kNoSlot, 0}, .armed = 0, .conflicts = 0, .dropped = 0};
+    kernels::Control control_{.named = {kernels::kNoSlot, 0},
+                              .begun = {kernels::kNoSlot, 0},
+                              .armed = 0,
+                              .conflicts = 0,
+                              .dropped = 0};
     Memory slots_;
     std::unique_ptr<InSlot[]> in_slots_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_host_backend(const Config &config) { return std::make_unique<HostBackend>(config); }
+std::unique_ptr<Backend> make_host_backend(const Config &config) {
+    return std::make_unique<HostBackend>(config);
+}
 
 }  // namespace routecap

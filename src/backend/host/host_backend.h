@@ -1,4 +1,5 @@
-// The host backend: the sink is host memory, and the work of a stream is done before each call returns.
+// The host backend: the sink is host memory, and the work of a stream is done before each call
+// returns.
 #pragma once
 
 #include <memory>
