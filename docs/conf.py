@@ -46,6 +46,7 @@ breathe_projects = {"routecap": str(stage / "xml")}
 breathe_default_project = "routecap"
 breathe_domain_by_extension = {"h": "c"}
 breathe_show_include = False
+breathe_show_define_initializer = True
 
 autoapi_dirs = [str(root / "bindings/python/src/routecap")]
 autoapi_root = "reference/python"
@@ -80,7 +81,7 @@ examples/model/weights/report
 :caption: Reference
 
 reference/c
-reference/python/routecap/index
+Python classes <reference/python/routecap/index>
 Python package <bindings/python/README>
 Rust crate <bindings/rust/routecap/README>
 Go package <bindings/go/README>
@@ -94,7 +95,7 @@ docs/performance
 docs/evidence
 docs/failures
 docs/comparison
-tests/bench/results/replay_h200
+Replay, measured <tests/bench/results/replay_h200>
 ```
 ```{toctree}
 :hidden:
@@ -142,7 +143,7 @@ def navigation(app, name: str, source: list[str]) -> None:
         lambda link: link[1] if (folder / link[2]).is_dir() else link[0],
         source[0],
     )
-    if not re.search("^# ", source[0], re.M):
+    if app.env.doc2path(name).suffix == ".md" and not re.search("^# ", source[0], re.M):
         source[0] = f"# {pathlib.Path(name).name}\n\n{source[0]}"
     if name == "README":
         source[0] += NAVIGATION

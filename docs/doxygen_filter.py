@@ -18,6 +18,23 @@ COMMENT = re.compile(r"/\*(?!\*)(.*?)\*/", re.S)
 RULED = re.compile(r"^( \* )[-=]{4,}\n \* (\S.*)\n \* [-=]{4,}$", re.M)
 
 
+def laid_out(text: str) -> str:
+    """Lines laid out by hand stay as they are: indented, behind an empty line or a colon, no list."""
+    made: list[str] = []
+    inside = False
+    lines = text.split("\n")
+    for previous, line in zip(["", *lines], lines):
+        indented = re.match(r" \*   +(?!- |\d+\. )\S", line) is not None
+        if inside and not indented and line.strip() != "*":
+            made[-1:] = [" * @endverbatim", " *"]  # the line before is empty
+            inside = False
+        elif not inside and indented and (previous.strip() == "*" or previous.endswith(":")):
+            made.append(" * @verbatim")
+            inside = True
+        made.append(line.removeprefix(" *   ").removeprefix(" *") if inside else line)
+    return "\n".join([*made, " * @endverbatim\n "] if inside else made)
+
+
 def comment(text: str, before: str, after: str) -> str:
     """What becomes of one comment, between what is before it and what is after it."""
     if before.rpartition("\n")[2].strip():
@@ -25,11 +42,11 @@ def comment(text: str, before: str, after: str) -> str:
     if re.match(r"\n[ \t]+\S", after) or re.match(r"[\s*]*[-=]{4}", text) and text.count("\n") < 4:
         return f"/*{text}*/"
     if re.match(r"\n(typedef|struct)\b", after):
-        return f"/**{text}*/"
+        return f"/**{laid_out(text)}*/"
     if re.match(r"\n#define\b", after):
         title, _, rest = re.sub(r"\s*\n \*\s*", " ", text).strip().partition(". ")
         return f"/** @name {title.rstrip('.')}\n * {rest}\n * @{{ */"
-    return f"/** @file\n *{text}*/"
+    return f"/** @file\n * @details\n *{laid_out(text)}*/"
 
 
 def converted(source: str) -> str:
