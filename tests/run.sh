@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # Runs every suite, after setting up all they need. --full adds the slow ones. Ends with one line per suite and exit status 0 if all passed.
+# With names it runs these suites alone: run.sh headers abi. Some need what the suite `tests` has built.
 cd "$(dirname "$0")/.." && . examples/setup.sh
 set +e
 
 export PYTHONDONTWRITEBYTECODE=1
-full=0
-[ "${1:-}" = --full ] && full=1
+full=0 only=()
+for argument; do
+    full=1
+    [ "$argument" = --full ] || only+=("$argument")
+done
 logs=$build/test-logs
 mkdir -p "$logs"
 results=$logs/results
@@ -15,6 +19,7 @@ results=$logs/results
 suite() {
     local name=$1 started=$SECONDS status
     shift
+    [ ${#only[@]} = 0 ] || [[ " ${only[*]} " == *" $name "* ]] || return 0
     passed=0 failed=0
     say "-- $name"
     "$@" > "$logs/$name.log" 2>&1
@@ -230,6 +235,7 @@ suite rust rust_package
 suite go go_package
 suite quick-starts quick_starts
 suite every-place every_place
+suite docs bash tests/docs/check.sh
 suite llama-cpp bash examples/llama_cpp/check.sh
 suite model small_model
 suite transformers bash examples/transformers/check.sh "$prefix"
@@ -251,9 +257,11 @@ if [ $full = 1 ]; then
     suite fuzz-proof bash tests/fuzz/prove.sh
     suite valgrind valgrinded
     suite coverage bash tests/coverage.sh
+    suite lint bash tests/lint.sh
 fi
 
 say
 cat "$results"
-[ $full = 1 ] || say "left out without --full: other-engines, every-engine, vllm, more-random, more-faults, fuzz-proof, valgrind, coverage"
+[ $full = 1 ] || say "left out without --full: other-engines, every-engine, vllm, more-random, more-faults, fuzz-proof, valgrind, coverage, lint"
+[ -s "$results" ] || { say "no suite is called ${only[*]}"; exit 2; }
 ! grep -q ^FAILED "$results"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the programs and commands of README.md and docs/ as they stand.
+# Runs the programs and commands of README.md, CONTRIBUTING.md and docs/ as they stand.
 #
 #     bash tests/quick_starts/check.sh PREFIX
 #
@@ -21,7 +21,7 @@ export GOCACHE=$build/go/cache GOMODCACHE=$build/go/modules GOFLAGS=-modcacherw
 unset CARGO_TARGET_DIR
 rm -rf "$programs" && mkdir -p "$work"
 check "every block of code is marked" \
-    python3 tests/quick_starts/snippets.py "$programs" README.md docs/*.md docs/guides/*.md
+    python3 tests/quick_starts/snippets.py "$programs" README.md CONTRIBUTING.md docs/*.md docs/guides/*.md
 
 # compiled SOURCE LANGUAGE: makes SOURCE.run, a command without arguments.
 compiled() {

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The layout of C++ by .clang-format, and .clang-tidy over the library: lint.sh, in the project's root.
+. examples/setup.sh
+set +e
+need clang-format-14=clang-format-14 clang-tidy-14=clang-tidy-14 cmake=cmake ninja=ninja-build \
+    /usr/include/gtest/gtest.h=libgtest-dev /usr/include/nlohmann/json.hpp=nlohmann-json3-dev
+
+mapfile -t sources < <(git ls-files 'src/*.cc' 'src/*.h' 'kernels/*.h' 'kernels/*.cu' 'kernels/*.cuh')
+units() { printf '%s\n' "${sources[@]}" | grep '\.cc$' | grep -v /cuda/; } # those that the preset dev compiles
+
+check "compile commands" cmake --preset dev
+check "layout" clang-format-14 --dry-run --Werror "${sources[@]}"
+check "tidy" bash -c 'xargs -P "$1" -n 1 clang-tidy-14 -p build/dev --quiet' - "$jobs" < <(units)
+closing
