@@ -124,7 +124,8 @@ def write_c_reference() -> None:
     for chapter in chapters():
         name = pathlib.Path(chapter).stem + ("_h" if chapter == "routecap.h" else "")
         names.append(name)
-        page = f"{chapter}\n{'=' * len(chapter)}\n\n.. doxygenfile:: {chapter}\n"
+        file = pathlib.Path(chapter).name  # breathe knows files by it
+        page = f"{chapter}\n{'=' * len(chapter)}\n\n.. doxygenfile:: {file}\n"
         (folder / "c" / f"{name}.rst").write_text(page)
     toc = "\n".join(f"   c/{name}" for name in names)
     intro = (

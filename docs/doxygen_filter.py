@@ -26,13 +26,13 @@ def laid_out(text: str) -> str:
     for previous, line in zip(["", *lines], lines):
         indented = re.match(r" \*   +(?!- |\d+\. )\S", line) is not None
         if inside and not indented and line.strip() != "*":
-            made[-1:] = [" * @endverbatim", " *"]  # the line before is empty
+            made.append("@endverbatim")
             inside = False
         elif not inside and indented and (previous.strip() == "*" or previous.endswith(":")):
             made.append(" * @verbatim")
             inside = True
         made.append(line.removeprefix(" *   ").removeprefix(" *") if inside else line)
-    return "\n".join([*made, " * @endverbatim\n "] if inside else made)
+    return "\n".join(made)
 
 
 def comment(text: str, before: str, after: str) -> str:

@@ -78,7 +78,6 @@ TEST(Threads, takers_share_a_request) {
     const routecap_request request = rig.open();
     std::mutex mutex;
     std::vector<Row> taken(kSteps * 3);
-    std::atomic<uint64_t> next{0};
     const auto note = [&](const routecap_routing *routing) {
         const routecap_view view = view_of(routing);
         const Rows rows = contents(routing, kShape);
