@@ -3,6 +3,7 @@
 Capturer is where to begin; README.md has a tour, and help() of each method what the header of the C library says of it.
 """
 
+from . import models
 from ._capturer import BackendInfo, Capturer, Memory, Request, RequestLike, Router, Settings, Stats, Step, backends, memory, received_merge
 from ._constants import (
     ALL,
@@ -149,6 +150,7 @@ __all__ = [
     "memory",
     "merge",
     "missing_dtype",
+    "models",
     "received_merge",
     "save",
     "serialized_info",

@@ -136,8 +136,12 @@ def config_of(family: str, **changes: Any) -> Any:
 
 
 def make(family: str, seed: int = 0, **changes: Any) -> Any:
+    return make_of(config_of(family, **changes), seed)
+
+
+def make_of(config: Any, seed: int = 0) -> Any:
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config_of(family, **changes), attn_implementation="eager").eval().float()
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.3)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import routecap.transformers
 import torch
-from families import EXPERTS, FAMILIES, K, Witness, make, rows_of
+from families import EXPERTS, FAMILIES, K, PAD, VOCABULARY, Witness, make, make_of, rows_of
 from routecap import Provenance
+from transformers import CONFIG_MAPPING
 
 PROMPTS = torch.tensor([[0, 0, 0, 11, 12, 13], [21, 22, 23, 24, 25, 26], [0, 0, 0, 0, 0, 7]])
 MASK = (PROMPTS != 0).long()
@@ -46,3 +47,24 @@ def test_zero_experts_are_experts() -> None:
         model(input_ids=torch.randint(3, 100, (4, 24), generator=torch.Generator().manual_seed(1)))
         ids = np.concatenate([routing.ids() for routing in capture.take()])
     assert ids.max() >= EXPERTS
+
+
+def test_a_token_that_skips_the_experts_of_zaya_has_an_id_of_its_own() -> None:
+    """The router gives the experts id 0 for it, with weight 0: that passed for the first expert."""
+    config = CONFIG_MAPPING["zaya"](
+        vocab_size=VOCABULARY, hidden_size=64, moe_intermediate_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, num_experts=EXPERTS, router_hidden_size=16, pad_token_id=PAD,
+    )  # fmt: skip
+    model = make_of(config)
+    seen: dict[int, torch.Tensor] = {}
+    for layer, block in enumerate(model.model.layers):
+        gate = block.mlp.gate
+        gate.balancing_biases[-1] = 0.0
+        gate.register_forward_hook(lambda module, args, output, layer=layer: seen.update({layer: output[0].softmax(-1) + module.balancing_biases}))
+    with routecap.transformers.attach(model) as capture, torch.no_grad():
+        model(input_ids=torch.randint(3, 100, (1, 64), generator=torch.Generator().manual_seed(1)))
+        [routing] = capture.take()
+    assert [tap.experts for tap in capture.taps] == [EXPERTS + 1] * 4
+    ids = routing.ids()[:, :, 0]
+    assert (ids == torch.stack([seen[layer].argmax(-1) for layer in range(4)], 1).numpy()).all()
+    assert (ids == EXPERTS).any() and (ids == 0).any()

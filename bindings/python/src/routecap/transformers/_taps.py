@@ -7,6 +7,8 @@ What is tapped, by family:
                 step3p7, which do without it
     jetmoe      the gate of its feed-forward block gives ids sorted by expert and how many each expert has; they are put back in order
     llama4      the router gives logits; routecap chooses again, and the layers' provenance is RECOMPUTED
+    zaya        the experts get id 0 for a token that skips them. The router's choice is made again
+                from its logits, as it makes it; the id of a skip is the one behind the experts
 
 Rows are those of the forward pass, batch * length of them with padding, in the order of the batch.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -23,7 +26,7 @@ from torch import nn
 
 import routecap
 
-from ..vllm import _model_config
+from ..models import Description, describe
 
 Ids = Callable[[tuple[Any, ...], dict[str, Any], Any], torch.Tensor]
 
@@ -121,15 +124,29 @@ def _logits(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch
     return logits
 
 
+def _zaya_ids(router: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
+    logits: torch.Tensor = output[0]
+    biased = logits.softmax(-1).detach().float() + router.balancing_biases
+    return biased.topk(output[2].shape[-1], -1).indices
+
+
 def _known(name: str, module: nn.Module) -> tuple[bool, Ids, routecap.Router | None] | None:
     kind = type(module).__name__
-    if any(name in inspect.signature(type(module).forward).parameters for name in _IDS):
+    if kind == "ZayaRouter":
+        return False, partial(_zaya_ids, module), None
+    if kind != "ZayaExperts" and _is_given_ids(module.__class__):
         return True, _experts_ids, None
     if kind == "JetMoeTopKGating" and name.endswith("mlp.router"):  # the other gate of a layer routes its attention
         return False, _jetmoe_ids, None
     if kind == "Llama4Router":
         return False, _logits, routecap.Router("topk_sigmoid")
     return None
+
+
+@cache
+def _is_given_ids(kind: Any) -> bool:
+    """Whether modules of a class get ids."""
+    return any(name in inspect.signature(kind.forward).parameters for name in _IDS)
 
 
 def _looks_like_routing(module: nn.Module) -> bool:
@@ -143,27 +160,27 @@ def _tap(
     _, layer = _split(name)
     block = modules[name.rpartition(".")[0]]
     gate = next((each for each in (getattr(block, "gate", None), getattr(block, "router", None)) if isinstance(each, nn.Module)), None)
-    config = getattr(module, "config", None) or getattr(model, "config", None)
-    k = _number(lambda: _model_config.experts_per_token(config), (gate, block, module), "top_k", "num_experts_per_tok")
     owners = module, gate, block
-    experts = _number(lambda: _experts_of(config, layer), owners, "total_experts", "num_experts", "num_local_experts", "n_routed_experts")
-    if getattr(module, "_is_expert_parallel", False) or getattr(module, "num_experts", experts) < experts:
+    said = describe(getattr(module, "config", None) or getattr(model, "config", None))
+    k = _of_layer(said, said.layer_k, layer)
+    k = _attribute(owners, "top_k", "num_experts_per_tok") if k is None else k
+    experts = _of_layer(said, said.layer_experts, layer)
+    if experts is None:
+        experts = _attribute(owners, "total_experts", "num_experts", "num_local_experts", "n_routed_experts")
+    if k is None or experts is None:
+        raise ValueError(f"nothing says how many experts {name} chooses, and among how many: give attach() taps of your own")
+    part = getattr(module, "num_experts", experts) < experts - said.zero_experts
+    if part or getattr(module, "_is_expert_parallel", False):
         raise ValueError(f"{name} has a part of the experts (expert parallelism), and its ids count from the first of these: it cannot be captured")
     return Tap(layer, name, module, before, ids, k, experts, router, gate)
 
 
-def _experts_of(config: Any, layer: int) -> int:
-    layers, experts = _model_config.moe_layers(config), _model_config.experts_of_layers(config)
-    return experts[layers.index(layer)] if layer in layers else max(experts)
+def _of_layer(said: Description, numbers: tuple[int, ...] | None, layer: int) -> int | None:
+    """One of the numbers that a configuration says of its layers."""
+    if said.layer_map is None or numbers is None or layer not in said.layer_map:
+        return None
+    return numbers[said.layer_map.index(layer)]
 
 
-def _number(configured: Callable[[], int], owners: tuple[nn.Module | None, ...], *names: str) -> int:
-    """What the configuration says, or else an attribute of one of the modules."""
-    try:
-        return configured()
-    except (AttributeError, ValueError):
-        for owner in owners:
-            for name in names:
-                if isinstance(value := getattr(owner, name, None), int):
-                    return value
-        raise
+def _attribute(owners: tuple[nn.Module | None, ...], *names: str) -> int | None:
+    return next((value for owner in owners for name in names if isinstance(value := getattr(owner, name, None), int)), None)

@@ -1,0 +1,827 @@
+"""What `routecap.models.describe` makes of configurations as models publish them, of models that no
+family is known of, and of what is no configuration.
+
+transformers/test_described.py tests it against the models of every family of transformers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import re
+from pathlib import Path
+from types import SimpleNamespace as Config
+from typing import Any
+
+import pytest
+import routecap
+from routecap.models import FAMILIES, Description, describe
+
+
+def every(n: int, first: int = 0, step: int = 1) -> list[int]:
+    return list(range(first, n, step))
+
+
+NEMOTRON_NANO = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+
+# name: (configuration, layers that route, experts, experts per token)
+MODELS = {
+    "Mixtral-8x7B": (
+        Config(num_hidden_layers=32, num_local_experts=8, num_experts_per_tok=2),
+        every(32),
+        8,
+        2,
+    ),
+    "OLMoE-1B-7B": (
+        Config(num_hidden_layers=16, num_experts=64, num_experts_per_tok=8),
+        every(16),
+        64,
+        8,
+    ),
+    "Qwen2-57B-A14B": (
+        Config(
+            num_hidden_layers=28,
+            num_experts=64,
+            num_experts_per_tok=8,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+        ),
+        every(28),
+        64,
+        8,
+    ),
+    "Qwen3-30B-A3B": (
+        Config(
+            num_hidden_layers=48,
+            num_experts=128,
+            num_experts_per_tok=8,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+        ),
+        every(48),
+        128,
+        8,
+    ),
+    "Qwen3-Next-80B": (
+        Config(
+            num_hidden_layers=48,
+            num_experts=512,
+            num_experts_per_tok=10,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+            layer_types=[
+                "linear_attention",
+                "linear_attention",
+                "linear_attention",
+                "full_attention",
+            ]
+            * 12,
+        ),
+        every(48),
+        512,
+        10,
+    ),
+    "Qwen MoE with sparse steps": (
+        Config(
+            num_hidden_layers=24,
+            num_experts=60,
+            num_experts_per_tok=4,
+            decoder_sparse_step=2,
+            mlp_only_layers=[1, 23],
+        ),
+        [3, 5, 7, 9, 11, 13, 15, 17, 19, 21],
+        60,
+        4,
+    ),
+    "DeepSeek-V2": (
+        Config(
+            num_hidden_layers=60,
+            n_routed_experts=160,
+            num_experts_per_tok=6,
+            first_k_dense_replace=1,
+            moe_layer_freq=1,
+        ),
+        every(60, 1),
+        160,
+        6,
+    ),
+    "DeepSeek-V3": (
+        Config(
+            num_hidden_layers=61,
+            n_routed_experts=256,
+            num_experts_per_tok=8,
+            first_k_dense_replace=3,
+            moe_layer_freq=1,
+            n_shared_experts=1,
+        ),
+        every(61, 3),
+        256,
+        8,
+    ),
+    "DeepSeek-V4-Flash": (
+        Config(num_hidden_layers=43, n_routed_experts=256, num_experts_per_tok=6),
+        every(43),
+        256,
+        6,
+    ),
+    "DeepSeek style, every second layer": (
+        Config(
+            num_hidden_layers=10,
+            n_routed_experts=16,
+            num_experts_per_tok=2,
+            first_k_dense_replace=3,
+            moe_layer_freq=2,
+        ),
+        [4, 6, 8],
+        16,
+        2,
+    ),
+    "Kimi-K2": (
+        Config(
+            num_hidden_layers=61,
+            n_routed_experts=384,
+            num_experts_per_tok=8,
+            first_k_dense_replace=1,
+            moe_layer_freq=1,
+        ),
+        every(61, 1),
+        384,
+        8,
+    ),
+    "Kimi-Linear-48B": (
+        Config(
+            num_hidden_layers=27,
+            num_experts=256,
+            num_experts_per_token=8,
+            first_k_dense_replace=1,
+            moe_layer_freq=1,
+        ),
+        every(27, 1),
+        256,
+        8,
+    ),
+    "GLM-4.5": (
+        Config(
+            num_hidden_layers=92,
+            n_routed_experts=160,
+            num_experts_per_tok=8,
+            first_k_dense_replace=3,
+        ),
+        every(92, 3),
+        160,
+        8,
+    ),
+    "GLM-4.5-Air": (
+        Config(
+            num_hidden_layers=46,
+            n_routed_experts=128,
+            num_experts_per_tok=8,
+            first_k_dense_replace=1,
+        ),
+        every(46, 1),
+        128,
+        8,
+    ),
+    "GLM-4.7-Flash": (
+        Config(
+            num_hidden_layers=47,
+            n_routed_experts=64,
+            num_experts_per_tok=4,
+            first_k_dense_replace=1,
+            mlp_layer_types=["dense"] + ["sparse"] * 46,
+        ),
+        every(47, 1),
+        64,
+        4,
+    ),
+    "gpt-oss-120b": (
+        Config(
+            num_hidden_layers=36,
+            num_local_experts=128,
+            num_experts_per_tok=4,
+            experts_per_token=4,
+            layer_types=["sliding_attention", "full_attention"] * 18,
+        ),
+        every(36),
+        128,
+        4,
+    ),
+    "gpt-oss, older names": (
+        Config(num_hidden_layers=24, num_experts=32, experts_per_token=4),
+        every(24),
+        32,
+        4,
+    ),
+    "Llama-4-Scout": (
+        Config(
+            text_config=Config(
+                num_hidden_layers=48,
+                num_local_experts=16,
+                num_experts_per_tok=1,
+                interleave_moe_layer_step=1,
+                moe_layers=every(48),
+            )
+        ),
+        every(48),
+        16,
+        1,
+    ),
+    "Llama-4-Maverick": (
+        Config(
+            text_config=Config(
+                num_hidden_layers=48,
+                num_local_experts=128,
+                num_experts_per_tok=1,
+                interleave_moe_layer_step=2,
+                moe_layers=every(48, 1, 2),
+            )
+        ),
+        every(48, 1, 2),
+        128,
+        1,
+    ),
+    "Llama-4-Maverick without the list": (
+        Config(
+            text_config={
+                "num_hidden_layers": 48,
+                "num_local_experts": 128,
+                "num_experts_per_tok": 1,
+                "interleave_moe_layer_step": 2,
+            }
+        ),
+        every(48, 1, 2),
+        128,
+        1,
+    ),
+    "Jamba-1.5": (
+        Config(
+            num_hidden_layers=32,
+            num_experts=16,
+            num_experts_per_tok=2,
+            expert_layer_period=2,
+            expert_layer_offset=1,
+            attn_layer_period=8,
+            attn_layer_offset=4,
+            layers_block_type=[
+                "mamba",
+                "mamba",
+                "mamba",
+                "mamba",
+                "attention",
+                "mamba",
+                "mamba",
+                "mamba",
+            ]
+            * 4,
+        ),
+        every(32, 1, 2),
+        16,
+        2,
+    ),
+    "Nemotron-3-Nano": (
+        Config(
+            num_hidden_layers=52,
+            n_routed_experts=128,
+            num_experts_per_tok=6,
+            hybrid_override_pattern=NEMOTRON_NANO,
+        ),
+        [i for i, kind in enumerate(NEMOTRON_NANO) if kind == "E"],
+        128,
+        6,
+    ),
+    "Nemotron-H with blocks": (
+        Config(
+            num_hidden_layers=6,
+            n_routed_experts=512,
+            num_experts_per_tok=22,
+            layers_block_type=["mamba", "moe", "mamba", "attention", "mlp", "moe"],
+        ),
+        [1, 5],
+        512,
+        22,
+    ),
+    "Nemotron-H without experts": (
+        Config(
+            num_hidden_layers=4,
+            n_routed_experts=8,
+            num_experts_per_tok=2,
+            hybrid_override_pattern="M-M*",
+        ),
+        [],
+        8,
+        2,
+    ),
+    "Granite-4.0-H-Small": (
+        Config(
+            num_hidden_layers=40,
+            num_local_experts=72,
+            num_experts_per_tok=10,
+            layer_types=["mamba"] * 9 + ["attention"] + ["mamba"] * 30,
+            layers_block_type=["mamba"] * 9 + ["attention"] + ["mamba"] * 30,
+        ),
+        every(40),
+        72,
+        10,
+    ),
+    "Granite hybrid without experts": (
+        Config(
+            num_hidden_layers=40,
+            num_local_experts=0,
+            num_experts_per_tok=0,
+            layer_types=["mamba"] * 40,
+        ),
+        [],
+        None,
+        None,
+    ),
+    "MiniMax-M2": (
+        Config(
+            num_hidden_layers=62,
+            num_local_experts=256,
+            num_experts_per_tok=8,
+            attn_type_list=[1] * 62,
+        ),
+        every(62),
+        256,
+        8,
+    ),
+    "MiniMax-M3": (
+        Config(
+            text_config=Config(
+                num_hidden_layers=60,
+                num_local_experts=128,
+                num_experts_per_tok=4,
+                moe_layer_freq=[0, 0, 0] + [1] * 57,
+            )
+        ),
+        every(60, 3),
+        128,
+        4,
+    ),
+    "MiMo-V2-Flash": (
+        Config(
+            num_hidden_layers=48,
+            n_routed_experts=256,
+            num_experts_per_tok=8,
+            moe_layer_freq=[0] + [1] * 47,
+        ),
+        every(48, 1),
+        256,
+        8,
+    ),
+    "Ernie-4.5-300B": (
+        Config(
+            num_hidden_layers=54,
+            moe_num_experts=64,
+            moe_k=8,
+            moe_layer_start_index=3,
+            moe_layer_end_index=53,
+            moe_layer_interval=1,
+        ),
+        every(54, 3),
+        64,
+        8,
+    ),
+    "Ernie-4.5-21B": (
+        Config(
+            num_hidden_layers=28,
+            moe_num_experts=64,
+            moe_k=6,
+            moe_layer_start_index=1,
+            moe_layer_end_index=-1,
+            moe_layer_interval=1,
+        ),
+        every(28, 1),
+        64,
+        6,
+    ),
+    "Ernie-4.5-VL": (
+        Config(
+            num_hidden_layers=28,
+            moe_num_experts=[64, 64],
+            moe_k=6,
+            moe_layer_start_index=[1, 1],
+            moe_layer_end_index=[29, 28],
+            moe_layer_interval=1,
+        ),
+        every(28, 1),
+        64,
+        6,
+    ),
+    "Step-3": (
+        Config(
+            text_config=Config(
+                num_hidden_layers=61,
+                moe_num_experts=48,
+                moe_top_k=3,
+                moe_layers_enum=",".join(map(str, range(4, 60))),
+            )
+        ),
+        every(60, 4),
+        48,
+        3,
+    ),
+    "Step-3.5-Flash": (
+        Config(
+            num_hidden_layers=45,
+            moe_num_experts=288,
+            moe_top_k=8,
+            moe_layers_enum=tuple(range(3, 45)),
+            moe_every_n_layer=1,
+        ),
+        every(45, 3),
+        288,
+        8,
+    ),
+    "Hunyuan-A13B": (
+        Config(
+            num_hidden_layers=32,
+            num_experts=64,
+            moe_topk=[8] * 32,
+            moe_layer_num_skipped=0,
+            num_shared_expert=[1] * 32,
+        ),
+        every(32),
+        64,
+        8,
+    ),
+    "LongCat-Flash": (
+        Config(
+            num_layers=28,
+            num_hidden_layers=56,
+            n_routed_experts=512,
+            zero_expert_num=256,
+            moe_topk=12,
+        ),
+        every(28),
+        768,
+        12,
+    ),
+    "Gemma-4-26B-A4B": (
+        Config(
+            text_config=Config(
+                num_hidden_layers=30, enable_moe_block=True, num_experts=128, top_k_experts=8
+            )
+        ),
+        every(30),
+        128,
+        8,
+    ),
+    "LFM2-8B-A1B": (
+        Config(
+            num_hidden_layers=24,
+            num_dense_layers=2,
+            num_experts=32,
+            num_experts_per_tok=4,
+            layer_types=["conv", "full_attention"] * 12,
+        ),
+        every(24, 2),
+        32,
+        4,
+    ),
+    "EXAONE-MoE": (
+        Config(
+            num_hidden_layers=5,
+            num_experts=128,
+            num_experts_per_tok=8,
+            is_moe_layer=[False, True, True, True, True],
+        ),
+        every(5, 1),
+        128,
+        8,
+    ),
+    "SmallThinker": (
+        Config(
+            num_hidden_layers=4,
+            moe_num_primary_experts=32,
+            moe_num_active_primary_experts=4,
+            moe_layer_layout=[1, 0, 1, 1],
+        ),
+        [0, 2, 3],
+        32,
+        4,
+    ),
+    "DBRX": (
+        Config(n_layers=40, ffn_config=Config(moe_num_experts=16, moe_top_k=4)),
+        every(40),
+        16,
+        4,
+    ),
+    "Arctic": (
+        Config(
+            num_hidden_layers=6, num_local_experts=128, num_experts_per_tok=2, moe_layer_frequency=2
+        ),
+        [1, 3, 5],
+        128,
+        2,
+    ),
+    "Grok-1": (
+        Config(num_hidden_layers=64, num_local_experts=8, num_selected_experts=2),
+        every(64),
+        8,
+        2,
+    ),
+    "Qwen3-Omni": (
+        Config(
+            thinker_config=Config(
+                text_config=Config(
+                    num_hidden_layers=48,
+                    num_experts=128,
+                    num_experts_per_tok=8,
+                    decoder_sparse_step=1,
+                    mlp_only_layers=[],
+                )
+            )
+        ),
+        every(48),
+        128,
+        8,
+    ),
+    "a dense model": (Config(num_hidden_layers=32, num_experts=1), [], None, None),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_published_configuration_without_its_model_type_is_read_by_its_names(name: str) -> None:
+    config, layers, experts, k = MODELS[name]
+    model = describe(config)
+    assert model.family is None and model.layer_map == tuple(layers) and model.layers == len(layers)
+    if layers:
+        assert model.layer_experts == (experts,) * len(layers) and model.experts == experts
+        assert model.layer_k == (k,) * len(layers) and model.k == k
+        assert model.has_experts and set(model.unknown) <= {"shared_experts"}
+    else:
+        assert model.has_experts is False and model.experts == model.k == model.shared_experts == 0
+
+
+def test_numbers_of_layers_agree_with_the_field_notes() -> None:
+    counts = {
+        "DeepSeek-V3": 58,
+        "GLM-4.5": 89,
+        "Nemotron-3-Nano": 23,
+        "Ernie-4.5-300B": 51,
+        "Step-3.5-Flash": 42,
+        "Llama-4-Maverick": 24,
+    }
+    assert {name: describe(MODELS[name][0]).layers for name in counts} == counts
+
+
+# ---- Where it is read from
+
+QWEN = {
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 48,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "mlp_only_layers": [0],
+}
+
+
+def test_a_mapping_an_object_a_file_and_its_folder_say_the_same(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    model = describe(QWEN)
+    assert (
+        model.family == "qwen3_moe"
+        and model.layer_map == tuple(range(1, 48))
+        and not model.assumed
+        and not model.unknown
+    )
+    assert (
+        describe(Config(**QWEN))
+        == describe(tmp_path)
+        == describe(str(tmp_path / "config.json"))
+        == model
+    )
+
+
+def test_a_file_that_is_no_configuration_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        describe(tmp_path / "nothing.json")
+    for text in ("{", "[1]", "[" * 100_000):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ValueError, match="config.json"):
+            describe(tmp_path)
+
+
+def test_a_configuration_that_leaves_out_what_has_a_default_is_read_with_that() -> None:
+    model = describe({"model_type": "deepseek_v3", "num_hidden_layers": 8})
+    assert (
+        model.layer_map == (3, 4, 5, 6, 7)
+        and model.experts == 256
+        and model.k == 8
+        and (model.groups, model.groups_kept) == (8, 4)
+    )
+    assert describe({"model_type": "qwen3_vl_moe"}).family == "qwen3_vl_moe_text"
+
+
+def test_the_language_model_is_described_and_what_else_routes_is_named() -> None:
+    part = {"model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 2}
+    model = describe(
+        {
+            "model_type": "new",
+            "llm_config": {"text_config": part},
+            "vision_config": {"num_hidden_layers": 3},
+            "talker_config": part,
+        }
+    )
+    assert (
+        model.family == "qwen3_moe"
+        and model.experts == 16
+        and model.elsewhere == ("talker_config",)
+    )
+
+
+def test_a_part_that_contains_itself_ends() -> None:
+    config = Config()
+    config.text_config = config
+    assert describe(config).has_experts is False
+
+
+# ---- What is done with it
+
+
+def test_it_makes_a_capturer() -> None:
+    model = describe(
+        {
+            "model_type": "longcat_flash",
+            "num_layers": 3,
+            "n_routed_experts": 16,
+            "zero_expert_num": 4,
+            "moe_topk": 2,
+        }
+    )
+    assert model.zero_experts == 4
+    with routecap.Capturer(**model.settings(), rows=4) as capturer:
+        assert (capturer.layers, capturer.k) == (3, 2)
+
+
+def test_layers_that_differ_in_experts_are_told_apart_and_those_that_differ_in_k_refused() -> None:
+    model = describe(Config(num_hidden_layers=3, num_experts=[8, 16, 32], num_experts_per_tok=2))
+    assert model.layer_experts == (8, 16, 32) and model.experts == 32
+    assert model.settings()["layer_experts"] == [8, 16, 32]
+    model = describe(Config(num_hidden_layers=2, num_experts=8, moe_topk=[1, 2]))
+    assert model.layer_k == (1, 2)
+    with pytest.raises(ValueError, match="different numbers of experts per token"):
+        model.settings()
+
+
+def test_it_does_not_change() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        describe(QWEN).k = 3  # type: ignore[misc]
+    assert hash(describe(QWEN)) == hash(describe(dict(QWEN)))
+
+
+# ---- What is not known
+
+UNKNOWN: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "no number of layers": (
+        {"num_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 0},
+        ("decoder_layers", "layer_map"),
+    ),
+    "no experts per token": (
+        {"num_hidden_layers": 2, "num_experts": 8, "n_shared_experts": 0},
+        ("k",),
+    ),
+    "no experts": (
+        {"num_hidden_layers": 2, "num_experts_per_tok": 2, "n_shared_experts": 1},
+        ("experts",),
+    ),
+    "names of experts that nobody uses": (
+        {"num_hidden_layers": 2, "expert_count": 8},
+        ("layer_map", "experts", "k", "shared_experts"),
+    ),
+    "kinds of layers that nobody uses": (
+        {
+            "num_hidden_layers": 2,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "n_shared_experts": 0,
+            "mlp_layer_types": ["dense", "mixture"],
+        },
+        ("layer_map",),
+    ),
+    "a step that is no number": (
+        {
+            "num_hidden_layers": 2,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "n_shared_experts": 0,
+            "decoder_sparse_step": "two",
+        },
+        ("layer_map",),
+    ),
+    "a default that is none": ({"model_type": "deepseek_v2"}, ("k",)),
+    "a list that has to be there": (
+        {"model_type": "deepseek_ocr2_text", "num_experts_per_tok": 6},
+        ("layer_map",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_a_configuration_does_not_say_is_named_and_none(name: str) -> None:
+    config, unknown = UNKNOWN[name]
+    model = describe(config)
+    assert model.unknown == unknown
+    assert all(getattr(model, each) is None for each in unknown)
+    with pytest.raises(ValueError, match="does not tell"):
+        model.settings()
+
+
+def test_what_follows_from_nothing_but_absence_is_named_where_the_family_is_not_known() -> None:
+    config = {
+        "num_hidden_layers": 2,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 0,
+    }
+    assert describe(config).assumed == ("layer_map", "zero_experts", "groups")
+    assert describe({**config, "mlp_layer_types": ["dense", "sparse"]}).assumed == (
+        "zero_experts",
+        "groups",
+    )
+    assert describe({**config, "model_type": "qwen3_moe"}).assumed == ()
+
+
+def test_a_model_without_experts_says_so() -> None:
+    for config in (
+        {"num_hidden_layers": 32},
+        {"num_hidden_layers": 4, "num_experts": 1},
+        {"model_type": "gemma4_text"},
+        {"model_type": "doge"},
+    ):
+        model = describe(config)
+        assert model.has_experts is False and model.layers == 0
+        with pytest.raises(ValueError, match="no experts"):
+            model.settings()
+
+
+def test_nothing_that_is_given_is_an_exception() -> None:
+    fields = sorted(
+        {name for family in FAMILIES.values() for name in family.fields}
+        | {"text_config", "per_layer_config", "model_type"}
+    )
+    values = [
+        None,
+        True,
+        -1,
+        0,
+        1,
+        3,
+        2**70,
+        2.5,
+        "x",
+        "1,2",
+        "",
+        [],
+        [1],
+        [None],
+        ["moe", "mlp"],
+        ["sparse"],
+        {},
+        {"0": {}},
+        {"num_experts": 4},
+        object,
+    ]
+    draw = random.Random(5)
+    for kind in [None, 7, "new", *FAMILIES] * 20:
+        config = {
+            "model_type": kind,
+            **{name: draw.choice(values) for name in draw.sample(fields, 12)},
+        }
+        for each in (config, Config(**config)):
+            assert isinstance(describe(each), Description)
+    for nonsense in (None, 3, [], object(), {}):
+        assert describe(nonsense).has_experts is False
+
+
+# ---- The table in the documentation
+
+
+RULES = (
+    "mlp_layer_types moe_layer_freq moe_layers moe_layers_enum layers_block_type "
+    "hybrid_override_pattern first_k_dense_replace num_dense_layers dense_mlp_idx "
+    "moe_layer_start_index moe_layer_end_index mlp_only_layers decoder_sparse_step "
+    "moe_layer_interval interleave_moe_layer_step expert_layer_period expert_layer_offset "
+    "num_sparse_decoder_layers enable_moe_block is_moe"
+).split()
+
+
+def row(family: str) -> str:
+    """What the table has of a family."""
+    model = describe({"model_type": family, "enable_moe_block": True, "is_moe": True})
+    shown = [f"{'?' if model.layers is None else model.layers} of {model.decoder_layers}"]
+    shown += [
+        "?" if each is None else str(each)
+        for each in (model.experts, model.k, model.shared_experts)
+    ]
+    rules = [f"`{name}`" for name in RULES if name in FAMILIES[family].fields]
+    return f"| `{family}` | {' | '.join(shown)} | {', '.join(rules) or 'all'} |"
+
+
+def test_the_table_in_the_documentation_is_the_code() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    assert re.findall(r"^\| `[\w-]+` \|.*$", text, re.MULTILINE) == [
+        row(family) for family in FAMILIES
+    ]
