@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from . import _model_fields as in_use
+from ._constants import Status
+from ._errors import error
 from ._model_fields import FAMILIES, Family
 
 __all__ = ["FAMILIES", "CapturerSettings", "Description", "Family", "describe"]
@@ -129,7 +131,7 @@ def describe(config: Any) -> Description:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: The file has no JSON object.
+        Error: The file has no JSON object (a ValueError, too).
     """
     if isinstance(config, (str, os.PathLike)):
         config = _read(Path(config))
@@ -142,9 +144,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as reason:
-        raise ValueError(f"{path}: {reason}") from None
+        raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: this is no JSON object")
+        raise error(Status.ERR_FORMAT, f"{path}: this is no JSON object")
     return content
 
 

@@ -6,14 +6,15 @@ import sys
 from collections.abc import Sequence
 
 from .. import Error, __version__
-from . import bench, compare, convert, info, show
+from . import bench, compare, convert, doctor, info, show
 from .terminal import Terminal
 
-_COMMANDS = {"info": info, "show": show, "compare": compare, "bench": bench, "convert": convert}
+_COMMANDS = {"info": info, "show": show, "compare": compare, "bench": bench, "convert": convert, "doctor": doctor}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; return its exit status: 0, 1 where `compare` found differences, 2 for an error."""
+    """Run a command line; return its exit status: 0, 1 where `compare` or `doctor` found something, 2 for an error, 3 where
+    `doctor` could not check."""
     parser = argparse.ArgumentParser(prog="routecap", description="Routing of mixture-of-experts models: look at it, compare it, convert it.")
     parser.add_argument("--version", action="version", version=f"routecap {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -1,0 +1,103 @@
+"""Find what is wrong with routings, and say which published failure it resembles.
+
+FILE is FILE.routecap, a folder of them, FILE.tar, FILE.safetensors, FILE.npy with an array [rows,
+layers, k], or FILE.npz with one for each name. More is found the more is given.
+
+Exit status: 0 if nothing was found; 1 if something was; 2 for an error; 3 if nothing was found, and
+a check for which an option was given could not be made (with --strict: any check). What could not
+be checked is listed, and is never a pass.
+"""
+
+import argparse
+import json
+
+from .. import ArgumentError, Status
+from ..doctor import Report, examine, read, read_tokens, routing_of_model
+from ..models import describe
+from .terminal import Terminal
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument(
+        "--tokens",
+        metavar="FILE",
+        help="token ids: JSON, a list or an object with one for each name, or .npy or .npz. Checks "
+        "lengths, shifts, and rows of other texts",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="FILE",
+        help="another capture of the same texts: compares cell by cell, names a shift",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="PATH",
+        help="the model's config.json: checks experts, k and which layers route",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="PATH",
+        help="a model for transformers: compares with what it chooses for the tokens, and does "
+        "what --config does",
+    )
+    parser.add_argument(
+        "--control",
+        action="store_true",
+        help="--against and --model also compare a copy that is shifted by one row, which has "
+        "to be noticed",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="exit status 3 if any check could not be made"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print everything as one JSON object instead"
+    )
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    config = arguments.config or arguments.model
+    cases = read(arguments.file)
+    if not cases:
+        raise ArgumentError(Status.ERR_ARGUMENT, f"no routing in {arguments.file}")
+    report = examine(
+        cases,
+        tokens=read_tokens(arguments.tokens) if arguments.tokens else None,
+        against=read(arguments.against) if arguments.against else None,
+        model=describe(config) if config else None,
+        live=routing_of_model(arguments.model) if arguments.model else None,
+        control=arguments.control,
+    )
+    if arguments.json:
+        print(json.dumps(_described(report)))
+    else:
+        _print(report, terminal)
+    if report.findings:
+        return 1
+    return 3 if any(each.asked or arguments.strict for each in report.not_checked) else 0
+
+
+def _described(report: Report) -> dict[str, object]:
+    return {
+        "findings": [each._asdict() for each in report.findings],
+        "not_checked": [each._asdict() for each in report.not_checked],
+        "checked": {name: list(checks) for name, checks in report.checked.items()},
+        "notes": [{"name": name, "note": note} for name, note in report.notes],
+    }
+
+
+def _print(report: Report, terminal: Terminal) -> None:
+    for name, checks in report.checked.items():
+        found = [each for each in report.findings if each.name == name]
+        terminal.title(f"{name}: {len(found) or 'no'} finding{'s' * (len(found) != 1)}")
+        for each in found:
+            terminal.line(f"  {each.check}: {each.what}", "red")
+            terminal.line(f"    {each.meaning}")
+            terminal.line(f"    like {each.like}", "dim")
+        for owner, note in report.notes:
+            if owner == name:
+                terminal.line(f"  {note}")
+        terminal.line(f"  checked: {', '.join(checks) or 'nothing'}")
+        for skipped in report.not_checked:
+            if skipped.name == name:
+                terminal.line(f"  not checked: {skipped.check}: {skipped.why}", "yellow")

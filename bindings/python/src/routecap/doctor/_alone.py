@@ -1,0 +1,359 @@
+"""What can be said of a file by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._constants import Missing
+from ._subject import Bools, Found, NotCheckedError, Subject, runs
+
+CHANCE = 128
+"""Bits that a row must be able to say, so that two are not the same by chance."""
+_SILENCE = 32
+"""Bits that a row must be able to say, so that it is not all expert 0 by chance."""
+_ROWS = 8
+"""Rows that are the same as others, one behind the other: fewer may be chance."""
+_LAYER = 16
+"""Rows in which a layer says the same: fewer may be chance."""
+
+
+def shape(subject: Subject) -> Iterator[Found]:
+    """It has rows, layers and columns, and those of the model."""
+    ids, model = subject.ids, subject.model
+    if not subject.is_routing:
+        what = f"{'x'.join(map(str, ids.shape)) or 'one'} {ids.dtype}"
+        if 0 in ids.shape:
+            yield Found(f"it is empty ({what})", "Nothing was captured.", "F02")
+        elif ids.dtype.kind not in "iu":
+            yield Found(
+                f"it has {what}",
+                "Expert ids are integers: this is something else, weights or logits perhaps.",
+                "F18",
+            )
+        else:
+            yield Found(
+                f"it has {what}, and not rows x layers x columns",
+                "Whoever reads it has to guess its layout.",
+                "F21",
+            )
+        return
+    if model is None:
+        return
+    rows, layers, k = ids.shape
+    numbers = subject.case.layer_map
+    if model.layer_map is not None:
+        if numbers is not None and not set(numbers) <= set(
+            range(model.decoder_layers or max(numbers) + 1)
+        ):
+            yield Found(
+                f"layer {max(numbers)} is captured, the model has {model.decoder_layers} layers",
+                "It is of another model.",
+                "F18",
+            )
+        elif numbers is None and not subject.has_every_layer and layers != model.layers:
+            yield Found(
+                f"it has {layers} layers; of {model.decoder_layers}, {model.layers} route",
+                "Which is which is not known: a consumer that takes them in order is shifted.",
+                "F18",
+            )
+    if subject.has_every_layer:
+        subject.notes.append(
+            f"its layer axis has all {layers} layers of the decoder; {model.layers} route"
+        )
+    if model.k is not None and k != model.k:
+        yield Found(
+            f"a token has {k} experts in a layer; the model chooses {model.k}",
+            "Columns of shared experts are in it, or columns are missing."
+            if k > model.k
+            else "Columns are missing.",
+            "F14",
+        )
+
+
+def dtype(subject: Subject) -> Iterator[Found]:
+    """The type of the numbers holds all ids, and -1."""
+    kind = subject.ids.dtype
+    if subject.filled.any():
+        yield Found(
+            f"{subject.cells(subject.filled)}: every column is {np.iinfo(kind).max}",
+            f"A mark of -1 was stored as {kind}, and passes for an expert.",
+            "F16",
+        )
+    if subject.experts is None:
+        raise NotCheckedError("the file does not say how many experts there are (--config)")
+    experts, room = int(subject.experts.max()), int(np.iinfo(kind).max) + 1
+    if experts > room:
+        yield Found(
+            f"{kind} for {experts} experts",
+            f"Ids from {room} on do not fit: they were cut off, or other texts have another type.",
+            "F16",
+        )
+
+
+def ids(subject: Subject) -> Iterator[Found]:
+    """Every id is an expert, and of no cell only some are missing."""
+    low = subject.ids < 0 if subject.ids.dtype.kind == "i" else np.zeros(subject.ids.shape, bool)
+    some = low.any(axis=2) & subject.valid
+    if some.any():
+        yield Found(
+            f"{subject.cells(some)}: some columns are negative, others not",
+            "Consumers that look for rows of -1 take these for routing.",
+            "F31",
+        )
+    reasons = subject.case.reasons
+    if reasons is not None and (refused := reasons == Missing.OUT_OF_RANGE).any():
+        yield Found(
+            f"{subject.cells(refused)}: the engine gave ids that are no experts", *_NO_EXPERT
+        )
+    if subject.experts is None:
+        raise NotCheckedError("the file does not say how many experts there are (--config)")
+    high: Bools = (subject.ids >= subject.experts[:, None]) & subject.valid[..., None]
+    if not high.any():
+        return
+    columns: Bools = np.asarray(high.any(axis=(0, 1)))
+    largest = int(subject.ids[high].max())
+    where, experts = subject.cells(np.asarray(high.any(axis=2))), int(subject.experts.max())
+    what = f"{where}: ids up to {largest}, of {experts} experts"
+    if columns[-1] and not columns[: -int(columns.sum())].any() and not columns.all():
+        yield Found(
+            f"{what}, in the last columns alone",
+            "These columns are shared experts, which every token has.",
+            "F14",
+        )
+    else:
+        yield Found(what, *_NO_EXPERT)
+
+
+_NO_EXPERT = (
+    "They are places of replicas (after load balancing), shared experts, or another model's.",
+    "F13",
+)
+
+
+def cells(subject: Subject) -> Iterator[Found]:
+    """No cell is all expert 0, and none has an expert twice."""
+    chosen, valid = subject.ids, subject.valid
+    zero = (chosen == 0).all(axis=2) & valid
+    if valid.any() and (zero == valid).all():
+        yield Found("every id is 0", "Nothing was captured.", "F02")
+        return
+    if chosen.shape[2] > 1:
+        ordered = np.sort(chosen, axis=2)
+        twice = (
+            (ordered[..., 1:] == ordered[..., :-1]).any(axis=2)
+            & (ordered[..., 0] >= 0)
+            & valid
+            & ~zero
+        )
+        if twice.any() and ((chosen == 0).sum(axis=2) > 1)[twice].all():
+            all_zero = (
+                zero if zero.sum() < twice.sum() else np.zeros_like(zero)
+            )  # of some cells every expert
+            zero &= ~all_zero
+            yield Found(
+                f"{subject.cells(twice | all_zero)}: expert 0 is in it twice",
+                "Zero experts were overwritten with expert 0.",
+                "F15",
+            )
+        elif twice.any():
+            yield Found(
+                f"{subject.cells(twice)}: an expert is in it twice",
+                "Two writers met in it, or rows slid into one another.",
+                "F23",
+            )
+        reasons = subject.case.reasons
+        if reasons is not None and (refused := reasons == Missing.DUPLICATE).any():
+            yield Found(
+                f"{subject.cells(refused)}: the engine gave an expert twice",
+                "Zero experts were overwritten, or memory was read that nobody wrote.",
+                "F15",
+            )
+    elif subject.bits < _SILENCE:
+        raise NotCheckedError("rows of one expert say too little to tell silence from expert 0")
+    yield from _silent(subject, zero)
+
+
+def _silent(subject: Subject, zero: Bools) -> Iterator[Found]:
+    """What cells of zeros mean, by where they are."""
+    valid = subject.valid
+    one = subject.ids.shape[2] == 1
+    if not zero.any():
+        return
+    there = valid.any(axis=0)
+    layers = there & (zero | ~valid).all(axis=0) & (valid.sum(axis=0) >= (_LAYER if one else 1))
+    if layers.any():
+        which = np.flatnonzero(layers[there])
+        edge = which[-1] == len(which) - 1 or which[0] == int(there.sum()) - len(which)
+        yield Found(
+            f"{subject.layers(layers)}: every id is 0",
+            "Dense layers have columns, or the layer axis is shifted."
+            if edge
+            else "The router of these layers was never seen.",
+            "F18" if edge else "F01",
+        )
+    rest = valid & ~layers
+    rows = rest.any(axis=1) & (zero | ~rest).all(axis=1)
+    for first, end in runs(rows):
+        if first == 0:
+            yield Found(
+                f"{subject.rows(first, end)}: every id is 0",
+                "A cached prefix was not captured, and passes for expert 0.",
+                "F08",
+            )
+        elif end == len(rows):
+            like = "F06" if end - first == 1 else "F03"
+            meaning = (
+                "The last token was never routed: there is one row too many."
+                if like == "F06"
+                else "These rows were never copied."
+            )
+            yield Found(f"{subject.rows(first, end)}: every id is 0", meaning, like)
+        else:
+            yield Found(
+                f"{subject.rows(first, end)}: every id is 0",
+                "These rows were skipped, and pass for expert 0.",
+                "F07",
+            )
+    if not one and (scattered := zero & rest & ~rows[:, None]).any():
+        yield Found(
+            f"{subject.cells(scattered)}: every id is 0", "These cells were not written.", "F01"
+        )
+
+
+def filler(subject: Subject) -> Iterator[Found]:
+    """No row counts up instead of naming experts."""
+    ids, valid = subject.ids, subject.valid
+    if subject.bits < _SILENCE:
+        raise NotCheckedError("rows say too little to tell counting from chance")
+    flat = ids[:, ~subject.dense].reshape(len(ids), -1).astype(np.int64)
+    step = np.diff(flat, axis=1)
+    complete = valid[:, ~subject.dense].all(axis=1)
+    counts = complete & ((step == 1) | (flat[:, 1:] == 0)).all(axis=1) & (step == 1).any(axis=1)
+    from_zero = complete & (ids == np.arange(ids.shape[2])).all(axis=(1, 2)) & (ids.shape[2] > 1)
+    for first, end in runs(counts | from_zero):
+        if from_zero[first:end].all():
+            yield Found(
+                f"{subject.rows(first, end)}: the ids are 0 to {ids.shape[2] - 1} in every layer",
+                "A buffer was read that no router wrote, or rows are filled up.",
+                "F26",
+            )
+        else:
+            yield Found(
+                f"{subject.rows(first, end)}: the ids count up",
+                "They fill up for missing rows, and are no routing.",
+                "F31",
+            )
+
+
+def columns(subject: Subject) -> Iterator[Found]:
+    """No column says the same everywhere."""
+    ids, valid = subject.ids, subject.valid
+    if ids.shape[2] == 1:
+        return
+    if valid.sum() < _LAYER:
+        raise NotCheckedError("there are too few cells")
+    chosen = ids[valid]
+    same = (chosen == chosen[0]).all(axis=0)
+    if same.any() and not same.all():
+        names = ", ".join(
+            f"{column} (always {chosen[0, column]})" for column in np.flatnonzero(same)
+        )
+        yield Found(f"column {names}", "It is a shared expert, or no column of the router.", "F14")
+
+
+def layers(subject: Subject) -> Iterator[Found]:
+    """No layer says the same in every row, or in every row the same as another."""
+    ids, valid = subject.ids, subject.valid
+    complete = valid.all(axis=0) & (len(ids) >= _LAYER)
+    silent = (ids == 0).all(axis=(0, 2))
+    usable = complete & ~silent
+    if not usable.any():
+        raise NotCheckedError(f"no layer has {_LAYER} rows, all of them there")
+    constant = usable & (ids == ids[:1]).all(axis=(0, 2))
+    if constant.any() and not constant[usable].all():
+        yield Found(
+            f"{subject.layers(constant)}: the same experts in all {len(ids)} rows",
+            "One step's ids stand for all: a buffer was not written again, or a router collapsed.",
+            "F26",
+        )
+    seen: dict[bytes, int] = {}
+    for layer in np.flatnonzero(usable & ~constant):
+        content = np.ascontiguousarray(ids[:, layer]).tobytes()
+        if content in seen:
+            one, other = subject.layer(seen[content]), subject.layer(layer)
+            yield Found(
+                f"layers {one} and {other} are the same in all {len(ids)} rows",
+                "One layer was recorded under two numbers.",
+                "F17",
+            )
+        seen.setdefault(content, int(layer))
+
+
+def rows(subject: Subject) -> Iterator[Found]:
+    """No rows are copies of others."""
+    if subject.bits < CHANCE:
+        raise NotCheckedError(
+            f"rows say too little to tell copies from chance: {subject.bits:.0f} bits, not {CHANCE}"
+        )
+    digests, tokens = subject.row_digests, subject.row_tokens
+
+    def copies(distance: int) -> Bools:
+        same: Bools = (digests[distance:] == digests[:-distance]) & (digests[distance:] != 0)
+        if tokens is not None:  # the same text may be routed the same way
+            same &= tokens[distance:] != tokens[:-distance]
+        return same
+
+    again = runs(copies(1))
+    for first, end in again:
+        if end == len(digests) - 1 and end - first == 1:
+            yield Found(
+                f"{subject.rows(end, end + 1)}, the last, is the one before it again",
+                "The last token was never routed: a copy stands for its row.",
+                "F06",
+            )
+        elif end - first >= 2:
+            yield Found(
+                f"{subject.rows(first, end + 1)} are one row, {end - first + 1} times",
+                "Padding was taken for tokens, or rows are stale"
+                + (
+                    "." if tokens is not None else ", unless the text is one token again and again."
+                ),
+                "F04",
+            )
+    for distance in _distances(digests):
+        for first, end in runs(copies(distance)):
+            if end - first >= _ROWS and not any(
+                start < end and first < stop for start, stop in again
+            ):
+                yield Found(
+                    f"{subject.rows(first + distance, end + distance)} are "
+                    f"{subject.rows(first, end)} again",
+                    "Turns were put together that overlap, or rows of other positions stand there.",
+                    "F32",
+                )
+                return
+
+
+def _distances(digests: NDArray[np.uint64]) -> list[int]:
+    """Distances above 1 at which enough rows come again, each to the next that is the same."""
+    order = np.argsort(digests, kind="stable")
+    same = (digests[order][1:] == digests[order][:-1]) & (digests[order][1:] != 0)
+    distances, counts = np.unique(np.diff(order)[same], return_counts=True)
+    found: list[int] = distances[(counts >= _ROWS) & (distances > 1)].tolist()
+    return found
+
+
+def dense(subject: Subject) -> Iterator[Found]:
+    """Layers that do not route have no ids."""
+    if subject.model is None or subject.model.layer_map is None:
+        raise NotCheckedError("the file does not say which layers route (--config)")
+    written = subject.case.valid & subject.dense & (subject.ids != 0).any(axis=2)
+    if written.any():
+        yield Found(
+            f"{subject.layers(written.any(axis=0))}: ids, and the model has no experts there",
+            "They are stale, or the layer axis is shifted.",
+            "F18",
+        )

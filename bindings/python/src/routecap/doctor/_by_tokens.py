@@ -1,0 +1,132 @@
+"""What can be said of a file whose tokens are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ._against import ALIKE, SHIFTS, overlap
+from ._alone import CHANCE
+from ._subject import Found, NotCheckedError, Subject, away, runs
+
+_PAIRS = 32
+"""Pairs of rows of one token, from which a shift is told."""
+_CLEAR = 0.05
+"""How much more alike the rows of one token are than those of its neighbours, at least, to tell."""
+_STALE = 8
+"""Rows that are another text's, one behind the other."""
+
+
+def _tokens(subject: Subject) -> np.ndarray:
+    if subject.tokens is None:
+        raise NotCheckedError("the tokens are not known (--tokens)")
+    return subject.tokens
+
+
+def length(subject: Subject) -> Iterator[Found]:
+    """S tokens have S-1 rows, or S if the last was input, too."""
+    tokens, end = len(_tokens(subject)), subject.case.first + len(subject.ids)
+    if end > tokens:
+        yield Found(
+            f"it has rows up to {end - 1}, the text {tokens} tokens",
+            "Tokens were cut and the routing not, or turns were added up.",
+            "F30",
+        )
+    elif end < tokens - 1:
+        yield Found(
+            f"it has rows up to {end - 1}, the text {tokens} tokens",
+            f"The rows of {tokens - 1 - end} tokens are not there.",
+            "F30",
+        )
+    if subject.case.first:
+        subject.notes.append(f"its first row is that of token {subject.case.first}")
+
+
+def shift(subject: Subject) -> Iterator[Found]:
+    """Rows are where their tokens are: those of one token are more alike than its neighbours'."""
+    tokens = _tokens(subject)
+    alike = {shift: _alike(subject, tokens, shift) for shift in SHIFTS}
+    best = max(alike, key=lambda shift: (alike[shift], -abs(shift)))
+    others = np.mean([alike[shift] for shift in SHIFTS if abs(shift - best) > 1])
+    if alike[best] - others < _CLEAR:
+        raise NotCheckedError("the rows of one token are hardly more alike than those of any")
+    if best and alike[best] - alike[0] >= _CLEAR:
+        yield Found(
+            f"the rows fit the tokens {away(best)}: rows of one token have {alike[best]:.0%} of "
+            f"their ids in common there, {alike[0]:.0%} here",
+            f"Every row is the routing of the token {away(best)}.",
+            "F07",
+        )
+
+
+def _alike(subject: Subject, tokens: np.ndarray, shift: int) -> float:
+    """The share of ids that two rows have in common whose tokens, at a shift, are the same."""
+    positions = subject.case.first + np.arange(len(subject.ids)) + shift
+    known = (positions >= 0) & (positions < len(tokens))
+    _, group = np.unique(tokens[positions[known]], return_inverse=True)
+    common = possible = 0.0
+    k = subject.ids.shape[2]
+    for layer in np.flatnonzero(~subject.dense):
+        valid = subject.valid[known, layer]
+        ids, groups = subject.ids[known, layer][valid].astype(np.int64), group[valid]
+        sizes = np.bincount(groups)
+        _, counts = np.unique(
+            groups[:, None] * (int(ids.max(initial=0)) + 1) + ids, return_counts=True
+        )
+        possible += k * float((sizes * (sizes - 1)).sum())
+        common += float((counts * (counts - 1)).sum())
+    if possible < 2 * _PAIRS * k * int((~subject.dense).sum()):
+        raise NotCheckedError("too few tokens come again")
+    return common / possible
+
+
+def prefix(subject: Subject) -> Iterator[Found]:
+    """Where texts begin alike their rows are alike, and nowhere are rows those of another text."""
+    tokens, made = _tokens(subject), False
+    for other in subject.others:
+        if (
+            other.tokens is None
+            or not other.is_routing
+            or other.ids.shape[1:] != subject.ids.shape[1:]
+        ):
+            continue
+        made = True
+        yield from _begins_otherwise(subject, tokens, other)
+        yield from _has_rows_of(subject, other)
+    if not made:
+        raise NotCheckedError("there is no other text with tokens to compare it with")
+
+
+def _begins_otherwise(subject: Subject, tokens: np.ndarray, other: Subject) -> Iterator[Found]:
+    if other.case.name < subject.case.name:  # once for a pair
+        return
+    both = min(len(tokens), len(other.tokens))  # type: ignore[arg-type]
+    differ = np.flatnonzero(tokens[:both] != other.tokens[:both])  # type: ignore[index]
+    shared = int(differ[0]) if len(differ) else both
+    compared = overlap(subject, other, end=shared)
+    if compared.rows >= _STALE and compared.share < ALIKE:
+        yield Found(
+            f"it begins with {shared} tokens as {other.case.name} does; {compared.share:.0%} of "
+            "the ids are the same",
+            "One of the two has rows of another text, or of other weights.",
+            "F05",
+        )
+
+
+def _has_rows_of(subject: Subject, other: Subject) -> Iterator[Found]:
+    ours, theirs = subject.row_tokens, other.row_tokens
+    if subject.bits < CHANCE or ours is None or theirs is None:
+        return
+    digests = {number: row for row, number in enumerate(other.row_digests.tolist()) if number}
+    at = np.array(
+        [digests.get(number, -1) if number else -1 for number in subject.row_digests.tolist()]
+    )
+    stale = (at >= 0) & (ours != theirs[np.maximum(at, 0)])
+    for first, end in runs(stale):
+        if end - first >= _STALE:
+            yield Found(
+                f"{subject.rows(first, end)} are rows of {other.case.name}, for other tokens",
+                "Memory was read that belonged to another request.",
+                "F05",
+            )

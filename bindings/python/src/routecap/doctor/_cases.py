@@ -1,0 +1,126 @@
+"""What is examined, and how it is read: nothing in it is taken for right."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._constants import Status
+from .._errors import error
+from .._files import load
+from .._samples import Sample
+
+_ARRAYS = (".npy", ".npz")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """The routing of one sequence, as a file has it."""
+
+    name: str
+    ids: NDArray[Any]
+    """As stored; [rows, layers, k] where it is routing at all."""
+    valid: NDArray[np.bool_]
+    """[rows, layers] cells that are there."""
+    first: int = 0
+    """Position of the first row."""
+    layer_map: tuple[int, ...] | None = None
+    """Index of each layer in the decoder; None: the file does not say."""
+    experts: NDArray[np.int64] | None = None
+    """[layers] ids are below; None: the file does not say."""
+    reasons: NDArray[np.uint8] | None = None
+    """[rows, layers] why cells are missing (`Missing`), or 0; None: the file does not say."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What is known beside it (see `Sample`)."""
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Case]:
+    """The routings of a file or folder, by their names.
+
+    It is of any kind that `routecap.load` reads; or .npy with [rows, layers, k]; or .npz with such
+    an array for each name. A cell of an array that is -1 in every column is missing.
+
+    Raises:
+        Error: It is none of these, or damaged.
+    """
+    path = Path(path)
+    if path.suffix in _ARRAYS and not path.is_dir():
+        return {name: of_array(name, array) for name, array in _arrays(path)}
+    return {name: of_sample(name, sample) for name, sample in load(path, mmap=True).items()}
+
+
+def _arrays(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
+    try:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            yield path.stem, content
+        else:
+            yield from ((name, content[name]) for name in content.files)
+    except (ValueError, EOFError, KeyError) as reason:
+        raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
+
+
+def of_array(name: str, ids: NDArray[Any]) -> Case:
+    """A case of ids alone."""
+    if ids.ndim != 3 or ids.dtype.kind not in "iu":
+        return Case(name, ids, np.zeros((0, 0), bool))
+    return Case(
+        name,
+        ids,
+        (ids != -1).any(axis=2) if ids.dtype.kind == "i" else np.ones(ids.shape[:2], bool),
+    )
+
+
+def of_sample(name: str, sample: Sample) -> Case:
+    """A case of what `load` gives."""
+    routing = sample.routing
+    return Case(
+        name,
+        *routing.masked(),
+        first=routing.first,
+        layer_map=tuple(routing.layer_map.tolist()),
+        experts=routing.layer_experts.astype(np.int64),
+        reasons=routing.reasons(),
+        info=sample.info,
+    )
+
+
+def read_tokens(path: str | os.PathLike[str]) -> dict[str, NDArray[np.int64]] | NDArray[np.int64]:
+    """Token ids, by names or of one sequence.
+
+    From .npy [tokens]; .npz with an array for each name; or JSON, a list of numbers, or an object
+    with such a list for each name.
+
+    Raises:
+        Error: It is none of these.
+    """
+    path = Path(path)
+    if path.suffix in _ARRAYS:
+        arrays = dict(_arrays(path))
+        tokens: Any = arrays if path.suffix == ".npz" else arrays[path.stem]
+    else:
+        try:
+            tokens = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as reason:
+            raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
+    if isinstance(tokens, dict):
+        return {name: token_ids(each, f"{path}: {name}") for name, each in tokens.items()}
+    return token_ids(tokens, str(path))
+
+
+def token_ids(values: Any, source: str) -> NDArray[np.int64]:
+    """A list of token ids, checked."""
+    try:
+        ids = np.asarray(values)
+    except ValueError:
+        ids = np.zeros((), object)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise error(Status.ERR_FORMAT, f"{source}: this is no list of token ids")
+    return ids.astype(np.int64)

@@ -1,0 +1,498 @@
+"""The doctor finds each published failure where it is planted, and nothing in what is right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import routecap
+from numpy.typing import NDArray
+from routecap import doctor
+from routecap.command import main
+from routecap.doctor import Report
+from routecap.doctor._cases import of_array, of_sample
+from routecap.models import describe
+
+Ids = NDArray[Any]
+
+
+class Text(NamedTuple):
+    """A text and how a model routes it: by the token above all, and by what came before."""
+
+    tokens: NDArray[np.int64]
+    ids: Ids
+
+
+class Model(NamedTuple):
+    layers: int
+    k: int
+    experts: int
+    seed: int = 0
+
+    def config(self, dense: int = 0) -> dict[str, Any]:
+        return {
+            "model_type": "glm4_moe",
+            "num_hidden_layers": self.layers + dense,
+            "n_routed_experts": self.experts,
+            "num_experts_per_tok": self.k,
+            "first_k_dense_replace": dense,
+        }
+
+    def route(self, tokens: NDArray[np.int64]) -> Ids:
+        """ids [rows, layers, k] of all tokens: the same for the same beginning."""
+        own = np.random.default_rng(self.seed).normal(
+            size=(self.layers, int(tokens.max()) + 1, self.experts)
+        )
+        popular = np.random.default_rng(self.seed + 1).normal(size=(self.layers, 1, self.experts))
+        before = np.zeros(self.experts)
+        rows = []
+        for position, token in enumerate(tokens):
+            around = np.random.default_rng([position, int(token)]).normal(
+                size=(self.layers, self.experts)
+            )
+            before = 0.9 * before + 0.3 * around[0]
+            scores = own[:, token] + 0.5 * popular[:, 0] + 0.5 * around + 0.3 * before
+            rows.append(np.argsort(-scores, axis=1)[:, : self.k])
+        return np.array(rows, np.int16)
+
+    def text(self, tokens: int, seed: int = 0) -> Text:
+        """A text of S tokens, some of them frequent, and its S - 1 rows."""
+        drawn = np.minimum(np.random.default_rng([self.seed, seed]).zipf(1.3, tokens), 60).astype(
+            np.int64
+        )
+        return Text(drawn, self.route(drawn)[:-1])
+
+
+MODELS = [Model(12, 4, 64), Model(24, 8, 256, 1), Model(9, 6, 512, 2)]
+ONE = Model(24, 1, 128, 3)
+
+
+def examine(ids: Ids, **given: Any) -> Report:
+    given.setdefault("cases", {"it": of_array("it", ids)})
+    return doctor.examine(**given)
+
+
+def found(report: Report) -> set[tuple[str, str]]:
+    return {(finding.check, finding.like.split()[0]) for finding in report.findings}
+
+
+# ---- Nothing in what is right
+
+
+@pytest.mark.parametrize("model", [*MODELS, ONE], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_found_in_a_capture_that_is_right(model: Model, seed: int) -> None:
+    text, other = model.text(160, seed), model.text(90, seed + 10)
+    shared = np.concatenate([text.tokens[:40], other.tokens])  # another text that begins alike
+    cases = {"a": of_array("a", text.ids), "b": of_array("b", model.route(shared)[:-1])}
+    report = doctor.examine(
+        cases,
+        tokens={"a": text.tokens, "b": shared},
+        against={"a": of_array("a", text.ids[..., ::-1]), "b": of_array("b", model.route(shared))},
+        model=describe(model.config()),
+        control=True,
+    )
+    assert report.findings == ()
+    made = {check for check in doctor.CHECKS if check != "model"}
+    assert all(set(report.checked[name]) == made for name in cases)
+    assert {(each.check, each.asked) for each in report.not_checked} == {("model", False)}
+
+
+def test_holes_that_are_marked_are_no_finding() -> None:
+    text = MODELS[0].text(160)
+    ids = text.ids.copy()
+    ids[:20], ids[50:60, 3] = -1, -1
+    report = examine(ids, tokens=text.tokens, model=describe(MODELS[0].config()))
+    assert report.findings == ()
+
+
+def test_a_text_of_one_token_again_and_again_is_not_taken_for_copies() -> None:
+    tokens = np.full(60, 7)
+    ids = np.repeat(MODELS[0].text(2).ids, 60, axis=0)
+    assert examine(ids, tokens=tokens).findings == ()
+    assert examine(ids[:-1], tokens=np.arange(60)).findings
+
+
+# ---- Each failure where it is planted
+
+
+def zeros(rows: Any = slice(None), layers: Any = slice(None)) -> Callable[[Ids, Model], Ids]:
+    def plant(ids: Ids, model: Model) -> Ids:
+        ids[rows, layers] = 0
+        return ids
+
+    return plant
+
+
+def put(rows: Any, layers: Any, values: Callable[[Model], Any]) -> Callable[[Ids, Model], Ids]:
+    def plant(ids: Ids, model: Model) -> Ids:
+        ids[rows, layers] = values(model)
+        return ids
+
+    return plant
+
+
+def narrow(ids: Ids, model: Model) -> Ids:
+    """-1 in a byte."""
+    ids = ids % 256
+    ids[40:44] = 255
+    return ids.astype(np.uint8)
+
+
+def masked(ids: Ids, model: Model) -> Ids:
+    """The last quarter are zero experts, overwritten with expert 0."""
+    return np.where(ids >= 3 * model.experts // 4, 0, ids)
+
+
+def widened(ids: Ids, model: Model) -> Ids:
+    return np.concatenate([ids, np.full((*ids.shape[:2], 1), model.experts, ids.dtype)], axis=2)
+
+
+def layers_of_decoder(values: int) -> Callable[[Ids, Model], Ids]:
+    def plant(ids: Ids, model: Model) -> Ids:
+        dense = np.zeros((len(ids), 2, model.k), ids.dtype)
+        dense[10:20] = values * np.arange(1, model.k + 1)
+        return np.concatenate([dense, ids], axis=1)
+
+    return plant
+
+
+PLANTED: dict[str, tuple[Callable[[Ids, Model], Ids], set[tuple[str, str]]]] = {
+    "nobody wrote anything": (zeros(), {("cells", "F02")}),
+    "the router of a layer was not seen": (zeros(layers=5), {("cells", "F01")}),
+    "some cells were not written": (zeros(slice(10, 90, 7), 3), {("cells", "F01")}),
+    "dense layers first": (zeros(layers=slice(0, 3)), {("cells", "F18")}),
+    "dense layers ignored, so that the last are not there": (
+        zeros(layers=slice(-2, None)),
+        {("cells", "F18")},
+    ),
+    "a cached prefix": (zeros(slice(0, 48)), {("cells", "F08")}),
+    "S rows": (zeros(-1), {("cells", "F06")}),
+    "a tail that nobody finalized": (zeros(slice(-9, None)), {("cells", "F03")}),
+    "rows that were skipped": (zeros(slice(70, 73)), {("cells", "F07")}),
+    "zero experts as expert 0": (masked, {("cells", "F15")}),
+    "two writers": (put(slice(30, 33), slice(2, 4), lambda model: 5), {("cells", "F23")}),
+    "-1 as 255": (narrow, {("dtype", "F16")}),
+    "physical ids": (
+        put(slice(None, None, 3), 4, lambda model: model.experts + np.arange(model.k)),
+        {("ids", "F13")},
+    ),
+    "a column of shared experts": (widened, {("ids", "F14"), ("columns", "F14"), ("shape", "F14")}),
+    "a column that is always the same": (lambda ids, model: _column(ids), {("columns", "F14")}),
+    "columns that are partly -1": (
+        put(slice(20, 25), 1, lambda model: [3, *[-1] * (model.k - 1)]),
+        {("ids", "F31")},
+    ),
+    "a buffer that nobody wrote": (
+        put(slice(60, 90), slice(None), lambda model: np.arange(model.k)),
+        {("filler", "F26"), ("rows", "F04")},
+    ),
+    "rows that are filled up": (lambda ids, model: _filled(ids, model), {("filler", "F31")}),
+    "one step's ids for all": (lambda ids, model: _stuck(ids), {("layers", "F26")}),
+    "the draft model in layer 0": (lambda ids, model: _twin(ids), {("layers", "F17")}),
+    "padding rows": (lambda ids, model: _again(ids, 60, 67), {("rows", "F04")}),
+    "a copy of the row before, at the end": (
+        lambda ids, model: _again(ids, len(ids) - 2, 1),
+        {("rows", "F06")},
+    ),
+    "turns that overlap": (
+        lambda ids, model: np.concatenate([ids[:100], ids[60:]]),
+        {("rows", "F32")},
+    ),
+    "everything twice": (lambda ids, model: np.concatenate([ids, ids]), {("rows", "F32")}),
+}
+
+
+def _column(ids: Ids) -> Ids:
+    ids[..., 1:] = np.where(ids[..., 1:] == 1, ids[..., :1], ids[..., 1:])
+    ids[..., 0] = 1
+    return ids
+
+
+def _filled(ids: Ids, model: Model) -> Ids:
+    ids[-6:] = (np.arange(ids[-6:].size) % model.experts).reshape(ids[-6:].shape)
+    return ids
+
+
+def _stuck(ids: Ids) -> Ids:
+    ids[:, 4] = ids[0, 4]
+    return ids
+
+
+def _twin(ids: Ids) -> Ids:
+    ids[:, 0] = ids[:, -1]
+    return ids
+
+
+def _again(ids: Ids, row: int, times: int) -> Ids:
+    ids[row + 1 : row + 1 + times] = ids[row]
+    return ids
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_failure_is_found_in_the_file_alone_and_nothing_else(name: str, model: Model) -> None:
+    plant, expected = PLANTED[name]
+    ids = plant(model.text(160).ids.copy(), model)
+    known = (
+        describe(model.config())
+        if {"ids", "dtype", "shape"} & {check for check, _ in expected}
+        else None
+    )
+    if name == "-1 as 255" and model.experts > 256:
+        expected = expected | {("cells", "F23")}  # what a byte cuts off
+    report = examine(ids, model=known)
+    assert found(report) == expected, report.findings
+
+
+# Where a token has one expert, these are nothing that could not be right.
+MANY = {"some cells were not written", "zero experts as expert 0", "two writers"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, (_, expected) in PLANTED.items()
+        if name not in MANY and {check for check, _ in expected} <= {"cells", "layers", "rows"}
+    ],
+)
+def test_failures_are_found_where_a_token_has_one_expert(name: str) -> None:
+    plant, expected = PLANTED[name]
+    report = examine(plant(ONE.text(160).ids.copy(), ONE))
+    assert found(report) == expected, report.findings
+
+
+def test_a_type_that_is_too_narrow_for_the_model_is_found_where_no_id_shows_it() -> None:
+    model = MODELS[2]
+    ids = (model.text(160).ids % 256).astype(np.uint8)
+    distinct = [len(set(cell)) == model.k for cell in ids.reshape(-1, model.k).tolist()]
+    ids[~np.array(distinct).reshape(ids.shape[:2])] = np.arange(1, 1 + model.k)
+    assert found(examine(ids, model=describe(model.config()))) == {("dtype", "F16")}
+
+
+def test_layers_that_do_not_route_have_no_ids() -> None:
+    model = MODELS[0]
+    text, known = model.text(160), describe(model.config(dense=2))
+    report = examine(layers_of_decoder(0)(text.ids, model), model=known, tokens=text.tokens)
+    assert report.findings == () and report.notes[0][1].startswith(
+        "its layer axis has all 14 layers"
+    )
+    assert found(examine(layers_of_decoder(1)(text.ids, model), model=known)) == {("dense", "F18")}
+    assert found(examine(text.ids[:, :-1], model=known)) == {("shape", "F18")}
+
+
+@pytest.mark.parametrize(
+    "array, like",
+    [
+        (np.zeros((0, 4, 2), np.int32), "F02"),
+        (np.ones((8, 4, 2), np.float32), "F18"),
+        (np.ones(64, np.int32), "F21"),
+        (np.ones((8, 8), np.uint8), "F21"),
+    ],
+)
+def test_what_is_no_routing_is_found_and_nothing_else_is_checked(array: Ids, like: str) -> None:
+    report = examine(array)
+    assert found(report) == {("shape", like)} and report.checked == {"it": ("shape",)}
+    assert {each.check for each in report.not_checked} == set(doctor.CHECKS) - {"shape"}
+
+
+# ---- With tokens
+
+
+@pytest.mark.parametrize("by", [-2, -1, 1, 3])
+@pytest.mark.parametrize("model", [*MODELS, ONE], ids=str)
+def test_rows_of_other_positions_are_found_by_their_tokens(model: Model, by: int) -> None:
+    text = model.text(160)
+    report = examine(np.roll(text.ids, -by, axis=0), tokens=text.tokens)
+    assert ("shift", "F07") in found(report)
+    [finding] = [each for each in report.findings if each.check == "shift"]
+    assert f"{abs(by)} {'later' if by > 0 else 'earlier'}" in finding.meaning
+
+
+@pytest.mark.parametrize(
+    "tokens, expected",
+    [(159, set()), (160, set()), (158, {("length", "F30")}), (200, {("length", "F30")})],
+)
+def test_the_number_of_rows_is_that_of_the_tokens(
+    tokens: int, expected: set[tuple[str, str]]
+) -> None:
+    model = MODELS[0]
+    report = examine(
+        model.text(160).ids, tokens=model.text(tokens if tokens > 160 else 160).tokens[:tokens]
+    )
+    assert {each for each in found(report) if each[0] == "length"} == expected
+
+
+def test_rows_of_another_request_are_found() -> None:
+    model = MODELS[0]
+    text, other = model.text(160, 1), model.text(160, 2)
+    ids = text.ids.copy()
+    ids[:32] = other.ids[:32]
+    cases = {"a": of_array("a", ids), "b": of_array("b", other.ids)}
+    assert found(doctor.examine(cases, tokens={"a": text.tokens, "b": other.tokens})) == {
+        ("prefix", "F05")
+    }
+
+
+def test_texts_that_begin_alike_and_are_not_routed_alike_are_found() -> None:
+    model = MODELS[0]
+    text = model.text(160)
+    stale = text.ids.copy()
+    stale[:60] = Model(12, 4, 64, 9).text(160).ids[:60]
+    cases = {"a": of_array("a", text.ids), "b": of_array("b", stale)}
+    assert ("prefix", "F05") in found(
+        doctor.examine(cases, tokens={"a": text.tokens, "b": text.tokens[:100]})
+    )
+
+
+# ---- Against another capture
+
+
+AGAINST: dict[str, tuple[Callable[[Ids], Ids], str]] = {
+    "a row later": (lambda ids: np.roll(ids, 1, axis=0), "F07"),
+    "two rows earlier": (lambda ids: ids[2:], "F07"),
+    "a layer later": (lambda ids: np.roll(ids, 1, axis=1), "F18"),
+    "rows of something else": (
+        lambda ids: np.concatenate([ids[:40], ids[100:112], ids[52:]]),
+        "F05",
+    ),
+    "another model": (lambda ids: (ids + 17) % 64, "F11"),
+}
+
+
+@pytest.mark.parametrize("name", AGAINST)
+def test_what_differs_from_another_capture_is_named(name: str) -> None:
+    change, like = AGAINST[name]
+    text = MODELS[0].text(160)
+    report = examine(change(text.ids.copy()), against={"it": of_array("it", text.ids)})
+    assert ("against", like) in found(report), report.findings
+
+
+def test_a_comparison_that_would_not_notice_a_shift_proves_nothing() -> None:
+    ids = np.repeat(MODELS[0].text(2).ids, 60, axis=0)
+    given = {"against": {"it": of_array("it", ids)}, "tokens": np.full(60, 7)}
+    assert "against" in examine(ids, **given).checked["it"]
+    report = examine(ids, control=True, **given)
+    assert "against" not in report.checked["it"]
+    assert [each.asked for each in report.not_checked if each.check == "against"] == [True]
+
+
+# ---- What the engine gave
+
+
+def test_what_the_library_refused_of_an_engine_is_said(
+    make: Callable[..., routecap.Capturer],
+) -> None:
+    capturer = make(layers=2, k=4, experts=64, rows=8)
+    request = capturer.open()
+    ids = MODELS[0].text(9).ids[:, 0].astype(np.int32)
+    ids[2, 1], ids[5] = 70, [3, 0, 0, 0]
+    capturer.begin(8)
+    for layer in range(2):
+        capturer.record(layer, ids)
+    capturer.snapshot()
+    capturer.issue(routecap.spans(1, request=int(request), position=0, rows=8)).wait(10)
+    sample = routecap.Sample(request.finish(8))
+    sample.routing.wait()
+    report = doctor.examine({"it": of_sample("it", sample)})
+    assert found(report) == {("ids", "F13"), ("cells", "F15")}
+
+
+# ---- Files, and the command
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    model = MODELS[0]
+    texts = {name: model.text(160, seed) for seed, name in enumerate(("one", "two"))}
+    routings = {
+        name: routecap.Routing.from_arrays(text.ids, experts=model.experts)
+        for name, text in texts.items()
+    }
+    routecap.save(tmp_path / "job.tar", routings)
+    np.savez(tmp_path / "job.npz", **{name: text.ids for name, text in texts.items()})
+    np.savez(tmp_path / "tokens.npz", **{name: text.tokens for name, text in texts.items()})
+    np.save(tmp_path / "one.npy", texts["one"].ids)
+    np.save(tmp_path / "shifted.npy", np.roll(texts["one"].ids, 1, axis=0))
+    (tmp_path / "tokens.json").write_text(
+        json.dumps({name: text.tokens.tolist() for name, text in texts.items()})
+    )
+    (tmp_path / "one.json").write_text(json.dumps(texts["one"].tokens.tolist()))
+    (tmp_path / "config.json").write_text(json.dumps(model.config()))
+    return tmp_path
+
+
+def test_the_command_says_nothing_is_wrong_and_what_was_not_checked(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", str(files / "job.tar")]) == 0
+    text = capsys.readouterr().out
+    assert (
+        text.count("no findings") == 2
+        and "not checked: shift: the tokens are not known (--tokens)" in text
+    )
+    assert main(["doctor", str(files / "job.tar"), "--strict"]) == 3
+    for tokens in ("tokens.json", "tokens.npz"):
+        given = [
+            "--tokens",
+            str(files / tokens),
+            "--config",
+            str(files),
+            "--against",
+            str(files / "job.npz"),
+            "--control",
+        ]
+        assert main(["doctor", str(files / "job.tar"), *given]) == 0
+    assert "not checked: model" in capsys.readouterr().out
+
+
+def test_the_command_finds_a_shift_in_each_way(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in (["--tokens", str(files / "one.json")], ["--against", str(files / "one.npy")]):
+        assert main(["doctor", str(files / "shifted.npy"), *given, "--json"]) == 1
+        report = json.loads(capsys.readouterr().out)
+        assert "earlier" in report["findings"][0]["meaning"] and report["findings"][0][
+            "like"
+        ].startswith("F07")
+        assert "model" in {each["check"] for each in report["not_checked"]}
+
+
+def test_what_was_asked_for_and_could_not_be_checked_is_no_pass(files: Path) -> None:
+    (files / "one.json").write_text(json.dumps(list(range(160))))  # no token comes again
+    assert main(["doctor", str(files / "one.npy"), "--tokens", str(files / "one.json")]) == 3
+
+
+def test_what_is_no_file_of_its_kind_is_an_error(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(files / "objects.npy", np.array([{}]), allow_pickle=True)
+    (files / "empty").mkdir()
+    (files / "damaged.npy").write_bytes(b"\x93NUMPY\x01")
+    (files / "words.json").write_text('["a"]')
+    (files / "nobody.json").write_text('{"three": [1]}')
+    one, good = str(files / "one.npy"), str(files / "job.tar")
+    for arguments in (
+        [str(files / "objects.npy")],
+        [str(files / "damaged.npy")],
+        [str(files / "empty")],
+        [str(files / "absent.npy")],
+        [one, "--tokens", str(files / "words.json")],
+        [good, "--tokens", str(files / "nobody.json")],
+        [one, "--config", str(files / "words.json")],
+        [good, "--tokens", str(files / "one.json")],
+        [good, "--against", str(files / "shifted.npy")],
+    ):
+        assert main(["doctor", *arguments]) == 2, arguments
+        assert capsys.readouterr().err.startswith("routecap: ")
+
+
+def test_every_check_is_said_in_the_documentation() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text()
+    for name, what in doctor.CHECKS.items():
+        assert f"- `{name}`: {what[0].lower()}{what[1:]}" in text.replace("\n  ", " "), name

@@ -1,0 +1,89 @@
+"""The doctor asks a model: one that was trained, about real text, as it generates it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import routecap.transformers
+import torch
+from routecap.command import main
+from transformers import AutoModelForCausalLM
+
+WEIGHTS = Path(__file__).parents[4] / "examples" / "model" / "weights"
+TEXT = (Path(__file__).parents[4] / "LICENSE").read_bytes()
+PROMPTS = [TEXT[:300], TEXT[1000:1240], TEXT[:120] + TEXT[2000:2100]]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three captured generations, of which two begin alike, and their tokens: bytes."""
+    folder = tmp_path_factory.mktemp("job")
+    model = AutoModelForCausalLM.from_pretrained(WEIGHTS).eval()
+    tokens = {}
+    with routecap.transformers.attach(model) as capture:
+        for number, prompt in enumerate(PROMPTS):
+            out = model.generate(
+                input_ids=torch.tensor([list(prompt)]),
+                max_new_tokens=20,
+                do_sample=False,
+                pad_token_id=0,
+            )
+            tokens[f"request-{number}"] = out[0].tolist()
+        routings = dict(zip(tokens, capture.take(), strict=True))
+    routecap.save(folder / "job.tar", routings)
+    (folder / "tokens.json").write_text(json.dumps(tokens))
+    ids = {name: routing.ids(np.int16) for name, routing in routings.items()}
+    np.savez(
+        folder / "shifted.npz", **{name: np.roll(each, 1, axis=0) for name, each in ids.items()}
+    )
+    stale = {name: each.copy() for name, each in ids.items()}
+    stale["request-2"][:100] = stale["request-1"][:100]
+    np.savez(folder / "stale.npz", **stale)
+    return folder
+
+
+def asked(
+    job: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, dict[str, object]]:
+    capsys.readouterr()
+    given = ["--tokens", str(job / "tokens.json"), "--model", str(WEIGHTS), "--control", "--json"]
+    status = main(["doctor", str(job / file), *given])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_a_generation_that_was_captured_is_what_the_model_chooses(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = asked(job, "job.tar", capsys)
+    assert status == 0 and report["findings"] == []
+    assert all(
+        {"shift", "prefix", "dense", "model"} <= set(checks)
+        for checks in report["checked"].values()
+    )
+    assert all(
+        note["note"].startswith("100.0% of the ids are those of the model")
+        for note in report["notes"]
+    )
+
+
+def test_a_shift_is_found_by_the_tokens_and_by_the_model(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = asked(job, "shifted.npz", capsys)
+    found = {(each["name"], each["check"], each["like"][:3]) for each in report["findings"]}
+    assert status == 1
+    assert found >= {
+        (f"request-{number}", check, "F07") for number in range(3) for check in ("shift", "model")
+    }
+
+
+def test_rows_of_another_request_are_found_by_the_text_that_begins_alike_and_by_the_model(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = asked(job, "stale.npz", capsys)
+    found = {(each["name"], each["check"]) for each in report["findings"]}
+    assert status == 1
+    assert found == {("request-0", "prefix"), ("request-2", "model")}
