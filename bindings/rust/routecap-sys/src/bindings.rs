@@ -283,9 +283,9 @@ unsafe extern "C" {
     ///   - ROUTECAP_ROLE_MIRROR does the same as its owner up to the snapshot, so that graphs are equal
     ///     on all ranks. From issue on it behaves as a disabled one.
     ///   - ROUTECAP_ROLE_DISABLED turns capture off. It allocates and starts nothing, and no other field
-    ///     of the configuration is looked at. Every call returns at once. Calls that give out rows
-    ///     (coverage, extract, finish, and their batch forms) return ROUTECAP_ERR_DISABLED. All others
-    ///     return ROUTECAP_OK, with handles and counts of 0.
+    ///     of the configuration is looked at. Every call looks at its outputs only, and returns at once.
+    ///     Calls that give out rows (coverage, extract, finish, and their batch forms) return
+    ///     ROUTECAP_ERR_DISABLED. All others return ROUTECAP_OK, with handles and counts of 0.
     ///
     /// @param[in] config     The configuration. The arrays that it points to are copied.
     /// @param[out] capturer  The capturer, to be passed to routecap_capturer_destroy; NULL on error.
