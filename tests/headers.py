@@ -1,7 +1,8 @@
-"""The headers as a reader has them: headers.py FOLDER, the folder of routecap.h. Says what is wrong.
+"""The headers as a reader has them: headers.py FOLDER, the folder of routecap.h.
 
-Lines end at 100 columns. A function has a comment that names each of its parameters once, in their
-order, with a direction. routecap.h includes every chapter and has it in its list.
+Prints what is wrong. Lines of every file there end at 100 columns. A function has a comment that names each of its
+parameters once, in their order, with a direction. routecap.h includes every chapter and has it in
+its list.
 """
 
 import re
@@ -29,7 +30,7 @@ def documented(text):
 def problems(folder):
     root = (folder / "routecap.h").read_text()
     chapters = sorted((folder / "routecap").glob("*.h"))
-    for path in [folder / "routecap.h", *chapters]:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if len(line) > COLUMNS:
                 yield f"{path}:{number}: {len(line)} columns"

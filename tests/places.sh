@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Names the places where a function, status or struct of the headers was forgotten: places.sh HEADER...
-# A compiler and the tests find the rest: how arguments cross into Python (routecap.i), vectors, CHANGES.md.
+# Names the places where a function, status or struct of the headers was forgotten:
+# places.sh HEADER...
+# Compilers and tests find the rest: how arguments cross into Python (routecap.i), and vectors.
 set -u
 cd "$(dirname "$0")/.."
 checked=0 forgotten=0
 
-# has NAME PLACE PATTERN FILE...: the pattern, an extended regular expression, is in one of the files.
+# has NAME PLACE PATTERN FILE...: the pattern, as of grep -E, is in one of the files.
 has() {
     local name=$1 place=$2 pattern=$3
     shift 3

@@ -5,8 +5,10 @@
 #   functions and types as compiled        tests/abi/routecap.abi, by abidiff without filters or suppressions, what it calls harmless included
 # LIBRARY needs debug information. Prints what differs; exit status 1 if anything does.
 # After a wanted change, in the commit that makes it: check.sh --refresh LIBRARY HEADER_DIR COMPILER
-#   It writes symbols.txt and routecap.abi, and adds to layout.c what that says nothing of. What layout.c says already is changed by hand.
-#   tests/abi/frozen is another matter: consumer.c is built with that header of 1.0 and has to run with every later library, so that it never changes.
+#   It writes symbols.txt and routecap.abi, and adds to layout.c what that says nothing of. What
+#   layout.c says already is changed by hand.
+#   tests/abi/frozen is another matter: consumer.c is built with that header of 1.0 and has to run
+#   with every later library, so that it never changes.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 

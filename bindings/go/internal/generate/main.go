@@ -1,4 +1,4 @@
-// Generate writes zz_generated.go, the raw layer, from the headers: every constant, struct and function of theirs.
+// Generate writes zz_generated.go, the raw layer: every constant, struct and function of the headers.
 //
 //	go run ./internal/generate [-headers FOLDER] [-check]
 //
@@ -131,7 +131,8 @@ func run(name string, input []byte, arguments ...string) []byte {
 // tree returns the declarations of a header, without those of the system.
 func tree(header []byte) []node {
 	var unit node
-	if err := json.Unmarshal(run("clang", header, "-Xclang", "-ast-dump=json", "-fsyntax-only", "-x", "c", "-"), &unit); err != nil {
+	dump := run("clang", header, "-Xclang", "-ast-dump=json", "-fsyntax-only", "-x", "c", "-")
+	if err := json.Unmarshal(dump, &unit); err != nil {
 		log.Fatal(err)
 	}
 	return slices.DeleteFunc(unit.Inner, func(n node) bool { return !strings.HasPrefix(n.Name, "routecap_") })
