@@ -1,8 +1,8 @@
 """The headers as a reader has them: headers.py FOLDER, the folder of routecap.h.
 
-Prints what is wrong. Lines of every file there end at 100 columns. A function has a comment that names each of its
-parameters once, in their order, with a direction. routecap.h includes every chapter and has it in
-its list.
+Prints what is wrong. Lines of every file there end at 100 columns. A function has a comment that
+names each of its parameters once, in their order, with a direction. routecap.h includes every
+chapter and has it in its list.
 """
 
 import re

@@ -2,8 +2,9 @@
 //
 //	go run ./internal/generate [-headers FOLDER] [-check]
 //
-// Declarations come from clang's syntax tree, macros and comments from the text of all headers in one file. With -check nothing is written; it fails if the
-// file is not what would be. Whatever the tables below do not know stops it, so that an addition to the header is noticed.
+// Declarations come from clang's syntax tree, macros and comments from the text of all headers in
+// one file (include/single.sh). With -check nothing is written; it fails if the file is not what
+// would be. Whatever the tables below do not know stops it, so that an addition is noticed.
 package main
 
 import (
