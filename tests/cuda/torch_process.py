@@ -23,7 +23,8 @@ except ImportError as error:
     sys.exit(77)
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "support"))
-from routecap_ctypes import (ALL, BACKEND_CUDA, CONFIG_EXTERNAL_SINK as EXTERNAL_SINK, DTYPE_I16 as I16, DTYPE_I32 as I32, DTYPE_I64 as I64,
+from routecap_ctypes import (ROWS_ALL as ALL, BACKEND_CUDA, CONFIG_EXTERNAL_SINK as EXTERNAL_SINK,
+                             DTYPE_I16 as I16, DTYPE_I32 as I32, DTYPE_I64 as I64,
                              ERR_CAPTURING, INCOMPLETE, NOT_CAPTURED, OK, ORDER_LAYER_MAJOR as LAYER_MAJOR, ORDER_ROW_MAJOR as ROW_MAJOR,
                              PENDING, SNAPSHOT_MAKE as MAKE, SNAPSHOT_TAKEN as TAKEN, Config, CopyOptions, IssueOptions, Library, Sink, Source,
                              Span, Stats)

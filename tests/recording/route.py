@@ -794,7 +794,7 @@ class Tests:
 
         def extract(bench, request, flags, expected, what):
             routing = c_void_p()
-            status(lib, lib.request_extract(bench.handle, request, 0, rc.ALL, rc.EXTRACT_SHARE, flags, byref(routing)), expected, what)
+            status(lib, lib.request_extract(bench.handle, request, 0, rc.ROWS_ALL, rc.EXTRACT_SHARE, flags, byref(routing)), expected, what)
             check((routing.value is not None) == (expected >= 0), f"{what}: a routing or none")
             return routing
 
@@ -813,7 +813,7 @@ class Tests:
             options = lib.copy_options(dtype=rc.DTYPE_I32, flags=flags, **fields)
             ids = np.zeros((rows, layers, k), dtype=np.int32)
             into = ids.ctypes.data, ids.nbytes, None, 0, None
-            status(lib, lib.request_extract_into(bench.handle, request, 0, rc.ALL, options, *into), expected, f"extract_into, {what}")
+            status(lib, lib.request_extract_into(bench.handle, request, 0, rc.ROWS_ALL, options, *into), expected, f"extract_into, {what}")
             status(lib, lib.routing_copy_to(routing, options, *into), expected, f"copy_to, {what}")
 
         with self.bench(layers, k, experts, rows, provenance=provenance) as bench:
@@ -829,8 +829,8 @@ class Tests:
             coverage = rc.Coverage(struct_size=sizeof(rc.Coverage))
             lib.request_coverage(bench.handle, request, 2, 5, coverage, None, sizeof(rc.Missing), 0)
             check(coverage.cells_recomputed == 7, f"cells_recomputed of a part is {coverage.cells_recomputed} instead of 7")
-            extract(bench, request, rc.STRICT | rc.ALLOW_RECOMPUTED, rc.ERR_INCOMPLETE, "strict extract with cells missing")
-            lib.routing_free(extract(bench, request, rc.ALLOW_RECOMPUTED, rc.INCOMPLETE, "extract with the flag alone"))
+            extract(bench, request, rc.READ_STRICT | rc.READ_ALLOW_RECOMPUTED, rc.ERR_INCOMPLETE, "strict extract with cells missing")
+            lib.routing_free(extract(bench, request, rc.READ_ALLOW_RECOMPUTED, rc.INCOMPLETE, "extract with the flag alone"))
             extract(bench, request, 4, rc.ERR_ARGUMENT, "extract with an unknown flag")
 
             bench.begin()
@@ -839,18 +839,18 @@ class Tests:
             request, _ = bench.issue()
             full = extract(bench, request, 0, rc.OK, "extract of complete rows")
             check(recomputed(full) == 2 * rows, f"cells_recomputed is {recomputed(full)}")
-            extract(bench, request, rc.STRICT, rc.ERR_RECOMPUTED, "strict extract")
-            lib.routing_free(extract(bench, request, rc.STRICT | rc.ALLOW_RECOMPUTED, rc.OK, "strict extract of recomputed rows allowed"))
-            items = (rc.ExtractItem * 2)(*(rc.ExtractItem(request=request.value, rows=rc.ALL, flags=flags) for flags in (rc.STRICT, rc.STRICT | 2)))
+            extract(bench, request, rc.READ_STRICT, rc.ERR_RECOMPUTED, "strict extract")
+            lib.routing_free(extract(bench, request, rc.READ_STRICT | rc.READ_ALLOW_RECOMPUTED, rc.OK, "strict extract of recomputed rows allowed"))
+            items = (rc.ExtractItem * 2)(*(rc.ExtractItem(request=request.value, rows=rc.ROWS_ALL, flags=flags) for flags in (rc.READ_STRICT, rc.READ_STRICT | 2)))
             status(lib, lib.request_extract_batch(bench.handle, items, sizeof(rc.ExtractItem), 2), rc.PARTIAL, "extract_batch")
             check([item.status for item in items] == [rc.ERR_RECOMPUTED, rc.OK], f"extract_batch: {[item.status for item in items]}")
             check(items[0].routing is None, "extract_batch: a refused item has no routing")
             lib.routing_free(items[1].routing)
             copies(bench, request, full, 0, rc.OK, "not strict")
-            copies(bench, request, full, rc.STRICT, rc.ERR_RECOMPUTED, "strict")
-            copies(bench, request, full, rc.STRICT | rc.ALLOW_RECOMPUTED, rc.OK, "strict, recomputed allowed")
-            copies(bench, request, full, rc.STRICT, rc.OK, "strict, of the captured layer", first_layer=0, layers=1)
-            copies(bench, request, full, rc.STRICT, rc.ERR_RECOMPUTED, "strict, of recomputed layers", first_layer=1)
+            copies(bench, request, full, rc.READ_STRICT, rc.ERR_RECOMPUTED, "strict")
+            copies(bench, request, full, rc.READ_STRICT | rc.READ_ALLOW_RECOMPUTED, rc.OK, "strict, recomputed allowed")
+            copies(bench, request, full, rc.READ_STRICT, rc.OK, "strict, of the captured layer", first_layer=0, layers=1)
+            copies(bench, request, full, rc.READ_STRICT, rc.ERR_RECOMPUTED, "strict, of recomputed layers", first_layer=1)
             copies(bench, request, full, 8, rc.ERR_ARGUMENT, "an unknown flag")
 
             part = c_void_p()
@@ -865,13 +865,13 @@ class Tests:
                     record(captured, layer)
                     status(lib, captured.route(layer, case), rc.ERR_STATE, "routing a captured layer")
                 there, _ = captured.issue()
-                as_captured = extract(captured, there, rc.STRICT, rc.OK, "strict extract of captured rows")
+                as_captured = extract(captured, there, rc.READ_STRICT, rc.OK, "strict extract of captured rows")
                 check(provenance_of(as_captured) == (0,) * layers and recomputed(as_captured) == 0, "captured rows")
-                attached = lib.request_attach(captured.handle, there, full, rc.ALL)
+                attached = lib.request_attach(captured.handle, there, full, rc.ROWS_ALL)
                 status(lib, attached, rc.ERR_SHAPE_MISMATCH, "attaching recomputed rows to captured ones")
                 empty = c_uint64()
                 lib.expect(lib.request_open(bench.handle, None, byref(empty), 1), what="request_open")
-                status(lib, lib.request_attach(bench.handle, empty, as_captured, rc.ALL), rc.OK, "attaching captured rows")
+                status(lib, lib.request_attach(bench.handle, empty, as_captured, rc.ROWS_ALL), rc.OK, "attaching captured rows")
                 for order in ((full, as_captured), (as_captured, full)):
                     merged = c_void_p()
                     status(lib, lib.routing_merge((c_void_p * 2)(*(r.value for r in order)), 2, 0, byref(merged)), rc.OK, "merging")
@@ -880,7 +880,7 @@ class Tests:
                         lib.routing_free(merged)
                 lib.routing_free(as_captured)
             finished = c_void_p()
-            lib.expect(lib.request_finish(bench.handle, request, rc.ALL, byref(finished)), what="request_finish")
+            lib.expect(lib.request_finish(bench.handle, request, rc.ROWS_ALL, byref(finished)), what="request_finish")
             lib.expect(lib.routing_wait(finished, WAIT_NS), what="routing_wait")
         for left in (routing, full, finished):  # also after the capturer's end
             check(provenance_of(left) == provenance, "provenance after the capturer's end")
