@@ -153,11 +153,11 @@ int32_t Capturer::accept(routecap_request request, routecap_step step, const uin
 // child is to have. Where the request ends there, drafts are told apart: those that nobody accepted
 // end as rejected, and not as late.
 void Capturer::cut_in_flight(Request &request, uint64_t end, bool ends) {
-    const bool forking = request.forking();
+    const uint64_t forked_end = request.pending.forked_end(request.applied());
     request.for_each_in_flight(
         capture_->steps, [&](StepSpan &span, SpanExtra *extra, uint64_t step) {
             const uint64_t from =
-                forking && step <= request.forking_step ? std::max(end, request.forking_end) : end;
+                step <= request.pending.forked_step() ? std::max(end, forked_end) : end;
             std::atomic_ref cut(ends && extra != nullptr ? extra->ended : span.cut);
             if (cut.load(std::memory_order_relaxed) > from)
                 cut.store(from, std::memory_order_release);
@@ -173,7 +173,7 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         if (rows >= std::max(request->length_now(capture_->steps), request->flagged_end))
             return ROUTECAP_OK;
         Nodes &nodes = capture_->worker.nodes;
-        request->forget_cuts(nodes);
+        request->pending.forget_cuts(request->applied(), nodes);
         const bool alone = request->settled();
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
@@ -186,11 +186,9 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         // Of a page that stays others may still see what is cut.
         if (rows < request->shared_end) request->share_pages(page_rows);
         request->shared_end = std::min(request->shared_end, first_page * page_rows);
-        request->changing_end = std::min(request->changing_end, rows);
         request->note_operation(0, 0);
         request->flagged_end = std::min(request->flagged_end, rows);
-        request->cuts = nodes.take(
-            Request::Cut{rows, request->operations, request->newest_step, request->cuts});
+        request->pending.note_cut(rows, request->newest_step, nodes);
         capture_->worker.log.append(request->after(), Truncate{request->rows(), rows, alone});
     }
     capture_->worker.wake();
@@ -244,9 +242,7 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
         c.note_operation(0, rows);
         parent->share(0, rows);
         parent->note_operation(0, 0);
-        parent->forking_end = parent->forking() ? std::max(parent->forking_end, rows) : rows;
-        parent->forking_step = parent->newest_step;
-        parent->forking_until = parent->operations;
+        parent->pending.note_fork(rows, parent->newest_step, parent->applied());
         capture_->worker.log.append(parent->after(), Fork{parent->rows(), c.rows(), rows, pages});
     }
     capture_->worker.wake();

@@ -107,7 +107,7 @@ int32_t Capturer::find_to_read(routecap_request handle, RequestDataPtr &data) {
         request->data->routing.retain();
         data.reset(request->data.get());
         if (!capture_->worker.manual() && request->has_ready_operations(capture_->steps))
-            operations = request->operations;
+            operations = request->pending.count();
     }
     constexpr int64_t kPatience = 100'000'000;
     if (operations > 0)
@@ -133,10 +133,11 @@ int32_t Capturer::check_readable(Request &request, uint64_t first, uint64_t rows
                            std::min(span.position_end,
                                     std::atomic_ref(const_cast<uint64_t &>(span.cut)).load()));
         });
-    if (request.changing(first, UINT64_MAX))
-        not_landed(request.changing_first, request.changing_end);
-    not_landed(request.cut_not_applied(), UINT64_MAX);
-    if (take && request.forking()) not_landed(0, request.forking_end);
+    const uint64_t applied = request.applied();
+    const PendingOperations::Range changing = request.pending.changing(applied);
+    not_landed(changing.first, changing.end);
+    not_landed(request.pending.cut(applied), UINT64_MAX);
+    if (take) not_landed(0, request.pending.forked_end(applied));
 
     if (first > length)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "row %llu: the request has %llu rows", ull(first),
@@ -277,7 +278,8 @@ int32_t Capturer::promise_pages(Reading &reading, Request &request, const RowSto
     for (const DraftSpan *d = request.drafts; d != nullptr; d = d->next)
         if (d->position < d->cut && !wide_bounds(d->position, d->position_end, d->rows, page_shift))
             may_write(d->position, std::min(d->position_end, d->cut));
-    if (request.changing(0, UINT64_MAX)) may_write(request.changing_first, request.changing_end);
+    const PendingOperations::Range changing = request.pending.changing(request.applied());
+    if (changing.first < changing.end) may_write(changing.first, changing.end);
     uint64_t pages = 0;
     needed.for_each(
         [&](const Intervals::Interval &i) { pages += store.unpromised(i.begin, i.end); });

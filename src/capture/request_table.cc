@@ -38,13 +38,11 @@ void RequestTable::close(Request &r, Nodes &nodes) {
     r.pages.clear(nodes);
     nodes.give_all(r.drafts);
     nodes.give_all(r.missing);
-    nodes.give_all(r.cuts);
+    r.pending.clear(nodes);
     r.flagged_end = r.inherited_after = 0;
     r.shared_first = r.shared_end = 0;
     r.tagged = false;
     r.mixed_end = 0;
-    r.operations = r.changing_first = r.changing_end = r.changing_until = 0;
-    r.forking_end = r.forking_step = r.forking_until = 0;
 }
 
 }  // namespace routecap

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/intervals.h"
+#include "capture/pending_operations.h"
 #include "capture/step_worker.h"
 #include "capture/steps.h"
 #include "routecap.h"
@@ -77,25 +78,7 @@ struct alignas(64) Request {
     uint64_t tag = 0, mixed_end = 0;
     bool tagged = false;  // some row was issued, or its tag would be that
 
-    // Operations handed over, the step that must be filed before the last of them, and the rows
-    // that the last ones change: readable when RowStore::applied has come so far.
-    uint64_t operations = 0;
-    uint64_t operated_after = 0;
-    uint64_t changing_first = 0, changing_end = 0, changing_until = 0;
-
-    // Truncates that may not be applied yet: until then the rows that they cut are in the RowStore
-    // still.
-    struct Cut {
-        uint64_t rows;
-        uint64_t until;  // operations that are applied once it is
-        uint64_t step;   // the last step that it concerns
-        Cut *next;
-    };
-    Cut *cuts = nullptr;
-
-    // Children that may not have their rows yet: those before lending_end, of steps up to
-    // lending_step, until so many operations are applied.
-    uint64_t forking_end = 0, forking_step = 0, forking_until = 0;
+    PendingOperations pending;
 
     bool open() const { return handle != 0; }
     RowStore *rows() const { return &data->rows; }
@@ -111,27 +94,15 @@ struct alignas(64) Request {
     // Counts an operation that adds or changes rows [first, end) once it is applied.
     void note_operation(uint64_t first, uint64_t end) {
         changed = true;
-        operations++;
-        operated_after = after();
-        if (first >= end) return;
-        const bool idle = changing_until == 0 || applied() >= changing_until;
-        changing_first = idle ? first : std::min(changing_first, first);
-        changing_end = idle ? end : std::max(changing_end, end);
-        changing_until = operations;
+        pending.note(first, end, after(), applied());
     }
-    bool changing(uint64_t first, uint64_t end) const {
-        return std::max(first, changing_first) < std::min(end, changing_end) &&
-               applied() < changing_until;
-    }
-
     uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
     // Nothing that was handed over waits to be applied.
-    bool settled() const { return !changed || applied() >= operations; }
+    bool settled() const { return !changed || applied() >= pending.count(); }
     // Operations that no step in flight holds up.
     bool has_ready_operations(const Steps &steps) const {
-        return applied() < operations && !steps.in_flight(operated_after);
+        return applied() < pending.count() && !steps.in_flight(pending.after());
     }
-    bool forking() const { return applied() < forking_until; }
 
     void share(uint64_t first, uint64_t end) {
         if (first >= end) return;
@@ -206,22 +177,6 @@ struct alignas(64) Request {
         return pages;
     }
 
-    // The first row of which the RowStore may still have what was cut.
-    uint64_t cut_not_applied() const {
-        uint64_t first = UINT64_MAX;
-        for (const Cut *cut = cuts; cut != nullptr; cut = cut->next)
-            if (applied() < cut->until) first = std::min(first, cut->rows);
-        return first;
-    }
-    void forget_cuts(Nodes &nodes) noexcept {
-        for (Cut **at = &cuts; *at != nullptr;) {
-            if (applied() >= (*at)->until)
-                *at = nodes.give(*at);
-            else
-                at = &(*at)->next;
-        }
-    }
-
     // Calls f(span, extra, step) for each span in flight; `extra` of drafts, and otherwise null.
     template <class F>
     void for_each_in_flight(Steps &steps, F f) const {
@@ -236,20 +191,17 @@ struct alignas(64) Request {
     uint64_t length_now(Steps &steps) const {
         if (!device_positions) return length;
         uint64_t end = std::max(length, placed_end());
-        if (applied() < changing_until) end = std::max(end, changing_end);
+        end = std::max(end, pending.changing(applied()).end);
         for_each_in_flight(steps, [&](StepSpan &span, const SpanExtra *, uint64_t step) {
             if (!span.device_positions || span.speculative) return;
-            uint64_t span_end = span.position_end;
-            for (const Cut *cut = cuts; cut != nullptr; cut = cut->next)
-                if (step <= cut->step) span_end = std::min(span_end, cut->rows);
-            end = std::max(end, span_end);
+            end = std::max(end, std::min(span.position_end, pending.cut_of(step)));
         });
         return std::max(end, placed_end());  // again: what was in flight may have landed in between
     }
 
 private:
     uint64_t placed_end() const {
-        const uint64_t cut = cut_not_applied();
+        const uint64_t cut = pending.cut(applied());
         return std::min(cut, rows()->placed_end.load(std::memory_order_acquire));
     }
 };
@@ -333,7 +285,7 @@ public:
         if (request->data) request->data->routing.prefetch();
         if (!request->changed) return;
         __builtin_prefetch(&request->drafts, 1);
-        __builtin_prefetch(&request->operations, 1);
+        __builtin_prefetch(&request->pending, 1);
         __builtin_prefetch(request->drafts, 1);
     }
 

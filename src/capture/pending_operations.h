@@ -1,0 +1,102 @@
+// Operations on one request that were handed over and may not have been applied yet. Guarded by the
+// capturer's mutex.
+//
+// They have numbers, which ascend in the order of the log. What is noted here of an operation holds
+// until RowStore::applied, which callers pass as `applied`, has come to its number; from then on the
+// RowStore has it. Operations of one request are applied in order, so one number tells of all before.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/node_pool.h"
+
+namespace routecap {
+
+// Needs clear() before its end: its nodes belong to a Nodes.
+class PendingOperations {
+public:
+    struct Range {
+        uint64_t first = 0, end = 0;
+    };
+
+    // Notes an operation that adds or changes rows [first, end), and is applied once step `after`
+    // was filed.
+    void note(uint64_t first, uint64_t end, uint64_t after, uint64_t applied) {
+        count_++;
+        after_ = after;
+        if (first >= end) return;
+        const bool none = applied >= changing_until_;
+        changing_.first = none ? first : std::min(changing_.first, first);
+        changing_.end = none ? end : std::max(changing_.end, end);
+        changing_until_ = count_;
+    }
+    // The operation noted last cuts rows at and after `rows`, of steps up to `step`. Takes a node.
+    void note_cut(uint64_t rows, uint64_t step, Nodes &nodes) noexcept {
+        changing_.end = std::min(changing_.end, rows);
+        cuts_ = nodes.take(Cut{rows, count_, step, cuts_});
+    }
+    // The operation noted last gives a child the rows before `end`, of steps up to `step`.
+    void note_fork(uint64_t end, uint64_t step, uint64_t applied) {
+        forked_end_ = std::max(forked_end(applied), end);
+        forked_step_ = step;
+        forked_until_ = count_;
+    }
+    // Forgets cuts that were applied.
+    void forget_cuts(uint64_t applied, Nodes &nodes) noexcept {
+        for (Cut **at = &cuts_; *at != nullptr;) {
+            if (applied >= (*at)->until)
+                *at = nodes.give(*at);
+            else
+                at = &(*at)->next;
+        }
+    }
+    void clear(Nodes &nodes) noexcept {
+        nodes.give_all(cuts_);
+        *this = {};
+    }
+
+    // How many were handed over, which is the number of the last one; and the step that must be
+    // filed before it.
+    uint64_t count() const { return count_; }
+    uint64_t after() const { return after_; }
+    // The rows that operations will add or change.
+    Range changing(uint64_t applied) const {
+        return applied < changing_until_ ? changing_ : Range{};
+    }
+    // The first row of which the RowStore may still have what was cut.
+    uint64_t cut(uint64_t applied) const {
+        uint64_t first = UINT64_MAX;
+        for (const Cut *cut = cuts_; cut != nullptr; cut = cut->next)
+            if (applied < cut->until) first = std::min(first, cut->rows);
+        return first;
+    }
+    // Where the rows of a step in flight are cut.
+    uint64_t cut_of(uint64_t step) const {
+        uint64_t first = UINT64_MAX;
+        for (const Cut *cut = cuts_; cut != nullptr; cut = cut->next)
+            if (step <= cut->step) first = std::min(first, cut->rows);
+        return first;
+    }
+    // Children are still to get the rows before this; and of steps up to which.
+    uint64_t forked_end(uint64_t applied) const {
+        return applied < forked_until_ ? forked_end_ : 0;
+    }
+    uint64_t forked_step() const { return forked_step_; }
+
+private:
+    struct Cut {
+        uint64_t rows;
+        uint64_t until;  // applied operations
+        uint64_t step;
+        Cut *next;
+    };
+
+    uint64_t count_ = 0, after_ = 0;
+    Range changing_;
+    uint64_t changing_until_ = 0;
+    Cut *cuts_ = nullptr;
+    uint64_t forked_end_ = 0, forked_step_ = 0, forked_until_ = 0;
+};
+
+}  // namespace routecap
