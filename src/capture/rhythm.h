@@ -23,8 +23,8 @@ public:
     }
     // When to look next for a step that was issued then: 1/32 before the shortest that any of the
     // last steps took, and 150 us at least, because a thread that has slept does not wake in no
-    // time. The step may be of a shorter kind than those: it is found late by half of its time at
-    // most.
+    // time. The step may be of a shorter kind than those: it is found late by 200 us, or by an
+    // eighth of its time, at most.
     Clock::time_point next_look(Clock::time_point issued, Clock::time_point now) const {
         constexpr std::chrono::microseconds kEarly{150}, kShortest{200};
         const Clock::time_point began = std::max(issued, last_);
@@ -32,7 +32,7 @@ public:
         const Clock::duration shortest = *std::min_element(took_.begin(), took_.end());
         const Clock::time_point expected =
             began + shortest - std::max<Clock::duration>(shortest / 32, kEarly);
-        return std::min(expected, now + std::max<Clock::duration>((now - began) / 2, kShortest));
+        return std::min(expected, now + std::max<Clock::duration>((now - began) / 8, kShortest));
     }
 
 private:
