@@ -85,6 +85,7 @@ Python classes <reference/python/routecap/index>
 Python package <bindings/python/README>
 Rust crate <bindings/rust/routecap/README>
 Go package <bindings/go/README>
+rustdoc and go doc <docs/references>
 include/COMPATIBILITY
 ```
 ```{toctree}

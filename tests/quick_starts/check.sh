@@ -64,8 +64,12 @@ loses_steps() {
     say "$output"
     grep -q -E '[1-9][0-9]* steps lost|LostStepWarning|kind: Lost|ROUTECAP_LOST' <<< "$output"
 }
-# A home of its own, where commands install.
-commands() { (export HOME=$work/home && mkdir -p "$HOME" && bash -e "$1"); }
+# As in a shell of a user who has installed the library, with a home of its own.
+commands() {
+    mkdir -p "$work/home" &&
+        env -u ROUTECAP_CHECKED -u LD_LIBRARY_PATH RUSTUP_HOME="${RUSTUP_HOME:-$HOME/.rustup}" \
+            CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}" HOME="$work/home" bash -e "$1"
+}
 
 check "a capturer that may lose" bash -c "cc -shared -fPIC -std=c11 -Wall -Wextra -Werror \
     tests/quick_starts/may_lose.c -o '$work/may_lose.so' $(pkg-config --cflags routecap) -ldl"
