@@ -54,7 +54,7 @@ autoapi_add_toctree_entry = False
 autoapi_options = ["members", "undoc-members", "show-module-summary", "imported-members"]
 autoapi_python_class_content = "class"
 autoapi_keep_files = False
-PYTHON = re.compile(r"routecap(\.(analysis|names|page|plot|transformers|vllm))?(\.[A-Za-z]\w*)*")
+PYTHON = re.compile(r"routecap(\.(analysis|doctor|models|names|page|plot|transformers|vllm))?(\.[A-Za-z]\w*)*")
 PYTHON_ELSEWHERE = re.compile(r"routecap\.vllm\.routed_experts_capturer|routecap\.command")  # vLLM's names; a program
 
 NAVIGATION = """
@@ -64,6 +64,9 @@ NAVIGATION = """
 
 docs/install
 docs/concepts
+docs/models
+docs/doctor
+docs/format
 docs/faq
 ```
 ```{toctree}
@@ -151,9 +154,21 @@ def navigation(app, name: str, source: list[str]) -> None:
         source[0] += NAVIGATION
 
 
+def as_rst(text: str) -> str:
+    """A docstring, which is plain text: blocks with indented lines are kept as they are laid out."""
+    made = []
+    for block in re.split(r"\n{2,}", text.strip()):
+        lines = block.splitlines()
+        if any(line.startswith(" ") for line in lines) and not lines[0].startswith("- "):
+            made.append("::\n\n" + "\n".join("    " + line for line in lines))
+        else:
+            made.append(re.sub(r"([*`|]|_\b)", r"\\\1", block))
+    return "\n\n".join(made)
+
+
 def python_member(app, what: str, name: str, item, skip: bool, options) -> bool:
-    """Whether to leave it out. The docstrings are plain text, in which code is indented."""
-    item.docstring = re.sub(r":\n\n(?=    )", ":\n\n::\n\n", item.docstring or "")
+    """Whether to leave it out."""
+    item.docstring = as_rst(item.docstring or "")
     return skip or PYTHON.fullmatch(name) is None or PYTHON_ELSEWHERE.match(name) is not None
 
 

@@ -4,7 +4,7 @@ Every block of code in c, python, rust, go or sh has a mark before it that says 
 
     <!-- test: run -->            it is whole: a program, or commands for the project's root
     <!-- test: run with NAME -->  the same, where NAME is installed: transformers
-    <!-- test: in FILE -->        a part: it stands for the line @BLOCK@ of tests/quick_starts/FILE
+    <!-- test: in FILE -->        a part: it stands for the line /* BLOCK */ of around/FILE
     <!-- test: by FILE -->        FILE, a test of the project, runs the same
 
 A block without a mark is an error. FOLDER gets a file for each block of the first three kinds,
@@ -19,7 +19,7 @@ import sys
 
 LANGUAGES = {"c": ".c", "python": ".py", "rust": ".rs", "go": ".go", "sh": ".sh"}
 BLOCK = re.compile(r"^(?:<!-- test: (run|in|by)(?: (?:with )?(\S+))? -->\n)?```(\w+)\n(.*?)^```$", re.M | re.S)
-TEMPLATES = pathlib.Path(__file__).parent
+TEMPLATES = pathlib.Path(__file__).parent / "around"
 
 
 def without_pace(program: str, language: str) -> str:
@@ -47,7 +47,8 @@ def main(folder: pathlib.Path, pages: list[pathlib.Path]) -> list[str]:
                     errors.append(f"{where}: there is no {what}")
                 continue
             if kind == "in":
-                code = (TEMPLATES / what).read_text().replace("@BLOCK@\n", code)
+                before, _, after = (TEMPLATES / what).read_text().partition("/* BLOCK */\n")
+                code = before.rstrip(" ") + code + after
             name = f"{page.stem}_{line}{LANGUAGES[language]}"
             (folder / name).write_text(code)
             if (hasty := without_pace(code, language)) != code:
