@@ -162,7 +162,10 @@ def as_rst(text: str) -> str:
         if any(line.startswith(" ") for line in lines) and not lines[0].startswith("- "):
             made.append("::\n\n" + "\n".join("    " + line for line in lines))
         else:
-            made.append(re.sub(r"([*`|]|_\b)", r"\\\1", block))
+            texts_and_code = re.split(r"`+([^`]+)`+", block)
+            texts_and_code[::2] = [re.sub(r"([*`|]|_\b)", r"\\\1", text) for text in texts_and_code[::2]]
+            texts_and_code[1::2] = [f"``{code}``" for code in texts_and_code[1::2]]
+            made.append("".join(texts_and_code))
     return "\n\n".join(made)
 
 
