@@ -67,6 +67,7 @@ docs/concepts
 docs/models
 docs/doctor
 docs/format
+docs/wire
 docs/faq
 ```
 ```{toctree}
