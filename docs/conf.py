@@ -30,7 +30,10 @@ root_doc = "README"
 include_patterns = ["*.md", "docs/**.md", "include/COMPATIBILITY.md", "bindings/python/README.md", "bindings/go/README.md",
                     "bindings/rust/routecap/README.md", "examples/README.md", "examples/model/**.md", "tests/README.md",
                     "tests/vectors/README.md", "tests/bench/results/*.md", "reference/**"]
-suppress_warnings = ["autoapi.python_import_resolution"]  # the module that SWIG makes is not there
+suppress_warnings = [
+    "autoapi.python_import_resolution",  # the module that SWIG makes is not there
+    "ref.python",  # a field may have the name of a built-in type
+]
 
 myst_heading_anchors = 4
 
