@@ -403,6 +403,36 @@ def test_what_the_library_refused_of_an_engine_is_said(
     assert found(report) == {("ids", "F13"), ("cells", "F15")}
 
 
+# ---- Whatever it is given
+
+
+def test_whatever_arrays_hold_there_is_a_report() -> None:
+    draw = np.random.default_rng(4)
+    for _ in range(300):
+        cases, tokens = {}, {}
+        shape = tuple(draw.integers(0, draw.choice([2, 6, 30]), 3))
+        for name in "ab":
+            kind = draw.choice(["u1", "i1", "i2", "u2", "i4", "i8", "u8", "f4"])
+            low, high = (0 if kind[0] == "u" else -1), draw.choice([1, 2, 4, 64, 120])
+            ids = draw.integers(low, high, shape).astype(kind)
+            if len(ids) > 4:
+                ids[2 : draw.integers(2, len(ids))] = draw.choice([0, 1])
+            cases[name] = of_array(name, ids)
+            tokens[name] = draw.integers(0, draw.choice([1, 5, 100]), draw.integers(0, 40))
+        config = describe({"model_type": "glm4_moe", "num_hidden_layers": int(draw.integers(1, 8))})
+        for model in (None, config):
+            against = {"a": cases["b"]}
+            report = doctor.examine(
+                cases, tokens=tokens, against=against, model=model, control=True
+            )
+            for name in cases:
+                made = (
+                    len(report.checked[name]),
+                    len([n for n in report.not_checked if n.name == name]),
+                )
+                assert sum(made) == len(doctor.CHECKS)
+
+
 # ---- Files, and the command
 
 

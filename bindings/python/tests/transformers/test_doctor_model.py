@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import routecap.transformers
 import torch
+from routecap import doctor
 from routecap.command import main
+from routecap.doctor._cases import of_array
+from routecap.models import describe
 from transformers import AutoModelForCausalLM
 
 WEIGHTS = Path(__file__).parents[4] / "examples" / "model" / "weights"
@@ -87,3 +90,24 @@ def test_rows_of_another_request_are_found_by_the_text_that_begins_alike_and_by_
     found = {(each["name"], each["check"]) for each in report["findings"]}
     assert status == 1
     assert found == {("request-0", "prefix"), ("request-2", "model")}
+
+
+def test_of_real_texts_nothing_is_found_and_no_shift_is_missed() -> None:
+    """What cannot be told of a text is not checked; it is never wrong."""
+    model = AutoModelForCausalLM.from_pretrained(WEIGHTS).eval()
+    known = describe(WEIGHTS)
+    told = 0
+    for first in range(0, len(TEXT) - 600, 1000):
+        tokens = list(TEXT[first : first + 150 + first % 7 * 60])
+        with routecap.transformers.attach(model) as capture, torch.no_grad():
+            model(input_ids=torch.tensor([tokens]), use_cache=False)
+            [routing] = capture.take()
+        ids = routing.ids(np.int16)
+        for shift in (-1, 0, 1):
+            case = of_array("text", np.roll(ids, shift, axis=0))
+            report = doctor.examine({"text": case}, tokens=tokens, model=known)
+            found = {(each.check, each.like[:3]) for each in report.findings}
+            checked = "shift" in report.checked["text"]
+            assert found == ({("shift", "F07")} if shift and checked else set()), (first, shift)
+            told += checked
+    assert told > 10

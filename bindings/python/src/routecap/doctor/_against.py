@@ -97,7 +97,7 @@ def _layers(
         ours = theirs = np.arange(subject.ids.shape[1])
     _, first, second = np.intersect1d(ours, theirs, return_indices=True)
     return (
-        (first[: len(first) - shift], second[shift:])
+        (first[: max(len(first) - shift, 0)], second[shift:])
         if shift >= 0
         else (first[-shift:], second[:shift])
     )

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ._against import ALIKE, SHIFTS, overlap
 from ._alone import CHANCE
 from ._subject import Found, NotCheckedError, Subject, away, runs
 
-_PAIRS = 32
+_PAIRS = 100
 """Pairs of rows of one token, from which a shift is told."""
 _CLEAR = 0.05
-"""How much more alike the rows of one token are than those of its neighbours, at least, to tell."""
+"""How much more alike the rows of one token are at one shift than at the others on the whole,"""
+_BEST = 0.04
+"""and than at the next best, so that it is told: a text that repeats is alike at several."""
 _STALE = 8
 """Rows that are another text's, one behind the other."""
 
 
-def _tokens(subject: Subject) -> np.ndarray:
+def _tokens(subject: Subject) -> NDArray[np.int64]:
     if subject.tokens is None:
         raise NotCheckedError("the tokens are not known (--tokens)")
     return subject.tokens
@@ -46,12 +49,15 @@ def length(subject: Subject) -> Iterator[Found]:
 def shift(subject: Subject) -> Iterator[Found]:
     """Rows are where their tokens are: those of one token are more alike than its neighbours'."""
     tokens = _tokens(subject)
-    alike = {shift: _alike(subject, tokens, shift) for shift in SHIFTS}
+    found = {shift: _alike(subject, tokens, shift) for shift in SHIFTS}
+    alike = {shift: share for shift, share in found.items() if share is not None}
+    if 0 not in alike:
+        raise NotCheckedError("too few tokens come again")
     best = max(alike, key=lambda shift: (alike[shift], -abs(shift)))
-    others = np.mean([alike[shift] for shift in SHIFTS if abs(shift - best) > 1])
-    if alike[best] - others < _CLEAR:
-        raise NotCheckedError("the rows of one token are hardly more alike than those of any")
-    if best and alike[best] - alike[0] >= _CLEAR:
+    others = [alike[shift] for shift in alike if shift != best]
+    if len(others) < 2 or alike[best] < max(np.mean(others) + _CLEAR, max(others) + _BEST):
+        raise NotCheckedError("the rows of one token are hardly more alike than those of others")
+    if best:
         yield Found(
             f"the rows fit the tokens {away(best)}: rows of one token have {alike[best]:.0%} of "
             f"their ids in common there, {alike[0]:.0%} here",
@@ -60,8 +66,9 @@ def shift(subject: Subject) -> Iterator[Found]:
         )
 
 
-def _alike(subject: Subject, tokens: np.ndarray, shift: int) -> float:
-    """The share of ids that two rows have in common whose tokens, at a shift, are the same."""
+def _alike(subject: Subject, tokens: NDArray[np.int64], shift: int) -> float | None:
+    """The share of ids that two rows have in common whose tokens, at a shift, are the same. None:
+    there are too few such rows."""
     positions = subject.case.first + np.arange(len(subject.ids)) + shift
     known = (positions >= 0) & (positions < len(tokens))
     _, group = np.unique(tokens[positions[known]], return_inverse=True)
@@ -76,9 +83,8 @@ def _alike(subject: Subject, tokens: np.ndarray, shift: int) -> float:
         )
         possible += k * float((sizes * (sizes - 1)).sum())
         common += float((counts * (counts - 1)).sum())
-    if possible < 2 * _PAIRS * k * int((~subject.dense).sum()):
-        raise NotCheckedError("too few tokens come again")
-    return common / possible
+    enough = 2 * _PAIRS * k * max(int((~subject.dense).sum()), 1)
+    return common / possible if possible >= enough else None
 
 
 def prefix(subject: Subject) -> Iterator[Found]:
@@ -98,7 +104,9 @@ def prefix(subject: Subject) -> Iterator[Found]:
         raise NotCheckedError("there is no other text with tokens to compare it with")
 
 
-def _begins_otherwise(subject: Subject, tokens: np.ndarray, other: Subject) -> Iterator[Found]:
+def _begins_otherwise(
+    subject: Subject, tokens: NDArray[np.int64], other: Subject
+) -> Iterator[Found]:
     if other.case.name < subject.case.name:  # once for a pair
         return
     both = min(len(tokens), len(other.tokens))  # type: ignore[arg-type]
