@@ -350,6 +350,20 @@ def test_texts_that_begin_alike_and_are_not_routed_alike_are_found() -> None:
     )
 
 
+def test_tokens_that_are_known_by_their_texts_are_the_same_where_the_texts_are() -> None:
+    model = MODELS[0]
+    tokens = model.text(160).tokens
+    words = {"a": [f"a{token}" for token in tokens], "b": [f"b{token}" for token in tokens]}
+    cases = {}
+    for seed, (name, text) in enumerate(words.items()):
+        routing = routecap.Routing.from_arrays(model.text(160, seed).ids, experts=model.experts)
+        cases[name] = of_sample(name, routecap.Sample(routing, {"tokens": text}))
+    report = doctor.examine(cases)
+    assert report.findings == () and "prefix" in report.checked["b"]
+    cases["b"] = of_sample("b", routecap.Sample(routing, {"tokens": words["a"]}))
+    assert found(doctor.examine(cases)) == {("prefix", "F05")}
+
+
 # ---- Against another capture
 
 

@@ -19,6 +19,8 @@ _BEST = 0.04
 """and than at the next best, so that it is told: a text that repeats is alike at several."""
 _STALE = 8
 """Rows that are another text's, one behind the other."""
+_COMPARED = 8
+"""Texts with which one is compared where they begin alike: those that do for longest."""
 
 
 def _tokens(subject: Subject) -> NDArray[np.int64]:
@@ -55,7 +57,9 @@ def shift(subject: Subject) -> Iterator[Found]:
         raise NotCheckedError("too few tokens come again")
     best = max(alike, key=lambda shift: (alike[shift], -abs(shift)))
     others = [alike[shift] for shift in alike if shift != best]
-    if len(others) < 2 or alike[best] < max(np.mean(others) + _CLEAR, max(others) + _BEST):
+    if len(others) < 2 or alike[best] < max(
+        sum(others) / len(others) + _CLEAR, max(others) + _BEST
+    ):
         raise NotCheckedError("the rows of one token are hardly more alike than those of others")
     if best:
         yield Found(
@@ -89,29 +93,32 @@ def _alike(subject: Subject, tokens: NDArray[np.int64], shift: int) -> float | N
 
 def prefix(subject: Subject) -> Iterator[Found]:
     """Where texts begin alike their rows are alike, and nowhere are rows those of another text."""
-    tokens, made = _tokens(subject), False
-    for other in subject.others:
-        if (
-            other.tokens is None
-            or not other.is_routing
-            or other.ids.shape[1:] != subject.ids.shape[1:]
-        ):
-            continue
-        made = True
-        yield from _begins_otherwise(subject, tokens, other)
-        yield from _has_rows_of(subject, other)
-    if not made:
+    tokens = _tokens(subject)
+    others = [other for other in subject.others if _is_comparable(subject, other)]
+    if not others:
         raise NotCheckedError("there is no other text with tokens to compare it with")
+    alike = [(_common(tokens, _tokens(other)), other) for other in others]
+    alike.sort(key=lambda each: -each[0])
+    for shared, other in alike[:_COMPARED]:
+        if other.case.name > subject.case.name:  # once for a pair
+            yield from _begins_otherwise(subject, shared, other)
+    yield from _has_rows_of_others(subject, others)
 
 
-def _begins_otherwise(
-    subject: Subject, tokens: NDArray[np.int64], other: Subject
-) -> Iterator[Found]:
-    if other.case.name < subject.case.name:  # once for a pair
-        return
-    both = min(len(tokens), len(other.tokens))  # type: ignore[arg-type]
-    differ = np.flatnonzero(tokens[:both] != other.tokens[:both])  # type: ignore[index]
-    shared = int(differ[0]) if len(differ) else both
+def _is_comparable(subject: Subject, other: Subject) -> bool:
+    if other.tokens is None or other.are_ids != subject.are_ids or not other.is_routing:
+        return False
+    return bool(other.ids.shape[1:] == subject.ids.shape[1:])
+
+
+def _common(tokens: NDArray[np.int64], others: NDArray[np.int64]) -> int:
+    """With how many tokens two texts begin alike."""
+    both = min(len(tokens), len(others))
+    differ = np.flatnonzero(tokens[:both] != others[:both])
+    return int(differ[0]) if len(differ) else both
+
+
+def _begins_otherwise(subject: Subject, shared: int, other: Subject) -> Iterator[Found]:
     compared = overlap(subject, other, end=shared)
     if compared.rows >= _STALE and compared.share < ALIKE:
         yield Found(
@@ -122,19 +129,21 @@ def _begins_otherwise(
         )
 
 
-def _has_rows_of(subject: Subject, other: Subject) -> Iterator[Found]:
-    ours, theirs = subject.row_tokens, other.row_tokens
-    if subject.bits < CHANCE or ours is None or theirs is None:
+def _has_rows_of_others(subject: Subject, others: list[Subject]) -> Iterator[Found]:
+    ours = subject.row_tokens
+    if subject.bits < CHANCE or ours is None:
         return
-    digests = {number: row for row, number in enumerate(other.row_digests.tolist()) if number}
-    at = np.array(
-        [digests.get(number, -1) if number else -1 for number in subject.row_digests.tolist()]
-    )
-    stale = (at >= 0) & (ours != theirs[np.maximum(at, 0)])
-    for first, end in runs(stale):
-        if end - first >= _STALE:
-            yield Found(
-                f"{subject.rows(first, end)} are rows of {other.case.name}, for other tokens",
-                "Memory was read that belonged to another request.",
-                "F05",
-            )
+    whose = np.full(len(ours), -1)
+    for number, other in enumerate(others):
+        theirs, rows = other.row_tokens, other.row_of_digest
+        at = np.array([rows.get(digest, -1) for digest in subject.row_digests.tolist()])
+        if theirs is not None and len(theirs):
+            whose[(at >= 0) & (ours != theirs[at])] = number
+    for number, other in enumerate(others):
+        for first, end in runs(whose == number):
+            if end - first >= _STALE:
+                yield Found(
+                    f"{subject.rows(first, end)} are rows of {other.case.name}, for other tokens",
+                    "Memory was read that belonged to another request.",
+                    "F05",
+                )

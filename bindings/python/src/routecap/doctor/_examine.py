@@ -131,10 +131,11 @@ def examine(
     """
     given = _by_name(tokens, cases, "tokens")
     captures = _by_name(against, cases, "capture to compare with")
-    subjects = [
-        Subject(case, *_tokens_of(case, given.get(name)), captures.get(name), model, live, control)
-        for name, case in cases.items()
-    ]
+    texts: dict[str, int] = {}
+    subjects = []
+    for name, case in cases.items():
+        ids, are_ids = _tokens_of(case, given.get(name), texts)
+        subjects.append(Subject(case, ids, are_ids, captures.get(name), model, live, control))
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
     checked: dict[str, tuple[str, ...]] = {}
@@ -180,13 +181,14 @@ def _by_name(given: Any, cases: Mapping[str, Case], what: str) -> dict[str, Any]
     return named
 
 
-def _tokens_of(case: Case, given: Any) -> tuple[NDArray[np.int64] | None, bool]:
-    """The tokens of a case, and whether they are ids."""
+def _tokens_of(
+    case: Case, given: Any, numbers: dict[str, int]
+) -> tuple[NDArray[np.int64] | None, bool]:
+    """The tokens of a case, and whether they are ids. Texts are numbered, in all cases alike."""
     ids = given if given is not None else case.info.get("token_ids")
     if ids is not None:
         return token_ids(ids, case.name), True
     texts = case.info.get("tokens")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         return None, False
-    numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64), False

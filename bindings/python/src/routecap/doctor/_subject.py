@@ -128,6 +128,11 @@ class Subject:
         )
 
     @cached_property
+    def row_of_digest(self) -> dict[int, int]:
+        """A row for each of `row_digests` but 0."""
+        return {digest: row for row, digest in enumerate(self.row_digests.tolist()) if digest}
+
+    @cached_property
     def row_tokens(self) -> NDArray[np.int64] | None:
         """[rows] the token of each row, -1 behind the last."""
         if self.tokens is None:
