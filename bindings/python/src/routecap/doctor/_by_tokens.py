@@ -30,7 +30,7 @@ def _tokens(subject: Subject) -> NDArray[np.int64]:
 
 
 def length(subject: Subject) -> Iterator[Found]:
-    """S tokens have S-1 rows, or S if the last was input, too."""
+    """Of S tokens there are S-1 rows, or S if the last was input, too."""
     tokens, end = len(_tokens(subject)), subject.case.first + len(subject.ids)
     if end > tokens:
         yield Found(
