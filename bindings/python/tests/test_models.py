@@ -729,6 +729,17 @@ def test_what_a_configuration_does_not_say_is_named_and_none(name: str) -> None:
         model.settings()
 
 
+def test_layers_are_known_where_nothing_but_they_are_told() -> None:
+    told = {
+        (0, 3): {"layers_block_type": ["moe", "mlp", "attention", "moe"]},
+        (1, 2, 4): {"num_hidden_layers": 5, "mlp_only_layers": [0, 3, 99]},
+        (1, 5, 7): {"num_hidden_layers": 8, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
+    }
+    for layers, config in told.items():
+        model = describe(config)
+        assert model.layer_map == layers and {"experts", "k"} <= set(model.unknown)
+
+
 def test_what_follows_from_nothing_but_absence_is_named_where_the_family_is_not_known() -> None:
     config = {
         "num_hidden_layers": 2,

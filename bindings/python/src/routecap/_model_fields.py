@@ -100,6 +100,8 @@ PERIOD, OFFSET = "expert_layer_period", "expert_layer_offset"  # Jamba
 SPREAD = "num_sparse_decoder_layers"  # Switch Transformers: how many route, evenly spread
 PER_LAYER = "per_layer_config"  # what a layer has otherwise, by its index
 
+RULES = (*INDICES, *DENSE_FIRST, LAST, DENSE, *(name for name, _ in PERIODS), PERIOD, SPREAD)
+"""Fields that only models with experts have."""
 HINT = re.compile(r"expert|(^|_)moe(_|$)")
 """A field of such a name is of experts, whatever it says."""
 

@@ -289,13 +289,14 @@ class _Fields:
         except (LookupError, TypeError):
             return None
 
+    def has_rules(self) -> bool:
+        """Whether any field says which layers route."""
+        return any(self.rule(name) is not None for name in in_use.RULES)
+
     def hints(self) -> bool:
         """Whether any field has a name that is of experts, and says something."""
-        fields = (
-            self.config
-            if isinstance(self.config, Mapping)
-            else getattr(self.config, "__dict__", {})
-        )
+        config = self.config
+        fields = config if isinstance(config, Mapping) else getattr(config, "__dict__", {})
         return any(
             isinstance(name, str) and name[:1] != "_" and value and in_use.HINT.search(name)
             for name, value in fields.items()
@@ -309,20 +310,12 @@ def _describe(fields: _Fields, family: str | None, elsewhere: tuple[str, ...]) -
     known = fields.family
     experts, k = _most(fields.fact(in_use.EXPERTS)), _chosen(fields)
     zero = (known.zero_experts if known else 0) + (_most(fields.fact(in_use.ZERO)) or 0)
-    decoder_layers, layer_map, listed = _layers(
-        fields, named=known is not None or experts is not None or k is not None
-    )
-    without = (
-        experts is not None
-        and experts + zero <= 1
-        or k == 0
-        or any(fields.rule(name) is False for name in in_use.SWITCHES)
-    )
-    if (
-        layer_map == ()
-        or without
-        or (known is None and experts is None and k is None and not fields.hints())
-    ):
+    named = known is not None or experts is not None or k is not None or fields.has_rules()
+    decoder_layers, layer_map, listed = _layers(fields, named)
+    no_choice = k == 0 or (experts is not None and experts + zero <= 1)
+    switched_off = any(fields.rule(name) is False for name in in_use.SWITCHES)
+    nothing = not (named or listed or fields.hints())
+    if layer_map == () or no_choice or switched_off or nothing:
         return _without_experts(family, decoder_layers, elsewhere)
 
     layer_experts = layer_k = None
@@ -433,21 +426,14 @@ def _layers(fields: _Fields, named: bool) -> tuple[int | None, tuple[int, ...] |
             total = len(kinds) if total is None else total
             indices = {layer for layer, routes in enumerate(kinds) if routes}
         if indices is not None:
-            return (
-                total,
-                tuple(sorted(layer for layer in indices if total is None or layer < total)),
-                True,
-            )
+            inside = (layer for layer in indices if total is None or layer < total)
+            return total, tuple(sorted(inside)), True
         dense_first = fields.family.dense_first if fields.family else 0
-        return (
-            total,
-            None
-            if not named or total is None or dense_first is None
-            else _by_rules(fields, total, dense_first),
-            False,
-        )
+        if named and total is not None and dense_first is not None:
+            return total, _by_rules(fields, total, dense_first), False
     except _UnreadableError:
-        return total, None, False
+        pass
+    return total, None, False
 
 
 def _kinds(fields: _Fields) -> list[bool] | None:
