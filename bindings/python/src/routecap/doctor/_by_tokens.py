@@ -135,9 +135,8 @@ def _has_rows_of_others(subject: Subject, others: list[Subject]) -> Iterator[Fou
         return
     whose = np.full(len(ours), -1)
     for number, other in enumerate(others):
-        theirs, rows = other.row_tokens, other.row_of_digest
-        at = np.array([rows.get(digest, -1) for digest in subject.row_digests.tolist()])
-        if theirs is not None and len(theirs):
+        theirs, at = other.row_tokens, other.rows_of(subject.row_digests)
+        if theirs is not None:
             whose[(at >= 0) & (ours != theirs[at])] = number
     for number, other in enumerate(others):
         for first, end in runs(whose == number):

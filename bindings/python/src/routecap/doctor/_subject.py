@@ -128,9 +128,16 @@ class Subject:
         )
 
     @cached_property
-    def row_of_digest(self) -> dict[int, int]:
-        """A row for each of `row_digests` but 0."""
-        return {digest: row for row, digest in enumerate(self.row_digests.tolist()) if digest}
+    def _by_digest(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """`row_digests`, ascending, and the row of each."""
+        order = np.argsort(self.row_digests, kind="stable")
+        return self.row_digests[order], order
+
+    def rows_of(self, digests: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Of each digest a row that has it, or -1. No row has 0."""
+        known, row = self._by_digest
+        place = np.minimum(np.searchsorted(known, digests), len(known) - 1)
+        return np.where((known[place] == digests) & (digests != 0), row[place], -1)
 
     @cached_property
     def row_tokens(self) -> NDArray[np.int64] | None:
