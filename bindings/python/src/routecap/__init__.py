@@ -4,7 +4,7 @@ Capturer is where to begin; README.md has a tour, and help() of each method what
 """
 
 from . import models
-from ._capturer import BackendInfo, Capturer, Memory, Request, RequestLike, Router, Settings, Stats, Step, backends, memory, received_merge
+from ._capturer import BackendInfo, Capturer, LayerSources, Memory, Request, RequestLike, Router, Settings, Stats, Step, backends, memory, received_merge
 from ._constants import (
     ALL,
     LANDED,
@@ -105,6 +105,7 @@ __all__ = [
     "MAX_ROUTED_EXPERTS",
     "MAX_ROWS",
     "MAX_SLOTS",
+    "LayerSources",
     "Memory",
     "Method",
     "Missing",

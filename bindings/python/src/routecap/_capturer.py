@@ -50,6 +50,7 @@ from ._routing import (
     wait,
 )
 from ._tensors import (
+    address_of_alike,
     HOST,
     DeviceArray,
     Tensor,
@@ -342,6 +343,15 @@ class Router:
 
 
 # ---- Steps and requests
+
+
+class LayerSources(NamedTuple):
+    """Ids of several layers, for `Capturer.record_layers`, made by `Capturer.layer_sources`."""
+
+    source: bytes
+    layers: NDArray[np.void]
+    first: Any
+    held: Any
 
 
 class Step:
@@ -824,32 +834,65 @@ class Capturer:
     ) -> None:
         """Copy the ids of several layers at once, behind the last router.
 
-        ids: one tensor [layers, rows, k_source] for layers 0, 1, ..., or {layer: tensor [rows, k_source]}, all of one dtype, shape and strides.
+        ids: one tensor [layers, rows, k_source] for layers 0, 1, ..., or {layer: tensor [rows, k_source]}, all of one dtype, shape and strides;
+        or what `layer_sources` made of that and of the other arguments, which are left out then.
         tables: None, one tensor [layers, table_size], or {layer: tensor [table_size]}. All else as `record` has it.
         """
-        given = ids if isinstance(ids, Mapping) else dict(enumerate(ids))
-        if not given:
-            return
+        sources = ids
+        if not isinstance(ids, LayerSources):
+            sources = self.layer_sources(
+                ids, tables=tables, dtype=dtype, rows=rows, first_row=first_row,
+                live_rows=live_rows, row_base=row_base, row_index=row_index, offset=offset, overlap=overlap,
+            )
+        if len(sources.layers):
+            raw.routecap_layers_record(self._handle, sources.source, sources.layers, self._stream(stream, sources.first))
+
+    def layer_sources(
+        self,
+        ids: Any,
+        *,
+        tables: Any = None,
+        dtype: DtypeLike | None = None,
+        rows: int | None = None,
+        first_row: int = 0,
+        live_rows: Any = None,
+        row_base: Any = None,
+        row_index: Any = None,
+        offset: int = 0,
+        overlap: bool = False,
+    ) -> "LayerSources":
+        """The arguments of `record_layers`, checked once, for memory that is recorded again and again. It holds the tensors."""
+        given = dict(ids if isinstance(ids, Mapping) else enumerate(ids))
         per_layer = tables if tables is None or isinstance(tables, Mapping) else dict(zip(given, tables))
         layers = np.zeros(len(given), structs.layer_source_dtype)
+        start = next(iter(given.values()), None)
+        described: Tensor | None = None
         first: dict[str, Any] = {}
-        size = 0
-        held = []
-        for entry, (layer, each) in zip(layers, given.items()):
+        addresses, table_addresses = [], []
+        for layer, each in given.items():
             name = f"ids of layer {layer}"
+            if described is not None and per_layer is None:
+                address = address_of_alike(each, start, described)
+                if address is not None:
+                    addresses.append(address)
+                    continue
             tensor, fields = self._source(name, each, dtype, rows, live_rows, row_base, row_index)
-            held.append(tensor)
-            entry["layer"], entry["ids"] = layer, fields.pop("ids")
+            addresses.append(fields.pop("ids"))
             if per_layer is not None:
                 if layer not in per_layer:
                     raise error(Status.ERR_ARGUMENT, f"tables has none for layer {layer}")
-                entry["table"], this_size = self._table(per_layer[layer], f"table of layer {layer}")
-                fields["table_size"] = this_size
+                table, fields["table_size"] = self._table(per_layer[layer], f"table of layer {layer}")
+                table_addresses.append(table)
             if first and fields != first:
                 raise error(Status.ERR_SHAPE_MISMATCH, f"{name} differ from those of the first layer in dtype, shape, strides or table")
-            first = fields
-        source = structs.source(**first, first_row=first_row, offset=offset, flags=SourceFlag.OVERLAP if overlap else 0)
-        raw.routecap_layers_record(self._handle, source, layers, self._stream(stream, next(iter(given.values()))))
+            first, described = fields, described or tensor
+        if given:
+            layers["layer"], layers["ids"] = list(given), addresses
+            if table_addresses:
+                layers["table"] = table_addresses
+        flags = SourceFlag.OVERLAP if overlap else 0
+        source = structs.source(**first, first_row=first_row, offset=offset, flags=flags)
+        return LayerSources(source, layers, start, (given, per_layer, live_rows, row_base, row_index))
 
     @documented("routecap_layer_route")
     def route(

@@ -222,7 +222,9 @@ def _from_dlpack(tensor: Any, name: str) -> Tensor:
 
 
 def describe(tensor: Any, name: str) -> Tensor:
-    """What a tensor is; `name` is its argument's, for errors."""
+    """What a tensor is; `name` is its argument's, for errors. A description describes itself."""
+    if type(tensor) is Tensor:
+        return tensor
     try:
         if isinstance(tensor, (np.ndarray, bytes, bytearray, memoryview)):
             return _from_buffer(tensor, name)
@@ -241,6 +243,16 @@ def describe(tensor: Any, name: str) -> Tensor:
             Status.ERR_ARGUMENT,
             f"{name} is a {type(tensor).__name__}, not a NumPy array, a tensor with __dlpack__ or __cuda_array_interface__: {reason}",
         ) from reason
+
+
+def address_of_alike(tensor: Any, first: Any, described: Tensor) -> int | None:
+    """The address of a tensor of torch that differs from the first in its memory alone; None: it may not be."""
+    torch = sys.modules.get("torch")
+    if torch is None or type(first) is not torch.Tensor or type(tensor) is not torch.Tensor:
+        return None
+    if tensor.dtype != first.dtype or tensor.shape != first.shape or tensor.device != first.device:
+        return None
+    return int(tensor.data_ptr()) if tensor.stride() == described.strides else None
 
 
 # ---- What is asked of a tensor
@@ -327,8 +339,11 @@ def current_stream(tensor: Any, device: int) -> int:
     default."""
     torch = sys.modules.get("torch")
     cupy = sys.modules.get("cupy")
-    if torch is not None and (isinstance(tensor, torch.Tensor) or tensor is None and torch.cuda.is_initialized()):
-        return int(torch.cuda.current_stream(device).cuda_stream)
+    if torch is not None and (
+        isinstance(tensor, (torch.Tensor, Tensor)) or tensor is None and torch.cuda.is_initialized()
+    ):
+        number = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # without an object
+        return int(number(device) if number else torch.cuda.current_stream(device).cuda_stream)
     if cupy is not None and (tensor is None or isinstance(tensor, cupy.ndarray)):
         return int(cupy.cuda.get_current_stream().ptr)
     return 0

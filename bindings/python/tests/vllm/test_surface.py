@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -112,6 +113,7 @@ def test_a_capturer_is_set_and_used():
 def test_the_module_is_imported_without_torch(available):
     program = f"""
 import sys
+from types import SimpleNamespace
 if not {available}:
     sys.modules["torch"] = None
 from routecap.vllm import routed_experts_capturer as module
@@ -137,22 +139,32 @@ def test_the_module_takes_the_place_of_the_engine_s(monkeypatch):
         del sys.modules["engine_package.capturer"]
 
 
-def test_the_module_comes_before_the_model_runner_and_may_come_after_what_divides_rows(monkeypatch):
-    """`from vllm import LLM` imports the engine's own, for that function alone."""
+def test_the_module_may_come_after_those_that_imported_the_engine_s(monkeypatch):
+    """As after `from vllm import LLM`, or after the model runner: each gets ours where it had the engine's own."""
     own, runner, output = (type(sys)(name) for name in ("capturer", "runner", "output"))
     own.issue_routing_d2h_copy, own.split_routed_experts = (lambda: None), (lambda: None)
+    runner.issue_routing_d2h_copy = own.issue_routing_d2h_copy
+    runner.split_routed_experts = other = lambda: None
     output.split_routed_experts = own.split_routed_experts
-    for each in (own, output):
+    for each in (own, runner, output):
         monkeypatch.setitem(sys.modules, f"engine_package.{each.__name__}", each)
     routecap.vllm.install("engine_package.capturer")
     assert sys.modules["engine_package.capturer"] is module
+    assert runner.issue_routing_d2h_copy is module.issue_routing_d2h_copy
+    assert output.split_routed_experts is module.split_routed_experts
+    assert runner.split_routed_experts is other
 
-    runner.issue_routing_d2h_copy = own.issue_routing_d2h_copy
-    for each in (own, runner):
-        monkeypatch.setitem(sys.modules, f"engine_package.{each.__name__}", each)
-    with pytest.raises(RuntimeError, match=r"imported already, by engine_package\.runner: call"):
+
+def test_the_module_comes_too_late_where_the_engine_s_own_captures(monkeypatch):
+    own, capturer = type(sys)("capturer"), SimpleNamespace(get_device_cache=object)
+    own.get_global_experts_capturer = lambda: capturer
+    monkeypatch.setitem(sys.modules, "engine_package.capturer", own)
+    with pytest.raises(RuntimeError, match="captures already: install routecap before"):
         routecap.vllm.install("engine_package.capturer")
     assert sys.modules["engine_package.capturer"] is own
+    capturer.get_device_cache = lambda: None
+    routecap.vllm.install("engine_package.capturer")
+    assert sys.modules["engine_package.capturer"] is module
 
 
 @pytest.mark.parametrize(

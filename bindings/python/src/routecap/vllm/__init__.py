@@ -1,53 +1,73 @@
-"""Modules that take the place of vLLM's own."""
+"""Capture of routed experts in vLLM.
+
+`pip install routecap` registers a plugin of vLLM, which does nothing until it is asked for: by
+ROUTECAP_VLLM=1 or by its name, routecap, in VLLM_PLUGINS, for engines with
+`--enable-return-routed-experts`. Programs may call `install` instead.
+
+Each generation of vLLM has a face of its own, a module here that says what of the engine is
+replaced; what is below them is the same for all.
+"""
 
 from __future__ import annotations
 
-import sys
+import logging
+import os
 from importlib import import_module
-from types import ModuleType
+from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["install"]
+__all__ = ["install", "plugin"]
 
-_NAME = "vllm.model_executor.layers.fused_moe.routed_experts_capturer"
-_CAPTURING = {
-    "RoutedExpertsCapturer",
-    "bind_routing_capture_to_model",
-    "extract_routed_experts_for_current_batch",
-    "free_routing_buffers",
-    "get_global_experts_capturer",
-    "init_routed_experts_capturer_with_shared_cache",
-    "issue_routing_d2h_copy",
-    "set_global_experts_capturer",
-}
+logger = logging.getLogger("vllm.routecap")
+
+_FACES = {"0.21": "_v021"}  # by the beginning of vLLM's version
+_ASKED = "ROUTECAP_VLLM"
 
 
-def install(name: str = _NAME) -> None:
-    """Put `routecap.vllm.routed_experts_capturer` where vLLM's own is imported from.
+def plugin() -> None:
+    """What vLLM calls in each of its processes, if this package is installed."""
+    if not _is_asked():
+        return
+    known = ", ".join(_FACES)
+    face = _face()
+    if face is None:
+        logger.error("routecap knows vLLM %s, not %s: routed experts are vLLM's own", known, _version())
+        return
+    install()
+    logger.info("routecap captures routed experts in vLLM %s (it knows %s)", _version(), known)
 
-    Call it before the model runner (vllm.v1.worker.gpu_model_runner) is imported, in each process
-    that has one. `from vllm import LLM` may come before: it imports a function that divides rows.
-    The module says so in the log if the engine runs on CUDA and this library has none.
+
+def install(name: str | None = None) -> None:
+    """Capture with routecap in the engines of this process that are made from now on, and in the
+    processes that they start. May be called again.
+
+    With the name of a module, only that is replaced, by `routed_experts_capturer`: for engines of
+    another name that have the module of vLLM 0.21.
 
     Raises:
-        RuntimeError: The engine's own is in use already.
+        RuntimeError: vLLM is of a generation that is not known here, or its own capturer is in use.
     """
-    module = import_module(".routed_experts_capturer", __name__)
-    own = sys.modules.get(name, module)
-    if own is not module and (users := _users(own)):
-        by = ", ".join(users)
-        raise RuntimeError(f"{name} is imported already, by {by}: call install() before")
-    sys.modules[name] = module
-    parent, _, child = name.rpartition(".")
-    if parent in sys.modules:
-        setattr(sys.modules[parent], child, module)
+    if name is not None:
+        import_module("._v021", __name__).own_module(name)
+        return
+    face = _face()
+    if face is None:
+        raise RuntimeError(f"routecap knows vLLM {', '.join(_FACES)}, not {_version()}")
+    import_module(face, __name__).apply()
+    os.environ[_ASKED] = "1"
 
 
-def _users(own: ModuleType) -> list[str]:
-    """The modules that have imported from the engine's own what captures."""
-    functions = {name: value for name, value in vars(own).items() if name in _CAPTURING}
-    users = []
-    for name, module in list(sys.modules.items()):
-        has = getattr(module, "__dict__", {})
-        if module is not own and any(has.get(each) is it for each, it in functions.items()):
-            users.append(name)
-    return sorted(users)
+def _is_asked() -> bool:
+    named = "routecap" in os.environ.get("VLLM_PLUGINS", "").split(",")
+    return named or os.environ.get(_ASKED, "").lower() in ("1", "true", "yes", "on")
+
+
+def _version() -> str:
+    try:
+        return version("vllm")
+    except PackageNotFoundError:
+        return "of no version"
+
+
+def _face() -> str | None:
+    found = _version()
+    return next((f".{module}" for known, module in _FACES.items() if found.startswith(f"{known}.")), None)

@@ -223,7 +223,7 @@ def _tap(binding: Binding, layer: Layer, captured: int, cache: _RoutedExpertsDev
             ids = topk_ids if logical is None else _look_up(logical, topk_ids)
             torch.ops.vllm.capture_routing(cache.buffer, ids, captured, ids.shape[0])
         else:
-            forward.record(captured, topk_ids, logical)
+            forward.route(captured, topk_ids, logical)
 
     set_capture_fn = getattr(router, "set_capture_fn", None)
     if callable(set_capture_fn):

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 import routecap
 
+from .._tensors import Tensor, describe
 from . import _model_config
+from ._asked import asked_by
 from ._binding import MAX_EXPERTS, bind, bind_buffer, experts_of
 from ._caches import _RoutedExpertsDeviceCache, _RoutedExpertsHostCache
 from ._forward import Forward
@@ -226,7 +228,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self.host_cache = shared_host_cache or _RoutedExpertsHostCache(self.num_hidden_layers, self.num_experts_per_tok, max_model_len)
             self.host_cache.add_source(self)
         self._spans = BatchSpans(max_model_len)
-        self._engine_requests: Mapping[str, Any] = {}  # as the last `extract` was given them
+        self._positions: Tensor | None = None  # of the last step, if on the device
         self._look_at_step = 0
         self._found: list[str] = []
 
@@ -239,6 +241,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         weakref.finalize(self.forward, self.capturer.close)  # a bound model uses it after us
         kept = self.options.preempted == "keep"
         self._requests = Requests(self.capturer, self.options.keep_ended, kept)
+        self._engine_requests: Mapping[str, Any] = {}  # as the last `extract` was given them
+        self._told_of_ends = False
+        self._scheduler_requests: Mapping[str, Any] = {}
 
     # ---- The forward pass
 
@@ -268,7 +273,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             counts = self._spans.count(req_ids, num_scheduled_tokens)
         if not counts:
             return
-        handles = self._requests.handles(req_ids)
+        handles = self._requests.handles(req_ids, self.tag)
         if self._on_gpu and not positions.is_cuda:
             self._issue_known(handles, counts, positions)
             return
@@ -283,12 +288,14 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if not req_ids:
             return
         counts = tuple(num_scheduled_tokens[req_id] for req_id in req_ids)
-        self._issue_known(self._requests.handles(req_ids), counts, positions)
+        self._issue_known(self._requests.handles(req_ids, self.tag), counts, positions)
 
     def _issue_known(
         self, handles: NDArray[np.uint64], counts: tuple[int, ...], positions: torch.Tensor
     ) -> None:
         spans = runs(handles, np.array(counts, np.uint32), positions.numpy(), self.max_model_len)
+        if not handles.all():
+            spans = spans[spans["request"] != 0]
         self._expect(counts, positions, sum(counts) > len(counts))
         self._issue(spans, None)
 
@@ -304,20 +311,30 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         return getattr(self._engine_requests.get(req_id), "num_computed_tokens", None)
 
     def _issue(self, spans: NDArray[np.void], positions: torch.Tensor | None) -> None:
+        if not len(spans):  # of requests that are off: the next begin forgets this pass
+            return
         snapshot = routecap.Snapshot.TAKEN if self.forward.delimited else routecap.Snapshot.MAKE
-        step = self.capturer.issue(spans, tag=self.tag, positions=positions, snapshot=snapshot)
+        where = None if positions is None else self._describe(positions)
+        step = self.capturer.issue(spans, tag=self.tag, positions=where, snapshot=snapshot)
         self.forward.issued()
         self._requests.last_step = step
+
+    def _describe(self, positions: torch.Tensor) -> Tensor:
+        """What the tensor is: an engine has one for all its steps."""
+        known = self._positions
+        if known is None or known.holder is not positions or known.address != positions.data_ptr():
+            known = self._positions = describe(positions, "positions")
+        return known
 
     def finalize_pending_copy(self) -> None:
         step = self._requests.last_step
         if step is None:
             return
-        oldest = int(step) + 2 - self.options.slots  # has to have landed, for the step after the next one to find a slot
-        if oldest > 0:
-            self.capturer.step(oldest).wait()
-        if int(step) >= self._look_at_step:
-            self._look(int(step))
+        oldest = step.ticket + 2 - self.options.slots  # has to have landed, for the step after the next one to find a slot
+        if oldest > 0 and (before := self.capturer.step(oldest)).poll() is routecap.Status.PENDING:
+            before.wait()
+        if step.ticket >= self._look_at_step:
+            self._look(step.ticket)
 
     def _look(self, step: int) -> None:
         """Say in the log what is missing: once steps have landed, and now and again if it has become more."""
@@ -347,8 +364,10 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     def extract(
         self, req_ids: Sequence[str], requests: Mapping[str, Any], req_id_to_index: Mapping[str, int], num_tokens_no_spec: Any, max_model_len: int
     ) -> dict[str, Any] | None:
-        live = self._requests.live
         self._engine_requests = requests
+        if self._told_of_ends:
+            return None
+        live = self._requests.live
         ends: list[tuple[str, RequestState, int]] = []
         for req_id in req_ids:
             state, request = live.get(req_id), requests.get(req_id)
@@ -394,9 +413,45 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         return None if end is None else prompt + end - 1  # the last token was never input
 
     def _result(self, state: RequestState, rows: int) -> Any:
-        assert state.routing is not None
-        pending = PendingRoutedExperts(state.routing, (rows, self.num_hidden_layers, self.num_experts_per_tok), self.options.fill)
+        pending = self._pending(state, rows)
         return pending if self.options.lazy else pending.array()
+
+    def _pending(self, state: RequestState, rows: int) -> PendingRoutedExperts:
+        assert state.routing is not None
+        shape = (min(rows, state.routing.rows) if state.routing is state.earlier else rows, self.num_hidden_layers, self.num_experts_per_tok)
+        return PendingRoutedExperts(state.routing, shape, self.options.fill)
+
+    # ---- Requests of an engine whose scheduler tells who ends
+
+    def tell_ends(self, requests: Mapping[str, Any]) -> None:
+        """From now on `end` is called for every request that ends, and `extract` looks at none.
+
+        Args:
+            requests: The scheduler's, by name; `sampling_params` of one that is new is looked at.
+        """
+        self._told_of_ends = True
+        self._scheduler_requests = requests
+        self._requests.wanted = self._is_wanted
+        self._requests.tokens_of = self._tokens_of
+
+    def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:
+        """These requests have ended with so many rows. Those that have none are left out. Waits for nothing."""
+        live = self._requests.live
+        ends = [(name, state, n) for name, n in rows.items() if (state := live.get(name)) is not None]
+        self._requests.finish([(state, n) for _, state, n in ends if state.handle])
+        for _, state, _ in ends:
+            state.routing = state.routing or state.earlier
+        return {name: self._pending(state, n) for name, state, n in ends if state.routing is not None}
+
+    def _is_wanted(self, req_id: str) -> bool:
+        request = self._scheduler_requests.get(req_id)
+        return request is None or asked_by(request.sampling_params).capture
+
+    def _tokens_of(self, req_id: str) -> tuple[int, int] | None:
+        request = self._engine_requests.get(req_id)
+        if request is None:
+            return None
+        return request.num_prompt_tokens, request.num_prompt_tokens + len(request.output_token_ids)
 
     def free(self, finished_req_ids: Iterable[str], preempted_req_ids: Iterable[str] | None = None) -> None:
         if self.host_cache is None:
@@ -404,7 +459,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.host_cache.drop_arrays(finished_req_ids)
         self._requests.end(finished_req_ids)
         if preempted_req_ids:
-            self._requests.preempt(preempted_req_ids)
+            self._requests.preempt(preempted_req_ids, self.tag)
 
     def routing(self, req_id: str) -> routecap.Routing | None:
         state = self._requests.find(req_id)

@@ -13,11 +13,16 @@ import routecap
 from ._stops import StopRule
 
 
+_handle = attrgetter("handle")
+
+
 class RequestState:
     """What is known of one request.
 
     handle: routecap's, while it is open; 0 before its first row, after its end, and while it is preempted.
     routing: its rows, once it has ended.
+    left: the tag of its rows when it was preempted. It keeps them: a step that was in flight may have
+        been its last, and what it finds in the prefix cache are they.
     earlier: rows of its life before a preemption, which come first. None is kept unless asked for.
     rule: when it ends; None before its first output token.
     seen: output tokens that the rule has looked at, all of which are certain.
@@ -25,12 +30,14 @@ class RequestState:
     rows: how many its last step had, if later ones may be of rejected drafts; otherwise 0.
     start: position of the first of those, if the host knows it.
     certain: how many rows are its tokens' although no output has told it yet; None: all.
+    off: it is not to be captured, and has no handle.
     """
 
-    __slots__ = ("certain", "earlier", "end", "handle", "routing", "rows", "rule", "seen", "start")
+    __slots__ = ("certain", "earlier", "end", "handle", "left", "off", "routing", "rows", "rule", "seen", "start")
 
     def __init__(self) -> None:
         self.handle = 0
+        self.left = 0
         self.routing: routecap.Routing | None = None
         self.earlier: routecap.Routing | None = None
         self.rule: StopRule | None = None
@@ -39,6 +46,7 @@ class RequestState:
         self.rows = 0
         self.start: int | None = None
         self.certain: int | None = None
+        self.off = False
 
     @property
     def issued(self) -> int:
@@ -47,14 +55,22 @@ class RequestState:
 
 
 class Requests:
-    """live: those that are not over, by name. unsettled: those of which `rows` is not 0."""
+    """live: those that are not over, by name. unsettled: those of which `rows` is not 0.
+
+    wanted: whether a request is to be captured, by its name, asked once.
+    tokens_of: prompt tokens and all tokens of a request, by its name, where outputs are looked at
+        by nobody (no `settle`); None for one that is not known.
+    """
 
     def __init__(self, capturer: routecap.Capturer, keep_ended: int, keep_preempted: bool) -> None:
+        self.wanted: Callable[[str], bool] = lambda name: True
+        self.tokens_of: Callable[[str], tuple[int, int] | None] | None = None
         self._capturer = capturer
         self._keep_ended = keep_ended
         self._keep_preempted = keep_preempted
         self.live: dict[str, RequestState] = {}
         self.unsettled: set[RequestState] = set()
+        self._left: set[RequestState] = set()  # were preempted, and are not computed again yet
         self._ended: dict[str, RequestState] = {}  # in the order in which they ended
         self._batch: list[str] | None = None  # of the last step, as long as its handles are good
         self._batch_states: list[RequestState] = []
@@ -64,17 +80,24 @@ class Requests:
     def find(self, name: str) -> RequestState | None:
         return self.live.get(name) or self._ended.get(name)
 
-    def handles(self, names: Sequence[str]) -> NDArray[np.uint64]:
-        """The handles of a batch; opens those that are new. A batch like the last one costs one comparison."""
+    def handles(self, names: Sequence[str], tag: int = 0) -> NDArray[np.uint64]:
+        """The handles of a batch, 0 for those that are off; opens those that are new. A batch like the last one costs one comparison."""
         if self._batch == names:
             return self._batch_handles
         for name in names:
             if name not in self.live:
-                self.live[name] = RequestState()
+                state = self.live[name] = RequestState()
+                state.off = not self.wanted(name)
         states = list(map(self.live.__getitem__, names))
-        handles = np.fromiter(map(attrgetter("handle"), states), np.uint64, len(states))
+        for state in self._left.intersection(states) if self._left else ():
+            if state.left != tag and state.handle:
+                self._capturer.truncate(state.handle, 0)
+            self._left.discard(state)
+        handles = np.fromiter(map(_handle, states), np.uint64, len(states))
         if np.count_nonzero(handles) < len(handles):
-            handles[handles == 0] = self._open([state for state in states if not state.handle])
+            new = [i for i in np.flatnonzero(handles == 0) if not states[i].off]
+            if new:
+                handles[new] = self._open([states[i] for i in new])
         self._batch, self._batch_states, self._batch_handles = list(names), states, handles
         return handles
 
@@ -113,7 +136,7 @@ class Requests:
         """
         assert self._batch is not None
         for index, (state, rows) in enumerate(zip(self._batch_states, counts, strict=True)):
-            if rows == 1 and not state.rows:
+            if rows == 1 and not state.rows or state.off:
                 continue
             start: int | None
             if bounds is not None:
@@ -121,22 +144,30 @@ class Requests:
                 if rows <= 0:  # no position is the request's
                     continue
             else:
-                start = None if state.rule is None else start_of(self._batch[index])
+                unknown = state.rule is None and self.tokens_of is None
+                start = None if unknown else start_of(self._batch[index])
             if start is not None and start < max(state.end, state.issued):
                 self._capturer.truncate(state.handle, start)
-                if start < state.end:  # tokens are gone, and others may come in their place
-                    assert state.rule is not None
+                if start < state.end and state.rule is not None:  # tokens are gone, and others may come in their place
                     state.end = start
                     state.seen = min(state.seen, max(0, start + 1 - state.rule.prompt_tokens))
             if rows > 1:
                 state.rows, state.start, state.certain = rows, start, None
-                if state.rule is not None:
-                    state.certain = state.rule.prompt_tokens + state.seen  # with the last one's row
+                known = self._known_tokens(state, self._batch[index])
+                if known is not None:
+                    state.certain = known  # with the last one's row
                     if start is not None:
                         state.certain = max(start + 1, min(start + rows, state.certain))
                 self.unsettled.add(state)
             else:
                 self._certain(state)
+
+    def _known_tokens(self, state: RequestState, name: str) -> int | None:
+        """How many tokens the host knows; None while there is no output token."""
+        if state.rule is not None:
+            return state.rule.prompt_tokens + state.seen
+        prompt, tokens = self.tokens_of and self.tokens_of(name) or (0, 0)
+        return tokens if tokens > prompt else None
 
     def settle(self, state: RequestState, end: int, known: bool) -> None:
         """The outputs of a request tell that `end` rows at most are its tokens': cut the others.
@@ -190,24 +221,36 @@ class Requests:
         while number > 0 and self._capturer.step(number).wait() is routecap.Status.LOST:
             number -= 1
 
-    def preempt(self, names: Iterable[str]) -> None:
-        """Forget the rows of these requests, or keep those under which a token was sampled. Both will be computed again."""
+    def preempt(self, names: Iterable[str], tag: int = 0) -> None:
+        """Forget the rows of these requests, or keep those under which a token was sampled. Both will be computed again.
+
+        Where `tokens_of` tells what is theirs, rows that are computed again replace the others,
+        all of which are forgotten if they have another tag.
+        """
         dropped, kept = [], []
         for name in names:
             state = self.live.get(name)
             if state is None:
                 continue
-            if not self._keep_preempted or state.rule is None:
+            known = self._known_tokens(state, name)
+            if not self._keep_preempted or known is None:
                 dropped.append(state)
             elif state.handle:
-                kept.append((state, state.rule.prompt_tokens + state.seen - 1))  # what is behind may be a rejected draft's
+                kept.append((state, known - 1))  # what is behind may be a rejected draft's
             elif state.routing is not None:  # was thought to have ended
                 state.earlier, state.routing = state.routing, None
         if kept:
             self.finish(kept)
             for state, _ in kept:
                 state.earlier, state.routing = state.routing, None
-        self._close(dropped)
+        if self.tokens_of is None:
+            self._close(dropped)
+            return
+        for state in dropped:
+            state.left = tag
+            self._left.add(state)
+            self._certain(state)
+        self._batch, self._batch_states = None, []
 
     def end(self, names: Iterable[str]) -> None:
         """These requests are over. Those that were not read yet stay readable, as many as shall be kept."""
@@ -247,4 +290,5 @@ class Requests:
             state.handle = 0
             state.routing = None
             self._certain(state)
+            self._left.discard(state)
         self._batch, self._batch_states = None, []

@@ -1,4 +1,4 @@
-"""What callers get: int16 arrays [rows, layers, k], now or when they are looked at."""
+"""What callers get: arrays [rows, layers, k], now or when they are looked at."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from numpy.typing import DTypeLike, NDArray
 import routecap
 
 
-def to_array(routing: routecap.Routing, fill: int) -> NDArray[np.int16]:
-    """The ids of a routing that is ready, in memory of their own, with `fill` in missing cells."""
-    out = np.empty((routing.rows, routing.layers, routing.k), np.int16)
+def to_array(routing: routecap.Routing, fill: int, dtype: DTypeLike = np.int16) -> NDArray[Any]:
+    """The ids of a routing that is ready, in memory of their own, with `fill` in missing cells.
+
+    Raises:
+        routecap.Error: ERR_DTYPE: ids or the fill do not fit into the dtype. A fill that has no
+            room is an error only where cells are missing.
+    """
+    out = np.empty((routing.rows, routing.layers, routing.k), dtype)
+    if out.dtype.kind == "u" and fill < 0 and routing.complete:
+        fill = 0
     # A fill that is an expert's id needs a mask: missing cells must not pass for routing unnoticed.
     mask = np.empty(out.shape[:2], np.bool_) if fill >= 0 else None
     routing.copy_to(out, mask=mask, fill=fill)
@@ -20,36 +27,59 @@ def to_array(routing: routecap.Routing, fill: int) -> NDArray[np.int16]:
 
 
 class PendingRoutedExperts:
-    """The routed experts of a request whose last steps may still be in flight: an int16 array [rows, layers, k] to whoever looks at it.
+    """The routed experts of a request whose last steps may still be in flight: an array [rows, layers, k] to whoever looks at it.
 
     The shape is known at once. Everything that needs the ids waits for them, without the GIL, and keeps the array. Pickling and copying give that
     array. From any thread.
+
+    Until then it holds routecap's own rows: of one byte for an id up to 256 experts.
+
+    Attributes:
+        routing: routecap's, with the validity, tags and layers of each row.
+        first: row of the routing that is its row 0.
     """
 
-    dtype = np.dtype(np.int16)
     ndim = 3
 
-    def __init__(self, routing: routecap.Routing, shape: tuple[int, int, int], fill: int) -> None:
+    def __init__(
+        self,
+        routing: routecap.Routing,
+        shape: tuple[int, int, int],
+        fill: int,
+        *,
+        first: int = 0,
+        dtype: DTypeLike = np.int16,
+    ) -> None:
         self.routing = routing
         self.shape = shape
+        self.first = first
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
         self._fill = fill
-        self._array: NDArray[np.int16] | None = None
+        self._array: NDArray[Any] | None = None
 
     @property
     def ready(self) -> bool:
         """Whether looking at it waits for nothing."""
         return self._array is not None or self.routing.ready
 
-    def array(self) -> NDArray[np.int16]:
+    def array(self) -> NDArray[Any]:
         if self._array is None:
-            self.routing.wait()
-            self._array = to_array(self.routing, self._fill)
+            self._array = to_array(self._rows(), self._fill, self.dtype)
         return self._array
 
     def validity(self) -> NDArray[np.bool_]:
         """[rows, layers]: which cells are there."""
+        return self._rows().mask()
+
+    def of(self, dtype: DTypeLike) -> PendingRoutedExperts:
+        """The same in another integer type."""
+        return PendingRoutedExperts(self.routing, self.shape, self._fill, first=self.first, dtype=dtype)
+
+    def _rows(self) -> routecap.Routing:
         self.routing.wait()
-        return self.routing.mask()
+        if self.first == 0 and self.shape[0] == self.routing.rows:
+            return self.routing
+        return self.routing.slice(self.first, self.shape[0])
 
     @property
     def size(self) -> int:
@@ -59,10 +89,18 @@ class PendingRoutedExperts:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
+    def tolist(self) -> Any:
+        return self.array().tolist()
+
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
+        """Rows one after another are as lazy as it is; anything else is an array."""
+        if isinstance(index, slice) and index.step in (None, 1):
+            first, end, _ = index.indices(len(self))
+            shape = (max(0, end - first), *self.shape[1:])
+            return PendingRoutedExperts(self.routing, shape, self._fill, first=self.first + first, dtype=self.dtype)
         return self.array()[index]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -78,14 +116,17 @@ class PendingRoutedExperts:
 
 def split_routed_experts(
     routed_experts: Any, prompt_len: int, num_output_tokens: int | None = None
-) -> tuple[NDArray[np.int16] | None, NDArray[np.int16] | None]:
+) -> tuple[Any, Any]:
     """Divide the rows of a request into those of its prompt and those of its output, which are views. An empty part is None.
 
     Args:
-        routed_experts: [rows, layers, k].
+        routed_experts: [rows, layers, k]. Of a pending one the parts are pending, and its rows before `first` are left out.
         prompt_len: Tokens of the prompt.
         num_output_tokens: If positive, at most so many rows are the output's. (The last token is usually never input, so there is one row fewer.)
     """
     generated_end = prompt_len + num_output_tokens if num_output_tokens is not None and num_output_tokens > 0 else None
+    if first := getattr(routed_experts, "first", 0):
+        prompt_len = max(0, prompt_len - first)
+        generated_end = None if generated_end is None else max(0, generated_end - first)
     prompt, generated = routed_experts[:prompt_len], routed_experts[prompt_len:generated_end]
     return (prompt if len(prompt) else None), (generated if len(generated) else None)

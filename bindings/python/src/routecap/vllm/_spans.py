@@ -39,7 +39,7 @@ class BatchSpans:
         return self._count(counts)
 
     def fill(self, handles: NDArray[np.uint64], counts: tuple[int, ...]) -> NDArray[np.void]:
-        """A span for each request, whose rows lie one after another. Valid until the next call. The same array of handles is the same batch."""
+        """A span for each request that has a handle. The rows of all lie one after another. Valid until the next call. The same array of handles is the same batch."""
         n = len(counts)
         if handles is not self._handles:
             if n > len(self._spans):
@@ -52,7 +52,7 @@ class BatchSpans:
             ends = rows.cumsum(dtype=np.uint32)
             self._sink_row[:n] = ends - rows
             self._counts, self.several = counts, bool(ends[-1] > n)
-        return self._spans[:n]
+        return self._spans[:n] if handles.all() else self._spans[:n][handles != 0]
 
 
 def bounds(

@@ -237,7 +237,8 @@ def extract_routed_experts_for_current_batch(
 
 def free_routing_buffers(finished_req_ids: set[str], preempted_req_ids: set[str] | None = None) -> None:
     """These requests are over, and these preempted: forget their rows, or keep them as `Options` says. Unknown ones are none."""
-    _method("free")(finished_req_ids, preempted_req_ids)
+    if finished_req_ids or preempted_req_ids:
+        _method("free")(finished_req_ids, preempted_req_ids)
 
 
 def routing_of(req_id: str) -> routecap.Routing | None:

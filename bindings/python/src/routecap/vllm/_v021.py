@@ -1,0 +1,409 @@
+"""The face to vLLM 0.21: what of it is replaced, each in one function.
+
+    own_module      its module that captures, by routecap.vllm.routed_experts_capturer, which asks
+                    `replayed_pieces` in the forward pass
+    refusal         of capture together with async scheduling: lifted where the worker is in the
+                    engine's process
+    scheduler       tells the capturer who ended, with how many rows, whatever ended it; and puts
+                    the rows on the way to the caller
+    transport       rows go from the engine's process to the front end's as routecap's own bytes
+    front_end       rows become arrays when somebody looks at them, as each request asked
+
+The scheduler is the only one that knows for certain who ends, also under async scheduling, in which
+the worker has begun a further step by then. Threads: the engine's, for the scheduler; the one that
+sends outputs, for `transport`; whoever looks at the outputs, for the arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Hashable
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import routecap
+
+from ._asked import Asked, asked_by
+from ._forward import Forward
+from ._options import get_options
+from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
+from ._results import PendingRoutedExperts
+
+logger = logging.getLogger(__name__)
+
+# Whether an engine of this process, or one that it has in another, captures.
+_captures = False
+
+MODULE = "vllm.model_executor.layers.fused_moe.routed_experts_capturer"
+# What others import from it by name.
+_NAMES = (
+    "RoutedExpertsCapturer",
+    "bind_routing_capture_to_model",
+    "extract_routed_experts_for_current_batch",
+    "free_routing_buffers",
+    "get_global_experts_capturer",
+    "init_routed_experts_capturer_with_shared_cache",
+    "issue_routing_d2h_copy",
+    "set_global_experts_capturer",
+    "split_routed_experts",
+)
+
+
+def apply() -> None:
+    """Replace all of it. What is replaced already stays.
+
+    Raises:
+        RuntimeError: The engine's own capturer is in use already.
+    """
+    own_module(MODULE)
+    Forward.pieces = staticmethod(replayed_pieces)
+    lift_refusal(import_module("vllm.config.vllm").VllmConfig)
+    tell_ends(import_module("vllm.config.scheduler").SchedulerConfig)
+    send_bytes(import_module("vllm.v1.serial_utils").MsgpackEncoder)
+    look_later(import_module("vllm.outputs"), import_module("vllm.v1.engine.output_processor"))
+
+
+def _once(owner: Any, name: str) -> Any:
+    """A function or method of the engine that is to be wrapped; None if it is already."""
+    function = getattr(owner, name)
+    return None if getattr(function, "_routecap", False) else function
+
+
+def _replace(owner: Any, name: str, function: Any, replacement: Any) -> None:
+    functools.update_wrapper(replacement, function)
+    replacement._routecap = True
+    setattr(owner, name, replacement)
+
+
+# ---- The module that captures
+
+
+def own_module(name: str) -> ModuleType:
+    """Put ours where the engine's own is imported from, and where it was imported already."""
+    module = import_module("routecap.vllm.routed_experts_capturer")
+    own = sys.modules.get(name, module)
+    if own is not module:
+        get = getattr(own, "get_global_experts_capturer", None)
+        in_use = get() if callable(get) else None
+        if in_use is not None and in_use.get_device_cache() is not None:
+            raise RuntimeError(f"{name} captures already: install routecap before the engine is made")
+        functions = {each: getattr(own, each) for each in _NAMES if hasattr(own, each)}
+        for user in list(sys.modules.values()):
+            has = getattr(user, "__dict__", None)
+            if not isinstance(has, dict) or user in (own, module):
+                continue
+            for each, function in functions.items():
+                if has.get(each) is function:
+                    setattr(user, each, getattr(module, each))
+    sys.modules[name] = module
+    parent, _, child = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], child, module)
+    return module
+
+
+def replayed_pieces() -> Hashable | None:
+    """Which graphs of parts of the model are replayed in this forward pass; None: the pass is one, or eager."""
+    from vllm.config import CUDAGraphMode
+    from vllm.forward_context import get_forward_context, is_forward_context_available
+
+    context = get_forward_context() if is_forward_context_available() else None
+    if context is None or context.cudagraph_runtime_mode != CUDAGraphMode.PIECEWISE:
+        return None
+    descriptor: Hashable = context.batch_descriptor
+    return descriptor
+
+
+# ---- What the engine refuses
+
+
+def lift_refusal(config_class: Any) -> None:
+    """Capture with async scheduling is no error any more; a library that cannot capture is."""
+    validate = _once(config_class, "_validate_return_routed_experts")
+    if validate is None:
+        return
+
+    def validate_without_async(config: Any) -> None:
+        global _captures
+        _captures = True
+        if engine_is_on_cuda() and without_cuda():
+            raise ValueError(WITHOUT_CUDA)
+        scheduling = config.scheduler_config
+        one_process = config.parallel_config.world_size == 1
+        ahead, scheduling.async_scheduling = scheduling.async_scheduling, scheduling.async_scheduling and not one_process
+        try:
+            validate(config)
+        finally:
+            scheduling.async_scheduling = ahead
+        if ahead:
+            logger.info("routed experts: routecap captures them with async scheduling, which vLLM's own does not")
+
+    _replace(config_class, "_validate_return_routed_experts", validate, validate_without_async)
+
+
+# ---- Who ends
+
+
+def tell_ends(scheduler_config_class: Any) -> None:
+    """Schedulers, of whatever class the configuration names, tell the capturer of their process."""
+    get_class = _once(scheduler_config_class, "get_scheduler_cls")
+    if get_class is None:
+        return
+
+    def get_scheduler_cls(config: Any) -> Any:
+        cls = get_class(config)
+        return cls if issubclass(cls, TellingScheduler) else type(f"Routecap{cls.__name__}", (TellingScheduler, cls), {})
+
+    _replace(scheduler_config_class, "get_scheduler_cls", get_class, get_scheduler_cls)
+
+
+class TellingScheduler:
+    """Before a scheduler's class: requests that stop get their rows with the output that says so.
+
+    A request whose stop string the front end finds is aborted here: its rows come in an output of
+    their own, for which the front end waits.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        capturer = import_module("routecap.vllm.routed_experts_capturer").get_global_experts_capturer()
+        # In another process than the worker there is none: it finds the ends itself.
+        self._capturer: Any = capturer if getattr(capturer, "host_cache", None) is not None else None
+        if self._capturer is not None:
+            self._capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
+        self._ended: dict[str, tuple[int, int]] = {}  # rows, and whose client's it is
+        self._late: dict[str, tuple[int, int]] = {}
+
+    def _handle_stopped_request(self, request: Any) -> Any:
+        if self._capturer is not None:
+            self._ended[request.request_id] = request.num_tokens - 1, request.client_index
+        return super()._handle_stopped_request(request)  # type: ignore[misc]
+
+    def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
+        if request_ids is not None:
+            for name in (request_ids,) if isinstance(request_ids, str) else (request_ids := list(request_ids)):
+                request = self.requests.get(name)  # type: ignore[attr-defined]
+                if request is not None and waits_for_rows(request.sampling_params) and not request.is_finished():
+                    self._late[name] = request.num_tokens - 1, request.client_index
+        return super().finish_requests(request_ids, finished_status)  # type: ignore[misc]
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        if self._ended or self._late:
+            self._attach(outputs)
+        return outputs
+
+    def _attach(self, outputs: dict[int, Any]) -> None:
+        ended, self._ended = self._ended, {}
+        late, self._late = self._late, {}
+        rows = self._capturer.end({name: n for name, (n, _) in (ended | late).items()}) if self._capturer else {}
+        for client in {client for _, client in ended.values()} & outputs.keys():
+            for output in outputs[client].outputs:
+                if output.request_id in ended:
+                    output.routed_experts = rows.get(output.request_id)
+        engine = import_module("vllm.v1.engine")
+        for name, (_, client) in late.items():
+            output = engine.EngineCoreOutput(
+                request_id=name,
+                new_token_ids=[],
+                finish_reason=engine.FinishReason.ABORT,
+                routed_experts=rows.get(name),
+            )
+            outputs.setdefault(client, engine.EngineCoreOutputs()).outputs.append(output)
+
+
+def on_both_sides() -> bool:
+    """Whether processes that the engine starts have this face too: as a plugin that they find."""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    return bool(entry_points(group="vllm.general_plugins", name="routecap")) and (
+        allowed is None or "routecap" in allowed.split(",")
+    )
+
+
+def waits_for_rows(sampling_params: Any) -> bool:
+    """Whether the front end may end a request by a stop string, and wants its rows then."""
+    return bool(getattr(sampling_params, "stop", None)) and asked_by(sampling_params).capture
+
+
+# ---- From the engine's process to the front end's
+
+
+def send_bytes(encoder_class: Any) -> None:
+    """Rows travel as a one-dimensional array of uint8: routecap's bytes, which say all of them."""
+    hook = _once(encoder_class, "enc_hook")
+    if hook is None:
+        return
+
+    def enc_hook(encoder: Any, value: Any) -> Any:
+        if isinstance(value, PendingRoutedExperts):
+            return encoder._encode_ndarray(to_bytes(value))
+        return hook(encoder, value)
+
+    _replace(encoder_class, "enc_hook", hook, enc_hook)
+
+
+def to_bytes(rows: PendingRoutedExperts) -> NDArray[np.uint8]:
+    """Waits for rows in flight."""
+    rows.routing.wait()
+    return np.frombuffer(rows.routing.serialize(), np.uint8)
+
+
+def from_bytes(data: NDArray[np.uint8], fill: int) -> PendingRoutedExperts:
+    routing = routecap.Routing.deserialize(data)
+    return PendingRoutedExperts(routing, (routing.rows, routing.layers, routing.k), fill)
+
+
+# ---- The front end
+
+
+class _Rows:
+    """An attribute of an output: the array of what was set, made when somebody reads it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, output: Any, owner: Any = None) -> Any:
+        if output is None:
+            return None  # the default of the field
+        rows = vars(output).get(self._name)
+        return rows.array() if isinstance(rows, PendingRoutedExperts) else rows
+
+    def __set__(self, output: Any, rows: Any) -> None:
+        vars(output)[self._name] = rows
+
+    def pending(self, output: Any) -> PendingRoutedExperts | None:
+        rows = vars(output).get(self._name)
+        return rows if isinstance(rows, PendingRoutedExperts) else None
+
+
+class _Validity:
+    """An attribute of an output: [rows, layers], which cells of its rows were captured."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+
+    def __get__(self, output: Any, owner: Any = None) -> Any:
+        rows = None if output is None else self._rows.pending(output)
+        return None if rows is None else rows.validity()
+
+
+def look_later(outputs: Any, processor: Any) -> None:
+    """Outputs hold what came, and widen it when it is read; each request gets what it asked for."""
+    for cls, name in ((outputs.CompletionOutput, "routed_experts"), (outputs.RequestOutput, "prompt_routed_experts")):
+        if not isinstance(vars(cls).get(name), _Rows):
+            rows = _Rows(name)
+            setattr(cls, name, rows)
+            setattr(cls, f"{name}_validity", _Validity(rows))
+    _ask(processor.RequestState)
+    _wait_for_rows(processor.RequestState, processor.OutputProcessor)
+
+
+def _ask(state_class: Any) -> None:
+    from_request = _once(state_class, "from_new_request")
+    if from_request is None:
+        return
+
+    def from_new_request(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        request = kwargs["request"] if "request" in kwargs else args[1]
+        asked = asked_by(request.sampling_params)
+        waits = _captures and on_both_sides() and waits_for_rows(request.sampling_params)
+        state = from_request.__func__(cls, *args, **kwargs)
+        state.routecap = _Asking(asked, waits)
+        return state
+
+    from_new_request._routecap = True  # type: ignore[attr-defined]
+    state_class.from_new_request = classmethod(from_new_request)
+
+
+class _Asking:
+    """What a request in the front end asked for, and the output that waits for its rows."""
+
+    __slots__ = ("asked", "output", "waits")
+
+    def __init__(self, asked: Asked, waits: bool) -> None:
+        self.asked, self.waits = asked, waits
+        self.output: tuple[Any, ...] | None = None
+
+
+def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
+    """An output that ends by a stop string, which the engine does not know of, waits for its rows."""
+    make = _once(state_class, "make_request_output")
+    if make is None:
+        return
+    process, propagate = processor_class.process_outputs, processor_class.propagate_error
+    unfinished, number = processor_class.has_unfinished_requests, processor_class.get_num_unfinished_requests
+    waiting: dict[str, Any] = {}  # states of requests, whose engine has been told to abort them
+
+    def make_request_output(
+        state: Any,
+        new_token_ids: Any,
+        pooling_output: Any,
+        finish_reason: Any,
+        stop_reason: Any,
+        kv_transfer_params: Any = None,
+        routed_experts: Any = None,
+    ) -> Any:
+        asking = getattr(state, "routecap", None)
+        if asking is not None:
+            if routed_experts is not None:
+                routed_experts = _as_asked(routed_experts, asking.asked)
+            elif asking.waits and isinstance(stop_reason, str) and asking.output is None:
+                asking.output = new_token_ids, pooling_output, finish_reason, stop_reason, kv_transfer_params
+                waiting[state.request_id] = state
+                return None
+        return make(
+            state, new_token_ids, pooling_output, finish_reason, stop_reason, kv_transfer_params, routed_experts
+        )
+
+    def process_outputs(processor: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        arrived = [each for each in engine_core_outputs if each.request_id in waiting and each.finished] if waiting else ()
+        processed = process(processor, engine_core_outputs, *args, **kwargs)
+        for each in arrived:
+            state = waiting.pop(each.request_id)
+            rows = each.routed_experts
+            if rows is not None:  # the engine may have been ahead
+                rows = _as_pending(rows)[: state.prompt_len + state.detokenizer.num_output_tokens() - 1]
+            output = make_request_output(state, *state.routecap.output, rows)
+            if output is not None and state.queue is not None:
+                state.queue.put(output)
+            elif output is not None:
+                processed.request_outputs.append(output)
+            parent = state.parent_req
+            if parent and not parent.child_requests:
+                processor.parent_requests.pop(parent.request_id, None)
+        return processed
+
+    def propagate_error(processor: Any, error: Exception) -> None:
+        for state in waiting.values():
+            if state.queue is not None:
+                state.queue.put(error)
+        waiting.clear()
+        propagate(processor, error)
+
+    _replace(state_class, "make_request_output", make, make_request_output)
+    _replace(processor_class, "process_outputs", process, process_outputs)
+    _replace(processor_class, "propagate_error", propagate, propagate_error)
+    _replace(processor_class, "has_unfinished_requests", unfinished, lambda self: bool(waiting) or unfinished(self))
+    _replace(processor_class, "get_num_unfinished_requests", number, lambda self: len(waiting) + number(self))
+
+
+def _as_pending(rows: Any) -> Any:
+    """Rows that came from another process as bytes; others as they are."""
+    if isinstance(rows, np.ndarray) and rows.ndim == 1:
+        return from_bytes(rows, get_options().fill)
+    return rows
+
+
+def _as_asked(rows: Any, asked: Asked) -> Any:
+    rows = _as_pending(rows)
+    if isinstance(rows, PendingRoutedExperts) and asked.dtype != "int16":
+        rows = rows.of(asked.dtype)
+    return rows[asked.start :] if asked.start else rows

@@ -1,0 +1,386 @@
+"""What capture costs vLLM 0.21 in its own step, off beside on.
+
+    python3 tests/bench/vllm_engine.py [--engines N] [--modes async,sync] [--budget SECONDS] [--json FILE]
+
+Engine processes without capture and with it alternate on one GPU, N of each; two more are imported
+meanwhile, and do nothing else. The shape is that of Qwen3-30B-A3B with random weights: 48 layers,
+8 of 128 experts, in CUDA graphs. For a decode step at 1, 64 and 256 requests, a prefill of 64 x
+1,024 tokens and a mixed batch of 384 requests it tells the median of the engines without capture,
+how much the median of those with it differs, and as the noise how far those without it are apart.
+Then, of the first engine with capture: what the engine's thread spends in each of routecap's
+functions, what 64 requests of 1,024 rows cost it that end at once, and how long routecap's own
+kernels take on the device in a step, beside what all copies take there with capture and without.
+
+It needs the package routecap, built with CUDA, and vLLM 0.21.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+sys.path.remove(str(Path(__file__).resolve().parent))  # it holds a module of the name vllm
+ENGINE = Path(__file__).resolve().parents[1] / "vllm_engine"
+DECODE = (1, 64, 256)
+SAMPLES = [f"decode {n}" for n in DECODE] + ["prefill", "mixed"]
+
+
+# ---- In a process that has an engine
+
+
+class Measured:
+    """An engine, and what is measured of it."""
+
+    def __init__(self, capture: bool, steps: int) -> None:
+        sys.path.insert(0, str(ENGINE))
+        if capture:
+            import routecap.vllm
+
+            routecap.vllm.install()
+        import engine
+
+        self.engine, self.steps, self.capture = engine, steps, capture
+        self.spent: dict[str, list[int]] = {}
+        if capture:
+            self.time_functions()
+
+    def make(self, model: str, asynchronous: bool, memory: int) -> None:
+        self.timing = False
+        self.llm, self.runner = self.engine.make(
+            model, self.capture, async_scheduling=asynchronous, kv_cache_memory_bytes=memory << 30
+        )
+        self.eng = self.llm.llm_engine
+        self.draw, self.names = random.Random(0), iter(range(1 << 60))
+        self.vocabulary = self.eng.vllm_config.model_config.get_vocab_size()
+        self.decode(8, 20), self.prefill()  # warm
+
+    def time_functions(self) -> None:
+        """Of routecap's, what the engine's thread calls; they are timed while `timing` says so."""
+        from routecap.vllm import _v021, routed_experts_capturer
+        from routecap.vllm._capturer import _RoutedExpertsCapturerReal
+
+        def time_one(owner: object, name: str, called: str) -> None:
+            function = getattr(owner, name)
+
+            def timed(*args: object, **kwargs: object) -> object:
+                if not self.timing:
+                    return function(*args, **kwargs)
+                begun = time.perf_counter_ns()
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self.spent.setdefault(called, []).append(time.perf_counter_ns() - begun)
+
+            setattr(owner, name, timed)
+
+        time_one(routed_experts_capturer, "issue_routing_d2h_copy", "issue")
+        time_one(routed_experts_capturer, "extract_routed_experts_for_current_batch", "extract")
+        time_one(routed_experts_capturer, "free_routing_buffers", "free")
+        time_one(_RoutedExpertsCapturerReal, "finalize_pending_copy", "finalize")
+        time_one(_v021.TellingScheduler, "_attach", "ends")
+
+    def drive(self, prompts: list[list[int]], most: list[int]) -> tuple[list[tuple[float, int]], list[object]]:
+        """[(when, tokens that came)] for each step, and the outputs."""
+        for prompt, limit in zip(prompts, most, strict=True):
+            parameters = self.engine.sampling(limit)
+            self.eng.add_request(str(next(self.names)), {"prompt_token_ids": prompt}, parameters)
+        steps, seen, done = [], {}, []
+        begin = time.perf_counter()
+        while self.eng.has_unfinished_requests():
+            came = 0
+            for output in self.eng.step():
+                n = len(output.outputs[0].token_ids)
+                came += n - seen.get(output.request_id, 0)
+                seen[output.request_id] = n
+                if output.finished:
+                    done.append(output)
+            steps.append((time.perf_counter() - begin, came))
+        return steps, done
+
+    def prompts(self, count: int, length: int) -> list[list[int]]:
+        return [[self.draw.randrange(self.vocabulary) for _ in range(length)] for _ in range(count)]
+
+    def decode(self, count: int, most: int | None = None) -> float:
+        """Median ms of a step in which each request gets a token."""
+        steps, outputs = self.drive(self.prompts(count, 128), [most or self.steps] * count)
+        self.expect_rows(outputs)
+        pairs = zip(steps, steps[1:], strict=False)
+        times = [end - begin for (begin, _), (end, came) in pairs if came == count][5:-1]
+        return statistics.median(times) * 1e3
+
+    def prefill(self) -> float:
+        """ms, from the first step to the last output."""
+        steps, outputs = self.drive(self.prompts(64, 1024), [1] * 64)
+        self.expect_rows(outputs)
+        return steps[-1][0] * 1e3
+
+    def mixed(self) -> float:
+        """ms of 384 requests of different lengths."""
+        draw = random.Random(1)
+        lengths = [(draw.randrange(64, 1024), draw.randrange(32, 400)) for _ in range(384)]
+        prompts = [prompt for n, _ in lengths for prompt in self.prompts(1, n)]
+        steps, outputs = self.drive(prompts, [most for _, most in lengths])
+        self.expect_rows(outputs)
+        return steps[-1][0] * 1e3
+
+    def expect_rows(self, outputs: list[object]) -> None:
+        """Each has all its rows, and none is missing; of the first, every cell is looked at."""
+        if not self.capture:
+            return
+        for index, output in enumerate(outputs):
+            completion = output.outputs[0]
+            pending = [vars(output).get("_prompt_routed_experts"), vars(completion).get("_routed_experts")]
+            rows = sum(len(each) for each in pending if each is not None)
+            if rows != len(output.prompt_token_ids) + len(completion.token_ids) - 1:
+                raise RuntimeError(f"{output.request_id} has {rows} rows")
+            if index % 32 == 0 and (output.prompt_routed_experts < 0).any():
+                raise RuntimeError(f"{output.request_id} has missing cells")
+
+    def measure(self, name: str) -> float:
+        what, _, count = name.partition(" ")
+        return self.decode(int(count)) if count else self.prefill() if what == "prefill" else self.mixed()
+
+    def thread(self) -> dict[str, object]:
+        """us of the engine's thread, in each of routecap's functions: median and 90th percentile."""
+        found = {}
+        for name in SAMPLES[:-1]:
+            self.spent.clear()
+            self.timing = True
+            self.measure(name)
+            self.timing = False
+            found[name] = {
+                called: [round(statistics.median(times) / 1e3, 1), round(sorted(times)[len(times) * 9 // 10] / 1e3, 1)]
+                for called, times in self.spent.items()
+                if called != "ends"
+            }
+            if self.spent.get("ends"):
+                found[name]["ends, in all"] = round(sum(self.spent["ends"]) / 1e3, 1)
+        self.spent.clear()
+        self.timing = True
+        self.drive(self.prompts(64, 128), [897] * 64)  # prefilled in one step, they end in one
+        self.timing = False
+        found["64 requests of 1,024 rows end at once"] = {"ends, in all": round(sum(self.spent["ends"]) / 1e3, 1)}
+        return found
+
+    def device(self) -> dict[str, object]:
+        """us of the device in a step: routecap's kernels, and copies between memories of all."""
+        from torch.profiler import ProfilerActivity, profile, supported_activities
+
+        found = {}
+        if ProfilerActivity.CUDA not in supported_activities():
+            return found
+        for count in DECODE:
+            ours, copies, steps = {}, {}, 40
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                self.drive(self.prompts(count, 128), [steps] * count)
+            for event in profiler.events():
+                kind = copies if event.name.startswith("Memcpy") else ours if "routecap" in event.name else None
+                if kind is not None:
+                    kind.setdefault(event.name, []).append(event.device_time)
+            found[f"decode {count}"] = {
+                "kernels": {name: [round(statistics.median(times), 2), round(len(times) / steps, 2)] for name, times in ours.items()},
+                "copies": {name: [round(sum(times) / steps, 2), round(len(times) / steps, 2)] for name, times in copies.items()},
+            }
+        return found
+
+    def memory(self) -> dict[str, object]:
+        import torch
+
+        found = {
+            "GPU, GiB": round(torch.cuda.memory_allocated() / 2**30, 3),
+            "KV blocks": self.eng.vllm_config.cache_config.num_gpu_blocks,
+            "graphs": str(self.eng.vllm_config.compilation_config.cudagraph_mode),
+            "async": self.eng.vllm_config.scheduler_config.async_scheduling,
+        }
+        if self.capture:
+            from routecap.vllm import routed_experts_capturer
+
+            capturer = routed_experts_capturer.get_global_experts_capturer()
+            stats = capturer.capturer.stats()
+            found |= {
+                "steps": stats.steps_issued,
+                "steps lost": stats.steps_lost,
+                "rows missing": stats.rows_missing,
+                "budget in use, bytes, most": stats.bytes_peak,
+                "layers recorded at once": capturer.forward.held,
+            }
+        return found
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Take names of measurements, a line each, and answer each with a line of JSON."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the engine prints is no answer
+    measured = Measured(arguments.on, arguments.steps)
+    for line in sys.stdin:
+        name, begun = line.strip(), time.perf_counter()
+        answer: object = None
+        try:
+            if name == "make":
+                measured.make(arguments.model, arguments.asynchronous, arguments.memory)
+                answer = round(time.perf_counter() - begun, 1)
+            elif name in ("thread", "device", "memory"):
+                answer = getattr(measured, name)()
+            else:
+                answer = measured.measure(name)
+        except Exception:
+            traceback.print_exc()
+        print(json.dumps(answer), file=answers, flush=True)
+    os._exit(0)  # an engine takes its time to end
+
+
+# ---- The process that asks
+
+
+class Engine:
+    """A process that has imported all, or will have."""
+
+    def __init__(self, on: bool, mode: str, number: int, arguments: argparse.Namespace) -> None:
+        self.on, self.mode = on, mode
+        self.name = f"{mode} {'on' if on else 'off'} {number}"
+        command = [sys.executable, __file__, "--serve", "--memory", str(arguments.memory)]
+        command += ["--model", arguments.model, "--steps", str(arguments.steps)]
+        command += ["--on"] * on + ["--asynchronous"] * (mode == "async")
+        self.log = Path(arguments.logs) / f"{self.name.replace(' ', '_')}.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+
+    def ask(self, name: str) -> object:
+        self.process.stdin.write(f"{name}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        answer = json.loads(line) if line else None
+        if answer is None:
+            raise RuntimeError(f"{self.name}, {name}: {self.log.read_text()[-3000:]}")
+        return answer
+
+    def end(self) -> None:
+        self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def measure(engine: Engine, first: bool, arguments: argparse.Namespace) -> dict[str, object]:
+    found: dict[str, object] = {"name": engine.name, "mode": engine.mode, "on": engine.on}
+    found["start, s"] = engine.ask("make")
+    samples = arguments.samples.split(",")
+    times = {name: [] for name in samples}
+    for turn in range(arguments.rounds):
+        for name in samples:
+            if name != "mixed" or turn == 0:
+                times[name].append(round(engine.ask(name), 4))
+    found["ms"] = times
+    found["memory"] = engine.ask("memory")
+    print(engine.name, json.dumps({key: found[key] for key in ("start, s", "ms", "memory")}), flush=True)
+    if first:
+        for what in ("device", "thread") if engine.on else ("device",):
+            found[what] = engine.ask(what)
+            print(f"  {what}: {json.dumps(found[what])}", flush=True)
+    return found
+
+
+def compare(results: list[dict[str, object]]) -> list[dict[str, object]]:
+    """For each mode and sample: off, by how much on differs, and how far apart those that are off are."""
+    rows = []
+    for mode in dict.fromkeys(result["mode"] for result in results):
+        for name in SAMPLES:
+            medians = {
+                on: [
+                    statistics.median(result["ms"][name])
+                    for result in results
+                    if result["mode"] == mode and result["on"] is on and result["ms"].get(name)
+                ]
+                for on in (False, True)
+            }
+            if not (medians[False] and medians[True]):
+                continue
+            off, on = (statistics.median(medians[each]) for each in (False, True))
+            noise = (max(medians[False]) - min(medians[False])) / off
+            rows.append(
+                {
+                    "mode": mode,
+                    "sample": name,
+                    "off, ms": round(off, 3),
+                    "on, ms": round(on, 3),
+                    "on, %": round(100 * (on / off - 1), 2),
+                    "noise, %": round(100 * noise, 2),
+                    "engines": [len(medians[False]), len(medians[True])],
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--engines", type=int, default=3, help="of each kind and mode")
+    parser.add_argument("--modes", default="async,sync")
+    parser.add_argument("--rounds", type=int, default=3, help="of measurements in an engine")
+    parser.add_argument("--steps", type=int, default=100, help="of a decode")
+    parser.add_argument("--budget", type=float, default=3600, help="seconds")
+    parser.add_argument("--memory", type=int, default=24, help="GiB for the KV cache")
+    parser.add_argument("--model", default="large")
+    parser.add_argument("--samples", default=",".join(SAMPLES))
+    parser.add_argument("--logs", default="vllm_engine_logs")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--no-more", dest="more", action="store_false", help="times of steps alone")
+    for name in ("serve", "on", "asynchronous"):
+        parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments)
+    sys.path.append(str(Path(__file__).resolve().parent))
+    from machine import commit, processor
+
+    Path(arguments.logs).mkdir(parents=True, exist_ok=True)
+    until, results = time.monotonic() + arguments.budget, []
+    kinds = [
+        (on, mode, number) for mode in arguments.modes.split(",") for number in range(arguments.engines) for on in (False, True)
+    ]
+    ahead = [Engine(*kind, arguments) for kind in kinds[:2]]
+    took = 0.0
+    for index, _ in enumerate(kinds):
+        if time.monotonic() + took > until:
+            print(f"no time for {len(kinds) - index} more", flush=True)
+            break
+        engine, begun = ahead.pop(0), time.monotonic()
+        if index + 2 < len(kinds):
+            ahead.append(Engine(*kinds[index + 2], arguments))
+        first = engine.mode not in {result["mode"] for result in results if result["on"] is engine.on}
+        try:
+            results.append(measure(engine, first and arguments.more, arguments))
+        except RuntimeError as error:
+            print(f"FAILED {error}", flush=True)
+        engine.end()
+        if not first:
+            took = max(took, time.monotonic() - begun)
+    for engine in ahead:
+        engine.end()
+    rows = compare(results)
+    for row in rows:
+        print(json.dumps(row), flush=True)
+    if arguments.json:
+        found = {
+            "title": "vLLM 0.21.0 with routecap in its own step, off beside on",
+            "commit": commit(),
+            "processor": processor(),
+            "results": rows,
+            "engines": results,
+        }
+        Path(arguments.json).write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

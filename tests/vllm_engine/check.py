@@ -1,0 +1,150 @@
+"""Cell for cell: what callers of vLLM's engine get from routecap, and what its routers chose.
+
+    python3 check.py [--eager] [--sync] [--prefix] [--preempt] [--seed N]
+
+Random traffic: prompts of many lengths in chunks, requests that end by their number of tokens, by
+stop tokens, at the model's length and by an abort, some of which ask for no capture, for a start
+or for a narrow dtype. Prints a line for each kind of row, and PASSED or FAILED.
+"""
+
+import argparse
+import collections
+import random
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--eager", action="store_true")
+parser.add_argument("--sync", action="store_true", help="no async scheduling")
+parser.add_argument("--prefix", action="store_true", help="with the prefix cache")
+parser.add_argument("--preempt", action="store_true", help="so few blocks that requests are preempted")
+parser.add_argument("--requests", type=int, default=96)
+parser.add_argument("--memory", type=float, default=0.1)
+parser.add_argument("--seed", type=int, default=0)
+options = parser.parse_args()
+
+import engine  # noqa: E402
+import numpy as np  # noqa: E402
+
+import routecap.vllm  # noqa: E402
+
+SCALE, MODEL, VOCABULARY = (8, "tiny", 2048) if engine.ON_CPU else (1, "small", 32768)
+REQUESTS = options.requests // (2 if engine.ON_CPU else 1)
+
+routecap.vllm.install()  # after vllm was imported, as by a user's script
+oracle = engine.Oracle(8192)
+llm, runner = engine.make(
+    MODEL,
+    True,
+    eager=options.eager,
+    async_scheduling=not options.sync,
+    max_num_batched_tokens=1024 // SCALE,
+    max_model_len=2048 // SCALE,
+    max_num_seqs=64 // SCALE,
+    enable_prefix_caching=options.prefix,
+    gpu_memory_utilization=options.memory,
+    **({"num_gpu_blocks_override": 40 if engine.ON_CPU else 900} if options.preempt else {}),
+)
+config = llm.llm_engine.vllm_config
+assert config.scheduler_config.async_scheduling is not options.sync
+oracle.forget()
+
+draw = random.Random(options.seed)
+shared = [[draw.randrange(VOCABULARY) for _ in range(512)] for _ in range(4)]
+requests = {}  # name -> (prompt, what it asks for)
+engines_names, outputs = {}, {}
+
+
+def prompt_of(i):
+    length = draw.choice((1, 15, 16, 17, 64, 200, 513, 1024)) if i % 3 else draw.randrange(64, 1024)
+    prompt = [draw.randrange(VOCABULARY) for _ in range(max(1, length // SCALE))]
+    if options.prefix and i % 2:
+        own = prompt[: draw.choice((1, 20, 200)) // min(SCALE, 2)]
+        prompt = shared[i % 4][: draw.choice((128, 300, 512)) // SCALE] + own
+    return list(requests["r1"][0]) if options.prefix and i == 5 else prompt
+
+
+def add(i):
+    prompt, name, more = prompt_of(i), f"r{i}", {}
+    most = draw.choice((1, 2, 17, 64, 150, 300) if SCALE == 1 else (1, 2, 17, 40, 90))
+    if i == 7:
+        most = 4096  # to the model's length
+    if i % 5 == 4:
+        more["stop_token_ids"] = list(range(0, VOCABULARY, 40))
+    asked = {}
+    if i % 12 == 10:
+        asked["routed_experts"] = False
+    elif i % 12 == 6:
+        asked["routed_experts_start"] = draw.randrange(len(prompt) + 1)
+    elif i % 12 == 3 and not options.prefix:  # where rows are missing uint8 has no room to say so
+        asked["routed_experts_dtype"] = "uint8"
+    requests[name] = prompt, asked
+    parameters = engine.sampling(most, extra_args=asked or None, **more)
+    engines_names[name] = llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, parameters)
+
+
+steps = i = 0
+while i < REQUESTS or llm.llm_engine.has_unfinished_requests():
+    while i < REQUESTS and (steps >= i // 4 or not llm.llm_engine.has_unfinished_requests()):
+        add(i)
+        i += 1
+    if steps == 40:
+        llm.llm_engine.abort_request(["r3"])
+    for output in llm.llm_engine.step():
+        outputs[output.request_id] = output
+    steps += 1
+
+truth, counts = oracle.rows(), collections.Counter()
+
+
+def judge(name):
+    prompt, asked = requests[name]
+    output = outputs.get(name)
+    if output is None or not output.finished:
+        counts["without a final output"] += 1
+        return
+    completion = output.outputs[0]
+    got = [each for each in (output.prompt_routed_experts, completion.routed_experts) if each is not None]
+    if asked.get("routed_experts") is False:
+        counts["off, and without rows" if not got else "WRONG off, and with rows"] += 1
+        return
+    first = asked.get("routed_experts_start", 0)
+    rows = len(prompt) + len(completion.token_ids) - 1 - first
+    counts["requests"] += 1
+    if completion.stop_reason is not None:
+        counts["requests that ended by a stop token"] += 1
+    if sum(map(len, got)) != rows:
+        counts[f"WRONG {sum(map(len, got))} rows of {rows}, reason {completion.finish_reason}"] += 1
+        return
+    if not got:
+        return
+    dtype = np.dtype(asked.get("routed_experts_dtype", "int16"))
+    if any(type(each) is not np.ndarray or each.dtype != dtype for each in got):
+        counts["WRONG dtype"] += 1
+    masks = (output.prompt_routed_experts_validity, completion.routed_experts_validity)
+    valid = np.concatenate([mask for mask in masks if mask is not None])
+    computed = truth.get(engines_names[name] or name, {})
+    for position, (row, mask) in enumerate(zip(np.concatenate(got), valid, strict=True), first):
+        known = computed.get(position, [])
+        if not known:
+            empty = not mask.any() and (row == -1).all()
+            counts["out of the prefix cache, and missing" if empty else "WRONG never computed, and given"] += 1
+        elif mask.all() and (row == known[-1]).all():
+            counts["rows equal to what was computed last"] += 1
+        elif mask.all() and any((row == each).all() for each in known):
+            counts["rows equal to what was computed before a preemption"] += 1
+        else:
+            counts["WRONG rows" if mask.any() else "WRONG computed, and missing"] += 1
+
+
+for name in requests:
+    judge(name)
+capturer = routecap.vllm.routed_experts_capturer.get_global_experts_capturer()
+print(f"steps {steps}, preempted {oracle.preempted}, graphs {config.compilation_config.cudagraph_mode}, layers {len(oracle.buffers)}")
+for what, count in sorted(counts.items()):
+    print(f"{count:9d}  {what}")
+lost = capturer.capturer.stats().steps_lost
+print(f"{lost:9d}  steps lost; {capturer.forward.held} layers were recorded at once")
+wrong = lost or any(what.startswith("WRONG") for what in counts)
+enough = counts["rows equal to what was computed last"] > 2000 and counts["requests that ended by a stop token"] > 1
+few = options.preempt and not oracle.preempted
+print("FAILED" if wrong or few or not enough else "PASSED")
+raise SystemExit(bool(wrong or few or not enough))

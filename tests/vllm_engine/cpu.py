@@ -1,0 +1,75 @@
+"""vLLM 0.21's engine without a GPU, out of the wheel for CUDA. Import it before vllm.
+
+What its kernels do, PyTorch does, as in examples/vllm/kernels.py. It shows what the host does, and
+nothing about the device.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+import torch
+
+for name in ("zeros", "empty"):
+
+    def unpinned(*args, make=getattr(torch, name), **kwargs):
+        kwargs.pop("pin_memory", None)
+        return make(*args, **kwargs)
+
+    setattr(torch, name, unpinned)
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "vllm"))
+import kernels  # noqa: E402
+
+kernels.Immediate.device = torch.device("cpu")
+from vllm.model_executor.layers.fused_moe import unquantized_fused_moe_method  # noqa: E402
+from vllm.platforms.cpu import CpuPlatform  # noqa: E402
+
+
+def apply(self, layer, x, topk_weights, topk_ids, shared_experts_input=None):
+    out = torch.empty_like(x)
+    weights = topk_weights.to(x.dtype)
+    kernels.fused_moe(out, x, layer.w13_weight, layer.w2_weight, None, None, weights, topk_ids, False, "silu", "")
+    return out
+
+
+method = unquantized_fused_moe_method.UnquantizedFusedMoEMethod
+method.is_monolithic = property(lambda self: False)
+method.process_weights_after_loading = lambda self, layer: None
+method.apply = apply
+
+update_config = CpuPlatform.check_and_update_config
+
+
+def in_this_process(config):
+    update_config(config)
+    config.parallel_config.distributed_executor_backend = "uni"
+
+
+CpuPlatform.check_and_update_config = staticmethod(in_this_process)
+
+
+def topk_softmax(topk_weights, topk_ids, token_expert_indices, gating_output, renormalize=False, *_, **__):
+    weights, ids = gating_output.float().softmax(-1).topk(topk_ids.shape[1], -1)
+    topk_weights.copy_(weights / weights.sum(-1, keepdim=True) if renormalize else weights)
+    topk_ids.copy_(ids)
+
+
+kernels.ops.topk_softmax = topk_softmax
+torch.Event = kernels.Immediate
+
+
+def without_streams():
+    """This imports the model runner: what replaces its parts has to be there before."""
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    initialise = CPUModelRunner.__init__
+
+    def init(self, *args, **kwargs):
+        initialise(self, *args, **kwargs)
+        for name, value in vars(self).items():
+            if type(value).__name__ in ("_StreamPlaceholder", "_EventPlaceholder"):
+                setattr(self, name, kernels.Immediate())
+
+    CPUModelRunner.__init__ = init

@@ -1,0 +1,134 @@
+"""vLLM 0.21 in this process, with random weights; and an oracle of what its routers chose.
+
+ON_CPU: without a GPU (VLLM_ENGINE_ON_CPU=1), by cpu.py.
+"""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+ON_CPU = os.environ.get("VLLM_ENGINE_ON_CPU") == "1"
+if ON_CPU:
+    import cpu
+import torch
+from vllm import LLM, SamplingParams
+
+MODELS = Path(__file__).resolve().parent / "models"
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of batches that have graphs
+
+
+class Oracle:
+    """What each router chose, copied on the device as it is chosen, inside graphs too, into memory of
+    its own; and whose rows those were, as the scheduler says. It shares no code with routecap.
+
+    Make it before the engine.
+
+    steps: ([(request, first position, rows)], ids [rows, layers, k]) of each.
+    preempted: how many requests were, again and again.
+    """
+
+    def __init__(self, rows):
+        from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+        self.buffers, self.steps, self.preempted = [], [], 0
+        self._spans = None
+        layers = {}
+        select, prepare = BaseRouter.select_experts, GPUModelRunner._prepare_inputs
+        sample = GPUModelRunner.sample_tokens
+
+        def select_experts(router, *args, **kwargs):
+            weights, ids = select(router, *args, **kwargs)
+            layer = layers.setdefault(id(router), len(layers))
+            if layer == len(self.buffers):
+                shape = (rows, ids.shape[1])
+                self.buffers.append(torch.full(shape, -7, dtype=torch.int32, device=ids.device))
+            self.buffers[layer][: len(ids)].copy_(ids)
+            return weights, ids
+
+        def prepare_inputs(runner, scheduler_output, num_scheduled_tokens, *args, **kwargs):
+            batch = runner.input_batch
+            n = batch.num_reqs
+            computed = batch.num_computed_tokens_cpu[:n].tolist()
+            counts = [int(count) for count in num_scheduled_tokens[:n]]
+            self._spans = list(zip(list(batch.req_ids[:n]), computed, counts, strict=True))
+            self.preempted += len(scheduler_output.preempted_req_ids or ())
+            return prepare(runner, scheduler_output, num_scheduled_tokens, *args, **kwargs)
+
+        def sample_tokens(runner, *args, **kwargs):
+            if self._spans:
+                total = sum(n for _, _, n in self._spans)
+                ids = torch.stack([buffer[:total] for buffer in self.buffers], 1).to(torch.int16)
+                self.steps.append((self._spans, ids))
+                self._spans = None
+            return sample(runner, *args, **kwargs)
+
+        BaseRouter.select_experts = select_experts
+        GPUModelRunner._prepare_inputs = prepare_inputs
+        GPUModelRunner.sample_tokens = sample_tokens
+
+    def forget(self):
+        """What came before, as a warm-up."""
+        self.steps.clear()
+        self._spans, self.preempted = None, 0
+
+    def rows(self):
+        """{request: {position: every [layers, k] that was computed for it, in order}}."""
+        found = {}
+        for spans, ids in self.steps:
+            ids, at = ids.cpu().numpy(), 0
+            for name, first, n in spans:
+                rows = found.setdefault(name, {})
+                for i in range(n):
+                    rows.setdefault(first + i, []).append(ids[at + i])
+                at += n
+        return found
+
+
+def make(model, capture, seed=1, sizes=SIZES, eager=False, **arguments):
+    """The engine and its model runner. Weights are normal by the seed, norms 1."""
+    options = {
+        "model": str(MODELS / model),
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "enable_return_routed_experts": capture,
+        "async_scheduling": True,
+        "enforce_eager": eager,
+        "max_model_len": 4096,
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 8192,
+        "enable_prefix_caching": False,
+        "enable_chunked_prefill": True,
+        "disable_log_stats": True,
+        "seed": 0,
+        "dtype": "bfloat16",
+    }
+    if not eager:
+        options["compilation_config"] = {"cudagraph_capture_sizes": list(sizes)}
+    options |= arguments
+    if ON_CPU:
+        cpu.without_streams()
+        options |= {"dtype": "float32", "enforce_eager": True, "block_size": 16}
+        options["compilation_config"] = {"custom_ops": ["none"]}
+        options.pop("gpu_memory_utilization", None)
+    llm = LLM(**options)
+    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    device = "cpu" if ON_CPU else "cuda"
+    generator = torch.Generator(device=device).manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(runner.get_model().named_parameters()):
+            if "norm" in name:
+                parameter.fill_(1)
+            else:
+                scale = 1.0 if "embed" in name else parameter.shape[-1] ** -0.5
+                parameter.normal_(0, scale, generator=generator)
+    if not ON_CPU:
+        torch.cuda.synchronize()
+    return llm, runner
+
+
+def sampling(most, **arguments):
+    """Greedy, up to `most` tokens."""
+    arguments = {"temperature": 0, "ignore_eos": True, "detokenize": False} | arguments
+    return SamplingParams(max_tokens=most, **arguments)
