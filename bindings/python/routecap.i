@@ -21,6 +21,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -285,6 +286,61 @@ static routecap_routing *routing_from(PyObject *object) {
     if (object != Py_None) return PyCapsule_GetPointer(object, routing_name);
     set_error(ROUTECAP_ERR_STATE, "the routing was freed");
     return NULL;
+}
+
+/* ---- A batch that is issued again ---------------------------------------------------------- */
+
+static const char prepared_name[] = "routecap_prepared";
+
+struct prepared {
+    PyObject *capturer; /* the capsule */
+    PyObject **names;   /* [count] */
+    routecap_span *spans;
+    size_t count;
+    routecap_issue_options options;
+};
+
+static void free_prepared(PyObject *capsule) {
+    struct prepared *self = PyCapsule_GetPointer(capsule, prepared_name);
+    for (size_t i = 0; i < self->count; i++) Py_DECREF(self->names[i]);
+    Py_DECREF(self->capturer);
+    free(self->names);
+    free(self->spans);
+    free(self);
+}
+
+static PyObject *new_prepared(PyObject *capturer, PyObject *names, const routecap_span *spans, size_t count, const routecap_issue_options *options) {
+    struct prepared *self = calloc(1, sizeof *self);
+    if (self != NULL) self->names = calloc(count + 1, sizeof *self->names), self->spans = malloc((count + 1) * sizeof *spans);
+    PyObject *capsule = self == NULL || self->names == NULL || self->spans == NULL ? NULL : PyCapsule_New(self, prepared_name, free_prepared);
+    if (capsule == NULL) {
+        if (self != NULL) free(self->names), free(self->spans);
+        free(self);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    Py_INCREF(capturer);
+    self->capturer = capturer, self->count = count, self->options = *options;
+    memcpy(self->spans, spans, count * sizeof *spans);
+    for (size_t i = 0; i < count; i++) {
+        self->names[i] = PyList_GetItem(names, (Py_ssize_t)i);
+        Py_INCREF(self->names[i]);
+    }
+    return capsule;
+}
+
+/* Whether a batch is the prepared one: the same names, with as many rows each. */
+static int is_again(const struct prepared *self, PyObject *names, PyObject *counts) {
+    if (!PyList_Check(names) || !PyDict_Check(counts) || (size_t)PyList_Size(names) != self->count) return 0;
+    for (size_t i = 0; i < self->count; i++) {
+        if (PyList_GetItem(names, (Py_ssize_t)i) != self->names[i]) return 0;
+        PyObject *rows = PyDict_GetItemWithError(counts, self->names[i]);
+        if (rows == NULL || PyLong_AsLong(rows) != (long)self->spans[i].rows) return 0;
+    }
+    return 1;
+}
+
+static PyObject *with_output_of(PyObject *result, uint64_t number) {
+    return result == NULL ? NULL : with_output(result, PyLong_FromUnsignedLongLong(number));
 }
 
 /* ---- Memory: what NumPy makes arrays of ---------------------------------------------------- */
@@ -752,6 +808,45 @@ PyObject *serialize(PyObject *capsule) {
     if (status >= 0) return result;
     Py_DECREF(result);
     return result_of(status);
+}
+
+/* Arguments of issue for a batch that comes again and again: one row for each name. `spans` and `options` are those of a call that was made. */
+PyObject *issue_prepared(PyObject *capturer, PyObject *names, PyObject *spans, PyObject *options) {
+    Py_buffer from, how;
+    if (capturer_from(capturer) == NULL || !array_from(spans, 0, "spans", sizeof(routecap_span), &from)) return NULL;
+    PyObject *result = NULL;
+    const size_t count = (size_t)from.len / sizeof(routecap_span);
+    if (struct_from(options, 0, "options", sizeof(routecap_issue_options), &how)) {
+        if (!PyList_Check(names) || (size_t)PyList_Size(names) != count || how.buf == NULL)
+            set_error(ROUTECAP_ERR_ARGUMENT, "names must be a list with one for each span, and options be given");
+        else
+            result = new_prepared(capturer, names, from.buf, count, how.buf);
+        if (how.obj != NULL) PyBuffer_Release(&how);
+    }
+    if (from.obj != NULL) PyBuffer_Release(&from);
+    return result;
+}
+
+/* Issue the prepared batch: (status, ticket) as of routecap_step_issue. None, and nothing is done, if `names` is no list of the same objects, if `counts`
+   has another number than the span for one of them, if `positions` or `tag` are others, or if step `oldest` has not landed. */
+PyObject *issue_again(PyObject *prepared, PyObject *names, PyObject *counts, unsigned long long positions, unsigned long long tag,
+                      unsigned long long oldest, unsigned long long stream) {
+    struct prepared *self = PyCapsule_GetPointer(prepared, prepared_name);
+    struct capturer *capturer = self == NULL ? NULL : capturer_from(self->capturer);
+    if (capturer == NULL) return NULL;
+    if ((uintptr_t)self->options.positions != positions || self->options.tag != tag || !is_again(self, names, counts)) {
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_NONE;
+    }
+    if (oldest > 0 && routecap_step_poll(capturer->capturer, oldest) == ROUTECAP_PENDING) Py_RETURN_NONE;
+    if (!enter_stream(capturer)) return NULL;
+    capturer->calls++;
+    routecap_step step = 0;
+    const int32_t status = routecap_step_issue(capturer->capturer, self->spans, sizeof *self->spans, self->count, &self->options, NULL, &step,
+                                               (routecap_stream)(uintptr_t)stream);
+    capturer->calls--;
+    capturer->streaming = 0;
+    return with_output_of(result_of(status), step);
 }
 
 /* What a buffer is: address, format, bytes of an element, shape, strides in bytes, whether it may not be written. */

@@ -77,8 +77,8 @@ class Bench:
 
     def land(self) -> None:
         """The rest of an iteration passes: what was issued lands meanwhile."""
-        if (step := self.capturer._requests.last_step) is not None:
-            step.wait()
+        if ticket := self.capturer._requests.last_ticket:
+            self.capturer.capturer.step(ticket).wait()
 
     def steps(self, requests: int, changing: bool) -> None:
         self.start()

@@ -39,7 +39,7 @@ SAMPLES = [f"decode {n}" for n in DECODE] + ["prefill", "mixed"]
 class Measured:
     """An engine, and what is measured of it."""
 
-    def __init__(self, capture: bool, steps: int) -> None:
+    def __init__(self, capture: bool, steps: int, count: int) -> None:
         sys.path.insert(0, str(ENGINE))
         if capture:
             import routecap.vllm
@@ -47,7 +47,7 @@ class Measured:
             routecap.vllm.install()
         import engine
 
-        self.engine, self.steps, self.capture = engine, steps, capture
+        self.engine, self.steps, self.count, self.capture = engine, steps, count, capture
         self.spent: dict[str, list[int]] = {}
         if capture:
             self.time_functions()
@@ -123,9 +123,9 @@ class Measured:
         return steps[-1][0] * 1e3
 
     def mixed(self) -> float:
-        """ms of 384 requests of different lengths."""
+        """ms of requests of different lengths."""
         draw = random.Random(1)
-        lengths = [(draw.randrange(64, 1024), draw.randrange(32, 400)) for _ in range(384)]
+        lengths = [(draw.randrange(64, 1024), draw.randrange(32, 400)) for _ in range(self.count)]
         prompts = [prompt for n, _ in lengths for prompt in self.prompts(1, n)]
         steps, outputs = self.drive(prompts, [most for _, most in lengths])
         self.expect_rows(outputs)
@@ -163,6 +163,8 @@ class Measured:
             }
             if self.spent.get("ends"):
                 found[name]["ends, in all"] = round(sum(self.spent["ends"]) / 1e3, 1)
+        if not self.eng.vllm_config.scheduler_config.async_scheduling:
+            return found
         self.spent.clear()
         self.timing = True
         self.drive(self.prompts(64, 128), [897] * 64)  # prefilled in one step, they end in one
@@ -210,7 +212,7 @@ class Measured:
                 "steps lost": stats.steps_lost,
                 "rows missing": stats.rows_missing,
                 "budget in use, bytes, most": stats.bytes_peak,
-                "layers recorded at once": capturer.forward.held,
+                "layers recorded at once": capturer.forward.held.recorded,
             }
         return found
 
@@ -219,7 +221,7 @@ def serve(arguments: argparse.Namespace) -> None:
     """Take names of measurements, a line each, and answer each with a line of JSON."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the engine prints is no answer
-    measured = Measured(arguments.on, arguments.steps)
+    measured = Measured(arguments.on, arguments.steps, arguments.mixed)
     for line in sys.stdin:
         name, begun = line.strip(), time.perf_counter()
         answer: object = None
@@ -247,7 +249,7 @@ class Engine:
         self.on, self.mode = on, mode
         self.name = f"{mode} {'on' if on else 'off'} {number}"
         command = [sys.executable, __file__, "--serve", "--memory", str(arguments.memory)]
-        command += ["--model", arguments.model, "--steps", str(arguments.steps)]
+        command += ["--model", arguments.model, "--steps", str(arguments.steps), "--mixed", str(arguments.mixed)]
         command += ["--on"] * on + ["--asynchronous"] * (mode == "async")
         self.log = Path(arguments.logs) / f"{self.name.replace(' ', '_')}.log"
         with self.log.open("w") as log:
@@ -280,8 +282,7 @@ def measure(engine: Engine, first: bool, arguments: argparse.Namespace) -> dict[
     times = {name: [] for name in samples}
     for turn in range(arguments.rounds):
         for name in samples:
-            if name != "mixed" or turn == 0:
-                times[name].append(round(engine.ask(name), 4))
+            times[name].append(round(engine.ask(name), 4))
     found["ms"] = times
     found["memory"] = engine.ask("memory")
     print(engine.name, json.dumps({key: found[key] for key in ("start, s", "ms", "memory")}), flush=True)
@@ -329,6 +330,7 @@ def main() -> None:
     parser.add_argument("--modes", default="async,sync")
     parser.add_argument("--rounds", type=int, default=3, help="of measurements in an engine")
     parser.add_argument("--steps", type=int, default=100, help="of a decode")
+    parser.add_argument("--mixed", type=int, default=384, help="requests of the mixed batch")
     parser.add_argument("--budget", type=float, default=3600, help="seconds")
     parser.add_argument("--memory", type=int, default=24, help="GiB for the KV cache")
     parser.add_argument("--model", default="large")

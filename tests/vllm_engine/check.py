@@ -28,6 +28,7 @@ import routecap.vllm  # noqa: E402
 
 SCALE, MODEL, VOCABULARY = (8, "tiny", 2048) if engine.ON_CPU else (1, "small", 32768)
 REQUESTS = options.requests // (2 if engine.ON_CPU else 1)
+BLOCKS = 40 if engine.ON_CPU else 500 if options.prefix else 900  # some requests do not fit
 
 routecap.vllm.install()  # after vllm was imported, as by a user's script
 oracle = engine.Oracle(8192)
@@ -41,7 +42,7 @@ llm, runner = engine.make(
     max_num_seqs=64 // SCALE,
     enable_prefix_caching=options.prefix,
     gpu_memory_utilization=options.memory,
-    **({"num_gpu_blocks_override": 40 if engine.ON_CPU else 900} if options.preempt else {}),
+    **({"num_gpu_blocks_override": BLOCKS} if options.preempt else {}),
 )
 config = llm.llm_engine.vllm_config
 assert config.scheduler_config.async_scheduling is not options.sync
@@ -142,7 +143,7 @@ print(f"steps {steps}, preempted {oracle.preempted}, graphs {config.compilation_
 for what, count in sorted(counts.items()):
     print(f"{count:9d}  {what}")
 lost = capturer.capturer.stats().steps_lost
-print(f"{lost:9d}  steps lost; {capturer.forward.held} layers were recorded at once")
+print(f"{lost:9d}  steps lost; {capturer.forward.held.recorded} layers were recorded at once")
 wrong = lost or any(what.startswith("WRONG") for what in counts)
 enough = counts["rows equal to what was computed last"] > 2000 and counts["requests that ended by a stop token"] > 1
 few = options.preempt and not oracle.preempted

@@ -4,7 +4,7 @@ Capturer is where to begin; README.md has a tour, and help() of each method what
 """
 
 from . import models
-from ._capturer import BackendInfo, Capturer, LayerSources, Memory, Request, RequestLike, Router, Settings, Stats, Step, backends, memory, received_merge
+from ._capturer import BackendInfo, Capturer, LayerSources, Memory, PreparedIssue, Request, RequestLike, Router, Settings, Stats, Step, backends, memory, received_merge
 from ._constants import (
     ALL,
     LANDED,
@@ -120,6 +120,7 @@ __all__ = [
     "RangeError",
     "ReadFlag",
     "ReceivedFlag",
+    "PreparedIssue",
     "Request",
     "RequestLike",
     "Role",

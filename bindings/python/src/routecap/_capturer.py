@@ -354,6 +354,13 @@ class LayerSources(NamedTuple):
     held: Any
 
 
+class PreparedIssue(NamedTuple):
+    """Made by `Capturer.prepare_issue`. Issued by `_library.raw.issue_again`, in one call."""
+
+    handle: Any
+    positions: int
+
+
 class Step:
     """A forward pass that was issued. int(step) is its ticket: 1, 2, 3, ... in order of issue."""
 
@@ -750,6 +757,23 @@ class Capturer:
                 stacklevel=2,
             )
         return Step(self, ticket, outcome)
+
+    def prepare_issue(
+        self,
+        names: list[str],
+        spans: NDArray[np.void],
+        *,
+        tag: int = 0,
+        positions: Any = None,
+        snapshot: Snapshot = Snapshot.TAKEN,
+    ) -> "PreparedIssue":
+        """What `issue` was just given, for a batch that comes again: a span for each of `names`."""
+        address, dtype = 0, 0
+        if positions is not None:
+            tensor = describe(positions, "positions")
+            address, dtype = tensor.address, expect_dtype(tensor, (Dtype.I32, Dtype.I64), "positions")
+        options = structs.issue_options(snapshot=snapshot, tag=tag, positions=address, positions_dtype=dtype)
+        return PreparedIssue(raw.issue_prepared(self._handle, names, spans, options), address)
 
     def step(self, ticket: int) -> Step:
         """The step of a ticket."""

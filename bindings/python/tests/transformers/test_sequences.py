@@ -327,8 +327,14 @@ def test_nothing_is_captured_in_a_pause(model: Any, capture: Capture) -> None:
 def test_training_with_and_without_gradient_checkpointing(
     model: Any, capture: Capture, reentrant: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, recorded = routecap.Capturer.record, []
+    recorded: list[int] = []
+    record, record_layers = routecap.Capturer.record, routecap.Capturer.record_layers
     monkeypatch.setattr(routecap.Capturer, "record", lambda self, layer, ids: (recorded.append(layer), record(self, layer, ids)))
+    monkeypatch.setattr(
+        routecap.Capturer,
+        "record_layers",
+        lambda self, sources: (recorded.extend(sources.layers["layer"].tolist()), record_layers(self, sources)),
+    )
     if reentrant is not None:
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": reentrant})

@@ -53,7 +53,8 @@ def test_a_request_can_be_read_when_the_last_step_was_lost(start, monkeypatch):
     with pytest.warns(routecap.LostStepWarning):
         for position in range(3):
             driver.issue(position, [50], name="b")
-    assert driver.capturer._requests.last_step.poll() is routecap.Status.LOST
+    ticket = driver.capturer._requests.last_ticket
+    assert driver.capturer.capturer.step(ticket).poll() is routecap.Status.LOST
     np.testing.assert_array_equal(driver.rows(), driver.expected(PROMPT))
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 import routecap
 
+from .._held import HeldIds
 from . import _ops
 from ._follow import Generation, follow_generate, follow_generate_batch
 from ._sequences import Batch, Inputs, Plan, cached_columns, inputs_of, plan_of_runs, runs_of
@@ -76,6 +77,7 @@ class Capture:
         }
         own.update(settings)
         self.capturer = routecap.Capturer(**own)
+        self._held = HeldIds(self.capturer)
         self._lock = threading.Lock()  # held from the beginning of a forward pass to its end
         self._owner: tuple[int, nn.Module] | None = None  # the thread that holds it, and the module whose forward it began with
         self._inside = False  # a step is begun, and its snapshot not made
@@ -190,7 +192,7 @@ class Capture:
             if torch.compiler.is_compiling():
                 torch.ops.routecap.record(self._token, ids(args, kwargs, output), self._key, index)
             else:
-                self._record(index, ids(args, kwargs, output))
+                self._record(index, ids(args, kwargs, output), hold=True)
 
         return record
 
@@ -202,10 +204,17 @@ class Capture:
             raise ValueError(f"the forward pass has {rows} rows, padding included; the capture has room for {room}: attach(model, rows={rows})")
         if self._plan is None and not self._paused and not self._capturing():
             self._unfollowed += 1
+        self._held.begin(self._kind())
         self.capturer.begin(rows)
         self._inside = True
 
-    def _record(self, index: int, ids: torch.Tensor) -> None:
+    def _kind(self) -> str | None:
+        """How the experts are computed: by other kernels, which may treat ids in another way."""
+        config = getattr(self.taps[0].module, "config", None)
+        return getattr(config, "_experts_implementation", None)
+
+    def _record(self, index: int, ids: torch.Tensor, hold: bool = False) -> None:
+        """hold: the ids lie in memory that nothing but their tensor's end makes free; a compiler's may be used again."""
         if not self._inside:  # a layer is computed again, in backward
             return
         tap, device = self.taps[index], self._devices[index]
@@ -217,11 +226,12 @@ class Capture:
             self.capturer.route(index, tap.router, ids)
         elif ids.shape[1] != tap.k:
             raise ValueError(f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected")
-        else:
+        elif not (hold and index not in self._held and self._held.hold(index, ids, self._capturing())):
             self.capturer.record(index, ids)
 
     def _snapshot(self) -> None:
         self._inside = False
+        self._held.record()
         self.capturer.snapshot()
 
     def _capturing(self) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import routecap
 
+from .._library import raw
 from .._tensors import Tensor, describe
 from . import _model_config
 from ._asked import asked_by
@@ -229,7 +230,13 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self.host_cache.add_source(self)
         self._spans = BatchSpans(max_model_len)
         self._positions: Tensor | None = None  # of the last step, if on the device
-        self._look_at_step = 0
+        self._again: routecap.PreparedIssue | None = None  # the last batch, if it came twice
+        self._again_batch: list[str] | None = None
+        self._again_positions: torch.Tensor | None = None
+        self._slots = options.slots
+        self._device = device.index or 0
+        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) if self._on_gpu else None
+        self._look_at_step = 1
         self._found: list[str] = []
 
     def _open(self, experts: list[int]) -> None:
@@ -262,6 +269,28 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     # ---- Steps
 
     def issue(self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor) -> None:
+        # The engine's thread comes here with a cold cache: in an engine each line costs microseconds.
+        again, requests = self._again, self._requests
+        if again is not None and requests.batch is self._again_batch and positions is self._again_positions:
+            found = raw.issue_again(
+                again.handle,
+                req_ids,
+                num_scheduled_tokens,
+                positions.data_ptr(),
+                self.tag,
+                max(0, requests.last_ticket + 2 - self._slots),
+                0 if self._raw_stream is None else self._raw_stream(self._device),
+            )
+            if found is not None:
+                requests.last_ticket = found[1]
+                return
+            self._make_room()
+        self._issue_new(req_ids, num_scheduled_tokens, positions)
+
+    def _issue_new(
+        self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor
+    ) -> None:
+        self._again = None
         if self.host_cache is None:
             return
         try:
@@ -273,6 +302,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             counts = self._spans.count(req_ids, num_scheduled_tokens)
         if not counts:
             return
+        before = self._requests.batch
         handles = self._requests.handles(req_ids, self.tag)
         if self._on_gpu and not positions.is_cuda:
             self._issue_known(handles, counts, positions)
@@ -280,6 +310,15 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         spans = self._spans.fill(handles, counts)
         self._expect(counts, positions, self._spans.several)
         self._issue(spans, positions)
+        if before is self._requests.batch and len(spans) == len(counts) and not self._requests.unsettled:
+            self._prepare(req_ids, spans, positions)
+
+    def _prepare(self, req_ids: Sequence[str], spans: NDArray[np.void], positions: torch.Tensor) -> None:
+        """A batch has come twice: it will come again."""
+        if self.forward.delimited:
+            self._again_batch, self._again_positions = self._requests.batch, positions
+            where = self._describe(positions)
+            self._again = self.capturer.prepare_issue(list(req_ids), spans, tag=self.tag, positions=where)
 
     def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
         if self.host_cache is None:
@@ -317,7 +356,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         where = None if positions is None else self._describe(positions)
         step = self.capturer.issue(spans, tag=self.tag, positions=where, snapshot=snapshot)
         self.forward.issued()
-        self._requests.last_step = step
+        self._requests.last_ticket = step.ticket
 
     def _describe(self, positions: torch.Tensor) -> Tensor:
         """What the tensor is: an engine has one for all its steps."""
@@ -326,15 +365,17 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             known = self._positions = describe(positions, "positions")
         return known
 
+    def _make_room(self) -> None:
+        """Wait until so few steps are in flight that the forward after the next one finds a slot."""
+        oldest = self._requests.last_ticket + 2 - self._slots
+        if oldest > 0:
+            self.capturer.step(oldest).wait()
+
     def finalize_pending_copy(self) -> None:
-        step = self._requests.last_step
-        if step is None:
-            return
-        oldest = step.ticket + 2 - self.options.slots  # has to have landed, for the step after the next one to find a slot
-        if oldest > 0 and (before := self.capturer.step(oldest)).poll() is routecap.Status.PENDING:
-            before.wait()
-        if step.ticket >= self._look_at_step:
-            self._look(step.ticket)
+        if self._again is None:  # otherwise the issue of it looks
+            self._make_room()
+        if self._requests.last_ticket >= self._look_at_step:
+            self._look(self._requests.last_ticket)
 
     def _look(self, step: int) -> None:
         """Say in the log what is missing: once steps have landed, and now and again if it has become more."""

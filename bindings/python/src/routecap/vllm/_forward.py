@@ -1,9 +1,8 @@
 """What a capturer does inside a forward pass: begin, the ids of each layer, the snapshot.
 
-Where the whole pass is one CUDA graph, or eager, nothing is launched for a layer: its ids are held,
-so that the allocator cannot give their memory to a later layer, and all are recorded at once behind
-the last router. A graph of a part of the pass leaves its ids in memory that is held as long as the
-graph, and they are recorded behind the pass in which it was replayed.
+Where the whole pass is one CUDA graph, or eager, nothing is launched for a layer: all are recorded
+at once behind the last router (`HeldIds`). A graph of a part of the pass leaves its ids in memory
+that is held as long as the graph, and they are recorded behind the pass in which it was replayed.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import routecap
 
+from .._held import HeldIds
+
 if TYPE_CHECKING:
     import torch
 
@@ -23,17 +24,12 @@ logger = logging.getLogger(__name__)
 class Forward:
     """Everything here may be captured into a CUDA graph. By one thread at a time.
 
-    Ids are held only once an eager pass has proven that they stay what they were until its end:
-    an engine may write its own over them (`_prove`). Before that, and where ids are looked up in a
-    table or placed, each layer is recorded where it is.
-
     delimited: whether somebody says where a forward pass begins and ends: hooks on a bound model,
         or the engine. Where nobody does, the first layer that is captured begins one, so does a
         layer that is captured again, and the snapshot is made when the step is issued: for eager
         engines that call `capture` and nothing else.
     pieces: tells which graphs of parts of the pass are replayed in this one, and None if none are.
         Without it ids are recorded inside such graphs.
-    held: how many layers the last pass recorded at once.
     """
 
     pieces: Callable[[], Hashable | None] | None = None
@@ -44,32 +40,26 @@ class Forward:
         self._captured: set[int] = set()  # layers, since the last begin, where nobody says when one begins
         self._conflict_told = False
         self.delimited = False
-        self.held = 0
+        self.held = HeldIds(capturer)
         self._on_gpu = capturer.backend is routecap.Backend.CUDA
         self._capturing = False  # a graph, when this pass began
-        self._ids: dict[int, torch.Tensor] = {}  # of this pass, by layer
         self._seen = False  # a router has called in this pass
         self._of_pieces: dict[Hashable, dict[int, torch.Tensor]] = {}
         self._sources_of_pieces: dict[Hashable, list[routecap.LayerSources]] = {}
-        self._proven: bool | None = None
-        self._before: dict[int, torch.Tensor] = {}  # copies of `_ids`, in the pass that proves
 
     def begin(self, rows: int | None = None) -> None:
         """A forward pass of up to `rows` rows starts, padding included; None: as many as there may be."""
         self.delimited = True
-        self._ids, self._before, self._seen = {}, {}, False
+        self._seen = False
         self._capturing = self._is_capturing()
+        self.held.begin()
         self._capturer.begin(self._capturer.rows if rows is None else rows)
 
     def end(self) -> None:
         """All routers of the forward pass have run."""
-        if self._before and not self._capturing:
-            self._prove()
-        elif self._ids:
-            self._record_held(self._sources(self._ids))
-        elif not self._seen and self.pieces is not None and self._of_pieces:
+        if not self._seen and self.pieces is not None and self._of_pieces:
             self._record_pieces(self.pieces())
-        self._ids, self._before = {}, {}
+        self.held.record()
         self._capturer.snapshot()
 
     def route(self, layer: int, topk_ids: torch.Tensor, table: torch.Tensor | None = None) -> None:
@@ -77,20 +67,15 @@ class Forward:
         if not self.delimited or self._place is not None or table is not None:
             self.record(layer, topk_ids, table)
             return
-        if layer in self._ids:
-            self._tell_conflict(layer)
-            return
         capturing = self._is_capturing()
         if capturing != self._capturing:
             self._route_in_piece(layer, topk_ids)
-            return
-        self._seen = True
-        if self._proven:
-            self._ids[layer] = topk_ids
-            return
-        if self._proven is None and not capturing:
-            self._ids[layer], self._before[layer] = topk_ids, topk_ids.clone()
-        self.record(layer, topk_ids)
+        elif layer in self.held:
+            self._tell_conflict(layer)
+        elif self.held.hold(layer, topk_ids, capturing):
+            self._seen = True
+        else:
+            self.record(layer, topk_ids)
 
     def record(self, layer: int, topk_ids: torch.Tensor, table: torch.Tensor | None = None) -> None:
         """A router chose these ids, [rows, >= k] of any integer type, for the first rows of the step, or where `Options.place` has them.
@@ -119,54 +104,29 @@ class Forward:
     def issued(self) -> None:
         self._captured.clear()
 
-    # ---- Ids that are held
+    # ---- Graphs of parts of a pass
 
     def _is_capturing(self) -> bool:
         if not self._on_gpu:
             return False
         import torch
 
-        return torch.cuda.is_current_stream_capturing()
+        return bool(torch.cuda.is_current_stream_capturing())
 
     def _route_in_piece(self, layer: int, topk_ids: torch.Tensor) -> None:
-        key = self.pieces() if self._proven and self.pieces is not None else None
-        of_piece = self._of_pieces.setdefault(key, {}) if key is not None else None
-        if of_piece is None or layer in of_piece:  # a second graph of one name: both record their own
+        key = self.pieces() if self.held.proven and self.pieces is not None else None
+        of_pieces = None if key is None else self._of_pieces.setdefault(key, {})
+        if of_pieces is None or layer in of_pieces:  # a second graph of one name records its own
             self.record(layer, topk_ids)
         else:
-            of_piece[layer] = topk_ids
+            of_pieces[layer] = topk_ids
 
     def _record_pieces(self, key: Hashable | None) -> None:
         ids = self._of_pieces.get(key, {})
         sources = self._sources_of_pieces.get(key, [])
         if sum(len(each.layers) for each in sources) != len(ids):  # more were captured since
-            sources = self._sources_of_pieces[key] = self._sources(ids)
-        self._record_held(sources)
-
-    def _sources(self, ids: dict[int, torch.Tensor]) -> list[routecap.LayerSources]:
-        alike: dict[tuple[object, ...], dict[int, torch.Tensor]] = {}
-        for layer, tensor in ids.items():
-            alike.setdefault((tensor.dtype, tensor.shape, tensor.stride()), {})[layer] = tensor
-        return [self._capturer.layer_sources(some) for some in alike.values()]
-
-    def _record_held(self, sources: list[routecap.LayerSources]) -> None:
-        self.held = sum(len(each.layers) for each in sources)
-        for each in sources:
-            self._capturer.record_layers(each)
-
-    def _prove(self) -> None:
-        """Whether, at the end of a pass, each layer's ids are what its router chose, in memory of their own."""
-        import torch
-
-        places = sorted((ids.data_ptr(), ids.data_ptr() + ids.nbytes) for ids in self._ids.values())
-        apart = all(end <= begin for (_, end), (begin, _) in zip(places, places[1:], strict=False))
-        same = torch.stack([(ids == self._before[layer]).all() for layer, ids in self._ids.items()])
-        self._proven = apart and bool(same.all())
-        if not self._proven:
-            logger.warning(
-                "routed experts: this model writes over the ids of its routers: each layer is "
-                "recorded where it is, which launches a kernel for each"
-            )
+            sources = self._sources_of_pieces[key] = self.held.sources(ids)
+        self.held.record_sources(sources)
 
     # ---- Where nobody says when a pass begins
 

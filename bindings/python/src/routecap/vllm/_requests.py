@@ -72,17 +72,17 @@ class Requests:
         self.unsettled: set[RequestState] = set()
         self._left: set[RequestState] = set()  # were preempted, and are not computed again yet
         self._ended: dict[str, RequestState] = {}  # in the order in which they ended
-        self._batch: list[str] | None = None  # of the last step, as long as its handles are good
+        self.batch: list[str] | None = None  # of the last step, as long as its handles are good
         self._batch_states: list[RequestState] = []
         self._batch_handles: NDArray[np.uint64] = np.empty(0, np.uint64)
-        self.last_step: routecap.Step | None = None  # of all requests
+        self.last_ticket = 0  # of the last step of all requests
 
     def find(self, name: str) -> RequestState | None:
         return self.live.get(name) or self._ended.get(name)
 
     def handles(self, names: Sequence[str], tag: int = 0) -> NDArray[np.uint64]:
         """The handles of a batch, 0 for those that are off; opens those that are new. A batch like the last one costs one comparison."""
-        if self._batch == names:
+        if self.batch == names:
             return self._batch_handles
         for name in names:
             if name not in self.live:
@@ -98,7 +98,7 @@ class Requests:
             new = [i for i in np.flatnonzero(handles == 0) if not states[i].off]
             if new:
                 handles[new] = self._open([states[i] for i in new])
-        self._batch, self._batch_states, self._batch_handles = list(names), states, handles
+        self.batch, self._batch_states, self._batch_handles = list(names), states, handles
         return handles
 
     def _open(self, states: Sequence[RequestState]) -> NDArray[np.uint64]:
@@ -134,7 +134,7 @@ class Requests:
             bounds: The first position of each request and one past its last, if known here.
             start_of: Where it does not: the first position of a request, by its name.
         """
-        assert self._batch is not None
+        assert self.batch is not None
         for index, (state, rows) in enumerate(zip(self._batch_states, counts, strict=True)):
             if rows == 1 and not state.rows or state.off:
                 continue
@@ -145,7 +145,7 @@ class Requests:
                     continue
             else:
                 unknown = state.rule is None and self.tokens_of is None
-                start = None if unknown else start_of(self._batch[index])
+                start = None if unknown else start_of(self.batch[index])
             if start is not None and start < max(state.end, state.issued):
                 self._capturer.truncate(state.handle, start)
                 if start < state.end and state.rule is not None:  # tokens are gone, and others may come in their place
@@ -153,7 +153,7 @@ class Requests:
                     state.seen = min(state.seen, max(0, start + 1 - state.rule.prompt_tokens))
             if rows > 1:
                 state.rows, state.start, state.certain = rows, start, None
-                known = self._known_tokens(state, self._batch[index])
+                known = self._known_tokens(state, self.batch[index])
                 if known is not None:
                     state.certain = known  # with the last one's row
                     if start is not None:
@@ -199,7 +199,7 @@ class Requests:
             state.handle = 0
             self._certain(state)
             state.routing = routing if state.earlier is None else self._united(state.earlier, routing, rows)
-        self._batch, self._batch_states = None, []
+        self.batch, self._batch_states = None, []
 
     def read(self, state: RequestState) -> routecap.Routing | None:
         """All rows of a request now, which goes on if it does. Waits for those in flight. None if it has none."""
@@ -217,7 +217,7 @@ class Requests:
 
     def _wait_for_all(self) -> None:
         """Until all steps have landed: in their order, but for lost ones, which land at once."""
-        number = 0 if self.last_step is None else int(self.last_step)
+        number = self.last_ticket
         while number > 0 and self._capturer.step(number).wait() is routecap.Status.LOST:
             number -= 1
 
@@ -250,7 +250,7 @@ class Requests:
             state.left = tag
             self._left.add(state)
             self._certain(state)
-        self._batch, self._batch_states = None, []
+        self.batch, self._batch_states = None, []
 
     def end(self, names: Iterable[str]) -> None:
         """These requests are over. Those that were not read yet stay readable, as many as shall be kept."""
@@ -291,4 +291,4 @@ class Requests:
             state.routing = None
             self._certain(state)
             self._left.discard(state)
-        self._batch, self._batch_states = None, []
+        self.batch, self._batch_states = None, []

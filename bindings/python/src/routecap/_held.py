@@ -1,0 +1,94 @@
+"""Ids of routers that are held until the end of a forward pass, and recorded at once there.
+
+Nothing is launched for a layer then, and as a tensor is held no allocator gives its memory to a
+later layer, inside a CUDA graph neither. What else could go wrong, an engine that writes its own
+over the ids, an eager pass proves not to happen; until it has, each layer is recorded where it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from ._capturer import Capturer, LayerSources
+
+logger = logging.getLogger(__name__)
+
+
+class HeldIds:
+    """Of one forward pass after another, by one thread at a time.
+
+    recorded: how many layers the last pass recorded at once.
+    """
+
+    def __init__(self, capturer: Capturer) -> None:
+        self._capturer = capturer
+        self._ids: dict[int, Any] = {}  # of this pass, by layer
+        self._copies: dict[int, Any] = {}  # of these, in the pass that proves
+        self._proven: dict[Hashable, bool] = {}
+        self._kind: Hashable = None
+        self.recorded = 0
+
+    def begin(self, kind: Hashable = None) -> None:
+        """A pass starts. Passes of one kind run the same operations."""
+        self.forget()
+        self._kind = kind
+
+    def forget(self) -> None:
+        """The pass was given up, or has ended."""
+        self._ids, self._copies = {}, {}
+
+    def __contains__(self, layer: int) -> bool:
+        return layer in self._ids
+
+    @property
+    def proven(self) -> bool:
+        return self._proven.get(self._kind, False)
+
+    def hold(self, layer: int, ids: Any, capturing: bool) -> bool:
+        """Hold a router's ids, a tensor of torch [rows, >= k]; False: they are to be recorded here.
+
+        capturing: a CUDA graph, so that nothing can be compared.
+        """
+        known = self._proven.get(self._kind)
+        if known is None and not capturing:
+            self._ids[layer], self._copies[layer] = ids, ids.clone()
+        if not known:
+            return False
+        self._ids[layer] = ids
+        return True
+
+    def record(self) -> None:
+        """The last router has run: record what was held, or prove. On the current stream."""
+        if self._copies:
+            self._prove()
+        elif self._ids:
+            self.record_sources(self.sources(self._ids))
+        self.forget()
+
+    def sources(self, ids: Mapping[int, Any]) -> list[LayerSources]:
+        """What records the ids of these layers, in as few calls as there are types and shapes."""
+        alike: dict[tuple[object, ...], dict[int, Any]] = {}
+        for layer, tensor in ids.items():
+            alike.setdefault((tensor.dtype, tensor.shape, tensor.stride()), {})[layer] = tensor
+        return [self._capturer.layer_sources(some) for some in alike.values()]
+
+    def record_sources(self, sources: list[LayerSources]) -> None:
+        self.recorded = sum(len(each.layers) for each in sources)
+        for each in sources:
+            self._capturer.record_layers(each)
+
+    def _prove(self) -> None:
+        """Whether, at the end of a pass, each layer's ids are what its router chose, in memory of their own. Waits for the device."""
+        import torch
+
+        places = sorted((ids.data_ptr(), ids.data_ptr() + ids.nbytes) for ids in self._ids.values())
+        apart = all(end <= begin for (_, end), (begin, _) in zip(places, places[1:]))
+        same = torch.stack([(ids == self._copies[layer]).all() for layer, ids in self._ids.items()])
+        self._proven[self._kind] = apart and bool(same.all())
+        if not self._proven[self._kind]:
+            logger.warning(
+                "this model writes over the ids of its routers: each layer is recorded where it is, "
+                "which launches a kernel for each"
+            )
