@@ -65,6 +65,8 @@ def without_streams():
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
     initialise = CPUModelRunner.__init__
+    if getattr(initialise, "without_streams", False):
+        return
 
     def init(self, *args, **kwargs):
         initialise(self, *args, **kwargs)
@@ -72,4 +74,18 @@ def without_streams():
             if type(value).__name__ in ("_StreamPlaceholder", "_EventPlaceholder"):
                 setattr(self, name, kernels.Immediate())
 
+    init.without_streams = True
     CPUModelRunner.__init__ = init
+
+
+def in_each_process():
+    """The same in an engine's own process, once its plugins are loaded."""
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+    init_device = WorkerWrapperBase.init_device
+
+    def init(self):
+        without_streams()
+        init_device(self)
+
+    WorkerWrapperBase.init_device = init

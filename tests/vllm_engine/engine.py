@@ -86,8 +86,8 @@ class Oracle:
         return found
 
 
-def make(model, capture, seed=1, sizes=SIZES, eager=False, **arguments):
-    """The engine and its model runner. Weights are normal by the seed, norms 1."""
+def options_of(model, capture, sizes=SIZES, eager=False, **arguments):
+    """What LLM is given."""
     options = {
         "model": str(MODELS / model),
         "load_format": "dummy",
@@ -108,11 +108,17 @@ def make(model, capture, seed=1, sizes=SIZES, eager=False, **arguments):
         options["compilation_config"] = {"cudagraph_capture_sizes": list(sizes)}
     options |= arguments
     if ON_CPU:
-        cpu.without_streams()
         options |= {"dtype": "float32", "enforce_eager": True, "block_size": 16}
         options["compilation_config"] = {"custom_ops": ["none"]}
         options.pop("gpu_memory_utilization", None)
-    llm = LLM(**options)
+    return options
+
+
+def make(model, capture, seed=1, **arguments):
+    """An engine in this process, and its model runner. Weights are normal by the seed, norms 1."""
+    if ON_CPU:
+        cpu.without_streams()
+    llm = LLM(**options_of(model, capture, **arguments))
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     device = "cpu" if ON_CPU else "cuda"
     generator = torch.Generator(device=device).manual_seed(seed)

@@ -179,20 +179,20 @@ class TellingScheduler:
         self._capturer: Any = capturer if getattr(capturer, "host_cache", None) is not None else None
         if self._capturer is not None:
             self._capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
-        self._ended: dict[str, tuple[int, int]] = {}  # rows, and whose client's it is
-        self._late: dict[str, tuple[int, int]] = {}
+        self._ended: dict[str, int] = {}  # rows
+        self._late: list[tuple[str, int, PendingRoutedExperts | None]] = []  # and whose client's it is
 
     def _handle_stopped_request(self, request: Any) -> Any:
-        if self._capturer is not None:
-            self._ended[request.request_id] = request.num_tokens - 1, request.client_index
+        self._ended[request.request_id] = request.num_tokens - 1
         return super()._handle_stopped_request(request)  # type: ignore[misc]
 
     def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
         if request_ids is not None:
-            for name in (request_ids,) if isinstance(request_ids, str) else (request_ids := list(request_ids)):
-                request = self.requests.get(name)  # type: ignore[attr-defined]
+            request_ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+            for request in map(self.requests.get, request_ids):  # type: ignore[attr-defined]
                 if request is not None and waits_for_rows(request.sampling_params) and not request.is_finished():
-                    self._late[name] = request.num_tokens - 1, request.client_index
+                    rows = self._end({request.request_id: request.num_tokens - 1})
+                    self._late.append((request.request_id, request.client_index, rows.get(request.request_id)))
         return super().finish_requests(request_ids, finished_status)  # type: ignore[misc]
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -201,21 +201,22 @@ class TellingScheduler:
             self._attach(outputs)
         return outputs
 
+    def _end(self, rows: dict[str, int]) -> dict[str, PendingRoutedExperts]:
+        ended: dict[str, PendingRoutedExperts] = {} if self._capturer is None else self._capturer.end(rows)
+        return ended
+
     def _attach(self, outputs: dict[int, Any]) -> None:
-        ended, self._ended = self._ended, {}
-        late, self._late = self._late, {}
-        rows = self._capturer.end({name: n for name, (n, _) in (ended | late).items()}) if self._capturer else {}
-        for client in {client for _, client in ended.values()} & outputs.keys():
-            for output in outputs[client].outputs:
-                if output.request_id in ended:
-                    output.routed_experts = rows.get(output.request_id)
-        engine = import_module("vllm.v1.engine")
-        for name, (_, client) in late.items():
+        rows, self._ended = self._end(self._ended), {}
+        if rows:
+            for each in outputs.values():
+                for output in each.outputs:
+                    if output.request_id in rows:
+                        output.routed_experts = rows[output.request_id]
+        late, self._late = self._late, []
+        for name, client, found in late:
+            engine = import_module("vllm.v1.engine")
             output = engine.EngineCoreOutput(
-                request_id=name,
-                new_token_ids=[],
-                finish_reason=engine.FinishReason.ABORT,
-                routed_experts=rows.get(name),
+                request_id=name, new_token_ids=[], finish_reason=engine.FinishReason.ABORT, routed_experts=found
             )
             outputs.setdefault(client, engine.EngineCoreOutputs()).outputs.append(output)
 

@@ -1,0 +1,171 @@
+"""What a user of vLLM does with the plugin: nothing at all beyond an environment variable.
+
+    python3 points.py FOLDER
+
+Requests of all kinds in an engine in this process, in one of its own that was forked, and in one
+that was spawned: each gets its rows, and the same in all three. Not asked for, the plugin does
+nothing. FOLDER is for what they write.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import engine  # vllm before routecap, as in a user's script
+import numpy as np
+
+if engine.ON_CPU:
+    engine.cpu.in_each_process()  # in one that is spawned too, which imports this
+
+WORDS = 2048
+PROMPT = list(range(100, 133))
+
+
+def tokenizer(folder):
+    """A word for each id."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w3").save_pretrained(folder)
+    config = json.loads((engine.MODELS / "tiny" / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def run(folder, out, asynchronous):
+    """Everything that one engine answers, into a file."""
+    options = engine.options_of(
+        folder,
+        True,
+        eager=True,
+        async_scheduling=asynchronous,
+        skip_tokenizer_init=False,
+        max_model_len=512,
+        max_num_seqs=16,
+        max_num_batched_tokens=64,
+        enable_prefix_caching=True,
+    )
+    llm = engine.LLM(**options)
+    prompt = {"prompt_token_ids": PROMPT}
+
+    def ask(most=8, **arguments):
+        arguments = {"temperature": 0, "ignore_eos": True} | arguments
+        return llm.generate([prompt], engine.SamplingParams(max_tokens=most, **arguments), use_tqdm=False)[0]
+
+    found = {}
+
+    def keep(name, output):
+        completion = output.outputs[0]
+        found[f"{name} reason"] = np.array(f"{completion.finish_reason} {completion.stop_reason}")
+        found[f"{name} tokens"] = np.array(completion.token_ids)
+        for part, owner in (("prompt_routed_experts", output), ("routed_experts", completion)):
+            rows = getattr(owner, part)
+            assert rows is None or type(rows) is np.ndarray, type(rows)
+            found[f"{name} {part}"] = np.zeros(0) if rows is None else rows
+            mask = getattr(owner, f"{part}_validity", None)
+            found[f"{name} {part}_validity"] = np.zeros(0) if mask is None else mask
+
+    first = ask()
+    keep("first", first)
+    tokens = list(first.outputs[0].token_ids)
+    keep("cached", ask())
+    keep("stop token", ask(50, stop_token_ids=[tokens[5]]))
+    keep("stop string", ask(50, stop=[f"w{tokens[5]}"]))
+    keep("one of two", ask(50, stop=[f"w{tokens[5]}"], n=2, temperature=1e-3, top_k=1))
+    keep("off", ask(extra_args={"routed_experts": 0}))
+    keep("start", ask(extra_args={"routed_experts_start": 35}))
+    keep("narrow", ask(extra_args={"routed_experts_dtype": "uint8", "routed_experts_start": 32}))
+    try:
+        ask(extra_args={"routed_experts_start": -1})
+        found["refused"] = np.array(False)
+    except ValueError as error:
+        found["refused"] = np.array("routed_experts_start is -1" in str(error))
+    found["ours"] = np.array("routecap.vllm._v021" in sys.modules)
+    np.savez(out, **found)
+
+
+WAYS = {  # environment, and whether scheduling is asynchronous
+    "in this process": ({"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "ROUTECAP_VLLM": "1"}, True),
+    "forked": ({"VLLM_WORKER_MULTIPROC_METHOD": "fork", "ROUTECAP_VLLM": "1"}, True),
+    "spawned": ({"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_PLUGINS": "routecap"}, True),
+    "not asked for": ({"VLLM_WORKER_MULTIPROC_METHOD": "fork"}, False),
+}
+passed = failed = 0
+
+
+def expect(right, what):
+    global passed, failed
+    passed, failed = passed + bool(right), failed + (not right)
+    if not right:
+        print("FAILED", what)
+
+
+def judge(way, found, first):
+    def rows(name):
+        return found[f"{name} prompt_routed_experts"], found[f"{name} routed_experts"]
+
+    prompt, generated = rows("first")
+    expect(prompt.shape == (33, 3, 4) and generated.shape == (7, 3, 4), f"{way}: all rows")
+    if way == "not asked for":
+        expect(not found["ours"] and not (prompt == -1).any(), f"{way}: it is vLLM's own")
+        return
+    expect(found["ours"] and (prompt >= 0).all() and (generated >= 0).all(), f"{way}: none is missing")
+    cached, again = rows("cached")
+    mask = found["cached prompt_routed_experts_validity"]
+    expect((cached[:32] == -1).all() and not mask[:32].any(), f"{way}: out of the prefix cache none")
+    same = np.array_equal(cached[32:], prompt[32:]) and np.array_equal(again, generated)
+    expect(same, f"{way}: the others are")
+    for name in ("stop token", "stop string", "one of two"):
+        tokens = found[f"{name} tokens"]
+        expect("stop" in str(found[f"{name} reason"]) and 0 < len(tokens) < 9, f"{way}: {name} stops")
+        expect(len(rows(name)[1]) == len(tokens) - 1, f"{way}: {name} has {len(rows(name)[1])} rows of {len(tokens)}")
+        same = np.array_equal(rows(name)[1], generated[: len(tokens) - 1])
+        expect(same, f"{way}: {name}, its rows")
+    expect(not rows("off")[0].size and not rows("off")[1].size, f"{way}: off")
+    expect(not rows("start")[0].size and np.array_equal(rows("start")[1], generated[2:]), f"{way}: start")
+    narrow = rows("narrow")
+    expect(all(each.dtype == np.uint8 for each in narrow), f"{way}: narrow")
+    whole = np.concatenate((prompt[32:], generated))
+    expect(np.array_equal(np.concatenate(narrow), whole), f"{way}: narrow, its ids")
+    expect(found["narrow routed_experts_validity"].all(), f"{way}: narrow, its mask")
+    expect(found["refused"], f"{way}: what makes no sense is refused")
+    for name, array in found.items():
+        expect(np.array_equal(array, first[name]), f"{way}: {name} is as in this process")
+
+
+def main():
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer(folder)
+    clean = {k: v for k, v in os.environ.items() if k not in ("VLLM_PLUGINS", "ROUTECAP_VLLM")}
+    first = None
+    for way, (environment, asynchronous) in WAYS.items():
+        out = folder / f"{way.replace(' ', '_')}.npz"
+        out.unlink(missing_ok=True)
+        command = [sys.executable, __file__, "--run", str(folder), str(out), str(int(asynchronous))]
+        environment = clean | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"} | environment
+        try:
+            result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+            text = result.stdout + result.stderr
+        except subprocess.TimeoutExpired as error:
+            text = f"{error}\n{(error.stdout or b'').decode()}\n{(error.stderr or b'').decode()}"
+        if not out.exists():
+            expect(False, f"{way}: {text[-3000:]}")
+            continue
+        with np.load(out) as found:
+            found = dict(found)
+        first = first or found
+        judge(way, found, first)
+        print(f"{way}: looked at", flush=True)
+    print(f"{passed} checks passed, {failed} failed")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--run":
+        run(Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "1")
+    else:
+        sys.exit(main())
