@@ -44,7 +44,7 @@ def shape(subject: Subject) -> Iterator[Found]:
         return
     if model is None:
         return
-    rows, layers, k = ids.shape
+    _, layers, k = ids.shape
     numbers = subject.case.layer_map
     if model.layer_map is not None:
         if numbers is not None and not set(numbers) <= set(
