@@ -17,6 +17,7 @@
  *   routecap/reading.h         for every reader: why cells are missing, how ids are copied
  *   routecap/routing.h         the rows that were read out: view, split, merge, copy
  *   routecap/serialized.h      routings as bytes, and from arrays of any origin
+ *   routecap/wire.h            routings as servers send them and trainers read them
  *   routecap/dispatch_check.h  experimental: was what was executed also what was routed?
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
  *
@@ -98,6 +99,7 @@
 #include "routecap/requests.h"
 #include "routecap/routing.h"
 #include "routecap/serialized.h"
+#include "routecap/wire.h"
 #include "routecap/dispatch_check.h"
 #include "routecap/table.h"
 

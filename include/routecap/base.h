@@ -158,7 +158,7 @@ extern "C" {
 
 /* The version of this header. */
 #define ROUTECAP_VERSION_MAJOR 1
-#define ROUTECAP_VERSION_MINOR 0
+#define ROUTECAP_VERSION_MINOR 1
 #define ROUTECAP_VERSION_PATCH 0
 
 /**
@@ -195,6 +195,8 @@ ROUTECAP_API uint32_t routecap_version(void);
 #define ROUTECAP_ERR_BUFFER_TOO_SMALL (-110) /* nothing was written; the needed size is returned */
 #define ROUTECAP_ERR_FORMAT (-111)           /* no serialised routing, a damaged one, or one of a
                                                 version that this library does not read */
+#define ROUTECAP_ERR_LOSSY (-112)            /* a format cannot say what a routing says, and the
+                                                caller did not allow that to be lost */
 
 /* The call does not fit the state. */
 #define ROUTECAP_ERR_STATE (-200)      /* wrong order of calls */

@@ -1,5 +1,5 @@
 /*
- * routecap, chapter 9: the function table.
+ * routecap, chapter 10: the function table.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
@@ -14,6 +14,7 @@
 #include "record.h"
 #include "requests.h"
 #include "serialized.h"
+#include "wire.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -106,6 +107,25 @@ typedef struct routecap_api {
     int32_t (*serialized_info)(const void *, size_t, routecap_serialized *);
     int32_t (*serialized_splice)(const void *, size_t, const void *, size_t, uint64_t, void *,
                                  size_t, routecap_piece *, size_t, size_t, routecap_splice *);
+    /* Since 1.1. */
+    int32_t (*wire_describe)(int32_t, routecap_wire_description *);
+    int32_t (*wire_find)(const char *, int32_t *);
+    int32_t (*wire_probe)(const void *, size_t, routecap_wire_info *);
+    int32_t (*wire_decode)(const void *, size_t, int32_t, const routecap_wire_hint *,
+                           routecap_wire_report *, routecap_routing **);
+    int32_t (*wire_decode_into)(const void *, size_t, int32_t, const routecap_wire_hint *,
+                                const routecap_copy_options *, void *, size_t, uint8_t *, size_t,
+                                uint64_t *, routecap_wire_report *);
+    int32_t (*wire_decoder_create)(int32_t, const routecap_wire_hint *, routecap_wire_decoder **);
+    int32_t (*wire_decoder_write)(routecap_wire_decoder *, const void *, size_t);
+    int32_t (*wire_decoder_finish)(routecap_wire_decoder *, routecap_wire_report *,
+                                   routecap_routing **);
+    void (*wire_decoder_free)(routecap_wire_decoder *);
+    int32_t (*wire_encode)(const routecap_routing *, const routecap_wire_options *, void *, size_t,
+                           uint64_t *, routecap_wire_report *);
+    int32_t (*wire_splice)(int32_t, const void *, size_t, const routecap_wire_hint *, const void *,
+                           size_t, const routecap_wire_hint *, uint64_t, void *, size_t,
+                           uint64_t *);
 } routecap_api;
 
 /**

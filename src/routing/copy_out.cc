@@ -198,6 +198,20 @@ static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
                   plan.first_layer, plan.first_layer + plan.layers);
 }
 
+void copy_rows(const Shape &shape, const CopyPlan &plan, uint64_t first,
+               std::span<const Segment> segments, uint64_t rows, uint64_t row, void *dst,
+               uint8_t *mask) {
+    const auto at = static_cast<int64_t>(row);
+    if (mask != nullptr) mask += at * plan.mask_row_stride;
+    with_dtype(plan.dtype, [&]<class T>(T) {
+        T *to = static_cast<T *>(dst) + at * plan.row_stride;
+        if (shape.id_bytes == 1)
+            copy_cells<uint8_t>(shape, plan, first, segments, rows, to, mask);
+        else
+            copy_cells<uint16_t>(shape, plan, first, segments, rows, to, mask);
+    });
+}
+
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask) {
     const int32_t status = status_of_layers(routing, plan);
     if (plan.strictness.complete && status != ROUTECAP_OK)
@@ -208,15 +222,8 @@ int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_
                                      routing.end() - routing.first(), plan.strictness);
         s < 0)
         return s;
-    with_dtype(plan.dtype, [&]<class T>(T) {
-        const uint64_t rows = routing.end() - routing.first();
-        if (shape.id_bytes == 1)
-            copy_cells<uint8_t>(shape, plan, routing.first(), routing.segments(), rows,
-                                static_cast<T *>(dst), mask);
-        else
-            copy_cells<uint16_t>(shape, plan, routing.first(), routing.segments(), rows,
-                                 static_cast<T *>(dst), mask);
-    });
+    copy_rows(shape, plan, routing.first(), routing.segments(), routing.end() - routing.first(), 0,
+              dst, mask);
     return status;
 }
 

@@ -30,4 +30,10 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
 // Copies; nothing is written if the plan is strict and a cell is missing or recomputed.
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask);
 
+// Copies rows [first, first + rows), of which `segments` are known, to where row `row` of the plan
+// and those behind it go.
+void copy_rows(const Shape &shape, const CopyPlan &plan, uint64_t first,
+               std::span<const Segment> segments, uint64_t rows, uint64_t row, void *dst,
+               uint8_t *mask);
+
 }  // namespace routecap

@@ -1,0 +1,56 @@
+#include "wire/base64.h"
+
+namespace routecap::wire {
+namespace {
+
+// The codec is chosen once, by the first who comes; from then on it is only read.
+void choose() {
+    static const bool chosen = [] {
+        base64_state state;
+        base64_stream_encode_init(&state, 0);
+        return true;
+    }();
+    static_cast<void>(chosen);
+}
+
+}  // namespace
+
+Base64Decoder::Base64Decoder() {
+    choose();
+    base64_stream_decode_init(&state_, 0);
+}
+
+int64_t Base64Decoder::decode(const uint8_t *text, size_t n, uint8_t *to) {
+    if (n == 0) return 0;
+    characters_ += n;
+    size_t bytes = 0;
+    const bool ok = base64_stream_decode(&state_, reinterpret_cast<const char *>(text), n,
+                                         reinterpret_cast<char *>(to), &bytes) == 1;
+    return ok ? static_cast<int64_t>(bytes) : -1;
+}
+
+Base64Encoder::Base64Encoder() {
+    choose();
+    base64_stream_encode_init(&state_, 0);
+}
+
+size_t Base64Encoder::encode(const uint8_t *bytes, size_t n, uint8_t *to) {
+    size_t characters = 0;
+    base64_stream_encode(&state_, reinterpret_cast<const char *>(bytes), n,
+                         reinterpret_cast<char *>(to), &characters);
+    return characters;
+}
+
+size_t Base64Encoder::finish(uint8_t *to) {
+    size_t characters = 0;
+    base64_stream_encode_final(&state_, reinterpret_cast<char *>(to), &characters);
+    return characters;
+}
+
+uint64_t base64_decoded_size(const uint8_t *text, uint64_t n) {
+    uint64_t padding = 0;
+    while (padding < 2 && padding < n && text[n - 1 - padding] == '=') padding++;
+    return n / 4 * 3 - (n >= 4 ? padding : 0);
+}
+
+}  // namespace routecap::wire

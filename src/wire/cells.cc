@@ -1,0 +1,354 @@
+#include "wire/cells.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <tuple>
+
+#include "base/status.h"
+#include "base/structs.h"
+#include "kernels/snapshot.h"
+
+namespace routecap::wire {
+namespace {
+
+// Elements of a message begin anywhere.
+template <class T>
+struct Elements {
+    typedef T Anywhere __attribute__((aligned(1), may_alias));
+    const Anywhere *at;
+    explicit Elements(const uint8_t *bytes) : at(reinterpret_cast<const Anywhere *>(bytes)) {}
+    T operator[](uint64_t i) const { return at[i]; }
+};
+
+int32_t mismatch(const char *what, uint64_t said, uint64_t hinted) {
+    return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the bytes have %s %llu, the hint %llu", what,
+                  ull(said), ull(hinted));
+}
+
+// Below which an id of this type is one of so many experts, as an unsigned number: a negative one
+// is not.
+template <class T>
+uint64_t bound(uint32_t experts) {
+    constexpr auto most = static_cast<uint64_t>(std::numeric_limits<T>::max());
+    return experts <= most ? experts : most + 1;
+}
+
+// One number that the bytes and the hint may say.
+template <class T>
+int32_t agree(const char *what, bool says, T said, T hinted, T &value) {
+    value = says ? said : hinted;
+    return says && hinted != 0 && hinted != said ? mismatch(what, said, hinted) : ROUTECAP_OK;
+}
+
+}  // namespace
+
+int32_t read_hint(const routecap_wire_hint *theirs, int32_t format, Hint &hint) {
+    if (theirs == nullptr && format == ROUTECAP_WIRE_SERIALIZED) return ROUTECAP_OK;
+    routecap_wire_hint &h = hint.values;
+    if (int32_t s = read_struct(h, theirs, "hint"); s < 0) return s;
+    if (h.reserved != 0) return refuse_reserved(static_cast<int32_t>(h.reserved));
+    if ((h.flags & ~ROUTECAP_WIRE_STRICT) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "hint.flags is %u", h.flags);
+    if (h.column_kind < ROUTECAP_WIRE_COLUMNS_FOUND ||
+        h.column_kind > ROUTECAP_WIRE_COLUMNS_DECODER)
+        return report(ROUTECAP_ERR_ARGUMENT, "hint.column_kind is %d", h.column_kind);
+    if (h.dtype != 0 && find_dtype(h.dtype) == nullptr)
+        return report(ROUTECAP_ERR_DTYPE, "hint.dtype is %d", h.dtype);
+    for (const auto &[name, value, most] : {std::tuple("layers", h.layers, ROUTECAP_MAX_LAYERS),
+                                            std::tuple("columns", h.columns, ROUTECAP_MAX_LAYERS),
+                                            std::tuple("k", h.k, ROUTECAP_MAX_K)})
+        if (int32_t s = check_between("hint", name, value, 0, static_cast<uint64_t>(most)); s < 0)
+            return s;
+    if (h.first > ROUTECAP_MAX_POSITION || h.rows > ROUTECAP_MAX_POSITION - h.first)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "hint: rows [%llu,+%llu) are beyond the highest position", ull(h.first),
+                      ull(h.rows));
+    if (h.layers == 0 && (h.layer_map != nullptr || h.layer_experts != nullptr))
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "hint.layers is 0, and there is a layer_map or layer_experts");
+    if (h.layer_map != nullptr) hint.layer_map.assign(h.layer_map, h.layer_map + h.layers);
+    if (h.layer_experts != nullptr)
+        hint.layer_experts.assign(h.layer_experts, h.layer_experts + h.layers);
+    h.layer_map = h.layer_map != nullptr ? hint.layer_map.data() : nullptr;
+    h.layer_experts = h.layer_experts != nullptr ? hint.layer_experts.data() : nullptr;
+    return ROUTECAP_OK;
+}
+
+int32_t dtype_of(const Format &format, const Said &said, const routecap_wire_hint &hint) {
+    if (format.format == ROUTECAP_WIRE_LISTS) return ROUTECAP_DTYPE_I64;
+    if (said.has(ROUTECAP_WIRE_FACT_DTYPE)) return said.dtype;
+    if (hint.dtype != 0) return hint.dtype;
+    return format.format == ROUTECAP_WIRE_OBJECT ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I32;
+}
+
+int32_t make_plan(const Format &format, const Said &said, const Hint &hint, Plan &plan) {
+    const routecap_wire_hint &h = hint.values;
+    const bool shape = said.has(ROUTECAP_WIRE_FACT_SHAPE);
+    uint32_t k = 0;
+    if (int32_t s = agree("columns", shape, said.columns, h.columns, plan.columns); s < 0) return s;
+    if (int32_t s = agree("k", shape, said.k, h.k, k); s < 0) return s;
+    const bool rows = shape && Plan::is_known(said.rows);
+    if (int32_t s = agree("rows", rows, said.rows, h.rows, plan.rows); s < 0) return s;
+    if (!rows && h.rows == 0) plan.rows = UINT64_MAX;
+    if (int32_t s =
+            agree("first", said.has(ROUTECAP_WIRE_FACT_FIRST), said.first, h.first, plan.first);
+        s < 0)
+        return s;
+    plan.dtype = find_dtype(dtype_of(format, said, h));
+    if (h.dtype != 0 && h.dtype != plan.dtype->dtype && format.format != ROUTECAP_WIRE_LISTS)
+        return mismatch("dtype", static_cast<uint64_t>(plan.dtype->dtype),
+                        static_cast<uint64_t>(h.dtype));
+
+    if (plan.columns == 0) plan.columns = h.layers;
+    if (plan.columns == 0 || k == 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "%s bytes do not say %s; the hint must", format.name,
+                      k == 0 ? "k" : "how many layers there are");
+    const uint32_t layers = h.layers != 0 ? h.layers : plan.columns;
+    const bool decoder = h.column_kind == ROUTECAP_WIRE_COLUMNS_DECODER ||
+                         (h.column_kind == ROUTECAP_WIRE_COLUMNS_FOUND && plan.columns > layers);
+    if (plan.columns < layers || (!decoder && plan.columns != layers))
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the bytes have %u columns, the hint %u layers",
+                      plan.columns, layers);
+    if (decoder && plan.columns > layers && h.layer_map == nullptr)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "%u columns for %u layers: hint.layer_map must say which these are",
+                      plan.columns, layers);
+    if (int32_t s =
+            make_shape({layers, k, h.experts, h.id_space, h.layer_map, h.layer_experts, nullptr},
+                       "hint", plan.shape);
+        s < 0)
+        return s;
+    std::vector<bool> captured(plan.columns);
+    for (uint32_t l = 0; l < layers; l++) {
+        const auto column = decoder ? static_cast<uint32_t>(plan.shape->layer_map[l]) : l;
+        if (column >= plan.columns)
+            return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                          "the bytes have %u columns; hint.layer_map[%u] is %u", plan.columns, l,
+                          column);
+        plan.column.push_back(column);
+        captured[column] = true;
+    }
+    for (uint32_t c = 0; c < plan.columns; c++)
+        if (!captured[c]) plan.left_out.push_back(c);
+    if (Plan::is_known(plan.rows) && plan.rows > ROUTECAP_MAX_POSITION - plan.first)
+        return report(ROUTECAP_ERR_FORMAT, "rows [%llu,+%llu) are beyond the highest position",
+                      ull(plan.first), ull(plan.rows));
+    plan.row_bytes = uint64_t{plan.columns} * k * plan.dtype->bytes;
+    return ROUTECAP_OK;
+}
+
+// ---- One row --------------------------------------------------------------------------------
+
+// Whether the ids of some row in a layer are k distinct experts, of which we know that there are
+// fewer than so many.
+template <class T>
+void Cells::look_at_left_out(const uint8_t *row) {
+    const Elements<T> ids(row);
+    const uint32_t k = plan_.shape->k;
+    in_use_.resize(plan_.left_out.size());
+    for (size_t i = 0; i < plan_.left_out.size(); i++) {
+        if (in_use_[i]) continue;
+        const uint64_t at = uint64_t{plan_.left_out[i]} * k;
+        bool used = k > 1 || ids[at] != 0;  // with one id a zero may be anything
+        for (uint32_t c = 0; c < k && used; c++) {
+            used =
+                static_cast<std::make_unsigned_t<T>>(ids[at + c]) < bound<T>(plan_.shape->experts);
+            for (uint32_t b = 0; b < c; b++) used &= ids[at + b] != ids[at + c];
+        }
+        in_use_[i] = used;
+        counts_.columns_in_use += used;
+    }
+}
+
+// A row in which something is wrong, cell by cell.
+template <class T, class Id, uint32_t K>
+void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
+    const Shape &shape = *plan_.shape;
+    const uint32_t k = kernels::columns<K>(shape.k);
+    const Elements<T> wire(row);
+    auto *bytes = reinterpret_cast<uint8_t *>(ids);
+    uint32_t nothing = 0, zeros = 0, valid_cells = 0;
+    std::memset(validity, 0, shape.validity_bytes);
+    for (uint32_t l = 0; l < shape.layers; l++) {
+        const uint64_t at = uint64_t{plan_.column[l]} * k;
+        Id *cell = ids + uint64_t{l} * k;
+        bool negative = false, zero = k > 1, in_range = true;
+        for (uint32_t c = 0; c < k; c++) {
+            const T id = wire[at + c];
+            if constexpr (std::is_signed_v<T>) negative |= id < 0;
+            zero &= id == 0;
+            in_range &= static_cast<std::make_unsigned_t<T>>(id) < bound<T>(shape.layer_experts[l]);
+            cell[c] = static_cast<Id>(id);
+        }
+        if (in_range && !zero && kernels::distinct<Id, K>(cell, k)) {
+            validity[l / 8] = static_cast<uint8_t>(validity[l / 8] | 1u << l % 8);
+            largest_ = std::max<int64_t>(largest_, *std::max_element(cell, cell + k));
+            valid_cells++;
+            if (!seen_[l]) seen_[l] = true, unseen_--;
+            continue;
+        }
+        nothing += negative || zero, zeros += zero;
+        uint64_t &count = negative    ? counts_.cells_negative
+                          : zero      ? counts_.cells_zero
+                          : !in_range ? counts_.cells_out_of_range
+                                      : counts_.cells_duplicate;
+        count++;
+        shape.mark(bytes, l,
+                   negative || zero ? ROUTECAP_MISSING_UNWRITTEN
+                   : !in_range      ? ROUTECAP_MISSING_OUT_OF_RANGE
+                                    : ROUTECAP_MISSING_DUPLICATE);
+    }
+    counts_.cells_valid += valid_cells;
+    counts_.rows_zero += zeros == shape.layers;
+    if (nothing == shape.layers) shape.mark_absent(bytes);
+}
+
+// Returns whether it is complete. The usual row is narrowed, then looked at as a whole.
+template <class T, class Id, uint32_t K>
+bool Cells::write_row(const uint8_t *row, Id *ids, uint8_t *validity) {
+    using Unsigned = std::make_unsigned_t<T>;
+    const Shape &shape = *plan_.shape;
+    const uint32_t k = kernels::columns<K>(shape.k), layers = shape.layers;
+    bool good = true;
+    Unsigned largest = 0;
+    for (uint32_t l = 0; l < layers && good;) {
+        // As many layers at once as lie side by side and have as many experts.
+        uint32_t end = l + 1;
+        while (end < layers && plan_.column[end] == plan_.column[l] + (end - l) &&
+               shape.layer_experts[end] == shape.layer_experts[l])
+            end++;
+        const Elements<T> wire(row + uint64_t{plan_.column[l]} * k * sizeof(T));
+        const uint64_t n = uint64_t{end - l} * k;
+        Id *to = ids + uint64_t{l} * k;
+        Unsigned most = 0;
+        for (uint64_t i = 0; i < n; i++) {
+            const auto id = static_cast<Unsigned>(wire[i]);
+            most = std::max(most, id);
+            to[i] = static_cast<Id>(id);
+        }
+        good = most < bound<T>(shape.layer_experts[l]);
+        largest = std::max(largest, most);
+        l = end;
+    }
+    for (uint32_t l = 0; l < layers && good; l += 8) {  // no branch for a cell
+        const uint32_t end = std::min(l + 8, layers);
+        for (uint32_t i = l; i < end; i++)
+            good &= kernels::distinct<Id, K>(ids + uint64_t{i} * k, k);
+    }
+    if (!good) {
+        judge_row<T, Id, K>(row, ids, validity);
+        return false;
+    }
+    std::memcpy(validity, shape.full.data(), shape.validity_bytes);
+    counts_.cells_valid += layers;
+    largest_ = std::max<int64_t>(largest_, static_cast<int64_t>(largest));
+    if (unseen_ > 0) seen_.assign(layers, true), unseen_ = 0;
+    bool counting = k > 1;
+    for (uint64_t i = 0; i < uint64_t{layers} * k && counting; i++) counting = ids[i] == i % k;
+    counts_.rows_counting += counting;
+    return true;
+}
+
+// ---- Rows -----------------------------------------------------------------------------------
+
+template <class Id, uint32_t K>
+int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
+    const Shape &shape = *plan_.shape;
+    if (seen_.empty()) seen_.resize(shape.layers), unseen_ = shape.layers;
+    const uint8_t *before = last_.empty() ? nullptr : last_.data();
+    while (rows > 0) {
+        Rows::Room room{};
+        if (int32_t s = to_.room(rows, room); s < 0) return s;
+        bool complete = true;
+        const auto put = [&]<class T>(T) {
+            for (uint64_t r = 0; r < room.rows; r++, bytes += plan_.row_bytes) {
+                uint8_t *validity = room.validity + r * shape.validity_bytes;
+                auto *ids = reinterpret_cast<Id *>(room.ids + r * shape.ids_bytes);
+                const bool full = write_row<T, Id, K>(bytes, ids, validity);
+                complete &= full;
+                if (before != nullptr && std::memcmp(before, bytes, plan_.row_bytes) == 0)
+                    counts_.rows_repeated += full || !shape.row_empty(validity);
+                before = bytes;
+                if (in_use_.empty() || counts_.columns_in_use < in_use_.size())
+                    if (!plan_.left_out.empty()) look_at_left_out<T>(bytes);
+            }
+        };
+        switch (plan_.dtype->dtype) {
+            case ROUTECAP_DTYPE_U8: put(uint8_t{}); break;
+            case ROUTECAP_DTYPE_I8: put(int8_t{}); break;
+            case ROUTECAP_DTYPE_U16: put(uint16_t{}); break;
+            case ROUTECAP_DTYPE_I16: put(int16_t{}); break;
+            case ROUTECAP_DTYPE_U32: put(uint32_t{}); break;
+            case ROUTECAP_DTYPE_I32: put(int32_t{}); break;
+            case ROUTECAP_DTYPE_U64: put(uint64_t{}); break;
+            default: put(int64_t{}); break;
+        }
+        to_.wrote(room.rows, complete);
+        rows -= room.rows, rows_ += room.rows;
+    }
+    if (before != nullptr && before != last_.data()) last_.assign(before, before + plan_.row_bytes);
+    return ROUTECAP_OK;
+}
+
+int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
+    if (Plan::is_known(plan_.rows) && rows > plan_.rows - rows_)
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "there are more than the %llu rows that were said", ull(plan_.rows));
+    if (rows > ROUTECAP_MAX_POSITION - plan_.first - rows_)
+        return report(ROUTECAP_ERR_FORMAT, "rows are beyond the highest position");
+    const auto with_k = [&]<class Id>(Id) {
+        switch (plan_.shape->k) {
+            case 2: return write_rows<Id, 2>(bytes, rows);
+            case 4: return write_rows<Id, 4>(bytes, rows);
+            case 8: return write_rows<Id, 8>(bytes, rows);
+            default: return write_rows<Id, 0>(bytes, rows);
+        }
+    };
+    return plan_.shape->id_bytes == 1 ? with_k(uint8_t{}) : with_k(uint16_t{});
+}
+
+int32_t Cells::write(const uint8_t *bytes, uint64_t n) {
+    if (!rest_.empty()) {
+        const uint64_t taken = std::min<uint64_t>(n, plan_.row_bytes - rest_.size());
+        rest_.insert(rest_.end(), bytes, bytes + taken);
+        bytes += taken, n -= taken;
+        if (rest_.size() < plan_.row_bytes) return ROUTECAP_OK;
+        const std::vector<uint8_t> row = std::move(rest_);
+        rest_.clear();
+        if (int32_t s = write_rows(row.data(), 1); s < 0) return s;
+    }
+    const uint64_t rows = n / plan_.row_bytes, whole = rows * plan_.row_bytes;
+    if (rows > 0)
+        if (int32_t s = write_rows(bytes, rows); s < 0) return s;
+    rest_.assign(bytes + whole, bytes + n);
+    return ROUTECAP_OK;
+}
+
+int32_t Cells::finish() {
+    if (!rest_.empty())
+        return report(ROUTECAP_ERR_FORMAT, "%zu bytes are left over behind %llu rows of %llu bytes",
+                      rest_.size(), ull(rows_), ull(plan_.row_bytes));
+    if (Plan::is_known(plan_.rows) && rows_ != plan_.rows)
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "there are %llu rows of %llu that were said",
+                      ull(rows_), ull(plan_.rows));
+    return ROUTECAP_OK;
+}
+
+void Cells::report_to(routecap_wire_report &report) const {
+    const uint32_t size = report.struct_size;
+    const int32_t format = report.format;
+    const uint32_t version = report.version, facts = report.facts;
+    const uint64_t bytes = report.bytes;
+    report = counts_;
+    report.struct_size = size, report.format = format, report.version = version,
+    report.facts = facts, report.bytes = bytes;
+    report.dtype = plan_.dtype->dtype;
+    report.columns = plan_.columns;
+    report.columns_left_out = static_cast<uint32_t>(plan_.left_out.size());
+    report.layers_empty = rows_ > 0 ? unseen_ : 0;
+    report.first = plan_.first, report.rows = rows_;
+    report.largest_id = largest_;
+}
+
+}  // namespace routecap::wire

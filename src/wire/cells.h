@@ -1,0 +1,94 @@
+// Ids as they come over the wire, row by row: judged cell by cell, narrowed, and put where they
+// belong.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/shape.h"
+#include "routecap.h"
+#include "wire/format.h"
+#include "wire/message.h"
+
+namespace routecap::wire {
+
+// A checked hint, with arrays of its own.
+struct Hint {
+    routecap_wire_hint values{};
+    std::vector<int32_t> layer_map;
+    std::vector<uint32_t> layer_experts;
+};
+// `format` says whether it may be NULL.
+int32_t read_hint(const routecap_wire_hint *theirs, int32_t format, Hint &hint);
+
+// What is known before the first id is read.
+struct Plan {
+    ShapePtr shape;
+    const Dtype *dtype = nullptr;
+    uint32_t columns = 0;
+    std::vector<uint32_t> column;    // [layers] of each captured layer
+    std::vector<uint32_t> left_out;  // columns that are none
+    uint64_t first = 0;
+    uint64_t rows = 0;       // where they are known: is_known(rows)
+    uint64_t row_bytes = 0;  // in the message
+
+    static bool is_known(uint64_t rows) { return rows != UINT64_MAX; }
+};
+// What the bytes said and what the hint says must agree; together they must say enough.
+int32_t make_plan(const Format &format, const Said &said, const Hint &hint, Plan &plan);
+// The type of the ids, where the bytes do not say it.
+int32_t dtype_of(const Format &format, const Said &said, const routecap_wire_hint &hint);
+
+// Where rows go: ids as they lie in a routing, and validity.
+class Rows {
+public:
+    virtual ~Rows() = default;
+    struct Room {
+        uint8_t *ids;
+        uint8_t *validity;
+        uint64_t rows;
+    };
+    // Room for some rows, at most `wanted` and at least one. Null if there is none; the error is
+    // reported.
+    virtual int32_t room(uint64_t wanted, Room &room) = 0;
+    // So many of them were written.
+    virtual void wrote(uint64_t rows, bool complete) = 0;
+};
+
+class Cells {
+public:
+    Cells(const Plan &plan, Rows &to) : plan_(plan), to_(to) {}
+
+    // The next bytes of the array, of any number.
+    int32_t write(const uint8_t *bytes, uint64_t n);
+    // Their end.
+    int32_t finish();
+
+    uint64_t rows() const { return rows_; }
+    // What was counted.
+    void report_to(routecap_wire_report &report) const;
+
+private:
+    template <class Id, uint32_t K>
+    int32_t write_rows(const uint8_t *bytes, uint64_t rows);
+    int32_t write_rows(const uint8_t *bytes, uint64_t rows);
+    template <class T, class Id, uint32_t K>
+    bool write_row(const uint8_t *row, Id *ids, uint8_t *validity);
+    template <class T, class Id, uint32_t K>
+    void judge_row(const uint8_t *row, Id *ids, uint8_t *validity);
+    template <class T>
+    void look_at_left_out(const uint8_t *row);
+
+    const Plan &plan_;
+    Rows &to_;
+    uint64_t rows_ = 0;
+    std::vector<uint8_t> rest_;  // of a row that is not complete
+    std::vector<uint8_t> last_;  // row
+    routecap_wire_report counts_{};
+    int64_t largest_ = -1;
+    std::vector<bool> seen_;    // [layers] has a valid cell
+    uint32_t unseen_ = 0;       // layers that have none so far
+    std::vector<bool> in_use_;  // [left_out]
+};
+
+}  // namespace routecap::wire

@@ -1,0 +1,529 @@
+#include "wire/decoder.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/status.h"
+#include "base/structs.h"
+#include "routing/copy_out.h"
+#include "routing/import.h"
+#include "routing/serialized.h"
+
+namespace routecap::wire {
+namespace {
+
+constexpr size_t kTextAtOnce = 32768;        // what it decodes to stays in the processor's cache
+constexpr size_t kMargin = 64;               // base64 may write so far beyond what it decodes
+constexpr uint64_t kFirstBytes = 65536;      // room for rows whose number is not known
+constexpr uint64_t kBytesInPassing = 32768;  // of rows on their way to a caller's memory
+
+int32_t over_budget(uint64_t bytes, uint64_t budget) {
+    return report(ROUTECAP_ERR_NO_MEMORY, "decoding takes %llu bytes, hint.budget_bytes is %llu",
+                  ull(bytes), ull(budget));
+}
+
+// The status of rows with so many valid cells of so many.
+int32_t status_of(uint64_t valid, uint64_t cells, bool strict) {
+    if (valid == cells) return ROUTECAP_OK;
+    const int32_t status = strict       ? ROUTECAP_ERR_INCOMPLETE
+                           : valid == 0 ? ROUTECAP_NOT_CAPTURED
+                                        : ROUTECAP_INCOMPLETE;
+    return report(status, "%llu of %llu cells in the bytes are not k distinct experts",
+                  ull(cells - valid), ull(cells));
+}
+
+}  // namespace
+
+// ---- Reading --------------------------------------------------------------------------------
+
+int32_t Reader::begin(uint64_t ready) {
+    if (int32_t s = make_plan(*format_, said_, hint_, plan_); s < 0) return s;
+    if (body_size_) {
+        const uint64_t size = *body_size_ - (format_->npy ? head_.size() : 0);
+        if (Plan::is_known(plan_.rows) &&
+            (size / plan_.row_bytes != plan_.rows || size % plan_.row_bytes != 0)) {
+            const bool said = said_.has(ROUTECAP_WIRE_FACT_SHAPE);
+            return report(said ? ROUTECAP_ERR_FORMAT : ROUTECAP_ERR_SHAPE_MISMATCH,
+                          "the array has %llu bytes; %llu rows of %llu bytes %s", ull(size),
+                          ull(plan_.rows), ull(plan_.row_bytes),
+                          said ? "are what its shape says" : "are what the hint says");
+        }
+        ready = size / plan_.row_bytes;
+    }
+    Rows *rows = nullptr;
+    if (int32_t s = rows_for(plan_, ready, rows); s < 0) return s;
+    cells_.emplace(plan_, *rows);
+    return ROUTECAP_OK;
+}
+
+int32_t Reader::elements(const uint8_t *bytes, uint64_t n) {
+    if (!cells_)
+        if (int32_t s = begin(0); s < 0) return s;
+    return cells_->write(bytes, n);
+}
+
+// What is left when base64 is taken off.
+int32_t Reader::payload(const uint8_t *bytes, uint64_t n) {
+    if (!format_->npy || cells_) return elements(bytes, n);
+    const size_t before = head_.size();
+    // If it is longer it is refused.
+    head_.insert(head_.end(), bytes, bytes + std::min<uint64_t>(n, kLongestNpyHead));
+    size_t head = 0;
+    const int32_t s = read_npy(head_.data(), head_.size(), said_, head);
+    if (s != ROUTECAP_OK) return std::min(s, ROUTECAP_OK);  // PENDING is no error
+    head_.resize(head);
+    if (int32_t t = begin(0); t < 0) return t;
+    return elements(bytes + (head - before), n - (head - before));
+}
+
+int32_t Reader::body(const uint8_t *bytes, uint64_t n) {
+    if (!format_->base64) return payload(bytes, n);
+    if (!base64_) base64_.emplace();
+    uint8_t decoded[kTextAtOnce / 4 * 3 + kMargin];
+    while (n > 0) {
+        const size_t taken = std::min<uint64_t>(n, kTextAtOnce);
+        const int64_t got = base64_->decode(bytes, taken, decoded);
+        if (got < 0)
+            return report(ROUTECAP_ERR_FORMAT,
+                          "the text is not in base64, within %llu bytes behind byte %llu",
+                          ull(taken), ull(bytes_ - n));
+        if (int32_t s = payload(decoded, static_cast<uint64_t>(got)); s < 0) return s;
+        bytes += taken, n -= taken;
+    }
+    return ROUTECAP_OK;
+}
+
+int32_t Reader::write(const uint8_t *bytes, uint64_t n) {
+    bytes_ += n;
+    if (format_->format == ROUTECAP_WIRE_LISTS) {
+        if (!lists_) lists_.emplace();
+        return lists_->write(
+            bytes, n,
+            [&](uint32_t columns, uint32_t k) {
+                said_.facts = ROUTECAP_WIRE_FACT_SHAPE, said_.columns = columns, said_.k = k,
+                said_.rows = UINT64_MAX;
+                return begin(0);
+            },
+            [&](const int64_t *ids, uint64_t count) {
+                return elements(reinterpret_cast<const uint8_t *>(ids), count * sizeof *ids);
+            });
+    }
+    if (format_->format != ROUTECAP_WIRE_NRLRE1 || in_body_) return body(bytes, n);
+    const size_t before = head_.size();
+    head_.insert(head_.end(), bytes, bytes + std::min<uint64_t>(n, 128));
+    size_t head = 0;
+    const int32_t s = read_nrlre1(head_.data(), head_.size(), said_, head);
+    if (s != ROUTECAP_OK) return std::min(s, ROUTECAP_OK);
+    in_body_ = true;
+    // Of a message that is there as a whole.
+    if (body_size_) *body_size_ = base64_decoded_size(bytes + head, n - head);
+    return body(bytes + (head - before), n - (head - before));
+}
+
+int32_t Reader::read(const uint8_t *bytes, uint64_t n) {
+    if (format_->format == ROUTECAP_WIRE_OBJECT) {
+        size_t data = 0, size = 0;
+        if (int32_t s = read_object(bytes, n, true, said_, data, size); s < 0) return s;
+        bytes_ = n;
+        body_size_ = base64_decoded_size(bytes + data, size);
+        if (int32_t s = body(bytes + data, size); s < 0) return s;
+        return finish();
+    }
+    if (format_->format != ROUTECAP_WIRE_LISTS)
+        body_size_ = format_->base64 ? base64_decoded_size(bytes, n) : n;
+    if (int32_t s = write(bytes, n); s < 0) return s;
+    return finish();
+}
+
+int32_t Reader::finish() {
+    if (format_->format == ROUTECAP_WIRE_NRLRE1 && !in_body_)
+        return report(ROUTECAP_ERR_FORMAT, "the text ends within its head");
+    if (base64_ && !base64_->complete())
+        return report(ROUTECAP_ERR_FORMAT, "the text in base64 ends within a group of four");
+    if (format_->npy && !cells_)
+        return report(ROUTECAP_ERR_FORMAT, "the bytes end within the head of the .npy file");
+    if (lists_)
+        if (int32_t s = lists_->finish([&](const int64_t *ids, uint64_t n) {
+                return elements(reinterpret_cast<const uint8_t *>(ids), n * sizeof *ids);
+            });
+            s < 0)
+            return s;
+    if (format_->format == ROUTECAP_WIRE_LISTS && !lists_)
+        return report(ROUTECAP_ERR_FORMAT, "there is no list");
+    if (!cells_)
+        if (int32_t s = begin(0); s < 0) return s;  // no rows
+    return cells_->finish();
+}
+
+void Reader::report_to(routecap_wire_report *report) const {
+    if (report == nullptr) return;
+    routecap_wire_report r{};
+    r.format = format_->format;
+    r.version = said_.version;
+    r.facts = said_.facts | (plan_.dtype->is_signed ? ROUTECAP_WIRE_FACT_VALIDITY : 0u);
+    r.bytes = bytes_;
+    cells_->report_to(r);
+    write_struct(report, r);
+}
+
+// ---- To a routing ---------------------------------------------------------------------------
+
+namespace {
+
+class ToRouting : public Reader, private Rows {
+public:
+    using Reader::Reader;
+
+    // The routing of all that was read.
+    int32_t finish(routecap_wire_report *report, Routing **routing) {
+        if (int32_t s = Reader::finish(); s < 0) return s;
+        return done(report, routing);
+    }
+    int32_t done(routecap_wire_report *report, Routing **routing) {
+        const uint64_t cells = rows_ * plan().shape->layers;
+        if (strict())
+            if (int32_t s = status_of(valid(), cells, true); s < 0) return s;
+        ImportedRows imported{plan().shape, plan().first, rows_, {}};
+        uint64_t position = plan().first;
+        for (const Chunk &chunk : *chunks_) {
+            if (chunk.used == 0) continue;
+            imported.segments.push_back({position, chunk.used, chunk.ids.get(),
+                                         chunk.complete ? nullptr : chunk.validity.get(), nullptr,
+                                         hint_.values.tag, 0, 0});
+            position += chunk.used;
+        }
+        auto owner = std::make_unique<std::shared_ptr<Chunks>>(chunks_);
+        const int32_t s = import_rows(
+            std::move(imported), ROUTECAP_IMPORT_TRUSTED,
+            [](void *o) { delete static_cast<std::shared_ptr<Chunks> *>(o); }, owner.get(),
+            routing);
+        if (s < 0) return s;
+        static_cast<void>(owner.release());
+        report_to(report);
+        return s == ROUTECAP_OK ? s : status_of(valid(), cells, false);
+    }
+
+private:
+    struct Chunk {
+        std::unique_ptr<uint8_t[]> ids, validity;
+        uint64_t rows = 0, used = 0;
+        bool complete = true;
+    };
+    using Chunks = std::vector<Chunk>;
+
+    uint64_t valid() const {
+        routecap_wire_report r{};
+        r.struct_size = sizeof r;
+        report_to(&r);
+        return r.cells_valid;
+    }
+
+    int32_t rows_for(const Plan &, uint64_t ready, Rows *&rows) override {
+        ready_ = ready;
+        rows = this;
+        return ROUTECAP_OK;
+    }
+
+    int32_t room(uint64_t wanted, Room &room) override {
+        const Shape &shape = *plan().shape;
+        if (chunks_->empty() || chunks_->back().used == chunks_->back().rows) {
+            uint64_t rows = std::max({ready_ - std::min(ready_, rows_), wanted, rows_,
+                                      ready_ > 0 ? 1 : kFirstBytes / shape.row_bytes()});
+            if (Plan::is_known(plan().rows)) rows = std::min(rows, plan().rows - rows_);
+            const uint64_t bytes = rows * shape.row_bytes(), budget = hint_.values.budget_bytes;
+            if (budget != 0 && bytes > budget - std::min(budget, bytes_))
+                return over_budget(bytes_ + bytes, budget);
+            Chunk chunk{std::unique_ptr<uint8_t[]>(new uint8_t[rows * shape.ids_bytes]),
+                        std::unique_ptr<uint8_t[]>(new uint8_t[rows * shape.validity_bytes]), rows};
+            chunks_->push_back(std::move(chunk));
+            bytes_ += bytes;
+        }
+        const Chunk &chunk = chunks_->back();
+        room = {chunk.ids.get() + chunk.used * shape.ids_bytes,
+                chunk.validity.get() + chunk.used * shape.validity_bytes,
+                std::min(wanted, chunk.rows - chunk.used)};
+        return ROUTECAP_OK;
+    }
+
+    void wrote(uint64_t rows, bool complete) override {
+        chunks_->back().used += rows;
+        chunks_->back().complete &= complete;
+        rows_ += rows;
+    }
+
+    std::shared_ptr<Chunks> chunks_ = std::make_shared<Chunks>();
+    uint64_t ready_ = 0, rows_ = 0, bytes_ = 0;
+};
+
+// ---- To a caller's memory -------------------------------------------------------------------
+
+struct Destination {
+    const routecap_copy_options *options;
+    void *dst;
+    size_t dst_bytes;
+    uint8_t *mask;
+    size_t mask_bytes;
+    uint64_t *needed;
+};
+
+class ToMemory : public Reader, private Rows {
+public:
+    // `rows` that were counted before, where the bytes do not say how many there are; or 0.
+    ToMemory(int32_t format, Hint hint, const Destination &destination, uint64_t rows)
+        : Reader(format, std::move(hint)), to_(destination), counted_(rows) {}
+
+    int32_t done(routecap_wire_report *report) {
+        const bool strict_copy = copy_.strictness.complete;
+        const int32_t s = status_of(valid_, rows_ * copy_.layers, strict() || strict_copy);
+        if (s >= 0) report_to(report);
+        return s;
+    }
+
+private:
+    int32_t rows_for(const Plan &plan, uint64_t ready, Rows *&rows) override {
+        const Shape &shape = *plan.shape;
+        const uint64_t all = Plan::is_known(plan.rows) ? plan.rows : std::max(ready, counted_);
+        if (int32_t s = plan_copy(shape, all, to_.options, to_.dst, to_.dst_bytes, to_.mask,
+                                  to_.mask_bytes, to_.needed, copy_);
+            s < 0)
+            return s;
+        const auto passing =
+            static_cast<uint32_t>(std::max<uint64_t>(kBytesInPassing / shape.ids_bytes, 1));
+        ids_.reset(new uint8_t[passing * shape.ids_bytes]);
+        validity_.reset(new uint8_t[passing * shape.validity_bytes]);
+        pool_ = PagePool::unlimited(plan.shape);
+        segment_ = {pool_->borrow(passing, ids_.get(), validity_.get(), nullptr, 0, nullptr), 0, 0,
+                    passing, false};
+        passing_ = passing;
+        rows = this;
+        return ROUTECAP_OK;
+    }
+
+    int32_t room(uint64_t wanted, Room &room) override {
+        room = {ids_.get(), validity_.get(), std::min(wanted, passing_)};
+        return ROUTECAP_OK;
+    }
+
+    void wrote(uint64_t rows, bool complete) override {
+        const Shape &shape = *plan().shape;
+        segment_.rows = rows;
+        segment_.complete = complete;
+        copy_rows(shape, copy_, 0, {&segment_, 1}, rows, rows_, to_.dst, to_.mask);
+        if (complete)
+            valid_ += rows * copy_.layers;
+        else
+            for (uint64_t r = 0; r < rows; r++)
+                for (uint32_t l = 0; l < copy_.layers; l++)
+                    valid_ += Shape::valid(validity_.get() + r * shape.validity_bytes,
+                                           copy_.first_layer + l);
+        rows_ += rows;
+    }
+
+    const Destination to_;
+    const uint64_t counted_;
+    CopyPlan copy_{};
+    std::unique_ptr<uint8_t[]> ids_, validity_;
+    std::shared_ptr<PagePool> pool_;
+    Segment segment_{};
+    uint64_t passing_ = 0, rows_ = 0, valid_ = 0;
+};
+
+// The format that the bytes are certainly of.
+int32_t find_out(const uint8_t *bytes, uint64_t n, int32_t &format) {
+    bool certain = false;
+    const int32_t s = detect(bytes, n, format, certain);
+    if (s != ROUTECAP_OK) return s;
+    return certain ? ROUTECAP_OK
+                   : report(ROUTECAP_ERR_FORMAT,
+                            "the bytes may be %s, or anything else in base64: say which",
+                            find_format(format)->name);
+}
+
+int32_t check_data(const void *data, size_t bytes) {
+    return data == nullptr && bytes > 0 ? report(ROUTECAP_ERR_ARGUMENT, "data is NULL")
+                                        : ROUTECAP_OK;
+}
+
+// What a hint and a routing that says everything by itself must agree in.
+int32_t check_hint(const routecap_wire_hint &h, const Routing &routing) {
+    const Shape &shape = routing.shape();
+    for (const auto &[name, said, hinted] :
+         {std::tuple("layers", uint64_t{shape.layers}, uint64_t{h.layers}),
+          std::tuple("k", uint64_t{shape.k}, uint64_t{h.k}),
+          std::tuple("experts", uint64_t{shape.experts}, uint64_t{h.experts}),
+          std::tuple("first", routing.first(), h.first),
+          std::tuple("rows", routing.end() - routing.first(), h.rows)})
+        if (hinted != 0 && said != hinted)
+            return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the bytes have %s %llu, the hint %llu",
+                          name, ull(said), ull(hinted));
+    if (h.layer_map != nullptr &&
+        !std::equal(shape.layer_map.begin(), shape.layer_map.end(), h.layer_map))
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "the bytes have another layer map than the hint");
+    if (h.layer_experts != nullptr &&
+        !std::equal(shape.layer_experts.begin(), shape.layer_experts.end(), h.layer_experts))
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "the bytes have other layer_experts than the hint");
+    return ROUTECAP_OK;
+}
+
+int32_t decode_serialized(const void *data, size_t bytes, const routecap_wire_hint &h,
+                          routecap_wire_report *report_, Routing **routing) {
+    if (h.budget_bytes != 0 && bytes > h.budget_bytes) return over_budget(bytes, h.budget_bytes);
+    Routing *decoded = nullptr;
+    if (int32_t s = deserialize(data, bytes, 0, nullptr, nullptr, &decoded); s < 0) return s;
+    const RoutingPtr owner(decoded);
+    if (int32_t s = check_hint(h, *decoded); s < 0) return s;
+    const Shape &shape = decoded->shape();
+    routecap_coverage coverage{};
+    coverage.struct_size = sizeof coverage;
+    decoded->coverage(&coverage, nullptr, sizeof(routecap_missing), 0);
+    const uint64_t cells = coverage.rows * shape.layers;
+    const int32_t s =
+        status_of(cells - coverage.cells_missing, cells, (h.flags & ROUTECAP_WIRE_STRICT) != 0);
+    if (s < 0) return s;
+    if (report_ != nullptr) {
+        routecap_wire_report r{};
+        r.format = ROUTECAP_WIRE_SERIALIZED, r.version = 1, r.dtype = shape.dtype(),
+        r.facts = find_format(ROUTECAP_WIRE_SERIALIZED)->facts;
+        r.columns = shape.layers, r.bytes = bytes, r.first = decoded->first(),
+        r.rows = coverage.rows;
+        r.cells_valid = cells - coverage.cells_missing;
+        r.largest_id = -1;
+        write_struct(report_, r);
+    }
+    decoded->retain();
+    *routing = decoded;
+    return s;
+}
+
+}  // namespace
+
+int32_t decode(const void *data, size_t bytes, int32_t format, const routecap_wire_hint *theirs,
+               routecap_wire_report *report_, Routing **routing) {
+    if (int32_t s = check_data(data, bytes); s < 0) return s;
+    if (int32_t s = check_format(format, true); s < 0) return s;
+    if (report_ != nullptr)
+        if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    const auto *at = static_cast<const uint8_t *>(data);
+    if (format == ROUTECAP_WIRE_ANY) {
+        const int32_t s = find_out(at, bytes, format);
+        if (s == ROUTECAP_PENDING)
+            return report(ROUTECAP_ERR_FORMAT, "%zu bytes do not say what they are", bytes);
+        if (s < 0) return s;
+    }
+    Hint hint;
+    if (int32_t s = read_hint(theirs, format, hint); s < 0) return s;
+    if (format == ROUTECAP_WIRE_SERIALIZED)
+        return decode_serialized(data, bytes, hint.values, report_, routing);
+    ToRouting reader(format, std::move(hint));
+    if (int32_t s = reader.read(at, bytes); s < 0) return s;
+    return reader.done(report_, routing);
+}
+
+int32_t decode_into(const void *data, size_t bytes, int32_t format,
+                    const routecap_wire_hint *theirs, const routecap_copy_options *options,
+                    void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes, uint64_t *needed,
+                    routecap_wire_report *report_) {
+    if (int32_t s = check_data(data, bytes); s < 0) return s;
+    if (int32_t s = check_format(format, true); s < 0) return s;
+    if (report_ != nullptr)
+        if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    const auto *at = static_cast<const uint8_t *>(data);
+    if (format == ROUTECAP_WIRE_ANY) {
+        const int32_t s = find_out(at, bytes, format);
+        if (s == ROUTECAP_PENDING)
+            return report(ROUTECAP_ERR_FORMAT, "%zu bytes do not say what they are", bytes);
+        if (s < 0) return s;
+    }
+    if (format == ROUTECAP_WIRE_SERIALIZED)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "the serialised form is not decoded into memory: deserialise and copy it");
+    Hint hint;
+    if (int32_t s = read_hint(theirs, format, hint); s < 0) return s;
+    uint64_t rows = 0;
+    if (format == ROUTECAP_WIRE_LISTS && hint.values.rows == 0) {
+        Lists counter;
+        if (int32_t s = counter.write(
+                at, bytes, [](uint32_t, uint32_t) { return ROUTECAP_OK; },
+                [](const int64_t *, uint64_t) { return ROUTECAP_OK; });
+            s < 0)
+            return s;
+        rows = counter.rows();
+    }
+    ToMemory reader(format, std::move(hint), {options, dst, dst_bytes, mask, mask_bytes, needed},
+                    rows);
+    if (int32_t s = reader.read(at, bytes); s < 0) return s;
+    return reader.done(report_);
+}
+
+// ---- In pieces ------------------------------------------------------------------------------
+
+int32_t Decoder::fail(int32_t status) {
+    error_ = status;
+    text_ = last_error();
+    reader_.reset();
+    kept_ = {};
+    return status;
+}
+
+int32_t Decoder::take(const uint8_t *bytes, uint64_t n) {
+    if (reader_) return reader_->write(bytes, n);
+    const uint64_t budget = hint_.values.budget_bytes;
+    if (budget != 0 && n > budget - std::min<uint64_t>(budget, kept_.size()))
+        return over_budget(kept_.size() + n, budget);
+    kept_.insert(kept_.end(), bytes, bytes + n);
+    if (format_ == ROUTECAP_WIRE_ANY) {
+        const int32_t s = find_out(kept_.data(), kept_.size(), format_);
+        if (s != ROUTECAP_OK) {
+            format_ = ROUTECAP_WIRE_ANY;
+            return std::min(s, ROUTECAP_OK);
+        }
+    }
+    if (format_ == ROUTECAP_WIRE_SERIALIZED || format_ == ROUTECAP_WIRE_OBJECT) return ROUTECAP_OK;
+    reader_ = std::make_shared<ToRouting>(format_, std::move(hint_));
+    const std::vector<uint8_t> kept = std::move(kept_);
+    kept_ = {};
+    return reader_->write(kept.data(), kept.size());
+}
+
+int32_t Decoder::write(const void *data, size_t bytes) {
+    if (error_ < 0) return report(error_, "%s", text_.c_str());
+    if (finished_) return report(ROUTECAP_ERR_STATE, "the decoder was finished");
+    if (int32_t s = check_data(data, bytes); s < 0) return s;
+    if (bytes == 0) return ROUTECAP_OK;
+    try {
+        const int32_t s = take(static_cast<const uint8_t *>(data), bytes);
+        return s < 0 ? fail(s) : s;
+    } catch (const std::bad_alloc &) {
+        error_ = ROUTECAP_ERR_NO_MEMORY;
+        throw;
+    }
+}
+
+int32_t Decoder::finish(routecap_wire_report *report_, Routing **routing) {
+    if (error_ < 0) return report(error_, "%s", text_.c_str());
+    if (finished_) return report(ROUTECAP_ERR_STATE, "the decoder was finished");
+    if (report_ != nullptr)
+        if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    try {
+        int32_t s;
+        if (reader_)
+            s = static_cast<ToRouting &>(*reader_).finish(report_, routing);
+        else
+            s = decode(kept_.data(), kept_.size(), format_,
+                       hint_.values.struct_size == 0 ? nullptr : &hint_.values, report_, routing);
+        if (s < 0) return fail(s);
+        finished_ = true;
+        reader_.reset();
+        kept_ = {};
+        return s;
+    } catch (const std::bad_alloc &) {
+        error_ = ROUTECAP_ERR_NO_MEMORY;
+        throw;
+    }
+}
+
+}  // namespace routecap::wire

@@ -1,0 +1,273 @@
+#include "wire/encode.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/structs.h"
+#include "routing/serialized.h"
+#include "wire/format.h"
+#include "wire/message.h"
+#include "wire/output.h"
+
+namespace routecap::wire {
+namespace {
+
+constexpr size_t kBytesAtOnce = 12288;
+
+// What is to be written.
+struct Job {
+    const Routing &routing;
+    const Format &format;
+    const Dtype &dtype;
+    uint32_t columns;
+    std::vector<uint32_t> column;  // [layers] of each captured layer
+    int64_t fill;
+
+    uint64_t rows() const { return routing.end() - routing.first(); }
+    uint64_t row_ids() const { return uint64_t{columns} * routing.shape().k; }
+};
+
+template <class F>
+void with_type(int32_t dtype, F f) {
+    switch (dtype) {
+        case ROUTECAP_DTYPE_U8:
+        case ROUTECAP_DTYPE_I8: return f(uint8_t{});
+        case ROUTECAP_DTYPE_U16:
+        case ROUTECAP_DTYPE_I16: return f(uint16_t{});
+        case ROUTECAP_DTYPE_U32:
+        case ROUTECAP_DTYPE_I32: return f(uint32_t{});
+        default: return f(uint64_t{});
+    }
+}
+
+// One row of a segment, or of none, as ids of type T.
+template <class T, class Id>
+void write_row(const Job &job, const Segment *segment, uint64_t row, T *to) {
+    const Shape &shape = job.routing.shape();
+    const uint32_t k = shape.k;
+    if (shape.layers < job.columns) std::fill_n(to, job.row_ids(), T{0});
+    const bool present = segment != nullptr && segment->page;
+    const uint8_t *validity = present ? segment->validity(row) : nullptr;
+    const Id *ids = present ? reinterpret_cast<const Id *>(segment->ids(row)) : nullptr;
+    if (present && shape.layers == job.columns && (segment->complete || shape.row_full(validity))) {
+        for (uint64_t i = 0; i < job.row_ids(); i++) to[i] = static_cast<T>(ids[i]);
+        return;
+    }
+    for (uint32_t l = 0; l < shape.layers; l++) {
+        T *cell = to + uint64_t{job.column[l]} * k;
+        const bool valid = present && Shape::valid(validity, l);
+        for (uint32_t c = 0; c < k; c++)
+            cell[c] = valid ? static_cast<T>(ids[uint64_t{l} * k + c]) : static_cast<T>(job.fill);
+    }
+}
+
+// Calls f(segment or null, row of it) for every row.
+template <class F>
+void for_rows(const Routing &routing, F f) {
+    uint64_t position = routing.first();
+    for (const Segment &segment : routing.segments()) {
+        for (; position < segment.first; position++) f(nullptr, 0);
+        for (uint64_t r = 0; r < segment.rows; r++) f(&segment, r);
+        position = segment.end();
+    }
+    for (; position < routing.end(); position++) f(nullptr, 0);
+}
+
+template <class T, class Id>
+void write_array(const Job &job, Output &output) {
+    const size_t row_bytes = job.row_ids() * sizeof(T),
+                 rows_at_once = std::max<size_t>(kBytesAtOnce / row_bytes, 1);
+    std::vector<T> some(rows_at_once * job.row_ids());
+    size_t rows = 0;
+    for_rows(job.routing, [&](const Segment *segment, uint64_t row) {
+        write_row<T, Id>(job, segment, row, some.data() + rows * job.row_ids());
+        if (++rows < rows_at_once) return;
+        output.bytes(reinterpret_cast<const uint8_t *>(some.data()), rows * row_bytes);
+        rows = 0;
+    });
+    output.bytes(reinterpret_cast<const uint8_t *>(some.data()), rows * row_bytes);
+    output.finish();
+}
+
+// The lists' text, or only its size where `to` is null.
+template <class Id>
+uint64_t write_lists(const Job &job, char *to) {
+    const uint32_t k = job.routing.shape().k;
+    std::vector<uint64_t> row_ids(job.row_ids());
+    char number[24];
+    uint64_t size = 0;
+    const auto put = [&](const char *text, size_t n) {
+        if (to != nullptr) std::copy_n(text, n, to + size);
+        size += n;
+    };
+    put("[", 1);
+    bool first = true;
+    for_rows(job.routing, [&](const Segment *segment, uint64_t row) {
+        write_row<uint64_t, Id>(job, segment, row, row_ids.data());
+        put(first ? "[[" : ",[[", first ? 2 : 3);
+        first = false;
+        for (uint64_t i = 0; i < row_ids.size(); i++) {
+            if (i > 0) put(i % k == 0 ? "],[" : ",", i % k == 0 ? 3 : 1);
+            const char *end =
+                std::to_chars(number, number + sizeof number, static_cast<int64_t>(row_ids[i])).ptr;
+            put(number, static_cast<size_t>(end - number));
+        }
+        put("]]", 2);
+    });
+    put("]", 1);
+    return size;
+}
+
+// What the routing says, and nobody can take from the model's own numbers.
+uint32_t facts_of(const Routing &routing, uint64_t missing, bool map_follows) {
+    const Shape &shape = routing.shape();
+    uint32_t facts = 0;
+    if (routing.first() != 0) facts |= ROUTECAP_WIRE_FACT_FIRST;
+    if (!map_follows) facts |= ROUTECAP_WIRE_FACT_LAYERS;
+    if (missing > 0) facts |= ROUTECAP_WIRE_FACT_VALIDITY | ROUTECAP_WIRE_FACT_REASONS;
+    if (shape.id_space != ROUTECAP_ID_SPACE_LOGICAL) facts |= ROUTECAP_WIRE_FACT_ID_SPACE;
+    if (shape.recomputed_layers > 0) facts |= ROUTECAP_WIRE_FACT_PROVENANCE;
+    for (const Segment &segment : routing.segments()) {
+        const bool each =
+            segment.page && segment.page->tags.load(std::memory_order_acquire) != nullptr;
+        for (uint64_t r = 0;
+             segment.page && r < (each ? segment.rows : std::min<uint64_t>(segment.rows, 1)); r++)
+            if (segment.tag(r) != 0) return facts | ROUTECAP_WIRE_FACT_TAGS;
+    }
+    return facts;
+}
+
+std::string names_of(uint32_t facts) {
+    static constexpr const char *kNames[] = {"shape",    "dtype",     "experts", "layers",
+                                             "first",    "validity",  "reasons", "tags",
+                                             "id space", "provenance"};
+    std::string text;
+    for (uint32_t f = 0; f < std::size(kNames); f++)
+        if ((facts >> f & 1) != 0) text.append(text.empty() ? "" : ", ").append(kNames[f]);
+    return text;
+}
+
+int32_t check_room(uint64_t size, const void *dst, size_t dst_bytes, uint64_t *needed) {
+    if (needed != nullptr) *needed = size;
+    if (dst != nullptr && dst_bytes >= size) return ROUTECAP_OK;
+    return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "the message takes %llu bytes, dst has %zu",
+                  ull(size), dst_bytes);
+}
+
+}  // namespace
+
+int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void *dst,
+               size_t dst_bytes, uint64_t *needed, routecap_wire_report *report_) {
+    routecap_wire_options o;
+    if (int32_t s = read_struct(o, theirs, "options"); s < 0) return s;
+    if (int32_t s = check_format(o.format); s < 0) return s;
+    if (report_ != nullptr)
+        if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    const Format &format = *find_format(o.format);
+    const Shape &shape = routing.shape();
+    if ((o.allow & ~find_format(ROUTECAP_WIRE_SERIALIZED)->facts) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "options.allow is %u", o.allow);
+    if (o.column_kind < ROUTECAP_WIRE_COLUMNS_FOUND ||
+        o.column_kind > ROUTECAP_WIRE_COLUMNS_DECODER)
+        return report(ROUTECAP_ERR_ARGUMENT, "options.column_kind is %d", o.column_kind);
+    const bool decoder = o.column_kind == ROUTECAP_WIRE_COLUMNS_DECODER,
+               serialized = o.format == ROUTECAP_WIRE_SERIALIZED;
+    if ((o.columns != 0 && !decoder) || (decoder && serialized))
+        return report(ROUTECAP_ERR_ARGUMENT, "options.columns is %u", o.columns);
+    if (o.dtype != 0 && (serialized || o.format == ROUTECAP_WIRE_LISTS))
+        return report(ROUTECAP_ERR_DTYPE, "%s has no dtype to choose", format.name);
+    const Dtype *dtype = find_dtype(serialized     ? shape.dtype()
+                                    : o.dtype != 0 ? o.dtype
+                                                   : usual_dtype(o.format, shape.experts));
+    const bool has = dtype != nullptr &&
+                     (o.format != ROUTECAP_WIRE_NRLRE1 || (dtype->is_signed && dtype->bytes <= 4));
+    if (!has || !dtype->holds(shape.experts))
+        return report(ROUTECAP_ERR_DTYPE, "ids of %u experts are not written as %s in %s",
+                      shape.experts, dtype != nullptr ? dtype->name : "that", format.name);
+
+    Job job{routing, format, *dtype, shape.layers, {}, -1};
+    const auto last = static_cast<uint64_t>(shape.layer_map.back()) + 1;
+    if (decoder && o.columns != 0 && o.columns < last)
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "options.columns is %u, and layer %d is captured", o.columns,
+                      shape.layer_map.back());
+    if (decoder && std::max<uint64_t>(o.columns, last) > ROUTECAP_MAX_LAYERS)
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%llu columns are more than %u",
+                      ull(std::max<uint64_t>(o.columns, last)), ROUTECAP_MAX_LAYERS);
+    if (decoder) job.columns = o.columns != 0 ? o.columns : static_cast<uint32_t>(last);
+    bool counted_from_zero = true;
+    for (uint32_t l = 0; l < shape.layers; l++) {
+        job.column.push_back(decoder ? static_cast<uint32_t>(shape.layer_map[l]) : l);
+        counted_from_zero &= shape.layer_map[l] == static_cast<int32_t>(l);
+    }
+
+    routecap_coverage coverage{};
+    coverage.struct_size = sizeof coverage;
+    routing.coverage(&coverage, nullptr, sizeof(routecap_missing), 0);
+    const uint32_t says =
+        format.facts & (dtype->is_signed || serialized ? ~0u : ~ROUTECAP_WIRE_FACT_VALIDITY);
+    const uint32_t lost =
+        facts_of(routing, coverage.cells_missing, decoder || counted_from_zero) & ~says;
+    if ((lost & ~o.allow) != 0)
+        return report(ROUTECAP_ERR_LOSSY,
+                      "%s as %s cannot say all: %s; options.allow does not have it", format.name,
+                      dtype->name, names_of(lost & ~o.allow).c_str());
+    if ((lost & ROUTECAP_WIRE_FACT_VALIDITY) != 0) {
+        if (o.fill < 0 || o.fill > dtype->largest)
+            return report(ROUTECAP_ERR_DTYPE, "options.fill is %lld",
+                          static_cast<long long>(o.fill));
+        job.fill = o.fill;
+    }
+
+    const Said said{format.version,  says,      dtype->dtype, job.columns, shape.k,
+                    routing.first(), job.rows()};
+    uint64_t size = 0;
+    if (serialized) {
+        if (int32_t s = serialize(routing, dst, dst_bytes, &size); s < 0) {
+            if (needed != nullptr) *needed = size;
+            return s;
+        }
+        if (needed != nullptr) *needed = size;
+    } else if (o.format == ROUTECAP_WIRE_LISTS) {
+        const auto write = [&](char *to) {
+            return shape.id_bytes == 1 ? write_lists<uint8_t>(job, to)
+                                       : write_lists<uint16_t>(job, to);
+        };
+        size = write(nullptr);
+        if (int32_t s = check_room(size, dst, dst_bytes, needed); s < 0) return s;
+        write(static_cast<char *>(dst));
+    } else {
+        const Frame around = frame(format, said);
+        const uint64_t array = job.rows() * job.row_ids() * dtype->bytes,
+                       npy = format.npy ? around.head.size() : 0;
+        size = (format.base64 ? base64_size(array + npy) : array + npy) +
+               (format.npy ? 0 : around.head.size()) + around.tail.size();
+        if (int32_t s = check_room(size, dst, dst_bytes, needed); s < 0) return s;
+        Output output(static_cast<uint8_t *>(dst), format.base64);
+        if (format.npy)
+            output.bytes(reinterpret_cast<const uint8_t *>(around.head.data()), around.head.size());
+        else
+            output.text(around.head);
+        with_type(dtype->dtype, [&]<class T>(T) {
+            shape.id_bytes == 1 ? write_array<T, uint8_t>(job, output)
+                                : write_array<T, uint16_t>(job, output);
+        });
+        output.text(around.tail);
+    }
+    if (report_ != nullptr) {
+        routecap_wire_report r{};
+        r.format = o.format, r.version = format.version, r.dtype = dtype->dtype, r.facts = says,
+        r.lost = lost, r.bytes = size;
+        r.columns = job.columns, r.columns_left_out = job.columns - shape.layers;
+        r.first = routing.first(), r.rows = job.rows();
+        r.cells_valid = job.rows() * shape.layers - coverage.cells_missing;
+        r.largest_id = -1;
+        write_struct(report_, r);
+    }
+    return ROUTECAP_OK;
+}
+
+}  // namespace routecap::wire

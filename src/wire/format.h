@@ -1,0 +1,49 @@
+// The formats of the wire: their names, what their bytes can say, and the types of ids in them.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "routecap.h"
+
+namespace routecap::wire {
+
+// A type of ids on the wire.
+struct Dtype {
+    int32_t dtype;  // ROUTECAP_DTYPE_*
+    uint32_t bytes;
+    bool is_signed;
+    const char *name;   // as numpy calls it
+    const char *descr;  // as a .npy file does
+    int64_t largest;
+
+    // Whether ids of so many experts fit.
+    bool holds(uint32_t experts) const { return experts - 1 <= static_cast<uint64_t>(largest); }
+};
+const Dtype *find_dtype(int32_t dtype);
+const Dtype *find_dtype(std::string_view name_or_descr);
+
+struct Format {
+    int32_t format;
+    uint32_t version;
+    uint32_t facts;
+    const char *name, *aliases, *ending;
+    bool base64;  // the ids are
+    bool npy;     // a header of .npy stands before them
+
+    bool says(uint32_t fact) const { return (facts & fact) != 0; }
+};
+// Null if there is none.
+const Format *find_format(int32_t format);
+
+// The status of asking for a format: ROUTECAP_OK, or an error that names it. ANY is allowed where
+// `any` is.
+int32_t check_format(int32_t format, bool any = false);
+
+int32_t describe(int32_t format, routecap_wire_description *description);
+int32_t find(const char *name, int32_t *format);
+
+// The type that the writers of a format use for ids of so many experts.
+int32_t usual_dtype(int32_t format, uint32_t experts);
+
+}  // namespace routecap::wire

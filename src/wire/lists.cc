@@ -1,0 +1,102 @@
+#include "wire/lists.h"
+
+#include "base/status.h"
+
+namespace routecap::wire {
+namespace {
+
+constexpr size_t kIdsAtOnce = 2048;
+
+int32_t refuse(const char *what, uint64_t at) {
+    return report(ROUTECAP_ERR_FORMAT, "%s, at byte %llu", what, ull(at));
+}
+
+}  // namespace
+
+int32_t Lists::end_number(uint64_t at) {
+    if (!digits_) return refuse("a number without digits", at);
+    if (in_cell_ == ROUTECAP_MAX_K) return refuse("a cell has too many ids", at);
+    ids_.push_back(negative_ ? -static_cast<int64_t>(number_) : static_cast<int64_t>(number_));
+    in_cell_++;
+    after_ = After::value;
+    return ROUTECAP_OK;
+}
+
+int32_t Lists::close_list(uint64_t at, const Begin &begin, const Give &give) {
+    if (after_ == After::comma) return refuse("a comma before a bracket", at);
+    if (depth_ == 3) {
+        if (in_cell_ == 0 || (k_ != 0 && in_cell_ != k_))
+            return refuse("a cell has another number of ids than the first", at);
+        k_ = in_cell_, in_cell_ = 0;
+        if (++in_row_ > ROUTECAP_MAX_LAYERS) return refuse("a row has too many cells", at);
+    } else if (depth_ == 2) {
+        if (in_row_ == 0 || (columns_ != 0 && in_row_ != columns_))
+            return refuse("a row has another number of cells than the first", at);
+        if (columns_ == 0)
+            if (int32_t s = begin(in_row_, k_); s < 0) return s;
+        columns_ = in_row_, in_row_ = 0;
+        rows_++;
+        if (ids_.size() >= kIdsAtOnce) {
+            if (int32_t s = give(ids_.data(), ids_.size()); s < 0) return s;
+            ids_.clear();
+        }
+    }
+    depth_--;
+    done_ = depth_ == 0;
+    after_ = After::value;
+    return ROUTECAP_OK;
+}
+
+int32_t Lists::write(const uint8_t *text, uint64_t n, const Begin &begin, const Give &give) {
+    for (uint64_t i = 0; i < n; i++) {
+        const uint8_t c = text[i];
+        const uint64_t at = read_ + i;
+        if (after_ == After::number) {
+            const auto digit = static_cast<uint8_t>(c - '0');
+            if (digit < 10) {
+                if (digits_ && number_ == 0) return refuse("a number with a zero before it", at);
+                if (number_ > 99'999'999) return refuse("a number that is too long", at);
+                number_ = number_ * 10 + digit, digits_ = true;
+                continue;
+            }
+            if (int32_t s = end_number(at); s < 0) return s;
+        }
+        switch (c) {
+            case ' ':
+            case '\t':
+            case '\n':
+            case '\r': break;
+            case '[':
+                if (done_ || depth_ == 3 || (after_ != After::open && after_ != After::comma))
+                    return refuse("a bracket that should not be there", at);
+                depth_++;
+                after_ = After::open;
+                break;
+            case ']':
+                if (depth_ == 0) return refuse("a bracket that should not be there", at);
+                if (int32_t s = close_list(at, begin, give); s < 0) return s;
+                break;
+            case ',':
+                if (depth_ == 0 || after_ != After::value)
+                    return refuse("a comma that should not be there", at);
+                after_ = After::comma;
+                break;
+            default: {
+                const auto digit = static_cast<uint8_t>(c - '0');
+                if (depth_ != 3 || after_ == After::value || (c != '-' && digit > 9))
+                    return refuse("something that is no list of integers", at);
+                negative_ = c == '-', digits_ = !negative_, number_ = negative_ ? 0 : digit;
+                after_ = After::number;
+            }
+        }
+    }
+    read_ += n;
+    return ROUTECAP_OK;
+}
+
+int32_t Lists::finish(const Give &give) {
+    if (!done_) return refuse("the list has no end", read_);
+    return ids_.empty() ? ROUTECAP_OK : give(ids_.data(), ids_.size());
+}
+
+}  // namespace routecap::wire

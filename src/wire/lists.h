@@ -1,0 +1,46 @@
+// Nested lists of integers in JSON, in pieces.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "routecap.h"
+
+namespace routecap::wire {
+
+// [[[id, ..k], ..columns], ..rows]
+class Lists {
+public:
+    // Called when the first row has said columns and k, before it is given.
+    using Begin = std::function<int32_t(uint32_t columns, uint32_t k)>;
+    // Called with the ids of whole rows.
+    using Give = std::function<int32_t(const int64_t *ids, uint64_t n)>;
+
+    int32_t write(const uint8_t *text, uint64_t n, const Begin &begin, const Give &give);
+    // The end of the text: all brackets must be closed, and ids that are not given yet are.
+    int32_t finish(const Give &give);
+
+    // What was read.
+    uint64_t rows() const { return rows_; }
+    uint32_t columns() const { return columns_; }
+    uint32_t k() const { return k_; }
+
+private:
+    int32_t close_list(uint64_t at, const Begin &begin, const Give &give);
+    int32_t end_number(uint64_t at);
+
+    // What stands before; at first as if behind a comma.
+    enum class After { open, comma, value, number } after_ = After::comma;
+    uint32_t depth_ = 0;
+    bool done_ = false;
+    bool negative_ = false, digits_ = false;
+    uint64_t number_ = 0;
+    uint64_t read_ = 0;  // characters
+    uint32_t columns_ = 0, k_ = 0;
+    uint32_t in_cell_ = 0, in_row_ = 0;
+    uint64_t rows_ = 0;
+    std::vector<int64_t> ids_;
+};
+
+}  // namespace routecap::wire
