@@ -88,9 +88,9 @@ int32_t make_plan(const Format &format, const Said &said, const Hint &hint, Plan
     uint32_t k = 0;
     if (int32_t s = agree("columns", shape, said.columns, h.columns, plan.columns); s < 0) return s;
     if (int32_t s = agree("k", shape, said.k, h.k, k); s < 0) return s;
-    const bool rows = shape && Plan::is_known(said.rows);
-    if (int32_t s = agree("rows", rows, said.rows, h.rows, plan.rows); s < 0) return s;
-    if (!rows && h.rows == 0) plan.rows = UINT64_MAX;
+    plan.rows_said = shape && Plan::is_known(said.rows);
+    if (int32_t s = agree("rows", plan.rows_said, said.rows, h.rows, plan.rows); s < 0) return s;
+    if (!plan.rows_said && h.rows == 0) plan.rows = UINT64_MAX;
     if (int32_t s =
             agree("first", said.has(ROUTECAP_WIRE_FACT_FIRST), said.first, h.first, plan.first);
         s < 0)
@@ -293,8 +293,8 @@ int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
 
 int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
     if (Plan::is_known(plan_.rows) && rows > plan_.rows - rows_)
-        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
-                      "there are more than the %llu rows that were said", ull(plan_.rows));
+        return report(plan_.wrong_rows(), "there are more than the %llu rows that were said",
+                      ull(plan_.rows));
     if (rows > ROUTECAP_MAX_POSITION - plan_.first - rows_)
         return report(ROUTECAP_ERR_FORMAT, "rows are beyond the highest position");
     const auto with_k = [&]<class Id>(Id) {
@@ -330,8 +330,8 @@ int32_t Cells::finish() {
         return report(ROUTECAP_ERR_FORMAT, "%zu bytes are left over behind %llu rows of %llu bytes",
                       rest_.size(), ull(rows_), ull(plan_.row_bytes));
     if (Plan::is_known(plan_.rows) && rows_ != plan_.rows)
-        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "there are %llu rows of %llu that were said",
-                      ull(rows_), ull(plan_.rows));
+        return report(plan_.wrong_rows(), "there are %llu rows of %llu that were said", ull(rows_),
+                      ull(plan_.rows));
     return ROUTECAP_OK;
 }
 

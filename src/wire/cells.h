@@ -30,9 +30,14 @@ struct Plan {
     std::vector<uint32_t> left_out;  // columns that are none
     uint64_t first = 0;
     uint64_t rows = 0;       // where they are known: is_known(rows)
+    bool rows_said = false;  // by the bytes; otherwise by the hint
     uint64_t row_bytes = 0;  // in the message
 
     static bool is_known(uint64_t rows) { return rows != UINT64_MAX; }
+    // The error of having another number of rows.
+    int32_t wrong_rows() const {
+        return rows_said ? ROUTECAP_ERR_FORMAT : ROUTECAP_ERR_SHAPE_MISMATCH;
+    }
 };
 // What the bytes said and what the hint says must agree; together they must say enough.
 int32_t make_plan(const Format &format, const Said &said, const Hint &hint, Plan &plan);

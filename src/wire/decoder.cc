@@ -43,13 +43,10 @@ int32_t Reader::begin(uint64_t ready) {
     if (body_size_) {
         const uint64_t size = *body_size_ - (format_->npy ? head_.size() : 0);
         if (Plan::is_known(plan_.rows) &&
-            (size / plan_.row_bytes != plan_.rows || size % plan_.row_bytes != 0)) {
-            const bool said = said_.has(ROUTECAP_WIRE_FACT_SHAPE);
-            return report(said ? ROUTECAP_ERR_FORMAT : ROUTECAP_ERR_SHAPE_MISMATCH,
-                          "the array has %llu bytes; %llu rows of %llu bytes %s", ull(size),
-                          ull(plan_.rows), ull(plan_.row_bytes),
-                          said ? "are what its shape says" : "are what the hint says");
-        }
+            (size / plan_.row_bytes != plan_.rows || size % plan_.row_bytes != 0))
+            return report(plan_.wrong_rows(),
+                          "the array has %llu bytes; %llu rows of %llu bytes were said", ull(size),
+                          ull(plan_.rows), ull(plan_.row_bytes));
         ready = size / plan_.row_bytes;
     }
     Rows *rows = nullptr;

@@ -55,7 +55,8 @@ int32_t Lists::write(const uint8_t *text, uint64_t n, const Begin &begin, const 
             const auto digit = static_cast<uint8_t>(c - '0');
             if (digit < 10) {
                 if (digits_ && number_ == 0) return refuse("a number with a zero before it", at);
-                if (number_ > 99'999'999) return refuse("a number that is too long", at);
+                if (number_ > 99'999'999'999'999'999)
+                    return refuse("a number that is too long", at);
                 number_ = number_ * 10 + digit, digits_ = true;
                 continue;
             }

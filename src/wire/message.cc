@@ -201,13 +201,16 @@ int32_t read_npy(const uint8_t *data, size_t n, Said &said, size_t &head) {
 }
 
 int32_t read_nrlre1(const uint8_t *data, size_t n, Said &said, size_t &head) {
-    Text text(data, std::min(n, kLongestNrlreHead), n >= kLongestNrlreHead);
     if (std::memcmp(data, kNrlreMagic, std::min<size_t>(n, 7)) != 0)
         return report(ROUTECAP_ERR_FORMAT, "the text does not begin with %s", kNrlreMagic);
+    const size_t looked_at = std::min(n, kLongestNrlreHead);
+    if (std::count(data, data + looked_at, ':') < 3 && n < kLongestNrlreHead)
+        return ROUTECAP_PENDING;
+    Text text(data, looked_at, true);
     std::string_view dtype;
     uint64_t dimension[3];
     if (!text.take(kNrlreMagic) || !text.until(':', dtype))
-        return text.at_end() && n < kLongestNrlreHead ? ROUTECAP_PENDING : text.refuse("no type");
+        return text.refuse("the head has no type");
     for (int i = 0; i < 3; i++) {
         if (!text.number(UINT64_MAX, dimension[i]))
             return text.refuse("the shape is not ROWSxCOLUMNSxK");
