@@ -231,11 +231,7 @@ bool Cells::write_row(const uint8_t *row, Id *ids, uint8_t *validity) {
         largest = std::max(largest, most);
         l = end;
     }
-    for (uint32_t l = 0; l < layers && good; l += 8) {  // no branch for a cell
-        const uint32_t end = std::min(l + 8, layers);
-        for (uint32_t i = l; i < end; i++)
-            good &= kernels::distinct<Id, K>(ids + uint64_t{i} * k, k);
-    }
+    good = good && distinct_.all(ids, layers);
     if (!good) {
         judge_row<T, Id, K>(row, ids, validity);
         return false;

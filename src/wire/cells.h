@@ -7,6 +7,7 @@
 
 #include "base/shape.h"
 #include "routecap.h"
+#include "routing/distinct.h"
 #include "wire/format.h"
 #include "wire/message.h"
 
@@ -62,7 +63,8 @@ public:
 
 class Cells {
 public:
-    Cells(const Plan &plan, Rows &to) : plan_(plan), to_(to) {}
+    Cells(const Plan &plan, Rows &to)
+        : plan_(plan), to_(to), distinct_(plan.shape->k, plan.shape->experts) {}
 
     // The next bytes of the array, of any number.
     int32_t write(const uint8_t *bytes, uint64_t n);
@@ -86,6 +88,7 @@ private:
 
     const Plan &plan_;
     Rows &to_;
+    Distinct distinct_;
     uint64_t rows_ = 0;
     std::vector<uint8_t> rest_;  // of a row that is not complete
     std::vector<uint8_t> last_;  // row

@@ -53,7 +53,7 @@ void write_row(const Job &job, const Segment *segment, uint64_t row, T *to) {
     const uint8_t *validity = present ? segment->validity(row) : nullptr;
     const Id *ids = present ? reinterpret_cast<const Id *>(segment->ids(row)) : nullptr;
     if (present && shape.layers == job.columns && (segment->complete || shape.row_full(validity))) {
-        for (uint64_t i = 0; i < job.row_ids(); i++) to[i] = static_cast<T>(ids[i]);
+        for (uint64_t i = 0, n = job.row_ids(); i < n; i++) to[i] = static_cast<T>(ids[i]);
         return;
     }
     for (uint32_t l = 0; l < shape.layers; l++) {

@@ -1,0 +1,28 @@
+// Whether the ids of many cells are distinct, as fast as they can be read: what kernels::distinct
+// says of one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace routecap {
+
+class Distinct {
+public:
+    // Whether each of `cells` cells of k ids, one after another, has k distinct ids. All of them
+    // must be below `experts`.
+    Distinct(uint32_t k, uint32_t experts) : k_(k), experts_(experts) {}
+    bool all(const uint8_t *ids, uint64_t cells);
+    bool all(const uint16_t *ids, uint64_t cells);
+
+private:
+    template <class Id>
+    bool by_stamps(const Id *ids, uint64_t cells);
+
+    uint32_t k_, experts_;
+    // [experts] the cell that had an expert last, where k is not a power of two up to 8.
+    std::vector<uint32_t> stamps_;
+    uint32_t stamp_ = 0;
+};
+
+}  // namespace routecap
