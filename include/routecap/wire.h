@@ -70,7 +70,8 @@ extern "C" {
                                       "shape": [rows, columns, k], "start", "dtype"}, in any
                                       order */
 #define ROUTECAP_WIRE_NRLRE1 7     /* "nrlre1": the text nrlre1:DTYPE:ROWSxCOLUMNSxK:BASE64 */
-#define ROUTECAP_WIRE_LISTS 8      /* "lists": nested JSON lists of integers */
+#define ROUTECAP_WIRE_LISTS 8      /* "lists": nested JSON lists of integers; read also within
+                                      ["ndarray", {"data": lists, "dtype": name}] */
 
 /* A dtype of ids on the wire only, beside ROUTECAP_DTYPE_U8 to ROUTECAP_DTYPE_I64. */
 #define ROUTECAP_DTYPE_I8 8
@@ -177,7 +178,8 @@ typedef struct routecap_wire_hint {
     uint32_t k;             /* experts per token */
     uint32_t experts;       /* ids are in [0, experts); required unless layer_experts is set, but
                                for SERIALIZED */
-    int32_t dtype;          /* of the ids, where the bytes do not say it; default I32 */
+    int32_t dtype;          /* of the ids, where the bytes do not say it; default I32, of an OBJECT
+                               U8 */
     int32_t column_kind;    /* ROUTECAP_WIRE_COLUMNS_* */
     int32_t id_space;       /* ROUTECAP_ID_SPACE_*; of SERIALIZED it is not looked at */
     uint32_t flags;         /* ROUTECAP_WIRE_STRICT */
@@ -192,7 +194,10 @@ typedef struct routecap_wire_hint {
     const uint32_t *layer_experts; /* [layers] experts of each layer where they differ */
 } routecap_wire_hint;
 
-/* What bytes were, and what of a routing they could not say. */
+/*
+ * What bytes were, and what of a routing they could not say. Of SERIALIZED no cell is counted but
+ * those that are valid.
+ */
 typedef struct routecap_wire_report {
     uint32_t struct_size;
     int32_t format;            /* ROUTECAP_WIRE_* */
@@ -283,8 +288,8 @@ typedef struct routecap_wire_decoder routecap_wire_decoder;
  * Begin to decode bytes that arrive piece by piece. What has arrived is decoded at once, into the
  * routing's memory, which grows with it.
  *
- * Of SERIALIZED, and of an OBJECT whose "data" stands before its "shape" and "dtype" where the hint
- * does not have them (columns, k, dtype), the bytes are kept until the end.
+ * The bytes of SERIALIZED, and of an OBJECT, whose shape stands behind its data, are kept until the
+ * end.
  *
  * @param[in] format    ROUTECAP_WIRE_*; ANY is decided when enough bytes are there.
  * @param[in] hint      What the bytes do not say. Read now, with its arrays. May be NULL for

@@ -32,10 +32,11 @@ constexpr Format kFormats[] = {
     {ROUTECAP_WIRE_RAW, 1, kValidity, "raw", "", "", false, false},
     {ROUTECAP_WIRE_RAW_BASE64, 1, kValidity, "raw.base64", "sglang", ".b64", true, false},
     {ROUTECAP_WIRE_OBJECT, 1, kShape | kDtype | kFirst | kValidity, "object",
-     "dynamo prime-rl verifiers skyrl", ".routes.json", true, false},
+     "dynamo prime-rl verifiers", ".routes.json", true, false},
     {ROUTECAP_WIRE_NRLRE1, 1, kShape | kDtype | kValidity, "nrlre1", "nemo-rl", ".nrlre1", true,
      false},
-    {ROUTECAP_WIRE_LISTS, 1, kShape | kValidity, "lists", "megatron", ".lists.json", false, false},
+    {ROUTECAP_WIRE_LISTS, 1, kShape | kValidity, "lists", "megatron skyrl", ".lists.json", false,
+     false},
 };
 
 // Whether one of the words is this one.

@@ -6,6 +6,8 @@ namespace routecap::wire {
 namespace {
 
 constexpr size_t kIdsAtOnce = 2048;
+// Around the lists: a star is a word of letters and digits.
+constexpr char kBefore[] = "ndarray\",{\"data\":", kBehind[] = ",\"dtype\":\"*\"}]";
 
 int32_t refuse(const char *what, uint64_t at) {
     return report(ROUTECAP_ERR_FORMAT, "%s, at byte %llu", what, ull(at));
@@ -43,7 +45,21 @@ int32_t Lists::close_list(uint64_t at, const Begin &begin, const Give &give) {
     }
     depth_--;
     done_ = depth_ == 0;
+    if (done_ && around_ == Around::within) around_ = Around::behind, expected_ = kBehind;
     after_ = After::value;
+    return ROUTECAP_OK;
+}
+
+// One character of what is around the lists.
+int32_t Lists::read_around(uint8_t c, uint64_t at) {
+    if (c == ' ' || c == '\t' || c == '\n' || c == '\r') return ROUTECAP_OK;
+    if (*expected_ == '*') {
+        if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) return ROUTECAP_OK;
+        expected_++;
+    }
+    if (*expected_ == '\0' || *expected_ != static_cast<char>(c))
+        return refuse("something that is no list of integers", at);
+    if (*++expected_ == '\0' && around_ == Around::before) around_ = Around::within;
     return ROUTECAP_OK;
 }
 
@@ -51,6 +67,10 @@ int32_t Lists::write(const uint8_t *text, uint64_t n, const Begin &begin, const 
     for (uint64_t i = 0; i < n; i++) {
         const uint8_t c = text[i];
         const uint64_t at = read_ + i;
+        if (around_ == Around::before || around_ == Around::behind) {
+            if (int32_t s = read_around(c, at); s < 0) return s;
+            continue;
+        }
         if (after_ == After::number) {
             const auto digit = static_cast<uint8_t>(c - '0');
             if (digit < 10) {
@@ -82,6 +102,11 @@ int32_t Lists::write(const uint8_t *text, uint64_t n, const Begin &begin, const 
                     return refuse("a comma that should not be there", at);
                 after_ = After::comma;
                 break;
+            case '"':
+                if (depth_ != 1 || after_ != After::open || around_ != Around::nothing)
+                    return refuse("a string that should not be there", at);
+                around_ = Around::before, expected_ = kBefore, depth_ = 0, after_ = After::comma;
+                break;
             default: {
                 const auto digit = static_cast<uint8_t>(c - '0');
                 if (depth_ != 3 || after_ == After::value || (c != '-' && digit > 9))
@@ -96,7 +121,8 @@ int32_t Lists::write(const uint8_t *text, uint64_t n, const Begin &begin, const 
 }
 
 int32_t Lists::finish(const Give &give) {
-    if (!done_) return refuse("the list has no end", read_);
+    if (!done_ || (around_ == Around::behind && *expected_ != '\0'))
+        return refuse("the list has no end", read_);
     return ids_.empty() ? ROUTECAP_OK : give(ids_.data(), ids_.size());
 }
 

@@ -9,7 +9,8 @@
 
 namespace routecap::wire {
 
-// [[[id, ..k], ..columns], ..rows]
+// [[[id, ..k], ..columns], ..rows], or that within ["ndarray", {"data": .., "dtype": "int16"}], as
+// Megatron-Core has it.
 class Lists {
 public:
     // Called when the first row has said columns and k, before it is given.
@@ -29,11 +30,14 @@ public:
 private:
     int32_t close_list(uint64_t at, const Begin &begin, const Give &give);
     int32_t end_number(uint64_t at);
+    int32_t read_around(uint8_t c, uint64_t at);
 
     // What stands before; at first as if behind a comma.
     enum class After { open, comma, value, number } after_ = After::comma;
     uint32_t depth_ = 0;
     bool done_ = false;
+    enum class Around { nothing, before, within, behind } around_ = Around::nothing;
+    const char *expected_ = "";  // of what is around the lists: what comes next
     bool negative_ = false, digits_ = false;
     uint64_t number_ = 0;
     uint64_t read_ = 0;  // characters

@@ -131,7 +131,9 @@ std::string_view text_of(const Part &part, uint64_t from, uint64_t rows) {
     const auto *text = reinterpret_cast<const char *>(part.body);
     size_t depth = 0, begin = 0;
     uint64_t row = 0;
-    for (size_t i = 0; i < part.size && rows > 0; i++) {
+    // What is around the lists of Megatron-Core has a bracket of its own.
+    for (size_t i = std::string_view(text, part.size).find(':') + 1; i < part.size && rows > 0;
+         i++) {
         if (text[i] == '[' && ++depth == 2 && row == from) begin = i;
         if (text[i] == ']' && --depth == 1 && ++row == from + rows)
             return {text + begin, i + 1 - begin};

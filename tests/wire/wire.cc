@@ -536,6 +536,33 @@ TEST(Wire, strict_decoding_refuses_a_missing_cell) {
 }
 
 // What is claimed is not believed: no memory is taken for it.
+// Megatron-Core 0.19 sends its arrays so.
+TEST(Wire, lists_may_be_wrapped_with_their_type) {
+    const routecap_wire_hint hint = hint_for({1, 2, 16, {}}, ROUTECAP_WIRE_LISTS, kTypes[0]);
+    const std::string around =
+        "[\"ndarray\", {\"data\": [[[1, 2]], [[3,4]]], \"dtype\": \"int16\"}]";
+    std::mt19937 random(10);
+    for (const Decoded &decoded :
+         {decode(around, ROUTECAP_WIRE_ANY, hint),
+          decode_in_pieces(around, ROUTECAP_WIRE_LISTS, hint, 3, random)}) {
+        EXPECT_STATUS(ROUTECAP_OK, decoded.status);
+        expect_routing(decoded.routing.get(), {1, 1, 2, 16}, 0, {{Cell({1, 2})}, {Cell({3, 4})}});
+    }
+    for (const char *text : {"[\"ndarray\",{\"data\":[[[1,2]]],\"dtype\":\"int16\"}",
+                             "[\"ndarray\",{\"data\":[[[1,2]]]}]", "[\"tensor\",[[[1,2]]]]",
+                             "[\"ndarray\",{\"data\":[[[1,2]]],\"dtype\":\"int16\"}]]"})
+        EXPECT_STATUS(ROUTECAP_ERR_FORMAT, decode(text, ROUTECAP_WIRE_LISTS, hint).status);
+    routecap_wire_hint tail = hint;
+    tail.first = 2;
+    char dst[64];
+    uint64_t needed = 0;
+    EXPECT_STATUS(
+        ROUTECAP_OK,
+        routecap_wire_splice(ROUTECAP_WIRE_LISTS, around.data(), around.size(), nullptr,
+                             around.data(), around.size(), &tail, 2, dst, sizeof dst, &needed));
+    EXPECT_EQ(std::string(dst, needed), "[[[1, 2]], [[3,4]],[[1, 2]], [[3,4]]]");
+}
+
 TEST(Wire, sizes_that_are_not_there_are_refused) {
     const Model model{58, 8, 256, {}};
     const routecap_wire_hint hint = hint_for(model, ROUTECAP_WIRE_NRLRE1, kTypes[0]);
