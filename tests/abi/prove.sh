@@ -78,7 +78,7 @@ breaks "a return type widened" $header 's/uint32_t (routecap_version\(void\))/ui
     $code 's/uint32_t (routecap_version\(void\))/uint64_t \1/'
 breaks "an entry of the table moved" $header '/^    int32_t \(\*step_begin\)/{h;d};/^    int32_t \(\*step_snapshot\)/{G}' \
     $code '/^        ROUTECAP_ENTRY\(step_begin\)/{h;d};/^        ROUTECAP_ENTRY\(step_snapshot\)/{G}'
-breaks "a version node renamed" $map 's/^ROUTECAP_1\.0 /ROUTECAP_1.1 /'
+breaks "a version node renamed" $map 's/^ROUTECAP_1\.1 /ROUTECAP_1.2 /'
 breaks "a function left out of the version node" $map '/^    routecap_step_begin;/d'
 
 echo "abi: $((broken - missed)) of $broken deliberate breaks were caught"

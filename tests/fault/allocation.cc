@@ -234,3 +234,78 @@ TEST(Allocation, calls_change_nothing_when_they_fail) {
         rig.expect(a, 0, routed_rows(rig.shape(), 1, 0, 10));
     }
 }
+
+// Bytes of every format: a call that fails for memory gives nothing and leaves nothing, and the
+// same call made again works.
+TEST(Allocation, formats_of_the_wire_fail_whole) {
+    Rig rig(kOptions);
+    const routecap_request a = rig.open();
+    rig.step({{a, {1, 0, 600}}}, 0);
+    rig.open_gate();
+    const RoutingPtr routing(rig.extract(a, 0, 600, ROUTECAP_OK));
+    for (int32_t format = ROUTECAP_WIRE_SERIALIZED; format <= ROUTECAP_WIRE_LISTS; format++) {
+        SCOPED_TRACE(format);
+        routecap_wire_hint hint{};
+        hint.struct_size = sizeof hint, hint.layers = 3, hint.k = 2, hint.experts = 300;
+        routecap_wire_options options{};
+        options.struct_size = sizeof options, options.format = format;
+        routecap_copy_options copy;
+        ASSERT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&copy, sizeof copy));
+        copy.dtype = ROUTECAP_DTYPE_I32;
+        std::vector<uint8_t> message(100'000), spliced(100'000);
+        std::vector<int32_t> ids(600 * 3 * 2);
+        uint64_t bytes = 0;
+        bool more = true;
+        for (uint64_t n = 1; more; n++) {
+            SCOPED_TRACE(n);
+            more = false;
+            const auto again = [&](auto call) {
+                int32_t status = 0;
+                if (!with_failure(n, [&] { status = call(); })) return status;
+                more = true;
+                EXPECT_STATUS(ROUTECAP_ERR_NO_MEMORY, status);
+                return call();
+            };
+            EXPECT_STATUS(ROUTECAP_OK, again([&] {
+                              return routecap_wire_encode(routing.get(), &options, message.data(),
+                                                          message.size(), &bytes, nullptr);
+                          }));
+            routecap_routing *decoded = nullptr;
+            EXPECT_STATUS(ROUTECAP_OK, again([&] {
+                              return routecap_wire_decode(message.data(), bytes, format, &hint,
+                                                          nullptr, &decoded);
+                          }));
+            expect_routing(RoutingPtr(decoded).get(), rig.shape(), 0,
+                           routed_rows(rig.shape(), 1, 0, 600));
+            if (format != ROUTECAP_WIRE_SERIALIZED) {
+                EXPECT_STATUS(ROUTECAP_OK, again([&] {
+                                  return routecap_wire_decode_into(
+                                      message.data(), bytes, format, &hint, &copy, ids.data(),
+                                      ids.size() * 4, nullptr, 0, nullptr, nullptr);
+                              }));
+            }
+            uint64_t needed = 0;
+            EXPECT_STATUS(ROUTECAP_OK, again([&] {
+                              return routecap_wire_splice(format, message.data(), bytes, &hint,
+                                                          message.data(), bytes, &hint, 300,
+                                                          spliced.data(), spliced.size(), &needed);
+                          }));
+            EXPECT_EQ(needed, bytes);
+            EXPECT_STATUS(
+                ROUTECAP_OK, again([&] {
+                    routecap_wire_decoder *decoder = nullptr;
+                    int32_t status = routecap_wire_decoder_create(format, &hint, &decoder);
+                    for (size_t at = 0; at < bytes && status >= 0; at += 1000)
+                        status = routecap_wire_decoder_write(decoder, message.data() + at,
+                                                             std::min<size_t>(1000, bytes - at));
+                    routecap_routing *whole = nullptr;
+                    if (status >= 0)
+                        status = routecap_wire_decoder_finish(decoder, nullptr, &whole);
+                    EXPECT_EQ(whole != nullptr, status >= 0);
+                    routecap_routing_free(whole);
+                    routecap_wire_decoder_free(decoder);
+                    return status;
+                }));
+        }
+    }
+}

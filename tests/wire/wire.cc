@@ -546,7 +546,8 @@ TEST(Wire, lists_may_be_wrapped_with_their_type) {
          {decode(around, ROUTECAP_WIRE_ANY, hint),
           decode_in_pieces(around, ROUTECAP_WIRE_LISTS, hint, 3, random)}) {
         EXPECT_STATUS(ROUTECAP_OK, decoded.status);
-        expect_routing(decoded.routing.get(), {1, 1, 2, 16}, 0, {{Cell({1, 2})}, {Cell({3, 4})}});
+        expect_routing(decoded.routing.get(), {.layers = 1, .k = 2, .experts = 16}, 0,
+                       {{Cell({1, 2})}, {Cell({3, 4})}});
     }
     for (const char *text : {"[\"ndarray\",{\"data\":[[[1,2]]],\"dtype\":\"int16\"}",
                              "[\"ndarray\",{\"data\":[[[1,2]]]}]", "[\"tensor\",[[[1,2]]]]",
