@@ -282,6 +282,38 @@ static PyObject *new_routing(routecap_routing *routing) {
     return capsule;
 }
 
+/* A decoder, of which one thread at a time is in a call. Guarded by the GIL. */
+struct decoder {
+    routecap_wire_decoder *decoder;
+    int busy;
+};
+static const char decoder_name[] = "routecap_wire_decoder";
+
+static void free_decoder(PyObject *capsule) {
+    struct decoder *self = PyCapsule_GetPointer(capsule, decoder_name);
+    routecap_wire_decoder_free(self->decoder);
+    free(self);
+}
+
+static PyObject *new_decoder(routecap_wire_decoder *decoder) {
+    struct decoder *self = calloc(1, sizeof *self);
+    PyObject *capsule = self == NULL ? PyErr_NoMemory() : PyCapsule_New(self, decoder_name, free_decoder);
+    if (capsule == NULL) {
+        free(self);
+        routecap_wire_decoder_free(decoder);
+        return NULL;
+    }
+    self->decoder = decoder;
+    return capsule;
+}
+
+static struct decoder *decoder_from(PyObject *object) {
+    struct decoder *self = PyCapsule_GetPointer(object, decoder_name);
+    if (self == NULL || !self->busy) return self;
+    set_error(ROUTECAP_ERR_STATE, "another thread is in a call of this decoder");
+    return NULL;
+}
+
 static routecap_routing *routing_from(PyObject *object) {
     if (object != Py_None) return PyCapsule_GetPointer(object, routing_name);
     set_error(ROUTECAP_ERR_STATE, "the routing was freed");
@@ -433,6 +465,8 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 /* References to routings are capsules: see new_routing and routings_free. */
 %ignore routecap_routing_retain;
 %ignore routecap_routing_free;
+/* And of decoders: see new_decoder. Bytes are made by wire_encode and wire_splice, below. */
+%ignore routecap_wire_decoder_free;
 
 /* ---- Scalars ------------------------------------------------------------------------------ */
 
@@ -493,6 +527,21 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
     if ($1 == NULL) SWIG_fail;
 }
 
+%typemap(in, numinputs=0) routecap_wire_decoder **decoder (routecap_wire_decoder *made = NULL) { $1 = &made; }
+%typemap(argout) routecap_wire_decoder **decoder {
+    $result = with_output($result, new_decoder(made$argnum));
+    if ($result == NULL) SWIG_fail;
+}
+%typemap(in) routecap_wire_decoder * (struct decoder *held = NULL) {
+    held = decoder_from($input);
+    if (held == NULL) SWIG_fail;
+    held->busy = 1;
+    $1 = held->decoder;
+}
+%typemap(freearg) routecap_wire_decoder * {
+    if (held$argnum != NULL) held$argnum->busy = 0;
+}
+
 %define %routing_output(NAME)
 %typemap(in, numinputs=0) routecap_routing **NAME (routecap_routing *made = NULL) { $1 = &made; }
 %typemap(argout) routecap_routing **NAME {
@@ -533,6 +582,11 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %number_output(uint64_t, conflicting)
 %number_output(routecap_step, step)
 %number_output(routecap_request, child)
+%typemap(in, numinputs=0) int32_t *format (int32_t number = 0) { $1 = &number; }
+%typemap(argout) int32_t *format {
+    $result = with_output($result, PyLong_FromLong(number$argnum));
+    if ($result == NULL) SWIG_fail;
+}
 
 /* ---- Structs and arrays -------------------------------------------------------------------- */
 
@@ -571,6 +625,11 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %struct_output(routecap_coverage)
 %struct_output(routecap_serialized)
 %struct_output(routecap_splice)
+%struct_input(routecap_wire_hint)
+%struct_input(routecap_wire_options)
+%struct_output(routecap_wire_description)
+%struct_output(routecap_wire_info)
+%struct_output(routecap_wire_report)
 
 /* An array with the size of its elements and their number, from one buffer. */
 %define %array(TYPE, NAME, WRITABLE, SIZE, COUNT)
@@ -662,6 +721,9 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits(routecap_routing_deserialize)
 %waits(routecap_routing_import)
 %waits(routecap_received_merge)
+%waits(routecap_wire_decode)
+%waits(routecap_wire_decoder_write)
+%waits(routecap_wire_decoder_finish)
 
 /* Likewise, into a buffer that may be too small; NUMBER is the place of `needed`. */
 %define %waits_and_measures(FUNCTION, NUMBER)
@@ -678,6 +740,9 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits_and_measures(routecap_request_extract_into, 10)
 %waits_and_measures(routecap_routing_copy_to, 7)
 %waits_and_measures(routecap_routing_serialize, 5)
+%waits_and_measures(routecap_wire_decode_into, 10)
+%waits_and_measures(routecap_wire_encode, 5)
+%waits_and_measures(routecap_wire_splice, 11)
 
 /* Calls that one thread makes at a time; RELEASES: whether without the GIL. */
 %define %by_one_thread(FUNCTION, RELEASES)
@@ -711,6 +776,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %include "routecap/requests.h"
 %include "routecap/routing.h"
 %include "routecap/serialized.h"
+%include "routecap/wire.h"
 %include "routecap/dispatch_check.h"
 %include "routecap/table.h"
 
@@ -847,6 +913,33 @@ PyObject *issue_again(PyObject *prepared, PyObject *names, PyObject *counts, uns
     capturer->calls--;
     capturer->streaming = 0;
     return with_output_of(result_of(status), step);
+}
+
+/* A message of a routing as new bytes, written once. `options` and `report` are structs. */
+PyObject *wire_encode(PyObject *capsule, PyObject *options, PyObject *report) {
+    Py_buffer from = {0}, to = {0};
+    routecap_routing *routing = routing_from(capsule);
+    PyObject *result = NULL;
+    uint64_t bytes = 0;
+    if (routing == NULL || !struct_from(options, 0, "options", sizeof(routecap_wire_options), &from)) return NULL;
+    if (struct_from(report, 1, "report", sizeof(routecap_wire_report), &to)) {
+        int32_t status = routecap_wire_encode(routing, from.buf, NULL, 0, &bytes, NULL);
+        if (status < 0 && status != ROUTECAP_ERR_BUFFER_TOO_SMALL) {
+            result_of(status);
+        } else if ((result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes)) != NULL) {
+            char *memory = PyBytes_AsString(result);
+            Py_BEGIN_ALLOW_THREADS
+            status = routecap_wire_encode(routing, from.buf, memory, bytes, NULL, to.buf);
+            Py_END_ALLOW_THREADS
+            if (status < 0) {
+                Py_DECREF(result);
+                result = result_of(status);
+            }
+        }
+    }
+    if (from.obj != NULL) PyBuffer_Release(&from);
+    if (to.obj != NULL) PyBuffer_Release(&to);
+    return result;
 }
 
 /* What a buffer is: address, format, bytes of an element, shape, strides in bytes, whether it may not be written. */

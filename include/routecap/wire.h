@@ -163,8 +163,8 @@ ROUTECAP_API int32_t routecap_wire_probe(const void *data, size_t bytes, routeca
                                             and those not in the layer map are left out */
 
 /* Flags of routecap_wire_hint. */
-#define ROUTECAP_WIRE_STRICT 1u /* a missing cell makes the call fail with
-                                   ROUTECAP_ERR_INCOMPLETE */
+#define ROUTECAP_WIRE_HINT_STRICT 1u /* a missing cell makes the call fail with
+                                        ROUTECAP_ERR_INCOMPLETE */
 
 /*
  * What is known of bytes beside them. Where the bytes say it too, both must agree
@@ -182,7 +182,7 @@ typedef struct routecap_wire_hint {
                                U8 */
     int32_t column_kind;    /* ROUTECAP_WIRE_COLUMNS_* */
     int32_t id_space;       /* ROUTECAP_ID_SPACE_*; of SERIALIZED it is not looked at */
-    uint32_t flags;         /* ROUTECAP_WIRE_STRICT */
+    uint32_t flags;         /* ROUTECAP_WIRE_HINT_STRICT */
     uint32_t reserved;      /* 0 */
     uint64_t first;         /* position of the first row */
     uint64_t rows;          /* how many; default: as many as there are. S tokens have S-1 */

@@ -48,7 +48,7 @@ int32_t read_hint(const routecap_wire_hint *theirs, int32_t format, Hint &hint) 
     routecap_wire_hint &h = hint.values;
     if (int32_t s = read_struct(h, theirs, "hint"); s < 0) return s;
     if (h.reserved != 0) return refuse_reserved(static_cast<int32_t>(h.reserved));
-    if ((h.flags & ~ROUTECAP_WIRE_STRICT) != 0)
+    if ((h.flags & ~ROUTECAP_WIRE_HINT_STRICT) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "hint.flags is %u", h.flags);
     if (h.column_kind < ROUTECAP_WIRE_COLUMNS_FOUND ||
         h.column_kind > ROUTECAP_WIRE_COLUMNS_DECODER)

@@ -378,8 +378,8 @@ int32_t decode_serialized(const void *data, size_t bytes, const routecap_wire_hi
     coverage.struct_size = sizeof coverage;
     decoded->coverage(&coverage, nullptr, sizeof(routecap_missing), 0);
     const uint64_t cells = coverage.rows * shape.layers;
-    const int32_t s =
-        status_of(cells - coverage.cells_missing, cells, (h.flags & ROUTECAP_WIRE_STRICT) != 0);
+    const int32_t s = status_of(cells - coverage.cells_missing, cells,
+                                (h.flags & ROUTECAP_WIRE_HINT_STRICT) != 0);
     if (s < 0) return s;
     if (report_ != nullptr) {
         routecap_wire_report r{};

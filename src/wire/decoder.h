@@ -31,7 +31,7 @@ public:
     void report_to(routecap_wire_report *report) const;
 
     const Plan &plan() const { return plan_; }
-    bool strict() const { return (hint_.values.flags & ROUTECAP_WIRE_STRICT) != 0; }
+    bool strict() const { return (hint_.values.flags & ROUTECAP_WIRE_HINT_STRICT) != 0; }
 
 protected:
     // The plan is known: where do its rows go? `ready` rows are there as a whole.

@@ -522,7 +522,7 @@ SAME(ROUTECAP_ERR_LOSSY, -112);
 SAME(ROUTECAP_WIRE_COLUMNS_FOUND, 0);
 SAME(ROUTECAP_WIRE_COLUMNS_CAPTURED, 1);
 SAME(ROUTECAP_WIRE_COLUMNS_DECODER, 2);
-SAME(ROUTECAP_WIRE_STRICT, 1);
+SAME(ROUTECAP_WIRE_HINT_STRICT, 1);
 SIZE(routecap_wire_description, 40);
 AT(routecap_wire_description, struct_size, 0);
 AT(routecap_wire_description, format, 4);

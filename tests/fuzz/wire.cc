@@ -121,7 +121,7 @@ Hint draw_hint(Bytes &bytes, uint32_t columns, uint32_t k) {
     h.dtype = bytes.pick({0, 1, 2, 3, 4, 5, 6, 8, 9});
     if (bytes.chance(20)) h.rows = bytes.below(6);
     if (bytes.chance(40)) h.first = bytes.below(3);
-    if (bytes.chance(10)) h.flags = ROUTECAP_WIRE_STRICT;
+    if (bytes.chance(10)) h.flags = ROUTECAP_WIRE_HINT_STRICT;
     if (bytes.chance(20)) h.budget_bytes = bytes.number(2);
     h.tag = bytes.below(2);
     return hint;

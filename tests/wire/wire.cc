@@ -529,7 +529,7 @@ TEST(Wire, strict_decoding_refuses_a_missing_cell) {
     EXPECT_STATUS(
         ROUTECAP_INCOMPLETE,
         decode(message(ROUTECAP_WIRE_NRLRE1, array, kTypes[1]), ROUTECAP_WIRE_NRLRE1, hint).status);
-    hint.flags = ROUTECAP_WIRE_STRICT;
+    hint.flags = ROUTECAP_WIRE_HINT_STRICT;
     EXPECT_STATUS(
         ROUTECAP_ERR_INCOMPLETE,
         decode(message(ROUTECAP_WIRE_NRLRE1, array, kTypes[1]), ROUTECAP_WIRE_NRLRE1, hint).status);

@@ -44,6 +44,10 @@ GROUPS: dict[str, type[IntEnum]] = {
     "PIECE_": routecap.Piece,
     "READ_": routecap.ReadFlag,
     "IMPORT_": routecap.TrustFlag,
+    "WIRE_FACT_": routecap.WireFact,
+    "WIRE_COLUMNS_": routecap.WireColumns,
+    "WIRE_HINT_": routecap.WireHintFlag,
+    "WIRE_": routecap.Wire,
 }
 ALONE = {"ROWS_ALL": routecap.ALL, "ROWS_LANDED": routecap.LANDED}
 BUILD = {"VERSION_MAJOR", "VERSION_MINOR", "VERSION_PATCH", "API"}
@@ -156,7 +160,7 @@ def test_a_number_without_a_name_prints_as_what_it_is() -> None:
 def test_a_function_of_the_header_is_used_by_the_package(name: str) -> None:
     sources = "".join(path.read_text() for path in [*PACKAGE.glob("*.py"), Path(__file__).parents[1] / "routecap.i"])
     assert re.search(rf"\b{name}\b", sources)
-    if name not in ("routecap_routing_retain", "routecap_routing_free"):  # references: see routecap.i
+    if name not in ("routecap_routing_retain", "routecap_routing_free", "routecap_wire_decoder_free"):  # references: see routecap.i
         assert callable(getattr(raw, name))
 
 
@@ -179,6 +183,11 @@ def test_a_function_of_the_header_is_used_by_the_package(name: str) -> None:
         "view",
         "serialized",
         "splice",
+        "wire_description",
+        "wire_info",
+        "wire_hint",
+        "wire_report",
+        "wire_options",
     ],
 )
 def test_a_struct_is_laid_out_as_in_the_header(name: str) -> None:

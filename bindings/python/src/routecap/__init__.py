@@ -42,6 +42,10 @@ from ._constants import (
     SpanFlag,
     Status,
     TrustFlag,
+    Wire,
+    WireColumns,
+    WireFact,
+    WireHintFlag,
 )
 from ._errors import (
     ArgumentError,
@@ -60,10 +64,26 @@ from ._routing import Coverage, Routing, Routings, Segment, Serialized, merge, s
 from ._samples import Sample
 from ._structs import accept_dtype, extract_dtype, finish_dtype, layer_probe_dtype, layer_stats_dtype, missing_dtype, span_dtype, spans
 from ._tensors import DeviceArray
+from ._wire import (
+    WireDecoder,
+    WireFormat,
+    WireHint,
+    WireInfo,
+    WireReport,
+    wire_decode,
+    wire_decode_batch,
+    wire_decode_into,
+    wire_encode,
+    wire_format,
+    wire_formats,
+    wire_probe,
+    wire_splice,
+)
 
 __version__ = ".".join(map(str, version()))
 
-for _each in (Capturer, Request, Step, Routing, Routings, Router, DeviceArray, Coverage, Segment, Serialized, Stats, Memory, BackendInfo, Sample):
+for _each in (Capturer, Request, Step, Routing, Routings, Router, DeviceArray, Coverage, Segment, Serialized, Stats, Memory, BackendInfo, Sample,
+              WireDecoder, WireFormat, WireInfo, WireReport):  # fmt: skip
     _each.__module__ = __name__  # where users find them
 for _error in (
     Error,
@@ -142,6 +162,15 @@ __all__ = [
     "Step",
     "TrustFlag",
     "UnknownError",
+    "Wire",
+    "WireColumns",
+    "WireDecoder",
+    "WireFact",
+    "WireFormat",
+    "WireHint",
+    "WireHintFlag",
+    "WireInfo",
+    "WireReport",
     "accept_dtype",
     "backends",
     "extract_dtype",
@@ -161,4 +190,12 @@ __all__ = [
     "splice",
     "splice_pieces",
     "version",
+    "wire_decode",
+    "wire_decode_batch",
+    "wire_decode_into",
+    "wire_encode",
+    "wire_format",
+    "wire_formats",
+    "wire_probe",
+    "wire_splice",
 ]

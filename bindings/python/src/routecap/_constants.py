@@ -80,6 +80,7 @@ class Status(_Open):
     ERR_SHAPE_MISMATCH = -109
     ERR_BUFFER_TOO_SMALL = -110
     ERR_FORMAT = -111
+    ERR_LOSSY = -112
     ERR_STATE = -200
     ERR_DISABLED = -201
     ERR_NOT_READY = -202
@@ -114,9 +115,54 @@ class Dtype(_Constant):
     U32 = 5
     I64 = 6
     ID16_BF16 = 7
+    I8 = 8
+    U64 = 9
     F32 = 16
     F16 = 17
     BF16 = 18
+
+
+class Wire(_Constant):
+    """Formats of the wire: what servers send and trainers read."""
+
+    ANY = 0
+    SERIALIZED = 1
+    NPY = 2
+    NPY_BASE64 = 3
+    RAW = 4
+    RAW_BASE64 = 5
+    OBJECT = 6
+    NRLRE1 = 7
+    LISTS = 8
+
+
+class WireFact(_Flags):
+    """What a routing says, and a format of the wire may not."""
+
+    SHAPE = 1
+    DTYPE = 2
+    EXPERTS = 4
+    LAYERS = 8
+    FIRST = 16
+    VALIDITY = 32
+    REASONS = 64
+    TAGS = 128
+    ID_SPACE = 256
+    PROVENANCE = 512
+
+
+class WireColumns(_Constant):
+    """What the columns of a message are: as many as layers, or more, FOUND; the captured layers; all layers of the decoder."""
+
+    FOUND = 0
+    CAPTURED = 1
+    DECODER = 2
+
+
+class WireHintFlag(_Flags):
+    """`strict` of decoding."""
+
+    STRICT = 1
 
 
 class Backend(_Constant):

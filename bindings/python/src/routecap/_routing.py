@@ -672,6 +672,23 @@ class Routing:
     # ---- Arrays of any origin
 
     @staticmethod
+    def from_wire(data: Any, format: Any = "any", **hint: Any) -> "Routing":
+        """A routing of a message of a server: bytes, text, or what json.loads made of it.
+
+        `format` is its name or who writes it: "vllm", "sglang", "nemo-rl", "megatron". `hint` is what the bytes do not say, `experts` above all:
+        see WireHint. Cells that are not k distinct experts are missing; wire_decode gives the report of them, too.
+        """
+        from ._wire import wire_decode
+
+        return wire_decode(data, format, **hint)[0]
+
+    def to_wire(self, format: Any, **options: Any) -> bytes:
+        """A message as others write it: see wire_encode. What the format cannot say is an error, unless `allow` names it."""
+        from ._wire import wire_encode
+
+        return wire_encode(self, format, **options)[0]
+
+    @staticmethod
     def from_arrays(
         ids: Any,
         *,

@@ -220,3 +220,14 @@ view = Struct(
 )
 serialized = Struct("version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype:i id_space:i")
 splice = Struct("pieces:I bytes:Q header_bytes:Q")
+wire_description = Struct("format:i version:I facts:I name:Q aliases:Q ending:Q")
+wire_info = Struct("format:i version:I certain:i facts:I dtype:i columns:I k:I first:Q rows:Q")
+wire_hint = Struct(
+    "layers:I columns:I k:I experts:I dtype:i column_kind:i id_space:i flags:I reserved:I first:Q rows:Q tag:Q budget_bytes:Q "
+    "layer_map:Q layer_experts:Q"
+)
+wire_report = Struct(
+    "format:i version:I dtype:i facts:I lost:I columns:I columns_left_out:I columns_in_use:I layers_empty:I bytes:Q first:Q rows:Q "
+    "cells_valid:Q cells_negative:Q cells_zero:Q cells_out_of_range:Q cells_duplicate:Q rows_zero:Q rows_repeated:Q rows_counting:Q largest_id:q"
+)
+wire_options = Struct("format:i dtype:i column_kind:i columns:I allow:I fill:q")

@@ -26,6 +26,9 @@ __all__ = [
     "RoleName",
     "ScoreName",
     "SnapshotName",
+    "WireColumnsName",
+    "WireFactName",
+    "WireName",
 ]
 
 BackendName: TypeAlias = Literal["host", "cuda"]
@@ -50,9 +53,14 @@ MethodName: TypeAlias = Literal[
 SnapshotName: TypeAlias = Literal["taken", "make"]
 PolicyName: TypeAlias = Literal["keep", "replace"]
 ExtractName: TypeAlias = Literal["share", "take", "copy"]
+WireName: TypeAlias = Literal["any", "serialized", "npy", "npy_base64", "raw", "raw_base64", "object", "nrlre1", "lists"]
+WireFactName: TypeAlias = Literal[
+    "shape", "dtype", "experts", "layers", "first", "validity", "reasons", "tags", "id_space", "provenance"
+]
+WireColumnsName: TypeAlias = Literal["found", "captured", "decoder"]
 OrderName: TypeAlias = Literal["row_major", "layer_major"]
 DtypeName: TypeAlias = Literal[
-    "u8", "i16", "u16", "i32", "u32", "i64", "id16_bf16", "f32", "f16", "bf16"
+    "u8", "i16", "u16", "i32", "u32", "i64", "id16_bf16", "i8", "u64", "f32", "f16", "bf16"
 ]
 
 IntegerName: TypeAlias = Literal["uint8", "int16", "uint16", "int32", "uint32", "int64"]
