@@ -61,7 +61,7 @@ breaks "a limit changed" $header 's/^(#define ROUTECAP_MAX_SLOTS) 64/\1 32/'
 
 # Functions.
 breaks "a function removed" $code \
-    '/^int32_t routecap_capturer_progress\(/,/^}/d; /ROUTECAP_ENTRY\(capturer_progress\)/d; /static_assert\(sizeof\(routecap_api\)/,/;/d'
+    '/^int32_t routecap_capturer_progress\(/,/^}/d; /ROUTECAP_ENTRY\(capturer_progress\)/d; /static_assert\(sizeof\(routecap_api\)/,/;$/d'
 breaks "a function renamed" $header 's/routecap_step_discard/routecap_step_forget/' \
     $code 's/routecap_step_discard/routecap_step_forget/; s/ROUTECAP_ENTRY\(step_discard\)/.step_discard = routecap_step_forget/' \
     $map 's/routecap_step_discard/routecap_step_forget/'
