@@ -338,9 +338,18 @@ int32_t find_out(const uint8_t *bytes, uint64_t n, int32_t &format) {
                             find_format(format)->name);
 }
 
-int32_t check_data(const void *data, size_t bytes) {
-    return data == nullptr && bytes > 0 ? report(ROUTECAP_ERR_ARGUMENT, "data is NULL")
-                                        : ROUTECAP_OK;
+// What both kinds of decoding check first; ANY becomes what the bytes are.
+int32_t begin_decoding(const void *data, size_t bytes, int32_t &format,
+                       const routecap_wire_report *report_, const uint8_t *&at) {
+    if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
+    if (int32_t s = check_format(format, true); s < 0) return s;
+    if (report_ != nullptr)
+        if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    if (format != ROUTECAP_WIRE_ANY) return ROUTECAP_OK;
+    const int32_t s = find_out(at, bytes, format);
+    return s == ROUTECAP_PENDING
+               ? report(ROUTECAP_ERR_FORMAT, "%zu bytes do not say what they are", bytes)
+               : s;
 }
 
 // What a hint and a routing that says everything by itself must agree in.
@@ -400,21 +409,12 @@ int32_t decode_serialized(const void *data, size_t bytes, const routecap_wire_hi
 
 int32_t decode(const void *data, size_t bytes, int32_t format, const routecap_wire_hint *theirs,
                routecap_wire_report *report_, Routing **routing) {
-    if (int32_t s = check_data(data, bytes); s < 0) return s;
-    if (int32_t s = check_format(format, true); s < 0) return s;
-    if (report_ != nullptr)
-        if (int32_t s = check_output(report_, "report"); s < 0) return s;
-    const auto *at = static_cast<const uint8_t *>(data);
-    if (format == ROUTECAP_WIRE_ANY) {
-        const int32_t s = find_out(at, bytes, format);
-        if (s == ROUTECAP_PENDING)
-            return report(ROUTECAP_ERR_FORMAT, "%zu bytes do not say what they are", bytes);
-        if (s < 0) return s;
-    }
+    const uint8_t *at = nullptr;
+    if (int32_t s = begin_decoding(data, bytes, format, report_, at); s < 0) return s;
     Hint hint;
     if (int32_t s = read_hint(theirs, format, hint); s < 0) return s;
     if (format == ROUTECAP_WIRE_SERIALIZED)
-        return decode_serialized(data, bytes, hint.values, report_, routing);
+        return decode_serialized(at, bytes, hint.values, report_, routing);
     ToRouting reader(format, std::move(hint));
     if (int32_t s = reader.read(at, bytes); s < 0) return s;
     return reader.done(report_, routing);
@@ -424,17 +424,8 @@ int32_t decode_into(const void *data, size_t bytes, int32_t format,
                     const routecap_wire_hint *theirs, const routecap_copy_options *options,
                     void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes, uint64_t *needed,
                     routecap_wire_report *report_) {
-    if (int32_t s = check_data(data, bytes); s < 0) return s;
-    if (int32_t s = check_format(format, true); s < 0) return s;
-    if (report_ != nullptr)
-        if (int32_t s = check_output(report_, "report"); s < 0) return s;
-    const auto *at = static_cast<const uint8_t *>(data);
-    if (format == ROUTECAP_WIRE_ANY) {
-        const int32_t s = find_out(at, bytes, format);
-        if (s == ROUTECAP_PENDING)
-            return report(ROUTECAP_ERR_FORMAT, "%zu bytes do not say what they are", bytes);
-        if (s < 0) return s;
-    }
+    const uint8_t *at = nullptr;
+    if (int32_t s = begin_decoding(data, bytes, format, report_, at); s < 0) return s;
     if (format == ROUTECAP_WIRE_SERIALIZED)
         return report(ROUTECAP_ERR_ARGUMENT,
                       "the serialised form is not decoded into memory: deserialise and copy it");
@@ -489,10 +480,11 @@ int32_t Decoder::take(const uint8_t *bytes, uint64_t n) {
 int32_t Decoder::write(const void *data, size_t bytes) {
     if (error_ < 0) return report(error_, "%s", text_.c_str());
     if (finished_) return report(ROUTECAP_ERR_STATE, "the decoder was finished");
-    if (int32_t s = check_data(data, bytes); s < 0) return s;
+    const uint8_t *at = nullptr;
+    if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
     if (bytes == 0) return ROUTECAP_OK;
     try {
-        const int32_t s = take(static_cast<const uint8_t *>(data), bytes);
+        const int32_t s = take(at, bytes);
         return s < 0 ? fail(s) : s;
     } catch (const std::bad_alloc &) {
         error_ = ROUTECAP_ERR_NO_MEMORY;

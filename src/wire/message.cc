@@ -328,13 +328,20 @@ int32_t read_head(int32_t format, const uint8_t *data, size_t n, Said &said) {
 
 }  // namespace
 
+int32_t check_bytes(const void *data, size_t bytes, const char *name, const uint8_t *&at) {
+    static constexpr uint8_t kNothing = 0;
+    if (data == nullptr && bytes > 0) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    at = bytes > 0 ? static_cast<const uint8_t *>(data) : &kNothing;
+    return ROUTECAP_OK;
+}
+
 int32_t probe(const void *data, size_t bytes, routecap_wire_info *info) {
     if (int32_t s = check_output(info, "info"); s < 0) return s;
-    if (data == nullptr && bytes > 0) return report(ROUTECAP_ERR_ARGUMENT, "data is NULL");
+    const uint8_t *at = nullptr;
+    if (int32_t s = check_bytes(data, bytes, "data", at); s < 0) return s;
     routecap_wire_info found{};
     bool certain = false;
     Said said;
-    const auto *at = static_cast<const uint8_t *>(data);
     int32_t s = detect(at, bytes, found.format, certain);
     if (s == ROUTECAP_OK && found.format == ROUTECAP_WIRE_SERIALIZED) {
         routecap_serialized header{};

@@ -34,6 +34,9 @@ int32_t read_nrlre1(const uint8_t *text, size_t n, Said &said, size_t &head);
 int32_t read_object(const uint8_t *text, size_t n, bool whole, Said &said, size_t &data,
                     size_t &data_size);
 
+// The bytes of a caller, never null.
+int32_t check_bytes(const void *data, size_t bytes, const char *name, const uint8_t *&at);
+
 // Which format the first bytes are of. As above.
 int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain);
 int32_t probe(const void *data, size_t bytes, routecap_wire_info *info);

@@ -16,10 +16,12 @@ public:
     Output(uint8_t *to, bool base64) : at_(to), base64_(base64) {}
 
     void text(std::string_view text) {
+        if (text.empty()) return;
         std::memcpy(at_, text.data(), text.size());
         at_ += text.size();
     }
     void bytes(const uint8_t *bytes, size_t n) {
+        if (n == 0) return;
         if (!base64_) {
             std::memcpy(at_, bytes, n);
             at_ += n;

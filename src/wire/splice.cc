@@ -56,11 +56,6 @@ int32_t find_body(const Format &format, const uint8_t *data, size_t n, Part &par
                                  : s;
 }
 
-int32_t check_data(const void *data, size_t bytes, const char *name) {
-    return data == nullptr && bytes > 0 ? report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name)
-                                        : ROUTECAP_OK;
-}
-
 int32_t read_part(const Format &format, const uint8_t *data, size_t n,
                   const routecap_wire_hint *theirs, Part &part) {
     Hint hint;
@@ -186,24 +181,19 @@ int32_t splice(int32_t format_number, const void *head_data, size_t head_bytes,
                const routecap_wire_hint *tail_hint, uint64_t row, void *dst, size_t dst_bytes,
                uint64_t *needed) {
     if (int32_t s = check_format(format_number); s < 0) return s;
-    if (int32_t s = check_data(head_data, head_bytes, "head"); s < 0) return s;
-    if (int32_t s = check_data(tail_data, tail_bytes, "tail"); s < 0) return s;
+    const uint8_t *head_at = nullptr, *tail_at = nullptr;
+    if (int32_t s = check_bytes(head_data, head_bytes, "head", head_at); s < 0) return s;
+    if (int32_t s = check_bytes(tail_data, tail_bytes, "tail", tail_at); s < 0) return s;
     if (row > ROUTECAP_MAX_POSITION)
         return report(ROUTECAP_ERR_ARGUMENT, "row %llu is beyond the highest position", ull(row));
     if (format_number == ROUTECAP_WIRE_SERIALIZED)
-        return splice_serialized(head_data, head_bytes, tail_data, tail_bytes, row,
+        return splice_serialized(head_at, head_bytes, tail_at, tail_bytes, row,
                                  static_cast<uint8_t *>(dst), dst_bytes, needed);
 
     const Format &format = *find_format(format_number);
     Part head, tail;
-    if (int32_t s =
-            read_part(format, static_cast<const uint8_t *>(head_data), head_bytes, head_hint, head);
-        s < 0)
-        return s;
-    if (int32_t s =
-            read_part(format, static_cast<const uint8_t *>(tail_data), tail_bytes, tail_hint, tail);
-        s < 0)
-        return s;
+    if (int32_t s = read_part(format, head_at, head_bytes, head_hint, head); s < 0) return s;
+    if (int32_t s = read_part(format, tail_at, tail_bytes, tail_hint, tail); s < 0) return s;
     const bool lists = format_number == ROUTECAP_WIRE_LISTS;
     const bool alike = head.said.columns == tail.said.columns && head.said.k == tail.said.k &&
                        head.said.dtype == tail.said.dtype;

@@ -1,4 +1,5 @@
-"""Routings in files: the serialised form, one file each, in a folder or in a tar archive; and safetensors, for those who have no routecap."""
+"""Routings in files: the serialised form, one file each, in a folder or in a tar archive; safetensors, for those who have no routecap; and messages of
+the wire."""
 
 import json
 import mmap as mapping
@@ -15,20 +16,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._constants import IdSpace, Status, member
-from ._errors import error
+from ._errors import Error, error
 from ._routing import Routing
 from ._samples import Sample
+from ._wire import WireHint, wire_decode, wire_encode, wire_formats
 
 _ROUTING, _INFO, _TAR, _SAFETENSORS = ".routecap", ".json", ".tar", ".safetensors"
 _Progress = Callable[[Any], Iterable[Any]]
 
 
-def save(path: str | os.PathLike[str], samples: Routing | Sample | Mapping[str, Routing | Sample], *, progress: _Progress = iter) -> None:
+_WIRE = {each.ending: name for name, each in wire_formats().items() if each.ending and each.ending != _ROUTING}
+"""The formats of the wire by the endings of files."""
+
+
+def save(
+    path: str | os.PathLike[str],
+    samples: Routing | Sample | Mapping[str, Routing | Sample],
+    *,
+    progress: _Progress = iter,
+    wire: Mapping[str, Any] | None = None,
+) -> None:
     """Write routings to a file or folder. The ending of its name says which:
 
     ``.routecap``     the serialised form of one; its `info` beside it, in a file of the same name with the ending ``.json``
     ``.tar``          files like these, NAME.routecap and NAME.json, in one archive (what WebDataset calls a shard); its members are aligned
     ``.safetensors``  arrays that need no routecap to be read: see the package's README
+    ``.npy``, ``.npy.b64``, ``.b64``, ``.routes.json``, ``.nrlre1``, ``.lists.json``
+                      a message of the wire, as servers send it, of one; `wire` has the arguments of `wire_encode`. What it cannot say is an error, unless
+                      they allow that
     none              a folder of files NAME.routecap and NAME.json; what else it holds stays there
 
     A name that ends in a slash, and a folder that is there, mean a folder whatever the ending. Any
@@ -40,15 +55,15 @@ def save(path: str | os.PathLike[str], samples: Routing | Sample | Mapping[str, 
     kind = kind_to_write(path)
     path = Path(path)
     if isinstance(samples, (Routing, Sample)):
-        samples = {path.stem: samples}
+        samples = {path.name.removesuffix(kind): samples}
     named = {name: each if isinstance(each, Sample) else Sample(each) for name, each in samples.items()}
     for name in named:
         if not name or name.startswith(".") or set(name) & set("/\0\n"):
             raise error(Status.ERR_ARGUMENT, f"{name!r} cannot be the name of a file")
-    if kind == _ROUTING:
+    if kind == _ROUTING or kind in _WIRE:
         if len(named) != 1:
             raise error(Status.ERR_ARGUMENT, f"{path} holds one routing, not {len(named)}: name a folder, .tar or .safetensors")
-        _save_one(path, *named.values())
+        _save_one(path, *named.values(), kind, wire or {})
     elif kind == _TAR:
         _save_tar(path, named, progress)
     elif kind == _SAFETENSORS:
@@ -61,25 +76,37 @@ def save(path: str | os.PathLike[str], samples: Routing | Sample | Mapping[str, 
 
 def kind_to_write(path: str | os.PathLike[str]) -> str:
     """The ending that says what `save` makes of a name; "" for a folder. Any other is refused."""
-    kind = Path(path).suffix
+    kind = _ending(Path(path))
     if not kind or os.fspath(path).endswith(os.sep) or os.path.isdir(path):
         return ""
-    if kind not in (_ROUTING, _TAR, _SAFETENSORS):
+    if kind not in (_ROUTING, _TAR, _SAFETENSORS, *_WIRE):
         raise error(
             Status.ERR_ARGUMENT,
             f"{path} ends in {kind}, which routecap does not write: a file ends in {_ROUTING}, "
-            f"{_TAR} or {_SAFETENSORS}; a folder has no ending, ends in a slash or is there",
+            f"{_TAR}, {_SAFETENSORS} or, for a message of the wire, {', '.join(_WIRE)}; "
+            "a folder has no ending, ends in a slash or is there",
         )
     return kind
 
 
-def load(path: str | os.PathLike[str], *, mmap: bool = False, progress: _Progress = iter) -> dict[str, Sample]:
+def _ending(path: Path) -> str:
+    """The ending of a file's name: the longest that is known, or what is behind its last dot."""
+    return max((ending for ending in _WIRE if path.name.endswith(ending)), key=len, default=path.suffix)
+
+
+def load(
+    path: str | os.PathLike[str], *, mmap: bool = False, progress: _Progress = iter, wire: WireHint | None = None
+) -> dict[str, Sample]:
     """The routings of a file or folder that `save` wrote, or a program in C, by their names.
+
+    A file whose name ends as a message of the wire does (see `save`) is decoded: `wire` is what is known of it beside its bytes, `experts` above all.
 
     Nothing in it is trusted. With `mmap` files are mapped and used in place: they must not change as long as the routings live (safetensors are
     copied all the same).
     """
     path = Path(path)
+    if (kind := _ending(path)) in _WIRE and not path.is_dir():
+        return {path.name.removesuffix(kind): _load_message(path, kind, wire or {})}
     if path.suffix == _SAFETENSORS and not path.is_dir():
         return _load_safetensors(path, progress)
     if path.suffix == _TAR and not path.is_dir():
@@ -107,10 +134,19 @@ def _replacing(path: Path) -> Iterator[Path]:
 # ---- The serialised form
 
 
-def _save_one(path: Path, sample: Sample) -> None:
+def _load_message(path: Path, kind: str, hint: WireHint) -> Sample:
+    try:
+        routing, _ = wire_decode(path.read_bytes(), _WIRE[kind], **hint)
+    except Error as reason:
+        raise error(reason.status, f"{path}: {reason}") from None
+    return Sample(routing, _info_beside(path, kind))
+
+
+def _save_one(path: Path, sample: Sample, kind: str = _ROUTING, wire: Mapping[str, Any] = {}) -> None:
+    data = sample.routing.serialize() if kind == _ROUTING else wire_encode(sample.routing, _WIRE[kind], **wire)[0]
     with _replacing(path) as part:
-        part.write_bytes(sample.routing.serialize())
-    beside = path.with_suffix(_INFO)
+        part.write_bytes(data)
+    beside = _beside(path, kind)
     if sample.info:
         with _replacing(beside) as part:
             part.write_text(json.dumps(dict(sample.info)))
@@ -166,8 +202,13 @@ def _routing(data: Any, source: object) -> Routing:
         raise error(Status.ERR_FORMAT, f"{source}: {reason}") from None
 
 
-def _info_beside(path: Path) -> dict[str, Any]:
-    beside = path.with_suffix(_INFO)
+def _beside(path: Path, kind: str) -> Path:
+    """The file of what is known of the routing in `path`."""
+    return path.with_name(path.name.removesuffix(kind) + _INFO)
+
+
+def _info_beside(path: Path, kind: str = _ROUTING) -> dict[str, Any]:
+    beside = _beside(path, kind)
     return _info(beside.read_bytes(), beside) if beside.is_file() else {}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from .. import Routing, load
 from ..analysis import Difference, difference
 from .terminal import Terminal
+from .wire import add_hints, hint_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,11 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="B")
     parser.add_argument("--ordered", action="store_true", help="the order of a cell's experts counts, too")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object instead")
+    add_hints(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    first = {name: sample.routing for name, sample in load(arguments.first, progress=terminal.track).items()}
-    second = {name: sample.routing for name, sample in load(arguments.second, progress=terminal.track).items()}
+    first = {name: sample.routing for name, sample in load(arguments.first, progress=terminal.track, wire=hint_of(arguments)).items()}
+    second = {name: sample.routing for name, sample in load(arguments.second, progress=terminal.track, wire=hint_of(arguments)).items()}
     if len(first) == 1 and len(second) == 1:
         [name] = first
         second = {name: each for each in second.values()}

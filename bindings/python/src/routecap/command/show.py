@@ -1,6 +1,6 @@
 """Show routings: what is there, what is missing, and the load of the experts in each layer, as text and as pictures.
 
-FILE is FILE.routecap, a folder of them, FILE.tar or FILE.safetensors. What is known of a request beside its routing, the text of its tokens above
+FILE is FILE.routecap, a folder of them, FILE.tar, FILE.safetensors, or a message of the wire (FILE.npy, for instance, with --experts). What is known of a request beside its routing, the text of its tokens above
 all, is read from FILE.json: {"tokens": ["The", " cat", ...], "prompt_tokens": 7}.
 """
 
@@ -15,6 +15,7 @@ from .. import ArgumentError, Missing, Provenance, Routing, Sample, Status, load
 from .._samples import alike, layer_of, token_texts
 from ..analysis import Balance, balance, expert_load
 from .terminal import Terminal
+from .wire import add_hints, hint_of
 
 _BLOCKS = 8  # of missing cells that are named, unless all are asked for
 
@@ -26,10 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object instead")
     parser.add_argument("--png", metavar="OUT", help="write a picture (needs matplotlib; by its ending also .svg or .pdf)")
     parser.add_argument("--html", metavar="OUT", help="write one page that needs nothing else, for any browser")
+    add_hints(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    samples = read(arguments.files, terminal)
+    samples = read(arguments.files, terminal, hint_of(arguments))
     if arguments.png:
         from ..plot import overview
 
@@ -51,11 +53,11 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return 0
 
 
-def read(files: list[str], terminal: Terminal) -> dict[str, Sample]:
+def read(files: list[str], terminal: Terminal, wire: Any = None) -> dict[str, Sample]:
     """The samples of all files, each under its own name, or with that of its file where two have the same."""
     samples: dict[str, Sample] = {}
     for file in terminal.track(files):
-        for name, sample in load(file).items():
+        for name, sample in load(file, wire=wire).items():
             samples[f"{file}:{name}" if name in samples else name] = sample
     if not samples:
         raise ArgumentError(Status.ERR_ARGUMENT, f"no routing in {', '.join(files)}")

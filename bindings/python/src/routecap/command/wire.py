@@ -1,0 +1,48 @@
+"""What a command line says of files whose format does not say it: messages of the wire."""
+
+import argparse
+from typing import Any
+
+from .. import WireFact
+
+_HINTS = {
+    "experts": "experts of a layer: ids are below it; required",
+    "layers": "captured layers, where the file does not say how many, or has others too",
+    "columns": "length of the layer axis, where the file does not say it",
+    "k": "experts per token, where the file does not say it",
+    "first": "position of the first row",
+    "rows": "how many rows there must be: of S tokens S-1",
+}
+
+
+def add_hints(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("messages of the wire", "FILE.npy, .npy.b64 (vLLM), .b64 (SGLang), .routes.json, .nrlre1 (NeMo-RL), .lists.json (Megatron)")
+    for name, text in _HINTS.items():
+        group.add_argument(f"--{name}", dest=f"wire_{name}", type=int, metavar="N", help=text)
+    group.add_argument("--dtype", dest="wire_dtype", metavar="TYPE", help="type of the ids, where the file does not say it: int32, for instance")
+    group.add_argument("--layer-map", dest="wire_layer_map", metavar="LIST", type=_layers, help="which layers of the decoder are captured: 1-60, or 1,3,5")
+    group.add_argument("--budget", dest="wire_budget_bytes", type=int, metavar="BYTES", help="the most memory that decoding a file may take")
+
+
+def hint_of(arguments: argparse.Namespace) -> Any:
+    given = {name: getattr(arguments, f"wire_{name}") for name in (*_HINTS, "dtype", "layer_map", "budget_bytes")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    facts = ", ".join(fact.name.lower() for fact in WireFact if fact.name)
+    parser.add_argument("--allow", metavar="FACTS", default="", help=f"what OUT may lose, separated by commas: {facts}")
+    parser.add_argument("--out-dtype", metavar="TYPE", help="type of the ids in OUT, if it is a message of the wire")
+    parser.add_argument("--out-columns", type=int, metavar="N", help="write all N layers of the decoder to OUT, those that are not captured as zeros")
+
+
+def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"allow": [fact for fact in arguments.allow.split(",") if fact], "dtype": arguments.out_dtype, "columns": arguments.out_columns}
+
+
+def _layers(text: str) -> list[int]:
+    layers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        layers += range(int(first), int(last or first) + 1)
+    return layers
