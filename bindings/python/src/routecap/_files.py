@@ -63,7 +63,8 @@ def save(
     if kind == _ROUTING or kind in _WIRE:
         if len(named) != 1:
             raise error(Status.ERR_ARGUMENT, f"{path} holds one routing, not {len(named)}: name a folder, .tar or .safetensors")
-        _save_one(path, *named.values(), kind, wire or {})
+        [sample] = named.values()
+        _save_one(path, sample, kind, wire or {})
     elif kind == _TAR:
         _save_tar(path, named, progress)
     elif kind == _SAFETENSORS:

@@ -157,9 +157,10 @@ def _hint(given: Mapping[str, Any]) -> tuple[bytes | None, list[Any]]:
                 raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {array.size} elements for {values['layers']} layers")
     if "dtype" in values:
         values["dtype"] = _dtype(values["dtype"])
-    for name, group in (("column_kind", WireColumns), ("id_space", IdSpace)):
-        if name in values:
-            values[name] = member(group, values[name])
+    if "column_kind" in values:
+        values["column_kind"] = member(WireColumns, values["column_kind"])
+    if "id_space" in values:
+        values["id_space"] = member(IdSpace, values["id_space"])
     values["flags"] = WireHintFlag.STRICT if values.pop("strict", False) else 0
     if unknown := set(values) - set(structs.wire_hint.fields):
         raise TypeError(f"{', '.join(sorted(unknown))}: there is no such hint; there are {', '.join(WireHint.__annotations__)}")
@@ -275,6 +276,13 @@ class WireDecoder:
         return Routing._of(handle), _report(memory)
 
 
+def _fact(name: str) -> WireFact:
+    try:
+        return WireFact[name.upper()]
+    except KeyError:
+        raise error(Status.ERR_ARGUMENT, f"{name!r} is no fact: {', '.join(fact.name.lower() for fact in WireFact if fact.name)}") from None
+
+
 @documented("routecap_wire_encode")
 def wire_encode(
     routing: Routing,
@@ -292,7 +300,7 @@ def wire_encode(
     """
     facts = WireFact(0)
     for fact in [allow] if isinstance(allow, (str, WireFact)) else allow:
-        facts |= member(WireFact, fact)
+        facts |= fact if isinstance(fact, WireFact) else _fact(fact)
     options = structs.wire_options(
         format=wire_format(format),
         dtype=_dtype(dtype) if dtype is not None else 0,

@@ -1,5 +1,5 @@
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
-pub const ROUTECAP_VERSION_MINOR: u32 = 0;
+pub const ROUTECAP_VERSION_MINOR: u32 = 1;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
 pub const ROUTECAP_OK: i32 = 0;
 pub const ROUTECAP_INCOMPLETE: i32 = 1;
@@ -19,6 +19,7 @@ pub const ROUTECAP_ERR_DTYPE: i32 = -108;
 pub const ROUTECAP_ERR_SHAPE_MISMATCH: i32 = -109;
 pub const ROUTECAP_ERR_BUFFER_TOO_SMALL: i32 = -110;
 pub const ROUTECAP_ERR_FORMAT: i32 = -111;
+pub const ROUTECAP_ERR_LOSSY: i32 = -112;
 pub const ROUTECAP_ERR_STATE: i32 = -200;
 pub const ROUTECAP_ERR_DISABLED: i32 = -201;
 pub const ROUTECAP_ERR_NOT_READY: i32 = -202;
@@ -137,6 +138,31 @@ pub const ROUTECAP_PIECE_HEAD: i32 = 1;
 pub const ROUTECAP_PIECE_TAIL: i32 = 2;
 pub const ROUTECAP_PIECE_ZERO: i32 = 3;
 pub const ROUTECAP_MAX_PIECES: u32 = 16;
+pub const ROUTECAP_WIRE_ANY: i32 = 0;
+pub const ROUTECAP_WIRE_SERIALIZED: i32 = 1;
+pub const ROUTECAP_WIRE_NPY: i32 = 2;
+pub const ROUTECAP_WIRE_NPY_BASE64: i32 = 3;
+pub const ROUTECAP_WIRE_RAW: i32 = 4;
+pub const ROUTECAP_WIRE_RAW_BASE64: i32 = 5;
+pub const ROUTECAP_WIRE_OBJECT: i32 = 6;
+pub const ROUTECAP_WIRE_NRLRE1: i32 = 7;
+pub const ROUTECAP_WIRE_LISTS: i32 = 8;
+pub const ROUTECAP_DTYPE_I8: i32 = 8;
+pub const ROUTECAP_DTYPE_U64: i32 = 9;
+pub const ROUTECAP_WIRE_FACT_SHAPE: u32 = 1;
+pub const ROUTECAP_WIRE_FACT_DTYPE: u32 = 2;
+pub const ROUTECAP_WIRE_FACT_EXPERTS: u32 = 4;
+pub const ROUTECAP_WIRE_FACT_LAYERS: u32 = 8;
+pub const ROUTECAP_WIRE_FACT_FIRST: u32 = 16;
+pub const ROUTECAP_WIRE_FACT_VALIDITY: u32 = 32;
+pub const ROUTECAP_WIRE_FACT_REASONS: u32 = 64;
+pub const ROUTECAP_WIRE_FACT_TAGS: u32 = 128;
+pub const ROUTECAP_WIRE_FACT_ID_SPACE: u32 = 256;
+pub const ROUTECAP_WIRE_FACT_PROVENANCE: u32 = 512;
+pub const ROUTECAP_WIRE_COLUMNS_FOUND: i32 = 0;
+pub const ROUTECAP_WIRE_COLUMNS_CAPTURED: i32 = 1;
+pub const ROUTECAP_WIRE_COLUMNS_DECODER: i32 = 2;
+pub const ROUTECAP_WIRE_HINT_STRICT: u32 = 1;
 pub const ROUTECAP_RECEIVED_EXPANDED: u32 = 1;
 pub const ROUTECAP_RECEIVED_GLOBAL: u32 = 2;
 unsafe extern "C" {
@@ -2238,6 +2264,488 @@ unsafe extern "C" {
         splice: *mut routecap_splice,
     ) -> i32;
 }
+/// A format of this library.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_wire_description {
+    pub struct_size: u32,
+    /// ROUTECAP_WIRE_*
+    pub format: i32,
+    /// the one that is written; versions up to it are read
+    pub version: u32,
+    /// ROUTECAP_WIRE_FACT_*: what its bytes say. VALIDITY: by ids of -1, where
+    /// the dtype is signed
+    pub facts: u32,
+    /// static storage, as the others
+    pub name: *const ::core::ffi::c_char,
+    /// who writes it, as routecap_wire_find takes it: names with a space
+    /// between
+    pub aliases: *const ::core::ffi::c_char,
+    /// of the names of files, with the dot; "" if there is none
+    pub ending: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_wire_description"][::core::mem::size_of::<routecap_wire_description>() - 40usize];
+    ["Alignment of routecap_wire_description"][::core::mem::align_of::<routecap_wire_description>() - 8usize];
+    ["Offset of field: routecap_wire_description::struct_size"][::core::mem::offset_of!(routecap_wire_description, struct_size) - 0usize];
+    ["Offset of field: routecap_wire_description::format"][::core::mem::offset_of!(routecap_wire_description, format) - 4usize];
+    ["Offset of field: routecap_wire_description::version"][::core::mem::offset_of!(routecap_wire_description, version) - 8usize];
+    ["Offset of field: routecap_wire_description::facts"][::core::mem::offset_of!(routecap_wire_description, facts) - 12usize];
+    ["Offset of field: routecap_wire_description::name"][::core::mem::offset_of!(routecap_wire_description, name) - 16usize];
+    ["Offset of field: routecap_wire_description::aliases"][::core::mem::offset_of!(routecap_wire_description, aliases) - 24usize];
+    ["Offset of field: routecap_wire_description::ending"][::core::mem::offset_of!(routecap_wire_description, ending) - 32usize];
+};
+impl Default for routecap_wire_description {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// Describe a format.
+    ///
+    /// @param[in] format        ROUTECAP_WIRE_*, from 1 on without gaps: the first that is refused is
+    ///                          one past the last.
+    /// @param[out] description  What the format is.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (no such format).
+    pub fn routecap_wire_describe(format: i32, description: *mut routecap_wire_description) -> i32;
+}
+unsafe extern "C" {
+    /// Find a format by its name, by one of its aliases, or by the ending of files.
+    ///
+    /// @param[in] name     "nrlre1", "vllm" or ".npy", for instance; in lower case.
+    /// @param[out] format  ROUTECAP_WIRE_*.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (unknown; the text lists all names).
+    pub fn routecap_wire_find(name: *const ::core::ffi::c_char, format: *mut i32) -> i32;
+}
+/// What bytes say of themselves.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_wire_info {
+    pub struct_size: u32,
+    /// ROUTECAP_WIRE_*
+    pub format: i32,
+    /// of the format
+    pub version: u32,
+    /// 1: the bytes are of no other format; 0: text in base64 that may be
+    /// RAW_BASE64
+    pub certain: i32,
+    /// which of the following they say, as far as they were looked at
+    pub facts: u32,
+    /// 0 where it is not said
+    pub dtype: i32,
+    /// likewise, as are k, first and rows
+    pub columns: u32,
+    pub k: u32,
+    pub first: u64,
+    pub rows: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_wire_info"][::core::mem::size_of::<routecap_wire_info>() - 48usize];
+    ["Alignment of routecap_wire_info"][::core::mem::align_of::<routecap_wire_info>() - 8usize];
+    ["Offset of field: routecap_wire_info::struct_size"][::core::mem::offset_of!(routecap_wire_info, struct_size) - 0usize];
+    ["Offset of field: routecap_wire_info::format"][::core::mem::offset_of!(routecap_wire_info, format) - 4usize];
+    ["Offset of field: routecap_wire_info::version"][::core::mem::offset_of!(routecap_wire_info, version) - 8usize];
+    ["Offset of field: routecap_wire_info::certain"][::core::mem::offset_of!(routecap_wire_info, certain) - 12usize];
+    ["Offset of field: routecap_wire_info::facts"][::core::mem::offset_of!(routecap_wire_info, facts) - 16usize];
+    ["Offset of field: routecap_wire_info::dtype"][::core::mem::offset_of!(routecap_wire_info, dtype) - 20usize];
+    ["Offset of field: routecap_wire_info::columns"][::core::mem::offset_of!(routecap_wire_info, columns) - 24usize];
+    ["Offset of field: routecap_wire_info::k"][::core::mem::offset_of!(routecap_wire_info, k) - 28usize];
+    ["Offset of field: routecap_wire_info::first"][::core::mem::offset_of!(routecap_wire_info, first) - 32usize];
+    ["Offset of field: routecap_wire_info::rows"][::core::mem::offset_of!(routecap_wire_info, rows) - 40usize];
+};
+unsafe extern "C" {
+    /// Say what bytes are, from their beginning. They are not checked beyond it, and ids are not looked
+    /// at.
+    ///
+    /// RAW is never found: any bytes could be that. In an OBJECT what follows "data" is not looked at.
+    ///
+    /// @param[in] data   [bytes] the first bytes, at most all of them; 512 are enough for what stands at
+    ///                   the beginning.
+    /// @param[in] bytes  How many.
+    /// @param[out] info  What they say.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (none that this library knows, or damaged);
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (they may be one, but end within what stands at its
+    ///         beginning).
+    pub fn routecap_wire_probe(data: *const ::core::ffi::c_void, bytes: usize, info: *mut routecap_wire_info) -> i32;
+}
+/// What is known of bytes beside them. Where the bytes say it too, both must agree
+/// (ROUTECAP_ERR_SHAPE_MISMATCH); 0 or NULL takes what the bytes say.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_wire_hint {
+    pub struct_size: u32,
+    /// captured (MoE) layers. Default: as many as there are columns
+    pub layers: u32,
+    /// where the bytes do not say it: the length of the layer axis; default
+    /// `layers`
+    pub columns: u32,
+    /// experts per token
+    pub k: u32,
+    /// ids are in [0, experts); required unless layer_experts is set, but
+    /// for SERIALIZED
+    pub experts: u32,
+    /// of the ids, where the bytes do not say it; default I32, of an OBJECT
+    /// U8
+    pub dtype: i32,
+    /// ROUTECAP_WIRE_COLUMNS_*
+    pub column_kind: i32,
+    /// ROUTECAP_ID_SPACE_*; of SERIALIZED it is not looked at
+    pub id_space: i32,
+    /// ROUTECAP_WIRE_HINT_STRICT
+    pub flags: u32,
+    /// 0
+    pub reserved: u32,
+    /// position of the first row
+    pub first: u64,
+    /// how many; default: as many as there are. S tokens have S-1
+    pub rows: u64,
+    /// of all rows; of SERIALIZED it is not looked at
+    pub tag: u64,
+    /// the most memory that decoding may take (ROUTECAP_ERR_NO_MEMORY);
+    /// default: what the bytes themselves bound, some 8 bytes each
+    pub budget_bytes: u64,
+    /// [layers] index of each captured layer in the decoder, strictly
+    /// ascending; default 0..layers-1
+    pub layer_map: *const i32,
+    /// [layers] experts of each layer where they differ
+    pub layer_experts: *const u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_wire_hint"][::core::mem::size_of::<routecap_wire_hint>() - 88usize];
+    ["Alignment of routecap_wire_hint"][::core::mem::align_of::<routecap_wire_hint>() - 8usize];
+    ["Offset of field: routecap_wire_hint::struct_size"][::core::mem::offset_of!(routecap_wire_hint, struct_size) - 0usize];
+    ["Offset of field: routecap_wire_hint::layers"][::core::mem::offset_of!(routecap_wire_hint, layers) - 4usize];
+    ["Offset of field: routecap_wire_hint::columns"][::core::mem::offset_of!(routecap_wire_hint, columns) - 8usize];
+    ["Offset of field: routecap_wire_hint::k"][::core::mem::offset_of!(routecap_wire_hint, k) - 12usize];
+    ["Offset of field: routecap_wire_hint::experts"][::core::mem::offset_of!(routecap_wire_hint, experts) - 16usize];
+    ["Offset of field: routecap_wire_hint::dtype"][::core::mem::offset_of!(routecap_wire_hint, dtype) - 20usize];
+    ["Offset of field: routecap_wire_hint::column_kind"][::core::mem::offset_of!(routecap_wire_hint, column_kind) - 24usize];
+    ["Offset of field: routecap_wire_hint::id_space"][::core::mem::offset_of!(routecap_wire_hint, id_space) - 28usize];
+    ["Offset of field: routecap_wire_hint::flags"][::core::mem::offset_of!(routecap_wire_hint, flags) - 32usize];
+    ["Offset of field: routecap_wire_hint::reserved"][::core::mem::offset_of!(routecap_wire_hint, reserved) - 36usize];
+    ["Offset of field: routecap_wire_hint::first"][::core::mem::offset_of!(routecap_wire_hint, first) - 40usize];
+    ["Offset of field: routecap_wire_hint::rows"][::core::mem::offset_of!(routecap_wire_hint, rows) - 48usize];
+    ["Offset of field: routecap_wire_hint::tag"][::core::mem::offset_of!(routecap_wire_hint, tag) - 56usize];
+    ["Offset of field: routecap_wire_hint::budget_bytes"][::core::mem::offset_of!(routecap_wire_hint, budget_bytes) - 64usize];
+    ["Offset of field: routecap_wire_hint::layer_map"][::core::mem::offset_of!(routecap_wire_hint, layer_map) - 72usize];
+    ["Offset of field: routecap_wire_hint::layer_experts"][::core::mem::offset_of!(routecap_wire_hint, layer_experts) - 80usize];
+};
+impl Default for routecap_wire_hint {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+/// What bytes were, and what of a routing they could not say. Of SERIALIZED no cell is counted but
+/// those that are valid.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_wire_report {
+    pub struct_size: u32,
+    /// ROUTECAP_WIRE_*
+    pub format: i32,
+    /// of the format
+    pub version: u32,
+    /// of the ids in the bytes; of LISTS I64
+    pub dtype: i32,
+    /// ROUTECAP_WIRE_FACT_*: what these bytes say
+    pub facts: u32,
+    /// encoding: what the routing said and these bytes do not.
+    /// Decoding: 0
+    pub lost: u32,
+    /// length of the layer axis
+    pub columns: u32,
+    /// decoder layers that are not captured
+    pub columns_left_out: u32,
+    /// of those left out: with a cell of k distinct ids. Such a layer may
+    /// be missing in the layer map
+    pub columns_in_use: u32,
+    /// captured layers without one valid cell, where there are rows
+    pub layers_empty: u32,
+    /// of the whole message
+    pub bytes: u64,
+    pub first: u64,
+    pub rows: u64,
+    /// of captured layers, as all cells below; with these five each cell
+    /// is counted once
+    pub cells_valid: u64,
+    /// an id below 0
+    pub cells_negative: u64,
+    /// k zeros, where k is 2 or more
+    pub cells_zero: u64,
+    pub cells_out_of_range: u64,
+    pub cells_duplicate: u64,
+    /// every cell is zero
+    pub rows_zero: u64,
+    /// all ids equal those of the row before, and a cell is valid:
+    /// perhaps a copy that fills a gap
+    pub rows_repeated: u64,
+    /// every cell is 0, 1, .. k-1: perhaps a filler
+    pub rows_counting: u64,
+    /// of valid cells; -1 if there are none
+    pub largest_id: i64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_wire_report"][::core::mem::size_of::<routecap_wire_report>() - 136usize];
+    ["Alignment of routecap_wire_report"][::core::mem::align_of::<routecap_wire_report>() - 8usize];
+    ["Offset of field: routecap_wire_report::struct_size"][::core::mem::offset_of!(routecap_wire_report, struct_size) - 0usize];
+    ["Offset of field: routecap_wire_report::format"][::core::mem::offset_of!(routecap_wire_report, format) - 4usize];
+    ["Offset of field: routecap_wire_report::version"][::core::mem::offset_of!(routecap_wire_report, version) - 8usize];
+    ["Offset of field: routecap_wire_report::dtype"][::core::mem::offset_of!(routecap_wire_report, dtype) - 12usize];
+    ["Offset of field: routecap_wire_report::facts"][::core::mem::offset_of!(routecap_wire_report, facts) - 16usize];
+    ["Offset of field: routecap_wire_report::lost"][::core::mem::offset_of!(routecap_wire_report, lost) - 20usize];
+    ["Offset of field: routecap_wire_report::columns"][::core::mem::offset_of!(routecap_wire_report, columns) - 24usize];
+    ["Offset of field: routecap_wire_report::columns_left_out"][::core::mem::offset_of!(routecap_wire_report, columns_left_out) - 28usize];
+    ["Offset of field: routecap_wire_report::columns_in_use"][::core::mem::offset_of!(routecap_wire_report, columns_in_use) - 32usize];
+    ["Offset of field: routecap_wire_report::layers_empty"][::core::mem::offset_of!(routecap_wire_report, layers_empty) - 36usize];
+    ["Offset of field: routecap_wire_report::bytes"][::core::mem::offset_of!(routecap_wire_report, bytes) - 40usize];
+    ["Offset of field: routecap_wire_report::first"][::core::mem::offset_of!(routecap_wire_report, first) - 48usize];
+    ["Offset of field: routecap_wire_report::rows"][::core::mem::offset_of!(routecap_wire_report, rows) - 56usize];
+    ["Offset of field: routecap_wire_report::cells_valid"][::core::mem::offset_of!(routecap_wire_report, cells_valid) - 64usize];
+    ["Offset of field: routecap_wire_report::cells_negative"][::core::mem::offset_of!(routecap_wire_report, cells_negative) - 72usize];
+    ["Offset of field: routecap_wire_report::cells_zero"][::core::mem::offset_of!(routecap_wire_report, cells_zero) - 80usize];
+    ["Offset of field: routecap_wire_report::cells_out_of_range"]
+        [::core::mem::offset_of!(routecap_wire_report, cells_out_of_range) - 88usize];
+    ["Offset of field: routecap_wire_report::cells_duplicate"][::core::mem::offset_of!(routecap_wire_report, cells_duplicate) - 96usize];
+    ["Offset of field: routecap_wire_report::rows_zero"][::core::mem::offset_of!(routecap_wire_report, rows_zero) - 104usize];
+    ["Offset of field: routecap_wire_report::rows_repeated"][::core::mem::offset_of!(routecap_wire_report, rows_repeated) - 112usize];
+    ["Offset of field: routecap_wire_report::rows_counting"][::core::mem::offset_of!(routecap_wire_report, rows_counting) - 120usize];
+    ["Offset of field: routecap_wire_report::largest_id"][::core::mem::offset_of!(routecap_wire_report, largest_id) - 128usize];
+};
+unsafe extern "C" {
+    /// Make a routing of bytes, from wherever they come: nothing in them is trusted.
+    ///
+    /// The ids go into the routing's memory once, one or two bytes each by the number of experts. Sizes
+    /// are checked before memory is taken. SERIALIZED is copied: to use it in place, see
+    /// routecap_routing_deserialize.
+    ///
+    /// @param[in] data      [bytes] the message. It may be freed afterwards.
+    /// @param[in] bytes     How many: exactly those of one message.
+    /// @param[in] format    ROUTECAP_WIRE_*.
+    /// @param[in] hint      What the bytes do not say. May be NULL for SERIALIZED.
+    /// @param[out] report   What the bytes were, filled on success; may be NULL.
+    /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
+    ///         says what is wrong, and where); ROUTECAP_ERR_SHAPE_MISMATCH (the hint says otherwise);
+    ///         ROUTECAP_ERR_INCOMPLETE (strict).
+    pub fn routecap_wire_decode(
+        data: *const ::core::ffi::c_void,
+        bytes: usize,
+        format: i32,
+        hint: *const routecap_wire_hint,
+        report: *mut routecap_wire_report,
+        routing: *mut *mut routecap_routing,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Write the ids of bytes to the caller's memory without making a routing: dtype, layout, fill and
+    /// mask as in routecap_routing_copy_to.
+    ///
+    /// The ids pass through a few KiB that stay in the processor's cache, and are written to dst once.
+    /// For rows the destination has room for all that the bytes have.
+    ///
+    /// On an error that is found in the ids, of which FORMAT and strict INCOMPLETE are the ones, dst and
+    /// mask may have been written.
+    ///
+    /// @param[in] data        [bytes] the message.
+    /// @param[in] bytes       How many: exactly those of one message.
+    /// @param[in] format      ROUTECAP_WIRE_*, but SERIALIZED, which is ROUTECAP_ERR_ARGUMENT.
+    /// @param[in] hint        What the bytes do not say.
+    /// @param[in] options     The dtype, layers and layout of dst.
+    /// @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
+    ///                        NULL with dst_bytes 0 asks for the size, which returns
+    ///                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] dst_bytes   Size of dst, in bytes.
+    /// @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
+    ///                        valid cell, otherwise 0; NULL: not wanted.
+    /// @param[in] mask_bytes  Size of mask, in bytes.
+    /// @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
+    ///                        NULL.
+    /// @param[out] report     What the bytes were, filled on success; may be NULL.
+    /// @return As routecap_wire_decode and routecap_routing_copy_to.
+    pub fn routecap_wire_decode_into(
+        data: *const ::core::ffi::c_void,
+        bytes: usize,
+        format: i32,
+        hint: *const routecap_wire_hint,
+        options: *const routecap_copy_options,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+        mask: *mut u8,
+        mask_bytes: usize,
+        needed: *mut u64,
+        report: *mut routecap_wire_report,
+    ) -> i32;
+}
+/// Decoding of bytes that arrive piece by piece.
+#[repr(C)]
+#[derive(Debug)]
+pub struct routecap_wire_decoder {
+    _unused: [u8; 0],
+}
+unsafe extern "C" {
+    /// Begin to decode bytes that arrive piece by piece. What has arrived is decoded at once, into the
+    /// routing's memory, which grows with it.
+    ///
+    /// The bytes of SERIALIZED, and of an OBJECT, whose shape stands behind its data, are kept until the
+    /// end.
+    ///
+    /// @param[in] format    ROUTECAP_WIRE_*; ANY is decided when enough bytes are there.
+    /// @param[in] hint      What the bytes do not say. Read now, with its arrays. May be NULL for
+    ///                      SERIALIZED.
+    /// @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
+    /// @return ROUTECAP_OK or an error.
+    pub fn routecap_wire_decoder_create(format: i32, hint: *const routecap_wire_hint, decoder: *mut *mut routecap_wire_decoder) -> i32;
+}
+unsafe extern "C" {
+    /// Take the next bytes of the message, of any number. After an error the decoder returns that error
+    /// to every call.
+    ///
+    /// @param[in,out] decoder  The decoder.
+    /// @param[in] data         [bytes] the next bytes. They may be freed afterwards.
+    /// @param[in] bytes        How many.
+    /// @return As routecap_wire_decode, but that OK says nothing of missing cells.
+    pub fn routecap_wire_decoder_write(decoder: *mut routecap_wire_decoder, data: *const ::core::ffi::c_void, bytes: usize) -> i32;
+}
+unsafe extern "C" {
+    /// End the message: all of it must have been written. The decoder is then used up
+    /// (ROUTECAP_ERR_STATE).
+    ///
+    /// @param[in,out] decoder  The decoder.
+    /// @param[out] report      What the bytes were, filled on success; may be NULL.
+    /// @param[out] routing     The routing, to be freed with routecap_routing_free; NULL on error.
+    /// @return As routecap_wire_decode.
+    pub fn routecap_wire_decoder_finish(
+        decoder: *mut routecap_wire_decoder,
+        report: *mut routecap_wire_report,
+        routing: *mut *mut routecap_routing,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Free a decoder, at any time.
+    ///
+    /// @param[in,out] decoder  The decoder; NULL is allowed.
+    pub fn routecap_wire_decoder_free(decoder: *mut routecap_wire_decoder);
+}
+/// How a routing is written.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_wire_options {
+    pub struct_size: u32,
+    /// ROUTECAP_WIRE_*. Required
+    pub format: i32,
+    /// of the ids; default: what the format's writers use for so many experts
+    /// (docs/wire.md). Not for LISTS and SERIALIZED
+    pub dtype: i32,
+    /// CAPTURED (default) or DECODER: the ids of layers that are not captured
+    /// are 0
+    pub column_kind: i32,
+    /// with DECODER: layers of the decoder; default: the last captured one and
+    /// those before it
+    pub columns: u32,
+    /// ROUTECAP_WIRE_FACT_*: what may be lost
+    pub allow: u32,
+    /// of the ids of missing cells, where VALIDITY may be lost and the dtype is
+    /// unsigned: 0 or more
+    pub fill: i64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_wire_options"][::core::mem::size_of::<routecap_wire_options>() - 32usize];
+    ["Alignment of routecap_wire_options"][::core::mem::align_of::<routecap_wire_options>() - 8usize];
+    ["Offset of field: routecap_wire_options::struct_size"][::core::mem::offset_of!(routecap_wire_options, struct_size) - 0usize];
+    ["Offset of field: routecap_wire_options::format"][::core::mem::offset_of!(routecap_wire_options, format) - 4usize];
+    ["Offset of field: routecap_wire_options::dtype"][::core::mem::offset_of!(routecap_wire_options, dtype) - 8usize];
+    ["Offset of field: routecap_wire_options::column_kind"][::core::mem::offset_of!(routecap_wire_options, column_kind) - 12usize];
+    ["Offset of field: routecap_wire_options::columns"][::core::mem::offset_of!(routecap_wire_options, columns) - 16usize];
+    ["Offset of field: routecap_wire_options::allow"][::core::mem::offset_of!(routecap_wire_options, allow) - 20usize];
+    ["Offset of field: routecap_wire_options::fill"][::core::mem::offset_of!(routecap_wire_options, fill) - 24usize];
+};
+unsafe extern "C" {
+    /// Write a routing in a format.
+    ///
+    /// What the routing says and the bytes cannot say is refused unless options->allow has it, and is in
+    /// report->lost: a first row that is not 0, tags that are not 0, a layer map that does not follow
+    /// from the columns, missing cells and their reasons, physical ids, recomputed layers. The model's
+    /// own numbers (columns, k, experts, dtype) are for the reader to know.
+    ///
+    /// Where the dtype is signed the ids of missing cells are -1. Equal routings and options give equal
+    /// bytes.
+    ///
+    /// @param[in] routing    The routing.
+    /// @param[in] options    The format, and how it is written.
+    /// @param[out] dst       [dst_bytes] the message. NULL with dst_bytes 0 asks for the size, which
+    ///                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] dst_bytes  Size of dst, in bytes.
+    /// @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
+    ///                       NULL.
+    /// @param[out] report    Filled on success; of its counts only cells_valid, first, rows and what is
+    ///                       not of cells and rows. May be NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_LOSSY (the text names what would be
+    ///         lost); ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_DTYPE (ids, or
+    ///         the fill, do not fit, or the format does not have it); ROUTECAP_ERR_SHAPE_MISMATCH (the
+    ///         decoder has fewer layers than the layer map).
+    pub fn routecap_wire_encode(
+        routing: *const routecap_routing,
+        options: *const routecap_wire_options,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+        needed: *mut u64,
+        report: *mut routecap_wire_report,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Join two messages of one sequence: the rows of `head` before position `row`, and the rows of
+    /// `tail` from it on. The answers of a prefill and of a decode server, for instance. No id is looked
+    /// at; text is copied, or put into base64 anew where the bytes fall otherwise.
+    ///
+    /// Both must have the same format, dtype, columns and k, and no position before the end may be in
+    /// neither (ROUTECAP_ERR_OUT_OF_RANGE), but in SERIALIZED, where such rows are missing. The result
+    /// begins with head's first row or at `row`, whichever comes first.
+    ///
+    /// @param[in] format      ROUTECAP_WIRE_*, but ANY.
+    /// @param[in] head        [head_bytes] the first message.
+    /// @param[in] head_bytes  How many: exactly those of one message.
+    /// @param[in] head_hint   What head's bytes do not say of columns (or layers), k, dtype and first;
+    ///                        its other fields are not looked at, and need not be set. May be NULL where
+    ///                        the bytes say all that, and begin at 0 if they do not say first.
+    /// @param[in] tail        [tail_bytes] the second message.
+    /// @param[in] tail_bytes  How many: exactly those of one message.
+    /// @param[in] tail_hint   The same of tail's bytes.
+    /// @param[in] row         The position at which `tail` takes over; at most ROUTECAP_MAX_POSITION.
+    /// @param[out] dst        [dst_bytes] the joined message; it must not overlap head or tail. NULL
+    ///                        with dst_bytes 0 asks for the size, which returns
+    ///                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] dst_bytes   Size of dst, in bytes.
+    /// @param[out] needed     How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
+    ///                        NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_OUT_OF_RANGE;
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
+    pub fn routecap_wire_splice(
+        format: i32,
+        head: *const ::core::ffi::c_void,
+        head_bytes: usize,
+        head_hint: *const routecap_wire_hint,
+        tail: *const ::core::ffi::c_void,
+        tail_bytes: usize,
+        tail_hint: *const routecap_wire_hint,
+        row: u64,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+        needed: *mut u64,
+    ) -> i32;
+}
 /// What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C
 /// order, without gaps.
 #[repr(C)]
@@ -2625,10 +3133,75 @@ pub struct routecap_api {
             arg11: *mut routecap_splice,
         ) -> i32,
     >,
+    /// Since 1.1.
+    pub wire_describe: ::core::option::Option<unsafe extern "C" fn(arg1: i32, arg2: *mut routecap_wire_description) -> i32>,
+    pub wire_find: ::core::option::Option<unsafe extern "C" fn(arg1: *const ::core::ffi::c_char, arg2: *mut i32) -> i32>,
+    pub wire_probe:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *const ::core::ffi::c_void, arg2: usize, arg3: *mut routecap_wire_info) -> i32>,
+    pub wire_decode: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const ::core::ffi::c_void,
+            arg2: usize,
+            arg3: i32,
+            arg4: *const routecap_wire_hint,
+            arg5: *mut routecap_wire_report,
+            arg6: *mut *mut routecap_routing,
+        ) -> i32,
+    >,
+    pub wire_decode_into: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const ::core::ffi::c_void,
+            arg2: usize,
+            arg3: i32,
+            arg4: *const routecap_wire_hint,
+            arg5: *const routecap_copy_options,
+            arg6: *mut ::core::ffi::c_void,
+            arg7: usize,
+            arg8: *mut u8,
+            arg9: usize,
+            arg10: *mut u64,
+            arg11: *mut routecap_wire_report,
+        ) -> i32,
+    >,
+    pub wire_decoder_create: ::core::option::Option<
+        unsafe extern "C" fn(arg1: i32, arg2: *const routecap_wire_hint, arg3: *mut *mut routecap_wire_decoder) -> i32,
+    >,
+    pub wire_decoder_write: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_wire_decoder, arg2: *const ::core::ffi::c_void, arg3: usize) -> i32,
+    >,
+    pub wire_decoder_finish: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_wire_decoder, arg2: *mut routecap_wire_report, arg3: *mut *mut routecap_routing) -> i32,
+    >,
+    pub wire_decoder_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_wire_decoder)>,
+    pub wire_encode: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_routing,
+            arg2: *const routecap_wire_options,
+            arg3: *mut ::core::ffi::c_void,
+            arg4: usize,
+            arg5: *mut u64,
+            arg6: *mut routecap_wire_report,
+        ) -> i32,
+    >,
+    pub wire_splice: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: i32,
+            arg2: *const ::core::ffi::c_void,
+            arg3: usize,
+            arg4: *const routecap_wire_hint,
+            arg5: *const ::core::ffi::c_void,
+            arg6: usize,
+            arg7: *const routecap_wire_hint,
+            arg8: u64,
+            arg9: *mut ::core::ffi::c_void,
+            arg10: usize,
+            arg11: *mut u64,
+        ) -> i32,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 464usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 552usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -2689,6 +3262,17 @@ const _: () = {
     ["Offset of field: routecap_api::routing_import"][::core::mem::offset_of!(routecap_api, routing_import) - 440usize];
     ["Offset of field: routecap_api::serialized_info"][::core::mem::offset_of!(routecap_api, serialized_info) - 448usize];
     ["Offset of field: routecap_api::serialized_splice"][::core::mem::offset_of!(routecap_api, serialized_splice) - 456usize];
+    ["Offset of field: routecap_api::wire_describe"][::core::mem::offset_of!(routecap_api, wire_describe) - 464usize];
+    ["Offset of field: routecap_api::wire_find"][::core::mem::offset_of!(routecap_api, wire_find) - 472usize];
+    ["Offset of field: routecap_api::wire_probe"][::core::mem::offset_of!(routecap_api, wire_probe) - 480usize];
+    ["Offset of field: routecap_api::wire_decode"][::core::mem::offset_of!(routecap_api, wire_decode) - 488usize];
+    ["Offset of field: routecap_api::wire_decode_into"][::core::mem::offset_of!(routecap_api, wire_decode_into) - 496usize];
+    ["Offset of field: routecap_api::wire_decoder_create"][::core::mem::offset_of!(routecap_api, wire_decoder_create) - 504usize];
+    ["Offset of field: routecap_api::wire_decoder_write"][::core::mem::offset_of!(routecap_api, wire_decoder_write) - 512usize];
+    ["Offset of field: routecap_api::wire_decoder_finish"][::core::mem::offset_of!(routecap_api, wire_decoder_finish) - 520usize];
+    ["Offset of field: routecap_api::wire_decoder_free"][::core::mem::offset_of!(routecap_api, wire_decoder_free) - 528usize];
+    ["Offset of field: routecap_api::wire_encode"][::core::mem::offset_of!(routecap_api, wire_encode) - 536usize];
+    ["Offset of field: routecap_api::wire_splice"][::core::mem::offset_of!(routecap_api, wire_splice) - 544usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.
