@@ -17,6 +17,12 @@ constexpr char kNrlreMagic[] = "nrlre1:";
 constexpr char kSerializedMagic[] = "ROUTECAP";
 constexpr char kNpyInBase64[] = "k05VTVBZ";  // of the six bytes of the magic
 
+// Whether bytes begin with the magic, as far as they go.
+bool begins(const uint8_t *data, size_t n, std::string_view magic) {
+    return std::equal(data, data + std::min(n, magic.size()), magic.begin(),
+                      [](uint8_t byte, char c) { return byte == static_cast<uint8_t>(c); });
+}
+
 // A text that is read from its beginning. What it takes off says whether it was there; at the end
 // of a text that may go on it is pending.
 class Text {
@@ -182,7 +188,7 @@ int32_t skip_value(Text &text) {
 }  // namespace
 
 int32_t read_npy(const uint8_t *data, size_t n, Said &said, size_t &head) {
-    if (std::memcmp(data, kNpyMagic, std::min<size_t>(n, 6)) != 0)
+    if (!begins(data, n, kNpyMagic))
         return report(ROUTECAP_ERR_FORMAT, "the first bytes are not those of a .npy file");
     if (n < 8) return ROUTECAP_PENDING;
     const uint32_t major = data[6], length_bytes = major == 1 ? 2 : 4;
@@ -201,7 +207,7 @@ int32_t read_npy(const uint8_t *data, size_t n, Said &said, size_t &head) {
 }
 
 int32_t read_nrlre1(const uint8_t *data, size_t n, Said &said, size_t &head) {
-    if (std::memcmp(data, kNrlreMagic, std::min<size_t>(n, 7)) != 0)
+    if (!begins(data, n, kNrlreMagic))
         return report(ROUTECAP_ERR_FORMAT, "the text does not begin with %s", kNrlreMagic);
     const size_t looked_at = std::min(n, kLongestNrlreHead);
     if (std::count(data, data + looked_at, ':') < 3 && n < kLongestNrlreHead)
@@ -278,9 +284,6 @@ int32_t read_object(const uint8_t *bytes, size_t n, bool whole, Said &said, size
 }
 
 int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain) {
-    const auto begins = [&](const char *magic) {
-        return std::memcmp(data, magic, std::min(n, std::strlen(magic))) == 0;
-    };
     certain = true;
     size_t at = 0;
     while (at < n && std::memchr(" \t\r\n", data[at], 4) != nullptr) at++;
@@ -291,7 +294,7 @@ int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain) {
          {std::pair{kSerializedMagic, ROUTECAP_WIRE_SERIALIZED},
           std::pair{kNpyMagic, ROUTECAP_WIRE_NPY}, std::pair{kNrlreMagic, ROUTECAP_WIRE_NRLRE1},
           std::pair{kNpyInBase64, ROUTECAP_WIRE_NPY_BASE64}}) {
-        if (!begins(magic)) continue;
+        if (!begins(data, n, magic)) continue;
         format = of;
         return n < std::strlen(magic) ? ROUTECAP_PENDING : ROUTECAP_OK;
     }

@@ -39,6 +39,8 @@ numbers! {
         BufferTooSmall = ROUTECAP_ERR_BUFFER_TOO_SMALL;
         /// `ROUTECAP_ERR_FORMAT`: not a serialised routing, damaged, or of a version that this library does not read.
         Format = ROUTECAP_ERR_FORMAT;
+        /// `ROUTECAP_ERR_LOSSY`: a format cannot say what a routing says, and the caller did not allow that to be lost.
+        Lossy = ROUTECAP_ERR_LOSSY;
         /// `ROUTECAP_ERR_STATE`: wrong order of calls.
         State = ROUTECAP_ERR_STATE;
         /// `ROUTECAP_ERR_DISABLED`: reading from a disabled or mirroring capturer.

@@ -81,6 +81,7 @@ mod source;
 mod stats;
 mod step;
 mod view;
+mod wire;
 
 #[cfg(feature = "ndarray")]
 pub use array::{CopiedArray, SegmentArray};
@@ -103,6 +104,10 @@ pub use source::{LayerSource, Source};
 pub use stats::{LayerStats, Stats};
 pub use step::{Filing, Finalized, IssueOptions, Issued, Landing, Snapshot, Span, Step};
 pub use view::{Ids, Row, Segment, View};
+pub use wire::{
+    WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint, WireInfo, WireOptions, WireReport, wire_decode_into, wire_probe,
+    wire_splice,
+};
 
 /// The README's program, compiled and run.
 #[cfg(doctest)]

@@ -25,6 +25,10 @@ pub enum DType {
     I64 = sys::ROUTECAP_DTYPE_I64,
     /// 32 bits: id in the upper 16, bfloat16 weight in the lower 16. As a source only; see [`IdWeight`].
     IdWeight = sys::ROUTECAP_DTYPE_ID16_BF16,
+    /// Signed 8 bits. On the wire only.
+    I8 = sys::ROUTECAP_DTYPE_I8,
+    /// Unsigned 64 bits. On the wire only.
+    U64 = sys::ROUTECAP_DTYPE_U64,
     /// IEEE single precision.
     F32 = sys::ROUTECAP_DTYPE_F32,
     /// IEEE half precision; see [`F16`].
@@ -37,16 +41,16 @@ impl DType {
     /// The one that has this number in C, if there is one.
     pub fn of(value: i32) -> Option<DType> {
         use DType::*;
-        [U8, I16, U16, I32, U32, I64, IdWeight, F32, F16, BF16].into_iter().find(|dtype| *dtype as i32 == value)
+        [U8, I16, U16, I32, U32, I64, IdWeight, I8, U64, F32, F16, BF16].into_iter().find(|dtype| *dtype as i32 == value)
     }
 
     /// Bytes of one element.
     pub fn size(self) -> usize {
         match self {
-            DType::U8 => 1,
+            DType::U8 | DType::I8 => 1,
             DType::I16 | DType::U16 | DType::F16 | DType::BF16 => 2,
             DType::I32 | DType::U32 | DType::IdWeight | DType::F32 => 4,
-            DType::I64 => 8,
+            DType::I64 | DType::U64 => 8,
         }
     }
 }
