@@ -35,13 +35,13 @@ type DType int32
 // Size returns the bytes of an element, 0 for an unknown type.
 func (t DType) Size() int {
 	switch t {
-	case DTypeU8:
+	case DTypeU8, DTypeI8:
 		return 1
 	case DTypeI16, DTypeU16, DTypeF16, DTypeBF16:
 		return 2
 	case DTypeI32, DTypeU32, DTypeF32, DTypeID16BF16:
 		return 4
-	case DTypeI64:
+	case DTypeI64, DTypeU64:
 		return 8
 	}
 	return 0
@@ -98,3 +98,15 @@ type ImportFlags uint32
 
 // PieceSource says where bytes of a spliced routing come from.
 type PieceSource int32
+
+// WireFormat is a format of the wire: what servers send and trainers read.
+type WireFormat int32
+
+// WireFacts is what a routing says, and a format of the wire may not.
+type WireFacts uint32
+
+// WireColumns says what the columns of a message are.
+type WireColumns int32
+
+// WireHintFlags of a WireHint: 0 or WireHintStrict.
+type WireHintFlags uint32

@@ -297,6 +297,67 @@ static raw_result raw_serialized_splice(const void *head, size_t head_bytes, con
 }
 #cgo noescape raw_serialized_splice
 #cgo nocallback raw_serialized_splice
+static raw_result raw_wire_describe(int32_t format, routecap_wire_description *description) {
+    return raw_return(routecap_wire_describe(format, description));
+}
+#cgo noescape raw_wire_describe
+#cgo nocallback raw_wire_describe
+static raw_result raw_wire_find(const char *name, int32_t *format) {
+    return raw_return(routecap_wire_find(name, format));
+}
+#cgo noescape raw_wire_find
+#cgo nocallback raw_wire_find
+static raw_result raw_wire_probe(const void *data, size_t bytes, routecap_wire_info *info) {
+    return raw_return(routecap_wire_probe(data, bytes, info));
+}
+#cgo noescape raw_wire_probe
+#cgo nocallback raw_wire_probe
+static raw_result raw_wire_decode(const void *data, size_t bytes, int32_t format, const routecap_wire_hint *hint, routecap_wire_report *report,
+    routecap_routing **routing) {
+    return raw_return(routecap_wire_decode(data, bytes, format, hint, report, routing));
+}
+#cgo noescape raw_wire_decode
+#cgo nocallback raw_wire_decode
+static raw_result raw_wire_decode_into(const void *data, size_t bytes, int32_t format, const routecap_wire_hint *hint,
+    const routecap_copy_options *options, void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+    uint64_t *needed, routecap_wire_report *report) {
+    return raw_return(routecap_wire_decode_into(data, bytes, format, hint, options, dst, dst_bytes, mask, mask_bytes, needed, report));
+}
+#cgo noescape raw_wire_decode_into
+#cgo nocallback raw_wire_decode_into
+static raw_result raw_wire_decoder_create(int32_t format, const routecap_wire_hint *hint, routecap_wire_decoder **decoder) {
+    return raw_return(routecap_wire_decoder_create(format, hint, decoder));
+}
+#cgo noescape raw_wire_decoder_create
+#cgo nocallback raw_wire_decoder_create
+static raw_result raw_wire_decoder_write(routecap_wire_decoder *decoder, const void *data, size_t bytes) {
+    return raw_return(routecap_wire_decoder_write(decoder, data, bytes));
+}
+#cgo noescape raw_wire_decoder_write
+#cgo nocallback raw_wire_decoder_write
+static raw_result raw_wire_decoder_finish(routecap_wire_decoder *decoder, routecap_wire_report *report, routecap_routing **routing) {
+    return raw_return(routecap_wire_decoder_finish(decoder, report, routing));
+}
+#cgo noescape raw_wire_decoder_finish
+#cgo nocallback raw_wire_decoder_finish
+static void raw_wire_decoder_free(routecap_wire_decoder *decoder) {
+    routecap_wire_decoder_free(decoder);
+}
+#cgo noescape raw_wire_decoder_free
+#cgo nocallback raw_wire_decoder_free
+static raw_result raw_wire_encode(const routecap_routing *routing, const routecap_wire_options *options, void *dst, size_t dst_bytes,
+    uint64_t *needed, routecap_wire_report *report) {
+    return raw_return(routecap_wire_encode(routing, options, dst, dst_bytes, needed, report));
+}
+#cgo noescape raw_wire_encode
+#cgo nocallback raw_wire_encode
+static raw_result raw_wire_splice(int32_t format, const void *head, size_t head_bytes, const routecap_wire_hint *head_hint, const void *tail,
+    size_t tail_bytes, const routecap_wire_hint *tail_hint, uint64_t row, void *dst, size_t dst_bytes,
+    uint64_t *needed) {
+    return raw_return(routecap_wire_splice(format, head, head_bytes, head_hint, tail, tail_bytes, tail_hint, row, dst, dst_bytes, needed));
+}
+#cgo noescape raw_wire_splice
+#cgo nocallback raw_wire_splice
 static raw_result raw_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, uintptr_t stream) {
     return raw_return(routecap_received_read(capturer, layer, received, (routecap_stream)stream));
 }
@@ -321,7 +382,7 @@ const (
 	// HeaderVersionMajor is ROUTECAP_VERSION_MAJOR
 	HeaderVersionMajor = 1
 	// HeaderVersionMinor is ROUTECAP_VERSION_MINOR
-	HeaderVersionMinor = 0
+	HeaderVersionMinor = 1
 	// HeaderVersionPatch is ROUTECAP_VERSION_PATCH
 	HeaderVersionPatch = 0
 )
@@ -372,6 +433,8 @@ const (
 	// ErrFormat is ROUTECAP_ERR_FORMAT: no serialised routing, a damaged one, or one of a version that this library does
 	// not read
 	ErrFormat Status = -111
+	// ErrLossy is ROUTECAP_ERR_LOSSY: a format cannot say what a routing says, and the caller did not allow that to be lost
+	ErrLossy Status = -112
 )
 
 // The call does not fit the state.
@@ -754,6 +817,80 @@ const (
 const (
 	// MaxPieces is ROUTECAP_MAX_PIECES: enough for two routings in version 1 of the form
 	MaxPieces = 16
+)
+
+// Numbers are little endian. Arrays are [rows, columns, k] in C order. base64 is that of RFC 4648 with padding and
+// without line breaks.
+const (
+	// WireAny is ROUTECAP_WIRE_ANY: decoding only: whatever routecap_wire_probe finds, if it is certain
+	WireAny WireFormat = 0
+	// WireSerialized is ROUTECAP_WIRE_SERIALIZED: "routecap": the serialised form; it says all there is
+	WireSerialized WireFormat = 1
+	// WireNpy is ROUTECAP_WIRE_NPY: "npy": a .npy file of version 1, 2 or 3, of integers of 8 to 64 bits
+	WireNpy WireFormat = 2
+	// WireNpyBase64 is ROUTECAP_WIRE_NPY_BASE64: "npy.base64": the same in base64
+	WireNpyBase64 WireFormat = 3
+	// WireRaw is ROUTECAP_WIRE_RAW: "raw": the array alone
+	WireRaw WireFormat = 4
+	// WireRawBase64 is ROUTECAP_WIRE_RAW_BASE64: "raw.base64": the same in base64
+	WireRawBase64 WireFormat = 5
+	// WireObject is ROUTECAP_WIRE_OBJECT: "object": a JSON object {"data": base64, "shape": [rows, columns, k], "start",
+	// "dtype"}, in any order
+	WireObject WireFormat = 6
+	// WireNrlre1 is ROUTECAP_WIRE_NRLRE1: "nrlre1": the text nrlre1:DTYPE:ROWSxCOLUMNSxK:BASE64
+	WireNrlre1 WireFormat = 7
+	// WireLists is ROUTECAP_WIRE_LISTS: "lists": nested JSON lists of integers; read also within ["ndarray", {"data":
+	// lists, "dtype": name}]
+	WireLists WireFormat = 8
+)
+
+// A dtype of ids on the wire only, beside DTypeU8 to DTypeI64.
+const (
+	// DTypeI8 is ROUTECAP_DTYPE_I8
+	DTypeI8 DType = 8
+	// DTypeU64 is ROUTECAP_DTYPE_U64
+	DTypeU64 DType = 9
+)
+
+// What a routing says. Bits.
+const (
+	// WireFactShape is ROUTECAP_WIRE_FACT_SHAPE: rows, columns and k
+	WireFactShape WireFacts = 1
+	// WireFactDType is ROUTECAP_WIRE_FACT_DTYPE: the type of the ids
+	WireFactDType WireFacts = 2
+	// WireFactExperts is ROUTECAP_WIRE_FACT_EXPERTS: how many experts each layer has
+	WireFactExperts WireFacts = 4
+	// WireFactLayers is ROUTECAP_WIRE_FACT_LAYERS: which layers of the decoder they are
+	WireFactLayers WireFacts = 8
+	// WireFactFirst is ROUTECAP_WIRE_FACT_FIRST: the position of the first row, where it is not 0
+	WireFactFirst WireFacts = 16
+	// WireFactValidity is ROUTECAP_WIRE_FACT_VALIDITY: which cells are missing
+	WireFactValidity WireFacts = 32
+	// WireFactReasons is ROUTECAP_WIRE_FACT_REASONS: and why
+	WireFactReasons WireFacts = 64
+	// WireFactTags is ROUTECAP_WIRE_FACT_TAGS: the tag of each row
+	WireFactTags WireFacts = 128
+	// WireFactIDSpace is ROUTECAP_WIRE_FACT_ID_SPACE: that ids are physical
+	WireFactIDSpace WireFacts = 256
+	// WireFactProvenance is ROUTECAP_WIRE_FACT_PROVENANCE: that layers were recomputed
+	WireFactProvenance WireFacts = 512
+)
+
+// What the columns are.
+const (
+	// WireColumnsFound is ROUTECAP_WIRE_COLUMNS_FOUND: as many as hint.layers: CAPTURED; more: DECODER
+	WireColumnsFound WireColumns = 0
+	// WireColumnsCaptured is ROUTECAP_WIRE_COLUMNS_CAPTURED: the captured layers, in order
+	WireColumnsCaptured WireColumns = 1
+	// WireColumnsDecoder is ROUTECAP_WIRE_COLUMNS_DECODER: all layers of the decoder: column c is decoder layer c, and
+	// those not in the layer map are left out
+	WireColumnsDecoder WireColumns = 2
+)
+
+// Flags of routecap_wire_hint.
+const (
+	// WireHintStrict is ROUTECAP_WIRE_HINT_STRICT: a missing cell makes the call fail with ErrIncomplete
+	WireHintStrict WireHintFlags = 1
 )
 
 // Flags of routecap_received.
@@ -1192,6 +1329,119 @@ type cSplice struct {
 	headerBytes uint64
 }
 
+// cWireDescription is routecap_wire_description. A format of this library.
+type cWireDescription struct {
+	structSize uint32
+	format     WireFormat
+	version    uint32
+	facts      WireFacts
+	name       unsafe.Pointer
+	aliases    unsafe.Pointer
+	ending     unsafe.Pointer
+}
+
+// WireInfo is routecap_wire_info. What bytes say of themselves.
+type WireInfo struct {
+	structSize uint32
+	// Wire*
+	Format WireFormat
+	// of the format
+	Version uint32
+	// 1: the bytes are of no other format; 0: text in base64 that may be RAW_BASE64
+	Certain int32
+	// which of the following they say, as far as they were looked at
+	Facts WireFacts
+	// 0 where it is not said
+	DType DType
+	// likewise, as are k, first and rows
+	Columns uint32
+	K       uint32
+	First   uint64
+	Rows    uint64
+}
+
+// cWireHint is routecap_wire_hint. What is known of bytes beside them. Where the bytes say it too, both must agree
+// (ErrShapeMismatch); 0 or NULL takes what the bytes say.
+type cWireHint struct {
+	structSize   uint32
+	layers       uint32
+	columns      uint32
+	k            uint32
+	experts      uint32
+	dtype        DType
+	columnKind   WireColumns
+	idSpace      IDSpace
+	flags        WireHintFlags
+	reserved     uint32
+	first        uint64
+	rows         uint64
+	tag          uint64
+	budgetBytes  uint64
+	layerMap     unsafe.Pointer
+	layerExperts unsafe.Pointer
+}
+
+// WireReport is routecap_wire_report. What bytes were, and what of a routing they could not say. Of SERIALIZED no cell
+// is counted but those that are valid.
+type WireReport struct {
+	structSize uint32
+	// Wire*
+	Format WireFormat
+	// of the format
+	Version uint32
+	// of the ids in the bytes; of LISTS I64
+	DType DType
+	// WireFact*: what these bytes say
+	Facts WireFacts
+	// encoding: what the routing said and these bytes do not. Decoding: 0
+	Lost WireFacts
+	// length of the layer axis
+	Columns uint32
+	// decoder layers that are not captured
+	ColumnsLeftOut uint32
+	// of those left out: with a cell of k distinct ids. Such a layer may be missing in the layer map
+	ColumnsInUse uint32
+	// captured layers without one valid cell, where there are rows
+	LayersEmpty uint32
+	// of the whole message
+	Bytes uint64
+	First uint64
+	Rows  uint64
+	// of captured layers, as all cells below; with these five each cell is counted once
+	CellsValid uint64
+	// an id below 0
+	CellsNegative uint64
+	// k zeros, where k is 2 or more
+	CellsZero       uint64
+	CellsOutOfRange uint64
+	CellsDuplicate  uint64
+	// every cell is zero
+	RowsZero uint64
+	// all ids equal those of the row before, and a cell is valid: perhaps a copy that fills a gap
+	RowsRepeated uint64
+	// every cell is 0, 1, .. k-1: perhaps a filler
+	RowsCounting uint64
+	// of valid cells; -1 if there are none
+	LargestID int64
+}
+
+// WireOptions is routecap_wire_options. How a routing is written.
+type WireOptions struct {
+	structSize uint32
+	// Wire*. Required
+	Format WireFormat
+	// of the ids; default: what the format's writers use for so many experts (docs/wire.md). Not for LISTS and SERIALIZED
+	DType DType
+	// CAPTURED (default) or DECODER: the ids of layers that are not captured are 0
+	ColumnKind WireColumns
+	// with DECODER: layers of the decoder; default: the last captured one and those before it
+	Columns uint32
+	// WireFact*: what may be lost
+	Allow WireFacts
+	// of the ids of missing cells, where VALIDITY may be lost and the dtype is unsigned: 0 or more
+	Fill int64
+}
+
 // cReceived is routecap_received. What one dispatch brought to this rank. In parentheses: where DeepEP has it. All
 // arrays are in C order, without gaps.
 type cReceived struct {
@@ -1471,6 +1721,73 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(cSplice{}.bytes)-unsafe.Offsetof(C.routecap_splice{}.bytes)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cSplice{}.headerBytes)-unsafe.Offsetof(C.routecap_splice{}.header_bytes)]
 	_ [C.sizeof_routecap_splice - unsafe.Sizeof(cSplice{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireDescription{}.structSize)-unsafe.Offsetof(C.routecap_wire_description{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireDescription{}.format)-unsafe.Offsetof(C.routecap_wire_description{}.format)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireDescription{}.version)-unsafe.Offsetof(C.routecap_wire_description{}.version)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireDescription{}.facts)-unsafe.Offsetof(C.routecap_wire_description{}.facts)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireDescription{}.name)-unsafe.Offsetof(C.routecap_wire_description{}.name)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireDescription{}.aliases)-unsafe.Offsetof(C.routecap_wire_description{}.aliases)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireDescription{}.ending)-unsafe.Offsetof(C.routecap_wire_description{}.ending)]
+	_ [C.sizeof_routecap_wire_description - unsafe.Sizeof(cWireDescription{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(WireInfo{}.structSize)-unsafe.Offsetof(C.routecap_wire_info{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireInfo{}.Format)-unsafe.Offsetof(C.routecap_wire_info{}.format)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireInfo{}.Version)-unsafe.Offsetof(C.routecap_wire_info{}.version)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireInfo{}.Certain)-unsafe.Offsetof(C.routecap_wire_info{}.certain)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireInfo{}.Facts)-unsafe.Offsetof(C.routecap_wire_info{}.facts)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireInfo{}.DType)-unsafe.Offsetof(C.routecap_wire_info{}.dtype)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireInfo{}.Columns)-unsafe.Offsetof(C.routecap_wire_info{}.columns)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireInfo{}.K)-unsafe.Offsetof(C.routecap_wire_info{}.k)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireInfo{}.First)-unsafe.Offsetof(C.routecap_wire_info{}.first)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireInfo{}.Rows)-unsafe.Offsetof(C.routecap_wire_info{}.rows)]
+	_ [C.sizeof_routecap_wire_info - unsafe.Sizeof(WireInfo{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.structSize)-unsafe.Offsetof(C.routecap_wire_hint{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.layers)-unsafe.Offsetof(C.routecap_wire_hint{}.layers)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.columns)-unsafe.Offsetof(C.routecap_wire_hint{}.columns)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.k)-unsafe.Offsetof(C.routecap_wire_hint{}.k)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.experts)-unsafe.Offsetof(C.routecap_wire_hint{}.experts)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.dtype)-unsafe.Offsetof(C.routecap_wire_hint{}.dtype)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.columnKind)-unsafe.Offsetof(C.routecap_wire_hint{}.column_kind)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.idSpace)-unsafe.Offsetof(C.routecap_wire_hint{}.id_space)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.flags)-unsafe.Offsetof(C.routecap_wire_hint{}.flags)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.reserved)-unsafe.Offsetof(C.routecap_wire_hint{}.reserved)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.first)-unsafe.Offsetof(C.routecap_wire_hint{}.first)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.rows)-unsafe.Offsetof(C.routecap_wire_hint{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.tag)-unsafe.Offsetof(C.routecap_wire_hint{}.tag)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.budgetBytes)-unsafe.Offsetof(C.routecap_wire_hint{}.budget_bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.layerMap)-unsafe.Offsetof(C.routecap_wire_hint{}.layer_map)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cWireHint{}.layerExperts)-unsafe.Offsetof(C.routecap_wire_hint{}.layer_experts)]
+	_ [C.sizeof_routecap_wire_hint - unsafe.Sizeof(cWireHint{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.structSize)-unsafe.Offsetof(C.routecap_wire_report{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.Format)-unsafe.Offsetof(C.routecap_wire_report{}.format)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.Version)-unsafe.Offsetof(C.routecap_wire_report{}.version)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.DType)-unsafe.Offsetof(C.routecap_wire_report{}.dtype)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.Facts)-unsafe.Offsetof(C.routecap_wire_report{}.facts)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.Lost)-unsafe.Offsetof(C.routecap_wire_report{}.lost)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.Columns)-unsafe.Offsetof(C.routecap_wire_report{}.columns)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.ColumnsLeftOut)-unsafe.Offsetof(C.routecap_wire_report{}.columns_left_out)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.ColumnsInUse)-unsafe.Offsetof(C.routecap_wire_report{}.columns_in_use)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.LayersEmpty)-unsafe.Offsetof(C.routecap_wire_report{}.layers_empty)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.Bytes)-unsafe.Offsetof(C.routecap_wire_report{}.bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.First)-unsafe.Offsetof(C.routecap_wire_report{}.first)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.Rows)-unsafe.Offsetof(C.routecap_wire_report{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.CellsValid)-unsafe.Offsetof(C.routecap_wire_report{}.cells_valid)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.CellsNegative)-unsafe.Offsetof(C.routecap_wire_report{}.cells_negative)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.CellsZero)-unsafe.Offsetof(C.routecap_wire_report{}.cells_zero)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.CellsOutOfRange)-unsafe.Offsetof(C.routecap_wire_report{}.cells_out_of_range)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.CellsDuplicate)-unsafe.Offsetof(C.routecap_wire_report{}.cells_duplicate)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.RowsZero)-unsafe.Offsetof(C.routecap_wire_report{}.rows_zero)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.RowsRepeated)-unsafe.Offsetof(C.routecap_wire_report{}.rows_repeated)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.RowsCounting)-unsafe.Offsetof(C.routecap_wire_report{}.rows_counting)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireReport{}.LargestID)-unsafe.Offsetof(C.routecap_wire_report{}.largest_id)]
+	_ [C.sizeof_routecap_wire_report - unsafe.Sizeof(WireReport{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.structSize)-unsafe.Offsetof(C.routecap_wire_options{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.Format)-unsafe.Offsetof(C.routecap_wire_options{}.format)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.DType)-unsafe.Offsetof(C.routecap_wire_options{}.dtype)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.ColumnKind)-unsafe.Offsetof(C.routecap_wire_options{}.column_kind)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.Columns)-unsafe.Offsetof(C.routecap_wire_options{}.columns)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.Allow)-unsafe.Offsetof(C.routecap_wire_options{}.allow)]
+	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.Fill)-unsafe.Offsetof(C.routecap_wire_options{}.fill)]
+	_ [C.sizeof_routecap_wire_options - unsafe.Sizeof(WireOptions{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.structSize)-unsafe.Offsetof(C.routecap_received{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.flags)-unsafe.Offsetof(C.routecap_received{}.flags)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.ranks)-unsafe.Offsetof(C.routecap_received{}.ranks)]
@@ -1825,6 +2142,80 @@ func routecap_serialized_splice(
 		head, C.size_t(headBytes), tail, C.size_t(tailBytes), C.uint64_t(row), header, C.size_t(capacity),
 		(*C.routecap_piece)(unsafe.Pointer(pieces)), C.size_t(pieceSize), C.size_t(pieceCapacity),
 		(*C.routecap_splice)(unsafe.Pointer(splice)),
+	))
+}
+
+func routecap_wire_describe(format int32, description *cWireDescription) Result {
+	return resultOf(C.raw_wire_describe(C.int32_t(format), (*C.routecap_wire_description)(unsafe.Pointer(description))))
+}
+
+func routecap_wire_find(name *byte, format *int32) Result {
+	return resultOf(C.raw_wire_find((*C.char)(unsafe.Pointer(name)), (*C.int32_t)(unsafe.Pointer(format))))
+}
+
+func routecap_wire_probe(data unsafe.Pointer, bytes uintptr, info *WireInfo) Result {
+	return resultOf(C.raw_wire_probe(data, C.size_t(bytes), (*C.routecap_wire_info)(unsafe.Pointer(info))))
+}
+
+func routecap_wire_decode(data unsafe.Pointer, bytes uintptr, format int32, hint *cWireHint, report *WireReport, routing *unsafe.Pointer) Result {
+	return resultOf(C.raw_wire_decode(
+		data, C.size_t(bytes), C.int32_t(format), (*C.routecap_wire_hint)(unsafe.Pointer(hint)),
+		(*C.routecap_wire_report)(unsafe.Pointer(report)), (**C.routecap_routing)(unsafe.Pointer(routing)),
+	))
+}
+
+func routecap_wire_decode_into(
+	data unsafe.Pointer, bytes uintptr, format int32, hint *cWireHint, options *CopyOptions, dst unsafe.Pointer,
+	dstBytes uintptr, mask *uint8, maskBytes uintptr, needed *uint64, report *WireReport,
+) Result {
+	return resultOf(C.raw_wire_decode_into(
+		data, C.size_t(bytes), C.int32_t(format), (*C.routecap_wire_hint)(unsafe.Pointer(hint)),
+		(*C.routecap_copy_options)(unsafe.Pointer(options)), dst, C.size_t(dstBytes),
+		(*C.uint8_t)(unsafe.Pointer(mask)), C.size_t(maskBytes), (*C.uint64_t)(unsafe.Pointer(needed)),
+		(*C.routecap_wire_report)(unsafe.Pointer(report)),
+	))
+}
+
+func routecap_wire_decoder_create(format int32, hint *cWireHint, decoder *unsafe.Pointer) Result {
+	return resultOf(C.raw_wire_decoder_create(
+		C.int32_t(format), (*C.routecap_wire_hint)(unsafe.Pointer(hint)),
+		(**C.routecap_wire_decoder)(unsafe.Pointer(decoder)),
+	))
+}
+
+func routecap_wire_decoder_write(decoder unsafe.Pointer, data unsafe.Pointer, bytes uintptr) Result {
+	return resultOf(C.raw_wire_decoder_write((*C.routecap_wire_decoder)(decoder), data, C.size_t(bytes)))
+}
+
+func routecap_wire_decoder_finish(decoder unsafe.Pointer, report *WireReport, routing *unsafe.Pointer) Result {
+	return resultOf(C.raw_wire_decoder_finish(
+		(*C.routecap_wire_decoder)(decoder), (*C.routecap_wire_report)(unsafe.Pointer(report)),
+		(**C.routecap_routing)(unsafe.Pointer(routing)),
+	))
+}
+
+func routecap_wire_decoder_free(decoder unsafe.Pointer) {
+	C.raw_wire_decoder_free((*C.routecap_wire_decoder)(decoder))
+}
+
+func routecap_wire_encode(
+	routing unsafe.Pointer, options *WireOptions, dst unsafe.Pointer, dstBytes uintptr, needed *uint64,
+	report *WireReport,
+) Result {
+	return resultOf(C.raw_wire_encode(
+		(*C.routecap_routing)(routing), (*C.routecap_wire_options)(unsafe.Pointer(options)), dst, C.size_t(dstBytes),
+		(*C.uint64_t)(unsafe.Pointer(needed)), (*C.routecap_wire_report)(unsafe.Pointer(report)),
+	))
+}
+
+func routecap_wire_splice(
+	format int32, head unsafe.Pointer, headBytes uintptr, headHint *cWireHint, tail unsafe.Pointer,
+	tailBytes uintptr, tailHint *cWireHint, row uint64, dst unsafe.Pointer, dstBytes uintptr, needed *uint64,
+) Result {
+	return resultOf(C.raw_wire_splice(
+		C.int32_t(format), head, C.size_t(headBytes), (*C.routecap_wire_hint)(unsafe.Pointer(headHint)), tail,
+		C.size_t(tailBytes), (*C.routecap_wire_hint)(unsafe.Pointer(tailHint)), C.uint64_t(row), dst,
+		C.size_t(dstBytes), (*C.uint64_t)(unsafe.Pointer(needed)),
 	))
 }
 

@@ -50,6 +50,10 @@ var constants = []struct{ prefix, name, kind string }{
 	{"ROUTECAP_ROWS_", "Rows", "uint64"},
 	{"ROUTECAP_READ_", "Read", "ReadFlags"},
 	{"ROUTECAP_IMPORT_", "Import", "ImportFlags"},
+	{"ROUTECAP_WIRE_FACT_", "WireFact", "WireFacts"},
+	{"ROUTECAP_WIRE_COLUMNS_", "WireColumns", "WireColumns"},
+	{"ROUTECAP_WIRE_HINT_", "WireHint", "WireHintFlags"},
+	{"ROUTECAP_WIRE_", "Wire", "WireFormat"},
 }
 var constantsAlone = map[string]string{ // name: type
 	"ROUTECAP_OK": "Status", "ROUTECAP_INCOMPLETE": "Status", "ROUTECAP_LOST": "Status", "ROUTECAP_PENDING": "Status",
@@ -63,6 +67,7 @@ var public = map[string]string{
 	"routecap_layer_probe": "LayerProbe", "routecap_span": "Span", "routecap_accept_item": "AcceptItem", "routecap_missing": "Missing",
 	"routecap_coverage": "Coverage", "routecap_extract_item": "ExtractItem", "routecap_copy_options": "CopyOptions",
 	"routecap_finish_item": "FinishItem", "routecap_serialized": "Serialized", "routecap_piece": "Piece",
+	"routecap_wire_info": "WireInfo", "routecap_wire_report": "WireReport", "routecap_wire_options": "WireOptions",
 }
 var notStructs = []string{"routecap_api"} // the function table is for programs that do not link the library
 
@@ -74,6 +79,8 @@ var fieldTypes = map[string]string{
 	"routecap_piece.source": "PieceSource", "routecap_config.flags": "ConfigFlags", "routecap_router.flags": "RouterFlags",
 	"routecap_source.flags": "SourceFlags", "routecap_received.flags": "ReceivedFlags", "routecap_span.flags": "SpanFlags",
 	"routecap_extract_item.flags": "ReadFlags", "routecap_copy_options.flags": "ReadFlags",
+	"format": "WireFormat", "facts": "WireFacts", "lost": "WireFacts", "allow": "WireFacts", "column_kind": "WireColumns",
+	"routecap_wire_hint.flags": "WireHintFlags",
 }
 
 // Fields of public structs that the package fills itself, as it does pointers.
@@ -386,7 +393,9 @@ func parameter(c, name, goName string) (kind, argument string) {
 	switch bare := strings.ReplaceAll(c, "const ", ""); {
 	case c == "routecap_stream":
 		return "Stream", "C.uintptr_t(" + goName + ")"
-	case bare == "routecap_capturer *" || bare == "routecap_routing *":
+	case bare == "char *": // bytes that end with a zero
+		return "*byte", "(*C.char)(unsafe.Pointer(" + goName + "))"
+	case bare == "routecap_capturer *" || bare == "routecap_routing *" || bare == "routecap_wire_decoder *":
 		return "unsafe.Pointer", "(*C." + strings.TrimSuffix(bare, " *") + ")(" + goName + ")"
 	case bare == "void *":
 		return "unsafe.Pointer", goName
