@@ -257,7 +257,8 @@ def wire_decode_into(
 
 
 class WireDecoder:
-    """Decodes a message that arrives piece by piece: write(bytes) as often as there are some, then finish()."""
+    """Decodes a message that arrives piece by piece: write(bytes) as often as there are some, then finish(). It is freed with the object
+    (routecap_wire_decoder_free)."""
 
     def __init__(self, format: Wire | str = Wire.ANY, **hint: Unpack[WireHint]) -> None:
         given, _held = _hint(hint)
