@@ -236,7 +236,7 @@ def test_errors_are_one_line_and_status_2(job: Path, tmp_path: Path) -> None:
         (["show", str(job), "--layer", "9"], "layer 9 of the decoder was not captured; these were: 0, 1, 2, 3, 4"),
         (["compare", str(job), str(tmp_path / "bad.routecap")], "bad.routecap"),
         (["convert", str(job), str(tmp_path / "x.routecap")], "holds one routing, not 2"),
-        (["convert", str(job), str(tmp_path / "x.npy")], "x.npy ends in .npy"),
+        (["convert", str(job), str(tmp_path / "x.npy.gz")], "x.npy.gz ends in .gz"),
         (["convert", str(tmp_path / "absent"), str(tmp_path / "x.npz")], "x.npz ends in .npz"),
     ):
         done = routecap_program(*arguments)

@@ -149,7 +149,7 @@ def test_tokens_that_are_characters_only_together_are_put_together(routing: rout
 # ---- Wrong use and damage
 
 
-@pytest.mark.parametrize("name", ["out.npy", "out.npz", "out.json", "out.txt", "out.TAR", "v1.2"])
+@pytest.mark.parametrize("name", ["out.npy.gz", "out.npz", "out.json", "out.txt", "out.TAR", "v1.2"])
 def test_an_ending_that_no_kind_of_file_has_is_refused(
     name: str, routing: routecap.Routing, tmp_path: Path
 ) -> None:

@@ -215,10 +215,11 @@ def test_a_golden_file_says_what_its_writer_meant(name: str) -> None:
 
 def function_of(module: str, path: str, name: str, names: dict[str, Any]) -> Any:
     """One function of a package that is installed, without importing the package."""
-    spec = find_spec(module)
+    top, *below = module.split(".")
+    spec = find_spec(top)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"{module} is not installed")
-    tree = ast.parse((Path(spec.submodule_search_locations[0]) / path).read_text())
+    tree = ast.parse(Path(spec.submodule_search_locations[0], *below, path).read_text())
     function = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
     function.decorator_list, function.returns = [], None
     for argument in function.args.args:

@@ -105,8 +105,8 @@ pub use stats::{LayerStats, Stats};
 pub use step::{Filing, Finalized, IssueOptions, Issued, Landing, Snapshot, Span, Step};
 pub use view::{Ids, Row, Segment, View};
 pub use wire::{
-    WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint, WireInfo, WireOptions, WireReport, wire_decode_into, wire_probe,
-    wire_splice,
+    WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint, WireInfo, WireOptions, WireReport, wire_decode_into,
+    wire_probe, wire_splice,
 };
 
 /// The README's program, compiled and run.

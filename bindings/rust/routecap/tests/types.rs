@@ -73,7 +73,7 @@ fn every_error_of_the_header_is_a_kind_with_its_name() {
             }
         }
     }
-    assert_eq!(known, 34);
+    assert_eq!(known, 35);
     assert_eq!(Error::from(ErrorKind::Capacity).to_string(), "ROUTECAP_ERR_CAPACITY");
 }
 
