@@ -88,6 +88,7 @@ examples/model/weights/report
 :caption: Reference
 
 reference/c
+docs/wire
 Python classes <reference/python/routecap/index>
 Python package <bindings/python/README>
 Rust crate <bindings/rust/routecap/README>
