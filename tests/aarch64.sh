@@ -31,7 +31,7 @@ check "GCC builds the library" library_by_gcc
 check "Clang builds the library" library_by_clang
 
 # The programs, once: they know no folder of the library, so that they run with the one that is named.
-programs=(scenarios api recording vectors)
+programs=(scenarios api recording vectors wire)
 mapfile -t cuda < <(sed -n -E 's/^(ROUTECAP_CUDA_INCLUDE:.*)/-D\1/p' "$build/release/CMakeCache.txt")
 targets=("${programs[@]}")
 [ ${#cuda[@]} = 0 ] || targets+=(fake_cuda)

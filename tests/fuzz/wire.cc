@@ -221,6 +221,23 @@ void run(Bytes &bytes) {
     SAME(status, into);
     if (expected != got || mask != got_mask) check::fail("in memory the ids are others");
 
+    // What is valid is k distinct experts.
+    routecap_view view{};
+    view.struct_size = sizeof view;
+    SAME_STATUS(ROUTECAP_OK, routecap_routing_view(whole.routing.get(), &view));
+    for (size_t cell = 0; cell < mask.size(); cell++) {
+        std::vector<int32_t> ids(
+            expected.begin() + static_cast<std::ptrdiff_t>(cell * view.k),
+            expected.begin() + static_cast<std::ptrdiff_t>((cell + 1) * view.k));
+        std::sort(ids.begin(), ids.end());
+        const bool good =
+            ids.front() >= 0 &&
+            static_cast<uint32_t>(ids.back()) < view.layer_experts[cell % view.layers] &&
+            std::adjacent_find(ids.begin(), ids.end()) == ids.end();
+        if (mask[cell] != 0 && !good)
+            check::fail("cell %zu is valid, and is not %u distinct experts", cell, view.k);
+    }
+
     // There and back, in what can say that cells are missing.
     const routecap_wire_options options = leave(ROUTECAP_WIRE_NPY, ROUTECAP_DTYPE_I32);
     Hint back = hint;
