@@ -113,6 +113,18 @@ int32_t Lists::write(const uint8_t *text, uint64_t n, const Begin &begin, const 
                     return refuse("something that is no list of integers", at);
                 negative_ = c == '-', digits_ = !negative_, number_ = negative_ ? 0 : digit;
                 after_ = After::number;
+                // The usual number has a few digits, all of which are here.
+                uint64_t end = i + 1;
+                for (; !negative_ && end < n && end < i + 9 &&
+                       static_cast<uint8_t>(text[end] - '0') < 10;
+                     end++)
+                    number_ = number_ * 10 + text[end] - '0';
+                if (!negative_ && end < n && end < i + 9 && (c != '0' || end == i + 1)) {
+                    if (int32_t s = end_number(at); s < 0) return s;
+                    i = end - 1;
+                } else {
+                    number_ = negative_ ? 0 : digit;
+                }
             }
         }
     }
