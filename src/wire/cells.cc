@@ -12,6 +12,8 @@
 namespace routecap::wire {
 namespace {
 
+constexpr uint64_t kBytesAtOnce = 8192;  // of rows that are looked at together
+
 // Elements of a message begin anywhere.
 template <class T>
 struct Elements {
@@ -204,45 +206,72 @@ void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
     if (nothing == shape.layers) shape.mark_absent(bytes);
 }
 
+// Narrows ids that lie side by side; returns the largest, as an unsigned number.
+template <class T, class Id>
+std::make_unsigned_t<T> narrow(const uint8_t *from, uint64_t n, Id *to) {
+    const Elements<T> wire(from);
+    std::make_unsigned_t<T> most = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const auto id = static_cast<std::make_unsigned_t<T>>(wire[i]);
+        most = std::max(most, id);
+        to[i] = static_cast<Id>(id);
+    }
+    return most;
+}
+
+// What is to be noted of a row without a missing cell.
+template <class Id, uint32_t K>
+void Cells::note_complete(const Id *ids, uint8_t *validity) {
+    const Shape &shape = *plan_.shape;
+    const uint32_t k = kernels::columns<K>(shape.k);
+    std::memcpy(validity, shape.full.data(), shape.validity_bytes);
+    counts_.cells_valid += shape.layers;
+    if (unseen_ > 0) seen_.assign(shape.layers, true), unseen_ = 0;
+    bool counting = k > 1;
+    for (uint64_t i = 0, n = uint64_t{shape.layers} * k; i < n && counting; i++)
+        counting = ids[i] == i % k;
+    counts_.rows_counting += counting;
+}
+
+// Rows whose columns are the layers, all with as many experts, as a whole. False, with nothing
+// noted, if one of them is not complete.
+template <class T, class Id, uint32_t K>
+bool Cells::write_complete(const uint8_t *bytes, uint64_t rows, Id *ids, uint8_t *validity) {
+    const Shape &shape = *plan_.shape;
+    const uint64_t cells = rows * shape.layers, row_ids = uint64_t{shape.layers} * shape.k;
+    const auto most = narrow<T>(bytes, cells * shape.k, ids);
+    if (most >= bound<T>(shape.experts) || !distinct_.all(ids, cells)) return false;
+    largest_ = std::max<int64_t>(largest_, static_cast<int64_t>(most));
+    for (uint64_t r = 0; r < rows; r++)
+        note_complete<Id, K>(ids + r * row_ids, validity + r * shape.validity_bytes);
+    return true;
+}
+
 // Returns whether it is complete. The usual row is narrowed, then looked at as a whole.
 template <class T, class Id, uint32_t K>
 bool Cells::write_row(const uint8_t *row, Id *ids, uint8_t *validity) {
-    using Unsigned = std::make_unsigned_t<T>;
     const Shape &shape = *plan_.shape;
     const uint32_t k = kernels::columns<K>(shape.k), layers = shape.layers;
     bool good = true;
-    Unsigned largest = 0;
+    std::make_unsigned_t<T> largest = 0;
     for (uint32_t l = 0; l < layers && good;) {
         // As many layers at once as lie side by side and have as many experts.
         uint32_t end = l + 1;
         while (end < layers && plan_.column[end] == plan_.column[l] + (end - l) &&
                shape.layer_experts[end] == shape.layer_experts[l])
             end++;
-        const Elements<T> wire(row + uint64_t{plan_.column[l]} * k * sizeof(T));
-        const uint64_t n = uint64_t{end - l} * k;
-        Id *to = ids + uint64_t{l} * k;
-        Unsigned most = 0;
-        for (uint64_t i = 0; i < n; i++) {
-            const auto id = static_cast<Unsigned>(wire[i]);
-            most = std::max(most, id);
-            to[i] = static_cast<Id>(id);
-        }
+        const auto most = narrow<T>(row + uint64_t{plan_.column[l]} * k * sizeof(T),
+                                    uint64_t{end - l} * k, ids + uint64_t{l} * k);
         good = most < bound<T>(shape.layer_experts[l]);
         largest = std::max(largest, most);
         l = end;
     }
-    good = good && distinct_.all(ids, layers);
-    if (!good) {
+    if (!good || !distinct_.all(ids, layers)) {
         judge_row<T, Id, K>(row, ids, validity);
         return false;
     }
-    std::memcpy(validity, shape.full.data(), shape.validity_bytes);
-    counts_.cells_valid += layers;
     largest_ = std::max<int64_t>(largest_, static_cast<int64_t>(largest));
-    if (unseen_ > 0) seen_.assign(layers, true), unseen_ = 0;
-    bool counting = k > 1;
-    for (uint64_t i = 0; i < uint64_t{layers} * k && counting; i++) counting = ids[i] == i % k;
-    counts_.rows_counting += counting;
+    note_complete<Id, K>(ids, validity);
     return true;
 }
 
@@ -253,21 +282,33 @@ int32_t Cells::write_rows(const uint8_t *bytes, uint64_t rows) {
     const Shape &shape = *plan_.shape;
     if (seen_.empty()) seen_.resize(shape.layers), unseen_ = shape.layers;
     const uint8_t *before = last_.empty() ? nullptr : last_.data();
+    const bool alike = plan_.left_out.empty() &&
+                       std::all_of(shape.layer_experts.begin(), shape.layer_experts.end(),
+                                   [&](uint32_t experts) { return experts == shape.experts; });
+    const uint64_t at_once = alike ? kBytesAtOnce / plan_.row_bytes + 1 : 1;
     while (rows > 0) {
         Rows::Room room{};
         if (int32_t s = to_.room(rows, room); s < 0) return s;
         bool complete = true;
         const auto put = [&]<class T>(T) {
-            for (uint64_t r = 0; r < room.rows; r++, bytes += plan_.row_bytes) {
-                uint8_t *validity = room.validity + r * shape.validity_bytes;
+            for (uint64_t r = 0, n = 0; r < room.rows; r += n) {
+                n = std::min(at_once, room.rows - r);
                 auto *ids = reinterpret_cast<Id *>(room.ids + r * shape.ids_bytes);
-                const bool full = write_row<T, Id, K>(bytes, ids, validity);
-                complete &= full;
-                if (before != nullptr && std::memcmp(before, bytes, plan_.row_bytes) == 0)
-                    counts_.rows_repeated += full || !shape.row_empty(validity);
-                before = bytes;
-                if (in_use_.empty() || counts_.columns_in_use < in_use_.size())
-                    if (!plan_.left_out.empty()) look_at_left_out<T>(bytes);
+                uint8_t *validity = room.validity + r * shape.validity_bytes;
+                const bool whole = alike && write_complete<T, Id, K>(bytes, n, ids, validity);
+                for (uint64_t i = 0; i < n;
+                     i++, bytes += plan_.row_bytes, validity += shape.validity_bytes) {
+                    const bool full =
+                        whole ||
+                        write_row<T, Id, K>(bytes, ids + i * shape.layers * shape.k, validity);
+                    complete &= full;
+                    if (before != nullptr && std::memcmp(before, bytes, plan_.row_bytes) == 0)
+                        counts_.rows_repeated += full || !shape.row_empty(validity);
+                    before = bytes;
+                    if (!plan_.left_out.empty() &&
+                        (in_use_.empty() || counts_.columns_in_use < in_use_.size()))
+                        look_at_left_out<T>(bytes);
+                }
             }
         };
         switch (plan_.dtype->dtype) {

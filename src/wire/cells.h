@@ -80,6 +80,10 @@ private:
     int32_t write_rows(const uint8_t *bytes, uint64_t rows);
     int32_t write_rows(const uint8_t *bytes, uint64_t rows);
     template <class T, class Id, uint32_t K>
+    bool write_complete(const uint8_t *bytes, uint64_t rows, Id *ids, uint8_t *validity);
+    template <class Id, uint32_t K>
+    void note_complete(const Id *ids, uint8_t *validity);
+    template <class T, class Id, uint32_t K>
     bool write_row(const uint8_t *row, Id *ids, uint8_t *validity);
     template <class T, class Id, uint32_t K>
     void judge_row(const uint8_t *row, Id *ids, uint8_t *validity);
