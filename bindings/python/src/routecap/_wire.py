@@ -213,7 +213,9 @@ def wire_decode_batch(
 
     def decode(index: int) -> tuple[Routing, WireReport]:
         try:
-            each: WireHint = {**hint, **(hints[index] if hints is not None else {})}
+            each = hint.copy()
+            if hints is not None:
+                each.update(hints[index])
             return wire_decode(listed[index], number, **each)
         except RuntimeError as reason:
             reason.add_note(f"in message {index}")
