@@ -36,7 +36,7 @@ constexpr bool is_row_reason(int32_t reason) {
            reason != ROUTECAP_MISSING_OUT_OF_RANGE && reason != ROUTECAP_MISSING_DUPLICATE;
 }
 
-constexpr size_t kPageBytes = 64 * 1024;  // a page is no larger, unless one row is
+constexpr size_t kPageBytes = size_t{64} * 1024;  // a page is no larger, unless one row is
 // Nor has it more rows, so that a short request of a small model costs little.
 constexpr uint32_t kPageRows = 256;
 

@@ -18,7 +18,7 @@ routecap_memory memory_of(const Config &config) {
             : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
     const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
     const bool host = config.backend == ROUTECAP_BACKEND_HOST;
-    m.host_bytes = (host ? sink + slots : 0) + sizeof(Capturer) + 256 * 1024;
+    m.host_bytes = (host ? sink + slots : 0) + sizeof(Capturer) + size_t{256} * 1024;
     if (config.role == ROUTECAP_ROLE_OWNER)
         m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows) +
                         RequestTable::bytes(config.max_requests);

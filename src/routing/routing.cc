@@ -205,7 +205,8 @@ public:
             uint8_t *out = ids_.data() + static_cast<size_t>(layer_[l]) * to_.cell_bytes;
             std::memset(out, 0, to_.cell_bytes);
             for (uint32_t c = 0; c < to_.k; c++)
-                std::memcpy(out + c * to_.id_bytes, cell + c * from_.id_bytes, from_.id_bytes);
+                std::memcpy(out + size_t{c} * to_.id_bytes, cell + size_t{c} * from_.id_bytes,
+                            from_.id_bytes);
             if (Shape::valid(validity, l))
                 validity_[layer_[l] / 8] =
                     static_cast<uint8_t>(validity_[layer_[l] / 8] | 1u << layer_[l] % 8);

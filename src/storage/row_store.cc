@@ -225,9 +225,9 @@ RowStore::Meeting RowStore::meet(const Entry &entry, uint64_t position, RowSourc
         for (uint32_t b = 0; b < shape_->validity_bytes; b++)
             m.overlap |= (validity[b] & source.validity[b]) != 0;
         for (uint32_t l = 0; compare_ && m.overlap && !m.mismatch && l < shape_->layers; l++)
-            m.mismatch =
-                Shape::valid(validity, l) && Shape::valid(source.validity, l) &&
-                !same_ids(ids + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes);
+            m.mismatch = Shape::valid(validity, l) && Shape::valid(source.validity, l) &&
+                         !same_ids(ids + size_t{l} * shape_->cell_bytes,
+                                   source.ids + size_t{l} * shape_->cell_bytes);
     }
     m.whole = !m.nothing_new &&
               (policy == Policy::replace || (nothing_old && shape_->row_full(source.validity)));
@@ -261,8 +261,8 @@ void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t
             for (uint32_t l = 0; l < shape_->layers; l++) {
                 if (!better(l, to, to_validity, source)) continue;
                 if (Shape::valid(source.validity, l)) {
-                    std::memcpy(to + l * shape_->cell_bytes, source.ids + l * shape_->cell_bytes,
-                                shape_->cell_bytes);
+                    std::memcpy(to + size_t{l} * shape_->cell_bytes,
+                                source.ids + size_t{l} * shape_->cell_bytes, shape_->cell_bytes);
                     to_validity[l / 8] = static_cast<uint8_t>(to_validity[l / 8] | 1u << l % 8);
                 } else {
                     shape_->mark(to, l, shape_->reason(source.ids, l));
