@@ -232,7 +232,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._positions: Tensor | None = None  # of the last step, if on the device
         self._again: routecap.PreparedIssue | None = None  # the last batch, if it came twice
         self._again_batch: list[str] | None = None
-        self._again_positions: torch.Tensor | None = None
+        self._again_positions: Any = None
         self._slots = options.slots
         self._device = device.index or 0
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) if self._on_gpu else None
@@ -271,7 +271,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     def issue(self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor) -> None:
         # The engine's thread comes here with a cold cache: in an engine each line costs microseconds.
         again, requests = self._again, self._requests
-        if again is not None and requests.batch is self._again_batch and positions is self._again_positions:
+        if again and requests.batch is self._again_batch and positions is self._again_positions:
             found = raw.issue_again(
                 again.handle,
                 req_ids,

@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_pieces: Callable[[], Hashable | None] | None = None
+
+
+def say_pieces(pieces: Callable[[], Hashable | None] | None) -> None:
+    """Who tells which graphs of parts of the model are replayed in a pass, and None if none are.
+
+    Without it ids are recorded inside such graphs.
+    """
+    global _pieces
+    _pieces = pieces
+
 
 class Forward:
     """Everything here may be captured into a CUDA graph. By one thread at a time.
@@ -28,11 +39,7 @@ class Forward:
         or the engine. Where nobody does, the first layer that is captured begins one, so does a
         layer that is captured again, and the snapshot is made when the step is issued: for eager
         engines that call `capture` and nothing else.
-    pieces: tells which graphs of parts of the pass are replayed in this one, and None if none are.
-        Without it ids are recorded inside such graphs.
     """
-
-    pieces: Callable[[], Hashable | None] | None = None
 
     def __init__(self, capturer: routecap.Capturer, place: Callable[[int], tuple[int, int, int]] | None) -> None:
         self._capturer = capturer
@@ -57,8 +64,8 @@ class Forward:
 
     def end(self) -> None:
         """All routers of the forward pass have run."""
-        if not self._seen and self.pieces is not None and self._of_pieces:
-            self._record_pieces(self.pieces())
+        if not self._seen and _pieces is not None and self._of_pieces:
+            self._record_pieces(_pieces())
         self.held.record()
         self._capturer.snapshot()
 
@@ -114,7 +121,7 @@ class Forward:
         return bool(torch.cuda.is_current_stream_capturing())
 
     def _route_in_piece(self, layer: int, topk_ids: torch.Tensor) -> None:
-        key = self.pieces() if self.held.proven and self.pieces is not None else None
+        key = _pieces() if self.held.proven and _pieces is not None else None
         of_pieces = None if key is None else self._of_pieces.setdefault(key, {})
         if of_pieces is None or layer in of_pieces:  # a second graph of one name records its own
             self.record(layer, topk_ids)

@@ -13,12 +13,14 @@ import routecap
 def to_array(routing: routecap.Routing, fill: int, dtype: DTypeLike = np.int16) -> NDArray[Any]:
     """The ids of a routing that is ready, in memory of their own, with `fill` in missing cells.
 
+    In an unsigned dtype a negative fill is that in two's complement: 255 for -1 in uint8.
+
     Raises:
-        routecap.Error: ERR_DTYPE: ids or the fill do not fit into the dtype. A fill that has no
-            room is an error only where cells are missing.
+        routecap.Error: ids do not fit into the dtype, or cells are missing and the fill would look
+            like an expert in it.
     """
     out = np.empty((routing.rows, routing.layers, routing.k), dtype)
-    if out.dtype.kind == "u" and fill < 0 and routing.complete:
+    if out.dtype.kind == "u" and routing.complete:
         fill = 0
     # A fill that is an expert's id needs a mask: missing cells must not pass for routing unnoticed.
     mask = np.empty(out.shape[:2], np.bool_) if fill >= 0 else None

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 import routecap
 
 from ._asked import Asked, asked_by
-from ._forward import Forward
+from ._forward import say_pieces
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import PendingRoutedExperts
@@ -64,7 +64,7 @@ def apply() -> None:
         RuntimeError: The engine's own capturer is in use already.
     """
     own_module(MODULE)
-    Forward.pieces = staticmethod(replayed_pieces)
+    say_pieces(replayed_pieces)
     lift_refusal(import_module("vllm.config.vllm").VllmConfig)
     tell_ends(import_module("vllm.config.scheduler").SchedulerConfig)
     send_bytes(import_module("vllm.v1.serial_utils").MsgpackEncoder)
@@ -92,7 +92,7 @@ def own_module(name: str) -> ModuleType:
     own = sys.modules.get(name, module)
     if own is not module:
         get = getattr(own, "get_global_experts_capturer", None)
-        in_use = get() if callable(get) else None
+        in_use: Any = get() if callable(get) else None
         if in_use is not None and in_use.get_device_cache() is not None:
             raise RuntimeError(f"{name} captures already: install routecap before the engine is made")
         functions = {each: getattr(own, each) for each in _NAMES if hasattr(own, each)}
@@ -112,11 +112,9 @@ def own_module(name: str) -> ModuleType:
 
 def replayed_pieces() -> Hashable | None:
     """Which graphs of parts of the model are replayed in this forward pass; None: the pass is one, or eager."""
-    from vllm.config import CUDAGraphMode
-    from vllm.forward_context import get_forward_context, is_forward_context_available
-
-    context = get_forward_context() if is_forward_context_available() else None
-    if context is None or context.cudagraph_runtime_mode != CUDAGraphMode.PIECEWISE:
+    module = import_module("vllm.forward_context")
+    context = module.get_forward_context() if module.is_forward_context_available() else None
+    if context is None or context.cudagraph_runtime_mode.name != "PIECEWISE":
         return None
     descriptor: Hashable = context.batch_descriptor
     return descriptor
@@ -372,7 +370,8 @@ def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
             rows = each.routed_experts
             if rows is not None:  # the engine may have been ahead
                 rows = _as_pending(rows)[: state.prompt_len + state.detokenizer.num_output_tokens() - 1]
-            output = make_request_output(state, *state.routecap.output, rows)
+            tokens, pooling_output, finish_reason, stop_reason, parameters = state.routecap.output
+            output = make_request_output(state, tokens, pooling_output, finish_reason, stop_reason, parameters, rows)
             if output is not None and state.queue is not None:
                 state.queue.put(output)
             elif output is not None:

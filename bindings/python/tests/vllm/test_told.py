@@ -1,0 +1,184 @@
+"""An engine whose scheduler tells who ends; what one request asks for; and a batch that comes again."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from engine import Model
+
+import routecap
+from routecap.vllm import _asked, _v021
+from routecap.vllm import routed_experts_capturer as module
+from routecap.vllm._results import PendingRoutedExperts, split_routed_experts
+
+
+def request(**extra_args):
+    return SimpleNamespace(sampling_params=SimpleNamespace(extra_args=extra_args or None, stop=None))
+
+
+class Batch:
+    """Requests that decode together, each from a prompt of one token on."""
+
+    def __init__(self, start, experts=64, **requests):
+        self.model = Model(experts=experts)
+        start(self.model, blind=True)
+        self.capturer = module.get_global_experts_capturer()
+        self.capturer.tell_ends(requests)
+        self.names = list(requests)
+        self.tokens = {name: [] for name in requests}
+        self.positions = torch.zeros(64, dtype=torch.int64)
+
+    def step(self, names=None):
+        names = self.names if names is None else names
+        tokens = [10 + 7 * index + len(self.tokens[name]) for index, name in enumerate(names)]
+        for index, name in enumerate(names):
+            self.positions[index] = len(self.tokens[name])
+            self.tokens[name].append(tokens[index])
+        n = len(names)
+        self.capturer.finalize_pending_copy()
+        self.model(torch.tensor(tokens), self.positions[:n].clone())
+        module.issue_routing_d2h_copy(names, dict.fromkeys(names, 1), self.positions, self.positions)
+        if ticket := self.capturer._requests.last_ticket:
+            self.capturer.capturer.step(ticket).wait()
+
+    def expected(self, name):
+        return self.model.expected(self.tokens[name])
+
+
+def test_who_ends_is_told_and_gets_as_many_rows_as_said(start):
+    batch = Batch(start, a=request(), b=request(), c=request())
+    for _ in range(4):
+        batch.step()
+    ended = batch.capturer.end({"a": 4, "c": 3, "unknown": 7})  # c's last step was ahead of its end
+    assert sorted(ended) == ["a", "c"] and all(isinstance(each, PendingRoutedExperts) for each in ended.values())
+    np.testing.assert_array_equal(ended["a"].array(), batch.expected("a"))
+    np.testing.assert_array_equal(ended["c"].array(), batch.expected("c")[:3])
+    batch.names = ["b"]
+    batch.step()
+    np.testing.assert_array_equal(batch.capturer.end({"b": 5})["b"].array(), batch.expected("b"))
+    assert module.extract_routed_experts_for_current_batch(["b"], {}, {}, np.zeros(1), 8) is None
+
+
+def test_a_batch_that_comes_again_is_issued_by_one_call_and_gives_the_same(start, monkeypatch):
+    batch = Batch(start, a=request(), b=request())
+    issued = []
+    issue = routecap.Capturer.issue
+    monkeypatch.setattr(routecap.Capturer, "issue", lambda self, *a, **k: (issued.append(1), issue(self, *a, **k))[1])
+    for _ in range(6):
+        batch.step()
+    assert len(issued) == 2
+    batch.capturer.tag = 7
+    batch.step()
+    assert len(issued) == 3  # another tag
+    batch.step()
+    batch.step(["b", "a"])
+    assert len(issued) == 4  # another order
+    for name in ("a", "b"):
+        rows = batch.capturer.end({name: 9})[name]
+        np.testing.assert_array_equal(rows.array(), batch.expected(name))
+        assert rows.routing.tags.tolist() == [0] * 6 + [7] * 3
+
+
+def test_a_request_that_is_preempted_may_end_by_a_step_that_was_in_flight(start):
+    batch = Batch(start, a=request(), b=request())
+    batch.step()
+    batch.step()
+    module.free_routing_buffers(set(), {"a"})
+    np.testing.assert_array_equal(batch.capturer.end({"a": 2})["a"].array(), batch.expected("a"))
+
+
+def test_after_a_preemption_rows_of_other_weights_are_forgotten_and_of_the_same_are_not(start):
+    for tag, missing in ((0, 0), (1, 3)):
+        batch = Batch(start, a=request())
+        for _ in range(3):
+            batch.step()
+        module.free_routing_buffers(set(), {"a"})
+        batch.capturer.tag = tag
+        batch.step()  # goes on behind what the prefix cache has
+        rows = batch.capturer.end({"a": 4})["a"]
+        assert (rows.array() == -1).all(axis=(1, 2)).sum() == missing
+        np.testing.assert_array_equal(rows.array()[missing:], batch.expected("a")[missing:])
+
+
+def test_a_request_that_is_off_costs_nothing_and_changes_nothing_for_others(start):
+    batch = Batch(start, a=request(), off=request(routed_experts=0), b=request(routed_experts=True))
+    for _ in range(3):
+        batch.step()
+    assert batch.capturer.capturer.stats().rows_issued == 6
+    ended = batch.capturer.end(dict.fromkeys(batch.names, 3))
+    assert sorted(ended) == ["a", "b"]
+    for name, rows in ended.items():
+        np.testing.assert_array_equal(rows.array(), batch.expected(name))
+    only = Batch(start, off=request(routed_experts=0))
+    only.step()
+    assert only.capturer.capturer.stats().steps_issued == 0
+
+
+def test_results_are_lazy_narrow_and_cut_as_asked(start):
+    batch = Batch(start, a=request())
+    for _ in range(6):
+        batch.step()
+    rows, expected = batch.capturer.end({"a": 6})["a"], batch.expected("a")
+    narrow = rows.of("uint8")[2:]
+    assert narrow.shape == (4, 4, 4) and narrow.first == 2
+    prompt, generated = split_routed_experts(narrow, 3, None)
+    assert type(prompt) is PendingRoutedExperts and prompt.shape[0] == 1 and generated.shape[0] == 3
+    assert prompt.array().dtype == np.uint8
+    np.testing.assert_array_equal(np.concatenate((prompt, generated)), expected[2:])
+    assert split_routed_experts(rows[4:], 3, None)[0] is None
+    arrived = _v021.from_bytes(_v021.to_bytes(rows), -1)  # through another process
+    np.testing.assert_array_equal(arrived.array(), expected)
+    assert arrived.validity().all()
+
+
+def test_a_missing_cell_is_no_id_in_an_unsigned_dtype_either(start):
+    for experts in (64, 256):
+        batch = Batch(start, experts, a=request())
+        batch.model.moe[3].skip = True
+        batch.step()
+        rows = batch.capturer.end({"a": 1})["a"]
+        assert (rows.array()[0, 1] == -1).all() and not rows.validity()[0, 1]
+        if experts == 64:
+            assert (rows.of("uint8").array()[0, 1] == 255).all()
+        else:
+            with pytest.raises(routecap.Error, match="would look like expert 255"):
+                rows.of("uint8").array()
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"routed_experts": "maybe"}, "routed_experts is 'maybe'"),
+        ({"routed_experts_start": -1}, "routed_experts_start is -1"),
+        ({"routed_experts_start": 1.5}, "routed_experts_start is 1.5"),
+        ({"routed_experts_dtype": "float32"}, "routed_experts_dtype is 'float32'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(extra, said):
+    with pytest.raises(ValueError, match=said):
+        _asked.asked_by(SimpleNamespace(extra_args=extra))
+    assert _asked.asked_by(SimpleNamespace(extra_args={"other": 1})) == _asked.Asked()
+
+
+def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_scheduling_is_not(monkeypatch):
+    class Config:
+        def __init__(self, workers=1):
+            self.scheduler_config = SimpleNamespace(async_scheduling=True)
+            self.parallel_config = SimpleNamespace(world_size=workers)
+
+        def _validate_return_routed_experts(self):
+            if self.scheduler_config.async_scheduling:
+                raise ValueError("not with async scheduling")
+
+    _v021.lift_refusal(Config)
+    monkeypatch.setattr(_v021, "engine_is_on_cuda", lambda: True)
+    for without, workers, said in ((False, 1, None), (False, 2, "not with async"), (True, 1, "built without it")):
+        monkeypatch.setattr(_v021, "without_cuda", lambda without=without: without)
+        config = Config(workers)
+        if said is None:
+            config._validate_return_routed_experts()
+        else:
+            with pytest.raises(ValueError, match=said):
+                config._validate_return_routed_experts()
+        assert config.scheduler_config.async_scheduling
