@@ -252,6 +252,7 @@ if [ $full = 1 ]; then
     suite other-engines other_engines
     suite every-engine every_engine
     suite vllm bash examples/vllm/check.sh
+    suite vllm-engine bash tests/vllm_engine/check.sh
     suite more-random more_random
     suite more-faults more_faults
     suite fuzz-proof bash tests/fuzz/prove.sh
@@ -262,6 +263,6 @@ fi
 
 say
 cat "$results"
-[ $full = 1 ] || say "left out without --full: other-engines, every-engine, vllm, more-random, more-faults, fuzz-proof, valgrind, coverage, lint"
+[ $full = 1 ] || say "left out without --full: other-engines, every-engine, vllm, vllm-engine, more-random, more-faults, fuzz-proof, valgrind, coverage, lint"
 [ -s "$results" ] || { say "no suite is called ${only[*]}"; exit 2; }
 ! grep -q ^FAILED "$results"

@@ -1,6 +1,6 @@
 """What capture costs vLLM 0.21 in its own step, off beside on.
 
-    python3 tests/bench/vllm_engine.py [--engines N] [--modes async,sync] [--budget SECONDS] [--json FILE]
+    python3 tests/bench/vllm_engine.py [--engines N] [--modes async,sync] [--json FILE]
 
 Engine processes without capture and with it alternate on one GPU, N of each; two more are imported
 meanwhile, and do nothing else. The shape is that of Qwen3-30B-A3B with random weights: 48 layers,
@@ -87,7 +87,9 @@ class Measured:
         time_one(_RoutedExpertsCapturerReal, "finalize_pending_copy", "finalize")
         time_one(_v021.TellingScheduler, "_attach", "ends")
 
-    def drive(self, prompts: list[list[int]], most: list[int]) -> tuple[list[tuple[float, int]], list[object]]:
+    def drive(
+        self, prompts: list[list[int]], most: list[int]
+    ) -> tuple[list[tuple[float, int]], list[object]]:
         """[(when, tokens that came)] for each step, and the outputs."""
         for prompt, limit in zip(prompts, most, strict=True):
             parameters = self.engine.sampling(limit)
@@ -137,7 +139,10 @@ class Measured:
             return
         for index, output in enumerate(outputs):
             completion = output.outputs[0]
-            pending = [vars(output).get("_prompt_routed_experts"), vars(completion).get("_routed_experts")]
+            pending = [
+                vars(output).get("_prompt_routed_experts"),
+                vars(completion).get("_routed_experts"),
+            ]
             rows = sum(len(each) for each in pending if each is not None)
             if rows != len(output.prompt_token_ids) + len(completion.token_ids) - 1:
                 raise RuntimeError(f"{output.request_id} has {rows} rows")
@@ -146,10 +151,16 @@ class Measured:
 
     def measure(self, name: str) -> float:
         what, _, count = name.partition(" ")
-        return self.decode(int(count)) if count else self.prefill() if what == "prefill" else self.mixed()
+        return (
+            self.decode(int(count))
+            if count
+            else self.prefill()
+            if what == "prefill"
+            else self.mixed()
+        )
 
     def thread(self) -> dict[str, object]:
-        """us of the engine's thread, in each of routecap's functions: median and 90th percentile."""
+        """us of the engine's thread in routecap's functions: median and 90th percentile."""
         found = {}
         for name in SAMPLES[:-1]:
             self.spent.clear()
@@ -157,7 +168,10 @@ class Measured:
             self.measure(name)
             self.timing = False
             found[name] = {
-                called: [round(statistics.median(times) / 1e3, 1), round(sorted(times)[len(times) * 9 // 10] / 1e3, 1)]
+                called: [
+                    round(statistics.median(times) / 1e3, 1),
+                    round(sorted(times)[len(times) * 9 // 10] / 1e3, 1),
+                ]
                 for called, times in self.spent.items()
                 if called != "ends"
             }
@@ -169,7 +183,9 @@ class Measured:
         self.timing = True
         self.drive(self.prompts(64, 128), [897] * 64)  # prefilled in one step, they end in one
         self.timing = False
-        found["64 requests of 1,024 rows end at once"] = {"ends, in all": round(sum(self.spent["ends"]) / 1e3, 1)}
+        found["64 requests of 1,024 rows end at once"] = {
+            "ends, in all": round(sum(self.spent["ends"]) / 1e3, 1)
+        }
         return found
 
     def device(self) -> dict[str, object]:
@@ -184,12 +200,24 @@ class Measured:
             with profile(activities=[ProfilerActivity.CUDA]) as profiler:
                 self.drive(self.prompts(count, 128), [steps] * count)
             for event in profiler.events():
-                kind = copies if event.name.startswith("Memcpy") else ours if "routecap" in event.name else None
+                kind = (
+                    copies
+                    if event.name.startswith("Memcpy")
+                    else ours
+                    if "routecap" in event.name
+                    else None
+                )
                 if kind is not None:
                     kind.setdefault(event.name, []).append(event.device_time)
             found[f"decode {count}"] = {
-                "kernels": {name: [round(statistics.median(times), 2), round(len(times) / steps, 2)] for name, times in ours.items()},
-                "copies": {name: [round(sum(times) / steps, 2), round(len(times) / steps, 2)] for name, times in copies.items()},
+                "kernels": {
+                    name: [round(statistics.median(times), 2), round(len(times) / steps, 2)]
+                    for name, times in ours.items()
+                },
+                "copies": {
+                    name: [round(sum(times) / steps, 2), round(len(times) / steps, 2)]
+                    for name, times in copies.items()
+                },
             }
         return found
 
@@ -249,7 +277,14 @@ class Engine:
         self.on, self.mode = on, mode
         self.name = f"{mode} {'on' if on else 'off'} {number}"
         command = [sys.executable, __file__, "--serve", "--memory", str(arguments.memory)]
-        command += ["--model", arguments.model, "--steps", str(arguments.steps), "--mixed", str(arguments.mixed)]
+        command += [
+            "--model",
+            arguments.model,
+            "--steps",
+            str(arguments.steps),
+            "--mixed",
+            str(arguments.mixed),
+        ]
         command += ["--on"] * on + ["--asynchronous"] * (mode == "async")
         self.log = Path(arguments.logs) / f"{self.name.replace(' ', '_')}.log"
         with self.log.open("w") as log:
@@ -285,7 +320,11 @@ def measure(engine: Engine, first: bool, arguments: argparse.Namespace) -> dict[
             times[name].append(round(engine.ask(name), 4))
     found["ms"] = times
     found["memory"] = engine.ask("memory")
-    print(engine.name, json.dumps({key: found[key] for key in ("start, s", "ms", "memory")}), flush=True)
+    print(
+        engine.name,
+        json.dumps({key: found[key] for key in ("start, s", "ms", "memory")}),
+        flush=True,
+    )
     if first:
         for what in ("device", "thread") if engine.on else ("device",):
             found[what] = engine.ask(what)
@@ -294,7 +333,7 @@ def measure(engine: Engine, first: bool, arguments: argparse.Namespace) -> dict[
 
 
 def compare(results: list[dict[str, object]]) -> list[dict[str, object]]:
-    """For each mode and sample: off, by how much on differs, and how far apart those that are off are."""
+    """For each mode and sample: off, by how much on differs, how far apart those off are."""
     rows = []
     for mode in dict.fromkeys(result["mode"] for result in results):
         for name in SAMPLES:
@@ -309,7 +348,7 @@ def compare(results: list[dict[str, object]]) -> list[dict[str, object]]:
             if not (medians[False] and medians[True]):
                 continue
             off, on = (statistics.median(medians[each]) for each in (False, True))
-            noise = (max(medians[False]) - min(medians[False])) / off
+            spread = 100 * (max(medians[False]) - min(medians[False])) / off
             rows.append(
                 {
                     "mode": mode,
@@ -317,7 +356,7 @@ def compare(results: list[dict[str, object]]) -> list[dict[str, object]]:
                     "off, ms": round(off, 3),
                     "on, ms": round(on, 3),
                     "on, %": round(100 * (on / off - 1), 2),
-                    "noise, %": round(100 * noise, 2),
+                    "noise, %": round(spread, 2) if len(medians[False]) > 1 else None,
                     "engines": [len(medians[False]), len(medians[True])],
                 }
             )
@@ -349,7 +388,10 @@ def main() -> None:
     Path(arguments.logs).mkdir(parents=True, exist_ok=True)
     until, results = time.monotonic() + arguments.budget, []
     kinds = [
-        (on, mode, number) for mode in arguments.modes.split(",") for number in range(arguments.engines) for on in (False, True)
+        (on, mode, number)
+        for mode in arguments.modes.split(",")
+        for number in range(arguments.engines)
+        for on in (False, True)
     ]
     ahead = [Engine(*kind, arguments) for kind in kinds[:2]]
     took = 0.0
@@ -360,7 +402,9 @@ def main() -> None:
         engine, begun = ahead.pop(0), time.monotonic()
         if index + 2 < len(kinds):
             ahead.append(Engine(*kinds[index + 2], arguments))
-        first = engine.mode not in {result["mode"] for result in results if result["on"] is engine.on}
+        first = engine.mode not in {
+            result["mode"] for result in results if result["on"] is engine.on
+        }
         try:
             results.append(measure(engine, first and arguments.more, arguments))
         except RuntimeError as error:

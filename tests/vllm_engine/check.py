@@ -15,7 +15,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--eager", action="store_true")
 parser.add_argument("--sync", action="store_true", help="no async scheduling")
 parser.add_argument("--prefix", action="store_true", help="with the prefix cache")
-parser.add_argument("--preempt", action="store_true", help="so few blocks that requests are preempted")
+parser.add_argument(
+    "--preempt", action="store_true", help="so few blocks that requests are preempted"
+)
 parser.add_argument("--requests", type=int, default=96)
 parser.add_argument("--memory", type=float, default=0.1)
 parser.add_argument("--seed", type=int, default=0)
@@ -103,7 +105,11 @@ def judge(name):
         counts["without a final output"] += 1
         return
     completion = output.outputs[0]
-    got = [each for each in (output.prompt_routed_experts, completion.routed_experts) if each is not None]
+    got = [
+        each
+        for each in (output.prompt_routed_experts, completion.routed_experts)
+        if each is not None
+    ]
     if asked.get("routed_experts") is False:
         counts["off, and without rows" if not got else "WRONG off, and with rows"] += 1
         return
@@ -127,7 +133,11 @@ def judge(name):
         known = computed.get(position, [])
         if not known:
             empty = not mask.any() and (row == -1).all()
-            counts["out of the prefix cache, and missing" if empty else "WRONG never computed, and given"] += 1
+            counts[
+                "out of the prefix cache, and missing"
+                if empty
+                else "WRONG never computed, and given"
+            ] += 1
         elif mask.all() and (row == known[-1]).all():
             counts["rows equal to what was computed last"] += 1
         elif mask.all() and any((row == each).all() for each in known):
@@ -139,13 +149,19 @@ def judge(name):
 for name in requests:
     judge(name)
 capturer = routecap.vllm.routed_experts_capturer.get_global_experts_capturer()
-print(f"steps {steps}, preempted {oracle.preempted}, graphs {config.compilation_config.cudagraph_mode}, layers {len(oracle.buffers)}")
+print(
+    f"steps {steps}, preempted {oracle.preempted}, layers {len(oracle.buffers)},"
+    f" graphs {config.compilation_config.cudagraph_mode}"
+)
 for what, count in sorted(counts.items()):
     print(f"{count:9d}  {what}")
 lost = capturer.capturer.stats().steps_lost
 print(f"{lost:9d}  steps lost; {capturer.forward.held.recorded} layers were recorded at once")
 wrong = lost or any(what.startswith("WRONG") for what in counts)
-enough = counts["rows equal to what was computed last"] > 2000 and counts["requests that ended by a stop token"] > 1
+enough = (
+    counts["rows equal to what was computed last"] > 2000
+    and counts["requests that ended by a stop token"] > 1
+)
 few = options.preempt and not oracle.preempted
 print("FAILED" if wrong or few or not enough else "PASSED")
 raise SystemExit(bool(wrong or few or not enough))

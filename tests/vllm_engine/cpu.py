@@ -30,7 +30,9 @@ from vllm.platforms.cpu import CpuPlatform  # noqa: E402
 def apply(self, layer, x, topk_weights, topk_ids, shared_experts_input=None):
     out = torch.empty_like(x)
     weights = topk_weights.to(x.dtype)
-    kernels.fused_moe(out, x, layer.w13_weight, layer.w2_weight, None, None, weights, topk_ids, False, "silu", "")
+    kernels.fused_moe(
+        out, x, layer.w13_weight, layer.w2_weight, None, None, weights, topk_ids, False, "silu", ""
+    )
     return out
 
 
@@ -50,7 +52,9 @@ def in_this_process(config):
 CpuPlatform.check_and_update_config = staticmethod(in_this_process)
 
 
-def topk_softmax(topk_weights, topk_ids, token_expert_indices, gating_output, renormalize=False, *_, **__):
+def topk_softmax(
+    topk_weights, topk_ids, token_expert_indices, gating_output, renormalize=False, *_, **__
+):
     weights, ids = gating_output.float().softmax(-1).topk(topk_ids.shape[1], -1)
     topk_weights.copy_(weights / weights.sum(-1, keepdim=True) if renormalize else weights)
     topk_ids.copy_(ids)

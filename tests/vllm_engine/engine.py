@@ -19,8 +19,8 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of batches that have graphs
 
 
 class Oracle:
-    """What each router chose, copied on the device as it is chosen, inside graphs too, into memory of
-    its own; and whose rows those were, as the scheduler says. It shares no code with routecap.
+    """What each router chose, copied on the device as it is chosen, inside graphs too, into memory
+    of its own; and whose rows those were, as the scheduler says. It shares no code with routecap.
 
     Make it before the engine.
 

@@ -30,7 +30,9 @@ def tokenizer(folder):
 
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w3").save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w3").save_pretrained(
+        folder
+    )
     config = json.loads((engine.MODELS / "tiny" / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -53,7 +55,9 @@ def run(folder, out, asynchronous):
 
     def ask(most=8, **arguments):
         arguments = {"temperature": 0, "ignore_eos": True} | arguments
-        return llm.generate([prompt], engine.SamplingParams(max_tokens=most, **arguments), use_tqdm=False)[0]
+        return llm.generate(
+            [prompt], engine.SamplingParams(max_tokens=most, **arguments), use_tqdm=False
+        )[0]
 
     found = {}
 
@@ -112,20 +116,32 @@ def judge(way, found, first):
     if way == "not asked for":
         expect(not found["ours"] and not (prompt == -1).any(), f"{way}: it is vLLM's own")
         return
-    expect(found["ours"] and (prompt >= 0).all() and (generated >= 0).all(), f"{way}: none is missing")
+    expect(
+        found["ours"] and (prompt >= 0).all() and (generated >= 0).all(), f"{way}: none is missing"
+    )
     cached, again = rows("cached")
     mask = found["cached prompt_routed_experts_validity"]
-    expect((cached[:32] == -1).all() and not mask[:32].any(), f"{way}: out of the prefix cache none")
+    expect(
+        (cached[:32] == -1).all() and not mask[:32].any(), f"{way}: out of the prefix cache none"
+    )
     same = np.array_equal(cached[32:], prompt[32:]) and np.array_equal(again, generated)
     expect(same, f"{way}: the others are")
     for name in ("stop token", "stop string", "one of two"):
         tokens = found[f"{name} tokens"]
-        expect("stop" in str(found[f"{name} reason"]) and 0 < len(tokens) < 9, f"{way}: {name} stops")
-        expect(len(rows(name)[1]) == len(tokens) - 1, f"{way}: {name} has {len(rows(name)[1])} rows of {len(tokens)}")
+        expect(
+            "stop" in str(found[f"{name} reason"]) and 0 < len(tokens) < 9, f"{way}: {name} stops"
+        )
+        expect(
+            len(rows(name)[1]) == len(tokens) - 1,
+            f"{way}: {name} has {len(rows(name)[1])} rows of {len(tokens)}",
+        )
         same = np.array_equal(rows(name)[1], generated[: len(tokens) - 1])
         expect(same, f"{way}: {name}, its rows")
     expect(not rows("off")[0].size and not rows("off")[1].size, f"{way}: off")
-    expect(not rows("start")[0].size and np.array_equal(rows("start")[1], generated[2:]), f"{way}: start")
+    expect(
+        not rows("start")[0].size and np.array_equal(rows("start")[1], generated[2:]),
+        f"{way}: start",
+    )
     narrow = rows("narrow")
     expect(all(each.dtype == np.uint8 for each in narrow), f"{way}: narrow")
     whole = np.concatenate((prompt[32:], generated))
@@ -148,7 +164,9 @@ def main():
         command = [sys.executable, __file__, "--run", str(folder), str(out), str(int(asynchronous))]
         environment = clean | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"} | environment
         try:
-            result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+            result = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=300
+            )
             text = result.stdout + result.stderr
         except subprocess.TimeoutExpired as error:
             text = f"{error}\n{(error.stdout or b'').decode()}\n{(error.stderr or b'').decode()}"

@@ -80,7 +80,10 @@ class HeldIds:
             self._capturer.record_layers(each)
 
     def _prove(self) -> None:
-        """Whether, at the end of a pass, each layer's ids are what its router chose, in memory of their own. Waits for the device."""
+        """Whether each layer's ids are still what its router chose, in memory of their own.
+
+        Waits for the device.
+        """
         import torch
 
         places = sorted((ids.data_ptr(), ids.data_ptr() + ids.nbytes) for ids in self._ids.values())
@@ -89,6 +92,6 @@ class HeldIds:
         self._proven[self._kind] = apart and bool(same.all())
         if not self._proven[self._kind]:
             logger.warning(
-                "this model writes over the ids of its routers: each layer is recorded where it is, "
-                "which launches a kernel for each"
+                "this model writes over the ids of its routers: each layer is recorded where it "
+                "is, which launches a kernel for each"
             )

@@ -62,7 +62,9 @@ def step(model, name, first, tokens):
     [(Router, True), (OverwritingRouter, False), (SharingRouter, False)],
     ids=["ids that stay", "ids that are written over", "ids in one buffer"],
 )
-def test_layers_are_recorded_at_once_where_a_pass_has_proven_that_ids_stay(start, calls, router, together):
+def test_layers_are_recorded_at_once_where_a_pass_has_proven_that_ids_stay(
+    start, calls, router, together
+):
     model = Model(router=router)
     start(model)
     step(model, "a", 0, [10, 11, 12])
@@ -75,7 +77,9 @@ def test_layers_are_recorded_at_once_where_a_pass_has_proven_that_ids_stay(start
     np.testing.assert_array_equal(rows, model.expected([10, 11, 12, 23, 24]))
 
 
-def test_a_layer_that_does_not_route_in_a_pass_is_missing_there_and_not_the_last_pass_s(start, calls):
+def test_a_layer_that_does_not_route_in_a_pass_is_missing_there_and_not_the_last_pass_s(
+    start, calls
+):
     model = Model()
     start(model)
     for position in range(3):
@@ -84,10 +88,14 @@ def test_a_layer_that_does_not_route_in_a_pass_is_missing_there_and_not_the_last
     assert calls[-1] == [0, 2, 3]
     expected = model.expected([10, 11, 12])
     expected[2, 1] = -1
-    np.testing.assert_array_equal(module.get_global_experts_capturer().get_routed_experts("a"), expected)
+    np.testing.assert_array_equal(
+        module.get_global_experts_capturer().get_routed_experts("a"), expected
+    )
 
 
-def test_graphs_of_parts_leave_their_ids_in_memory_that_is_recorded_after_each_replay(start, calls, monkeypatch):
+def test_graphs_of_parts_leave_their_ids_in_memory_that_is_recorded_after_each_replay(
+    start, calls, monkeypatch
+):
     """Captured once for each of two batch sizes; later passes call no router, as replays."""
     capturing, replayed = [False], [None]
     model = Model()
@@ -130,7 +138,9 @@ def test_graphs_of_parts_leave_their_ids_in_memory_that_is_recorded_after_each_r
     assert calls == [[0, 1, 2, 3]] * 3
     step(model, "a", 9, [19])  # an eager pass between them
     expected = model.expected(range(10, 20))
-    np.testing.assert_array_equal(module.get_global_experts_capturer().get_routed_experts("a"), expected)
+    np.testing.assert_array_equal(
+        module.get_global_experts_capturer().get_routed_experts("a"), expected
+    )
     for moe in filter(None, model.moe):
         moe.skip = True
     step(model, "b", 0, [30])  # nothing ran: no graph's old ids pass for it

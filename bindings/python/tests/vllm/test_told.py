@@ -1,4 +1,4 @@
-"""An engine whose scheduler tells who ends; what one request asks for; and a batch that comes again."""
+"""An engine whose scheduler tells who ends; what one request asks for; a batch that comes again."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,9 @@ from routecap.vllm._results import PendingRoutedExperts, split_routed_experts
 
 
 def request(**extra_args):
-    return SimpleNamespace(sampling_params=SimpleNamespace(extra_args=extra_args or None, stop=None))
+    return SimpleNamespace(
+        sampling_params=SimpleNamespace(extra_args=extra_args or None, stop=None)
+    )
 
 
 class Batch:
@@ -38,7 +40,9 @@ class Batch:
         n = len(names)
         self.capturer.finalize_pending_copy()
         self.model(torch.tensor(tokens), self.positions[:n].clone())
-        module.issue_routing_d2h_copy(names, dict.fromkeys(names, 1), self.positions, self.positions)
+        module.issue_routing_d2h_copy(
+            names, dict.fromkeys(names, 1), self.positions, self.positions
+        )
         if ticket := self.capturer._requests.last_ticket:
             self.capturer.capturer.step(ticket).wait()
 
@@ -51,7 +55,9 @@ def test_who_ends_is_told_and_gets_as_many_rows_as_said(start):
     for _ in range(4):
         batch.step()
     ended = batch.capturer.end({"a": 4, "c": 3, "unknown": 7})  # c's last step was ahead of its end
-    assert sorted(ended) == ["a", "c"] and all(isinstance(each, PendingRoutedExperts) for each in ended.values())
+    assert sorted(ended) == ["a", "c"] and all(
+        isinstance(each, PendingRoutedExperts) for each in ended.values()
+    )
     np.testing.assert_array_equal(ended["a"].array(), batch.expected("a"))
     np.testing.assert_array_equal(ended["c"].array(), batch.expected("c")[:3])
     batch.names = ["b"]
@@ -64,7 +70,11 @@ def test_a_batch_that_comes_again_is_issued_by_one_call_and_gives_the_same(start
     batch = Batch(start, a=request(), b=request())
     issued = []
     issue = routecap.Capturer.issue
-    monkeypatch.setattr(routecap.Capturer, "issue", lambda self, *a, **k: (issued.append(1), issue(self, *a, **k))[1])
+    monkeypatch.setattr(
+        routecap.Capturer,
+        "issue",
+        lambda self, *a, **k: (issued.append(1), issue(self, *a, **k))[1],
+    )
     for _ in range(6):
         batch.step()
     assert len(issued) == 2
@@ -161,7 +171,9 @@ def test_what_makes_no_sense_is_refused(extra, said):
     assert _asked.asked_by(SimpleNamespace(extra_args={"other": 1})) == _asked.Asked()
 
 
-def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_scheduling_is_not(monkeypatch):
+def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_scheduling_is_not(
+    monkeypatch,
+):
     class Config:
         def __init__(self, workers=1):
             self.scheduler_config = SimpleNamespace(async_scheduling=True)
@@ -173,7 +185,11 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
 
     _v021.lift_refusal(Config)
     monkeypatch.setattr(_v021, "engine_is_on_cuda", lambda: True)
-    for without, workers, said in ((False, 1, None), (False, 2, "not with async"), (True, 1, "built without it")):
+    for without, workers, said in (
+        (False, 1, None),
+        (False, 2, "not with async"),
+        (True, 1, "built without it"),
+    ):
         monkeypatch.setattr(_v021, "without_cuda", lambda without=without: without)
         config = Config(workers)
         if said is None:

@@ -30,7 +30,9 @@ def plugin() -> None:
     known = ", ".join(_FACES)
     face = _face()
     if face is None:
-        logger.error("routecap knows vLLM %s, not %s: routed experts are vLLM's own", known, _version())
+        logger.error(
+            "routecap knows vLLM %s, not %s: routed experts are vLLM's own", known, _version()
+        )
         return
     install()
     logger.info("routecap captures routed experts in vLLM %s (it knows %s)", _version(), known)
@@ -70,4 +72,6 @@ def _version() -> str:
 
 def _face() -> str | None:
     found = _version()
-    return next((f".{module}" for known, module in _FACES.items() if found.startswith(f"{known}.")), None)
+    return next(
+        (f".{module}" for known, module in _FACES.items() if found.startswith(f"{known}.")), None
+    )

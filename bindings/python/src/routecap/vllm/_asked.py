@@ -1,8 +1,10 @@
-"""What one request asks of its capture, in its sampling parameters' extra_args (over HTTP: vllm_xargs).
+"""What one request asks of its capture, in its sampling parameters' extra_args.
 
-    routed_experts          false or 0: it is not captured, and costs nothing; true or 1: it is
-    routed_experts_start    rows before this one are left out: the client has them
-    routed_experts_dtype    of its arrays: "int16" (the default), "uint8", "uint16" or "int32"
+Over HTTP they are vllm_xargs.
+
+routed_experts          false or 0: it is not captured, and costs nothing; true or 1: it is
+routed_experts_start    rows before this one are left out: the client has them
+routed_experts_dtype    of its arrays: "int16" (the default), "uint8", "uint16" or "int32"
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ def asked_by(sampling_params: Any) -> Asked:
     extra = getattr(sampling_params, "extra_args", None)
     if not extra:
         return _ALL
-    capture, start, dtype = extra.get(_CAPTURE, True), extra.get(_START, 0), extra.get(_DTYPE, "int16")
+    capture, start, dtype = (
+        extra.get(_CAPTURE, True),
+        extra.get(_START, 0),
+        extra.get(_DTYPE, "int16"),
+    )
     if capture not in (True, False):
         raise ValueError(f"{_CAPTURE} is {capture!r}: it must be true or false")
     if isinstance(start, bool) or int(start) != start or start < 0:

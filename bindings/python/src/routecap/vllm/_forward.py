@@ -41,10 +41,14 @@ class Forward:
         engines that call `capture` and nothing else.
     """
 
-    def __init__(self, capturer: routecap.Capturer, place: Callable[[int], tuple[int, int, int]] | None) -> None:
+    def __init__(
+        self, capturer: routecap.Capturer, place: Callable[[int], tuple[int, int, int]] | None
+    ) -> None:
         self._capturer = capturer
         self._place = place
-        self._captured: set[int] = set()  # layers, since the last begin, where nobody says when one begins
+        self._captured: set[int] = (
+            set()
+        )  # layers, since the last begin, where nobody says when one begins
         self._conflict_told = False
         self.delimited = False
         self.held = HeldIds(capturer)
@@ -55,7 +59,10 @@ class Forward:
         self._sources_of_pieces: dict[Hashable, list[routecap.LayerSources]] = {}
 
     def begin(self, rows: int | None = None) -> None:
-        """A forward pass of up to `rows` rows starts, padding included; None: as many as there may be."""
+        """A forward pass of up to `rows` rows starts, padding included.
+
+        None: as many as there may be.
+        """
         self.delimited = True
         self._seen = False
         self._capturing = self._is_capturing()
@@ -85,7 +92,9 @@ class Forward:
             self.record(layer, topk_ids)
 
     def record(self, layer: int, topk_ids: torch.Tensor, table: torch.Tensor | None = None) -> None:
-        """A router chose these ids, [rows, >= k] of any integer type, for the first rows of the step, or where `Options.place` has them.
+        """A router chose these ids, [rows, >= k] of any integer type.
+
+        They are of the first rows of the step, or where `Options.place` has them.
 
         With a table, [ids] of int32, they are looked up in it.
         """
@@ -106,7 +115,10 @@ class Forward:
     def _tell_conflict(self, layer: int) -> None:
         if not self._conflict_told:
             self._conflict_told = True
-            logger.error("routed experts: layer %d is written twice in one forward pass; the first is kept", layer)
+            logger.error(
+                "routed experts: layer %d is written twice in one forward pass; the first is kept",
+                layer,
+            )
 
     def issued(self) -> None:
         self._captured.clear()
@@ -142,7 +154,10 @@ class Forward:
             import torch
 
             if torch.cuda.is_current_stream_capturing():
-                raise RuntimeError("a CUDA graph is being captured, and nobody says where its forward pass begins: bind the model")
+                raise RuntimeError(
+                    "a CUDA graph is being captured, and nobody says where its forward pass begins: "
+                    "bind the model"
+                )
         if not self._captured or layer in self._captured:
             self._capturer.begin(self._capturer.rows)
             self._captured.clear()

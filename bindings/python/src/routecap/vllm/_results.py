@@ -29,10 +29,11 @@ def to_array(routing: routecap.Routing, fill: int, dtype: DTypeLike = np.int16) 
 
 
 class PendingRoutedExperts:
-    """The routed experts of a request whose last steps may still be in flight: an array [rows, layers, k] to whoever looks at it.
+    """The routed experts of a request whose last steps may still be in flight.
 
-    The shape is known at once. Everything that needs the ids waits for them, without the GIL, and keeps the array. Pickling and copying give that
-    array. From any thread.
+    An array [rows, layers, k] to whoever looks at it. The shape is known at once. Everything that
+    needs the ids waits for them, without the GIL, and keeps the array. Pickling and copying give
+    that array. From any thread.
 
     Until then it holds routecap's own rows: of one byte for an id up to 256 experts.
 
@@ -75,7 +76,9 @@ class PendingRoutedExperts:
 
     def of(self, dtype: DTypeLike) -> PendingRoutedExperts:
         """The same in another integer type."""
-        return PendingRoutedExperts(self.routing, self.shape, self._fill, first=self.first, dtype=dtype)
+        return PendingRoutedExperts(
+            self.routing, self.shape, self._fill, first=self.first, dtype=dtype
+        )
 
     def _rows(self) -> routecap.Routing:
         self.routing.wait()
@@ -102,7 +105,9 @@ class PendingRoutedExperts:
         if isinstance(index, slice) and index.step in (None, 1):
             first, end, _ = index.indices(len(self))
             shape = (max(0, end - first), *self.shape[1:])
-            return PendingRoutedExperts(self.routing, shape, self._fill, first=self.first + first, dtype=self.dtype)
+            return PendingRoutedExperts(
+                self.routing, shape, self._fill, first=self.first + first, dtype=self.dtype
+            )
         return self.array()[index]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -119,14 +124,22 @@ class PendingRoutedExperts:
 def split_routed_experts(
     routed_experts: Any, prompt_len: int, num_output_tokens: int | None = None
 ) -> tuple[Any, Any]:
-    """Divide the rows of a request into those of its prompt and those of its output, which are views. An empty part is None.
+    """Divide the rows of a request into those of its prompt and those of its output.
+
+    They are views. An empty part is None.
 
     Args:
-        routed_experts: [rows, layers, k]. Of a pending one the parts are pending, and its rows before `first` are left out.
+        routed_experts: [rows, layers, k]. Of a pending one the parts are pending, and its rows
+            before `first` are left out.
         prompt_len: Tokens of the prompt.
-        num_output_tokens: If positive, at most so many rows are the output's. (The last token is usually never input, so there is one row fewer.)
+        num_output_tokens: If positive, at most so many rows are the output's. (The last token is
+            usually never input, so there is one row fewer.)
     """
-    generated_end = prompt_len + num_output_tokens if num_output_tokens is not None and num_output_tokens > 0 else None
+    generated_end = (
+        prompt_len + num_output_tokens
+        if num_output_tokens is not None and num_output_tokens > 0
+        else None
+    )
     if first := getattr(routed_experts, "first", 0):
         prompt_len = max(0, prompt_len - first)
         generated_end = None if generated_end is None else max(0, generated_end - first)

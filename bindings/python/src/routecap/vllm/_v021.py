@@ -94,7 +94,9 @@ def own_module(name: str) -> ModuleType:
         get = getattr(own, "get_global_experts_capturer", None)
         in_use: Any = get() if callable(get) else None
         if in_use is not None and in_use.get_device_cache() is not None:
-            raise RuntimeError(f"{name} captures already: install routecap before the engine is made")
+            raise RuntimeError(
+                f"{name} captures already: install routecap before the engine is made"
+            )
         functions = {each: getattr(own, each) for each in _NAMES if hasattr(own, each)}
         for user in list(sys.modules.values()):
             has = getattr(user, "__dict__", None)
@@ -111,7 +113,10 @@ def own_module(name: str) -> ModuleType:
 
 
 def replayed_pieces() -> Hashable | None:
-    """Which graphs of parts of the model are replayed in this forward pass; None: the pass is one, or eager."""
+    """Which graphs of parts of the model are replayed in this forward pass.
+
+    None: the pass is one graph, or eager.
+    """
     module = import_module("vllm.forward_context")
     context = module.get_forward_context() if module.is_forward_context_available() else None
     if context is None or context.cudagraph_runtime_mode.name != "PIECEWISE":
@@ -136,13 +141,19 @@ def lift_refusal(config_class: Any) -> None:
             raise ValueError(WITHOUT_CUDA)
         scheduling = config.scheduler_config
         one_process = config.parallel_config.world_size == 1
-        ahead, scheduling.async_scheduling = scheduling.async_scheduling, scheduling.async_scheduling and not one_process
+        ahead, scheduling.async_scheduling = (
+            scheduling.async_scheduling,
+            scheduling.async_scheduling and not one_process,
+        )
         try:
             validate(config)
         finally:
             scheduling.async_scheduling = ahead
         if ahead:
-            logger.info("routed experts: routecap captures them with async scheduling, which vLLM's own does not")
+            logger.info(
+                "routed experts: routecap captures them with async scheduling, "
+                "which vLLM's own does not"
+            )
 
     _replace(config_class, "_validate_return_routed_experts", validate, validate_without_async)
 
@@ -158,7 +169,11 @@ def tell_ends(scheduler_config_class: Any) -> None:
 
     def get_scheduler_cls(config: Any) -> Any:
         cls = get_class(config)
-        return cls if issubclass(cls, TellingScheduler) else type(f"Routecap{cls.__name__}", (TellingScheduler, cls), {})
+        return (
+            cls
+            if issubclass(cls, TellingScheduler)
+            else type(f"Routecap{cls.__name__}", (TellingScheduler, cls), {})
+        )
 
     _replace(scheduler_config_class, "get_scheduler_cls", get_class, get_scheduler_cls)
 
@@ -172,13 +187,19 @@ class TellingScheduler:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        capturer = import_module("routecap.vllm.routed_experts_capturer").get_global_experts_capturer()
+        capturer = import_module(
+            "routecap.vllm.routed_experts_capturer"
+        ).get_global_experts_capturer()
         # In another process than the worker there is none: it finds the ends itself.
-        self._capturer: Any = capturer if getattr(capturer, "host_cache", None) is not None else None
+        self._capturer: Any = (
+            capturer if getattr(capturer, "host_cache", None) is not None else None
+        )
         if self._capturer is not None:
             self._capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
         self._ended: dict[str, int] = {}  # rows
-        self._late: list[tuple[str, int, PendingRoutedExperts | None]] = []  # and whose client's it is
+        self._late: list[
+            tuple[str, int, PendingRoutedExperts | None]
+        ] = []  # and whose client's it is
 
     def _handle_stopped_request(self, request: Any) -> Any:
         self._ended[request.request_id] = request.num_tokens - 1
@@ -188,19 +209,28 @@ class TellingScheduler:
         if request_ids is not None:
             request_ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
             for request in map(self.requests.get, request_ids):  # type: ignore[attr-defined]
-                if request is not None and waits_for_rows(request.sampling_params) and not request.is_finished():
+                if (
+                    request is not None
+                    and waits_for_rows(request.sampling_params)
+                    and not request.is_finished()
+                ):
                     rows = self._end({request.request_id: request.num_tokens - 1})
-                    self._late.append((request.request_id, request.client_index, rows.get(request.request_id)))
+                    self._late.append(
+                        (request.request_id, request.client_index, rows.get(request.request_id))
+                    )
         return super().finish_requests(request_ids, finished_status)  # type: ignore[misc]
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        update = super().update_from_output  # type: ignore[misc]
+        outputs = update(scheduler_output, model_runner_output)
         if self._ended or self._late:
             self._attach(outputs)
         return outputs
 
     def _end(self, rows: dict[str, int]) -> dict[str, PendingRoutedExperts]:
-        ended: dict[str, PendingRoutedExperts] = {} if self._capturer is None else self._capturer.end(rows)
+        ended: dict[str, PendingRoutedExperts] = (
+            {} if self._capturer is None else self._capturer.end(rows)
+        )
         return ended
 
     def _attach(self, outputs: dict[int, Any]) -> None:
@@ -214,7 +244,10 @@ class TellingScheduler:
         for name, client, found in late:
             engine = import_module("vllm.v1.engine")
             output = engine.EngineCoreOutput(
-                request_id=name, new_token_ids=[], finish_reason=engine.FinishReason.ABORT, routed_experts=found
+                request_id=name,
+                new_token_ids=[],
+                finish_reason=engine.FinishReason.ABORT,
+                routed_experts=found,
             )
             outputs.setdefault(client, engine.EngineCoreOutputs()).outputs.append(output)
 
@@ -296,7 +329,10 @@ class _Validity:
 
 def look_later(outputs: Any, processor: Any) -> None:
     """Outputs hold what came, and widen it when it is read; each request gets what it asked for."""
-    for cls, name in ((outputs.CompletionOutput, "routed_experts"), (outputs.RequestOutput, "prompt_routed_experts")):
+    for cls, name in (
+        (outputs.CompletionOutput, "routed_experts"),
+        (outputs.RequestOutput, "prompt_routed_experts"),
+    ):
         if not isinstance(vars(cls).get(name), _Rows):
             rows = _Rows(name)
             setattr(cls, name, rows)
@@ -333,12 +369,15 @@ class _Asking:
 
 
 def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
-    """An output that ends by a stop string, which the engine does not know of, waits for its rows."""
+    """An output that ends by a stop string, unknown to the engine, waits for its rows."""
     make = _once(state_class, "make_request_output")
     if make is None:
         return
     process, propagate = processor_class.process_outputs, processor_class.propagate_error
-    unfinished, number = processor_class.has_unfinished_requests, processor_class.get_num_unfinished_requests
+    unfinished, number = (
+        processor_class.has_unfinished_requests,
+        processor_class.get_num_unfinished_requests,
+    )
     waiting: dict[str, Any] = {}  # states of requests, whose engine has been told to abort them
 
     def make_request_output(
@@ -355,23 +394,43 @@ def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
             if routed_experts is not None:
                 routed_experts = _as_asked(routed_experts, asking.asked)
             elif asking.waits and isinstance(stop_reason, str) and asking.output is None:
-                asking.output = new_token_ids, pooling_output, finish_reason, stop_reason, kv_transfer_params
+                asking.output = (
+                    new_token_ids,
+                    pooling_output,
+                    finish_reason,
+                    stop_reason,
+                    kv_transfer_params,
+                )
                 waiting[state.request_id] = state
                 return None
         return make(
-            state, new_token_ids, pooling_output, finish_reason, stop_reason, kv_transfer_params, routed_experts
+            state,
+            new_token_ids,
+            pooling_output,
+            finish_reason,
+            stop_reason,
+            kv_transfer_params,
+            routed_experts,
         )
 
     def process_outputs(processor: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        arrived = [each for each in engine_core_outputs if each.request_id in waiting and each.finished] if waiting else ()
+        arrived = (
+            [each for each in engine_core_outputs if each.request_id in waiting and each.finished]
+            if waiting
+            else ()
+        )
         processed = process(processor, engine_core_outputs, *args, **kwargs)
         for each in arrived:
             state = waiting.pop(each.request_id)
             rows = each.routed_experts
             if rows is not None:  # the engine may have been ahead
-                rows = _as_pending(rows)[: state.prompt_len + state.detokenizer.num_output_tokens() - 1]
+                rows = _as_pending(rows)[
+                    : state.prompt_len + state.detokenizer.num_output_tokens() - 1
+                ]
             tokens, pooling_output, finish_reason, stop_reason, parameters = state.routecap.output
-            output = make_request_output(state, tokens, pooling_output, finish_reason, stop_reason, parameters, rows)
+            output = make_request_output(
+                state, tokens, pooling_output, finish_reason, stop_reason, parameters, rows
+            )
             if output is not None and state.queue is not None:
                 state.queue.put(output)
             elif output is not None:
@@ -391,8 +450,18 @@ def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
     _replace(state_class, "make_request_output", make, make_request_output)
     _replace(processor_class, "process_outputs", process, process_outputs)
     _replace(processor_class, "propagate_error", propagate, propagate_error)
-    _replace(processor_class, "has_unfinished_requests", unfinished, lambda self: bool(waiting) or unfinished(self))
-    _replace(processor_class, "get_num_unfinished_requests", number, lambda self: len(waiting) + number(self))
+    _replace(
+        processor_class,
+        "has_unfinished_requests",
+        unfinished,
+        lambda self: bool(waiting) or unfinished(self),
+    )
+    _replace(
+        processor_class,
+        "get_num_unfinished_requests",
+        number,
+        lambda self: len(waiting) + number(self),
+    )
 
 
 def _as_pending(rows: Any) -> Any:

@@ -1,7 +1,7 @@
 """A drop-in for vLLM's `vllm.model_executor.layers.fused_moe.routed_experts_capturer` (0.21) on routecap: the same names, signatures and meanings.
 
     import routecap.vllm
-    routecap.vllm.install()        # before the engine's model runner is imported; or change the import itself
+    routecap.vllm.install()        # before an engine is made; or change the import itself
 
 The functions serve the capturer of the process (`init_routed_experts_capturer_with_shared_cache`), or within `use_capturer` another one; with several
 models in a process, use that or the capturers' own methods. In a worker's loop:
