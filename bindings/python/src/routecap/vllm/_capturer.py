@@ -115,7 +115,7 @@ class RoutedExpertsCapturer(ABC):
             bind_buffer(model, cache.buffer)
 
     def issue(self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor) -> None:
-        """After a forward pass: hand its rows over. Waits for nothing, and looks at no token.
+        """After a forward pass: hand its rows over. Looks at no token. Waits only if as many steps are in flight as can be.
 
         Args:
             req_ids: The batch, in the order of its rows.

@@ -27,7 +27,8 @@ class Options:
         keep_ended: How many requests that end without having been extracted (stop strings, aborts) stay readable through `get_routed_experts`,
             the most recent ones. They keep their memory in the budget until they are read, or pushed out by later ones.
         budget_bytes: Upper limit of the memory for captured rows. Beyond it rows are missing, and counted.
-        slots: Steps that may be in flight; a further one waits in `finalize_pending_copy`.
+        slots: Steps that may be in flight; a further one waits in `finalize_pending_copy`, or in
+            the issue of a batch that has come before.
         all_ranks: Every rank captures, instead of rank 0 alone: for sequence parallelism, where each has rows that nobody else has.
             `routecap.merge` unites their routings.
         place: For layers whose routers see other rows than the step's own from 0 on: called in the forward pass, for each layer, with the number of

@@ -187,15 +187,14 @@ class TellingScheduler:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        capturer = import_module(
-            "routecap.vllm.routed_experts_capturer"
-        ).get_global_experts_capturer()
-        # In another process than the worker there is none: it finds the ends itself.
-        self._capturer: Any = (
-            capturer if getattr(capturer, "host_cache", None) is not None else None
-        )
-        if self._capturer is not None:
-            self._capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
+        self._capturer: Any = None
+        if self.vllm_config.model_config.enable_return_routed_experts:  # type: ignore[attr-defined]
+            module = import_module("routecap.vllm.routed_experts_capturer")
+            capturer = module.get_global_experts_capturer()
+            # In another process than the worker there is none: it finds the ends itself.
+            if getattr(capturer, "host_cache", None) is not None:
+                self._capturer = capturer
+                capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
         self._ended: dict[str, int] = {}  # rows
         self._late: list[
             tuple[str, int, PendingRoutedExperts | None]

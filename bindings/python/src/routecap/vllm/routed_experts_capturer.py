@@ -194,7 +194,7 @@ def end_forward() -> None:
 def issue_routing_d2h_copy(
     input_batch_req_ids: list[str], num_scheduled_tokens: dict[str, int], positions: torch.Tensor, positions_cpu: torch.Tensor
 ) -> None:
-    """After a forward pass: hand its rows over. Returns at once, and waits for nothing on the device.
+    """After a forward pass: hand its rows over. Waits only if as many steps are in flight as can be (`Options.slots`).
 
     Args:
         input_batch_req_ids: The batch, in the order of its rows.
