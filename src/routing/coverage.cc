@@ -161,8 +161,7 @@ int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows,
     if (expected != first + rows && missing == UINT64_MAX) missing = expected;
     if (missing == UINT64_MAX) return ROUTECAP_OK;
 
-    const auto text_first = static_cast<unsigned long long>(first),
-               text_end = static_cast<unsigned long long>(first + rows);
+    const unsigned long long text_first = first, text_end = first + rows;
     if (!any)
         return report(ROUTECAP_NOT_CAPTURED, "no cell of rows [%llu,%llu) was captured", text_first,
                       text_end);

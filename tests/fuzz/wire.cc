@@ -135,12 +135,12 @@ RoutingPtr draw_routing(Bytes &bytes, const Hint &hint, uint32_t columns, uint32
         text += r > 0 ? ",[" : "[";
         for (uint32_t c = 0; c < columns; c++) {
             text += c > 0 ? ",[" : "[";
-            for (uint32_t i = 0; i < k; i++)
-                text += (i > 0 ? "," : "") +
-                        std::to_string(bytes.chance(12)
-                                           ? static_cast<int64_t>(bytes.number(1)) - 2
-                                           : static_cast<int64_t>(
-                                                 (i + r + c) % std::max(hint.values.experts, k)));
+            for (uint32_t i = 0; i < k; i++) {
+                const uint64_t plain_id = (i + r + c) % std::max(hint.values.experts, k);
+                if (i > 0) text += ',';
+                text += std::to_string(bytes.chance(12) ? static_cast<int64_t>(bytes.number(1)) - 2
+                                                        : static_cast<int64_t>(plain_id));
+            }
             text += "]";
         }
         text += "]";
