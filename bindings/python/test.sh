@@ -26,6 +26,14 @@ extras=(rich==15.0.0 matplotlib==3.11.2 safetensors==0.8.0)
 python_environment "$tools" scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 \
     auditwheel==6.8.2 abi3audit==0.0.26 mypy==2.4.1 pyright==1.1.414 "${extras[@]}"
 python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 "${extras[@]}"
+# What writes and reads messages of the wire, for single functions of it: nothing of these is imported.
+writers=$work/writers
+if [ ! -e "$writers/ready" ]; then
+    say "setup: fetching sglang, verifiers and megatron-core, without what they need"
+    "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-compile --ignore-requires-python --only-binary :all: \
+        --target "$writers" sglang==0.5.23 verifiers==0.4.0 megatron-core==0.19.2 || exit 1
+    touch "$writers/ready"
+fi
 
 # wheel NAME SOURCE OPTION...: builds a wheel, of the package's folder or a source distribution, in a build folder of its
 # own; afterwards `wheel` is its path.
@@ -93,8 +101,8 @@ check "pyright finds nothing" env -C "$package" "$tools/bin/pyright" --pythonpat
 
 "$work/tested/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
 python=$work/tested/bin/python
-tests "the wheel" "$python" -m pytest "$package"/tests/test_*.py
-tests "the installed library, named by ROUTECAP_LIBRARY" env ROUTECAP_LIBRARY="$library" "$python" -m pytest "$package"/tests/test_*.py
+tests "the wheel" env PYTHONPATH="$writers" "$python" -m pytest "$package"/tests/test_*.py
+tests "the installed library, named by ROUTECAP_LIBRARY" env PYTHONPATH="$writers" ROUTECAP_LIBRARY="$library" "$python" -m pytest "$package"/tests/test_*.py
 # every_mutant_fails: of 100 vectors that are wrong in one place, the replayer takes none.
 every_mutant_fails() {
     rm -rf "$work/mutants" && mkdir "$work/mutants" && "$python" tests/vectors/generate.py --mutate 100 "$work/mutants" || return 1
