@@ -1,7 +1,6 @@
 #include "wire/decoder.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -492,6 +491,17 @@ int32_t Decoder::write(const void *data, size_t bytes) {
     }
 }
 
+// What could not be read in pieces. It takes memory itself, which the rest has to do without.
+int32_t Decoder::decode_kept(routecap_wire_report *report_, Routing **routing) {
+    routecap_wire_hint &h = hint_.values;
+    if (h.struct_size == 0)
+        return decode(kept_.data(), kept_.size(), format_, nullptr, report_, routing);
+    if (h.budget_bytes != 0 && kept_.size() >= h.budget_bytes)
+        return over_budget(kept_.size() + 1, h.budget_bytes);
+    if (h.budget_bytes != 0) h.budget_bytes -= kept_.size();
+    return decode(kept_.data(), kept_.size(), format_, &h, report_, routing);
+}
+
 int32_t Decoder::finish(routecap_wire_report *report_, Routing **routing) {
     if (error_ < 0) return report(error_, "%s", text_.c_str());
     if (finished_) return report(ROUTECAP_ERR_STATE, "the decoder was finished");
@@ -502,8 +512,7 @@ int32_t Decoder::finish(routecap_wire_report *report_, Routing **routing) {
         if (reader_)
             s = static_cast<ToRouting &>(*reader_).finish(report_, routing);
         else
-            s = decode(kept_.data(), kept_.size(), format_,
-                       hint_.values.struct_size == 0 ? nullptr : &hint_.values, report_, routing);
+            s = decode_kept(report_, routing);
         if (s < 0) return fail(s);
         finished_ = true;
         reader_.reset();

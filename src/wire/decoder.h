@@ -72,11 +72,8 @@ public:
     int32_t finish(routecap_wire_report *report, Routing **routing);
 
 private:
-    class Memory;
-    friend int32_t decode(const void *, size_t, int32_t, const routecap_wire_hint *,
-                          routecap_wire_report *, Routing **);
-
     int32_t take(const uint8_t *bytes, uint64_t n);
+    int32_t decode_kept(routecap_wire_report *report, Routing **routing);
     int32_t fail(int32_t status);
 
     int32_t format_;

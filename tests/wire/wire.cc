@@ -600,6 +600,12 @@ TEST(Wire, memory_stays_within_the_callers_budget) {
         EXPECT_STATUS(ROUTECAP_ERR_NO_MEMORY, decode(bytes, format, hint).status);
         EXPECT_STATUS(ROUTECAP_ERR_NO_MEMORY,
                       decode_in_pieces(bytes, format, hint, 1000, random).status);
+        if (format == ROUTECAP_WIRE_OBJECT) {  // whose bytes are kept, and count
+            hint.budget_bytes = bytes.size() + 500 * (4 * 8 + 1) - 1;
+            EXPECT_STATUS(ROUTECAP_OK, decode(bytes, format, hint).status);
+            EXPECT_STATUS(ROUTECAP_ERR_NO_MEMORY,
+                          decode_in_pieces(bytes, format, hint, 1000, random).status);
+        }
         hint.budget_bytes = 1 << 20;
         EXPECT_STATUS(ROUTECAP_OK, decode(bytes, format, hint).status);
         EXPECT_STATUS(ROUTECAP_OK, decode_in_pieces(bytes, format, hint, 1000, random).status);

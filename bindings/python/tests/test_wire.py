@@ -113,6 +113,15 @@ def test_nothing_is_lost_without_leave() -> None:
     assert report.lost == WireFact.FIRST | WireFact.TAGS and routecap.wire_probe(message).format == Wire.NPY_BASE64
 
 
+def test_a_hint_without_experts_is_told_so() -> None:
+    with pytest.raises(routecap.ArgumentError, match="hint.experts"):
+        routecap.Routing.from_wire([[[1, 2]]], "lists")
+    with pytest.raises(TypeError, match="layer_mapp"):
+        routecap.Routing.from_wire([[[1, 2]]], "lists", experts=4, layer_mapp=[1])
+    routing = routecap.Routing.from_wire([[[1, 2]]], "lists", experts=4)
+    assert routecap.Routing.from_wire(routing.serialize()) == routing
+
+
 def test_pieces_and_batches() -> None:
     ids = rows(50, 3, 8, 256)
     text = messages(ids, "uint8")["npy.base64"]

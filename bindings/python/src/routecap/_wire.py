@@ -144,10 +144,8 @@ def _message(data: Any) -> Any:
     return data
 
 
-def _hint(given: Mapping[str, Any]) -> tuple[bytes | None, list[Any]]:
+def _hint(given: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
     """The struct, and the arrays that it points to."""
-    if not given:
-        return None, []
     values = {name: value for name, value in given.items() if value is not None}
     held = [integers(values.get("layer_map"), np.int32), integers(values.get("layer_experts"), np.uint32)]
     for name, array in zip(("layer_map", "layer_experts"), held):
