@@ -474,6 +474,49 @@ void call_the_others(Functions &functions) {
     EXPECT_CALL(ROUTECAP_OK, received_merge, tables, 1, 2, merged);
 }
 
+// A routing of these rows as a message and back. `options` give the bytes `ids`.
+void call_the_wire(Functions &functions, const Shape &shape, const routecap_routing *routing,
+                   const Rows &rows, const routecap_copy_options &options,
+                   const std::vector<unsigned char> &ids) {
+    int32_t format = 0;
+    EXPECT_CALL(ROUTECAP_OK, wire_find, "npy", &format);
+    routecap_wire_description description{};
+    description.struct_size = sizeof description;
+    EXPECT_CALL(ROUTECAP_OK, wire_describe, format, &description);
+    routecap_wire_options how{};
+    how.struct_size = sizeof how, how.format = format;
+    how.allow = ROUTECAP_WIRE_FACT_PROVENANCE;
+    uint64_t needed = 0;
+    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, wire_encode, routing, &how, nullptr, 0, &needed,
+                nullptr);
+    std::vector<unsigned char> message(needed), joined(needed);
+    EXPECT_CALL(ROUTECAP_OK, wire_encode, routing, &how, message.data(), needed, nullptr, nullptr);
+    routecap_wire_info info{};
+    info.struct_size = sizeof info;
+    EXPECT_CALL(ROUTECAP_OK, wire_probe, message.data(), needed, &info);
+    EXPECT_CALL(ROUTECAP_OK, wire_splice, format, message.data(), needed, nullptr, message.data(),
+                needed, nullptr, 8, joined.data(), needed, &needed);
+
+    routecap_wire_hint hint{};
+    hint.struct_size = sizeof hint, hint.experts = shape.experts;
+    routecap_routing *decoded[2] = {};
+    EXPECT_CALL(ROUTECAP_OK, wire_decode, message.data(), message.size(), format, &hint, nullptr,
+                &decoded[0]);
+    std::vector<unsigned char> into(ids.size());
+    EXPECT_CALL(ROUTECAP_OK, wire_decode_into, message.data(), message.size(), format, &hint,
+                &options, into.data(), into.size(), nullptr, 0, nullptr, nullptr);
+    EXPECT_EQ(ids, into);
+    routecap_wire_decoder *decoder = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, wire_decoder_create, format, &hint, &decoder);
+    EXPECT_CALL(ROUTECAP_OK, wire_decoder_write, decoder, message.data(), message.size());
+    EXPECT_CALL(ROUTECAP_OK, wire_decoder_finish, decoder, nullptr, &decoded[1]);
+    GET(wire_decoder_free)(decoder);
+    for (routecap_routing *each : decoded) {
+        expect_routing(each, shape, 0, rows);
+        routecap_routing_free(each);
+    }
+}
+
 // What has landed before can be read, whatever is in flight.
 void read_landed(Functions &functions, Engine &e, routecap_request request,
                  routecap_request in_flight) {
@@ -542,6 +585,7 @@ void read_landed(Functions &functions, Engine &e, routecap_request request,
     EXPECT_CALL(ROUTECAP_OK, routing_import, &view, 0, nullptr, nullptr, &imported);
     for (const routecap_routing *routing : {merged, deserialized, imported})
         expect_routing(routing, e.rig.shape(), 0, rows);
+    call_the_wire(functions, e.rig.shape(), merged, rows, options, same);
     for (routecap_routing *routing : {extracted, items[0].routing, parts[0], parts[1], slice,
                                       merged, merged, deserialized, imported})
         GET(routing_free)(routing);
