@@ -618,14 +618,14 @@ size_t RowStore::count(uint64_t first, uint64_t end) {
 }
 
 std::pair<uint64_t, uint64_t> RowStore::bounds(uint64_t first, uint64_t end) {
-    uint64_t from = end, to = end;
-    for (auto entry = at_or_after(first / shape_->page_rows);
-         entry != entries_.end() && entry->first < end; ++entry) {
-        if (entry->first == entry->end) continue;
-        if (from == end) from = std::max(first, entry->first);
-        to = std::min(end, entry->end);
-    }
-    return {from, to};
+    if (first >= end) return {end, end};
+    const auto empty = [](const Entry &entry) { return entry.first == entry.end; };
+    auto begin = at_or_after(first / shape_->page_rows);
+    auto last = at_or_after((end - 1) / shape_->page_rows + 1);
+    while (begin != last && empty(*begin)) ++begin;
+    while (begin != last && empty(*(last - 1))) --last;
+    if (begin == last || begin->first >= end) return {end, end};
+    return {std::max(first, begin->first), std::min(end, (last - 1)->end)};
 }
 
 std::pair<uint64_t, uint64_t> RowStore::shared_bounds(uint64_t first, uint64_t end) {
@@ -733,8 +733,9 @@ void RowStore::take(uint64_t first, uint64_t end, const TakePlan &plan, const In
         }
         if (to->first < to->end)
             segments.push_back(segment(*to, std::move(to->page), to->first, to->end));
-        const bool stays = to->promised && needed.has(to->index);
-        promised += to->promised && !stays;
+        if (!to->promised) continue;
+        const bool stays = needed.has(to->index);
+        promised += !stays;
         *to = without_page(to->index);
         to->promised = stays;
     }
