@@ -180,8 +180,9 @@ void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
             const T id = wire[at + c];
             if constexpr (std::is_signed_v<T>) negative |= id < 0;
             zero &= id == 0;
-            in_range &= static_cast<std::make_unsigned_t<T>>(id) < bound<T>(shape.layer_experts[l]);
-            cell[c] = static_cast<Id>(id);
+            const auto plain = static_cast<std::make_unsigned_t<T>>(id);
+            in_range &= plain < bound<T>(shape.layer_experts[l]);
+            cell[c] = static_cast<Id>(plain);
         }
         if (in_range && !zero && kernels::distinct<Id, K>(cell, k)) {
             validity[l / 8] = static_cast<uint8_t>(validity[l / 8] | 1u << l % 8);

@@ -285,11 +285,12 @@ int32_t read_object(const uint8_t *bytes, size_t n, bool whole, Said &said, size
 
 int32_t detect(const uint8_t *data, size_t n, int32_t &format, bool &certain) {
     certain = true;
-    size_t at = 0;
-    while (at < n && std::memchr(" \t\r\n", data[at], 4) != nullptr) at++;
-    if (at == n) return ROUTECAP_PENDING;
-    if (data[at] == '{') return format = ROUTECAP_WIRE_OBJECT, ROUTECAP_OK;
-    if (data[at] == '[') return format = ROUTECAP_WIRE_LISTS, ROUTECAP_OK;
+    const uint8_t *from = std::find_if(data, data + n, [](uint8_t byte) {
+        return byte != ' ' && byte != '\t' && byte != '\r' && byte != '\n';
+    });
+    if (from == data + n) return ROUTECAP_PENDING;
+    if (*from == '{') return format = ROUTECAP_WIRE_OBJECT, ROUTECAP_OK;
+    if (*from == '[') return format = ROUTECAP_WIRE_LISTS, ROUTECAP_OK;
     for (const auto &[magic, of] :
          {std::pair{kSerializedMagic, ROUTECAP_WIRE_SERIALIZED},
           std::pair{kNpyMagic, ROUTECAP_WIRE_NPY}, std::pair{kNrlreMagic, ROUTECAP_WIRE_NRLRE1},
