@@ -280,7 +280,7 @@ int32_t routecap_step_finalize(routecap_capturer *capturer, routecap_step step, 
     return with(capturer, [&](Capturer &c) { return c.finalize(step, timeout_ns, conflicting); });
 }
 
-// ---- RequestTable -------------------------------------------------------------------------------
+// ---- Requests -----------------------------------------------------------------------------------
 
 int32_t routecap_request_open(routecap_capturer *capturer, const routecap_open_options *options,
                               routecap_request *requests, size_t count) {

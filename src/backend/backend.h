@@ -89,7 +89,7 @@ public:
     virtual int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) = 0;
     virtual int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) = 0;
 
-    // StepWorker, by one thread at a time. Whether a slot's copy has arrived or failed; asked again
+    // Filing, by one thread at a time. Whether a slot's copy has arrived or failed; asked again
     // and again until it has.
     virtual bool landed(int32_t slot) = 0;
     // Of a slot that has landed: its rows, none of which are covered if they were lost; and which

@@ -1,5 +1,5 @@
 // A capturer: the object behind the handle. It drives a backend along the forward path, keeps the
-// requests, and hands what was issued to filing.
+// requests, and hands what was issued to the step worker.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +69,7 @@ public:
     int32_t poll(routecap_step step) const;
     int32_t finalize(routecap_step step, int64_t timeout_ns, uint64_t *conflicting);
 
-    // Changing requests (changing.cc).
+    // Changing requests (request_operations.cc).
     int32_t open(const routecap_open_options *options, routecap_request *requests, size_t count);
     int32_t accept(routecap_request request, routecap_step step, const uint32_t *rows,
                    size_t count);
@@ -82,7 +82,7 @@ public:
     int32_t close(routecap_request request);
     int32_t close_batch(const routecap_request *requests, int32_t *status, size_t count);
 
-    // Reading requests (reading.cc).
+    // Reading requests (request_reading.cc).
     int32_t coverage(routecap_request request, uint64_t first, uint64_t rows,
                      routecap_coverage *coverage, routecap_missing *missing, size_t missing_size,
                      size_t capacity);
@@ -153,7 +153,7 @@ private:
     void hand_over(Issue &issue, const routecap_span &span, Request &request, uint64_t end,
                    uint64_t pages, const SpanExtra *extra);
 
-    // changing.cc; with the mutex held. Those that return a status have reported it.
+    // request_operations.cc; with the mutex held. Those that return a status have reported it.
     int32_t find(routecap_request handle, Request **request);
     using Kept = std::unique_ptr<std::vector<uint32_t>>;
     Kept copy_kept(const routecap_accept_item &item, size_t &nodes);
@@ -166,7 +166,7 @@ private:
     template <class Item, class One>
     int32_t batch(Item *items, size_t item_size, size_t count, size_t nodes, One one);
 
-    // reading.cc
+    // request_reading.cc
     struct Range {
         uint64_t first, rows, length;
         uint64_t end() const { return first + rows; }

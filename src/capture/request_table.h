@@ -3,7 +3,7 @@
 //
 // Rows that landed are in the request's RowStore. Here is what has to be answered before they land:
 // length, pages promised, drafts to accept, what is in flight. What of it has no fixed size is in
-// nodes (nodes.h), because nothing may be allocated under that mutex.
+// nodes (node_pool.h), because nothing may be allocated under that mutex.
 #pragma once
 
 #include <algorithm>

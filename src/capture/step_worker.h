@@ -1,4 +1,4 @@
-// StepWorker: everything that happens to rows after they were issued, done by one thread at a time
+// The step worker: everything that happens to rows after they were issued, done by one thread at a time
 // in order of issue.
 //
 // The engine's thread appends to a log and goes on; the worker thread takes entries from it. A step
@@ -63,7 +63,7 @@ struct Attach {
 struct Finish {
     RequestDataPtr data;
     uint64_t end;
-    MissingNote *missing;  // nodes of StepWorker's
+    MissingNote *missing;  // nodes of the step worker's
     bool all;              // the routing ends where the rows do
 };
 struct Close {

@@ -18,7 +18,7 @@
 
 namespace routecap {
 
-// Whether rows may go to so many pages that each of them has one of its own in the purse: where
+// Whether rows may go to so many pages that each of them has one of its own reserved: where
 // they go is known to the device only.
 inline bool wide_bounds(uint64_t position, uint64_t position_end, uint64_t rows,
                         uint32_t page_shift) {

@@ -1,6 +1,6 @@
 // Memory for pages of one size, cut from blocks of one huge page each.
 //
-// StepWorker goes from request to request, each in pages of its own: with the system's small pages
+// Filing goes from request to request, each in pages of its own: with the system's small pages
 // most of its time would be address translation. A block goes back to the system as a whole, once
 // none of its pages is in use.
 #pragma once

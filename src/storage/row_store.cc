@@ -26,7 +26,7 @@ RowStore::Supply::~Supply() {
     reserved.tags += tags_paid;
 }
 
-// With the store's mutex: out of the purse, then of the budget.
+// With the store's mutex: out of what was reserved, then of the budget.
 RowStore::Supply::Need RowStore::Supply::pay(bool page, bool promised, bool tags_, bool entry) {
     const Shape &shape = *store.shape_;
     if (page && !promised && !page_paid) {
@@ -89,10 +89,10 @@ PageRef RowStore::Supply::take_page(bool &promised) {
 
 void RowStore::Supply::tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag) {
     store.tag_rows(entry, position, rows, tag, tags);
-    if (tags == nullptr) tags_paid = false;
+    note_used_tags();
 }
 
-// ---- StepWorker ---------------------------------------------------------------------------------
+// ---- Filing -------------------------------------------------------------------------------------
 
 void RowStore::prefetch_row(uint64_t position) {
     const auto entry = at_or_after(position / shape_->page_rows);
@@ -781,7 +781,7 @@ bool RowStore::writable(Entry &entry, uint64_t first, uint64_t end) {
 void RowStore::make_writable(Entry &entry, Supply &supply) {
     PageRef page = supply.take_page(entry.promised);
     Entry copy = copy_of(entry, std::move(page), supply.tags);
-    if (supply.tags == nullptr) supply.tags_paid = false;
+    supply.note_used_tags();
     copy.promised = entry.promised;
     supply.dropped = std::move(entry.page);
     entry = std::move(copy);

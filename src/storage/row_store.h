@@ -116,11 +116,11 @@ public:
 
     std::mutex mutex;
 
-    // ---- StepWorker, by one thread at a time, without `mutex`. Nothing here throws: without
+    // ---- Filing, by one thread at a time, without `mutex`. Nothing here throws: without
     // memory rows are refused.
 
     // Files rows at consecutive positions. A page that they need is the one promised at its index,
-    // or comes out of the purse, or of the budget.
+    // or comes out of what is reserved, or of the budget.
     RowOutcomes file_rows(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
                           ReservedMemory &reserved);
     RowOutcomes file_from_budget(uint64_t position, RowSource source, uint64_t rows, uint64_t tag) {
@@ -130,7 +130,7 @@ public:
         return filed;
     }
 
-    // After rows with bounds [position, end) were filed: what is left of `purse.kept` is promised
+    // After rows with bounds [position, end) were filed: what is left of `reserved.kept` is promised
     // at indices that have neither a page of the table's own nor a promise, as far as there are
     // any.
     void keep(uint64_t position, uint64_t end, ReservedMemory &reserved);
@@ -138,7 +138,7 @@ public:
     // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already
     // reserved. They are the rows from first_index on of the step's drafts for this request. Rows
     // from `covered` on have no ids. A row at kDropped was counted elsewhere and is not kept; one
-    // at kCut was cut, and one at kPast lies beyond the end of its request. The purse is for their
+    // at kCut was cut, and one at kPast lies beyond the end of its request. `reserved` is for their
     // settling. Of a step whose copy failed they are `lost`. False without memory; the reservations
     // are then given back.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
@@ -242,7 +242,7 @@ private:
     // a copy of one. Whoever uses it leaves a page there that is the table's own and that nobody
     // else sees. So it does not matter who does, and no promise is ever used up for another index.
     // What the engine's side counts on (Request::pages): at each index of these is a page of the
-    // table's own, or a promise, or one is on its way in the purse of rows in flight. Whoever
+    // table's own, or a promise, or one is reserved for rows in flight. Whoever
     // shares or takes rows of a page that rows on their way may have to write promises them another
     // (Capturer::collect).
     struct Entry {
@@ -295,6 +295,9 @@ private:
         PageRef take_page(bool &promised);
         // Tags that were fetched are used.
         void tag_rows(Entry &entry, uint64_t position, uint64_t rows, uint64_t tag);
+        void note_used_tags() {
+            if (tags == nullptr) tags_paid = false;
+        }
     };
 
     RowOutcomes file_with(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,

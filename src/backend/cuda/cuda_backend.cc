@@ -667,7 +667,7 @@ int32_t CudaBackend::read_layer(uint32_t layer, uint32_t rows, void *ids) {
     return ROUTECAP_OK;
 }
 
-// ---- StepWorker ---------------------------------------------------------------------------------
+// ---- Filing -------------------------------------------------------------------------------------
 
 bool CudaBackend::landed(int32_t slot) {
     Slot &s = in(slot);
