@@ -1,5 +1,5 @@
-// The step worker: everything that happens to rows after they were issued, done by one thread at a time
-// in order of issue.
+// The step worker: everything that happens to rows after they were issued, done by one thread at a
+// time in order of issue.
 //
 // The engine's thread appends to a log and goes on; the worker thread takes entries from it. A step
 // waits until it has landed; an operation on a request waits only for the steps that were issued

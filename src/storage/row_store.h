@@ -130,9 +130,9 @@ public:
         return filed;
     }
 
-    // After rows with bounds [position, end) were filed: what is left of `reserved.kept` is promised
-    // at indices that have neither a page of the table's own nor a promise, as far as there are
-    // any.
+    // After rows with bounds [position, end) were filed: what is left of `reserved.kept` is
+    // promised at indices that have neither a page of the table's own nor a promise, as far as
+    // there are any.
     void keep(uint64_t position, uint64_t end, ReservedMemory &reserved);
 
     // Keeps rows of a step until they are settled, in memory of page_bytes(rows) that is already
