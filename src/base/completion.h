@@ -2,6 +2,7 @@
 // routings, which may outlive it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -23,6 +24,8 @@ public:
             Clock::now() + (timeout_ns < 0 ? kForever
                                            : std::min<Clock::duration>(
                                                  std::chrono::nanoseconds(timeout_ns), kForever));
+        if (ready()) return true;
+        const Waiting waiting(waiting_);
         for (;;) {
             if (ready()) return true;
             const bool manual = progress();
@@ -36,6 +39,9 @@ public:
             return landed_.wait_until(lock, limit, ready);
         }
     }
+
+    // Whether somebody waits. Whoever begins to, calls for progress after that can be seen here.
+    bool awaited() const { return waiting_.load(std::memory_order_acquire) != 0; }
 
     void notify() {
         { std::lock_guard lock(mutex_); }
@@ -62,8 +68,15 @@ public:
     }
 
 private:
+    struct Waiting {
+        std::atomic<uint32_t> &threads;
+        explicit Waiting(std::atomic<uint32_t> &n) : threads(n) { threads.fetch_add(1); }
+        ~Waiting() { threads.fetch_sub(1); }
+    };
+
     std::mutex mutex_;  // guards nothing but the moment between ready() and the wait
     std::condition_variable landed_;
+    std::atomic<uint32_t> waiting_{0};
     // Guards what follows; progress_ is not replaced while somebody runs it.
     std::mutex progress_mutex_;
     std::condition_variable unused_;

@@ -21,18 +21,24 @@ public:
         last_ = now;
         took_[steps_++ % took_.size()] = took;
     }
-    // When to look next for a step that was issued then: 1/32 before the shortest that any of the
-    // last steps took, and 150 us at least, because a thread that has slept does not wake in no
-    // time. The step may be of a shorter kind than those: it is found late by 200 us, or by an
-    // eighth of its time, at most.
-    Clock::time_point next_look(Clock::time_point issued, Clock::time_point now) const {
-        constexpr std::chrono::microseconds kEarly{150}, kShortest{200};
+    // When to look next for a step that was issued then: 1/64 before the shortest that any of the
+    // last steps took, and 100 us at least, because a thread that has slept does not wake in no
+    // time. The step may be of a shorter kind than those. It is then found late by 200 us, or by an
+    // eighth of its time, at most; where nobody waits, by 1 ms or by half of its time.
+    Clock::time_point next_look(Clock::time_point issued, Clock::time_point now,
+                                bool awaited) const {
+        using std::chrono::microseconds;
+        constexpr microseconds kEarly{100};
         const Clock::time_point began = std::max(issued, last_);
         if (steps_ < took_.size()) return began;
         const Clock::duration shortest = *std::min_element(took_.begin(), took_.end());
         const Clock::time_point expected =
-            began + shortest - std::max<Clock::duration>(shortest / 32, kEarly);
-        return std::min(expected, now + std::max<Clock::duration>((now - began) / 8, kShortest));
+            began + shortest - std::max<Clock::duration>(shortest / 64, kEarly);
+        const Clock::duration age = now - began;
+        const Clock::duration pause = awaited
+                                          ? std::max<Clock::duration>(age / 8, microseconds(200))
+                                          : std::max<Clock::duration>(age / 2, microseconds(1000));
+        return std::min(expected, now + pause);
     }
 
 private:

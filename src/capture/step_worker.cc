@@ -13,11 +13,7 @@
 
 namespace routecap {
 
-namespace {
-
 using std::chrono::nanoseconds;
-
-}  // namespace
 
 StepWorker::StepWorker(QuickMutex &mutex, StoragePtr storage, Backend &backend, Steps &steps,
                        Counters &counters)
@@ -84,6 +80,7 @@ void StepWorker::work() {
             continue;
         }
         const bool some = filed != counters_.steps_landed;
+        const bool awaited = storage_->completion->awaited();
         const auto now = Rhythm::Clock::now();
         Rhythm::Clock::time_point look{};
         {
@@ -92,14 +89,14 @@ void StepWorker::work() {
             for (const LogEntry &entry : pending_) {
                 const FileStep *step = std::get_if<FileStep>(&entry.what);
                 if (step == nullptr) continue;
-                look = rhythm_.next_look(steps_.step(step->slot).issued_at, now);
+                look = rhythm_.next_look(steps_.step(step->slot).issued_at, now, awaited);
                 break;
             }
             dozed_ = !stop && look > now + kWorthDozing;
         }
         if (look > now + kWorthDozing && !stop) {
             bell_.doze(rings, look);
-            pause = kFirst;
+            pause = kLongest;
             continue;
         }
         pause = some ? kFirst : std::min(pause + pause / 4, kLongest);

@@ -287,8 +287,8 @@ private:
             return s;
         const auto passing =
             static_cast<uint32_t>(std::max<uint64_t>(kBytesInPassing / shape.ids_bytes, 1));
-        ids_.reset(new uint8_t[passing * shape.ids_bytes]);
-        validity_.reset(new uint8_t[passing * shape.validity_bytes]);
+        ids_.reset(new uint8_t[size_t{passing} * shape.ids_bytes]);
+        validity_.reset(new uint8_t[size_t{passing} * shape.validity_bytes]);
         pool_ = PagePool::unlimited(plan.shape);
         segment_ = {pool_->borrow(passing, ids_.get(), validity_.get(), nullptr, 0, nullptr), 0, 0,
                     passing, false};
