@@ -90,6 +90,35 @@ def test_a_batch_that_comes_again_is_issued_by_one_call_and_gives_the_same(start
         assert rows.routing.tags.tolist() == [0] * 6 + [7] * 3
 
 
+def test_rows_of_keys_and_values_that_could_not_be_loaded_are_missing_until_computed_again(start):
+    batch = Batch(start, a=request(), b=request())
+    for _ in range(4):
+        batch.step()
+
+    class Scheduler:
+        """vLLM's, as far as it is asked here: a's last two rows are to be computed again."""
+
+        requests = {"a": SimpleNamespace(num_computed_tokens=2)}
+        vllm_config = SimpleNamespace(
+            model_config=SimpleNamespace(enable_return_routed_experts=False)
+        )
+
+        def _handle_invalid_blocks(self, invalid_block_ids, num_scheduled_tokens):
+            return {"a", "gone"}
+
+    scheduler = type("Telling", (_v021.TellingScheduler, Scheduler), {})()
+    scheduler._capturer = batch.capturer
+    assert scheduler._handle_invalid_blocks({5}, {"a": 1, "b": 1}) == {"a", "gone"}
+    wrong = batch.expected("a")
+    batch.tokens["a"] = batch.tokens["a"][:3]  # the step that computes row 2 again was lost
+    batch.step()  # row 3
+    rows = batch.capturer.end({"a": 4, "b": 5})
+    np.testing.assert_array_equal(rows["b"].array(), batch.expected("b"))
+    a = rows["a"].array()
+    assert (a[2] == -1).all() and not (a[2] == wrong[2]).any()
+    np.testing.assert_array_equal(a[[0, 1, 3]], batch.expected("a")[[0, 1, 3]])
+
+
 def test_a_request_that_is_preempted_may_end_by_a_step_that_was_in_flight(start):
     batch = Batch(start, a=request(), b=request())
     batch.step()

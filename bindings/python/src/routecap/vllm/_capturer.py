@@ -484,6 +484,10 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             state.routing = state.routing or state.earlier
         return {name: self._pending(state, n) for name, state, n in ends if state.routing is not None}
 
+    def cut(self, rows: Mapping[str, int]) -> None:
+        """What was computed of these requests behind so many rows is wrong, and will be computed again."""
+        self._requests.cut(rows)
+
     def _is_wanted(self, req_id: str) -> bool:
         request = self._scheduler_requests.get(req_id)
         return request is None or asked_by(request.sampling_params).capture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -188,6 +188,15 @@ class Requests:
         if state.rows:
             state.rows = 0
             self.unsettled.discard(state)
+
+    def cut(self, rows: Mapping[str, int]) -> None:
+        """Rows from these on, of steps so far, are gone."""
+        for name, end in rows.items():
+            state = self.live.get(name)
+            if state is not None and state.handle:
+                self._capturer.truncate(state.handle, end)
+                state.end = min(state.end, end)
+                self._certain(state)
 
     def finish(self, ends: Sequence[tuple[RequestState, int]]) -> None:
         """End requests that have as many rows as said. Waits for nothing: the rows in flight arrive in their routings."""

@@ -182,7 +182,8 @@ class TellingScheduler:
     """Before a scheduler's class: requests that stop get their rows with the output that says so.
 
     A request whose stop string the front end finds is aborted here: its rows come in an output of
-    their own, for which the front end waits.
+    their own, for which the front end waits. Of one whose keys and values could not be loaded, rows
+    that were computed from them are cut, and missing until they are computed again.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -203,6 +204,13 @@ class TellingScheduler:
     def _handle_stopped_request(self, request: Any) -> Any:
         self._ended[request.request_id] = request.num_tokens - 1
         return super()._handle_stopped_request(request)  # type: ignore[misc]
+
+    def _handle_invalid_blocks(self, *args: Any, **kwargs: Any) -> Any:
+        affected = super()._handle_invalid_blocks(*args, **kwargs)  # type: ignore[misc]
+        if self._capturer is not None:
+            found = ((name, self.requests.get(name)) for name in affected)  # type: ignore[attr-defined]
+            self._capturer.cut({name: each.num_computed_tokens for name, each in found if each})
+        return affected
 
     def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
         if request_ids is not None:
