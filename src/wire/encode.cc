@@ -79,7 +79,7 @@ void for_rows(const Routing &routing, F f) {
 template <class T, class Id>
 void write_array(const Job &job, Output &output) {
     const size_t row_bytes = job.row_ids() * sizeof(T),
-                 rows_at_once = std::max<size_t>(kBytesAtOnce / row_bytes, 1);
+                 rows_at_once = kBytesAtOnce / (row_bytes + 1) + 1;
     std::vector<T> some(rows_at_once * job.row_ids());
     size_t rows = 0;
     for_rows(job.routing, [&](const Segment *segment, uint64_t row) {
