@@ -12,10 +12,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LAYERS = 6, K = 4, EXPERTS = 64, MAX_TOKENS = 48, SEQUENCES = 5, CHUNK = 24, DRAFTS = 2, SLOTS = 4 };
+enum {
+    LAYERS = 6,
+    K = 4,
+    EXPERTS = 64,
+    MAX_TOKENS = 48,
+    SEQUENCES = 5,
+    CHUNK = 24,
+    DRAFTS = 2,
+    SLOTS = 4
+};
 
 static int32_t check(int32_t status, const char *call) {
-    if (status < 0 || status == ROUTECAP_PARTIAL || status == ROUTECAP_LOST) { /* none of which may happen here */
+    if (status < 0 || status == ROUTECAP_PARTIAL ||
+        status == ROUTECAP_LOST) { /* none of which may happen here */
         fprintf(stderr, "%s: %s: %s\n", call, routecap_status_name(status), routecap_last_error());
         exit(1);
     }
@@ -26,15 +36,16 @@ static int32_t check(int32_t status, const char *call) {
 /* ---- The engine --------------------------------------------------------------------------- */
 
 struct sequence {
-    uint32_t seed;    /* stands for its tokens */
-    uint32_t prompt;  /* tokens */
-    uint32_t rows;    /* of the whole sequence: the last token is never input, so one fewer than its tokens */
+    uint32_t seed;   /* stands for its tokens */
+    uint32_t prompt; /* tokens */
+    uint32_t
+        rows; /* of the whole sequence: the last token is never input, so one fewer than its tokens */
     int preempt;      /* the scheduler will preempt it once */
     uint32_t to_fill; /* tokens that are certain and have to be computed before decoding goes on */
     uint32_t filled;
-    uint32_t known;       /* position after the last step whose outcome the host knows */
-    int deciding;         /* the step in flight has drafts whose outcome the host does not know */
-    int32_t next_on_gpu;  /* position after the last step, known to the device only */
+    uint32_t known;      /* position after the last step whose outcome the host knows */
+    int deciding;        /* the step in flight has drafts whose outcome the host does not know */
+    int32_t next_on_gpu; /* position after the last step, known to the device only */
     routecap_request request;
     routecap_routing *routing; /* once it is finished */
 };
@@ -45,17 +56,22 @@ static int16_t routed(uint32_t seed, int64_t position, uint32_t layer, uint32_t 
 }
 
 /* How many of the drafts after the token at `position` turn out to be right. */
-static int32_t drafts_kept(const struct sequence *s, int32_t position) { return (int32_t)((s->seed + (uint32_t)position) % (DRAFTS + 1)); }
+static int32_t drafts_kept(const struct sequence *s, int32_t position) {
+    return (int32_t)((s->seed + (uint32_t)position) % (DRAFTS + 1));
+}
 
 /* One forward pass on the device. Fused kernels write their ids straight into the sink, so capture adds no kernel to a layer. */
-static void forward(routecap_capturer *capturer, const routecap_sink *sinks, struct sequence *const *owner, const int32_t *positions, uint32_t tokens,
+static void forward(routecap_capturer *capturer, const routecap_sink *sinks,
+                    struct sequence *const *owner, const int32_t *positions, uint32_t tokens,
                     routecap_stream stream) {
     CHECK(routecap_step_begin(capturer, tokens, stream));
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        int16_t *ids = sinks[layer].ids; /* the library's sink has 16-bit ids unless configured otherwise */
+        int16_t *ids =
+            sinks[layer].ids; /* the library's sink has 16-bit ids unless configured otherwise */
         for (uint32_t row = 0; row < tokens; row++)
             for (uint32_t column = 0; column < K; column++)
-                ids[row * sinks[layer].row_stride + column] = routed(owner[row]->seed, positions[row], layer, column);
+                ids[row * sinks[layer].row_stride + column] =
+                    routed(owner[row]->seed, positions[row], layer, column);
     }
     CHECK(routecap_step_snapshot(capturer, stream));
 }
@@ -100,26 +116,42 @@ int main(void) {
         routecap_span spans[2 * SEQUENCES];
         uint32_t tokens = 0, span_count = 0, decided_count = 0;
         for (int n = 0; n < SEQUENCES; n++) {
-            struct sequence *s = &sequences[(n + iteration) % SEQUENCES]; /* the order in the batch changes from step to step */
+            struct sequence *s =
+                &sequences[(n + iteration) %
+                           SEQUENCES]; /* the order in the batch changes from step to step */
             if (s->routing != NULL) continue;
             if (s->deciding) decided[decided_count++] = s;
             if (s->filled < s->to_fill) { /* a chunk of the prompt: its positions are known */
                 uint32_t rows = s->to_fill - s->filled < CHUNK ? s->to_fill - s->filled : CHUNK;
                 if (rows > MAX_TOKENS - tokens) rows = MAX_TOKENS - tokens;
                 if (rows == 0) continue;
-                spans[span_count++] = (routecap_span){.request = s->request, .position = s->filled, .sink_row = tokens, .rows = rows};
-                for (uint32_t r = 0; r < rows; r++, tokens++) owner[tokens] = s, positions[tokens] = (int32_t)(s->filled + r);
+                spans[span_count++] = (routecap_span){
+                    .request = s->request, .position = s->filled, .sink_row = tokens, .rows = rows};
+                for (uint32_t r = 0; r < rows; r++, tokens++)
+                    owner[tokens] = s, positions[tokens] = (int32_t)(s->filled + r);
                 s->filled += rows;
                 s->known = s->filled;
                 s->next_on_gpu = (int32_t)s->filled;
-            } else if (tokens + 1 + DRAFTS <= MAX_TOKENS) { /* the last token and drafts: where, only the device knows if drafts are being decided */
-                uint64_t first = s->known + (s->deciding ? 1u : 0u), last = s->known + (s->deciding ? 1u + DRAFTS : 0u);
-                spans[span_count++] = (routecap_span){.request = s->request, .position = first, .position_end = last + 1, .sink_row = tokens,
-                                                      .rows = 1, .flags = ROUTECAP_SPAN_DEVICE_POSITIONS};
-                spans[span_count++] = (routecap_span){.request = s->request, .position = first + 1, .position_end = last + 1 + DRAFTS,
-                                                      .sink_row = tokens + 1, .rows = DRAFTS,
-                                                      .flags = ROUTECAP_SPAN_DEVICE_POSITIONS | ROUTECAP_SPAN_SPECULATIVE};
-                for (int32_t r = 0; r < 1 + DRAFTS; r++, tokens++) owner[tokens] = s, positions[tokens] = s->next_on_gpu + r; /* on the device */
+            } else if (
+                tokens + 1 + DRAFTS <=
+                MAX_TOKENS) { /* the last token and drafts: where, only the device knows if drafts are being decided */
+                uint64_t first = s->known + (s->deciding ? 1u : 0u),
+                         last = s->known + (s->deciding ? 1u + DRAFTS : 0u);
+                spans[span_count++] = (routecap_span){.request = s->request,
+                                                      .position = first,
+                                                      .position_end = last + 1,
+                                                      .sink_row = tokens,
+                                                      .rows = 1,
+                                                      .flags = ROUTECAP_SPAN_DEVICE_POSITIONS};
+                spans[span_count++] = (routecap_span){
+                    .request = s->request,
+                    .position = first + 1,
+                    .position_end = last + 1 + DRAFTS,
+                    .sink_row = tokens + 1,
+                    .rows = DRAFTS,
+                    .flags = ROUTECAP_SPAN_DEVICE_POSITIONS | ROUTECAP_SPAN_SPECULATIVE};
+                for (int32_t r = 0; r < 1 + DRAFTS; r++, tokens++)
+                    owner[tokens] = s, positions[tokens] = s->next_on_gpu + r; /* on the device */
             }
         }
 
@@ -127,21 +159,28 @@ int main(void) {
 
         /* Throttle as an engine does by itself: steps beyond the slots would be lost. This imitation computes nothing and runs away otherwise. */
         routecap_step previous = step;
-        if (previous >= SLOTS - 1) CHECK(routecap_step_finalize(capturer, previous - (SLOTS - 2), -1, NULL));
-        routecap_issue_options options = {.struct_size = sizeof options, .tag = 42 /* the weights' version */, .positions = positions,
+        if (previous >= SLOTS - 1)
+            CHECK(routecap_step_finalize(capturer, previous - (SLOTS - 2), -1, NULL));
+        routecap_issue_options options = {.struct_size = sizeof options,
+                                          .tag = 42 /* the weights' version */,
+                                          .positions = positions,
                                           .positions_dtype = ROUTECAP_DTYPE_I32};
-        CHECK(routecap_step_issue(capturer, spans, sizeof spans[0], span_count, &options, NULL, &step, stream));
+        CHECK(routecap_step_issue(capturer, spans, sizeof spans[0], span_count, &options, NULL,
+                                  &step, stream));
 
         /* Meanwhile the outcome of the previous step's drafts has arrived. */
         routecap_accept_item accepts[SEQUENCES];
         for (uint32_t i = 0; i < decided_count; i++) {
             struct sequence *s = decided[i];
             uint64_t kept = (uint64_t)drafts_kept(s, (int32_t)s->known);
-            accepts[i] = (routecap_accept_item){.request = s->request, .step = previous, .count = kept};
+            accepts[i] =
+                (routecap_accept_item){.request = s->request, .step = previous, .count = kept};
             s->known += 1 + (uint32_t)kept;
             s->deciding = 0;
         }
-        if (decided_count > 0) CHECK(routecap_request_accept_batch(capturer, accepts, sizeof accepts[0], decided_count));
+        if (decided_count > 0)
+            CHECK(
+                routecap_request_accept_batch(capturer, accepts, sizeof accepts[0], decided_count));
 
         for (uint32_t i = 0; i < span_count; i++) { /* the device samples, and goes on from there */
             struct sequence *s = owner[spans[i].sink_row];
@@ -161,7 +200,8 @@ int main(void) {
                  * stay. (To drop them: routecap_request_truncate(capturer, s->request, 0).) The drafts in flight will not be wanted. */
                 s->preempt = 0;
                 s->to_fill = s->known, s->filled = 0;
-                if (s->deciding) CHECK(routecap_request_accept(capturer, s->request, step, NULL, 0));
+                if (s->deciding)
+                    CHECK(routecap_request_accept(capturer, s->request, step, NULL, 0));
                 s->deciding = 0;
             }
         }
@@ -176,18 +216,23 @@ int main(void) {
         routecap_copy_options copy;
         CHECK(routecap_copy_options_init(&copy, sizeof copy));
         copy.dtype = ROUTECAP_DTYPE_I16;
-        CHECK(routecap_routing_copy_to(s->routing, &copy, ids, sizeof ids, NULL, 0, NULL)); /* missing cells would be -1 */
+        CHECK(routecap_routing_copy_to(s->routing, &copy, ids, sizeof ids, NULL, 0,
+                                       NULL)); /* missing cells would be -1 */
         for (uint32_t row = 0; row < s->rows; row++)
             for (uint32_t layer = 0; layer < LAYERS; layer++)
-                for (uint32_t column = 0; column < K; column++) wrong += ids[row][layer][column] != routed(s->seed, row, layer, column);
+                for (uint32_t column = 0; column < K; column++)
+                    wrong += ids[row][layer][column] != routed(s->seed, row, layer, column);
 
         routecap_routing *prompt = NULL, *generated = NULL;
-        CHECK(routecap_routing_split(s->routing, s->prompt, ROUTECAP_ROWS_ALL, &prompt, &generated));
+        CHECK(
+            routecap_routing_split(s->routing, s->prompt, ROUTECAP_ROWS_ALL, &prompt, &generated));
         routecap_view view[2] = {{.struct_size = sizeof view[0]}, {.struct_size = sizeof view[0]}};
         CHECK(routecap_routing_view(prompt, &view[0]));
         CHECK(routecap_routing_view(generated, &view[1]));
-        printf("sequence %d: %llu rows of the prompt and %llu generated, %u layers, %u experts per token: %s\n", i,
-               (unsigned long long)view[0].rows, (unsigned long long)view[1].rows, view[0].layers, view[0].k, routecap_status_name(status));
+        printf(
+            "sequence %d: %llu rows of the prompt and %llu generated, %u layers, %u experts per token: %s\n",
+            i, (unsigned long long)view[0].rows, (unsigned long long)view[1].rows, view[0].layers,
+            view[0].k, routecap_status_name(status));
         wrong += status != ROUTECAP_OK;
         routecap_routing_free(prompt);
         routecap_routing_free(generated);
@@ -196,9 +241,11 @@ int main(void) {
 
     routecap_stats stats = {.struct_size = sizeof stats};
     CHECK(routecap_capturer_stats(capturer, &stats));
-    printf("%llu steps, %llu lost; %llu rows delivered, of which %llu again after a preemption; %llu drafts rejected; %llu differences\n",
-           (unsigned long long)stats.steps_issued, (unsigned long long)stats.steps_lost, (unsigned long long)stats.rows_delivered,
-           (unsigned long long)stats.rows_overlapped, (unsigned long long)stats.rows_rejected, (unsigned long long)wrong);
+    printf(
+        "%llu steps, %llu lost; %llu rows delivered, of which %llu again after a preemption; %llu drafts rejected; %llu differences\n",
+        (unsigned long long)stats.steps_issued, (unsigned long long)stats.steps_lost,
+        (unsigned long long)stats.rows_delivered, (unsigned long long)stats.rows_overlapped,
+        (unsigned long long)stats.rows_rejected, (unsigned long long)wrong);
     routecap_capturer_destroy(capturer);
     return wrong != 0;
 }

@@ -24,7 +24,8 @@ static const char *const mode_names[MODES] = {"plain", "callback", "routecap"};
 static const struct workload {
     const char *name;
     int sequences, rows, forwards; /* rows of each sequence in a forward */
-} workloads[] = {{"prefill_512", 1, 512, 1}, {"decode_1", 1, 1, TOKENS}, {"decode_8", 8, 1, TOKENS}};
+} workloads[] = {
+    {"prefill_512", 1, 512, 1}, {"decode_1", 1, 1, TOKENS}, {"decode_8", 8, 1, TOKENS}};
 enum { WORKLOADS = sizeof workloads / sizeof workloads[0] };
 
 static struct tap taps[MODES];
@@ -35,7 +36,8 @@ static double clock_us(clockid_t clock) {
     return (double)time.tv_sec * 1e6 + (double)time.tv_nsec * 1e-3;
 }
 
-static struct llama_context *context_new(struct llama_model *model, const routecap_api *api, int mode, int threads) {
+static struct llama_context *context_new(struct llama_model *model, const routecap_api *api,
+                                         int mode, int threads) {
     struct tap *tap = &taps[mode];
     struct llama_context_params params = llama_context_default_params();
     params.n_ctx = 2048;
@@ -54,7 +56,8 @@ static struct llama_context *context_new(struct llama_model *model, const routec
     return context;
 }
 
-static void work(struct llama_context *context, struct tap *tap, const struct workload *load, struct llama_batch *batch) {
+static void work(struct llama_context *context, struct tap *tap, const struct workload *load,
+                 struct llama_batch *batch) {
     for (int s = 0; s < load->sequences && tap != NULL; s++)
         if (!tap_open(tap, s)) die("%s", tap->error);
     for (int f = 0; f < load->forwards; f++) {
@@ -87,36 +90,43 @@ static double median(double *values, int count) {
 int main(int argc, char **argv) {
     if (argc < 3) die("usage: bench LIBROUTECAP MODEL.gguf [REPETITIONS [THREADS]]");
     const int repetitions = argc > 3 ? atoi(argv[3]) : 31, threads = argc > 4 ? atoi(argv[4]) : 1;
-    if (repetitions < 1 || repetitions > MAX_REPETITIONS || threads < 1) die("1 to %d repetitions, and a thread at least", MAX_REPETITIONS);
+    if (repetitions < 1 || repetitions > MAX_REPETITIONS || threads < 1)
+        die("1 to %d repetitions, and a thread at least", MAX_REPETITIONS);
     const routecap_api *api = load_routecap(argv[1]);
     struct llama_model *model = load_model(argv[2]);
     struct llama_context *contexts[MODES];
-    for (int mode = 0; mode < MODES; mode++) contexts[mode] = context_new(model, api, mode, threads);
+    for (int mode = 0; mode < MODES; mode++)
+        contexts[mode] = context_new(model, api, mode, threads);
     struct llama_batch batch = llama_batch_init(BATCH, 0, 1);
     char description[128];
     llama_model_desc(model, description, sizeof description);
 
     for (int w = 0; w < WORKLOADS; w++) {
-        static double wall[MODES][MAX_REPETITIONS], cpu[MODES][MAX_REPETITIONS], added[MAX_REPETITIONS];
+        static double wall[MODES][MAX_REPETITIONS], cpu[MODES][MAX_REPETITIONS],
+            added[MAX_REPETITIONS];
         const int tokens = workloads[w].sequences * workloads[w].rows * workloads[w].forwards;
         for (int r = -1; r < repetitions; r++) /* the first one warms up */
             for (int m = 0; m < MODES; m++) {
                 int mode = (m + r + MODES) % MODES; /* each comes first as often as the others */
-                double wall_start = clock_us(CLOCK_MONOTONIC), cpu_start = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+                double wall_start = clock_us(CLOCK_MONOTONIC),
+                       cpu_start = clock_us(CLOCK_PROCESS_CPUTIME_ID);
                 work(contexts[mode], mode == PLAIN ? NULL : &taps[mode], &workloads[w], &batch);
                 if (r < 0) continue;
                 wall[mode][r] = (clock_us(CLOCK_MONOTONIC) - wall_start) / tokens;
                 cpu[mode][r] = (clock_us(CLOCK_PROCESS_CPUTIME_ID) - cpu_start) / tokens;
             }
-        for (int mode = MODES - 1; mode >= 0; mode--) { /* plain last: its median sorts what the others are compared with */
-            printf("{\"engine\": \"llama.cpp\", \"model\": \"%s\", \"workload\": \"%s\", \"mode\": \"%s\", ", description, workloads[w].name,
-                   mode_names[mode]);
+        for (int mode = MODES - 1; mode >= 0;
+             mode--) { /* plain last: its median sorts what the others are compared with */
+            printf(
+                "{\"engine\": \"llama.cpp\", \"model\": \"%s\", \"workload\": \"%s\", \"mode\": \"%s\", ",
+                description, workloads[w].name, mode_names[mode]);
             printf("\"threads\": %d, \"repetitions\": %d, ", threads, repetitions);
             for (int r = 0; r < repetitions; r++) added[r] = wall[mode][r] - wall[PLAIN][r];
             printf("\"added_us\": %.2f, ", median(added, repetitions));
             for (int r = 0; r < repetitions; r++) added[r] = cpu[mode][r] - cpu[PLAIN][r];
             printf("\"added_cpu_us\": %.2f, ", median(added, repetitions));
-            printf("\"us\": %.2f, \"cpu_us\": %.2f}\n", median(wall[mode], repetitions), median(cpu[mode], repetitions));
+            printf("\"us\": %.2f, \"cpu_us\": %.2f}\n", median(wall[mode], repetitions),
+                   median(cpu[mode], repetitions));
         }
     }
 

@@ -21,7 +21,15 @@
 #include "support.h"
 #include "tap.h"
 
-enum { MAX_SEQUENCES = ORACLE_SEQUENCES, MAX_BATCH = 512, MICRO_BATCH = 48, CONTEXT = ORACLE_ROWS, GENERATE = 24, SHOWN_ROWS = 2, SHOWN_BLOCKS = 4 };
+enum {
+    MAX_SEQUENCES = ORACLE_SEQUENCES,
+    MAX_BATCH = 512,
+    MICRO_BATCH = 48,
+    CONTEXT = ORACLE_ROWS,
+    GENERATE = 24,
+    SHOWN_ROWS = 2,
+    SHOWN_BLOCKS = 4
+};
 
 static struct tap tap;
 
@@ -37,42 +45,56 @@ static void must(bool done) {
 /* ---- Results ------------------------------------------------------------------------------- */
 
 /* The ids of one row of a view's segment and a layer, widened; NULL if that cell is not valid. */
-static const uint32_t *cell_of(const routecap_view *view, const routecap_segment *segment, uint64_t row, uint32_t layer) {
+static const uint32_t *cell_of(const routecap_view *view, const routecap_segment *segment,
+                               uint64_t row, uint32_t layer) {
     static uint32_t ids[ROUTECAP_MAX_K];
     if (segment->ids == NULL) return NULL;
-    if (segment->validity != NULL && (segment->validity[row * view->validity_bytes + layer / 8] >> layer % 8 & 1) == 0) return NULL;
+    if (segment->validity != NULL &&
+        (segment->validity[row * view->validity_bytes + layer / 8] >> layer % 8 & 1) == 0)
+        return NULL;
     for (uint32_t c = 0; c < view->k; c++) {
         size_t at = (size_t)((row * view->layers + layer) * view->k + c);
-        ids[c] = view->dtype == ROUTECAP_DTYPE_U8 ? ((const uint8_t *)segment->ids)[at] : ((const uint16_t *)segment->ids)[at];
+        ids[c] = view->dtype == ROUTECAP_DTYPE_U8 ? ((const uint8_t *)segment->ids)[at]
+                                                  : ((const uint16_t *)segment->ids)[at];
     }
     return ids;
 }
 
 /* Prints a request's routing and adds its experts to load [layers][experts], by the segments of its view: without a copy. */
-static void show(const routecap_routing *routing, int sequence, int prompt, int32_t status, uint64_t *load) {
+static void show(const routecap_routing *routing, int sequence, int prompt, int32_t status,
+                 uint64_t *load) {
     routecap_view view = {.struct_size = sizeof view};
     routecap_coverage coverage = {.struct_size = sizeof coverage};
     routecap_missing missing[SHOWN_BLOCKS];
     check(tap.api->routing_view(routing, &view), "routing_view");
-    check(tap.api->routing_coverage(routing, &coverage, missing, sizeof missing[0], SHOWN_BLOCKS), "routing_coverage");
-    printf("request %d: %" PRIu64 " rows x %u layers x %u experts, %d of the prompt; %" PRIu64 " rows complete; %s\n", sequence, view.rows,
-           view.layers, view.k, prompt, coverage.rows_complete, tap.api->status_name(status));
+    check(tap.api->routing_coverage(routing, &coverage, missing, sizeof missing[0], SHOWN_BLOCKS),
+          "routing_coverage");
+    printf("request %d: %" PRIu64 " rows x %u layers x %u experts, %d of the prompt; %" PRIu64
+           " rows complete; %s\n",
+           sequence, view.rows, view.layers, view.k, prompt, coverage.rows_complete,
+           tap.api->status_name(status));
     for (uint64_t b = 0; b < coverage.blocks && b < SHOWN_BLOCKS; b++)
-        printf("  missing: rows [%" PRIu64 ",%" PRIu64 ") of decoder layers %d to %d\n", missing[b].first, missing[b].first + missing[b].rows,
-               view.layer_map[missing[b].first_layer], view.layer_map[missing[b].first_layer + missing[b].layers - 1]);
+        printf("  missing: rows [%" PRIu64 ",%" PRIu64 ") of decoder layers %d to %d\n",
+               missing[b].first, missing[b].first + missing[b].rows,
+               view.layer_map[missing[b].first_layer],
+               view.layer_map[missing[b].first_layer + missing[b].layers - 1]);
 
     uint64_t row = 0;
     for (size_t i = 0; i < view.segment_count; i++) {
-        const routecap_segment *segment = (const routecap_segment *)((const char *)view.segments + i * view.segment_size);
+        const routecap_segment *segment =
+            (const routecap_segment *)((const char *)view.segments + i * view.segment_size);
         for (uint64_t r = 0; r < segment->rows; r++, row++) {
             if (row < SHOWN_ROWS) printf("  row %" PRIu64 ":", row);
             for (uint32_t layer = 0; layer < view.layers; layer++) {
                 const uint32_t *ids = cell_of(&view, segment, r, layer);
-                for (uint32_t c = 0; c < view.k && ids != NULL; c++) load[layer * view.experts + ids[c]]++;
+                for (uint32_t c = 0; c < view.k && ids != NULL; c++)
+                    load[layer * view.experts + ids[c]]++;
                 for (uint32_t c = 0; c < view.k && row < SHOWN_ROWS; c++) {
                     printf(c == 0 ? " [" : " ");
-                    if (ids != NULL) printf("%u", ids[c]);
-                    else printf(".");
+                    if (ids != NULL)
+                        printf("%u", ids[c]);
+                    else
+                        printf(".");
                 }
                 if (row < SHOWN_ROWS) printf("]");
             }
@@ -91,7 +113,8 @@ static void show_load(const uint64_t *load, const routecap_config *config) {
         }
         printf("  layer %2d  ", config->layer_map[layer]);
         for (uint32_t e = 0; e < config->experts; e++) printf("%d", (int)(load[e] * 9 / most));
-        printf("  busiest %.2f times the mean\n", (double)most * config->experts / (double)(total > 0 ? total : 1));
+        printf("  busiest %.2f times the mean\n",
+               (double)most * config->experts / (double)(total > 0 ? total : 1));
     }
 }
 
@@ -113,17 +136,23 @@ static void write_routing(const char *folder, int request, const routecap_routin
     if (data == NULL) die("out of memory");
     check(tap.api->routing_serialize(routing, 0, data, bytes, NULL), "routing_serialize");
     FILE *file = create(folder, request, "routecap");
-    if (fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0) die("a routing cannot be written");
+    if (fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0)
+        die("a routing cannot be written");
     free(data);
 }
 
 /* Tokens as JSON. Each is one byte here; one beyond ASCII is part of a character and stands as U+DC80 to U+DCFF. */
-static void write_text(const char *folder, int request, const unsigned char *text, int length, int prompt) {
+static void write_text(const char *folder, int request, const unsigned char *text, int length,
+                       int prompt) {
     FILE *file = create(folder, request, "json");
     fprintf(file, "{\"prompt_tokens\": %d, \"tokens\": [", prompt);
     for (int t = 0; t < length; t++) {
         const bool plain = text[t] >= ' ' && text[t] < 0x7F && text[t] != '"' && text[t] != '\\';
-        fprintf(file, plain ? "%s\"%c\"" : text[t] < 0x80 ? "%s\"\\u%04x\"" : "%s\"\\udc%02x\"", t > 0 ? ", " : "", text[t]);
+        fprintf(file,
+                plain            ? "%s\"%c\""
+                : text[t] < 0x80 ? "%s\"\\u%04x\""
+                                 : "%s\"\\udc%02x\"",
+                t > 0 ? ", " : "", text[t]);
     }
     fprintf(file, "]}\n");
     if (fclose(file) != 0) die("a text cannot be written");
@@ -133,7 +162,7 @@ static void write_text(const char *folder, int request, const unsigned char *tex
 
 struct sequence {
     unsigned char text[CONTEXT]; /* the tokens that were run, a byte each */
-    int prompt, length; /* tokens of the prompt, and tokens that were run */
+    int prompt, length;          /* tokens of the prompt, and tokens that were run */
     llama_token next;
 };
 
@@ -143,7 +172,8 @@ static void read_prompt(struct sequence *sequence, char *argument) {
     *colon = '\0';
     FILE *file = fopen(argument, "rb");
     int bytes = atoi(colon + 1);
-    if (file == NULL || bytes < 1 || bytes > CONTEXT - GENERATE) die("%s cannot be read, or not so much of it", argument);
+    if (file == NULL || bytes < 1 || bytes > CONTEXT - GENERATE)
+        die("%s cannot be read, or not so much of it", argument);
     sequence->prompt = (int)fread(sequence->text, 1, (size_t)bytes, file);
     if (sequence->prompt < 1) die("%s is empty", argument);
     fclose(file);
@@ -160,12 +190,16 @@ int main(int argc, char **argv) {
     bool prune = false;
     int first_text = 3;
     for (; first_text < argc && argv[first_text][0] == '-'; first_text++) {
-        if (strcmp(argv[first_text], "--prune") == 0) prune = true;
-        else if (strcmp(argv[first_text], "--save") == 0 && first_text + 1 < argc) folder = argv[++first_text];
-        else die("what is %s?", argv[first_text]);
+        if (strcmp(argv[first_text], "--prune") == 0)
+            prune = true;
+        else if (strcmp(argv[first_text], "--save") == 0 && first_text + 1 < argc)
+            folder = argv[++first_text];
+        else
+            die("what is %s?", argv[first_text]);
     }
     const int sequences = argc - first_text;
-    if (sequences < 1) die("usage: capture LIBROUTECAP MODEL.gguf [--prune] [--save FOLDER] TEXT:BYTES...");
+    if (sequences < 1)
+        die("usage: capture LIBROUTECAP MODEL.gguf [--prune] [--save FOLDER] TEXT:BYTES...");
     const routecap_api *api = load_routecap(argv[1]);
     struct llama_model *model = load_model(argv[2]);
 
@@ -177,7 +211,8 @@ int main(int argc, char **argv) {
     params.n_ubatch = MICRO_BATCH;
     params.n_seq_max = MAX_SEQUENCES;
     params.kv_unified = true;
-    params.n_threads = params.n_threads_batch = 1; /* several wait for one another by spinning, which a busy machine punishes */
+    params.n_threads = params.n_threads_batch =
+        1; /* several wait for one another by spinning, which a busy machine punishes */
     must(tap_attach(&tap, api, &params));
     oracle_attach(&oracle, &tap, &params);
     struct llama_context *context = llama_init_from_model(model, params);
@@ -213,7 +248,8 @@ int main(int argc, char **argv) {
                 bool last = q->length + 1 >= q->prompt;
                 if (last) logits_at[s] = batch.n_tokens;
                 if (!prefilling) q->text[q->length] = (unsigned char)q->next;
-                add_token(&batch, prefilling ? q->text[q->length] : q->next, q->length, s, last || !prune);
+                add_token(&batch, prefilling ? q->text[q->length] : q->next, q->length, s,
+                          last || !prune);
             }
             prefilled &= q->length >= q->prompt;
         }
@@ -225,11 +261,13 @@ int main(int argc, char **argv) {
         calls++;
         generated += prefilled;
         for (int s = 0; s < sequences; s++)
-            if (logits_at[s] >= 0) all[s].next = best_token(llama_get_logits_ith(context, logits_at[s]), tokens);
+            if (logits_at[s] >= 0)
+                all[s].next = best_token(llama_get_logits_ith(context, logits_at[s]), tokens);
     }
 
     /* Every request's end: the last token generated was never input. */
-    uint64_t differences = 0, rows = 0, *load = calloc((size_t)config.layers * config.experts, sizeof *load);
+    uint64_t differences = 0, rows = 0,
+             *load = calloc((size_t)config.layers * config.experts, sizeof *load);
     if (load == NULL) die("out of memory");
     for (int s = 0; s < sequences; s++) {
         routecap_routing *routing;
@@ -238,7 +276,8 @@ int main(int argc, char **argv) {
         show(routing, s, all[s].prompt, status, load);
         struct verdict verdict = oracle_compare(&oracle, s, routing);
         const int32_t expected = verdict.missing > 0 ? ROUTECAP_INCOMPLETE : ROUTECAP_OK;
-        differences += verdict.differences + (verdict.rows != (uint64_t)all[s].length) + (status != expected) + (!prune && verdict.missing > 0);
+        differences += verdict.differences + (verdict.rows != (uint64_t)all[s].length) +
+                       (status != expected) + (!prune && verdict.missing > 0);
         rows += verdict.rows;
         if (folder != NULL) {
             write_routing(folder, s, routing);
@@ -247,7 +286,9 @@ int main(int argc, char **argv) {
         api->routing_free(routing);
     }
     show_load(load, &config);
-    printf("%d calls of llama_decode, %" PRIu64 " rows, %" PRIu64 " differences from the engine's own tensors\n", calls, rows, differences);
+    printf("%d calls of llama_decode, %" PRIu64 " rows, %" PRIu64
+           " differences from the engine's own tensors\n",
+           calls, rows, differences);
 
     free(load);
     llama_batch_free(batch);

@@ -21,7 +21,8 @@ const routecap_api *load_routecap(const char *path) {
     if (library == NULL) die("%s", dlerror());
     const routecap_api *(*get_api)(uint32_t, uint32_t) = NULL;
     *(void **)&get_api = dlsym(library, "routecap_get_api");
-    const routecap_api *api = get_api != NULL ? get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR) : NULL;
+    const routecap_api *api =
+        get_api != NULL ? get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR) : NULL;
     if (api == NULL) die("%s cannot stand in for the version of the header", path);
     return api;
 }
@@ -42,7 +43,8 @@ struct llama_model *load_model(const char *path) {
     return model;
 }
 
-void add_token(struct llama_batch *batch, llama_token token, llama_pos position, llama_seq_id sequence, bool logits) {
+void add_token(struct llama_batch *batch, llama_token token, llama_pos position,
+               llama_seq_id sequence, bool logits) {
     int i = batch->n_tokens++;
     batch->token[i] = token;
     batch->pos[i] = position;

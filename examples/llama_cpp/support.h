@@ -17,6 +17,7 @@ const routecap_api *load_routecap(const char *path);
 struct llama_model *load_model(const char *path);
 
 /** Append a token to a batch of llama_batch_init. */
-void add_token(struct llama_batch *batch, llama_token token, llama_pos position, llama_seq_id sequence, bool logits);
+void add_token(struct llama_batch *batch, llama_token token, llama_pos position,
+               llama_seq_id sequence, bool logits);
 
 #endif

@@ -44,30 +44,33 @@ enum { TAP_MAX_LAYERS = ROUTECAP_MAX_LAYERS, TAP_MAX_SEQUENCES = 256 };
 
 struct tap {
     const routecap_api *api;
-    routecap_capturer *capturer;                 /* from tap_start to tap_stop */
+    routecap_capturer *capturer;                  /* from tap_start to tap_stop */
     routecap_request requests[TAP_MAX_SEQUENCES]; /* by sequence; 0 where none is captured */
-    char error[256];                             /* why the last call that returned false did */
+    char error[256];                              /* why the last call that returned false did */
 
     /* The rest is the tap's own. What the engine runs: */
     int state;
-    int streams;                                 /* parts of the engine's memory, each one sequence's; 1 if all share it */
-    uint32_t max_rows;                           /* of a batch */
+    int streams;       /* parts of the engine's memory, each one sequence's; 1 if all share it */
+    uint32_t max_rows; /* of a batch */
     int32_t k, experts, layers;
-    int32_t layer_map[TAP_MAX_LAYERS];           /* decoder layer of each layer that has experts */
-    int32_t layer_of[TAP_MAX_LAYERS];            /* captured layer of a decoder layer, or -1 */
-    int64_t shift[TAP_MAX_SEQUENCES];            /* row of a token, less its position */
+    int32_t layer_map[TAP_MAX_LAYERS]; /* decoder layer of each layer that has experts */
+    int32_t layer_of[TAP_MAX_LAYERS];  /* captured layer of a decoder layer, or -1 */
+    int64_t shift[TAP_MAX_SEQUENCES];  /* row of a token, less its position */
     /* The forward pass that is running: */
     struct llama_batch batch;
-    const struct ggml_tensor *embedding;         /* the weights whose rows a micro-batch's tokens select first of all */
-    uint32_t first_row, rows;                    /* of the current micro-batch, in the order in which the engine runs the batch's rows */
-    uint32_t outputs;                            /* rows of the micro-batch that want logits, */
-    void *memory;                                /* of these five, [max_rows] each: */
-    int64_t *output, *token, *position, *cell;   /* which they are; and of every row run so far its token, position and memory cell */
-    int32_t *index;                              /* sink rows of those that want logits */
-    int64_t cells;                               /* in the engine's memory, all streams' */
+    const struct ggml_tensor
+        *embedding; /* the weights whose rows a micro-batch's tokens select first of all */
+    uint32_t first_row,
+        rows; /* of the current micro-batch, in the order in which the engine runs the batch's rows */
+    uint32_t outputs; /* rows of the micro-batch that want logits, */
+    void *memory;     /* of these five, [max_rows] each: */
+    int64_t *output, *token, *position,
+        *cell; /* which they are; and of every row run so far its token, position and memory cell */
+    int32_t *index; /* sink rows of those that want logits */
+    int64_t cells;  /* in the engine's memory, all streams' */
     routecap_span *spans;
     size_t span_capacity;
-    routecap_step step;                          /* the last one issued */
+    routecap_step step; /* the last one issued */
     uint32_t slots;
 };
 

@@ -34,12 +34,15 @@ static bool on_tensor(struct ggml_tensor *tensor, bool ask, void *user) {
     int layer;
     if (sscanf(tensor->name, "ffn_moe_topk-%d", &layer) != 1) return !ask;
     if (ask) return true;
-    require(layer < MAX_LAYERS && tensor->type == GGML_TYPE_I32 && tensor->ne[1] == routing->rows, "an unexpected top-k tensor");
+    require(layer < MAX_LAYERS && tensor->type == GGML_TYPE_I32 && tensor->ne[1] == routing->rows,
+            "an unexpected top-k tensor");
     routing->k = tensor->ne[0];
     size_t row_bytes = (size_t)routing->k * sizeof(int32_t);
-    require((routing->ids[layer] = malloc((size_t)routing->rows * row_bytes)) != NULL, "out of memory");
+    require((routing->ids[layer] = malloc((size_t)routing->rows * row_bytes)) != NULL,
+            "out of memory");
     for (int64_t r = 0; r < routing->rows; r++) /* a view: its rows are far apart */
-        memcpy((char *)routing->ids[layer] + (size_t)r * row_bytes, (const char *)tensor->data + (size_t)r * tensor->nb[1], row_bytes);
+        memcpy((char *)routing->ids[layer] + (size_t)r * row_bytes,
+               (const char *)tensor->data + (size_t)r * tensor->nb[1], row_bytes);
     return true;
 }
 
@@ -83,9 +86,11 @@ int main(int argc, char **argv) {
     }
     batch.n_tokens = rows;
     require(llama_decode(context, batch) == 0, "decoding failed");
-    for (int32_t i = 0; i < rows; i++) fwrite(llama_get_logits_ith(context, i), sizeof(float), VOCABULARY, output);
+    for (int32_t i = 0; i < rows; i++)
+        fwrite(llama_get_logits_ith(context, i), sizeof(float), VOCABULARY, output);
     for (int layer = 0; layer < MAX_LAYERS; layer++) {
-        if (routing.ids[layer] != NULL) fwrite(routing.ids[layer], sizeof(int32_t), (size_t)(rows * routing.k), output);
+        if (routing.ids[layer] != NULL)
+            fwrite(routing.ids[layer], sizeof(int32_t), (size_t)(rows * routing.k), output);
         free(routing.ids[layer]);
     }
     require(fclose(output) == 0, "cannot write the output");
