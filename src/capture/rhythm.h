@@ -24,7 +24,7 @@ public:
     // When to look next for a step that was issued then: 1/64 before the shortest that any of the
     // last steps took, and 100 us at least, because a thread that has slept does not wake in no
     // time. The step may be of a shorter kind than those. It is then found late by 200 us, or by an
-    // eighth of its time, at most; where nobody waits, by 1 ms or by half of its time.
+    // eighth of its time, at most; where nobody waits, by 1 ms or by all of its time.
     Clock::time_point next_look(Clock::time_point issued, Clock::time_point now,
                                 bool awaited) const {
         using std::chrono::microseconds;
@@ -37,7 +37,7 @@ public:
         const Clock::duration age = now - began;
         const Clock::duration pause = awaited
                                           ? std::max<Clock::duration>(age / 8, microseconds(200))
-                                          : std::max<Clock::duration>(age / 2, microseconds(1000));
+                                          : std::max<Clock::duration>(age, microseconds(1000));
         return std::min(expected, now + pause);
     }
 

@@ -85,7 +85,6 @@ void StepWorker::work() {
         Rhythm::Clock::time_point look{};
         {
             TakenTurn turn(turn_);
-            fetch_waiting();
             for (const LogEntry &entry : pending_) {
                 const FileStep *step = std::get_if<FileStep>(&entry.what);
                 if (step == nullptr) continue;
@@ -299,33 +298,15 @@ static void fetch_place(const Step &step, uint32_t span) {
     if (lock) s.rows->prefetch_row(s.position);
 }
 
-// While steps have not landed there is time for it; not at once, because the engine's thread still
-// uses some of it when it has issued a step.
-void StepWorker::fetch_waiting() {
-    constexpr nanoseconds kSettled{100'000};
-    for (const LogEntry &entry : pending_) {
-        const FileStep *what = std::get_if<FileStep>(&entry.what);
-        if (what == nullptr) continue;
-        const Step &step = steps_.step(what->slot);
-        if (step.ticket <= fetched_) continue;
-        if (Rhythm::Clock::now() - step.issued_at < kSettled || backend_.landed(what->slot)) return;
-        for (uint32_t i = 0; i < step.span_count + kAhead; i++) {
-            fetch_object(step, i);
-            if (i >= kAhead) fetch_place(step, i - kAhead);
-        }
-        fetched_ = step.ticket;
-    }
-}
-
 void StepWorker::file_step(int32_t slot) {
     Step &step = steps_.step(slot);
     rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
     const SlotContents contents = backend_.contents(slot);
     const char *failure = backend_.failure(slot);
-    const bool fetched = step.ticket <= fetched_;
     RowOutcomes filed;
     for (uint32_t i = 0; i < step.span_count; i++) {
-        if (!fetched) fetch_object(step, i + 2 * kAhead), fetch_place(step, i + kAhead);
+        fetch_object(step, i + 2 * kAhead);
+        fetch_place(step, i + kAhead);
         filed += file_span(step, i, contents, failure != nullptr);
     }
     counters_.rows_in_flight -= step.rows;

@@ -122,7 +122,6 @@ private:
     void take_log();
     bool apply(LogEntry &entry);
     void release_early(LogEntry &entry);
-    void fetch_waiting();
     void file_step(int32_t slot);
     RowOutcomes file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed);
     void tally(const uint8_t *ids, const uint8_t *validity);
@@ -152,8 +151,7 @@ private:
     MissingNote *used_notes_ = nullptr;  // to be given back with the log's mutex
     bool short_of_memory_ = false;       // the last look at the log ended early
     Rhythm rhythm_;
-    bool dozed_ = false;    // until now, for the next step
-    uint64_t fetched_ = 0;  // the last step whose rows' places were fetched before it landed
+    bool dozed_ = false;  // until now, for the next step
     struct Tally {
         uint64_t unwritten, out_of_range, duplicate;
         uint64_t missing() const { return unwritten + out_of_range + duplicate; }
