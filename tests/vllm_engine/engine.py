@@ -114,16 +114,12 @@ def options_of(model, capture, sizes=SIZES, eager=False, **arguments):
     return options
 
 
-def make(model, capture, seed=1, **arguments):
-    """An engine in this process, and its model runner. Weights are normal by the seed, norms 1."""
-    if ON_CPU:
-        cpu.without_streams()
-    llm = LLM(**options_of(model, capture, **arguments))
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+def draw_weights(model, seed):
+    """Weights are normal by the seed, norms 1."""
     device = "cpu" if ON_CPU else "cuda"
     generator = torch.Generator(device=device).manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in sorted(runner.get_model().named_parameters()):
+        for name, parameter in sorted(model.named_parameters()):
             if "norm" in name:
                 parameter.fill_(1)
             else:
@@ -131,6 +127,15 @@ def make(model, capture, seed=1, **arguments):
                 parameter.normal_(0, scale, generator=generator)
     if not ON_CPU:
         torch.cuda.synchronize()
+
+
+def make(model, capture, seed=1, **arguments):
+    """An engine in this process, and its model runner. draw_weights gives it weights."""
+    if ON_CPU:
+        cpu.without_streams()
+    llm = LLM(**options_of(model, capture, **arguments))
+    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    draw_weights(runner.get_model(), seed)
     return llm, runner
 
 

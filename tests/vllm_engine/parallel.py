@@ -1,0 +1,169 @@
+"""Several GPUs: what callers of vLLM's engine get, and what the routers of every rank chose.
+
+    python3 parallel.py tensor|expert|data [--ranks N] [--eager]
+
+    tensor  tensor parallel: workers in processes of their own, all of which route the same tokens
+    expert  the same, and each rank has its own experts
+    data    data parallel: an engine for each rank, with requests of its own
+
+Prints a line for each kind of row, and PASSED or FAILED. One rank shows the program itself.
+"""
+
+import argparse
+import collections
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+parser = argparse.ArgumentParser()
+parser.add_argument("kind", choices=("tensor", "expert", "data"))
+parser.add_argument("--ranks", type=int, default=2)
+parser.add_argument("--eager", action="store_true")
+parser.add_argument("--memory", type=float, default=0.2)
+options = parser.parse_args()
+
+
+def in_every_process():
+    """An oracle comes with vLLM's plugins, into every process that they come into."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "oracle_plugin.py").write_text(
+        "import engine\n\n\ndef install():\n"
+        "    engine.ORACLE = getattr(engine, 'ORACLE', None) or engine.Oracle(8192)\n"
+    )
+    about = folder / "oracle_plugin-0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: oracle_plugin\nVersion: 0\n")
+    (about / "entry_points.txt").write_text(
+        "[vllm.general_plugins]\noracle = oracle_plugin:install\n"
+    )
+    sys.path[:0] = [str(folder), str(HERE)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(folder), str(HERE), os.environ.get("PYTHONPATH", "")]
+    )
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+    os.environ["ROUTECAP_VLLM"] = "1"
+
+
+# In each worker.
+
+
+def draw_weights(worker):
+    import engine
+
+    engine.draw_weights(worker.model_runner.get_model(), 1)
+
+
+def forget(worker):
+    import engine
+
+    engine.ORACLE.forget()
+
+
+def rows(worker):
+    import engine
+
+    return engine.ORACLE.rows()
+
+
+def one_engine(rank):
+    """Traffic through one engine, judged. Its counts."""
+    import engine
+    import numpy as np
+
+    model, vocabulary = ("tiny", 2048) if engine.ON_CPU else ("small", 32768)
+    scale = 8 if engine.ON_CPU else 1
+    more = {"gpu_memory_utilization": options.memory}
+    if options.kind != "data" and options.ranks > 1:
+        more["tensor_parallel_size"] = options.ranks
+        more["distributed_executor_backend"] = "mp"
+        more["enable_expert_parallel"] = options.kind == "expert"
+        more["async_scheduling"] = False
+    if engine.ON_CPU:
+        engine.cpu.without_streams()
+    llm = engine.LLM(
+        **engine.options_of(
+            model,
+            True,
+            eager=options.eager,
+            max_num_batched_tokens=1024 // scale,
+            max_model_len=2048 // scale,
+            max_num_seqs=64 // scale,
+            **more,
+        )
+    )
+    llm.collective_rpc(draw_weights)
+    llm.collective_rpc(forget)
+
+    draw = random.Random(rank)
+    requests, names, outputs = {}, {}, {}
+    for i in range(48 if scale == 1 else 24):
+        prompt = [draw.randrange(vocabulary) for _ in range(draw.randrange(1, 900 // scale))]
+        most, stop = draw.choice((1, 2, 17, 64)), {}
+        if i % 3 == 2:
+            stop["stop_token_ids"] = list(range(0, vocabulary, 40))
+        requests[f"r{i}"] = prompt
+        names[f"r{i}"] = llm.llm_engine.add_request(
+            f"r{i}", {"prompt_token_ids": prompt}, engine.sampling(most, **stop)
+        )
+    while llm.llm_engine.has_unfinished_requests():
+        for output in llm.llm_engine.step():
+            outputs[output.request_id] = output
+
+    ranks, counts = llm.collective_rpc(rows), collections.Counter()
+    for name, prompt in requests.items():
+        output = outputs[name]
+        completion = output.outputs[0]
+        parts = (output.prompt_routed_experts, completion.routed_experts)
+        got = [each for each in parts if each is not None]
+        n = len(prompt) + len(completion.token_ids) - 1
+        counts["requests"] += 1
+        counts["requests that ended by a stop token"] += completion.stop_reason is not None
+        if sum(map(len, got)) != n:
+            counts[f"WRONG {sum(map(len, got))} rows of {n}"] += 1
+            continue
+        for position, row in enumerate(np.concatenate(got) if got else ()):
+            known = [computed[names[name]][position][-1] for computed in ranks]
+            if not all((each == known[0]).all() for each in known):
+                counts["rows that ranks route differently"] += 1
+            if (row == known[0]).all():
+                counts["rows equal to what the first rank chose"] += 1
+            else:
+                counts["WRONG missing" if (row == -1).all() else "WRONG rows"] += 1
+    counts["ranks asked"] = len(ranks)
+    return counts
+
+
+def main():
+    rank = int(os.environ.get("VLLM_DP_RANK", -1))
+    if options.kind == "data" and rank < 0 and options.ranks > 1:
+        shared = {
+            "VLLM_DP_SIZE": str(options.ranks),
+            "VLLM_DP_MASTER_IP": "127.0.0.1",
+            "VLLM_DP_MASTER_PORT": str(random.randrange(20000, 30000)),
+        }
+        children = [
+            subprocess.Popen(
+                [sys.executable, *sys.argv],
+                env=os.environ
+                | shared
+                | {"VLLM_DP_RANK": str(r), "VLLM_DP_RANK_LOCAL": str(r)},
+            )
+            for r in range(options.ranks)
+        ]
+        raise SystemExit(max(abs(child.wait()) for child in children))
+    in_every_process()
+    counts = one_engine(max(rank, 0))
+    for what, count in sorted(counts.items()):
+        print(f"{count:9d}  {what}")
+    wrong = any(what.startswith("WRONG") for what in counts)
+    few = counts["rows equal to what the first rank chose"] < 1000
+    print("FAILED" if wrong or few else "PASSED", flush=True)
+    raise SystemExit(bool(wrong or few))
+
+
+if __name__ == "__main__":
+    main()
