@@ -23,12 +23,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import routecap
+import routecap.replay.transformers
 import routecap.transformers
 import torch
 import transformers
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "model"))
-from replay import replay
 from texts import texts
 
 PROMPT_BYTES = (24, 96)  # the shortest and the longest
@@ -96,10 +96,10 @@ def compare(model: Any, generation: Generation, replayed: str, name: str, batch:
     """A forward of a trainer over whole sequences, padded on the right, `batch` of them at a time."""
     forced = {NONE: None, CAPTURED: generation.routings, SHIFTED: [shifted(routing) for routing in generation.routings]}[replayed]
     executed, kl, gap = [], [], []
-    with routecap.transformers.attach(model) as capture:
+    with routecap.replay.transformers.attach(model) as replay, routecap.transformers.attach(model) as capture:
         for first in range(0, len(generation.tokens), batch):
             part = slice(first, first + batch)
-            with replay(model, forced[part]) if forced else nullcontext():
+            with replay(forced[part]) if forced else nullcontext():
                 logits = model(**padded(generation.tokens[part], "right", model.device), use_cache=False).logits
             executed += capture.take()
             for row, tokens, prompt, logs in zip(logits, generation.tokens[part], generation.prompts[part], generation.logs[part]):

@@ -55,7 +55,7 @@ END
 # The programs that keep pace, and those of README.md, say at their end that nothing is missing.
 complete='all there: 1|\(100, 48, 8\) \[\]|Complete 100 rows|ROUTECAP_OK 100 rows|3000 rows, 0 steps lost'
 runs() { # SOURCE: LD_PRELOAD is for the program alone
-    LD_PRELOAD=${slow:+$work/may_lose.so} PYTHONPATH=$package:examples/replay GGML_BACKEND_DIR=${llama_libraries:-} "$1.run" 2>&1
+    LD_PRELOAD=${slow:+$work/may_lose.so} PYTHONPATH=$package GGML_BACKEND_DIR=${llama_libraries:-} "$1.run" 2>&1
 }
 is_complete() { local output; output=$(runs "$1"); say "$output"; grep -q -E -x ".*($complete)" <<< "$output"; }
 loses_steps() {

@@ -1,0 +1,247 @@
+"""Forward passes of a model, and which of them a router runs in.
+
+A pass begins before the model's forward and ends behind it. Its output then carries a hook of
+autograd, which says that backward has come to this pass. What runs in backward after that is
+activation checkpointing, running routers of this pass again, and gets what they chose before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ._report import LayerReport, ReplayError, Report
+
+LIVE = -2
+"""An id that asks for live routing: of padding, say. Rows of it are not counted as lost."""
+_COUNTS = ("replayed", "lost", "invalid", "agreeing ids")
+
+
+@dataclass(frozen=True)
+class Router:
+    """A router that is bound to its layer."""
+
+    layer: int
+    """Index in the decoder."""
+    name: str
+
+
+@dataclass(eq=False)
+class Pass:
+    """A forward pass of one model, or of one virtual pipeline stage."""
+
+    routers: frozenset[Router]
+    """Those that run in it."""
+    rows: dict[int, torch.Tensor] | None
+    """By layer, [T, k]: the rows as given, and once its router ran the ids that it chose. None: no
+    rows were given, and everything is routed live."""
+    valid: torch.Tensor | None
+    """[T] rows that are there; None: those whose ids say so."""
+    taken: set[Router] = field(default_factory=set)
+    again: set[Router] = field(default_factory=set)
+    """Routers that ran again in the backward that goes on."""
+
+
+class Replay:
+    """Routers of a model that choose the experts they are given. An adapter's `attach` makes it.
+
+    Not for several threads: it belongs to the thread that runs the model, and to autograd's.
+    """
+
+    def __init__(self, routers: Sequence[Router], *, agreement: bool) -> None:
+        self.routers = tuple(routers)
+        """The routers that are replayed, by layer."""
+        self.agreement = agreement
+        """Whether `report` says how often live routing agrees. It costs a comparison of k x k ids
+        for each row."""
+        self._given: tuple[dict[int, torch.Tensor], torch.Tensor | None] | None = None
+        self._running: Pass | None = None
+        self._backward: Pass | None = None
+        self._passes = 0
+        self._counts: dict[Router, torch.Tensor] = {}
+        self._agreeing_of: dict[Router, int] = {}  # ids in a row, where agreement was counted
+        self._undo: list[Callable[[], None]] = []
+
+    # ---- For users
+
+    def report(self, *, reset: bool = False) -> Report:
+        """What became of the rows so far. Waits for the device.
+
+        reset: Count from zero afterwards.
+        """
+        layers = []
+        for router in self.routers:
+            counts = self._counts.get(router)
+            replayed, lost, invalid, agreeing = (0,) * 4 if counts is None else counts.tolist()
+            k = self._agreeing_of.get(router)
+            agreement = agreeing / (replayed * k) if k and replayed else None
+            layers.append(LayerReport(router.layer, router.name, replayed, lost, invalid, agreement))
+        report = Report(self._passes, tuple(layers))
+        if reset:
+            self._passes = 0
+            self._counts.clear()
+            self._agreeing_of.clear()
+        return report
+
+    def detach(self) -> None:
+        """Leave the model as it was. What is still to go backward must be done before."""
+        while self._undo:
+            self._undo.pop()()
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.detach()
+
+    # ---- For adapters
+
+    def begin(self, routers: Iterable[Router]) -> None:
+        """A forward pass begins in which these routers run. It takes the rows that are loaded."""
+        if in_backward():
+            return  # the whole model runs again
+        rows, valid = self._given if self._given is not None else (None, None)
+        self._given = None
+        self._running = Pass(frozenset(routers), rows, valid)
+        if rows is None:
+            return
+        missing = [each for each in self._running.routers if each.layer not in rows]
+        if missing:
+            self._running = None
+            raise ReplayError(f"there are no rows for {_names(missing)}")
+        self._passes += 1
+
+    def end(self, output: Any) -> None:
+        """It ended, with this output."""
+        if in_backward() or (ended := self._running) is None:
+            return
+        self._running = None
+        if ended.rows is not None and (left := ended.routers - ended.taken):
+            raise ReplayError(f"{_names(left)} did not run, or chose its experts in another way")
+
+        def reached(gradient: torch.Tensor) -> None:
+            if self._backward is not ended:
+                self._backward = ended
+                ended.again.clear()
+                torch.autograd.Variable._execution_engine.queue_callback(self._left)
+
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(reached)
+
+    def _left(self) -> None:
+        self._backward = None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a router that runs now runs in a pass with rows, or in backward, where `choose`
+        knows."""
+        if in_backward():
+            return self._passes > 0
+        return self._running is not None and self._running.rows is not None
+
+    def choose(self, router: Router, live: torch.Tensor, experts: int) -> torch.Tensor | None:
+        """The experts of a router that runs now.
+
+        live: [T, k] what it chose by itself, int64. experts: Ids are below.
+
+        Returns:
+            Ids like `live`; None: it is to choose by itself.
+
+        Raises:
+            ReplayError: It ran before in this pass, or has other rows or columns; or it runs in
+                backward, and of which pass is not known.
+        """
+        if in_backward():
+            return self._chosen_before(router, live)
+        now = self._running
+        if now is None or now.rows is None:
+            return None
+        if router in now.taken:
+            raise ReplayError(f"{router.name} ran twice in one forward pass")
+        now.taken.add(router)
+        given = now.rows[router.layer]
+        if given.shape != live.shape:
+            raise ReplayError(
+                f"{router.name} has {_shape(live)} tokens and experts, the rows for it {_shape(given)}"
+            )
+        chosen = self._forced(router, live, given.to(live.device, non_blocking=True), now, experts)
+        narrow = experts - 1 <= torch.iinfo(given.dtype).max
+        now.rows[router.layer] = chosen.to(given.dtype if narrow else torch.int32)
+        return chosen
+
+    def _chosen_before(self, router: Router, live: torch.Tensor) -> torch.Tensor | None:
+        of = self._backward
+        if of is None:
+            if self._passes == 0:
+                return None
+            raise ReplayError(
+                f"{router.name} runs again in backward, and of which forward pass is not known: its "
+                "output had no gradient (is the whole model checkpointed with use_reentrant=True?)"
+            )
+        if of.rows is None:
+            return None
+        if router in of.again:
+            raise ReplayError(f"{router.name} ran again twice in the backward of one forward pass")
+        of.again.add(router)
+        chosen = of.rows[router.layer]
+        if router not in of.taken or chosen.shape != live.shape:
+            raise ReplayError(f"{router.name} runs in backward as it did not in its forward pass")
+        return chosen.long()
+
+    def _forced(
+        self, router: Router, live: torch.Tensor, given: torch.Tensor, now: Pass, experts: int
+    ) -> torch.Tensor:
+        """Ids as given, in rows that are there; on the device, without waiting for it."""
+        ids = given.long()
+        asked = (ids == LIVE).all(-1)
+        lost = (ids < 0).any(-1)
+        if now.valid is not None:
+            lost = lost | ~now.valid.to(ids.device, non_blocking=True).view(-1)
+        sorted_ids = ids.sort(-1).values
+        wrong = (sorted_ids[:, -1] >= experts) | (sorted_ids[:, 1:] == sorted_ids[:, :-1]).any(-1)
+        alive = lost | wrong
+        chosen = torch.where(alive[:, None], live, ids)
+
+        counts = self._counts.get(router)
+        if counts is None:
+            counts = self._counts[router] = torch.zeros(
+                len(_COUNTS), dtype=torch.int64, device=ids.device
+            )
+        agreeing = asked.new_zeros(())
+        if self.agreement:
+            self._agreeing_of[router] = ids.shape[1]
+            common = (ids[:, :, None] == live[:, None, :]).any(-1).sum(-1)
+            agreeing = torch.where(alive, 0, common).sum()
+        counts += torch.stack(
+            [(~alive).sum(), (lost & ~asked).sum(), (wrong & ~lost).sum(), agreeing.long()]
+        )
+        return chosen
+
+
+def in_backward() -> bool:
+    """Whether autograd runs on this thread: a router that runs then, runs again."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a module's output."""
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for each in output.values():
+            yield from _tensors(each)
+    elif isinstance(output, (tuple, list)):
+        for each in output:
+            yield from _tensors(each)
+
+
+def _names(routers: Iterable[Router]) -> str:
+    return ", ".join(each.name for each in sorted(routers, key=lambda each: each.layer))
+
+
+def _shape(ids: torch.Tensor) -> str:
+    return " x ".join(map(str, ids.shape))

@@ -1,0 +1,66 @@
+"""Replay of tensors: what a trainer's rank gives its routers for a micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from ._passes import Replay
+from ._report import ReplayError
+
+
+class RankReplay(Replay):
+    """Routers of a rank's model, or of its virtual stages. An adapter's `attach` makes it.
+
+        with replay({layer: ids, ...}):             # for each micro-batch, and each virtual stage
+            output = model(...)
+        output.backward()                           # whenever the schedule has it
+    """
+
+    def load(
+        self,
+        rows: Mapping[int, torch.Tensor] | torch.Tensor,
+        layers: Sequence[int] | None = None,
+        valid: torch.Tensor | None = None,
+    ) -> None:
+        """Give the next forward pass its rows.
+
+        Args:
+            rows: By index in the decoder, [T, k] ids of any integer type, on any device; T are this
+                rank's tokens in the order in which its routers see them. Or all as one [L, T, k].
+                Rows of -1 are lost, rows of -2 are wanted live. Layers that this rank does not have
+                are not looked at.
+            layers: Of [L, T, k]: the index of each layer in the decoder.
+            valid: [T] bool: the others are lost, whatever their ids are. Unsigned types have no -1.
+
+        Raises:
+            ReplayError: The rows of an earlier call are not taken yet.
+        """
+        if self._given is not None:
+            raise ReplayError("the rows of an earlier load() were not taken: no forward pass ran")
+        if isinstance(rows, torch.Tensor):
+            if layers is None or len(layers) != len(rows):
+                raise ValueError(f"rows of {len(rows)} layers need as many layers, not {layers}")
+            rows = dict(zip(layers, rows))
+        self._given = dict(rows), valid
+
+    @contextmanager
+    def __call__(
+        self,
+        rows: Mapping[int, torch.Tensor] | torch.Tensor,
+        layers: Sequence[int] | None = None,
+        valid: torch.Tensor | None = None,
+    ) -> Iterator[None]:
+        """Within it one forward pass is replayed: `load`, and an error if none took the rows.
+
+        Its backward may come later, outside.
+        """
+        self.load(rows, layers, valid)
+        try:
+            yield
+            if self._given is not None:
+                raise ReplayError("no forward pass took the rows")
+        finally:
+            self._given = self._running = None

@@ -1,0 +1,50 @@
+"""What a replay says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ReplayError(RuntimeError):
+    """A router cannot be replayed, or did not take its rows exactly once; the text names it."""
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What became of the rows of one layer's router, in all forward passes with rows."""
+
+    layer: int
+    """Index in the decoder."""
+    name: str
+    """Of the router in the model."""
+    replayed: int
+    """Rows that got the experts they were given."""
+    lost: int
+    """Rows of which there was nothing (-1): routed live."""
+    invalid: int
+    """Rows that were no choice of k experts (one twice, as in rows of zeros, or one that the layer
+    does not have): routed live. Anything but 0 is a defect on the way from the engine."""
+    agreement: float | None
+    """Share of the replayed ids that the live router chose, too; None if it was not asked for, or
+    nothing was replayed. Below 0.8, look for rows of other tokens: `routecap doctor`."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `report` of a replay returns. Sums of whole rows, over its layers."""
+
+    passes: int
+    """Forward passes that were given rows."""
+    layers: tuple[LayerReport, ...]
+
+    @property
+    def replayed(self) -> int:
+        return sum(layer.replayed for layer in self.layers)
+
+    @property
+    def lost(self) -> int:
+        return sum(layer.lost for layer in self.layers)
+
+    @property
+    def invalid(self) -> int:
+        return sum(layer.invalid for layer in self.layers)

@@ -1,0 +1,195 @@
+"""Replay in models of Hugging Face transformers, of every family that `routecap.transformers` knows.
+
+    replay = routecap.replay.transformers.attach(model)
+    with replay(routings):                          # one Routing for each sequence of the batch
+        loss = objective(model(input_ids=..., attention_mask=...))
+    loss.backward()
+    print(replay.report())
+
+It stands in for `torch.topk` inside each block that routes, where that chooses k of the experts: no
+family needs code of its own. One that masks groups of experts before it weighs the rest
+(deepseek_v2) gives a captured expert whose group it has masked the weight zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from .._routing import Routing
+from ..transformers import Tap, find
+from ..transformers._taps import stack_of
+from ._passes import LIVE, Replay, Router
+
+__all__ = ["ModelReplay", "attach"]
+
+
+def attach(model: nn.Module, *, agreement: bool = False) -> ModelReplay:
+    """Make a model's routers ready for replay. Without rows they choose as before.
+
+    agreement: Whether its report says how often live routing agrees.
+
+    Raises:
+        ValueError: The model has no experts, or routes in a way that is not known.
+    """
+    return ModelReplay(model, find(model), agreement=agreement)
+
+
+class ModelReplay(Replay):
+    """What `attach` returns."""
+
+    def __init__(self, model: nn.Module, taps: list[Tap], *, agreement: bool) -> None:
+        super().__init__([Router(tap.layer, tap.name) for tap in taps], agreement=agreement)
+        self._taps = taps
+        self._sequences: _Sequences | None = None
+        decoder = model.get_submodule(stack_of(taps[0].name))
+        self._undo += [
+            decoder.register_forward_pre_hook(self._before, with_kwargs=True).remove,
+            decoder.register_forward_hook(lambda module, args, output: self.end(output)).remove,
+        ]
+        for router, tap in zip(self.routers, taps):
+            block = model.get_submodule(tap.name.rpartition(".")[0])
+            self._undo.append(_replace_forward(block, _Choice(self, router, tap)))
+
+    @contextmanager
+    def __call__(self, routings: Sequence[Routing]) -> Iterator[None]:
+        """Forwards within it choose the experts of the routings, in cells that these have.
+
+        The routings belong to the sequences of each forward in their order: the batch's rows, and
+        in each of them those that are packed, which begin where position_ids is 0. A routing's
+        position i is the i-th token of its sequence; padding (attention_mask 0, on either side) is
+        not counted. Padding and the last token are routed live.
+
+        Raises:
+            ValueError: k, the layers or their experts are not the model's; on a forward, the
+                sequences are not as many, one is shorter than its routing, or there is a cache with
+                tokens before them.
+            ReplayError: On a forward, a layer did not choose its experts by torch.topk, once.
+        """
+        self._sequences = _Sequences(self._taps, routings)
+        try:
+            yield
+        finally:
+            self._sequences = self._running = self._given = None
+
+    def _before(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._sequences is not None:
+            self._given = self._sequences.place(args, kwargs), None
+        self.begin(self.routers)
+
+
+class _Sequences:
+    """The captured ids of the sequences of a batch."""
+
+    def __init__(self, taps: list[Tap], routings: Sequence[Routing]) -> None:
+        self.first = np.array([routing.first for routing in routings], np.int64)
+        self.rows = np.array([routing.rows for routing in routings], np.int64)
+        self.offset = np.cumsum(self.rows) - self.rows
+        self.layers = [tap.layer for tap in taps]
+        # [layers, all rows, a lost one, and one that is to be live, k]; -1 where a cell is missing
+        ids = np.full((len(taps), int(self.rows.sum()) + 2, taps[0].k), -1, np.int16)
+        ids[:, -1] = LIVE
+        at = {tap.layer: index for index, tap in enumerate(taps)}
+        for routing, offset in zip(routings, self.offset):
+            if routing.k != taps[0].k:
+                raise ValueError(
+                    f"a routing has {routing.k} experts per token, the model {taps[0].k}"
+                )
+            copy = np.empty((routing.rows, routing.layers, routing.k), np.int16)
+            routing.copy_to(copy)
+            described = zip(routing.layer_map.tolist(), routing.layer_experts.tolist())
+            for source, (layer, experts) in enumerate(described):
+                if layer not in at or experts != taps[at[layer]].experts:
+                    raise ValueError(
+                        f"a routing has {experts} experts in layer {layer}, the model has not"
+                    )
+                ids[at[layer], offset : offset + routing.rows] = copy[:, source]
+        self.table = torch.from_numpy(ids)
+
+    def place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, torch.Tensor]:
+        """The ids of a forward's rows, [batch * length, k] for each layer."""
+        cache = kwargs.get("past_key_values")
+        if cache is not None and cache.get_seq_length():
+            raise ValueError("replay is for whole sequences: this forward continues a cache")
+        inputs = (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args)
+        given = next(tensor for tensor in inputs if tensor is not None)
+        mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+        live = np.ones(given.shape[:2], bool) if mask is None else _matrix(mask, given).astype(bool)
+        positions = np.cumsum(live, 1) - 1 if positions is None else _matrix(positions, given)
+
+        begins = live & (positions == 0)
+        sequence = np.cumsum(begins).reshape(begins.shape) - 1
+        if begins.sum() != len(self.rows) or (live & (np.cumsum(begins, axis=1) == 0)).any():
+            raise ValueError(
+                f"{len(self.rows)} routings for {begins.sum()} sequences that begin at position 0"
+            )
+        tokens = np.bincount(sequence[live], minlength=len(self.rows))
+        if (tokens < self.first + self.rows).any():
+            raise ValueError("a routing has more rows than its sequence has tokens")
+        row = positions - self.first[sequence]
+        end = self.table.shape[1]
+        is_last = positions == tokens[sequence] - 1
+        outside = np.where(live & ~is_last, end - 2, end - 1)
+        inside = live & (row >= 0) & (row < self.rows[sequence])
+        index = torch.from_numpy(np.where(inside, self.offset[sequence] + row, outside).ravel())
+        self.table = self.table.to(given.device)
+        return dict(zip(self.layers, self.table[:, index.to(given.device)]))
+
+
+def _matrix(tensor: torch.Tensor, like: torch.Tensor) -> NDArray[Any]:
+    """attention_mask or position_ids as an array [batch, length]."""
+    if tensor.dim() != 2:
+        shape = list(tensor.shape)
+        raise ValueError(f"attention_mask and position_ids must be [batch, length], not {shape}")
+    matrix: NDArray[Any] = tensor.expand(like.shape[:2]).cpu().numpy()
+    return matrix
+
+
+class _Choice(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+    """Within it the call of torch.topk that chooses a layer's experts gives those of the replay,
+    and their scores."""
+
+    def __init__(self, replay: Replay, router: Router, tap: Tap) -> None:
+        super().__init__()
+        self.replay, self.router, self.tap = replay, router, tap
+        self.ids: torch.Tensor | None = None
+        """Of the block's forward that is running, once it has chosen."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func not in (torch.topk, torch.Tensor.topk):
+            return result
+        scores = args[0] if args else kwargs["input"]
+        live = result.indices
+        if scores.shape[-1] != self.tap.experts or live.shape[-1] != self.tap.k:
+            return result  # of groups, say
+        if self.ids is None:  # a block with one group first chooses in it to weigh the group
+            flat = live.reshape(-1, self.tap.k)
+            self.ids = self.replay.choose(self.router, flat, self.tap.experts)
+            if self.ids is None:
+                return result
+        ids = self.ids.view_as(live)
+        return torch.return_types.topk((scores.gather(-1, ids), ids))
+
+
+def _replace_forward(block: nn.Module, choice: _Choice) -> Callable[[], None]:
+    """Let the block's forward run with a choice; returns what undoes it."""
+    forward, own = block.forward, "forward" in vars(block)
+
+    def replayed(*args: Any, **kwargs: Any) -> Any:
+        choice.ids = None
+        with choice:
+            return forward(*args, **kwargs)
+
+    block.forward = replayed
+    return partial(setattr, block, "forward", forward) if own else partial(delattr, block, "forward")
