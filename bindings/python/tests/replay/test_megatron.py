@@ -1,0 +1,302 @@
+"""Routers of released Megatron-Core choose what they are given, in every pass, and say what they could not."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import megatron_on_cpu
+import pytest
+import routecap.replay.megatron
+import torch
+from megatron.core.transformer.moe.router_replay import RouterReplay
+from routecap.replay import ReplayError
+
+sys.path.append(str(Path(__file__).parent))
+from small import EXPERTS, K, LENGTH, MicroBatch, Seen, config_of, experts_of, model_of
+
+attach = routecap.replay.megatron.attach
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone():
+    megatron_on_cpu.start()
+
+
+def gradients_of(model):
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+# ---- What is forced
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64])
+def test_rows_are_forced_by_layer_whatever_their_type(dtype):
+    """The first layer is dense. Megatron's own replay rejects all but int32 and int64."""
+    model, batch = model_of(config_of()), MicroBatch(1)
+    seen = Seen(model)
+    with attach(model) as replay, torch.no_grad():
+        batch.through(model)
+        with replay({layer: rows.to(dtype) for layer, rows in batch.rows.items()}):
+            batch.through(model)
+        batch.through(model)
+        report = replay.report()
+    assert [router.layer for router in replay.routers] == [1, 2, 3]
+    for layer, (live, forced, after) in seen.maps().items():
+        assert torch.equal(forced, experts_of(batch.rows[layer])) and not torch.equal(live, forced)
+        assert torch.equal(after, live)
+    assert report.passes == 1 and report.replayed == 3 * LENGTH and report.lost == report.invalid == 0
+
+
+def test_rows_of_all_layers_may_come_as_one_tensor_with_those_of_dense_layers_in_it():
+    model, batch = model_of(config_of()), MicroBatch(1)
+    seen = Seen(model)
+    stacked = torch.stack([torch.zeros_like(batch.rows[1]), batch.rows[3], batch.rows[1], batch.rows[2]])
+    with attach(model) as replay, torch.no_grad(), replay(stacked, layers=[0, 3, 1, 2]):
+        batch.through(model)
+    for layer, [forced] in seen.maps().items():
+        assert torch.equal(forced, experts_of(batch.rows[layer]))
+
+
+SCORES = {
+    "softmax of the chosen": {},
+    "softmax of all": {"moe_router_pre_softmax": True},
+    "sigmoid": {"moe_router_score_function": "sigmoid", "moe_router_topk_scaling_factor": 2.5},
+    "sigmoid with a bias": {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True},
+    "groups": {"moe_router_score_function": "sigmoid", "moe_router_num_groups": 4, "moe_router_group_topk": 2},
+}
+
+
+@pytest.mark.parametrize("scores", SCORES)
+def test_probabilities_are_the_live_scores_of_the_given_experts_and_have_gradients(scores):
+    model, batch = model_of(config_of(**SCORES[scores])), MicroBatch(1)
+    router = model.decoder.layers[2].mlp.router
+    if router.expert_bias is not None:
+        router.expert_bias.copy_(torch.arange(EXPERTS))
+    inputs = []
+    router.register_forward_pre_hook(lambda module, args: inputs.append(args[0].detach()))
+    seen = Seen(model)
+    with attach(model) as replay, replay(batch.rows):
+        batch.through(model).sum().backward()
+    logits, ids = (inputs[0] @ router.weight.T).view(LENGTH, EXPERTS), batch.rows[2].long()
+    if scores == "softmax of the chosen":
+        expected = logits.gather(1, ids).softmax(-1)
+    elif scores == "softmax of all":
+        expected = logits.softmax(-1).gather(1, ids)
+    else:
+        expected = torch.nn.functional.normalize(logits.sigmoid().gather(1, ids), p=1, dim=-1)
+        expected = expected * (2.5 if scores == "sigmoid" else 1)
+    [probabilities] = [each for layer, _, each, _ in seen.calls if layer == 2]
+    assert torch.allclose(probabilities.gather(1, ids), expected, atol=1e-6)
+    assert router.weight.grad.abs().amax(1)[ids.unique()].all()
+
+
+def test_rows_that_are_lost_or_no_choice_are_routed_live_and_counted():
+    """Rows of zeros pick one expert of two in Megatron's own replay, and its dispatcher counts with two."""
+    model, batch = model_of(config_of(2)), MicroBatch(1, layers=2)
+    seen = Seen(model)
+    rows = batch.rows[1].to(torch.int16)
+    rows[0] = -1  # lost
+    rows[1, 1] = -1  # in part, so as a whole
+    rows[2] = 0
+    rows[3, 0] = EXPERTS
+    rows[4] = -2  # wanted live
+    valid = torch.ones(LENGTH, dtype=torch.bool)
+    valid[5] = False
+    with attach(model, agreement=True) as replay, torch.no_grad():
+        batch.through(model)
+        with replay({1: rows}, valid=valid):
+            batch.through(model)
+        [layer] = replay.report().layers
+    [live, forced] = seen.maps()[1]
+    assert torch.equal(forced[:6], live[:6]) and torch.equal(forced[6:], experts_of(batch.rows[1])[6:])
+    assert (layer.replayed, layer.lost, layer.invalid) == (LENGTH - 6, 3, 2)
+    assert layer.agreement == pytest.approx((live & forced)[6:].sum().item() / (K * (LENGTH - 6)))
+
+
+def test_layers_of_multi_token_prediction_are_left_alone():
+    """They count their layers from 1, too, and took the decoder's rows elsewhere (NeMo-RL #3903)."""
+    model, batch = model_of(config_of(3, mtp_num_layers=1)), MicroBatch(1, layers=3)
+    seen = Seen(model)
+    with attach(model) as replay, replay(batch.rows):
+        batch.through(model).sum().backward()
+    assert len(replay.live) == 1 and replay.live[0].startswith("mtp.")
+    assert {layer: len(maps) for layer, maps in seen.maps().items()} == {1: 1, 2: 1}
+
+
+def test_a_second_model_is_not_touched():
+    """Megatron's list of routers is one for the whole process."""
+    policy, reference, batch = model_of(config_of()), model_of(config_of()), MicroBatch(1)
+    seen = Seen(reference)
+    with attach(policy) as replay, torch.no_grad():
+        batch.through(reference)
+        with replay(batch.rows):
+            batch.through(reference)
+            batch.through(policy)
+    assert all(torch.equal(one, other) for one, other in seen.maps().values())
+
+
+# ---- Passes
+
+RECOMPUTE = {
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+    "full, two layers at once": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 2},
+    "moe": {"recompute_granularity": "selective", "recompute_modules": ["moe"]},
+}
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+def test_recompute_chooses_what_its_own_forward_chose_in_any_order(recompute):
+    batches = [MicroBatch(seed) for seed in range(3)]
+    batches[1].rows[2] = batches[1].rows[2].to(torch.int8).index_fill(0, torch.arange(4), -1)  # lost rows, too
+    plain, model = model_of(config_of()), model_of(config_of(**RECOMPUTE[recompute]))
+    expected = []
+    with attach(plain) as replay:
+        for batch in batches:
+            plain.zero_grad()
+            with replay(batch.rows):
+                batch.through(plain).sum().backward()
+            expected.append(gradients_of(plain))
+    seen = Seen(model)
+    with attach(model) as replay:
+        losses = []
+        for batch in batches:
+            with replay(batch.rows):
+                losses.append(batch.through(model).sum())
+        live = MicroBatch(9).through(model).sum()
+        for number in (1, 2, 0):
+            model.zero_grad()
+            losses[number].backward()
+            found = gradients_of(model)
+            assert found.keys() == expected[number].keys()
+            assert all(torch.allclose(found[name], each, atol=1e-6) for name, each in expected[number].items())
+        live.backward()
+        report = replay.report()
+    forward, again = seen.maps(), seen.maps(again=True)
+    for layer in (1, 2, 3):
+        assert len(again[layer]) == 4
+        assert all(torch.equal(again[layer][turn], forward[layer][number]) for turn, number in enumerate((1, 2, 0, 3)))
+    assert report.replayed + report.lost == 3 * 3 * LENGTH and report.lost == 4  # what runs again is not counted again
+
+
+def test_megatrons_own_queue_gives_recompute_the_rows_of_another_micro_batch():
+    """The control of the test above: what it would find."""
+    from megatron.core.transformer.moe.router_replay import RouterReplayAction
+
+    RouterReplay.clear_global_router_replay_instances()
+    model = model_of(config_of(moe_enable_routing_replay=True, **RECOMPUTE["full"]))
+    batches, seen, losses = [MicroBatch(seed) for seed in range(2)], Seen(model), []
+    for batch in batches:
+        RouterReplay.set_replay_data([rows.long() for rows in batch.rows.values()])
+        RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
+        losses.append(batch.through(model).sum())
+    RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_BACKWARD)
+    losses[1].backward()
+    assert torch.equal(seen.maps(again=True)[2][0], experts_of(batches[0].rows[2]))
+
+
+def test_rows_given_by_megatrons_own_calls_are_taken_once_each():
+    from megatron.core.transformer.moe.router_replay import RouterReplayAction
+
+    RouterReplay.clear_global_router_replay_instances()
+    model = model_of(config_of(moe_enable_routing_replay=True, **RECOMPUTE["full"]))
+    batches, losses = [MicroBatch(seed) for seed in range(2)], []
+    seen = Seen(model)
+    with attach(model) as replay:
+        for batch in batches:
+            RouterReplay.set_replay_data([rows.long() for rows in batch.rows.values()])
+            RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
+            losses.append(batch.through(model).sum())
+        RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_BACKWARD)
+        for loss in reversed(losses):
+            loss.backward()
+        RouterReplay.set_replay_data([rows.long() for rows in batches[0].rows.values()])
+        with pytest.raises(ReplayError, match="decoder.layers.1.mlp.router was given rows twice"):
+            RouterReplay.set_replay_data([rows.long() for rows in batches[0].rows.values()])
+        RouterReplay.clear_global_indices()
+        RouterReplay.set_global_router_replay_action(RouterReplayAction.RECORD)
+        batches[0].through(model)
+        recorded = RouterReplay.get_recorded_data()
+    for layer in (1, 2, 3):
+        forward, again = seen.maps()[layer], seen.maps(again=True)[layer]
+        assert all(torch.equal(each, experts_of(batch.rows[layer])) for each, batch in zip(forward, batches))
+        assert torch.equal(again[0], forward[1]) and torch.equal(again[1], forward[0])
+        assert torch.equal(forward[2], experts_of(recorded[layer - 1]))
+    RouterReplay.clear_global_router_replay_instances()
+
+
+def test_virtual_stages_and_recompute_under_the_interleaved_schedule():
+    """Two ranks of a pipeline with two stages each, four micro-batches, through Megatron's schedule."""
+    program = Path(__file__).with_name("stages.py")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ranks = [
+        subprocess.Popen([sys.executable, program, str(rank), port], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    assert "layers [1, 4, 5], 8 passes" in outputs[0] and "layers [2, 3, 6, 7], 8 passes" in outputs[1]
+
+
+# ---- What is refused
+
+
+def test_a_router_that_does_not_take_its_rows_exactly_once_is_named():
+    model, batch = model_of(config_of()), MicroBatch(1)
+    with attach(model) as replay, torch.no_grad():
+        with pytest.raises(ReplayError, match=r"no rows for decoder\.layers\.2\.mlp\.router$"), replay({1: batch.rows[1], 3: batch.rows[3]}):
+            batch.through(model)
+        with pytest.raises(ReplayError, match=r"layers\.1\.mlp\.router has 16 x 2 tokens and experts, the rows for it 15 x 2"):
+            with replay({layer: rows[:-1] for layer, rows in batch.rows.items()}):
+                batch.through(model)
+        with pytest.raises(ReplayError, match="no forward pass took the rows"), replay(batch.rows):
+            pass
+        replay.load(batch.rows)
+        with pytest.raises(ReplayError, match="were not taken"):
+            replay.load(batch.rows)
+        batch.through(model)
+
+        router = model.decoder.layers[3].mlp.router
+        hook = router.register_forward_hook(lambda module, args, output: module.forward(*args))
+        with pytest.raises(ReplayError, match=r"decoder\.layers\.3\.mlp\.router ran twice"), replay(batch.rows):
+            batch.through(model)
+        hook.remove()
+        chosen = experts_of(batch.rows[3])
+        router.routing = lambda logits, **options: (chosen / K, chosen)
+        with pytest.raises(ReplayError, match=r"decoder\.layers\.3\.mlp\.router did not run, or chose its experts in another way"):
+            with replay(batch.rows):
+                batch.through(model)
+        del router.routing
+        with replay(batch.rows):  # nothing of the errors is left
+            batch.through(model)
+    with pytest.raises(ValueError, match="rows of 2 layers need as many layers"):
+        replay.load(torch.zeros(2, LENGTH, K), layers=[1])
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    {
+        "moe_router_fusion": True,
+        "moe_expert_capacity_factor": 1.0,
+        "moe_router_force_load_balancing": True,
+        "cuda_graph_impl": "local",
+        "overlap_moe_expert_parallel_comm": True,
+    }.items(),
+)
+def test_what_would_not_choose_what_it_is_given_is_refused(setting, value):
+    model = model_of(config_of())
+    setattr(model.config, setting, value)
+    with pytest.raises(ValueError, match=rf"decoder\.layers\.1\.mlp\.router cannot be replayed with {setting}={value!r}"):
+        attach(model)
+
+
+def test_other_ways_to_choose_are_refused():
+    with pytest.raises(ValueError, match="sinkhorn chooses by itself"):
+        attach(model_of(config_of(moe_router_load_balancing_type="sinkhorn")))
+    with pytest.raises(ValueError, match="no routers of Megatron-Core"):
+        attach(torch.nn.Linear(1, 1))
+    model = model_of(config_of())
+    with pytest.raises(ValueError, match="both are layer 1"):
+        attach([model, model_of(config_of())])
