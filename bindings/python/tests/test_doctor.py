@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -542,3 +544,73 @@ def test_every_check_is_said_in_the_documentation() -> None:
     text = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text()
     for name, what in doctor.CHECKS.items():
         assert f"- `{name}`: {what[0].lower()}{what[1:]}" in text.replace("\n  ", " "), name
+
+
+# ---- Messages of the wire
+
+GOLDEN = Path(__file__).parents[3] / "tests" / "wire" / "golden"
+
+
+def message(ending: str, ids: Ids) -> bytes:
+    """As the projects write it, whatever the ids are."""
+    text, name = base64.b64encode(ids.tobytes()).decode(), str(ids.dtype)
+    if ending == ".npy.b64":
+        file = BytesIO()
+        np.save(file, ids)
+        return base64.b64encode(file.getvalue())
+    if ending == ".routes.json":
+        object = {"data": text, "shape": ids.shape, "start": 0, "dtype": name}
+        return json.dumps(object).encode()
+    if ending == ".nrlre1":
+        return f"nrlre1:{name}:{'x'.join(map(str, ids.shape))}:{text}".encode()
+    return json.dumps(ids.tolist()).encode() if ending == ".lists.json" else text.encode()
+
+
+@pytest.mark.parametrize("ending", [".npy.b64", ".b64", ".routes.json", ".nrlre1", ".lists.json"])
+@pytest.mark.parametrize("plant", [None, "zero rows", "shift", "experts"])
+def test_what_is_wrong_in_a_message_is_found_by_the_command(
+    files: Path, ending: str, plant: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The decoder would keep none of it: to it a cell of zeros is missing."""
+    ids = np.load(files / "one.npy").astype(np.int32)
+    if plant == "zero rows":
+        ids[20:40] = 0
+    elif plant == "shift":
+        ids = np.roll(ids, 1, axis=0)
+    elif plant == "experts":
+        ids[3, 2, 1] = MODELS[0].experts
+    file = files / f"one{ending}"
+    file.write_bytes(message(ending, ids))
+    given = ["--config", str(files), "--tokens", str(files / "one.json"), "--json"]
+    assert main(["doctor", str(file), *given]) == int(plant is not None)
+    like = {each["like"][:3] for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert like == {None: set(), "zero rows": {"F07"}, "shift": {"F07"}, "experts": {"F13"}}[plant]
+
+
+@pytest.mark.parametrize("name", json.loads((GOLDEN / "golden.json").read_text()))
+def test_what_the_projects_wrote_is_read_as_the_library_reads_it(name: str) -> None:
+    about = json.loads((GOLDEN / "golden.json").read_text())[name]
+    hint = {each: about["hint"][each] for each in ("columns", "k") if each in about["hint"]}
+    [case] = doctor.read(GOLDEN / name, **hint).values()
+    given = {"experts": about["experts"], **about["hint"]}
+    routing, report = routecap.wire_decode((GOLDEN / name).read_bytes(), about["format"], **given)
+    kept = case.ids[:, given["layer_map"]] if report.columns_left_out else case.ids
+    ids, valid = routing.masked()
+    assert case.first == routing.first and np.array_equal(kept[valid], ids[valid])
+
+
+def test_a_message_that_does_not_say_its_shape_needs_it(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = np.load(files / "one.npy").astype(np.int16)
+    file = files / "one.b64"
+    file.write_bytes(message(".b64", ids))
+    assert main(["doctor", str(file)]) == 2
+    assert "do not say how many columns and k" in capsys.readouterr().err
+    shape = ["--columns", "12", "--k", "4", "--dtype", "int16", "--experts", "64"]
+    assert main(["doctor", str(file), *shape]) == 0
+    assert "not checked: ids" not in capsys.readouterr().out
+    assert main(["doctor", str(file), *shape, "--first", "3", "--json"]) == 0
+    assert main(["doctor", str(file), *shape[:-1], "8"]) == 1
+    file.write_bytes(b"%%%%")
+    assert main(["doctor", str(file), *shape]) == 2

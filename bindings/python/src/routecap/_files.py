@@ -25,7 +25,7 @@ _ROUTING, _INFO, _TAR, _SAFETENSORS = ".routecap", ".json", ".tar", ".safetensor
 _Progress = Callable[[Any], Iterable[Any]]
 
 
-_WIRE = {each.ending: name for name, each in wire_formats().items() if each.ending and each.ending != _ROUTING}
+WIRE_ENDINGS = {each.ending: name for name, each in wire_formats().items() if each.ending and each.ending != _ROUTING}
 """The formats of the wire by the endings of files."""
 
 
@@ -60,7 +60,7 @@ def save(
     for name in named:
         if not name or name.startswith(".") or set(name) & set("/\0\n"):
             raise error(Status.ERR_ARGUMENT, f"{name!r} cannot be the name of a file")
-    if kind == _ROUTING or kind in _WIRE:
+    if kind == _ROUTING or kind in WIRE_ENDINGS:
         if len(named) != 1:
             raise error(Status.ERR_ARGUMENT, f"{path} holds one routing, not {len(named)}: name a folder, .tar or .safetensors")
         [sample] = named.values()
@@ -80,11 +80,11 @@ def kind_to_write(path: str | os.PathLike[str]) -> str:
     kind = _ending(Path(path))
     if not kind or os.fspath(path).endswith(os.sep) or os.path.isdir(path):
         return ""
-    if kind not in (_ROUTING, _TAR, _SAFETENSORS, *_WIRE):
+    if kind not in (_ROUTING, _TAR, _SAFETENSORS, *WIRE_ENDINGS):
         raise error(
             Status.ERR_ARGUMENT,
             f"{path} ends in {kind}, which routecap does not write: a file ends in {_ROUTING}, "
-            f"{_TAR}, {_SAFETENSORS} or, for a message of the wire, {', '.join(_WIRE)}; "
+            f"{_TAR}, {_SAFETENSORS} or, for a message of the wire, {', '.join(WIRE_ENDINGS)}; "
             "a folder has no ending, ends in a slash or is there",
         )
     return kind
@@ -92,7 +92,12 @@ def kind_to_write(path: str | os.PathLike[str]) -> str:
 
 def _ending(path: Path) -> str:
     """The ending of a file's name: the longest that is known, or what is behind its last dot."""
-    return max((ending for ending in _WIRE if path.name.endswith(ending)), key=len, default=path.suffix)
+    return wire_ending(path) or path.suffix
+
+
+def wire_ending(path: Path) -> str:
+    """The ending of a file's name that says which message of the wire it is, or ""."""
+    return max((ending for ending in WIRE_ENDINGS if path.name.endswith(ending)), key=len, default="")
 
 
 def load(
@@ -106,7 +111,7 @@ def load(
     copied all the same).
     """
     path = Path(path)
-    if (kind := _ending(path)) in _WIRE and not path.is_dir():
+    if (kind := _ending(path)) in WIRE_ENDINGS and not path.is_dir():
         return {path.name.removesuffix(kind): _load_message(path, kind, wire or {})}
     if path.suffix == _SAFETENSORS and not path.is_dir():
         return _load_safetensors(path, progress)
@@ -137,14 +142,14 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 def _load_message(path: Path, kind: str, hint: WireHint) -> Sample:
     try:
-        routing, _ = wire_decode(path.read_bytes(), _WIRE[kind], **hint)
+        routing, _ = wire_decode(path.read_bytes(), WIRE_ENDINGS[kind], **hint)
     except Error as reason:
         raise error(reason.status, f"{path}: {reason}") from None
     return Sample(routing, _info_beside(path, kind))
 
 
 def _save_one(path: Path, sample: Sample, kind: str = _ROUTING, wire: Mapping[str, Any] = {}) -> None:
-    data = sample.routing.serialize() if kind == _ROUTING else wire_encode(sample.routing, _WIRE[kind], **wire)[0]
+    data = sample.routing.serialize() if kind == _ROUTING else wire_encode(sample.routing, WIRE_ENDINGS[kind], **wire)[0]
     with _replacing(path) as part:
         part.write_bytes(data)
     beside = _beside(path, kind)

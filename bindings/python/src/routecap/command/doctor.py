@@ -1,7 +1,8 @@
 """Find what is wrong with routings, and say which published failure it resembles.
 
 FILE is FILE.routecap, a folder of them, FILE.tar, FILE.safetensors, FILE.npy with an array [rows,
-layers, k], or FILE.npz with one for each name. More is found the more is given.
+layers, k], FILE.npz with one for each name, or a message of the wire as a server sent it. More is
+found the more is given.
 
 Exit status: 0 if nothing was found; 1 if something was; 2 for an error; 3 if nothing was found, and
 a check for which an option was given could not be made (with --strict: any check). What could not
@@ -15,6 +16,7 @@ from .. import ArgumentError, Status
 from ..doctor import Report, examine, read, read_tokens, routing_of_model
 from ..models import describe
 from .terminal import Terminal
+from .wire import add_hints, hint_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,18 +55,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print everything as one JSON object instead"
     )
+    add_hints(parser, judged=False)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     config = arguments.config or arguments.model
-    cases = read(arguments.file)
+    model, hint = describe(config) if config else None, hint_of(arguments)
+    cases = read(arguments.file, model=model, **hint)
     if not cases:
         raise ArgumentError(Status.ERR_ARGUMENT, f"no routing in {arguments.file}")
     report = examine(
         cases,
         tokens=read_tokens(arguments.tokens) if arguments.tokens else None,
-        against=read(arguments.against) if arguments.against else None,
-        model=describe(config) if config else None,
+        against=read(arguments.against, model=model, **hint) if arguments.against else None,
+        model=model,
         live=routing_of_model(arguments.model) if arguments.model else None,
         control=arguments.control,
     )

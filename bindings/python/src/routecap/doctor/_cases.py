@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from .._constants import Status
 from .._errors import error
-from .._files import load
+from .._files import WIRE_ENDINGS, load, wire_ending
 from .._samples import Sample
+from ..models import Description
+from ._messages import Shape, unwrap
 
 _ARRAYS = (".npy", ".npz")
 
@@ -41,19 +43,55 @@ class Case:
     """What is known beside it (see `Sample`)."""
 
 
-def read(path: str | os.PathLike[str]) -> dict[str, Case]:
+def read(
+    path: str | os.PathLike[str],
+    *,
+    model: Description | None = None,
+    experts: int | None = None,
+    columns: int | None = None,
+    k: int | None = None,
+    dtype: str | None = None,
+    first: int | None = None,
+) -> dict[str, Case]:
     """The routings of a file or folder, by their names.
 
     It is of any kind that `routecap.load` reads; or .npy with [rows, layers, k]; or .npz with such
-    an array for each name. A cell of an array that is -1 in every column is missing.
+    an array for each name. A cell of an array that is -1 in every column is missing. Of messages of
+    the wire every id is taken as it is; `load` would keep none that is no routing.
+
+    Args:
+        model: What `routecap.models.describe` says: columns (all layers of the decoder) and k, where
+            they are not given.
+        experts, columns, k, dtype, first: What a message, or an array, does not say.
 
     Raises:
         Error: It is none of these, or damaged.
     """
     path = Path(path)
-    if path.suffix in _ARRAYS and not path.is_dir():
-        return {name: of_array(name, array) for name, array in _arrays(path)}
-    return {name: of_sample(name, sample) for name, sample in load(path, mmap=True).items()}
+    if path.is_dir() or not (path.suffix == ".npz" or wire_ending(path)):
+        return {name: of_sample(name, sample) for name, sample in load(path, mmap=True).items()}
+    if path.suffix in _ARRAYS:
+        found = [(name, array, 0) for name, array in _arrays(path)]
+    else:
+        shape = Shape(
+            model.decoder_layers if columns is None and model else columns,
+            model.k if k is None and model else k,
+            dtype,
+        )
+        ending = wire_ending(path)
+        try:
+            message = unwrap(WIRE_ENDINGS[ending], path.read_bytes(), shape)
+        except ValueError as reason:
+            raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
+        found = [(path.name.removesuffix(ending), message.ids, message.first)]
+    return {
+        name: replace(
+            of_array(name, ids),
+            first=own if first is None else first,
+            experts=None if experts is None or ids.ndim != 3 else np.full(ids.shape[1], experts),
+        )
+        for name, ids, own in found
+    }
 
 
 def _arrays(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
