@@ -64,11 +64,8 @@ class MegatronReplay(RankReplay):
     """What `attach` returns."""
 
     def __init__(self, stages: Sequence[nn.Module], *, agreement: bool) -> None:
-        found = [_routers(stage) for stage in stages]
-        bound = [
-            [(Router(_layer(module, name), name), module) for name, module in modules]
-            for modules, _ in found
-        ]
+        found = [routers_of(stage) for stage in stages]
+        bound = [routers for routers, _ in found]
         flat = sorted((each for stage in bound for each in stage), key=lambda each: each[0].layer)
         if not flat:
             raise ValueError("the model has no routers of Megatron-Core that can be replayed")
@@ -165,7 +162,7 @@ class _Unused:
         pass
 
 
-def _routers(stage: nn.Module) -> tuple[list[tuple[str, nn.Module]], list[str]]:
+def routers_of(stage: nn.Module) -> tuple[list[tuple[Router, nn.Module]], list[str]]:
     """Of a model or stage: the routers that can be replayed, and names of those that are not to be.
 
     Raises:
@@ -185,11 +182,7 @@ def _routers(stage: nn.Module) -> tuple[list[tuple[str, nn.Module]], list[str]]:
                 raise ValueError(f"{name} cannot be replayed with {setting}={has!r}: {why}")
         if module.routing_type in _KINDS:
             raise ValueError(f"{name} cannot be replayed: {module.routing_type} chooses by itself")
-        replayed.append((name, module))
+        if module.layer_number is None:
+            raise ValueError(f"{name} has no layer_number: it is in no layer of a decoder")
+        replayed.append((Router(int(module.layer_number) - 1, name), module))
     return replayed, live
-
-
-def _layer(module: nn.Module, name: str) -> int:
-    if module.layer_number is None:
-        raise ValueError(f"{name} has no layer_number: it is in no layer of a decoder")
-    return int(module.layer_number) - 1

@@ -94,6 +94,11 @@ def stack_of(name: str) -> str:
     return ".".join(_split(name)[0])
 
 
+def layer_of(name: str) -> int:
+    """The number of the layer in which a module is: 3 of "model.layers.3.mlp.experts"."""
+    return _split(name)[1]
+
+
 def _split(name: str) -> tuple[list[str], int]:
     parts = name.split(".")
     number = next((i for i, part in enumerate(parts) if part.isdigit()), None)
@@ -157,7 +162,7 @@ def _looks_like_routing(module: nn.Module) -> bool:
 def _tap(
     model: nn.Module, modules: dict[str, nn.Module], name: str, module: nn.Module, before: bool, ids: Ids, router: routecap.Router | None
 ) -> Tap:
-    _, layer = _split(name)
+    layer = layer_of(name)
     block = modules[name.rpartition(".")[0]]
     gate = next((each for each in (getattr(block, "gate", None), getattr(block, "router", None)) if isinstance(each, nn.Module)), None)
     owners = module, gate, block

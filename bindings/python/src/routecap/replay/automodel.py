@@ -1,0 +1,86 @@
+"""Replay in models of NeMo Automodel 0.7.
+
+    replay = routecap.replay.automodel.attach(model)
+    with replay({layer: ids, ...}):                 # [T, k] in the order of this rank's tokens
+        loss = model(**batch)
+    loss.backward()                                 # also outside, and with activation checkpointing
+
+It stands in for each gate's own `RouterReplay`, and needs no `enable_routing_replay`. Weights are
+gathered from the gate's own scores, as Automodel does. Layers are the numbers in the gates' names:
+indices in the decoder, as in `Routing.layer_map`. Gates of multi-token prediction are routed live.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..transformers._taps import layer_of
+from ._passes import Router
+from ._rank import RankReplay
+
+__all__ = ["AutomodelReplay", "attach"]
+
+
+def attach(model: nn.Module, *, agreement: bool = False) -> AutomodelReplay:
+    """Make a model's gates ready for replay. Without rows they choose as before.
+
+    agreement: Whether its report says how often live routing agrees.
+
+    Raises:
+        ValueError: It has no gates, or some that cannot be replayed; the text says why.
+    """
+    return AutomodelReplay(model, agreement=agreement)
+
+
+class AutomodelReplay(RankReplay):
+    """What `attach` returns."""
+
+    def __init__(self, model: nn.Module, *, agreement: bool) -> None:
+        gates: list[tuple[Router, Any]] = []
+        live = []
+        for name, module in model.named_modules():
+            if not (hasattr(module, "router_replay") and hasattr(module, "n_experts")):
+                continue
+            if "mtp" in name.split("."):
+                live.append(name)
+                continue
+            if getattr(module, "use_routing_core", False):
+                raise ValueError(f"{name} runs in a CUDA graph, which would replay its first rows")
+            gates.append((Router(layer_of(name), name), module))
+        gates.sort(key=lambda each: each[0].layer)
+        if not gates:
+            raise ValueError("the model has no gates of Automodel that can be replayed")
+        super().__init__([router for router, _ in gates], agreement=agreement)
+        self.live = tuple(live)
+        """Names of the gates that are left alone: those of multi-token prediction."""
+        self._undo += [
+            model.register_forward_pre_hook(lambda module, args: self.begin(self.routers)).remove,
+            model.register_forward_hook(lambda module, args, output: self.end(output)).remove,
+        ]
+        for router, gate in gates:
+            self._undo.append(partial(setattr, gate, "router_replay", gate.router_replay))
+            gate.router_replay = _Gate(self, router, gate)
+
+
+class _Gate:
+    """In the place of a gate's RouterReplay."""
+
+    def __init__(self, replay: AutomodelReplay, router: Router, gate: Any) -> None:
+        self._replay, self._router, self._experts = replay, router, int(gate.n_experts)
+        self._own = gate.router_replay
+
+    def apply(self, indices: torch.Tensor) -> torch.Tensor:
+        """What RouterReplay.apply does: indices [T, k] that the gate chose to those it is to have."""
+        chosen: torch.Tensor | None = None
+        if self._replay.has_rows:
+            chosen = self._replay.choose(self._router, indices, self._experts)
+        if chosen is None:
+            chosen = indices if self._own is None else self._own.apply(indices)
+        return chosen
+
+    def __getattr__(self, name: str) -> Any:  # what recording asks of it
+        return getattr(self._own, name)

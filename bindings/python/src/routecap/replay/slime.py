@@ -1,0 +1,205 @@
+"""Replay in slime and in miles, by their custom paths:
+
+    --use-rollout-routing-replay
+    --custom-megatron-before-log-prob-hook-path routecap.replay.slime.before_log_prob
+    --custom-megatron-before-train-step-hook-path routecap.replay.slime.before_train_step
+
+slime and miles lay the rows out and put them into a queue at each router, one entry for each
+micro-batch. From there on routecap takes over: at the beginning of a forward pass each router of the
+stage takes its entry; rows that are -1, or no choice of k experts, are routed live and counted;
+recompute gets what its own forward pass chose, so their queue for backward is not used; and a router
+that does not run, or runs twice, is named.
+
+`rows` makes what a rollout function puts into `Sample.rollout_routed_experts` of a Routing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from .._routing import Routing
+from ._passes import Replay, Router, in_backward
+from ._report import ReplayError
+from .megatron import routers_of
+
+__all__ = ["QueueReplay", "before_log_prob", "before_train_step", "replay_of", "rows"]
+
+_logger = logging.getLogger("routecap.replay")
+_replays: dict[int, tuple[Any, QueueReplay]] = {}  # by the identity of the first stage, kept with it
+
+
+def rows(routing: Routing, layers: int) -> NDArray[np.int32]:
+    """int32 [rows, layers, k] of a routing, for all layers of the decoder; -1 where it has nothing.
+
+    Of S tokens it must be S - 1 rows: a routing that begins later lost its first ones, which are -1.
+    """
+    ids = np.full((routing.first + routing.rows, layers, routing.k), -1, np.int32)
+    ids[routing.first :, routing.layer_map] = routing.ids()
+    return ids
+
+
+def before_log_prob(args: Any, model: Sequence[nn.Module], store_prefix: str) -> None:
+    """For --custom-megatron-before-log-prob-hook-path."""
+    replay_of(model)
+
+
+def before_train_step(
+    args: Any, rollout_id: int, step_id: int, model: Sequence[nn.Module], *unused: Any
+) -> None:
+    """For --custom-megatron-before-train-step-hook-path. Logs what became of the rows since."""
+    report = replay_of(model).report(reset=True)
+    if report.passes:
+        _logger.info(
+            "rollout %d, before step %d: %d rows x layers replayed, %d lost, %d invalid",
+            rollout_id, step_id, report.replayed, report.lost, report.invalid,
+        )  # fmt: skip
+
+
+def replay_of(model: Sequence[nn.Module], *, agreement: bool = False) -> QueueReplay:
+    """The replay of a rank's model, made at the first call.
+
+    model: Its virtual stages, as slime and miles have them.
+
+    Raises:
+        ReplayError: Its routers have no queues, or those that slime fills are not theirs.
+    """
+    key = id(model[0])
+    if key not in _replays:
+        trainer = _Miles() if "miles.utils.replay_base" in sys.modules else _Slime()
+        _replays[key] = model[0], QueueReplay(model, trainer, agreement=agreement)
+    return _replays[key][1]
+
+
+Choice = Callable[..., Any]
+"""compute_topk(scores [T, experts], topk, num_groups=None, group_topk=None): scores and ids [T, k]."""
+
+
+class _Slime:
+    """What is slime's own."""
+
+    def __init__(self) -> None:
+        self._module: Any = import_module("slime.utils.routing_replay")
+
+    def is_replaying(self) -> bool:
+        return (
+            os.environ.get("ENABLE_ROUTING_REPLAY", "0") == "1"
+            and os.environ.get("ROUTING_REPLAY_STAGE") == "replay_forward"
+        )
+
+    def current(self) -> Any:
+        """The queue of the router that runs now."""
+        return self._module.ROUTING_REPLAY
+
+    def check(self, queues: Sequence[Any]) -> None:
+        """slime fills queues in the order in which they were made, whosever they are."""
+        filled = self._module.RoutingReplay.all_routing_replays
+        if [id(each) for each in filled] != [id(each) for each in queues]:
+            raise ReplayError(
+                f"slime fills {len(filled)} queues in the order in which they were made, and the "
+                f"{len(queues)} of this model's routers are others, or in another order"
+            )
+
+    def wrap(self, wrapper: Callable[[Choice, Choice], Choice]) -> Callable[[], None]:
+        """Let wrapper(slime's choice, Megatron's choice) choose; returns what undoes it."""
+        own = self._module.get_routing_replay_compute_topk
+        capture = getattr(self._module, "_capture_ordered_topk", lambda ids: None)
+
+        def compute_topk_of(old: Choice) -> Choice:
+            choice = wrapper(own(old), old)
+
+            def captured(*args: Any, **kwargs: Any) -> Any:
+                result = choice(*args, **kwargs)
+                capture(result[1])
+                return result
+
+            return captured
+
+        self._module.get_routing_replay_compute_topk = compute_topk_of
+        return partial(setattr, self._module, "get_routing_replay_compute_topk", own)
+
+
+class _Miles:
+    """What is miles' own."""
+
+    def __init__(self) -> None:
+        self._manager: Any = import_module("miles.utils.replay_base").routing_replay_manager
+
+    def is_replaying(self) -> bool:
+        return bool(self._manager.enabled and self._manager.stage == "replay_forward")
+
+    def current(self) -> Any:
+        return self._manager.get_current()
+
+    def check(self, queues: Sequence[Any]) -> None:
+        """miles fills queues by layer; those of this model must be among them."""
+        filled = {id(each) for each in self._manager.replays}
+        if missing := sum(id(each) not in filled for each in queues):
+            raise ReplayError(f"miles does not fill the queues of {missing} of this model's routers")
+
+    def wrap(self, wrapper: Callable[[Choice, Choice], Choice]) -> Callable[[], None]:
+        own = self._manager.get_topk_fn
+
+        def get_topk_fn(old_topk_fn: Choice, return_probs: bool) -> Choice:
+            wrapped = own(old_topk_fn, return_probs)
+            return wrapper(wrapped, old_topk_fn) if return_probs else wrapped
+
+        self._manager.get_topk_fn = get_topk_fn
+        return partial(delattr, self._manager, "get_topk_fn")
+
+
+class QueueReplay(Replay):
+    """What `replay_of` returns."""
+
+    def __init__(
+        self, stages: Sequence[nn.Module], trainer: _Slime | _Miles, *, agreement: bool
+    ) -> None:
+        found = [
+            [(router, module, getattr(module, "routing_replay", None)) for router, module in each]
+            for each, _ in map(routers_of, stages)
+        ]
+        queues: dict[Router, Any] = {router: queue for each in found for router, _, queue in each}
+        if not queues or None in queues.values():
+            raise ReplayError("routers have no queues: --use-rollout-routing-replay is not set")
+        trainer.check(list(queues.values()))
+        super().__init__(sorted(queues, key=lambda each: each.layer), agreement=agreement)
+        self._trainer, self._queues = trainer, queues
+        self._router_of = {id(queue): router for router, queue in queues.items()}
+        for stage, each in zip(stages, found):
+            own = [router for router, _, _ in each]
+            self._undo += [
+                stage.register_forward_pre_hook(partial(self._before, own)).remove,
+                stage.register_forward_hook(lambda module, args, output: self.end(output)).remove,
+            ]
+        self._undo.append(trainer.wrap(self._choice))
+
+    def _before(self, routers: Sequence[Router], stage: nn.Module, args: Any) -> None:
+        if self._trainer.is_replaying() and not in_backward():
+            rows = {}
+            for router in routers:
+                queue = self._queues[router]
+                rows[router.layer] = queue.pop_forward()
+                queue.backward_index = queue.forward_index  # what runs again takes no entry
+            self._given = rows, None
+        self.begin(routers)
+
+    def _choice(self, own: Choice, megatron: Choice) -> Choice:
+        def choose(scores: torch.Tensor, topk: int, *args: Any, **kwargs: Any) -> Any:
+            router = self._router_of.get(id(self._trainer.current()))
+            if router is None or not self.has_rows:
+                return own(scores, topk, *args, **kwargs)
+            values, live = megatron(scores, topk, *args, **kwargs)
+            ids = self.choose(router, live, scores.shape[1])
+            return (values, live) if ids is None else (scores.gather(1, ids), ids)
+
+        return choose
