@@ -56,16 +56,19 @@ if importlib.util.find_spec("triton") is None:
 _STREAM = _Stream()
 torch.cuda.current_device = lambda: "cpu"
 torch.cuda.synchronize = lambda *args: None
-torch.cuda.Stream = lambda *args, **options: _STREAM
+torch.cuda.Stream = _Stream
 torch.cuda.current_stream = lambda *args: _STREAM
 torch.cuda.stream = lambda stream: contextlib.nullcontext()
 torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *args, **options: torch.zeros(0, dtype=torch.uint8)
 torch.cuda.manual_seed = lambda seed: None
 
 
-def start(rank: int = 0, ranks: int = 1, port: int = 29600, **parallel: Any) -> None:
-    """Join the other ranks, and set up parallelism: see megatron.core.parallel_state.initialize_model_parallel."""
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+def start(rank: int = 0, ranks: int = 1, store: Any = None, **parallel: Any) -> None:
+    """Join the other ranks, and set up parallelism: see megatron.core.parallel_state.initialize_model_parallel.
+
+    store: Where ranks find each other (torch.distributed.FileStore, for one); one rank needs none.
+    """
+    torch.distributed.init_process_group("gloo", store=store or torch.distributed.HashStore(), rank=rank, world_size=ranks)
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils

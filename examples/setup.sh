@@ -134,6 +134,20 @@ released() {
     done
 }
 
+# What verl imports, beside the PyTorch and the transformers of the others.
+install_verl_needs() {
+    install_transformers
+    local environment=$build/verl
+    verl_python=$environment/bin/python
+    [ -e "$environment/ready" ] && return
+    python_environment "$environment" ray==2.60.0 omegaconf==2.3.1 hydra-core==1.3.8 codetiming==1.4.0 einops==0.8.2 cloudpickle==3.1.2 orjson==3.13.0 \
+        numpy==2.4.6 importlib_metadata==10.2.0
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps tensordict==0.15.3 pyvers==0.2.3 || exit 1 # the first wants torch
+    "$transformers_python" -c 'import site, torch; print(site.getsitepackages()[0]); print(torch.__path__[0].removesuffix("/torch"))' \
+        > "$(ls -d "$environment"/lib/python3*/site-packages)/others.pth"
+    touch "$environment/ready"
+}
+
 # llama.cpp: the engine's prebuilt libraries and its headers from npm, four small models made on the spot.
 llama_version=3.22.1
 install_llama() {

@@ -240,6 +240,7 @@ suite llama-cpp bash examples/llama_cpp/check.sh
 suite model small_model
 suite transformers bash examples/transformers/check.sh "$prefix"
 suite replay bash examples/replay/check.sh "$prefix"
+suite trainers bash bindings/python/tests/replay/check.sh --library "$prefix"
 suite ray bash examples/ray/check.sh "$prefix"
 suite html bash examples/html/check.sh
 suite engines engines
@@ -251,6 +252,7 @@ suite bench bench
 if [ $full = 1 ]; then
     suite other-engines other_engines
     suite every-engine every_engine
+    suite every-trainer bash bindings/python/tests/replay/check.sh --full --library "$prefix"
     suite vllm bash examples/vllm/check.sh
     suite vllm-engine bash tests/vllm_engine/check.sh
     suite more-random more_random
@@ -263,6 +265,6 @@ fi
 
 say
 cat "$results"
-[ $full = 1 ] || say "left out without --full: other-engines, every-engine, vllm, vllm-engine, more-random, more-faults, fuzz-proof, valgrind, coverage, lint"
+[ $full = 1 ] || say "left out without --full: other-engines, every-engine, every-trainer, vllm, vllm-engine, more-random, more-faults, fuzz-proof, valgrind, coverage, lint"
 [ -s "$results" ] || { say "no suite is called ${only[*]}"; exit 2; }
 ! grep -q ^FAILED "$results"

@@ -3,8 +3,16 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[4] / "examples"))
-import megatron_on_cpu  # noqa: F401, before anything imports megatron
+here = Path(__file__).resolve().parent
+sys.path += [str(here), str(here.parents[3] / "examples")]
+import megatron_on_cpu  # before anything imports megatron
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def alone():
+    """One rank of Megatron-Core."""
+    megatron_on_cpu.start()

@@ -1,26 +1,19 @@
 """Routers of released Megatron-Core choose what they are given, in every pass, and say what they could not."""
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
-import megatron_on_cpu
 import pytest
 import routecap.replay.megatron
 import torch
 from megatron.core.transformer.moe.router_replay import RouterReplay
 from routecap.replay import ReplayError
 
-sys.path.append(str(Path(__file__).parent))
 from small import EXPERTS, K, LENGTH, MicroBatch, Seen, config_of, experts_of, model_of
 
 attach = routecap.replay.megatron.attach
-
-
-@pytest.fixture(scope="module", autouse=True)
-def alone():
-    megatron_on_cpu.start()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def gradients_of(model):
@@ -225,14 +218,11 @@ def test_rows_given_by_megatrons_own_calls_are_taken_once_each():
     RouterReplay.clear_global_router_replay_instances()
 
 
-def test_virtual_stages_and_recompute_under_the_interleaved_schedule():
+def test_virtual_stages_and_recompute_under_the_interleaved_schedule(tmp_path):
     """Two ranks of a pipeline with two stages each, four micro-batches, through Megatron's schedule."""
     program = Path(__file__).with_name("stages.py")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     ranks = [
-        subprocess.Popen([sys.executable, program, str(rank), port], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen([sys.executable, program, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for rank in range(2)
     ]
     outputs = [rank.communicate()[0] for rank in ranks]

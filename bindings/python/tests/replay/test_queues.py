@@ -7,23 +7,18 @@ Megatron-Core. Where slime or miles cannot be imported, a module with the same f
 import importlib
 import os
 import sys
-from pathlib import Path
 from types import ModuleType
 
-import megatron_on_cpu
 import pytest
 import routecap
 import routecap.replay.slime
 import torch
 from routecap.replay import ReplayError
 
-sys.path.append(str(Path(__file__).parent))
 from small import K, LENGTH, MicroBatch, Seen, config_of, experts_of, model_of
 
 
-@pytest.fixture(scope="module", autouse=True)
-def alone():
-    megatron_on_cpu.start(port=29601)
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 class Queue:

@@ -23,8 +23,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from ._report import ReplayError
+
 _MODULE = "verl.utils.megatron.router_replay_utils"
-_KNOWN = ("0.9",)
+_USED = ("align_r3_router_replay_data", "set_router_replay_data", "iter_model_routers")
 _replays: dict[int, tuple[Any, Any]] = {}  # by the identity of a model, which is kept with it
 
 
@@ -37,21 +39,22 @@ def install(utils: Any) -> None:
     """Put the functions in their places in `verl.utils.megatron.router_replay_utils`.
 
     Raises:
-        ImportError: This version of verl has others.
+        ReplayError: This version of verl has others.
     """
     import torch
 
     from .megatron import attach
 
-    if not hasattr(utils, "set_router_replay_data") or not hasattr(utils, "iter_model_routers"):
-        raise ImportError(f"routecap.replay.verl knows verl {', '.join(_KNOWN)}: {utils} is of another")
+    missing = [name for name in _USED if not hasattr(utils, name)]
+    if missing:
+        raise ReplayError(f"routecap.replay.verl knows verl 0.9; this one has no {missing}")
     align, set_data = utils.align_r3_router_replay_data, utils.set_router_replay_data
 
     def align_r3_router_replay_data(layers_topk_idx: Any, input_ids: Any) -> Any:
         aligned = align(layers_topk_idx, input_ids)
         parts = []
         for rows, given in zip(aligned.unbind(), layers_topk_idx.unbind()):
-            rows = rows.to(torch.int16) if rows.dtype in (torch.uint8, torch.int8) else rows
+            rows = rows if rows.dtype.is_signed else rows.to(torch.int32)
             rows[len(given) :] = -1
             parts.append(rows)
         return torch.nested.as_nested_tensor(parts, layout=torch.jagged)
@@ -66,7 +69,7 @@ def install(utils: Any) -> None:
         model: Any = None,
     ) -> None:
         if model is None:
-            raise ImportError("routecap.replay.verl knows verl 0.9, which names the model here")
+            raise ReplayError("verl does not say which model the rows are for, as verl 0.9 does")
         for stage in model if isinstance(model, (list, tuple)) else [model]:
             if id(stage) not in _replays:
                 _replays[id(stage)] = stage, attach(stage)

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Runs the tests of routecap.replay with released trainers, on the CPU: check.sh [--full] [--library PREFIX]. By itself Megatron-Core 0.19, Automodel,
+# slime and miles; --full adds Megatron-Core 0.16 and verl, with what verl needs (290 MB).
+cd "$(dirname "$0")/../../../.." && . examples/setup.sh
+export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
+full=0
+[ "${1:-}" = --full ] && full=1 && shift
+[ "${1:-}" = --library ] && shift
+
+use_library "$@"
+install_package
+install_transformers
+released megatron-core==0.16.1 megatron-core==0.19.2 nemo-automodel==0.7.0
+export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
+folder=bindings/python/tests/replay
+set +e
+
+# with NAME PYTHON PACKAGES... -- TESTS...: the tests of some files, beside these released packages.
+with() {
+    local name=$1 python=$2 path=$package files=()
+    shift 2
+    while [ "$1" != -- ]; do path=$path:$build/released/$1; shift; done
+    for file in "${@:2}"; do files+=("$folder/$file.py"); done
+    tests "$name" env PYTHONPATH="$path" "$python" -m pytest -W ignore "${files[@]}"
+}
+with "Megatron-Core 0.19.2, slime, miles" "$torch_python" megatron-core==0.19.2 -- test_megatron test_queues
+with "Automodel 0.7.0" "$transformers_python" nemo-automodel==0.7.0 -- test_automodel
+if [ $full = 1 ]; then
+    released verl==0.9.1
+    install_verl_needs
+    with "Megatron-Core 0.16.1" "$torch_python" megatron-core==0.16.1 -- test_megatron test_queues
+    for version in 0.16.1 0.19.2; do
+        with "verl 0.9.1 with Megatron-Core $version" "$verl_python" verl==0.9.1 megatron-core==$version -- test_verl
+    done
+fi
+closing

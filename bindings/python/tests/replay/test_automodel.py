@@ -1,0 +1,143 @@
+"""Gates of released NeMo Automodel choose what they are given, and weigh it as Automodel does."""
+
+import pytest
+import routecap.replay.automodel
+import torch
+import torch.utils.checkpoint
+from nemo_automodel.components.moe.config import MoEConfig
+from nemo_automodel.components.moe.layers import Gate
+from nemo_automodel.components.moe.router_replay import RouterReplay
+from routecap.replay import ReplayError
+
+EXPERTS, K, TOKENS, WIDTH = 8, 2, 12, 16
+attach = routecap.replay.automodel.attach
+
+
+def config_of(**changes):
+    settings = dict(
+        dim=WIDTH, inter_dim=32, moe_inter_dim=16, n_routed_experts=EXPERTS, n_shared_experts=0, n_activated_experts=K, n_expert_groups=1,
+        n_limited_groups=1, train_gate=True, gate_bias_update_factor=0.0, aux_loss_coeff=0.0, score_func="softmax", route_scale=1.0,
+        norm_topk_prob=False,
+    )  # fmt: skip
+    return MoEConfig(**{**settings, **changes})
+
+
+class Layer(torch.nn.Module):
+    """A gate, and as its experts one matrix for each."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.mlp = torch.nn.Module()
+        self.mlp.gate = Gate(config)
+        torch.nn.init.normal_(self.mlp.gate.weight)
+        self.experts = torch.nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / 4)
+
+    def forward(self, hidden):
+        weights, indices, _ = self.mlp.gate(hidden, torch.ones(len(hidden), dtype=torch.bool), None)
+        return hidden + torch.einsum("tk,tkij,tj->ti", weights, self.experts[indices], hidden)
+
+
+class Model(torch.nn.Module):
+    """Four layers, of which the first is dense, and one that predicts ahead."""
+
+    def __init__(self, checkpointed=False, **settings):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleDict({"0": torch.nn.Linear(WIDTH, WIDTH)} | {str(layer): Layer(config_of(**settings)) for layer in (1, 2, 3)})
+        self.mtp = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([Layer(config_of(**settings))])})
+        self.checkpointed = checkpointed
+
+    def forward(self, hidden):
+        for layer in self.layers.values():
+            hidden = torch.utils.checkpoint.checkpoint(layer, hidden, use_reentrant=False) if self.checkpointed else layer(hidden)
+        return hidden + self.mtp["layers"][0](hidden)
+
+
+def rows_of(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return {layer: torch.stack([torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(TOKENS)]).to(torch.uint8) for layer in (1, 2, 3)}
+
+
+def chosen(model):
+    """What the gates put out, by layer."""
+    seen = {layer: [] for layer in (1, 2, 3)}
+    for layer in seen:
+        model.layers[str(layer)].mlp.gate.register_forward_hook(lambda gate, args, output, layer=layer: seen[layer].append(output[:2]))
+    return seen
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize(
+    "scores",
+    [{}, {"softmax_before_topk": True}, {"score_func": "sigmoid", "norm_topk_prob": True, "n_expert_groups": 4, "n_limited_groups": 2}],
+    ids=["softmax of the chosen", "softmax of all", "sigmoid in groups"],
+)
+def test_rows_are_forced_by_layer_with_live_weights(enabled, scores):
+    RouterReplay.clear_registry()
+    model, rows = Model(enable_routing_replay=enabled, **scores), rows_of(1)
+    hidden = torch.randn(TOKENS, WIDTH)
+    seen, inputs = chosen(model), []
+    model.layers["1"].mlp.gate.register_forward_pre_hook(lambda gate, args: inputs.append(args[0]))
+    with attach(model) as replay:
+        model(hidden)
+        with replay(rows):
+            model(hidden).sum().backward()
+        report = replay.report()
+    model(hidden)
+    assert replay.live == ("mtp.layers.0.mlp.gate",) and [router.layer for router in replay.routers] == [1, 2, 3]
+    for layer, calls in seen.items():
+        live, forced, after = (indices for _, indices in calls)
+        assert torch.equal(forced, rows[layer].long()) and not torch.equal(live, forced) and torch.equal(after, live)
+        assert model.layers[str(layer)].mlp.gate.weight.grad.abs().amax(1)[rows[layer].long().unique()].all()
+    logits, ids = inputs[1] @ model.layers["1"].mlp.gate.weight.float().T, rows[1].long()
+    expected = logits.gather(1, ids).softmax(-1)
+    if "softmax_before_topk" in scores:
+        expected = logits.softmax(-1).gather(1, ids)
+    elif "score_func" in scores:
+        expected = torch.nn.functional.normalize(logits.sigmoid().gather(1, ids), p=1, dim=-1)
+    assert torch.allclose(seen[1][1][0], expected, atol=1e-6)
+    assert report.replayed == 3 * TOKENS
+
+
+def test_checkpointing_chooses_what_its_own_forward_chose_in_any_order():
+    """Automodel's own replay has to stay open until its backward, and has one set of rows."""
+    model, batches = Model(checkpointed=True), [rows_of(seed) for seed in range(3)]
+    batches[1][2] = batches[1][2].to(torch.int16).index_fill(0, torch.arange(3), -1)
+    hidden, seen = torch.randn(TOKENS, WIDTH, requires_grad=True), chosen(model)
+    with attach(model) as replay:
+        losses = []
+        for rows in batches:
+            with replay(rows):
+                losses.append(model(hidden).sum())
+        for number in (2, 0, 1):
+            losses[number].backward()
+        report = replay.report()
+    for layer, calls in seen.items():
+        indices = [each for _, each in calls]
+        assert len(indices) == 6 and all(torch.equal(indices[3 + turn], indices[number]) for turn, number in enumerate((2, 0, 1)))
+        assert torch.equal(indices[2], batches[2][layer].long())
+    assert report.lost == 3 and report.passes == 3
+
+
+def test_its_own_recording_goes_on():
+    RouterReplay.clear_registry()
+    model, hidden = Model(enable_routing_replay=True), torch.randn(TOKENS, WIDTH)
+    seen = chosen(model)
+    with attach(model), RouterReplay.record():
+        model(hidden)
+        recorded = RouterReplay.collect()
+    assert all(torch.equal(recorded[layer - 1], seen[layer][0][1]) for layer in (1, 2, 3))
+
+
+def test_what_does_not_fit_is_named():
+    model, rows = Model(), rows_of(1)
+    with attach(model) as replay, torch.no_grad():
+        with pytest.raises(ReplayError, match=r"no rows for layers\.2\.mlp\.gate$"), replay({1: rows[1], 3: rows[3]}):
+            model(torch.randn(TOKENS, WIDTH))
+        with pytest.raises(ReplayError, match=r"layers\.1\.mlp\.gate has 13 x 2"), replay(rows):
+            model(torch.randn(TOKENS + 1, WIDTH))
+    with pytest.raises(ValueError, match="no gates of Automodel"):
+        attach(torch.nn.Linear(1, 1))
+    model.layers["1"].mlp.gate.use_routing_core = True
+    with pytest.raises(ValueError, match="CUDA graph"):
+        attach(model)
