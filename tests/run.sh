@@ -255,6 +255,7 @@ if [ $full = 1 ]; then
     suite every-trainer bash bindings/python/tests/replay/check.sh --full --library "$prefix"
     suite vllm bash examples/vllm/check.sh
     suite vllm-engine bash tests/vllm_engine/check.sh
+    suite sglang bash tests/sglang_engine/check.sh
     suite more-random more_random
     suite more-faults more_faults
     suite fuzz-proof bash tests/fuzz/prove.sh
@@ -265,6 +266,6 @@ fi
 
 say
 cat "$results"
-[ $full = 1 ] || say "left out without --full: other-engines, every-engine, every-trainer, vllm, vllm-engine, more-random, more-faults, fuzz-proof, valgrind, coverage, lint"
+[ $full = 1 ] || say "left out without --full: other-engines, every-engine, every-trainer, vllm, vllm-engine, sglang, more-random, more-faults, fuzz-proof, valgrind, coverage, lint"
 [ -s "$results" ] || { say "no suite is called ${only[*]}"; exit 2; }
 ! grep -q ^FAILED "$results"

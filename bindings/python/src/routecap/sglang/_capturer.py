@@ -1,0 +1,223 @@
+"""In the place of SGLang's RoutedExpertsCapturer, or beside it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+import routecap
+
+from .. import models
+from ._answer import dtype_asked
+from ._delivery import Asked, Outbox, in_message
+from ._forward import Forward
+from ._lives import Lives, life_of, tokens_of
+from ._options import Options
+from ._prefixes import Prefixes
+from ._sinks import Finished, Sinks
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+
+# How many caches full of rows are kept: what the engine evicted cannot be told from what it has, and
+# it uses what it has more often than it tells here.
+_CACHES = 4
+
+
+class Place(NamedTuple):
+    """Where a process stands among its engine's.
+
+    owner: it has requests; the others of its attention group route the same rows.
+    groups: data-parallel attention groups, whose rows one pass has.
+    apart: the detokenizer runs on another host.
+    """
+
+    owner: bool = True
+    groups: int = 1
+    apart: bool = False
+
+
+class Batch(NamedTuple):
+    """One forward pass, as its engine knows it on the host.
+
+    kind: "decode", "prefill", "verify", or "unknown" where rows cannot be told to be whose.
+    sink_row: where its first row is among those that the routers saw.
+    firsts, counts: positions and rows of each request; of a decode, an array and nothing.
+    positions: of "verify", on the device.
+    """
+
+    kind: str
+    requests: list[Any]
+    sink_row: int
+    firsts: Any = None
+    counts: Any = None
+    positions: torch.Tensor | None = None
+
+
+def settings_of(model: Any, config: Any) -> tuple[models.CapturerSettings, int]:
+    """What a model decides, and how many layers its decoder has. Where the engine's model routes in
+    other layers than its configuration says, the model is right."""
+    described = models.describe(config)
+    settings = described.settings()
+    layers = described.decoder_layers or settings["layer_map"][-1] + 1
+    routing = {
+        module.layer_id
+        for module in model.modules()
+        if getattr(getattr(module, "topk_config", None), "allow_routed_experts_capture", False)
+        and isinstance(getattr(module, "layer_id", None), int)
+        and module.layer_id < layers
+    }
+    if more := sorted(routing.difference(settings["layer_map"])):
+        logger.warning("routed experts: layers %s route, and the configuration denies it", more)
+        experts = dict(zip(settings["layer_map"], settings["layer_experts"], strict=True))
+        layer_map = sorted(routing.union(experts))
+        settings["layers"], settings["layer_map"] = len(layer_map), layer_map
+        settings["layer_experts"] = [experts.get(each, settings["experts"]) for each in layer_map]
+    return settings, layers
+
+
+class Capturer:
+    """All is called by the scheduler's thread.
+
+    own: SGLang's own, which stays; or None.
+    tag: kept with every row from now on: the version of the weights.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        config: Any,
+        *,
+        rows: int,
+        cached_tokens: int,
+        max_requests: int,
+        device: torch.device,
+        place: Place,
+        options: Options,
+        own: Any = None,
+    ) -> None:
+        from ._op import anchor
+
+        settings, self.columns = settings_of(model, config)
+        self.own, self._place = own, place
+        self.capturer = routecap.Capturer(
+            **settings,
+            rows=rows,
+            backend="cuda" if device.type == "cuda" else "host",
+            device=device.index or 0,
+            role="owner" if place.owner else "mirror",
+            slots=options.slots,
+            budget_bytes=options.budget_bytes,
+            max_requests=max(65536, 4 * max_requests),
+        )
+        self._layers = {index: i for i, index in enumerate(settings["layer_map"])}
+        self._forward = Forward(self.capturer)
+        self._anchor = anchor(self._forward, device)
+        model.forward = self._forward.around(model.forward)
+        row_bytes = settings["layers"] * (settings["k"] * (1 + (settings["experts"] > 256)) + 1)
+        self.prefixes = Prefixes(
+            min(_CACHES * cached_tokens, options.budget_bytes // 2 // row_bytes)
+        )
+        self._lives = Lives(self.capturer, self.prefixes)
+        self._sinks = Sinks(options)
+        self._outbox: Outbox | None = None
+        self.tag = 0
+        self.weight_version = ""
+        logger.info("routed experts: %r", self.capturer)
+
+    def close(self) -> None:
+        self._sinks.close()
+        if self._outbox is not None:
+            self._outbox.close()
+        self.capturer.close()
+
+    # ---- The forward pass
+
+    def route(self, layer: int, ids: torch.Tensor) -> None:
+        """A router of the decoder's layer chose these: before load balancing, of all rows."""
+        import torch
+
+        captured = self._layers.get(layer)
+        if captured is None:
+            return
+        if torch.compiler.is_compiling():
+            torch.ops.routecap.route(self._anchor, ids, captured)
+        else:
+            self._forward.route(captured, ids)
+
+    def issue(self, batch: Batch) -> routecap.Step | None:
+        """The pass is enqueued: say whose its rows are. None if they are nobody's."""
+        if not self._place.owner:
+            return None
+        if not batch.requests or batch.kind == "unknown":
+            self.capturer.discard()
+            return None
+        lives = self._lives
+        if batch.kind == "prefill":
+            spans = lives.prefilling(batch.requests, batch.firsts, batch.counts, batch.sink_row)
+        elif batch.kind == "verify":
+            flags = routecap.SpanFlag.SPECULATIVE | routecap.SpanFlag.DEVICE_POSITIONS
+            spans = lives.decoding(batch.requests, batch.counts, batch.sink_row, int(flags))
+            spans["position"] = 0
+            spans["position_end"] = routecap.MAX_POSITION
+        else:
+            spans = lives.decoding(batch.requests, 1, batch.sink_row)
+            spans["position"] = batch.firsts
+        return self.capturer.issue(spans, tag=self.tag, positions=batch.positions)
+
+    def accept(
+        self, step: routecap.Step, requests: list[Any], kept: list[int], paths: Any, each: int
+    ) -> None:
+        """A verification of `each` rows a request keeps so many of them. Of a tree, those of its
+        path [requests, most]: indices into all rows of the pass."""
+        lives = [life_of(request) for request in requests]
+        going_on = [i for i, life in enumerate(lives) if life is not None and life.handle]
+        items = np.zeros(len(going_on), routecap.accept_dtype)
+        items["request"] = [lives[i].handle for i in going_on]  # type: ignore[union-attr]
+        items["step"] = step.ticket
+        items["count"] = [kept[i] for i in going_on]
+        rows = None
+        if paths is not None:
+            own = [np.asarray(paths[i][: kept[i]]) - i * each for i in going_on]
+            rows = np.concatenate(own).astype(np.uint32) if own else np.empty(0, np.uint32)
+        self.capturer.accept_batch(items, rows)
+
+    # ---- Requests
+
+    def finish(self, request: Any) -> Any:
+        """A request has ended. Returns its ticket as an array, or None if it has no rows."""
+        life = life_of(request)
+        prompt = len(request.origin_input_ids)
+        output = len(request.output_ids_through_stop)
+        if life is None or not self._place.owner:
+            return None
+        routing = life.finish(prompt + output)
+        finished = Finished(request.rid, routing, prompt, output, self.weight_version)
+        if self._sinks:
+            self._sinks.put(finished)
+        if not request.return_routed_experts or self.own is not None:
+            return None
+        dtype = dtype_asked(request.sampling_params)
+        asked = Asked(dtype, request.routed_experts_start_len, finished.rows, self.columns)
+        if self._place.apart:
+            return in_message(routing, asked)
+        if self._outbox is None:
+            self._outbox = Outbox()
+        return self._outbox.put(routing, asked)
+
+    def cached(self, request: Any, scope: Any, tokens: Any, first: int) -> None:
+        """The engine's cache took the KV of a request's first tokens, and from `first` on its own."""
+        life = life_of(request)
+        if life is not None and self._place.owner:
+            self.prefixes.insert(scope, tokens_of(tokens), first, life)
+
+    def set_weight_version(self, version: str | None) -> None:
+        """Rows from now on are of these weights."""
+        self.weight_version = version or ""
+        numbered = self.weight_version.isdecimal()
+        self.tag = int(self.weight_version) if numbered else self.tag + 1

@@ -1,0 +1,177 @@
+"""How rows come from the scheduler's process to the one that encodes them.
+
+SGLang's message has a tensor for the rows. It gets a small one, a ticket: where the rows can be
+fetched, and how the client asked for them. The rows stay where they are until the detokenizer
+fetches them over a local socket, served by a thread; the scheduler's thread does nothing per row. A
+process on another host gets them in the message.
+
+The socket is in Linux's abstract namespace, and gives out what is asked for by a random number that
+only the message has, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import struct
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import routecap
+
+from ._sinks import rows_of
+
+logger = logging.getLogger(__name__)
+
+_MAGIC = b"routecap"
+_HEAD = struct.Struct("<8sI")  # and the bytes of the JSON object that follows
+_SIZE = struct.Struct("<q")
+_TICKET_BYTES = 16
+_SECONDS = 120  # that a fetch may take
+
+
+class Asked(NamedTuple):
+    """How a client wants its rows: from `start` to `end`, in `dtype`, with `columns` layers."""
+
+    dtype: str
+    start: int
+    end: int
+    columns: int
+
+
+class Outbox:
+    """Rows of finished requests, until they are fetched."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[bytes, tuple[routecap.Routing, Asked]] = {}
+        self._name = f"routecap-sglang-{os.getpid()}-{secrets.token_hex(4)}"
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind("\0" + self._name)
+        self._socket.listen()
+        threading.Thread(target=self._accept, name="routecap-outbox", daemon=True).start()
+
+    def put(self, routing: routecap.Routing, asked: Asked) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The ticket. The routing may be in flight."""
+        ticket = secrets.token_bytes(_TICKET_BYTES)
+        self._waiting[ticket] = routing, asked
+        return _pack({**asked._asdict(), "at": self._name, "ticket": ticket.hex()})
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._waiting.clear()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            while ticket := _receive(connection, _TICKET_BYTES):
+                found = self._waiting.pop(bytes(ticket), None)
+                try:
+                    if found is None:
+                        connection.sendall(_SIZE.pack(-1))
+                        continue
+                    data = _serialized(*found)
+                    connection.sendall(_SIZE.pack(len(data)))
+                    connection.sendall(data)
+                except OSError:
+                    return
+
+
+def in_message(routing: routecap.Routing, asked: Asked) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The rows themselves, for a process on another host. Waits for those in flight."""
+    return _pack(asked._asdict(), _serialized(routing, asked))
+
+
+def _serialized(routing: routecap.Routing, asked: Asked) -> bytes:
+    return rows_of(routing, asked.start, asked.end).serialize()
+
+
+def _pack(header: dict[str, Any], data: bytes = b"") -> np.ndarray[Any, np.dtype[np.uint8]]:
+    text = json.dumps(header).encode()
+    return np.frombuffer(bytearray(_HEAD.pack(_MAGIC, len(text)) + text + data), np.uint8)
+
+
+def _receive(connection: socket.socket, size: int) -> bytearray | None:
+    """So many bytes; None if the other side has gone."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        try:
+            count = connection.recv_into(view)
+        except ConnectionError:
+            return None
+        if count == 0:
+            return None
+        view = view[count:]
+    return data
+
+
+# ---- The other side
+
+_connections: dict[str, socket.socket] = {}
+
+
+def fetch(message: Any) -> tuple[routecap.Routing, Asked] | None:
+    """The rows that a ticket stands for; None if this is no ticket. By one thread at a time.
+
+    Raises:
+        RuntimeError: The process that had them is gone, or has given them out.
+    """
+    data = memoryview(message).cast("B") if len(message) >= _HEAD.size else memoryview(b"")
+    if len(data) < _HEAD.size or data[:8] != _MAGIC:
+        return None
+    _, length = _HEAD.unpack_from(data)
+    header = json.loads(bytes(data[_HEAD.size : _HEAD.size + length]))
+    asked = Asked(*(header[name] for name in Asked._fields))
+    if "at" in header:
+        received = _ask(header["at"], bytes.fromhex(header["ticket"]))
+    else:
+        received = bytearray(data[_HEAD.size + length :])
+    return routecap.Routing.deserialize(received), asked
+
+
+def _ask(name: str, ticket: bytes) -> bytearray:
+    try:
+        connection = _connections.get(name) or _connect(name)
+        connection.sendall(ticket)
+        size = _receive(connection, _SIZE.size)
+        if size is None:
+            raise ConnectionError("it has ended")
+        (rows,) = _SIZE.unpack(size)
+        if rows < 0:
+            raise RuntimeError("the scheduler's process does not have these rows")
+        received = _receive(connection, rows)
+        if received is None:
+            raise ConnectionError("it has ended")
+        return received
+    except OSError as error:
+        if name in _connections:
+            _connections.pop(name).close()
+        raise RuntimeError(f"the scheduler's process does not answer: {error}") from None
+
+
+def _connect(name: str) -> socket.socket:
+    connection = _connections[name] = socket.socket(socket.AF_UNIX)
+    connection.settimeout(_SECONDS)
+    connection.connect("\0" + name)
+    return connection
+
+
+def disconnect() -> None:
+    """End all connections."""
+    while _connections:
+        _connections.popitem()[1].close()

@@ -1,0 +1,93 @@
+"""What a capturer does inside a forward pass: begin, the ids of each router, the snapshot."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import routecap
+
+from .._held import HeldIds
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+
+class Forward:
+    """Everything here may be captured into a CUDA graph. By one thread at a time.
+
+    Where a pass is eager, or one graph, nothing is launched for a layer: all ids are recorded at
+    once at its end. In a graph of a part of the model, which begins and ends elsewhere, each layer
+    is recorded where it is.
+    """
+
+    def __init__(self, capturer: routecap.Capturer) -> None:
+        self._capturer = capturer
+        self._on_gpu = capturer.backend is routecap.Backend.CUDA
+        self._capturing: bool | None = None  # a graph, when this pass began; None outside of one
+        self._told = False
+        self.held = HeldIds(capturer)
+
+    def around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A model's forward, with a begin before and a snapshot behind it."""
+
+        @functools.wraps(forward)
+        def delimited(
+            input_ids: Any, positions: Any, forward_batch: Any, *args: Any, **more: Any
+        ) -> Any:
+            rows = max(len(positions), getattr(forward_batch, "global_dp_buffer_len", 0) or 0)
+            self.begin(rows)
+            output = forward(input_ids, positions, forward_batch, *args, **more)
+            self.end()
+            return output
+
+        return delimited
+
+    def begin(self, rows: int) -> None:
+        """A pass whose routers see up to `rows` rows, padding included."""
+        self._capturing = self._is_capturing()
+        self.held.begin()
+        self._capturer.begin(min(rows, self._capturer.rows))
+
+    def end(self) -> None:
+        self.held.record()
+        self._capturer.snapshot()
+        self._capturing = None
+
+    def route(self, layer: int, ids: torch.Tensor) -> None:
+        """A router chose these, [rows, >= k], of rows from the first on."""
+        if len(ids) > self._capturer.rows:
+            ids = ids[: self._capturer.rows]
+        capturing = self._is_capturing()
+        if capturing != self._capturing:
+            self._record(layer, ids)
+        elif layer in self.held:
+            self._tell_conflict(layer)
+        elif not self.held.hold(layer, ids, capturing):
+            self._record(layer, ids)
+
+    def _record(self, layer: int, ids: torch.Tensor) -> None:
+        try:
+            self._capturer.record(layer, ids)
+        except routecap.Error as error:
+            if error.status is not routecap.Status.ERR_CONFLICT:
+                raise
+            self._tell_conflict(layer)
+
+    def _tell_conflict(self, layer: int) -> None:
+        if not self._told:
+            self._told = True
+            logger.error(
+                "routed experts: a layer (%d) routes twice in one pass: the first is kept", layer
+            )
+
+    def _is_capturing(self) -> bool:
+        if not self._on_gpu:
+            return False
+        import torch
+
+        return bool(torch.cuda.is_current_stream_capturing())

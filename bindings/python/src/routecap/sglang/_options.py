@@ -1,0 +1,77 @@
+"""What a user can choose, beyond SGLang's own flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+ASKED = "ROUTECAP_SGLANG"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Settings of an engine's processes. Each is also a variable of their environment:
+    ROUTECAP_SGLANG_ and the field's name in capitals (ROUTECAP_SGLANG_FOLDER=/data/routes).
+
+    Attributes:
+        beside: SGLang's own capturer stays, and answers; routings go to callback and folder.
+            ROUTECAP_SGLANG=beside is the same.
+        callback: "module:function", called with a `Finished` for every request that ended, in a
+            thread of the process that computed it. What it raises is logged.
+        folder: Where the routing of every request that ended is saved, as its request id and
+            .routecap.
+        budget_bytes: Upper limit of the memory for captured rows, those of cached prefixes
+            included. Beyond it rows are missing, and counted.
+        slots: Steps that may be in flight.
+    """
+
+    beside: bool = False
+    callback: str = ""
+    folder: str = ""
+    budget_bytes: int = 8 << 30
+    slots: int = 6
+
+    def __post_init__(self) -> None:
+        if self.callback and self.callback.count(":") != 1:
+            raise ValueError(f"callback is {self.callback!r}: it must be 'module:function'")
+        if self.slots < 3:
+            raise ValueError(
+                f"slots is {self.slots}: with fewer than 3, steps are lost under overlap scheduling"
+            )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            text = environment.get(f"{ASKED}_{field.name.upper()}")
+            if text is None:
+                continue
+            try:
+                values[field.name] = _value(field.default, text)
+            except ValueError:
+                raise ValueError(f"{ASKED}_{field.name.upper()} is {text!r}") from None
+        if environment.get(ASKED, "").lower() == "beside":
+            values["beside"] = True
+        return cls(**values)
+
+    def to_environment(self, environment: MutableMapping[str, str] = os.environ) -> None:
+        """For the processes that an engine starts."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            environment[f"{ASKED}_{field.name.upper()}"] = (
+                str(int(value)) if isinstance(value, bool) else str(value)
+            )
+
+
+_FLAGS = {"1": True, "true": True, "yes": True, "on": True}
+_FLAGS |= {"0": False, "false": False, "no": False, "off": False}
+
+
+def _value(default: Any, text: str) -> Any:
+    if isinstance(default, bool):
+        if text.lower() not in _FLAGS:
+            raise ValueError
+        return _FLAGS[text.lower()]
+    return int(text, 0) if isinstance(default, int) else text

@@ -1,0 +1,440 @@
+"""The face to SGLang 0.5.23: what of it is hooked, each in one function.
+
+In the scheduler's process:
+    RoutedExpertsCapturer.create        gives ours, which SGLang keeps and calls as its own: `capture`
+                                        in the routers, `on_forward_end` behind the pass
+    ForwardBatch.init_new               says which requests a pass is of
+    _maybe_collect_routed_experts       a request has ended: its ticket travels as its rows
+    _resolve_spec_v2_tokens, copy_to_cpu  which drafts were accepted
+    UnifiedRadixCache.checkpoint, insert, reset; StreamingSession.try_cache_finished_req
+                                        what the cache holds, and whose it is
+    record_weight_version_after_update  the weights are others now
+In the detokenizer's: _b64_encode_per_request. In the tokenizer manager's: _handle_batch_output, for
+servers without a tokenizer, whose scheduler answers it.
+
+Hooks fail softly: what one raises is logged once, capture ends, and the engine goes on. From then on
+requests have no rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+
+from ._answer import encode
+from ._capturer import Batch, Capturer, Place
+from ._delivery import fetch
+from ._lives import scopes_of
+from ._options import Options
+
+logger = logging.getLogger("sglang.srt.routecap")
+
+_registered = False
+_options = Options()
+_capturer: SGLangCapturer | None = None
+
+
+def register(options: Options) -> None:
+    """Tell SGLang's registry of all hooks, once in a process."""
+    global _registered, _options
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    _options = options
+    if _registered:
+        return
+    _registered = True
+    scheduler = "managers.scheduler_components."
+    results = scheduler + "batch_result_processor.SchedulerBatchResultProcessor."
+    cache = "mem_cache.unified_radix_cache.UnifiedRadixCache."
+    hooks: list[tuple[str, Callable[..., Any], HookType]] = [
+        (
+            "state_capturer.routed_experts.RoutedExpertsCapturer.create",
+            create,
+            HookType.AROUND,
+        ),
+        ("model_executor.forward_batch_info.ForwardBatch.init_new", name_requests, HookType.AFTER),
+        (results + "_maybe_collect_routed_experts", collect, HookType.AROUND),
+        (results + "_resolve_spec_v2_tokens", accept, HookType.AFTER),
+        ("managers.utils.GenerationBatchResult.copy_to_cpu", keep_paths, HookType.BEFORE),
+        (cache + "checkpoint", checkpoint, HookType.AROUND),
+        (cache + "insert", inserted, HookType.AFTER),
+        (cache + "reset", flushed, HookType.AFTER),
+        (
+            "session.streaming_session.StreamingSession.try_cache_finished_req",
+            kept_by_session,
+            HookType.AFTER,
+        ),
+        (
+            scheduler + "weight_updater.SchedulerWeightUpdaterManager."
+            "record_weight_version_after_update",
+            updated,
+            HookType.AFTER,
+        ),
+        (
+            "managers.detokenizer_manager.DetokenizerManager._b64_encode_per_request",
+            encode_rows,
+            HookType.AROUND,
+        ),
+        (
+            "managers.tokenizer_manager.TokenizerManager._handle_batch_output",
+            encode_in_place,
+            HookType.BEFORE,
+        ),
+    ]
+    for target, hook, kind in hooks:
+        HookRegistry.register(f"sglang.srt.{target}", hook, kind)
+
+
+def _softly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What must not end the engine. None if it fails, and capture is over."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            global _capturer
+            if _capturer is not None:
+                _capturer.failed = True
+                _capturer = None
+                logger.exception("routed experts: capture ends here; requests have no rows")
+            return None
+
+    return wrapper
+
+
+# ---- The capturer
+
+
+@_softly
+def _make(
+    own: Any, model: Any, model_config: Any, num_tokens: int, max_requests: int, device: str
+) -> Any:
+    import torch
+    from sglang.srt import runtime_context as runtime
+
+    schedule, parallel = runtime.get_schedule(), runtime.get_parallel()
+    groups = parallel.num_dp_ranks
+    drafts = getattr(runtime.get_spec(), "speculative_num_draft_tokens", None) or 1
+    prefill = [schedule.chunked_prefill_size, schedule.max_prefill_tokens]
+    rows = max(*(each for each in prefill if each), max_requests * drafts) * groups
+    where = torch.device(device)
+    if where.type == "cuda":
+        where = torch.device("cuda", torch.cuda.current_device())
+    serving = runtime.get_server_args()
+    place = Place(
+        owner=parallel.attn_tp_rank == 0,
+        groups=groups,
+        apart=getattr(serving, "nnodes", 1) > 1 and getattr(serving, "node_rank", 0) > 0,
+    )
+    return SGLangCapturer(
+        model,
+        model_config.hf_text_config,
+        rows=rows,
+        cached_tokens=num_tokens + _host_tokens(serving, num_tokens),
+        max_requests=max_requests,
+        device=where,
+        place=place,
+        options=_options,
+        own=own,
+    )
+
+
+def _host_tokens(serving: Any, device_tokens: int) -> int:
+    """About how many tokens the cache holds in host memory (HiCache)."""
+    if not getattr(serving, "enable_hierarchical_cache", False):
+        return 0
+    return int(device_tokens * (getattr(serving, "hicache_ratio", 0) or 4))
+
+
+def create(original: Callable[..., Any], **kwargs: Any) -> Any:
+    """Ours, if the server was started to return routed experts or has somewhere to put them."""
+    global _capturer
+    from sglang.srt.runtime_context import get_exec
+
+    enabled = get_exec().features.enable_return_routed_experts
+    if not enabled:
+        if _options.callback or _options.folder:
+            logger.warning(
+                "routed experts: without --enable-return-routed-experts SGLang may choose kernels "
+                "that hide what they route; such layers would be missing"
+            )
+        else:
+            return original(**kwargs)
+    own = original(**kwargs) if _options.beside else None
+    _capturer = _make(
+        own,
+        kwargs["model"],
+        kwargs["model_config"],
+        kwargs["num_tokens"],
+        kwargs["max_running_requests"],
+        kwargs["device"],
+    )
+    return own if _capturer is None else _capturer
+
+
+class SGLangCapturer(Capturer):
+    """With the methods that SGLang calls."""
+
+    failed = False
+    settling: Issued | None = None  # whose results are being processed
+
+    def capture(self, layer_id: int, topk_indices: Any) -> None:
+        if self.own is not None:
+            self.own.capture(layer_id=layer_id, topk_indices=topk_indices)
+        if not self.failed:
+            _route(self, layer_id, topk_indices)
+
+    def on_forward_end(
+        self,
+        forward_batch: Any,
+        can_run_graph: bool,
+        cuda_graph_batch: int | None,
+        no_copy_to_cpu: bool = False,
+    ) -> Issued | None:
+        own = None
+        if self.own is not None:
+            own = self.own.on_forward_end(
+                forward_batch, can_run_graph, cuda_graph_batch, no_copy_to_cpu
+            )
+        issued = None
+        if not self.failed:
+            issued = _issue(self, forward_batch, can_run_graph, cuda_graph_batch)
+        if own is not None:
+            issued = issued or Issued(self, None, 0)
+            issued.own = own
+        return issued
+
+    def get_topk(self, *args: Any, **kwargs: Any) -> Any:
+        return None if self.own is None else self.own.get_topk(*args, **kwargs)
+
+    def destroy(self) -> None:
+        self.close()
+        if self.own is not None:
+            self.own.destroy()
+
+
+class Issued:
+    """What SGLang carries beside a pass to where its results are processed.
+
+    step: None if its rows are nobody's, or no drafts. each: rows of a request.
+    """
+
+    def __init__(self, capturer: SGLangCapturer, step: Any, each: int) -> None:
+        self.capturer, self.step, self.each = capturer, step, each
+        self.own: Any = None  # what SGLang's own carries
+        self.paths: Any = None  # of a tree of drafts: its accepted ones, first on the device
+
+    def map_device_tensors(self, copy: Callable[[Any], Any]) -> None:
+        if self.own is not None:
+            self.own.map_device_tensors(copy)
+        if self.paths is not None:
+            self.paths = copy(self.paths)
+
+    def finalize(self) -> None:
+        if self.own is not None:
+            self.own.finalize()
+        self.capturer.settling = self
+
+
+@_softly
+def _route(capturer: SGLangCapturer, layer: int, ids: Any) -> None:
+    from sglang.srt.state_capturer.routed_experts import _is_scattered_a2a_backend
+
+    if _is_scattered_a2a_backend():
+        ids = _gathered(ids)
+    capturer.route(layer, ids)
+
+
+def _gathered(ids: Any) -> Any:
+    """The ids of the whole pass, of which each rank of an attention group routes a part."""
+    import torch
+    from sglang.srt.layers.dp_attention import attn_tp_all_gather_into_tensor
+    from sglang.srt.runtime_context import get_parallel
+
+    size = get_parallel().attn_tp_size
+    if size == 1:
+        return ids
+    whole = torch.empty((len(ids) * size, ids.shape[1]), dtype=ids.dtype, device=ids.device)
+    attn_tp_all_gather_into_tensor(whole, ids.contiguous())
+    return whole
+
+
+@_softly
+def _issue(
+    capturer: SGLangCapturer, forward_batch: Any, in_graph: bool, graph_requests: int | None
+) -> Issued | None:
+    batch = batch_of(forward_batch, in_graph, graph_requests)
+    step = capturer.issue(batch)
+    if step is None or batch.kind != "verify":
+        return None
+    return Issued(capturer, step, batch.counts)
+
+
+def batch_of(forward_batch: Any, in_graph: bool, graph_requests: int | None) -> Batch:
+    """What SGLang says of a pass. Looks at nothing on the device."""
+    mode = forward_batch.forward_mode
+    requests = getattr(forward_batch, "routecap", None) or []
+    split = getattr(forward_batch, "attn_cp_metadata", None) is not None
+    if not requests or mode.is_idle() or split or mode.is_dllm_extend():
+        return Batch("unknown", [], 0)
+    if mode.is_target_verify():
+        each = len(forward_batch.positions) // len(requests)
+        sink_row = _first_row(forward_batch, in_graph, graph_requests, each)
+        if sink_row is None:
+            return Batch("unknown", [], 0)
+        return Batch("verify", requests, sink_row, None, each, forward_batch.positions)
+    if mode.is_decode():
+        sink_row = _first_row(forward_batch, in_graph, graph_requests, 1)
+        if sink_row is None or forward_batch.seq_lens_cpu is None:
+            return Batch("unknown", [], 0)
+        return Batch("decode", requests, sink_row, forward_batch.seq_lens_cpu.numpy() - 1)
+    sink_row = _first_row(forward_batch, in_graph, None, 1)
+    if sink_row is None:
+        return Batch("unknown", [], 0)
+    firsts, counts = forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu
+    return Batch("prefill", requests, sink_row, list(firsts), list(counts))
+
+
+def _first_row(
+    forward_batch: Any, in_graph: bool, graph_requests: int | None, each: int
+) -> int | None:
+    """Where a pass' rows begin among those that the routers saw; None if that is not known."""
+    from sglang.srt.layers.dp_attention import get_dp_local_slice_cpu, is_dp_attention_enabled
+    from sglang.srt.state_capturer.routed_experts import _is_scattered_a2a_backend
+
+    if not is_dp_attention_enabled() or _is_scattered_a2a_backend():
+        return 0
+    if in_graph and graph_requests is None:
+        return None  # a prefill's graph is padded to a size that nobody says
+    rows = None if graph_requests is None else graph_requests * each
+    return int(get_dp_local_slice_cpu(forward_batch, in_graph, rows)[0])
+
+
+# ---- Requests
+
+
+def name_requests(forward_batch: Any, cls: Any, batch: Any, *args: Any, **kwargs: Any) -> None:
+    forward_batch.routecap = batch.reqs
+
+
+def collect(original: Callable[..., Any], processor: Any, request: Any) -> None:
+    capturer = _capturer
+    if capturer is None or capturer.own is not None:
+        original(processor, request)
+    if capturer is not None:
+        _collect(capturer, request)
+
+
+@_softly
+def _collect(capturer: SGLangCapturer, request: Any) -> None:
+    try:
+        ticket = capturer.finish(request)
+    except ValueError as error:  # it asks for what there is not
+        logger.error("routed experts of request %s: %s", request.rid, error)
+        return
+    if ticket is not None:
+        import torch
+
+        request.routed_experts = torch.from_numpy(ticket)
+
+
+@_softly
+def accept(tokens: list[Any], processor: Any, result: Any, batch: Any) -> None:
+    issued = None if _capturer is None else _capturer.settling
+    if issued is None or issued.step is None:
+        return
+    assert _capturer is not None
+    _capturer.settling = None
+    kept = [len(each) for each in tokens]
+    paths = None if issued.paths is None else issued.paths.numpy()
+    _capturer.accept(issued.step, batch.reqs, kept, paths, issued.each)
+
+
+def keep_paths(result: Any, *args: Any, **kwargs: Any) -> None:
+    """Of a tree of drafts, which nodes were accepted: copied with the other results."""
+    issued = result.routed_experts_output
+    index = getattr(result, "accept_index", None)
+    if isinstance(issued, Issued) and issued.step is not None and index is not None:
+        issued.paths = index
+
+
+@_softly
+def updated(result: Any, updater: Any, weight_version: str | None = None) -> None:
+    if _capturer is not None:
+        _capturer.set_weight_version(weight_version)
+
+
+# ---- The cache
+
+_checkpointing: Any = None  # the request whose KV the cache is taking
+
+
+def checkpoint(original: Callable[..., Any], cache: Any, req: Any, **kwargs: Any) -> Any:
+    global _checkpointing
+    _checkpointing = req
+    try:
+        return original(cache, req, **kwargs)
+    finally:
+        _checkpointing = None
+
+
+@_softly
+def inserted(result: Any, cache: Any, params: Any) -> None:
+    request = _checkpointing
+    if request is None or _capturer is None or cache.disable:
+        return
+    key = params.key
+    scope = (key.extra_key, key.cache_salt)
+    _capturer.cached(request, scope, key.token_ids[: len(key)], result.prefix_len)
+
+
+@_softly
+def kept_by_session(kept: bool, session: Any, request: Any) -> None:
+    """A streaming session keeps the KV of its last turn, outside of the tree."""
+    if not kept or _capturer is None or request.session is None:
+        return
+    scope = scopes_of(request)[0]
+    rows = len(request.origin_input_ids) + len(request.output_ids_through_stop)
+    tokens = (request.origin_input_ids + request.output_ids_through_stop)[:rows]
+    _capturer.cached(request, scope, tokens, 0)
+
+
+@_softly
+def flushed(result: Any, cache: Any) -> None:
+    if _capturer is not None:
+        _capturer.prefixes.clear()
+
+
+# ---- The other processes
+
+
+def encode_rows(original: Callable[..., Any], rows: list[Any] | None) -> Any:
+    """Base64 of what each request asked for; other tensors are SGLang's."""
+    if rows is None:
+        return None
+    return [_encode(original, each) for each in rows]
+
+
+def _encode(original: Callable[..., Any], tensor: Any) -> Any:
+    if tensor is None:
+        return None
+    try:
+        found = fetch(tensor.numpy()) if tensor.element_size() == 1 else None
+        return original([tensor])[0] if found is None else encode(*found)
+    except Exception:
+        logger.exception("routed experts of a request are lost on their way")
+        return None
+
+
+def encode_in_place(manager: Any, message: Any) -> None:
+    rows = getattr(message, "routed_experts", None)
+    if rows and any(each is not None and not isinstance(each, str) for each in rows):
+        message.routed_experts = encode_rows(_as_they_are, rows)
+
+
+def _as_they_are(tensors: list[Any]) -> list[Any]:
+    return tensors

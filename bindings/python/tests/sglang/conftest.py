@@ -1,0 +1,102 @@
+"""Stand-ins of SGLang's classes, with what the adapter reads of them, and an engine of them. What
+needs torch is collected where torch is."""
+
+import sys
+import types
+from importlib.util import find_spec
+
+import pytest
+
+HAS_TORCH = (found := find_spec("torch")) is not None and found.origin is not None
+collect_ignore = [] if HAS_TORCH else ["test_engine.py", "test_face.py"]
+
+
+def pytest_report_header(config):
+    return (
+        None if HAS_TORCH else f"not collected, as there is no torch: {', '.join(collect_ignore)}"
+    )
+
+
+def _module(monkeypatch, name, **content):
+    module = types.ModuleType(name)
+    vars(module).update(content)
+    monkeypatch.setitem(sys.modules, name, module)
+    parent, _, last = name.rpartition(".")
+    if parent:
+        if parent not in sys.modules:
+            _module(monkeypatch, parent)
+        monkeypatch.setattr(sys.modules[parent], last, module, raising=False)
+    return module
+
+
+class Ranks:
+    """What SGLang says of ranks and of parallel attention; tests change it."""
+
+    def __init__(self):
+        self.attn_tp_rank, self.attn_tp_size, self.num_dp_ranks, self.dp_rank = 0, 1, 1, 0
+        self.scattered = False
+        self.parts = None  # what all ranks of an attention group routed, for the gather
+        self.enabled, self.drafts, self.nnodes, self.node_rank = True, None, 1, 0
+        self.enable_hierarchical_cache, self.hicache_ratio = False, 2.0
+
+    def slice_of(self, forward_batch, in_graph, graph_rows):
+        counts = forward_batch.global_num_tokens_cpu
+        first = self.dp_rank * graph_rows if in_graph else sum(counts[: self.dp_rank])
+        return first, counts[self.dp_rank]
+
+    def gather(self, whole, part):
+        import torch
+
+        whole.copy_(torch.cat(self.parts))
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """SGLang's modules that the adapter asks, in the place of SGLang's."""
+    known = Ranks()
+    space = types.SimpleNamespace
+    _module(
+        monkeypatch,
+        "sglang.srt.runtime_context",
+        get_schedule=lambda: space(chunked_prefill_size=32, max_prefill_tokens=64),
+        get_parallel=lambda: known,
+        get_spec=lambda: space(speculative_num_draft_tokens=known.drafts),
+        get_server_args=lambda: known,
+        get_exec=lambda: space(features=space(enable_return_routed_experts=known.enabled)),
+    )
+    _module(
+        monkeypatch,
+        "sglang.srt.layers.dp_attention",
+        get_dp_local_slice_cpu=known.slice_of,
+        is_dp_attention_enabled=lambda: known.num_dp_ranks > 1,
+        attn_tp_all_gather_into_tensor=known.gather,
+    )
+    _module(
+        monkeypatch,
+        "sglang.srt.state_capturer.routed_experts",
+        _is_scattered_a2a_backend=lambda: known.scattered,
+    )
+    return known
+
+
+@pytest.fixture
+def start(ranks, monkeypatch):
+    """start(options=..., own=..., **engine) -> an Engine that captures."""
+    from routecap.sglang import _v0523
+    from routecap.sglang._delivery import disconnect
+    from routecap.sglang._options import Options
+
+    engines = []
+
+    def begin(options=None, own=None, **settings):
+        from engine import Engine
+
+        monkeypatch.setattr(_v0523, "_options", options or Options(budget_bytes=64 << 20))
+        engines.append(Engine(_v0523, ranks, own, **settings))
+        return engines[-1]
+
+    yield begin
+    for engine in engines:
+        engine.close()
+    _v0523._capturer = None
+    disconnect()

@@ -1,0 +1,488 @@
+"""An engine of stand-ins with the adapter's hooks around it: every row of every sequence."""
+
+import base64
+import json
+import types
+
+import engine as stand_in
+import numpy as np
+import pytest
+import torch
+from engine import K, LAYERS, ROUTED, VOCABULARY, Request, choose, right
+
+import routecap
+from routecap.sglang import _v0523
+from routecap.sglang._options import Options
+
+draw = np.random.default_rng(5)
+
+
+def tokens(n):
+    return draw.integers(0, VOCABULARY, n).tolist()
+
+
+def rows_of(engine, request):
+    """The answer as [rows, layers that route, k]."""
+    answer = np.frombuffer(base64.b64decode(engine.answer(request)), np.int32)
+    answer = answer.reshape(-1, LAYERS, K)
+    assert (answer[:, 1] == 0).all()
+    return answer[:, ROUTED]
+
+
+def test_every_row_of_a_batch_with_padding_and_chunks(start):
+    engine = start()
+    requests = [Request(tokens(n), most=n % 7 + 1) for n in (1, 15, 16, 17, 40)]
+    engine.generate(requests)
+    for request in requests:
+        assert (rows_of(engine, request) == right(request)).all()
+        shifted = right(request)[1:]
+        assert not len(shifted) or (rows_of_again(request) is None)
+
+
+def rows_of_again(request):
+    """A ticket gives its rows once; what is lost on the way is no answer."""
+    return _v0523.encode_rows(lambda tensors: tensors, [request.routed_experts])[0]
+
+
+def test_rows_of_a_cached_prefix_are_those_of_who_computed_it(start):
+    engine = start()
+    first, second = Request(tokens(30), most=6), None
+    engine.generate([first])
+    second = Request(first.tokens[:33].tolist() + tokens(5), most=4)
+    third = Request(second.tokens[:34].tolist() + tokens(2), most=1)
+    assert engine.generate([second]) == [33]
+    assert engine.generate([third]) == [34]
+    assert (rows_of(engine, second) == right(second)).all()
+    assert (rows_of(engine, third) == right(third)).all()
+
+
+def test_a_prefix_may_be_taken_while_who_computes_it_goes_on(start):
+    engine = start()
+    first = Request(tokens(20), most=6)
+    engine.prefill(first)
+    engine.decode([first])
+    second = Request(first.origin_input_ids.tolist() + tokens(5), most=2)
+    assert engine.generate([second]) == [20]
+    engine.decode([first])
+    engine.finish(first)
+    assert (rows_of(engine, second) == right(second)).all()
+    assert (rows_of(engine, first) == right(first)).all()
+
+
+def test_rows_of_one_that_was_aborted_serve_who_takes_its_prefix(start):
+    engine = start()
+    first = Request(tokens(20), most=6)
+    engine.prefill(first)
+    prompt = first.origin_input_ids.tolist()
+    del first
+    second = Request(prompt + tokens(3), most=2)
+    assert engine.generate([second]) == [20]
+    assert (rows_of(engine, second) == right(second)).all()
+
+
+def test_one_that_went_away_leaves_nothing_open(start):
+    engine = start()
+    engine.tree.disable = True
+    request = Request(tokens(20), most=6)
+    engine.run("prefill", [request], [0], [20])
+    before = engine.capturer.capturer.stats().requests_open
+    del request
+    after = engine.capturer.capturer.stats().requests_open
+    assert after < before
+
+
+def test_the_row_that_ran_ahead_of_a_stop_is_there_for_who_continues(start):
+    """Under overlap scheduling the last token of a request may be input before its end is known."""
+    engine = start()
+    first = Request(tokens(10), most=3)
+    engine.prefill(first)
+    for _ in range(3):
+        engine.decode([first])  # the third is the overshoot
+    engine.finish(first)
+    assert (rows_of(engine, first) == right(first)).all()
+    second = Request(first.tokens.tolist() + tokens(4), most=1)
+    assert engine.generate([second]) == [13]
+    assert (rows_of(engine, second) == right(second)).all()
+
+
+def test_what_is_gone_from_memory_is_missing_and_says_so(start):
+    engine = start()
+    first = Request(tokens(20), most=2)
+    engine.generate([first])
+    engine.capturer.prefixes.clear()
+    parameters = {"routed_experts_dtype": "uint8"}
+    second = Request(first.tokens[:20].tolist() + tokens(5), most=2, parameters=parameters)
+    assert engine.generate([second]) == [20]
+    answer = json.loads(engine.answer(second))
+    ids = np.frombuffer(base64.b64decode(answer["data"]), np.uint8).reshape(answer["shape"])
+    assert (ids[20:] == right(second)[20:]).all() and (ids[:20] == 255).all()
+    assert [block[:2] for block in answer["missing"]] == [[0, 20]]
+
+
+def test_a_flush_forgets_and_everything_is_computed_again(start):
+    engine = start()
+    first = Request(tokens(20), most=2)
+    engine.generate([first])
+    engine.tree.reset()
+    assert engine.capturer.prefixes.rows == 0
+    second = Request(first.origin_input_ids.tolist(), most=2)
+    assert engine.generate([second]) == [0]
+    assert (rows_of(engine, second) == right(second)).all()
+
+
+def test_what_was_evicted_and_computed_again_has_the_later_rows(start):
+    engine = start()
+    first = Request(tokens(20), most=1)
+    engine.generate([first])
+    engine.tree.evict(first, first.tokens.tolist(), 8)
+    engine.weights = 1  # so that who computed a row can be told
+    second = Request(first.origin_input_ids.tolist(), most=1)
+    assert engine.generate([second]) == [8]
+    third = Request(first.origin_input_ids.tolist() + tokens(2), most=1)
+    assert engine.generate([third]) == [20]
+    got = rows_of(engine, third)
+    assert (got[:8] == right(third)[:8]).all()
+    assert (got[8:] == right(third, 1)[8:]).all()
+
+
+@pytest.mark.parametrize("kept", (0, 7, 25))
+def test_one_that_was_retracted_is_computed_again(start, kept):
+    engine = start()
+    request = Request(tokens(20), most=9)
+    engine.prefill(request)
+    for _ in range(4):
+        engine.decode([request])
+    if kept < 20:
+        engine.tree.evict(request, request.tokens.tolist(), kept)
+    engine.retract(request)
+    hit = engine.prefill(request)
+    assert hit == min(kept, 20)
+    for _ in range(3):
+        engine.decode([request])
+    engine.finish(request)
+    assert (rows_of(engine, request) == right(request)).all()
+
+
+def test_one_that_was_retracted_after_an_update_has_the_new_weights_rows(start):
+    engine = start()
+    request = Request(tokens(20), most=9, parameters={"routed_experts_dtype": "routecap"})
+    engine.prefill(request)
+    engine.decode([request])
+    engine.tree.reset()
+    engine.weights = 1
+    _v0523.updated(None, None, "31")
+    engine.retract(request)
+    engine.prefill(request)
+    engine.decode([request])
+    engine.finish(request)
+    routing = routecap.Routing.deserialize(base64.b64decode(engine.answer(request)))
+    assert (routing.ids() == right(request, 1)).all()
+    assert set(routing.tags.tolist()) == {31}
+
+
+def test_weights_without_a_number_are_counted(start):
+    engine = start()
+    _v0523.updated(None, None, "step-a")
+    _v0523.updated(None, None, None)
+    assert engine.capturer.tag == 2 and engine.capturer.weight_version == ""
+
+
+def test_a_streaming_session_keeps_its_rows_apart_from_the_tree(start):
+    engine = start()
+    session = types.SimpleNamespace(session_id="s")
+    first = Request(tokens(12), most=3, session=session)
+    engine.run("prefill", [first], [0], [12])
+    for _ in range(3):
+        engine.decode([first])
+    _v0523.collect(engine.own_collect, None, first)
+    _v0523.kept_by_session(True, None, first)
+    second = Request(first.tokens.tolist() + tokens(4), most=1, session=session)
+    engine.run("prefill", [second], [14], [5])
+    second.output_ids.append(3)
+    _v0523.collect(engine.own_collect, None, second)
+    assert (rows_of(engine, second) == right(second)).all()
+
+
+def test_a_prefill_with_decoding_requests_in_it(start):
+    engine = start()
+    first, second = Request(tokens(9), most=5), Request(tokens(20), most=5)
+    engine.prefill(first)
+    first.output_ids.append(8)
+    engine.run("prefill", [second, first], [0, 9], [16, 1])
+    first.output_ids.append(9)
+    engine.run("prefill", [second, first], [16, 10], [4, 1])
+    for request in (first, second):
+        request.output_ids.append(1)
+        engine.finish(request)
+        assert (rows_of(engine, request) == right(request)).all()
+
+
+def test_routers_that_overwrite_their_ids_are_recorded_where_they_are(start):
+    engine = start()
+    engine.model.overwrites = True
+    requests = [Request(tokens(n), most=4) for n in (5, 20)]
+    engine.generate(requests)
+    for request in requests:
+        assert (rows_of(engine, request) == right(request)).all()
+    assert not engine.capturer._forward.held.proven
+
+
+def test_ids_are_recorded_at_once_where_they_stay(start):
+    engine = start()
+    engine.generate([Request(tokens(20), most=4)])
+    assert engine.capturer._forward.held.recorded == len(ROUTED)
+
+
+def test_a_start_and_a_stop_within_the_output(start):
+    engine = start()
+    request = Request(tokens(9), most=5, start=4)
+    engine.prefill(request)
+    for _ in range(5):
+        engine.decode([request])
+    request.finished_len = 2
+    engine.finish(request)
+    assert (rows_of(engine, request) == choose(request.tokens)[4:10]).all()
+
+
+def test_who_does_not_ask_gets_none_and_a_wrong_type_is_said(start, caplog):
+    engine = start()
+    silent = Request(tokens(9), most=1, asked=False)
+    wrong = Request(tokens(9), most=1, parameters={"routed_experts_dtype": "float"})
+    engine.generate([silent, wrong])
+    assert silent.routed_experts is None and wrong.routed_experts is None
+    assert "float" in caplog.text
+
+
+def test_beside_the_engines_own_both_see_everything(start, tmp_path):
+    class Own:
+        def __init__(self):
+            self.captured, self.ended, self.destroyed = [], 0, False
+
+        def capture(self, layer_id, topk_indices):
+            self.captured.append((layer_id, topk_indices.clone()))
+
+        def on_forward_end(self, *args):
+            self.ended += 1
+            return self
+
+        def map_device_tensors(self, copy):
+            pass
+
+        def finalize(self):
+            self.finalized = True
+
+        def get_topk(self):
+            return "own"
+
+        def destroy(self):
+            self.destroyed = True
+
+    own = Own()
+    engine = start(Options(beside=True, folder=str(tmp_path)), own)
+    request = Request(tokens(9), most=3)
+    engine.generate([request])
+    assert request.routed_experts == "own"
+    engine.close()
+    [saved] = routecap.load(tmp_path / f"{request.rid}.routecap").values()
+    assert (saved.routing.ids() == right(request)).all()
+    assert own.ended == 4 and len(own.captured) == 4 * len(ROUTED) and own.destroyed
+
+
+# ---- Drafts
+
+
+def test_of_a_chain_of_drafts_the_accepted_rows_stay(start, ranks):
+    engine = start()
+    requests = [Request(tokens(n)) for n in (5, 9)]
+    for request in requests:
+        engine.prefill(request)
+        request.output_ids.append(1)
+    for accepted in ((2, 1), (4, 3), (1, 4)):
+        rows, positions = [], []
+        for request, count in zip(requests, accepted, strict=True):
+            drafts = tokens(3)
+            if count > 1:
+                drafts[: count - 1] = tokens(count - 1)
+            first = len(request.tokens) - 1
+            sequence = request.tokens.tolist() + drafts
+            rows.append(choose(sequence)[first:])
+            positions += range(first, first + 4)
+            request.pending = [*drafts[: count - 1], int(draw.integers(VOCABULARY))]
+        issued = engine.run_rows(
+            "verify",
+            requests,
+            None or [0, 0],
+            [4, 4],
+            np.concatenate(rows),
+            positions=torch.tensor(positions),
+        )
+        issued.map_device_tensors(lambda tensor: tensor)
+        issued.finalize()
+        kept = [request.pending for request in requests]
+        _v0523.accept(kept, None, None, types.SimpleNamespace(reqs=requests))
+        for request in requests:
+            request.output_ids.extend(request.pending)
+    for request in requests:
+        engine.finish(request)
+        assert (rows_of(engine, request) == right(request)).all()
+
+
+def test_of_a_tree_of_drafts_the_accepted_path_stays(start, ranks):
+    """Each request verifies a root and two drafts for each of two positions."""
+    engine = start()
+    requests = [Request(tokens(n)) for n in (5, 9)]
+    for request in requests:
+        engine.prefill(request)
+        request.output_ids.append(1)
+    rows, positions, paths = [], [], []
+    for i, (request, branch) in enumerate(zip(requests, (0, 1), strict=True)):
+        sequence, first = request.tokens.tolist(), len(request.tokens) - 1
+        branches = [tokens(2), tokens(2)]
+        nodes = [choose(sequence)[first:]]
+        nodes += [choose(sequence + each)[first + 1 :] for each in branches]
+        rows += [nodes[0], nodes[1][:1], nodes[2][:1], nodes[1][1:], nodes[2][1:]]
+        positions += [first, first + 1, first + 1, first + 2, first + 2]
+        paths.append([5 * i, 5 * i + 1 + branch, 5 * i + 3 + branch])
+        request.pending = [*branches[branch], 7]
+    result = types.SimpleNamespace(accept_index=torch.tensor(paths))
+    result.routed_experts_output = issued = engine.run_rows(
+        "verify", requests, [0, 0], [5, 5], np.concatenate(rows), positions=torch.tensor(positions)
+    )
+    _v0523.keep_paths(result)
+    issued.map_device_tensors(lambda tensor: tensor.clone())
+    issued.finalize()
+    kept = [request.pending for request in requests]
+    _v0523.accept(kept, None, None, types.SimpleNamespace(reqs=requests))
+    for request in requests:
+        request.output_ids.extend(request.pending)
+        engine.finish(request)
+        assert (rows_of(engine, request) == right(request)).all()
+
+
+# ---- Ranks
+
+
+@pytest.mark.parametrize("in_graph", (False, True))
+def test_under_data_parallel_attention_a_rank_has_its_own_slice(start, ranks, in_graph):
+    ranks.num_dp_ranks, ranks.dp_rank = 2, 1
+    engine = start()
+    request = Request(tokens(6))
+    rows = choose(request.tokens)
+    engine.run_rows("prefill", [request], [0], [6], rows, before=4)
+    for _ in range(3):
+        request.output_ids.append(3)
+        row = choose(request.tokens)[-1:]
+        engine.run_rows(
+            "decode", [request], [len(request.tokens) - 1], [1], row, before=4, in_graph=in_graph
+        )
+    request.output_ids.append(4)
+    engine.finish(request)
+    assert (rows_of(engine, request) == right(request)).all()
+
+
+def test_a_prefill_graph_under_data_parallel_attention_has_no_rows(start, ranks):
+    ranks.num_dp_ranks, ranks.dp_rank = 2, 1
+    engine = start()
+    request = Request(tokens(6))
+    engine.run_rows("prefill", [request], [0], [6], choose(request.tokens), before=4, in_graph=True)
+    request.output_ids.append(4)
+    engine.finish(request)
+    assert request.routed_experts is None
+
+
+def test_rows_that_an_attention_group_scatters_are_gathered(start, ranks):
+    ranks.scattered, ranks.attn_tp_size = True, 2
+    engine = start()
+    request = Request(tokens(8))
+    rows = choose(request.tokens)
+
+    def forward(input_ids, positions, forward_batch, **more):
+        for i, layer in enumerate(ROUTED):
+            ids = torch.from_numpy(rows[:, i].copy())
+            ranks.parts = [ids[:4], ids[4:]]
+            engine.capturer.capture(layer_id=layer, topk_indices=ids[:4])
+
+    engine.model.forward = engine.capturer._forward.around(forward)
+    engine.run_rows("prefill", [request], [0], [8], rows)
+    request.output_ids.append(4)
+    engine.finish(request)
+    assert (rows_of(engine, request) == right(request)).all()
+
+
+def test_a_rank_that_has_no_requests_only_does_the_same_work(start, ranks):
+    ranks.attn_tp_rank, ranks.attn_tp_size = 1, 2
+    engine = start()
+    request = Request(tokens(8), most=3)
+    engine.generate([request])
+    assert request.routed_experts is None
+    assert engine.capturer.capturer.role is routecap.Role.MIRROR
+
+
+def test_on_another_host_rows_travel_in_the_message(start, ranks):
+    ranks.nnodes, ranks.node_rank = 2, 1
+    engine = start()
+    request = Request(tokens(8), most=3)
+    engine.generate([request])
+    assert engine.capturer._outbox is None
+    assert (rows_of(engine, request) == right(request)).all()
+
+
+@pytest.mark.parametrize("kind", ("idle", "dllm"))
+def test_passes_of_nobody_have_no_rows(start, kind):
+    engine = start()
+    request = Request(tokens(6))
+    assert engine.run_rows(kind, [request], [0], [6], choose(request.tokens)) is None
+    assert getattr(request, "routecap", None) is None
+
+
+def test_a_forward_that_context_parallelism_divides_has_no_rows(start, monkeypatch):
+    engine = start()
+    request = Request(tokens(6))
+    forward = types.SimpleNamespace(
+        forward_mode=stand_in.Mode("prefill"), routecap=[request], attn_cp_metadata=object()
+    )
+    assert _v0523.batch_of(forward, False, None).kind == "unknown"
+
+
+def test_what_the_model_routes_counts_where_the_configuration_denies_it(start, caplog):
+    from routecap.sglang._capturer import settings_of
+
+    model = stand_in.Model()
+    model.layers.append(stand_in.TopK(1))
+    model.layers.append(stand_in.TopK(0, allowed=False))
+    settings, layers = settings_of(model, stand_in.CONFIG)
+    assert settings["layer_map"] == [0, 1, 2, 3, 4] and layers == 5
+    assert settings["layer_experts"] == [40] * 5 and "[1]" in caplog.text
+
+
+# ---- Failing softly
+
+
+def test_a_failure_ends_capture_and_not_the_engine(start, caplog, monkeypatch):
+    engine = start()
+    request = Request(tokens(6), most=4)
+    engine.prefill(request)
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(engine.capturer.capturer, "issue", fail)
+    for _ in range(3):
+        engine.decode([request])
+    engine.finish(request)
+    assert request.routed_experts is None
+    assert caplog.text.count("capture ends here") == 1
+
+
+def test_without_the_servers_flag_there_is_nothing_but_what_was_there(
+    start, ranks, tmp_path, caplog
+):
+    ranks.enabled = False
+    nothing = _v0523.create(lambda **kwargs: None, model=stand_in.Model())
+    assert nothing is None and _v0523._capturer is None
+    engine = start(Options(folder=str(tmp_path)))
+    assert "--enable-return-routed-experts" in caplog.text
+    request = Request(tokens(6), most=2, asked=False)
+    engine.generate([request])
+    engine.close()
+    assert (tmp_path / f"{request.rid}.routecap").exists()

@@ -1,0 +1,99 @@
+"""Who computed what is in the cache: against a cache that remembers it for every token."""
+
+import numpy as np
+import pytest
+
+from routecap.sglang._prefixes import Prefixes
+
+
+class Owner:
+    def __init__(self, name, adopted=0):
+        self.name, self.adopted = name, adopted
+
+    def __repr__(self):
+        return self.name
+
+
+def tokens(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def test_a_prefix_is_found_as_far_as_somebody_computed_it():
+    prefixes, a = Prefixes(100), Owner("a")
+    prefixes.insert((), tokens(1, 2, 3, 4), 0, a)
+    assert prefixes.find((), tokens(1, 2, 3, 4, 5), 4) == [(a, 4)]
+    assert prefixes.find((), tokens(1, 2, 9), 2) == [(a, 2)]
+    assert prefixes.find((), tokens(7, 8), 2) == []
+    assert prefixes.find(("other",), tokens(1, 2), 2) == []
+
+
+def test_who_took_a_prefix_from_the_cache_has_its_rows_too():
+    prefixes, a, b = Prefixes(100), Owner("a"), Owner("b", adopted=2)
+    prefixes.insert((), tokens(1, 2), 0, a)
+    prefixes.insert((), tokens(1, 2, 3, 4), 2, b)
+    assert prefixes.find((), tokens(1, 2, 3, 4), 4) == [(b, 4)]
+
+
+def test_who_computed_a_prefix_that_was_in_the_cache_meanwhile_gives_only_its_own():
+    prefixes, a, b = Prefixes(100), Owner("a"), Owner("b", adopted=1)
+    prefixes.insert((), tokens(1, 2), 0, a)
+    prefixes.insert((), tokens(1, 2, 3, 4), 2, b)
+    assert prefixes.find((), tokens(1, 2, 3, 4), 4) == [(a, 2), (b, 4)]
+
+
+def test_what_was_evicted_and_computed_again_is_who_computed_it_last():
+    prefixes, a, b = Prefixes(100), Owner("a"), Owner("b", adopted=2)
+    prefixes.insert((), tokens(1, 2, 3, 4, 5, 6), 0, a)
+    prefixes.insert((), tokens(1, 2, 3, 4), 2, b)  # from position 2 on it had been evicted
+    assert prefixes.find((), tokens(1, 2, 3, 4, 5, 6), 6) == [(b, 4)]
+    assert prefixes.rows == 4
+
+
+def test_what_follows_something_forgotten_is_not_kept():
+    prefixes, a = Prefixes(100), Owner("a")
+    prefixes.insert((), tokens(1, 2, 3, 4), 2, a)
+    assert prefixes.find((), tokens(1, 2, 3, 4), 4) == [] and prefixes.rows == 0
+
+
+def test_more_rows_than_the_limit_end_what_was_used_longest_ago():
+    prefixes, owners = Prefixes(6), [Owner(str(i)) for i in range(3)]
+    prefixes.insert((), tokens(1, 2, 3), 0, owners[0])
+    prefixes.insert((), tokens(4, 5, 6), 0, owners[1])
+    assert prefixes.find((), tokens(1, 2, 3), 3)
+    prefixes.insert((), tokens(7, 8), 0, owners[2])
+    assert prefixes.find((), tokens(4, 5, 6), 3) == []
+    assert prefixes.find((), tokens(1, 2, 3), 3) == [(owners[0], 3)]
+    prefixes.clear()
+    assert prefixes.rows == 0 and prefixes.find((), tokens(1, 2, 3), 3) == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_it_agrees_with_a_cache_that_remembers_every_token(seed):
+    draw = np.random.default_rng(seed)
+    prefixes, known = Prefixes(100_000), {}  # prefix of tokens -> who computed its last one
+    for i in range(120):
+        sequence = draw.integers(0, 3, draw.integers(1, 12)).astype(np.int64)
+        there = 0
+        while there < len(sequence) and tuple(sequence[: there + 1]) in known:
+            there += 1
+        adopted = int(draw.integers(0, there + 1))
+        if draw.integers(4) == 0 and there:  # evicted, with all that is behind it
+            cut = int(draw.integers(0, there))
+            begin = tuple(sequence[: cut + 1])
+            known = {each: who for each, who in known.items() if each[: cut + 1] != begin}
+            there, adopted = cut, min(adopted, cut)
+        owner = Owner(str(i), adopted)
+        owner.rows = [known[tuple(sequence[: n + 1])] for n in range(adopted)]
+        owner.rows += [owner] * (len(sequence) - adopted)
+        prefixes.insert((), sequence, there, owner)
+        for n in range(there, len(sequence)):
+            known[tuple(sequence[: n + 1])] = owner
+        asked = draw.integers(0, 3, 12).astype(np.int64)
+        hit = 0
+        while hit < len(asked) and tuple(asked[: hit + 1]) in known:
+            hit += 1
+        rows = [None] * hit
+        for who, end in prefixes.find((), asked, hit):
+            for n in range(end):
+                rows[n] = rows[n] or who.rows[n]
+        assert rows == [known[tuple(asked[: n + 1])] for n in range(hit)]

@@ -1,0 +1,239 @@
+"""Row for row: what clients of SGLang get from routecap, SGLang's own capturer, and a forward pass
+of transformers that is given all tokens at once.
+
+    python3 check.py [--beside] [--sync] [--retract] [--seed N] FOLDER
+
+Random traffic in a real engine, with chunked prefill and a small cache: prompts that share
+prefixes, requests that are aborted, start later, ask for a narrow type or for nothing, sessions of
+several turns, a flush and an update of the weights. Prints a line for each kind of row, and PASSED
+or FAILED. Positions shifted by one must differ.
+"""
+
+import argparse
+import asyncio
+import base64
+import collections
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("folder", type=Path)
+parser.add_argument("--beside", action="store_true", help="SGLang's own capturer answers")
+parser.add_argument("--sync", action="store_true", help="no overlap scheduling")
+parser.add_argument("--retract", action="store_true", help="every third pass retracts requests")
+parser.add_argument("--seed", type=int, default=0)
+options = parser.parse_args()
+
+KINDS = ("int32", "int16", "uint8", "uint16", "routecap")
+VOCABULARY = 128
+
+
+def main():
+    import model
+    import numpy as np
+
+    import routecap
+    import routecap.sglang
+
+    shutil.rmtree(options.folder, ignore_errors=True)
+    first, second = (model.make(options.folder / name, i) for i, name in enumerate(("a", "b")))
+    routings = options.folder / "routings"
+    retractions = options.folder / "retractions"
+    os.environ["ROUTECAP_TEST_RETRACTIONS"] = str(retractions)
+    if options.retract:
+        os.environ["SGLANG_TEST_RETRACT"] = "1"
+    routecap.sglang.install(
+        routecap.sglang.Options(beside=options.beside, folder=str(routings), budget_bytes=64 << 20)
+    )
+    import sglang
+
+    engine = sglang.Engine(
+        model_path=str(first),
+        device="cpu",
+        dtype="float32",
+        attention_backend="torch_native",
+        sampling_backend="pytorch",
+        grammar_backend="none",
+        enable_return_routed_experts=True,
+        enable_streaming_session=True,
+        chunked_prefill_size=32,
+        max_total_tokens=900,
+        max_running_requests=8,
+        disable_overlap_schedule=options.sync,
+        log_level="warning",
+    )
+    draw = random.Random(options.seed)
+    counts = collections.Counter()
+    teachers = {"": model.Teacher(first), "7": model.Teacher(second)}
+    weights = ""
+
+    def tokens(n):
+        return [draw.randrange(VOCABULARY) for _ in range(n)]
+
+    def judge(name, sequence, output, asked):
+        """All that is known of one request's rows."""
+        reason = output["meta_info"]["finish_reason"]
+        if reason["type"] == "abort":
+            counts["aborted"] += 1
+            return
+        want = teachers[weights].rows(sequence)[:-1]
+        cached = output["meta_info"]["cached_tokens"]
+        saved = routecap.load(routings / f"{name}.routecap")[name].routing
+        compare(name, f"in the folder, of {'cached' if cached else 'new'} prompts", saved, want)
+        if asked.get("return_routed_experts"):
+            start, kind = asked.get("routed_experts_start_len", 0), asked["kind"]
+            answer = output["meta_info"].get("routed_experts")
+            if answer is None:
+                counts["WRONG no answer"] += 1
+                return
+            kind = "int32" if options.beside else kind
+            compare(
+                name, f"answered as {kind}", read(answer, kind, len(want) - start), want[start:]
+            )
+        elif "routed_experts" in output["meta_info"]:
+            counts["WRONG answered and not asked"] += 1
+
+    def read(answer, kind, rows):
+        if kind == "int32":
+            ids = np.frombuffer(base64.b64decode(answer), np.int32)
+            return ids.reshape(rows, model.LAYERS, model.K)
+        if kind == "routecap":
+            return routecap.Routing.deserialize(base64.b64decode(answer))
+        content = json.loads(answer)
+        assert content["dtype"] == kind and content["layers"] == model.ROUTED
+        assert "missing" not in content, content["missing"]
+        ids = np.frombuffer(base64.b64decode(content["data"]), kind)
+        return ids.reshape(content["shape"])
+
+    def compare(name, what, got, want):
+        if isinstance(got, routecap.Routing):
+            if got.missing.size:
+                counts[f"WRONG {what}: missing"] += int(got.missing["rows"].sum())
+            if set(got.tags.tolist()) - {int(weights or 0)}:
+                counts[f"WRONG {what}: tag"] += 1
+            got = got.ids()
+        got = np.sort(got, -1)
+        if got.shape != want.shape:
+            counts[f"WRONG {what}: shape"] += 1
+            return
+        same = (got == want).all((1, 2))
+        if not same.all():
+            print(what, name, len(want), "different:", np.flatnonzero(~same).tolist())
+        counts[f"rows {what}, equal"] += int(same.sum())
+        counts[f"WRONG rows {what}, different"] += int((~same).sum())
+        counts["shifted by one, equal"] += int((got[1:] == want[:-1]).all((1, 2)).sum())
+        counts["shifted by one"] += max(0, len(got) - 1)
+
+    async def one(name, prompt, most, asked, delay=0.0, abort=False):
+        await asyncio.sleep(delay)
+        fields = dict(asked)
+        kind = fields.pop("kind", "int32")
+        parameters = {"temperature": 0, "max_new_tokens": most, "ignore_eos": True}
+        if kind != "int32":
+            parameters["custom_params"] = {"routed_experts_dtype": kind}
+        fields.update(rid=name, sampling_params=parameters)
+        if abort:
+            asyncio.get_running_loop().call_later(
+                0.05, engine.tokenizer_manager.abort_request, name
+            )
+        output = await engine.async_generate(input_ids=prompt, **fields)
+        return name, prompt, output, asked
+
+    def asking(i, prompt):
+        if i % 5 == 4:
+            return {}
+        asked = {"return_routed_experts": True, "kind": KINDS[i % 7 % len(KINDS)]}
+        if i % 4 == 1:
+            asked["routed_experts_start_len"] = draw.randrange(len(prompt) + 1)
+        return asked
+
+    def traffic(prefix, count):
+        shared = [tokens(draw.randrange(20, 90)) for _ in range(4)]
+        tasks = []
+        for i in range(count):
+            prompt = tokens(draw.randrange(1, 100))
+            if i % 2:
+                prompt = shared[i % 4][: draw.randrange(2, 90)] + prompt[: draw.randrange(1, 30)]
+            name = f"{prefix}-{i}-"  # SGLang aborts by the beginning of a name
+            abort = i % 11 == 10
+            most = 400 if abort else draw.choice((1, 2, 5, 17, 40))
+            delay = draw.random() * count / 30
+            tasks.append(one(name, prompt, most, asking(i, prompt), delay, abort))
+        run(*tasks)
+
+    def run(*tasks):
+        async def gather():
+            return await asyncio.gather(*tasks)
+
+        for name, prompt, output, asked in engine.loop.run_until_complete(gather()):
+            finished[name] = prompt + list(output["output_ids"])
+            judge_later.append((name, finished[name], output, asked))
+
+    def settle():
+        for each in judge_later:
+            wait_for(routings / f"{each[0]}.routecap", each[2])
+            judge(*each)
+        judge_later.clear()
+
+    def wait_for(path, output):
+        import time
+
+        end = time.monotonic() + 10
+        while output["meta_info"]["finish_reason"]["type"] != "abort" and time.monotonic() < end:
+            if path.exists() and path.stat().st_size:
+                return
+            time.sleep(0.02)
+
+    finished, judge_later = {}, []
+    traffic("new", 60)
+    for i, name in enumerate(list(finished)[-1::-4]):  # what whole conversations left in the cache
+        prompt = finished[name][: 2 * draw.randrange(100)] + tokens(3)
+        run(one(f"again-{i}-", prompt, 9, asking(i, prompt)))
+    settle()
+
+    for streaming in (False, True):
+        session = engine.open_session(4096, streaming=streaming)
+        history, last = [], None
+        for turn in range(4):
+            name, new = f"session-{streaming}-{turn}-", tokens(15 + turn)
+            asked = {"return_routed_experts": True, "kind": "int32"}
+            fields = asked | {"session_params": {"id": session, "rid": last}}
+            *_, output, _ = engine.loop.run_until_complete(one(name, new, 12, fields))
+            history += new + list(output["output_ids"])
+            judge_later.append((name, list(history), output, asked))
+            last = name
+        settle()
+        engine.close_session(session)
+
+    engine.flush_cache()
+    traffic("flushed", 20)
+    settle()
+    from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
+
+    request = UpdateWeightFromDiskReqInput(model_path=str(second), weight_version="7")
+    update = engine.tokenizer_manager.update_weights_from_disk(request, None)
+    assert engine.loop.run_until_complete(update)[0]
+    weights = "7"
+    traffic("updated", 20)
+    settle()
+    engine.shutdown()
+
+    for what, count in sorted(counts.items()):
+        if count:
+            print(f"{count:9d}  {what}")
+    retracted = len(retractions.read_text().split()) if retractions.exists() else 0
+    print(f"{retracted:9d}  retractions")
+    wrong = any(count for what, count in counts.items() if what.startswith("WRONG"))
+    rows = sum(count for what, count in counts.items() if what.startswith("rows"))
+    proven = counts["shifted by one, equal"] < counts["shifted by one"] / 10
+    enough = rows > 2000 and counts["rows in the folder, of cached prompts, equal"] > 500
+    enough = enough and (retracted > 10 or not options.retract)
+    print("PASSED" if enough and proven and not wrong else "FAILED")
+    return 0 if enough and proven and not wrong else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

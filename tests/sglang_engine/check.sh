@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Runs check.py in SGLang 0.5.23 without a GPU, out of its wheel for CUDA. Fetches 300 MB the first
+# time (and PyTorch), and takes some minutes.
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+set +e
+
+environment=$build/sglang_engine
+requirements=$root/tests/sglang_engine/requirements.txt
+install_torch
+if ! cmp -s "$requirements" "$environment/requirements.txt"; then
+    say "setup: fetching SGLang 0.5.23"
+    rm -rf "$environment" && "$torch_python" -m venv "$environment" || exit 1
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$requirements" || exit 1
+    "$torch_python" -c 'import site; print(site.getsitepackages()[0])' \
+        > "$(ls -d "$environment"/lib/python3*/site-packages)/torch.pth"
+    cp "$requirements" "$environment/requirements.txt"
+fi
+install_library
+install_package
+
+export PYTHONPATH=$package:$root/tests/sglang_engine/plugin PYTHONDONTWRITEBYTECODE=1
+export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1
+for options in "" "--retract --seed 1" "--sync --retract --seed 2" "--beside --seed 3" "--beside --sync --retract --seed 4"; do
+    # shellcheck disable=SC2086
+    check "every row, check.py $options" timeout 400 "$environment/bin/python" \
+        tests/sglang_engine/check.py $options "$build/sglang_engine_run"
+done
+closing

@@ -1,0 +1,88 @@
+"""A small MoE model with random weights, and what its routers choose for given tokens.
+
+The routers' weights are large, so that no choice is a near tie: what SGLang and transformers compute
+in float32 differs in the last digits.
+"""
+
+import json
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+import numpy as np
+import torch
+
+LAYERS, HIDDEN, HEADS, VOCABULARY, EXPERTS, K, WIDTH = 4, 64, 4, 128, 16, 4, 32
+CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "vocab_size": VOCABULARY,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 96,
+    "moe_intermediate_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": K,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+    "torch_dtype": "float32",
+    "max_position_embeddings": 2048,
+    "attention_bias": False,
+    "use_sliding_window": False,
+}
+ROUTED = [layer for layer in range(LAYERS) if layer not in CONFIG["mlp_only_layers"]]
+
+
+def make(folder, seed=0):
+    """A checkpoint."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.from_pretrained(folder), dtype=torch.float32
+    )
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if "norm" in name:
+                parameter.fill_(1)
+            else:
+                large = "embed_tokens" in name or "mlp.gate.weight" in name
+                parameter.normal_(0, 1.0 if large else 0.35, generator=generator)
+    model.save_pretrained(folder)
+    return folder
+
+
+class Teacher:
+    """transformers, given all tokens at once."""
+
+    def __init__(self, folder):
+        from transformers import AutoModelForCausalLM
+
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._ids = {}
+        for index in ROUTED:
+            experts = self._model.model.layers[index].mlp.experts
+            experts.register_forward_pre_hook(self._keep(index))
+
+    def _keep(self, index):
+        def hook(module, arguments):
+            self._ids[index] = arguments[1].numpy()
+
+        return hook
+
+    def rows(self, tokens):
+        """[tokens, routed layers, k], each cell sorted."""
+        with torch.no_grad():
+            self._model(input_ids=torch.tensor([list(tokens)]))
+        return np.sort(np.stack([self._ids[index] for index in ROUTED], 1), -1)
