@@ -18,6 +18,7 @@
  *   routecap/routing.h         the rows that were read out: view, split, merge, copy
  *   routecap/serialized.h      routings as bytes, and from arrays of any origin
  *   routecap/wire.h            routings as servers send them and trainers read them
+ *   routecap/sequence.h        one conversation's rows out of many calls
  *   routecap/dispatch_check.h  experimental: was what was executed also what was routed?
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
  *
@@ -100,6 +101,7 @@
 #include "routecap/routing.h"
 #include "routecap/serialized.h"
 #include "routecap/wire.h"
+#include "routecap/sequence.h"
 #include "routecap/dispatch_check.h"
 #include "routecap/table.h"
 

@@ -13,6 +13,8 @@
 #include "routing/import.h"
 #include "routing/routing.h"
 #include "routing/serialized.h"
+#include "sequence/envelope.h"
+#include "sequence/sequence.h"
 #include "wire/decoder.h"
 #include "wire/encode.h"
 #include "wire/format.h"
@@ -96,6 +98,20 @@ int32_t with_rows(const routecap_routing *routing, Body body) noexcept {
         return r.ready() ? body(r)
                          : report(ROUTECAP_ERR_NOT_READY, "the routing's last step has not landed");
     });
+}
+
+Sequence **sequence_output(routecap_sequence **sequence) {
+    return reinterpret_cast<Sequence **>(sequence);
+}
+Sequence *sequence_of(const routecap_sequence *sequence) {
+    return reinterpret_cast<Sequence *>(const_cast<routecap_sequence *>(sequence));
+}
+
+template <class Body>
+int32_t with(const routecap_sequence *sequence, Body body) noexcept {
+    if (sequence == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "sequence is NULL");
+    if (sequence_of(sequence)->process() != process_generation()) return forked();
+    return guard([&] { return body(*sequence_of(sequence)); });
 }
 
 // Clears an output handle.
@@ -587,6 +603,93 @@ int32_t routecap_wire_splice(int32_t format, const void *head, size_t head_bytes
     });
 }
 
+// ---- Sequences ------------------------------------------------------------------------------
+
+int32_t routecap_sequence_create(const routecap_sequence_config *config,
+                                 routecap_sequence **sequence) {
+    if (int32_t s = clear(sequence, "sequence"); s < 0) return s;
+    return guard([&] { return Sequence::create(config, sequence_output(sequence)); });
+}
+
+void routecap_sequence_free(routecap_sequence *sequence) {
+    if (sequence == nullptr || sequence_of(sequence)->process() != process_generation()) return;
+    delete sequence_of(sequence);
+}
+
+int32_t routecap_sequence_append(routecap_sequence *sequence, const int32_t *tokens,
+                                 uint64_t token_start, uint64_t count,
+                                 const routecap_routing *routing,
+                                 const routecap_append_options *options,
+                                 routecap_append_report *report_) {
+    const auto append = [&](const Routing *r) {
+        return with(sequence, [&](Sequence &s) {
+            return s.append(tokens, token_start, count, r, options, report_);
+        });
+    };
+    if (routing == nullptr) return append(nullptr);
+    return with_rows(routing, [&](const Routing &r) { return append(&r); });
+}
+
+int32_t routecap_sequence_truncate(routecap_sequence *sequence, uint64_t tokens) {
+    return with(sequence, [&](Sequence &s) { return s.truncate(tokens); });
+}
+
+int32_t routecap_sequence_fork(const routecap_sequence *sequence, uint64_t tokens,
+                               routecap_sequence **child) {
+    if (int32_t s = clear(child, "child"); s < 0) return s;
+    return with(sequence,
+                [&](const Sequence &s) { return s.fork(tokens, sequence_output(child)); });
+}
+
+int32_t routecap_sequence_routing(const routecap_sequence *sequence, routecap_routing **routing) {
+    if (int32_t s = clear(routing, "routing"); s < 0) return s;
+    return with(sequence, [&](const Sequence &s) {
+        Routing *rows = s.routing();
+        *routing = routing_handle(rows);
+        return rows->poll();
+    });
+}
+
+int32_t routecap_sequence_spans(const routecap_sequence *sequence, routecap_sequence_span *spans,
+                                size_t span_size, size_t capacity, uint64_t *count) {
+    if (int32_t s = check_array(spans, capacity, span_size, sizeof *spans, "spans"); s < 0)
+        return s;
+    if (count == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "count is NULL");
+    return with(sequence, [&](const Sequence &s) {
+        *count = s.spans(spans, span_size, capacity);
+        return ROUTECAP_OK;
+    });
+}
+
+int32_t routecap_sequence_tokens(const routecap_sequence *sequence, uint64_t first, int32_t *tokens,
+                                 size_t capacity, uint64_t *count) {
+    if (tokens == nullptr && capacity > 0) return report(ROUTECAP_ERR_ARGUMENT, "tokens is NULL");
+    if (count == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "count is NULL");
+    return with(sequence,
+                [&](const Sequence &s) { return s.tokens(first, tokens, capacity, *count); });
+}
+
+int32_t routecap_sequence_report(const routecap_sequence *sequence,
+                                 routecap_append_report *report_) {
+    if (int32_t s = check_output(report_, "report"); s < 0) return s;
+    return with(sequence, [&](const Sequence &s) {
+        write_struct(report_, s.sums());
+        return ROUTECAP_OK;
+    });
+}
+
+int32_t routecap_sequence_serialize(const routecap_sequence *sequence, uint32_t flags, void *dst,
+                                    size_t dst_bytes, uint64_t *needed) {
+    return with(sequence,
+                [&](const Sequence &s) { return serialize(s, flags, dst, dst_bytes, needed); });
+}
+
+int32_t routecap_sequence_deserialize(const void *data, size_t bytes, uint64_t budget_bytes,
+                                      routecap_sequence **sequence) {
+    if (int32_t s = clear(sequence, "sequence"); s < 0) return s;
+    return guard([&] { return deserialize(data, bytes, budget_bytes, sequence_output(sequence)); });
+}
+
 // ---- The function table ---------------------------------------------------------------------
 
 const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
@@ -662,9 +765,20 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         ROUTECAP_ENTRY(wire_decoder_free),
         ROUTECAP_ENTRY(wire_encode),
         ROUTECAP_ENTRY(wire_splice),
+        ROUTECAP_ENTRY(sequence_create),
+        ROUTECAP_ENTRY(sequence_free),
+        ROUTECAP_ENTRY(sequence_append),
+        ROUTECAP_ENTRY(sequence_truncate),
+        ROUTECAP_ENTRY(sequence_fork),
+        ROUTECAP_ENTRY(sequence_routing),
+        ROUTECAP_ENTRY(sequence_spans),
+        ROUTECAP_ENTRY(sequence_tokens),
+        ROUTECAP_ENTRY(sequence_report),
+        ROUTECAP_ENTRY(sequence_serialize),
+        ROUTECAP_ENTRY(sequence_deserialize),
 #undef ROUTECAP_ENTRY
     };
-    static_assert(sizeof(routecap_api) == 16 + 67 * sizeof(void *),
+    static_assert(sizeof(routecap_api) == 16 + 78 * sizeof(void *),
                   "an entry was added: add it to the table above");
     return major == ROUTECAP_VERSION_MAJOR && minor <= ROUTECAP_VERSION_MINOR ? &api : nullptr;
 }

@@ -13,6 +13,7 @@
 #include "dispatch_check.h"
 #include "record.h"
 #include "requests.h"
+#include "sequence.h"
 #include "serialized.h"
 #include "wire.h"
 
@@ -126,6 +127,21 @@ typedef struct routecap_api {
     int32_t (*wire_splice)(int32_t, const void *, size_t, const routecap_wire_hint *, const void *,
                            size_t, const routecap_wire_hint *, uint64_t, void *, size_t,
                            uint64_t *);
+    /* Sequences. */
+    int32_t (*sequence_create)(const routecap_sequence_config *, routecap_sequence **);
+    void (*sequence_free)(routecap_sequence *);
+    int32_t (*sequence_append)(routecap_sequence *, const int32_t *, uint64_t, uint64_t,
+                               const routecap_routing *, const routecap_append_options *,
+                               routecap_append_report *);
+    int32_t (*sequence_truncate)(routecap_sequence *, uint64_t);
+    int32_t (*sequence_fork)(const routecap_sequence *, uint64_t, routecap_sequence **);
+    int32_t (*sequence_routing)(const routecap_sequence *, routecap_routing **);
+    int32_t (*sequence_spans)(const routecap_sequence *, routecap_sequence_span *, size_t, size_t,
+                              uint64_t *);
+    int32_t (*sequence_tokens)(const routecap_sequence *, uint64_t, int32_t *, size_t, uint64_t *);
+    int32_t (*sequence_report)(const routecap_sequence *, routecap_append_report *);
+    int32_t (*sequence_serialize)(const routecap_sequence *, uint32_t, void *, size_t, uint64_t *);
+    int32_t (*sequence_deserialize)(const void *, size_t, uint64_t, routecap_sequence **);
 } routecap_api;
 
 /**

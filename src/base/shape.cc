@@ -1,10 +1,30 @@
 #include "base/shape.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status.h"
 
 namespace routecap {
+
+bool Shape::same_cell(const uint8_t *a, const uint8_t *b) const {
+    if (std::memcmp(a, b, cell_bytes) == 0) return true;
+    const auto subset = [this](const auto *x, const auto *y) {  // both are sets of k
+        return std::all_of(x, x + k, [&](auto id) { return std::find(y, y + k, id) != y + k; });
+    };
+    return id_bytes == 1 ? subset(a, b)
+                         : subset(reinterpret_cast<const uint16_t *>(a),
+                                  reinterpret_cast<const uint16_t *>(b));
+}
+
+ShapePtr with_provenance_of_both(const ShapePtr &a, const Shape &b) {
+    if (a->can_hold(b)) return a;
+    std::vector<int32_t> provenance = a->layer_provenance;
+    for (uint32_t l = 0; l < a->layers; l++)
+        if (b.is_recomputed(l)) provenance[l] = ROUTECAP_PROVENANCE_RECOMPUTED;
+    return std::make_shared<const Shape>(a->k, a->id_space, a->layer_map, a->layer_experts,
+                                         std::move(provenance));
+}
 
 int32_t check_between(const char *what, const char *name, uint64_t value, uint64_t low,
                       uint64_t high) {

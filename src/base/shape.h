@@ -149,6 +149,9 @@ struct Shape {
         return (validity[layer / 8] >> layer % 8 & 1) != 0;
     }
 
+    // Whether two valid cells have the same experts, in whatever order.
+    bool same_cell(const uint8_t *a, const uint8_t *b) const;
+
     // Rows of both lie the same way in memory, and an id means the same in both.
     bool same_rows(const Shape &other) const {
         return k == other.k && id_space == other.id_space && layer_map == other.layer_map &&
@@ -164,6 +167,10 @@ struct Shape {
 };
 
 using ShapePtr = std::shared_ptr<const Shape>;
+
+// The shape of rows of both, which are same_rows: a layer that is recomputed in one is recomputed
+// in it.
+ShapePtr with_provenance_of_both(const ShapePtr &a, const Shape &b);
 
 // What a shape is made of, as callers give it: arrays of `layers` elements, or NULL for
 // 0..layers-1, `experts` and CAPTURED.

@@ -347,15 +347,6 @@ Selection select(const Parsed &from, uint64_t first, uint64_t end, std::vector<R
     return selection;
 }
 
-ShapePtr with_provenance_of_both(const ShapePtr &a, const ShapePtr &b) {
-    if (a->layer_provenance == b->layer_provenance) return a;
-    std::vector<int32_t> provenance = a->layer_provenance;
-    for (uint32_t l = 0; l < a->layers; l++)
-        if (b->is_recomputed(l)) provenance[l] = ROUTECAP_PROVENANCE_RECOMPUTED;
-    return std::make_shared<const Shape>(a->k, a->id_space, a->layer_map, a->layer_experts,
-                                         std::move(provenance));
-}
-
 }  // namespace
 
 int32_t serialize(const Routing &routing, void *dst, size_t dst_bytes, uint64_t *needed) {
@@ -445,7 +436,7 @@ int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, 
     append(runs, {tail_first - head_end, 0, 0, 0});
     const Selection from_tail = select(tail, tail_first, end, runs);
 
-    const ShapePtr shape = with_provenance_of_both(head.shape, tail.shape);
+    const ShapePtr shape = with_provenance_of_both(head.shape, *tail.shape);
     const Layout layout(*shape, runs);
     std::array<routecap_piece, ROUTECAP_MAX_PIECES> list;
     uint32_t count = 0;

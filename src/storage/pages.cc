@@ -40,8 +40,8 @@ std::shared_ptr<PagePool> PagePool::create(ShapePtr shape, uint64_t budget_bytes
     return std::shared_ptr<PagePool>(new PagePool(std::move(shape), budget_bytes, true));
 }
 
-std::shared_ptr<PagePool> PagePool::unlimited(ShapePtr shape) {
-    return std::shared_ptr<PagePool>(new PagePool(std::move(shape), UINT64_MAX, false));
+std::shared_ptr<PagePool> PagePool::plain(ShapePtr shape, uint64_t budget_bytes) {
+    return std::shared_ptr<PagePool>(new PagePool(std::move(shape), budget_bytes, false));
 }
 
 PagePool::PagePool(ShapePtr shape, uint64_t budget_bytes, bool recycles)
@@ -123,11 +123,16 @@ PageRef PagePool::make(const Shape &shape, uint32_t rows, void *memory) {
 
 // A lent page is read only, whatever the pointers in it could do.
 PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity,
-                         const uint64_t *tags, uint64_t tag, std::shared_ptr<const void> lender) {
+                         const uint64_t *tags, uint64_t tag, std::shared_ptr<const void> lender,
+                         uint64_t charged) {
     const size_t bytes =
         Page::kHeader + (validity != nullptr ? 0 : size_t{rows} * shape_->validity_bytes);
-    auto *memory = static_cast<uint8_t *>(::operator new(bytes, kAlignment));
-    reserve(bytes);
+    if (!reserve(bytes + charged)) return PageRef();
+    auto *memory = static_cast<uint8_t *>(::operator new(bytes, kAlignment, std::nothrow));
+    if (memory == nullptr) {
+        unreserve(bytes + charged);
+        throw std::bad_alloc();
+    }
     Page *page =
         new (memory) Page{.rows = rows,
                           .ids_bytes = shape_->ids_bytes,
@@ -138,7 +143,7 @@ PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *valid
                           .validity_plane = validity != nullptr ? const_cast<uint8_t *>(validity)
                                                                 : memory + Page::kHeader,
                           .pool = shared_from_this(),
-                          .bytes = bytes,
+                          .bytes = bytes + charged,
                           .lender = std::move(lender)};
     for (uint32_t r = 0; validity == nullptr && r < rows; r++)
         std::memcpy(page->validity(r), shape_->full.data(), shape_->validity_bytes);

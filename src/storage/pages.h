@@ -101,8 +101,11 @@ private:
 class PagePool : public std::enable_shared_from_this<PagePool> {
 public:
     static std::shared_ptr<PagePool> create(ShapePtr shape, uint64_t budget_bytes);
-    // For rows that belong to no capturer: without limit.
-    static std::shared_ptr<PagePool> unlimited(ShapePtr shape);
+    // For rows that belong to no capturer: each page is memory of its own.
+    static std::shared_ptr<PagePool> plain(ShapePtr shape, uint64_t budget_bytes);
+    static std::shared_ptr<PagePool> unlimited(ShapePtr shape) {
+        return plain(std::move(shape), UINT64_MAX);
+    }
     PagePool(const PagePool &) = delete;
     PagePool &operator=(const PagePool &) = delete;
 
@@ -126,10 +129,10 @@ public:
     PageRef make(const Shape &shape, uint32_t rows, void *blank);
     // Both. Null without memory; the reservation then is undone.
     PageRef make(const Shape &shape, uint32_t rows);
-    // Makes one around planes of a lender; without a validity plane every cell is valid. Throws
-    // without memory.
+    // Makes one around planes of a lender; without a validity plane every cell is valid. The planes
+    // take so many bytes of this budget too; null if it refuses. Throws without memory.
     PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags,
-                   uint64_t tag, std::shared_ptr<const void> lender);
+                   uint64_t tag, std::shared_ptr<const void> lender, uint64_t charged = 0);
 
     uint64_t used() const { return used_.load(std::memory_order_relaxed); }
     uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }

@@ -226,8 +226,8 @@ RowStore::Meeting RowStore::meet(const Entry &entry, uint64_t position, RowSourc
             m.overlap |= (validity[b] & source.validity[b]) != 0;
         for (uint32_t l = 0; compare_ && m.overlap && !m.mismatch && l < shape_->layers; l++)
             m.mismatch = Shape::valid(validity, l) && Shape::valid(source.validity, l) &&
-                         !same_ids(ids + size_t{l} * shape_->cell_bytes,
-                                   source.ids + size_t{l} * shape_->cell_bytes);
+                         !shape_->same_cell(ids + size_t{l} * shape_->cell_bytes,
+                                            source.ids + size_t{l} * shape_->cell_bytes);
     }
     m.whole = !m.nothing_new &&
               (policy == Policy::replace || (nothing_old && shape_->row_full(source.validity)));
@@ -864,18 +864,6 @@ void RowStore::clear_rows(Entry &entry, uint64_t first, uint64_t end) {
         std::memset(page.validity(row), 0, shape_->validity_bytes);
         shape_->mark_absent(page.ids(row));
     }
-}
-
-bool RowStore::same_ids(const uint8_t *a, const uint8_t *b) const {
-    if (std::memcmp(a, b, shape_->cell_bytes) == 0) return true;
-    const auto subset = [this](const auto *x, const auto *y) {  // both are sets of k
-        return std::all_of(x, x + shape_->k, [&](auto id) {
-            return std::find(y, y + shape_->k, id) != y + shape_->k;
-        });
-    };
-    return shape_->id_bytes == 1 ? subset(a, b)
-                                 : subset(reinterpret_cast<const uint16_t *>(a),
-                                          reinterpret_cast<const uint16_t *>(b));
 }
 
 }  // namespace routecap

@@ -348,7 +348,6 @@ private:
         return {std::move(page), entry.row(first), first, end - first,
                 entry.full_rows == shape_->page_rows};
     }
-    bool same_ids(const uint8_t *a, const uint8_t *b) const;
 
     const StoragePtr storage_;
     const Shape *const shape_;

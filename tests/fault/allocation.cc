@@ -309,3 +309,92 @@ TEST(Allocation, formats_of_the_wire_fail_whole) {
         }
     }
 }
+
+// A call on a sequence that fails for memory changes nothing, and works when it is made again.
+TEST(Allocation, sequences_are_as_they_were_when_a_call_fails) {
+    Rig rig(kOptions);
+    const auto rows_of = [&](uint64_t first, uint64_t rows, uint64_t seed, uint32_t layers) {
+        const routecap_request request = rig.open();
+        rig.forward([&] {
+            EXPECT_STATUS(ROUTECAP_OK, rig.begin(static_cast<uint32_t>(rows)));
+            for (uint32_t l = 0; l < layers; l++)
+                rig.record_tokens(l, {{seed, first, static_cast<uint32_t>(rows)}});
+            EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+        });
+        const routecap_issue_options options{.struct_size = sizeof options, .tag = seed + layers};
+        rig.issue({Rig::span(request, first, 0, static_cast<uint32_t>(rows))}, ROUTECAP_OK, nullptr,
+                  &options);
+        rig.open_gate();
+        routecap_routing *routing = nullptr;
+        EXPECT_GE(routecap_request_extract(rig.capturer(), request, first, rows,
+                                           ROUTECAP_EXTRACT_SHARE, 0, &routing),
+                  0);
+        return RoutingPtr(routing);
+    };
+    const RoutingPtr partial = rows_of(0, 300, 1, 2), whole = rows_of(0, 320, 1, 3),
+                     next = rows_of(319, 81, 1, 3);
+    std::vector<int32_t> tokens(401);
+    for (size_t t = 0; t < tokens.size(); t++) tokens[t] = static_cast<int32_t>(t);
+    const auto bytes_of = [](const routecap_sequence *sequence, std::vector<uint8_t> &bytes) {
+        uint64_t needed = 0;
+        routecap_sequence_serialize(sequence, 1, nullptr, 0, &needed);
+        bytes.resize(needed);
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_sequence_serialize(sequence, 1, bytes.data(), needed, nullptr));
+        routecap_append_report report{.struct_size = sizeof report};
+        EXPECT_STATUS(ROUTECAP_OK, routecap_sequence_report(sequence, &report));
+        return report.bytes;
+    };
+    bool more = true;
+    for (uint64_t n = 1; more; n++) {
+        SCOPED_TRACE(n);
+        more = false;
+        const routecap_sequence_config config{
+            .struct_size = sizeof config, .layers = 3, .k = 2, .experts = 300};
+        routecap_sequence *sequence = nullptr, *child = nullptr, *again_of_bytes = nullptr;
+        const auto again = [&](auto call) {
+            std::vector<uint8_t> before, after;
+            const uint64_t held = sequence != nullptr ? bytes_of(sequence, before) : 0;
+            int32_t status = 0;
+            if (!with_failure(n, [&] { status = call(); })) return status;
+            more = true;
+            EXPECT_STATUS(ROUTECAP_ERR_NO_MEMORY, status);
+            if (sequence != nullptr) {
+                EXPECT_EQ(bytes_of(sequence, after), held);
+                EXPECT_EQ(before, after);
+            }
+            return call();
+        };
+        const auto append = [&](const RoutingPtr &routing, uint64_t count) {
+            return routecap_sequence_append(sequence, tokens.data(), 0, count, routing.get(),
+                                            nullptr, nullptr);
+        };
+        EXPECT_STATUS(ROUTECAP_OK,
+                      again([&] { return routecap_sequence_create(&config, &sequence); }));
+        EXPECT_STATUS(ROUTECAP_INCOMPLETE, again([&] { return append(partial, 301); }));
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return append(whole, 321); }));
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return append(next, 401); }));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      again([&] { return routecap_sequence_fork(sequence, 200, &child); }));
+        EXPECT_STATUS(ROUTECAP_OK, again([&] { return routecap_sequence_truncate(child, 100); }));
+        std::vector<uint8_t> bytes;
+        bytes_of(sequence, bytes);
+        EXPECT_STATUS(ROUTECAP_OK, again([&] {
+                          return routecap_sequence_serialize(sequence, 1, bytes.data(),
+                                                             bytes.size(), nullptr);
+                      }));
+        EXPECT_STATUS(ROUTECAP_OK, again([&] {
+                          return routecap_sequence_deserialize(bytes.data(), bytes.size(), 0,
+                                                               &again_of_bytes);
+                      }));
+        for (routecap_sequence *each : {sequence, again_of_bytes}) {
+            routecap_routing *routing = nullptr;
+            EXPECT_STATUS(ROUTECAP_OK,
+                          again([&] { return routecap_sequence_routing(each, &routing); }));
+            expect_routing(RoutingPtr(routing).get(), rig.shape(), 0,
+                           routed_rows(rig.shape(), 1, 0, 400));
+        }
+        for (routecap_sequence *each : {sequence, child, again_of_bytes})
+            routecap_sequence_free(each);
+    }
+}

@@ -1,0 +1,322 @@
+#include "sequence/join.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+
+namespace routecap {
+namespace {
+
+// Where rows of the result come from.
+enum class Source { sequence, call, both };
+struct Piece {
+    Source source;
+    const Segment *sequence, *call;  // null: nothing is known of the rows, they are ABSENT
+    uint64_t first, end;
+    bool complete;
+};
+
+// One row of a segment, or of none.
+struct RowView {
+    const uint8_t *ids, *validity;
+    bool there;  // a cell of it is valid
+};
+
+class Join {
+public:
+    Join(const Storage &storage, const JoinedRows &rows, OwnRows &own, Joined &joined)
+        : storage_(storage), shape_(*storage.shape), rows_(rows), own_(own), out_(joined) {}
+
+    bool run() {
+        walk();
+        return build();
+    }
+
+private:
+    // Calls meet() for ranges of rows that are in one segment, or in none, on each side.
+    void walk() {
+        const uint64_t end = std::max(rows_.kept, rows_.taken.end);
+        out_.first = std::min(rows_.taken.first, rows_.kept);
+        size_t s = 0, c = 0;
+        for (uint64_t position = out_.first; position < end;) {
+            uint64_t next = end;
+            const auto edge = [&](uint64_t at) {
+                if (at > position) next = std::min(next, at);
+            };
+            const auto at = [&](std::span<const Segment> segments, size_t &i, RowRange range) {
+                edge(range.first), edge(range.end);
+                while (i < segments.size() && segments[i].end() <= position) i++;
+                if (i == segments.size()) return static_cast<const Segment *>(nullptr);
+                edge(segments[i].first), edge(segments[i].end());
+                return segments[i].first <= position && range.has(position) ? &segments[i]
+                                                                            : nullptr;
+            };
+            edge(rows_.preferred.first), edge(rows_.preferred.end);
+            const Segment *sequence = at(rows_.sequence, s, {0, rows_.kept});
+            const Segment *call = at(rows_.call, c, rows_.taken);
+            meet(sequence, call, position, next);
+            position = next;
+        }
+    }
+
+    void meet(const Segment *sequence, const Segment *call, uint64_t first, uint64_t end) {
+        if (sequence == nullptr && call == nullptr) return;
+        if (call == nullptr)
+            return add({Source::sequence, sequence, call, first, end, sequence->complete});
+        const bool preferred = rows_.preferred.has(first);
+        const bool in_sequence = sequence != nullptr && sequence->page;
+        if (!in_sequence && !call->page) {
+            const bool better =
+                sequence == nullptr || reason_rank(call->reason) > reason_rank(sequence->reason);
+            return add(
+                {better ? Source::call : Source::sequence, sequence, call, first, end, false});
+        }
+        const auto whole = [](const Segment *s) { return s->page && s->complete; };
+        if (!in_sequence && whole(call)) {
+            note_taken(first, end, false, true);
+            return add({Source::call, sequence, call, first, end, true});
+        }
+        if (in_sequence && whole(sequence) && whole(call)) {
+            compare(*sequence, *call, first, end);
+            if (preferred) note_taken(first, end, true, false);
+            return add(
+                {preferred ? Source::call : Source::sequence, sequence, call, first, end, true});
+        }
+        for (uint64_t p = first; p < end; p++) meet_row(sequence, call, p, preferred);
+    }
+
+    void meet_row(const Segment *sequence, const Segment *call, uint64_t position, bool preferred) {
+        const RowView old = view(sequence, position, unknown_[0]),
+                      now = view(call, position, unknown_[1]);
+        bool overlap = false, gain = false, differ = false;
+        for (uint32_t b = 0; b < shape_.validity_bytes; b++) {
+            overlap |= (old.validity[b] & now.validity[b]) != 0;
+            gain |= (now.validity[b] & ~old.validity[b]) != 0;
+        }
+        for (uint32_t l = 0; overlap && !differ && l < shape_.layers; l++)
+            differ = Shape::valid(old.validity, l) && Shape::valid(now.validity, l) &&
+                     !same_cell(old, now, l);
+        out_.overlap += overlap;
+        if (differ) note_differed(position);
+        if (gain || (preferred && now.there))
+            note_taken(position, position + 1, preferred && overlap, gain, !old.there || preferred);
+
+        const RowView &winner = preferred ? now : old, &other = preferred ? old : now;
+        const Source from = preferred ? Source::call : Source::sequence,
+                     from_other = preferred ? Source::sequence : Source::call;
+        bool all_of_winner = true, all_of_other = true;
+        for (uint32_t l = 0; !shape_.row_full(winner.validity) && l < shape_.layers; l++) {
+            all_of_winner &= !better(other, winner, l);
+            all_of_other &= better(other, winner, l) || same_reason(other, winner, l);
+        }
+        if (all_of_winner || shape_.row_full(winner.validity))
+            add({from, sequence, call, position, position + 1, shape_.row_full(winner.validity)});
+        else if (all_of_other && !gives_tag(winner, other))
+            add({from_other, sequence, call, position, position + 1,
+                 shape_.row_full(other.validity)});
+        else
+            add({Source::both, sequence, call, position, position + 1, false});
+    }
+
+    // A row of a segment. One that is not there is made of its reason.
+    RowView view(const Segment *segment, uint64_t position, std::vector<uint8_t> &unknown) const {
+        if (segment != nullptr && segment->page) {
+            const uint64_t row = position - segment->first;
+            return {segment->ids(row), segment->validity(row),
+                    !shape_.row_empty(segment->validity(row))};
+        }
+        unknown.assign(shape_.row_bytes(), 0);
+        shape_.mark_missing(unknown.data(),
+                            segment != nullptr ? segment->reason : ROUTECAP_MISSING_ABSENT);
+        return {unknown.data(), unknown.data() + shape_.ids_bytes, false};
+    }
+
+    // Whether a cell goes in the place of another that does not win anyway. Of two that are missing
+    // the reason with the higher rank stands.
+    bool better(const RowView &a, const RowView &b, uint32_t layer) const {
+        if (Shape::valid(b.validity, layer)) return false;
+        return Shape::valid(a.validity, layer) ||
+               reason_rank(shape_.reason(a.ids, layer)) > reason_rank(shape_.reason(b.ids, layer));
+    }
+    bool same_reason(const RowView &a, const RowView &b, uint32_t layer) const {
+        return !Shape::valid(a.validity, layer) && !Shape::valid(b.validity, layer) &&
+               shape_.reason(a.ids, layer) == shape_.reason(b.ids, layer);
+    }
+    bool same_cell(const RowView &a, const RowView &b, uint32_t layer) const {
+        const size_t at = size_t{layer} * shape_.cell_bytes;
+        return shape_.same_cell(a.ids + at, b.ids + at);
+    }
+
+    // A row has the tag of its first cell; without any, of whoever knows more than that it is not
+    // there.
+    bool gives_tag(const RowView &winner, const RowView &other) const {
+        return winner.there ||
+               (!other.there && shape_.row_reason(winner.ids, winner.validity) == 0);
+    }
+
+    // Compares rows without a missing cell, at the speed of memory where they are equal.
+    void compare(const Segment &sequence, const Segment &call, uint64_t first, uint64_t end) {
+        constexpr uint64_t kAtOnce = 64;
+        out_.overlap += end - first;
+        for (uint64_t p = first; p < end;) {
+            const uint64_t n = std::min(kAtOnce, end - p);
+            const uint8_t *a = sequence.ids(p - sequence.first), *b = call.ids(p - call.first);
+            if (std::memcmp(a, b, n * shape_.ids_bytes) != 0)
+                for (uint64_t r = 0; r < n; r++)
+                    if (!same_row(a + r * shape_.ids_bytes, b + r * shape_.ids_bytes))
+                        note_differed(p + r);
+            p += n;
+        }
+    }
+    bool same_row(const uint8_t *a, const uint8_t *b) const {
+        if (std::memcmp(a, b, shape_.ids_bytes) == 0) return true;
+        for (size_t at = 0; at < shape_.ids_bytes; at += shape_.cell_bytes)
+            if (!shape_.same_cell(a + at, b + at)) return false;
+        return true;
+    }
+
+    void note_differed(uint64_t position) {
+        out_.differed++;
+        out_.first_differed = std::min(out_.first_differed, position);
+    }
+    // Rows of which a cell comes from the call: in the place of others, or where there was none.
+    void note_taken(uint64_t first, uint64_t end, bool replaced, bool gained,
+                    bool are_the_calls = true) {
+        out_.took += end - first;
+        if (replaced) out_.replaced += end - first;
+        const uint64_t boundary = rows_.kept - 1;  // of none: at no position
+        if (gained && RowRange{first, end}.has(boundary)) out_.boundary++;
+        if (gained && rows_.kept > 0 && first < boundary)
+            out_.filled += std::min(end, boundary) - first;
+        if (!are_the_calls) return;
+        if (!out_.of_call.empty() && out_.of_call.back().end == first)
+            out_.of_call.back().end = end;
+        else
+            out_.of_call.push_back({first, end});
+    }
+
+    void add(const Piece &piece) {
+        if (!pieces_.empty()) {
+            Piece &last = pieces_.back();
+            if (last.end == piece.first && last.source == piece.source &&
+                last.sequence == piece.sequence && last.call == piece.call) {
+                last.end = piece.end;
+                last.complete &= piece.complete;
+                return;
+            }
+        }
+        pieces_.push_back(piece);
+    }
+
+    // ---- Making segments of the pieces
+
+    // Pages that live and die together: those of one lender, or one page.
+    static const void *memory_of(const Segment &segment) {
+        const auto *lender = segment.page->lender.get();
+        return lender != nullptr ? lender : segment.page.get();
+    }
+    struct Use {
+        uint64_t rows = 0, used = 0;
+    };
+    // How many rows the memory behind the call's pages has, and how many of them are to be used.
+    void count_use() {
+        const Page *last = nullptr;
+        for (const Segment &segment : rows_.call) {
+            if (!segment.page || segment.page.get() == last) continue;
+            last = segment.page.get();
+            use_[memory_of(segment)].rows += last->rows;
+        }
+        for (const Piece &piece : pieces_)
+            if (piece.source == Source::call && piece.call->page)
+                use_[memory_of(*piece.call)].used += piece.end - piece.first;
+    }
+    // Sharing keeps memory alive as a whole, and costs as much as copying a few rows.
+    bool worth_sharing(const Segment &rows) const {
+        const Use &use = use_.at(memory_of(rows));
+        return use.used >= use.rows - use.rows / 4 && rows.rows >= shape_.page_rows / 8;
+    }
+    // A page of our own budget around rows of another page.
+    bool share(const Segment &rows) {
+        const Page &page = *rows.page.get();
+        const uint64_t *tags = page.tags.load(std::memory_order_acquire);
+        PageRef shared = storage_.pool->borrow(
+            static_cast<uint32_t>(rows.rows), rows.ids(), rows.validity(),
+            tags != nullptr ? tags + rows.page_row : nullptr, rows.tag(0),
+            std::make_shared<const PageRef>(rows.page), rows.rows * shape_.row_bytes());
+        if (!shared) return false;
+        push(out_.segments, {std::move(shared), 0, rows.first, rows.rows, rows.complete});
+        return true;
+    }
+
+    bool blend(const Piece &piece) {
+        std::vector<uint8_t> row(shape_.row_bytes());
+        const bool preferred = rows_.preferred.has(piece.first);
+        for (uint64_t p = piece.first; p < piece.end; p++) {
+            const RowView old = view(piece.sequence, p, unknown_[0]),
+                          now = view(piece.call, p, unknown_[1]);
+            const RowView &winner = preferred ? now : old, &other = preferred ? old : now;
+            uint8_t *ids = row.data(), *validity = row.data() + shape_.ids_bytes;
+            std::memcpy(ids, winner.ids, shape_.ids_bytes);
+            std::memcpy(validity, winner.validity, shape_.validity_bytes);
+            for (uint32_t l = 0; l < shape_.layers; l++) {
+                if (!better(other, winner, l)) continue;
+                const size_t at = size_t{l} * shape_.cell_bytes;
+                std::memcpy(ids + at, other.ids + at, shape_.cell_bytes);
+                if (Shape::valid(other.validity, l))
+                    validity[l / 8] = static_cast<uint8_t>(validity[l / 8] | 1u << l % 8);
+            }
+            const Segment *of = gives_tag(winner, other) == preferred ? piece.call : piece.sequence;
+            const uint64_t tag = of != nullptr && of->page ? of->tag(p - of->first) : 0;
+            if (!own_.add(storage_, p, ids, validity, tag, out_.segments)) return false;
+        }
+        return true;
+    }
+
+    bool build() {
+        count_use();
+        for (const Piece &piece : pieces_) {
+            if (piece.source == Source::both) {
+                if (!blend(piece)) return false;
+                continue;
+            }
+            const Segment *from = piece.source == Source::call ? piece.call : piece.sequence;
+            if (from == nullptr) continue;
+            Segment rows = from->part(piece.first, piece.end);
+            rows.complete = piece.complete;
+            if (piece.source == Source::sequence || !rows.page) {
+                push(out_.segments, std::move(rows));
+            } else if (worth_sharing(rows)) {
+                if (!share(rows)) return false;
+            } else if (!own_.copy(storage_, rows, out_.segments)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    const Storage &storage_;
+    const Shape &shape_;
+    const JoinedRows &rows_;
+    OwnRows &own_;
+    Joined &out_;
+    std::vector<Piece> pieces_;
+    std::unordered_map<const void *, Use> use_;
+    std::vector<uint8_t> unknown_[2];
+};
+
+}  // namespace
+
+bool join(const Storage &storage, const JoinedRows &rows, OwnRows &own, Joined &joined) {
+    return Join(storage, rows, own, joined).run();
+}
+
+uint64_t complete_rows(const Shape &shape, const Segment &segment) {
+    if (!segment.page) return 0;
+    if (segment.complete) return segment.rows;
+    uint64_t n = 0;
+    for (uint64_t r = 0; r < segment.rows; r++) n += shape.row_full(segment.validity(r));
+    return n;
+}
+
+}  // namespace routecap

@@ -1,0 +1,33 @@
+// Rows that a sequence has copied: pages of its own, filled from the front.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "storage/row_store.h"
+#include "storage/storage.h"
+
+namespace routecap {
+
+// Adds rows to a list, to its last segment if they continue it.
+void push(std::vector<Segment> &segments, Segment rows);
+
+// A copy of this object is a plan: rows that it adds lie where nobody looks, until it takes the
+// place of the original. So what fails midway has changed nothing. One sequence has it, never two.
+class OwnRows {
+public:
+    // Copies rows that are there to `segments`. False if the budget refuses; throws without memory.
+    bool copy(const Storage &storage, const Segment &rows, std::vector<Segment> &segments);
+    // The same of one row.
+    bool add(const Storage &storage, uint64_t position, const uint8_t *ids, const uint8_t *validity,
+             uint64_t tag, std::vector<Segment> &segments);
+
+private:
+    bool make_room(const Storage &storage, uint64_t rows);
+    bool tag_rows(PagePool &pool, uint32_t rows, uint64_t tag);
+
+    PageRef page_;
+    uint32_t used_ = 0;  // rows of it
+};
+
+}  // namespace routecap

@@ -1,0 +1,459 @@
+// Conversations drawn from the input: calls that extend, repeat, diverge or come late, forks and
+// cuts, beside a model that puts rows together one by one as sequence.h says it. And the bytes of
+// sequences, damaged and of any origin.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "bytes.h"
+#include "check.h"
+#include "model.h"
+
+namespace {
+
+using fuzz::Bytes;
+using Data = std::vector<uint8_t>;
+using Tokens = std::vector<int32_t>;
+
+struct Free {
+    void operator()(routecap_sequence *sequence) const { routecap_sequence_free(sequence); }
+    void operator()(routecap_routing *routing) const { routecap_routing_free(routing); }
+};
+using SequencePtr = std::unique_ptr<routecap_sequence, Free>;
+using RoutingPtr = std::unique_ptr<routecap_routing, Free>;
+
+// ---- The model
+
+struct Owner {
+    uint64_t call, tag;
+    uint32_t origin;
+    bool operator==(const Owner &) const = default;
+};
+
+struct Model {
+    model::ShapePtr shape;
+    Tokens tokens;
+    bool known = true;  // or the sequence has digests only
+    model::Rows rows;   // also that of the last token, where it was cut there
+    std::map<uint64_t, Owner> owners;
+    routecap_append_report sums{};
+
+    Model() { sums.first_differed = ROUTECAP_ROWS_ALL; }
+
+    uint64_t seen() const { return tokens.empty() ? 0 : tokens.size() - 1; }
+    model::RowPtr at(uint64_t position) const {
+        const auto row = rows.find(position);
+        return row == rows.end() ? nullptr : row->second;
+    }
+    void cut(uint64_t length) {
+        if (length >= tokens.size()) return;
+        tokens.resize(length);
+        rows.erase(rows.lower_bound(length), rows.end());
+        owners.erase(owners.lower_bound(length), owners.end());
+        if (tokens.empty()) known = true;
+    }
+    model::Routing routing() const {
+        model::Routing all{shape, 0, seen()};
+        for (const auto &[position, row] : rows)
+            if (position < seen()) all.content.emplace(position, row);
+        return all;
+    }
+    uint64_t missing() const {
+        uint64_t n = 0;
+        for (uint64_t p = 0; p < seen(); p++) n += at(p) == nullptr || !at(p)->complete();
+        return n;
+    }
+    std::vector<routecap_sequence_span> spans() const {
+        std::vector<routecap_sequence_span> all;
+        for (const auto &[position, owner] : owners) {
+            if (position >= seen()) break;
+            if (!all.empty() && all.back().first + all.back().rows == position &&
+                Owner{all.back().call, all.back().tag, all.back().origin} == owner)
+                all.back().rows++;
+            else
+                all.push_back({position, 1, owner.call, owner.tag, owner.origin, 0});
+        }
+        return all;
+    }
+};
+
+struct Call {
+    Tokens tokens;
+    uint64_t start = 0;
+    std::shared_ptr<model::Routing> routing;
+    routecap_append_options options{};
+};
+
+bool any(const model::RowPtr &row) { return row != nullptr && row->any(); }
+
+// What the call does to a sequence, or the error that it is.
+int32_t append(Model &m, const Call &call, routecap_append_report &r) {
+    const routecap_append_options &o = call.options;
+    const uint64_t end = call.start + call.tokens.size();
+    if (call.start > m.tokens.size() || o.prompt_tokens > end) return ROUTECAP_ERR_OUT_OF_RANGE;
+    if (!m.known && (call.start > 0 || end < m.tokens.size())) return ROUTECAP_ERR_STATE;
+    const uint64_t both = std::min<uint64_t>(m.tokens.size(), end);
+    uint64_t common = call.start;
+    while (common < both && m.tokens[common] == call.tokens[common - call.start]) common++;
+    if (!m.known && common < both) common = common / 64 * 64;
+    const bool diverges = common < both, equal = o.policy == ROUTECAP_SEQUENCE_EQUAL;
+    if (diverges && equal) return ROUTECAP_ERR_CONFLICT;
+    const uint64_t kept = diverges ? common : m.tokens.size();
+
+    Model next = m;
+    r = {};
+    r.call = o.call != 0 ? o.call : m.sums.call + 1;
+    r.tokens_common = common;
+    r.tokens_cut = m.tokens.size() - kept;
+    for (const auto &[position, row] : m.rows) r.rows_cut += position >= kept && any(row);
+    r.first_differed = ROUTECAP_ROWS_ALL;
+    next.cut(kept);
+    next.known = true;
+    for (uint64_t p = next.tokens.size(); p < end; p++)
+        next.tokens.push_back(call.tokens[p - call.start]);
+
+    const uint64_t last = end > 0 ? end - 1 : 0;
+    for (uint64_t p = call.routing ? call.routing->first : 0;
+         call.routing && p < call.routing->end(); p++) {
+        if (p >= last) {
+            r.rows_beyond++;
+            continue;
+        }
+        const model::RowPtr old = next.at(p), now = call.routing->at(p);
+        const bool preferred = o.policy == ROUTECAP_SEQUENCE_NEWEST ||
+                               (o.policy == ROUTECAP_SEQUENCE_KEEP && o.prompt_tokens != 0 &&
+                                p + 1 == kept && kept < end && o.prompt_tokens <= kept);
+        bool overlap = false, differs = false, gain = false;
+        for (size_t l = 0; l < m.shape->cells(); l++) {
+            const bool a = old != nullptr && old->valid(l), b = now != nullptr && now->valid(l);
+            overlap |= a && b;
+            differs |= a && b && !old->same_set(*now, l);
+            gain |= b && !a;
+        }
+        r.rows_overlap += overlap;
+        r.rows_differed += differs;
+        if (differs) r.first_differed = std::min(r.first_differed, p);
+        r.rows_taken += gain || (preferred && any(now));
+        r.rows_boundary += gain && p + 1 == kept;
+        r.rows_filled += gain && p + 1 < kept;
+        r.rows_replaced += preferred && overlap;
+        const model::RowPtr row = preferred ? model::unite(now, old) : model::unite(old, now);
+        if (row != nullptr) next.rows[p] = row;
+        if (any(now) && (preferred || !any(old))) next.owners[p] = {r.call, o.tag, o.origin};
+    }
+    if (equal && r.rows_differed > 0) return ROUTECAP_ERR_CONFLICT;
+    m = std::move(next);
+    r.tokens = m.tokens.size();
+    r.rows_missing = m.missing();
+    routecap_append_report &s = m.sums;
+    s.call = std::max(s.call, r.call);
+    s.tokens_common = r.tokens_common;
+    s.first_differed = std::min(s.first_differed, r.first_differed);
+    s.tokens_cut += r.tokens_cut, s.rows_cut += r.rows_cut, s.rows_overlap += r.rows_overlap;
+    s.rows_differed += r.rows_differed, s.rows_taken += r.rows_taken;
+    s.rows_boundary += r.rows_boundary, s.rows_filled += r.rows_filled;
+    s.rows_replaced += r.rows_replaced, s.rows_beyond += r.rows_beyond;
+    return r.rows_missing == 0 ? ROUTECAP_OK : ROUTECAP_INCOMPLETE;
+}
+
+// ---- What is fed
+
+model::ShapePtr draw_shape(Bytes &in) {
+    auto shape = std::make_shared<model::Shape>();
+    shape->k = static_cast<uint32_t>(1 + in.below(3));
+    for (uint64_t l = in.pick({1u, 2u, 8u, 9u}); l > 0; l--)
+        shape->layers.push_back(
+            {static_cast<int32_t>(shape->layers.size() * 2), in.pick({8u, 256u, 300u}), 0});
+    return shape;
+}
+
+// Rows that a call may bring: by the token at each position, so that calls of equal tokens often
+// agree, with holes of every kind.
+std::shared_ptr<model::Routing> draw_routing(Bytes &in, const model::ShapePtr &shape,
+                                             uint64_t first, uint64_t end) {
+    auto routing = std::make_shared<model::Routing>(
+        model::Routing{shape, first, end > first ? end - first : 0});
+    const uint64_t drift = in.below(4) == 3, holes = in.below(3), tags = in.below(3);
+    for (uint64_t p = first; p < end; p++) {
+        const uint64_t kind = holes == 0 ? 0 : in.number(1);
+        if (kind % 8 == 7) {
+            constexpr uint8_t kReasons[] = {ROUTECAP_MISSING_LOST, ROUTECAP_MISSING_TAKEN,
+                                            ROUTECAP_MISSING_REFUSED};
+            if (kind / 8 % 4 < 3)
+                routing->content.emplace(p, model::empty_row(*shape, kReasons[kind / 8 % 4]));
+            continue;
+        }
+        auto row = std::make_shared<model::Row>();
+        row->tag = tags == 0 ? 7 : p / 3 % (1 + tags);
+        for (size_t l = 0; l < shape->cells(); l++) {
+            const bool missing = kind % 8 == 6 && (kind / 8 + l) % 3 != 0;
+            row->missing.push_back(missing ? static_cast<uint8_t>(2 + (kind / 64 + l) % 3) : 0);
+            for (uint32_t c = 0; c < shape->k; c++)
+                row->ids.push_back(static_cast<uint16_t>(missing ? (c == 0 ? row->missing[l] : 0)
+                                                                 : (p + drift + l + c) % 8));
+        }
+        routing->content.emplace(p, std::move(row));
+    }
+    return routing;
+}
+
+RoutingPtr make(const model::Routing &routing, bool slice) {
+    const Data bytes = routing.serialize();
+    routecap_routing *made = nullptr;
+    SAME_STATUS(routing.status(), routecap_routing_deserialize(bytes.data(), bytes.size(), 0,
+                                                               nullptr, nullptr, &made));
+    RoutingPtr whole(made);
+    if (!slice) return whole;
+    // Of pieces, so that pages are shared and begin anywhere.
+    SAME_STATUS(ROUTECAP_OK,
+                routecap_routing_slice(whole.get(), routing.first, routing.rows, &made));
+    return RoutingPtr(made);
+}
+
+Call draw_call(Bytes &in, const Model &m) {
+    Call call;
+    const uint64_t length = m.tokens.size();
+    const uint64_t whole = in.below(4);
+    call.start = whole > 1 ? 0 : whole == 1 ? length : in.below(length + 2);
+    const uint64_t most = length > 80 ? 6 : 90;
+    uint64_t end = in.below(4) == 0 ? in.below(length + 1) : length + in.below(most);
+    if (end < call.start) end = call.start;
+    for (uint64_t p = call.start; p < end; p++)
+        call.tokens.push_back(p < length ? m.tokens[p] : static_cast<int32_t>(in.below(3)));
+    if (in.below(4) == 3 && !call.tokens.empty()) call.tokens[in.below(call.tokens.size())] += 1;
+    if (in.below(8) != 7) {
+        const uint64_t first = in.below(3) != 0 ? 0 : in.below(end + 2);
+        call.routing =
+            draw_routing(in, m.shape, first, std::max<uint64_t>(end, 2) + 1 - in.below(4));
+    }
+    routecap_append_options &o = call.options;
+    o.struct_size = sizeof o;
+    o.policy = in.pick({ROUTECAP_SEQUENCE_KEEP, ROUTECAP_SEQUENCE_KEEP, ROUTECAP_SEQUENCE_NEWEST,
+                        ROUTECAP_SEQUENCE_EQUAL});
+    o.prompt_tokens = in.below(3) == 2 ? in.below(end + 2) : 0;
+    o.call = in.below(4) == 3 ? 1 + in.below(3) : 0;
+    o.tag = in.below(2), o.origin = static_cast<uint32_t>(in.below(2));
+    return call;
+}
+
+// ---- Comparing
+
+void same_report(const routecap_append_report &expected, const routecap_append_report &got) {
+    SAME(expected.call, got.call);
+    SAME(expected.tokens_common, got.tokens_common);
+    SAME(expected.tokens_cut, got.tokens_cut);
+    SAME(expected.rows_cut, got.rows_cut);
+    SAME(expected.rows_overlap, got.rows_overlap);
+    SAME(expected.rows_differed, got.rows_differed);
+    SAME(expected.first_differed, got.first_differed);
+    SAME(expected.rows_taken, got.rows_taken);
+    SAME(expected.rows_boundary, got.rows_boundary);
+    SAME(expected.rows_filled, got.rows_filled);
+    SAME(expected.rows_replaced, got.rows_replaced);
+    SAME(expected.rows_beyond, got.rows_beyond);
+}
+
+RoutingPtr routing_of(const routecap_sequence *sequence, int32_t expected) {
+    routecap_routing *routing = nullptr;
+    SAME_STATUS(expected, routecap_sequence_routing(sequence, &routing));
+    return RoutingPtr(routing);
+}
+
+void same(const Model &m, const routecap_sequence *sequence) {
+    const model::Routing expected = m.routing();
+    check::routing(routing_of(sequence, expected.status()).get(), expected);
+    const auto spans = m.spans();
+    std::vector<routecap_sequence_span> got(spans.size() + 1);
+    uint64_t count = 0;
+    SAME_STATUS(ROUTECAP_OK,
+                routecap_sequence_spans(sequence, got.data(), sizeof got[0], got.size(), &count));
+    SAME(spans.size(), count);
+    SAME(0,
+         spans.empty() ? 0 : std::memcmp(spans.data(), got.data(), spans.size() * sizeof spans[0]));
+    Tokens tokens(m.tokens.size());
+    SAME_STATUS(m.known ? ROUTECAP_OK : ROUTECAP_ERR_STATE,
+                routecap_sequence_tokens(sequence, 0, tokens.data(), tokens.size(), &count));
+    if (m.known && tokens != m.tokens) check::fail("the tokens are others");
+    routecap_append_report sums{};
+    sums.struct_size = sizeof sums;
+    SAME_STATUS(ROUTECAP_OK, routecap_sequence_report(sequence, &sums));
+    same_report(m.sums, sums);
+    SAME(m.tokens.size(), sums.tokens);
+    SAME(m.missing(), sums.rows_missing);
+}
+
+Data serialized(const routecap_sequence *sequence, uint32_t flags) {
+    uint64_t needed = 0;
+    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                routecap_sequence_serialize(sequence, flags, nullptr, 0, &needed));
+    Data bytes(needed, 0xee);
+    SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                routecap_sequence_serialize(sequence, flags, bytes.data(), needed - 1, nullptr));
+    SAME_STATUS(ROUTECAP_OK,
+                routecap_sequence_serialize(sequence, flags, bytes.data(), needed, nullptr));
+    return bytes;
+}
+
+SequencePtr deserialized(const Data &bytes, int32_t &status) {
+    routecap_sequence *sequence = nullptr;
+    const Data exact(bytes.begin(), bytes.end());
+    status = routecap_sequence_deserialize(exact.data(), exact.size(), 0, &sequence);
+    if ((sequence != nullptr) != (status == ROUTECAP_OK))
+        check::fail("deserialize returned %s", routecap_status_name(status));
+    return SequencePtr(sequence);
+}
+
+// A sequence comes back from its bytes; which are its own again.
+void through_bytes(Model &m, SequencePtr &sequence, uint32_t flags) {
+    const Data bytes = serialized(sequence.get(), flags);
+    int32_t status = 0;
+    SequencePtr made = deserialized(bytes, status);
+    SAME_STATUS(ROUTECAP_OK, status);
+    if (serialized(made.get(), flags) != bytes) check::fail("other bytes than before");
+    const uint64_t call = m.sums.call;
+    m.sums = Model().sums;
+    m.sums.call = call;
+    m.known = flags != 0 || m.tokens.empty();
+    sequence = std::move(made);
+}
+
+// Damaged bytes are refused, or are those of some sequence.
+void damaged(Bytes &in, Data bytes) {
+    for (uint64_t n = 1 + in.below(3); n > 0 && !bytes.empty(); n--) {
+        const size_t at = in.below(std::min<size_t>(bytes.size(), in.below(2) == 0 ? 256 : 65536));
+        switch (in.below(4)) {
+            case 0: bytes[at] = static_cast<uint8_t>(in.number(1)); break;
+            case 1: bytes[at] = static_cast<uint8_t>(bytes[at] + 1); break;
+            case 2: bytes.resize(at + 1); break;
+            default: bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(at), 0); break;
+        }
+    }
+    int32_t status = 0;
+    const SequencePtr made = deserialized(bytes, status);
+    if (status < 0) {
+        SAME_STATUS(ROUTECAP_ERR_FORMAT, status);
+        return;
+    }
+    const Data again = serialized(made.get(), 0);
+    const SequencePtr other = deserialized(again, status);
+    SAME_STATUS(ROUTECAP_OK, status);
+    if (serialized(other.get(), 0) != again) check::fail("other bytes than before");
+    routecap_routing *routing = nullptr;
+    if (routecap_sequence_routing(made.get(), &routing) < 0) check::fail("no routing");
+    routecap_routing_free(routing);
+}
+
+struct Conversation {
+    Model m;
+    SequencePtr sequence;
+    // What was given out before, and must not change.
+    std::optional<model::Routing> before;
+    RoutingPtr given;
+
+    void hold() {
+        before = m.routing();
+        given = routing_of(sequence.get(), before->status());
+    }
+    void check_held() const {
+        if (given != nullptr) check::routing(given.get(), *before);
+    }
+};
+
+Conversation conversation(const model::ShapePtr &shape) {
+    Conversation c;
+    c.m.shape = shape;
+    std::vector<int32_t> map;
+    std::vector<uint32_t> experts;
+    for (const model::Layer &layer : shape->layers)
+        map.push_back(layer.index), experts.push_back(layer.experts);
+    routecap_sequence_config config{};
+    config.struct_size = sizeof config;
+    config.layers = static_cast<uint32_t>(map.size()), config.k = shape->k;
+    config.layer_map = map.data(), config.layer_experts = experts.data();
+    routecap_sequence *sequence = nullptr;
+    SAME_STATUS(ROUTECAP_OK, routecap_sequence_create(&config, &sequence));
+    c.sequence.reset(sequence);
+    return c;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    Bytes in(data, size);
+    if (in.below(16) == 15) {  // bytes of any origin, behind the first of a sequence
+        Data bytes = {'R', 'O', 'U', 'T', 'E', 'S', 'E', 'Q', 1, 0, 0, 0};
+        while (!in.empty()) bytes.push_back(static_cast<uint8_t>(in.number(1)));
+        int32_t status = 0;
+        deserialized(bytes, status);
+        if (status < 0) SAME_STATUS(ROUTECAP_ERR_FORMAT, status);
+        return 0;
+    }
+    const model::ShapePtr shape = draw_shape(in);
+    std::vector<Conversation> all;
+    all.push_back(conversation(shape));
+    for (int steps = 0; steps < 24 && !in.empty(); steps++) {
+        const size_t which = in.below(all.size());
+        Conversation &c = all[which];
+        const uint64_t length = c.m.tokens.size();
+        switch (in.below(12)) {
+            case 8: {
+                const uint64_t tokens = in.below(length + 2);
+                const bool may = c.m.known || tokens >= length || tokens % 64 == 0;
+                check::trace("truncate %llu\n", static_cast<unsigned long long>(tokens));
+                SAME_STATUS(may ? ROUTECAP_OK : ROUTECAP_ERR_STATE,
+                            routecap_sequence_truncate(c.sequence.get(), tokens));
+                if (may) c.m.cut(tokens);
+                break;
+            }
+            case 9: {
+                if (all.size() > 3) break;
+                const uint64_t tokens = in.below(4) == 0 ? ROUTECAP_ROWS_ALL : in.below(length + 2);
+                const int32_t expected =
+                    tokens != ROUTECAP_ROWS_ALL && tokens > length      ? ROUTECAP_ERR_OUT_OF_RANGE
+                    : c.m.known || tokens >= length || tokens % 64 == 0 ? ROUTECAP_OK
+                                                                        : ROUTECAP_ERR_STATE;
+                routecap_sequence *child = nullptr;
+                SAME_STATUS(expected, routecap_sequence_fork(c.sequence.get(), tokens, &child));
+                if (expected < 0) break;
+                Conversation fork;
+                fork.m = c.m;
+                fork.m.cut(tokens);
+                fork.sequence.reset(child);
+                all.push_back(std::move(fork));
+                break;
+            }
+            case 10: through_bytes(c.m, c.sequence, c.m.known ? in.below(4) != 3 : 0); break;
+            case 11:
+                if (in.below(2) == 0)
+                    c.hold();
+                else
+                    damaged(in, serialized(c.sequence.get(), c.m.known && in.below(2) == 0));
+                break;
+            default: {
+                const Call call = draw_call(in, c.m);
+                routecap_append_report expected{}, got{};
+                got.struct_size = sizeof got;
+                const int32_t status = append(c.m, call, expected);
+                const RoutingPtr routing =
+                    call.routing ? make(*call.routing, in.below(2) == 1) : nullptr;
+                check::trace("append %zu tokens at %llu\n", call.tokens.size(),
+                             static_cast<unsigned long long>(call.start));
+                SAME_STATUS(status, routecap_sequence_append(c.sequence.get(), call.tokens.data(),
+                                                             call.start, call.tokens.size(),
+                                                             routing.get(), &call.options, &got));
+                if (status < 0) break;
+                same_report(expected, got);
+                SAME(expected.tokens, got.tokens);
+                SAME(expected.rows_missing, got.rows_missing);
+                break;
+            }
+        }
+        same(all[which].m, all[which].sequence.get());
+    }
+    for (const Conversation &c : all) {
+        same(c.m, c.sequence.get());
+        c.check_held();
+    }
+    return 0;
+}
