@@ -139,6 +139,25 @@ template <class F>
 void fields(routecap_splice &s, F &&f) {
     FIELD(pieces) FIELD(bytes) FIELD(header_bytes)
 }
+template <class F>
+void fields(routecap_sequence_config &s, F &&f) {
+    FIELD(layers) FIELD(k) FIELD(experts) FIELD(id_space) FIELD(reserved) FIELD(budget_bytes)
+}
+template <class F>
+void fields(routecap_append_options &s, F &&f) {
+    FIELD(policy) FIELD(prompt_tokens) FIELD(call) FIELD(tag) FIELD(origin) FIELD(flags)
+}
+template <class F>
+void fields(routecap_append_report &s, F &&f) {
+    FIELD(call)
+    FIELD(tokens) FIELD(tokens_common) FIELD(tokens_cut) FIELD(rows_cut) FIELD(rows_overlap)
+        FIELD(rows_differed) FIELD(first_differed) FIELD(rows_taken) FIELD(rows_boundary)
+            FIELD(rows_filled) FIELD(rows_replaced) FIELD(rows_beyond) FIELD(rows_missing)
+}
+template <class F>
+void fields(routecap_sequence_span &s, F &&f) {
+    FIELD(first) FIELD(rows) FIELD(call) FIELD(tag) FIELD(origin) FIELD(reserved)
+}
 
 #undef FIELD
 

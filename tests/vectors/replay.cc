@@ -43,6 +43,7 @@ private:
     }
     routecap_capturer *capturer() const { return of_name(capturers_, "capturer"); }
     routecap_routing *routing(const char *key = "routing") const { return of_name(routings_, key); }
+    routecap_sequence *sequence() const { return of_name(sequences_, "sequence"); }
     routecap_request request(const json &name) const {
         return name.is_number() ? name.get<routecap_request>()
                                 : requests_.at(name.get<std::string>());
@@ -54,11 +55,13 @@ private:
     // Outputs that are handles.
     void bind(const json &name, routecap_routing *routing);
     void bind(const json &name, routecap_request request);
-    void made(bool delivered, const char *key, routecap_routing *routing) {
+    void bind(const json &name, routecap_sequence *sequence);
+    template <class Handle>
+    void made(bool delivered, const char *key, Handle *handle) {
         if (delivered)
-            bind((*out_)[key], routing);
+            bind((*out_)[key], handle);
         else
-            expect_null(routing);
+            expect_null(handle);
     }
     static void expect_null(const void *handle) { EXPECT_EQ(nullptr, handle); }
     void expect_statuses(const std::vector<int32_t> &statuses);
@@ -97,6 +100,9 @@ private:
     void copying(Copy &&copy);
     template <class Make>
     void lending(Make &&make);
+    const uint8_t *kept_bytes(const char *key, size_t &size);
+    template <class Serialize>
+    void serializing(Serialize &&serialize);
 
     void library(const std::string &call);
     void configuration(const std::string &call);
@@ -107,11 +113,13 @@ private:
     void reading(const std::string &call);
     void routings(const std::string &call);
     void serialized(const std::string &call);
+    void sequences(const std::string &call);
 
     const json &vector_;
     std::map<std::string, routecap_capturer *> capturers_;
     std::map<std::string, routecap_request> requests_;
     std::map<std::string, routecap_routing *> routings_;
+    std::map<std::string, routecap_sequence *> sequences_;
     std::map<std::string, Elements> memory_;  // of bound sinks
     struct Loan {
         std::vector<Elements> arrays;
@@ -128,6 +136,7 @@ private:
 
 Replay::~Replay() {
     for (const auto &[name, routing] : routings_) routecap_routing_free(routing);
+    for (const auto &[name, sequence] : sequences_) routecap_sequence_free(sequence);
     for (const auto &[name, capturer] : capturers_) routecap_capturer_destroy(capturer);
     for (const Loan &loan : loans_)
         EXPECT_EQ(loan.taken, loan.released) << "times that lent memory was released";
@@ -152,7 +161,7 @@ void Replay::call(const json &said) {
     in_ = &in, out_ = &out, known_ = false;
     kept_.clear();
     library(name), configuration(name), sinks(name), taps(name), steps(name), requests(name),
-        reading(name), routings(name), serialized(name);
+        reading(name), routings(name), serialized(name), sequences(name);
     EXPECT_TRUE(known_) << "no such call";
 }
 
@@ -171,6 +180,11 @@ bool Replay::returned(int32_t status) {
 void Replay::bind(const json &name, routecap_routing *routing) {
     EXPECT_NE(nullptr, routing);
     EXPECT_TRUE(routings_.emplace(name.get<std::string>(), routing).second);
+}
+
+void Replay::bind(const json &name, routecap_sequence *sequence) {
+    EXPECT_NE(nullptr, sequence);
+    EXPECT_TRUE(sequences_.emplace(name.get<std::string>(), sequence).second);
 }
 
 void Replay::bind(const json &name, routecap_request request) {
@@ -838,27 +852,35 @@ void Replay::lending(Make &&make) {
     if (unless_null("routing", this) != nullptr) made(delivered, "routing", result);
 }
 
+// Bytes that a call is given.
+const uint8_t *Replay::kept_bytes(const char *key, size_t &size) {
+    const std::vector<uint8_t> data = bytes((*in_)[key]);
+    size = data.size();
+    auto *memory = static_cast<uint8_t *>(keep(Elements(size, ROUTECAP_DTYPE_U8)));
+    std::copy(data.begin(), data.end(), memory);
+    return memory;
+}
+
+// Bytes that serialize(dst, dst_bytes, &needed) writes.
+template <class Serialize>
+void Replay::serializing(Serialize &&serialize) {
+    uint64_t needed = kUntouched, size = in_->get<uint64_t>("dst_bytes");
+    if (!in_->has("dst_bytes")) serialize(nullptr, 0, &size);
+    Elements dst(size, ROUTECAP_DTYPE_U8);
+    const bool delivered = returned(serialize(size > 0 ? dst.data() : nullptr, size, &needed));
+    expect_number("needed", needed);
+    EXPECT_TRUE(delivered || dst.untouched());
+    if (!delivered || !out_->has("dst")) return;
+    const std::vector<uint8_t> expected = bytes((*out_)["dst"]);
+    EXPECT_EQ(expected, std::vector<uint8_t>(dst.data<uint8_t>(), dst.data<uint8_t>() + needed));
+    for (size_t i = needed; i < size; i++) EXPECT_EQ(kUntouched, dst.at(i).get<int>());
+}
+
 void Replay::serialized(const std::string &call) {
-    const auto kept_bytes = [&](const char *key, size_t &size) {
-        const std::vector<uint8_t> data = bytes((*in_)[key]);
-        size = data.size();
-        auto *memory = static_cast<uint8_t *>(keep(Elements(size, ROUTECAP_DTYPE_U8)));
-        std::copy(data.begin(), data.end(), memory);
-        return memory;
-    };
     if (call == "routing_serialize") {
-        uint64_t needed = kUntouched, size = in_->get<uint64_t>("dst_bytes");
-        if (!in_->has("dst_bytes")) routecap_routing_serialize(routing(), 0, nullptr, 0, &size);
-        Elements dst(size, ROUTECAP_DTYPE_U8);
-        const bool delivered = returned(routecap_routing_serialize(
-            routing(), 0, size > 0 ? dst.data() : nullptr, size, &needed));
-        expect_number("needed", needed);
-        EXPECT_TRUE(delivered || dst.untouched());
-        if (!delivered || !out_->has("dst")) return;
-        const std::vector<uint8_t> expected = bytes((*out_)["dst"]);
-        EXPECT_EQ(expected,
-                  std::vector<uint8_t>(dst.data<uint8_t>(), dst.data<uint8_t>() + needed));
-        for (size_t i = needed; i < size; i++) EXPECT_EQ(kUntouched, dst.at(i).get<int>());
+        serializing([&](void *dst, size_t size, uint64_t *needed) {
+            return routecap_routing_serialize(routing(), 0, dst, size, needed);
+        });
     } else if (call == "routing_deserialize") {
         size_t size = 0;
         const uint8_t *data = kept_bytes("data", size);
@@ -939,6 +961,87 @@ void Replay::serialized(const std::string &call) {
             0)
             << routecap_last_error();
         made(result != nullptr, "routing", result);
+    }
+}
+
+void Replay::sequences(const std::string &call) {
+    const auto expect_report = [&](Struct<routecap_append_report> &report) {
+        report.expect_filled();
+        if (out_->has("report")) expect_fields(*report, (*out_)["report"]);
+    };
+    auto *made = reinterpret_cast<routecap_sequence *>(this);
+    if (call == "sequence_create") {
+        Struct<routecap_sequence_config> config((*in_)["config"]);
+        const Said said((*in_)["config"]);
+        fill(*config, said);
+        config->layer_map = kept_i32(said, "layer_map");
+        config->layer_experts = reinterpret_cast<const uint32_t *>(kept_i32(said, "layer_experts"));
+        const bool delivered = returned(routecap_sequence_create(config.get(), &made));
+        this->made(delivered, "sequence", made);
+    } else if (call == "sequence_free") {
+        known_ = true;
+        routecap_sequence_free(sequence());
+        sequences_.erase((*in_)["sequence"].get<std::string>());
+    } else if (call == "sequence_append") {
+        const std::vector<int32_t> tokens = numbers<int32_t>((*in_)["tokens"]);
+        Struct<routecap_append_options> options;
+        if (in_->has("options")) fill(*options, Said((*in_)["options"]));
+        Struct<routecap_append_report> report;
+        if (returned(routecap_sequence_append(
+                sequence(), tokens.data(), in_->get<uint64_t>("token_start"), tokens.size(),
+                routing(), in_->has("options") ? options.get() : nullptr, report.get())))
+            expect_report(report);
+    } else if (call == "sequence_truncate") {
+        returned(routecap_sequence_truncate(sequence(), in_->get<uint64_t>("tokens")));
+    } else if (call == "sequence_fork") {
+        const auto tokens = in_->get<uint64_t>("tokens");
+        const bool delivered = returned(routecap_sequence_fork(sequence(), tokens, &made));
+        this->made(delivered, "child", made);
+    } else if (call == "sequence_routing") {
+        auto *rows = reinterpret_cast<routecap_routing *>(this);
+        const bool delivered = returned(routecap_sequence_routing(sequence(), &rows));
+        this->made(delivered, "routing", rows);
+    } else if (call == "sequence_spans") {
+        const auto capacity = in_->get<size_t>("capacity");
+        Array<routecap_sequence_span> spans(std::vector<routecap_sequence_span>(capacity),
+                                            sizeof(routecap_sequence_span));
+        uint64_t count = 0;
+        if (!returned(routecap_sequence_spans(sequence(), spans.data(), spans.size(), capacity,
+                                              &count)))
+            return;
+        expect_number("count", count);
+        const json &expected = (*out_)["spans"];
+        ASSERT_EQ(expected.size(), std::min<size_t>(count, capacity));
+        for (size_t i = 0; i < expected.size(); i++) {
+            routecap_sequence_span span = spans.at(i);
+            expect_fields(span, expected[i]);
+        }
+    } else if (call == "sequence_tokens") {
+        Elements tokens(in_->get<size_t>("capacity"), ROUTECAP_DTYPE_I32);
+        uint64_t count = 0;
+        const bool delivered =
+            returned(routecap_sequence_tokens(sequence(), in_->get<uint64_t>("first"),
+                                              tokens.data<int32_t>(), tokens.count(), &count));
+        EXPECT_TRUE(delivered || tokens.untouched());
+        if (!delivered) return;
+        expect_number("count", count);
+        const json &expected = (*out_)["tokens"];
+        ASSERT_EQ(expected.size(), std::min<size_t>(count, tokens.count()));
+        for (size_t i = 0; i < expected.size(); i++)
+            EXPECT_EQ(number<int32_t>(expected[i]), tokens.at(i).get<int32_t>()) << "token " << i;
+    } else if (call == "sequence_report") {
+        Struct<routecap_append_report> report;
+        if (returned(routecap_sequence_report(sequence(), report.get()))) expect_report(report);
+    } else if (call == "sequence_serialize") {
+        serializing([&](void *dst, size_t size, uint64_t *needed) {
+            return routecap_sequence_serialize(sequence(), in_->get<uint32_t>("flags"), dst, size,
+                                               needed);
+        });
+    } else if (call == "sequence_deserialize") {
+        size_t size = 0;
+        const uint8_t *data = kept_bytes("data", size);
+        const bool delivered = returned(routecap_sequence_deserialize(data, size, 0, &made));
+        this->made(delivered, "sequence", made);
     }
 }
 

@@ -2,6 +2,7 @@
 
 from . import capturer as c
 from . import routing as r
+from . import sequence as q
 from . import serialized, recording
 from .routing import Failure, Layer, check
 
@@ -427,3 +428,63 @@ class World:
     def serialized_splice(self, head, tail, row, capacity=None):
         routing = serialized.splice(head, tail, row)
         return "OK", self.made(routing=routing)
+
+    # ---- Sequences
+
+    def sequence_create(self, config):
+        get = {"layers": 0, "k": 0, "experts": 0, "id_space": 0, "layer_map": None, "layer_experts": None, "reserved": 0} | config
+        count, k = get["layers"], get["k"]
+        check(get["reserved"] == 0 and 1 <= count <= r.MAX_LAYERS and 1 <= k <= r.MAX_K and get["id_space"] in (0, 1))
+        experts = get["layer_experts"] or [get["experts"]] * count
+        order = get["layer_map"] or list(range(count))
+        check(all(k <= e <= r.MAX_EXPERTS for e in experts) and order[0] >= 0 and all(a < b for a, b in zip(order, order[1:])))
+        layers = [Layer(index, e) for index, e in zip(order, experts)]
+        return "OK", {"sequence": self.name("q", q.Sequence(layers, k, get["id_space"]))}
+
+    def sequence_free(self, sequence):
+        if sequence is not None:
+            del self.named[sequence]
+        return None, {}
+
+    def sequence_append(self, sequence, tokens, token_start=0, routing=None, options=None):
+        made, report = self.named[sequence].append(tokens, token_start, self.named.get(routing), options)
+        self.named[sequence] = made
+        return "OK" if report["rows_missing"] == 0 else "INCOMPLETE", {"report": report}
+
+    def sequence_truncate(self, sequence, tokens):
+        self.named[sequence].cut(tokens)
+        return "OK", {}
+
+    def sequence_fork(self, sequence, tokens):
+        parent = self.named[sequence]
+        tokens = len(parent.tokens) if tokens == r.ALL else tokens
+        check(tokens <= len(parent.tokens), "ERR_OUT_OF_RANGE")
+        child = parent.copy()
+        child.cut(tokens)
+        return "OK", {"child": self.name("q", child)}
+
+    def sequence_routing(self, sequence):
+        routing = self.named[sequence].routing()
+        return routing.status(), self.made(routing=routing)
+
+    def sequence_spans(self, sequence, capacity):
+        sequence = self.named[sequence]
+        spans = sequence.spans(sequence.seen)
+        names = ("first", "rows", "call", "tag", "origin")
+        return "OK", {"spans": [dict(zip(names, span)) for span in spans[:capacity]], "count": len(spans)}
+
+    def sequence_tokens(self, sequence, first, capacity):
+        sequence = self.named[sequence]
+        check(sequence.digests is None, "ERR_STATE")
+        check(first <= len(sequence.tokens), "ERR_OUT_OF_RANGE")
+        return "OK", {"tokens": sequence.tokens[first : first + capacity], "count": len(sequence.tokens) - first}
+
+    def sequence_report(self, sequence):
+        return "OK", {"report": self.named[sequence].sums | self.named[sequence].now()}
+
+    def sequence_serialize(self, sequence, flags=0):
+        data = self.named[sequence].serialize(flags)
+        return "OK", {"dst": data, "needed": len(data)}
+
+    def sequence_deserialize(self, data):
+        return "OK", {"sequence": self.name("q", q.deserialize(data))}
