@@ -19,6 +19,7 @@
  *   routecap/serialized.h      routings as bytes, and from arrays of any origin
  *   routecap/wire.h            routings as servers send them and trainers read them
  *   routecap/sequence.h        one conversation's rows out of many calls
+ *   routecap/store.h           rows that live as long as a prefix does: publish, adopt
  *   routecap/dispatch_check.h  experimental: was what was executed also what was routed?
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
  *
@@ -102,6 +103,7 @@
 #include "routecap/serialized.h"
 #include "routecap/wire.h"
 #include "routecap/sequence.h"
+#include "routecap/store.h"
 #include "routecap/dispatch_check.h"
 #include "routecap/table.h"
 

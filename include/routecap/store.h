@@ -50,7 +50,8 @@
  * count in their order: an adopt finds what was published before it, and no later block. Two
  * requests of one step may share a block: publish and then adopt, both after the issue. Rows in
  * flight are pending in the adopter as they are in a fork. They are missing if they never land.
- * For another capturer a block in flight is not there yet.
+ * For another capturer a block in flight is not there yet. A publish under a content key that is
+ * there adds its cells once its rows have landed.
  *
  * What is published. Rows that are settled. Drafts are published when they are settled, under the
  * same key; until then their rows are missing in the block. Rows that were cut or rejected are not
@@ -190,7 +191,7 @@ ROUTECAP_API int32_t routecap_store_stats(const routecap_store *store,
 /**
  * Advance a store to a generation: everything older is gone for adopters, at once.
  *
- * Memory of older blocks is used again first. Does nothing if the store is there already, or beyond.
+ * Memory of older blocks is used again first. Nothing happens if the store is there, or beyond.
  *
  * @param[in] store       The store.
  * @param[in] generation  The generation.
@@ -378,8 +379,8 @@ ROUTECAP_API int32_t routecap_store_contains(routecap_store *store, const void *
  * @param[in] store     The store.
  * @param[in] keys      [count, key_bytes] the keys.
  * @param[in] count     How many keys.
- * @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*; may
- *                      be NULL.
+ * @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
+ *                      may be NULL.
  */
 ROUTECAP_API int32_t routecap_store_retain(routecap_store *store, const void *keys, size_t count,
                                            int32_t *reasons);
@@ -408,7 +409,7 @@ ROUTECAP_API int32_t routecap_store_evict(routecap_store *store, const void *key
  * Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
  * once.
  *
- * What was under to[i] is evicted, also if there is no block under from[i]. from[i] then is EVICTED,
+ * What was under to[i] is evicted, also if there is no block under from[i]. from[i] is EVICTED then,
  * unless it is also some to[j].
  *
  * @param[in] store  A store of slot keys.
@@ -451,8 +452,8 @@ ROUTECAP_API int32_t routecap_store_export(routecap_store *store, const void *ke
  * Publish blocks that another store exported.
  *
  * Nothing in the bytes is trusted: a cell that claims to be valid and is not k distinct experts of
- * its layer is an error, and nothing is published. Keys are believed. Rows are copied on the calling
- * thread. Blocks of an older generation than the store's are counted as stale and not published.
+ * its layer is an error, and nothing is published. Keys are believed. Rows are copied on the
+ * calling thread. Blocks of an older generation are counted as stale and not published.
  *
  * @param[in] store    The store.
  * @param[in] data     [bytes] the bytes.
@@ -476,8 +477,8 @@ ROUTECAP_API int32_t routecap_store_import(routecap_store *store, const void *da
  * All memory is taken now, and never more. A block exists for another process once it is complete.
  * Publishing copies rows in, adopting copies them out and checks them: what another process left
  * half done is missing. A process may die at any moment without holding up the others. A process
- * that writes into the memory by other means can make rows missing, and with intent make them wrong;
- * pass the descriptor to processes that you trust.
+ * that writes into the memory by other means can make rows missing, and with intent make them
+ * wrong: pass the descriptor to processes that you trust.
  *
  * @param[in] config       The configuration.
  * @param[in] shape        As in routecap_store_create.

@@ -1,5 +1,5 @@
 /*
- * routecap, chapter 10: the function table.
+ * routecap, chapter 11: the function table.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
@@ -15,6 +15,7 @@
 #include "requests.h"
 #include "sequence.h"
 #include "serialized.h"
+#include "store.h"
 #include "wire.h"
 
 #ifdef __cplusplus
@@ -142,6 +143,36 @@ typedef struct routecap_api {
     int32_t (*sequence_report)(const routecap_sequence *, routecap_append_report *);
     int32_t (*sequence_serialize)(const routecap_sequence *, uint32_t, void *, size_t, uint64_t *);
     int32_t (*sequence_deserialize)(const void *, size_t, uint64_t, routecap_sequence **);
+    /* The store. */
+    int32_t (*store_config_init)(routecap_store_config *, size_t);
+    int32_t (*store_create)(const routecap_store_config *, const routecap_config *,
+                            routecap_store **);
+    void (*store_free)(routecap_store *);
+    int32_t (*store_stats)(const routecap_store *, routecap_store_counts *);
+    int32_t (*store_advance)(routecap_store *, uint64_t);
+    int32_t (*request_publish)(routecap_capturer *, routecap_request, routecap_store *, uint64_t,
+                               const void *, size_t, uint64_t);
+    int32_t (*request_adopt)(routecap_capturer *, routecap_request, routecap_store *, uint64_t,
+                             const void *, size_t, uint64_t, routecap_adoption *);
+    int32_t (*request_publish_batch)(routecap_capturer *, routecap_store *, routecap_publish_item *,
+                                     size_t, size_t, uint64_t);
+    int32_t (*request_adopt_batch)(routecap_capturer *, routecap_store *, routecap_adopt_item *,
+                                   size_t, size_t, uint64_t);
+    int32_t (*key_chain)(const void *, size_t, const int32_t *, size_t, uint32_t, uint32_t, void *,
+                         size_t);
+    int32_t (*store_contains)(routecap_store *, const void *, size_t, uint64_t, int32_t *,
+                              uint64_t *);
+    int32_t (*store_retain)(routecap_store *, const void *, size_t, int32_t *);
+    int32_t (*store_release)(routecap_store *, const void *, size_t);
+    int32_t (*store_evict)(routecap_store *, const void *, size_t, uint64_t *);
+    int32_t (*store_move)(routecap_store *, const void *, const void *, size_t);
+    int32_t (*store_export)(routecap_store *, const void *, size_t, uint64_t, void *, size_t,
+                            uint64_t *);
+    int32_t (*store_import)(routecap_store *, const void *, size_t, uint64_t *);
+    int32_t (*store_create_shared)(const routecap_store_config *, const routecap_config *,
+                                   int32_t *, routecap_store **);
+    int32_t (*store_open_shared)(const routecap_store_config *, const routecap_config *, int32_t,
+                                 routecap_store **);
 } routecap_api;
 
 /**

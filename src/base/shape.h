@@ -148,7 +148,9 @@ struct Shape {
     static bool valid(const uint8_t *validity, uint32_t layer) {
         return (validity[layer / 8] >> layer % 8 & 1) != 0;
     }
-
+    static void set_valid(uint8_t *validity, uint32_t layer) {
+        validity[layer / 8] = static_cast<uint8_t>(validity[layer / 8] | 1u << layer % 8);
+    }
     // Whether two valid cells have the same experts, in whatever order.
     bool same_cell(const uint8_t *a, const uint8_t *b) const;
 

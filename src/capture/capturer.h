@@ -20,6 +20,7 @@
 #include "routing/coverage.h"
 #include "routing/routing.h"
 #include "storage/pages.h"
+#include "store/store.h"
 
 namespace routecap {
 
@@ -81,6 +82,14 @@ public:
     int32_t finish_batch(routecap_finish_item *items, size_t item_size, size_t count);
     int32_t close(routecap_request request);
     int32_t close_batch(const routecap_request *requests, int32_t *status, size_t count);
+
+    // Rows of prefixes (prefixes.cc).
+    int32_t publish(const StorePtr &store, routecap_publish_item &item, uint64_t generation);
+    int32_t publish_batch(const StorePtr &store, routecap_publish_item *items, size_t item_size,
+                          size_t count, uint64_t generation);
+    int32_t adopt(const StorePtr &store, routecap_adopt_item &item, uint64_t generation);
+    int32_t adopt_batch(const StorePtr &store, routecap_adopt_item *items, size_t item_size,
+                        size_t count, uint64_t generation);
 
     // Reading requests (request_reading.cc).
     int32_t coverage(routecap_request request, uint64_t first, uint64_t rows,
@@ -160,11 +169,16 @@ private:
     int32_t accept_one(const routecap_accept_item &item, Kept kept);
     int32_t finish_one(routecap_request request, uint64_t rows, Routing **routing);
     int32_t close_one(routecap_request request);
-    void cut_in_flight(Request &request, uint64_t end, bool ends);
+    enum class Cut { truncated, finished, closed };
+    void cut_in_flight(Request &request, uint64_t end, Cut why);
     int32_t refuse_many(size_t count) const;
     bool tags_vary() const { return capture_->tags_vary.load(std::memory_order_relaxed); }
     template <class Item, class One>
     int32_t batch(Item *items, size_t item_size, size_t count, size_t nodes, One one);
+
+    // prefixes.cc
+    int32_t check_prefix(const Store &store, const Shape &from, const Shape &to, uint64_t first,
+                         const void *keys, uint64_t count, Keys &checked) const;
 
     // request_reading.cc
     struct Range {

@@ -38,9 +38,11 @@ public:
     }
     // The operation noted last gives a child the rows before `end`, of steps up to `step`.
     void note_fork(uint64_t end, uint64_t step, uint64_t applied) {
-        forked_end_ = std::max(forked_end(applied), end);
-        forked_step_ = step;
-        forked_until_ = count_;
+        forked_.note(end, step, count_, applied);
+    }
+    // The operation noted last publishes rows before `end`, of steps up to `step`.
+    void note_publish(uint64_t end, uint64_t step, uint64_t applied) {
+        published_.note(end, step, count_, applied);
     }
     // Forgets cuts that were applied.
     void forget_cuts(uint64_t applied, Nodes &nodes) noexcept {
@@ -78,11 +80,15 @@ public:
             if (step <= cut->step) first = std::min(first, cut->rows);
         return first;
     }
-    // Children are still to get the rows before this; and of steps up to which.
-    uint64_t forked_end(uint64_t applied) const {
-        return applied < forked_until_ ? forked_end_ : 0;
+    // Children are still to get the rows before this.
+    uint64_t forked_end(uint64_t applied) const { return forked_.end_at(0, applied); }
+    // The same of one step; and with what stores are still to get.
+    uint64_t forked_end(uint64_t step, uint64_t applied) const {
+        return forked_.end_at(step, applied);
     }
-    uint64_t forked_step() const { return forked_step_; }
+    uint64_t needed_end(uint64_t step, uint64_t applied) const {
+        return std::max(forked_.end_at(step, applied), published_.end_at(step, applied));
+    }
 
 private:
     struct Cut {
@@ -96,7 +102,21 @@ private:
     Range changing_;
     uint64_t changing_until_ = 0;
     Cut *cuts_ = nullptr;
-    uint64_t forked_end_ = 0, forked_step_ = 0, forked_until_ = 0;
+    // Rows that others are to have: those before `end`, of steps up to `step`.
+    struct Wanted {
+        uint64_t end = 0, step = 0;
+        uint64_t until = 0;  // applied operations
+
+        uint64_t end_at(uint64_t of_step, uint64_t applied) const {
+            return of_step <= step && applied < until ? end : 0;
+        }
+        void note(uint64_t e, uint64_t s, uint64_t count, uint64_t applied) {
+            end = std::max(end_at(0, applied), e);
+            step = s;
+            until = count;
+        }
+    };
+    Wanted forked_, published_;
 };
 
 }  // namespace routecap

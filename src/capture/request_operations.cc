@@ -150,15 +150,18 @@ int32_t Capturer::accept(routecap_request request, routecap_step step, const uin
 }
 
 // Rows at and after `end` of steps in flight will be dropped when they land, but for those that a
-// child is to have. Where the request ends there, drafts are told apart: those that nobody accepted
-// end as rejected, and not as late.
-void Capturer::cut_in_flight(Request &request, uint64_t end, bool ends) {
-    const uint64_t forked_end = request.pending.forked_end(request.applied());
+// child is to have, and where the request is closed a store. Where the request is finished there,
+// drafts are told apart: those that nobody accepted end as rejected, and not as late.
+void Capturer::cut_in_flight(Request &request, uint64_t end, Cut why) {
+    const uint64_t applied = request.applied();
+    const PendingOperations &pending = request.pending;
     request.for_each_in_flight(
         capture_->steps, [&](StepSpan &span, SpanExtra *extra, uint64_t step) {
             const uint64_t from =
-                step <= request.pending.forked_step() ? std::max(end, forked_end) : end;
-            std::atomic_ref cut(ends && extra != nullptr ? extra->ended : span.cut);
+                std::max(end, why == Cut::closed ? pending.needed_end(step, applied)
+                                                 : pending.forked_end(step, applied));
+            const bool ends = why == Cut::finished && extra != nullptr;
+            std::atomic_ref cut(ends ? extra->ended : span.cut);
             if (cut.load(std::memory_order_relaxed) > from)
                 cut.store(from, std::memory_order_release);
         });
@@ -178,7 +181,7 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         const uint64_t page_rows = config_.shape->page_rows;
         const uint64_t first_page = (rows + page_rows - 1) / page_rows;
         request->pages.remove(first_page, UINT64_MAX, nodes);
-        cut_in_flight(*request, rows, false);
+        cut_in_flight(*request, rows, Cut::truncated);
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next)
             draft->cut = std::min(draft->cut, rows);
         request->cut_notes(rows, nodes);
@@ -303,7 +306,7 @@ int32_t Capturer::finish_one(routecap_request handle, uint64_t rows, Routing **r
     const uint64_t length = request->length,
                    expected = all ? request->length_now(capture_->steps) : rows,
                    after = request->after();
-    if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, true);
+    if (!all && rows < request->issued_end()) cut_in_flight(*request, rows, Cut::finished);
     *routing = &request->data->routing;
     (*routing)->expect(after, expected);
     MissingNote *missing = request->changed ? std::exchange(request->missing, nullptr) : nullptr;
@@ -328,7 +331,7 @@ int32_t Capturer::close_one(routecap_request handle) {
     Request *request = nullptr;
     if (int32_t s = find(handle, &request); s < 0) return s;
     const bool alone = request->settled();
-    cut_in_flight(*request, 0, false);
+    cut_in_flight(*request, 0, Cut::closed);
     capture_->worker.log.append(request->after(), Close{std::move(request->data), alone});
     capture_->requests.close(*request, capture_->worker.nodes);
     return ROUTECAP_OK;

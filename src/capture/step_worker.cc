@@ -197,7 +197,8 @@ bool StepWorker::apply_ready(Until until) {
 
 // What a request gives up needs not wait for steps in flight: their rows for it are cut.
 void StepWorker::release_early(LogEntry &entry) {
-    if (Close *close = std::get_if<Close>(&entry.what); close != nullptr && close->alone) {
+    if (Close *close = std::get_if<Close>(&entry.what);
+        close != nullptr && close->alone && !close->data->rows.waited_for()) {
         close->data->rows.drop(0);
     } else if (Truncate *truncate = std::get_if<Truncate>(&entry.what);
                truncate != nullptr && truncate->alone) {
@@ -231,8 +232,17 @@ bool StepWorker::apply(LogEntry &entry) {
             } else if constexpr (std::is_same_v<What, Attach>) {
                 what.rows->attach(what.routing->segments(), what.end);
                 applied(*what.rows);
+            } else if constexpr (std::is_same_v<What, Publish>) {
+                what.rows->publish(std::move(what.publication));
+                applied(*what.rows);
+            } else if constexpr (std::is_same_v<What, Adopt>) {
+                try {
+                    what.rows->attach(what.adoption->take(), what.end);
+                } catch (const std::bad_alloc &) {}  // its rows are missing
+                applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Finish>) {
                 RowStore &rows = what.data->rows;
+                rows.publish_settled(true);
                 const uint64_t end =
                     what.all ? std::max(what.end, rows.placed_end.load(std::memory_order_relaxed))
                              : what.end;
@@ -254,6 +264,7 @@ bool StepWorker::apply(LogEntry &entry) {
                 what.data->routing.fill(0, end, std::move(segments));
             } else if constexpr (std::is_same_v<What, Close>) {
                 RowStore &rows = what.data->rows;
+                rows.publish_settled(true);
                 count_settled(rows.drop_drafts(0));
                 rows.clear();
             }

@@ -28,6 +28,7 @@
 #include "capture/steps.h"
 #include "capture/turn.h"
 #include "routing/request_data.h"
+#include "store/store.h"
 
 namespace routecap {
 
@@ -60,6 +61,15 @@ struct Attach {
     RoutingPtr routing;
     uint64_t end;
 };
+struct Publish {
+    RowStore *rows;
+    std::shared_ptr<Publication> publication;
+};
+struct Adopt {
+    RowStore *rows;
+    std::unique_ptr<Adoption> adoption;
+    uint64_t end;
+};
 struct Finish {
     RequestDataPtr data;
     uint64_t end;
@@ -73,7 +83,7 @@ struct Close {
 
 struct LogEntry {
     uint64_t after;  // the step that must have been filed before
-    std::variant<FileStep, Settle, Truncate, Fork, Attach, Finish, Close> what;
+    std::variant<FileStep, Settle, Truncate, Fork, Attach, Publish, Adopt, Finish, Close> what;
 
     template <class What>
     LogEntry(uint64_t a, What w) : after(a), what(std::in_place_type<What>, std::move(w)) {}

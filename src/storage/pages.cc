@@ -150,6 +150,18 @@ PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *valid
     return PageRef(page);
 }
 
+bool PagePool::adopt(Page &page) {
+    if (page.pool.get() == this || page.lender != nullptr) return false;
+    auto *charged = new (std::nothrow) std::shared_ptr<PagePool>(shared_from_this());
+    std::shared_ptr<PagePool> *none = nullptr;
+    if (charged == nullptr || !page.charged.compare_exchange_strong(none, charged)) {
+        delete charged;
+        return false;
+    }
+    page.pool->unreserve(page.bytes);
+    return true;
+}
+
 void PagePool::free(Page *page) {
     const std::shared_ptr<PagePool> pool = std::move(page->pool);
     const size_t bytes = page->bytes;
@@ -159,8 +171,10 @@ void PagePool::free(Page *page) {
         delete[] tags;
         pool->unreserve(static_cast<size_t>(page->rows) * sizeof *tags);
     }
+    const std::unique_ptr<std::shared_ptr<PagePool>> charged(
+        page->charged.load(std::memory_order_relaxed));
     page->~Page();
-    pool->unreserve(bytes);
+    (charged != nullptr ? *charged : pool)->unreserve(bytes);
     if (borrowed) return ::operator delete(page, kAlignment);
     pool->give_memory(page, bytes);
 }

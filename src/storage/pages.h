@@ -28,11 +28,13 @@ struct Page {
     // Behind this header, as validity_plane is behind the ids, or foreign.
     uint8_t *ids_plane;
     uint8_t *validity_plane;
-    std::shared_ptr<PagePool> pool;  // whose budget it counts in
+    std::shared_ptr<PagePool> pool;  // whose memory it is, and whose budget it counts in
     size_t bytes;                    // in that budget, tags apart
     // Keeps foreign planes and tags alive; nobody writes such a page.
     std::shared_ptr<const void> lender;
     Page *next = nullptr;  // among DeferredPages
+    // Whose budget it counts in instead, tags apart: a heap object, once it was moved.
+    std::atomic<std::shared_ptr<PagePool> *> charged{nullptr};
 
     uint8_t *ids(size_t row) const { return ids_plane + row * ids_bytes; }
     uint8_t *validity(size_t row) const { return validity_plane + row * validity_bytes; }
@@ -133,6 +135,10 @@ public:
     // take so many bytes of this budget too; null if it refuses. Throws without memory.
     PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags,
                    uint64_t tag, std::shared_ptr<const void> lender, uint64_t charged = 0);
+
+    // Moves a page from the budget it counts in to this one, in which so many bytes are reserved.
+    // False, and the reservation stays, if it was moved before, or is not one to be moved.
+    bool adopt(Page &page);
 
     uint64_t used() const { return used_.load(std::memory_order_relaxed); }
     uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }

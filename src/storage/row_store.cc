@@ -263,7 +263,7 @@ void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t
                 if (Shape::valid(source.validity, l)) {
                     std::memcpy(to + size_t{l} * shape_->cell_bytes,
                                 source.ids + size_t{l} * shape_->cell_bytes, shape_->cell_bytes);
-                    to_validity[l / 8] = static_cast<uint8_t>(to_validity[l / 8] | 1u << l % 8);
+                    Shape::set_valid(to_validity, l);
                 } else {
                     shape_->mark(to, l, shape_->reason(source.ids, l));
                 }
@@ -359,6 +359,7 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
         give_back(draft.reserved);
     }
     std::erase_if(drafts_, [step](const Draft &draft) { return draft.step == step; });
+    publish_settled(false);
     return filed;
 }
 
@@ -411,6 +412,9 @@ void RowStore::truncate(uint64_t end) {
         give_back(draft.reserved);
     }
     cut_missing(end);
+    for (auto &publication : waiting_)
+        publication->end = std::clamp(end, publication->first, publication->end);
+    publish_settled(false);
     if (placed_end.load(std::memory_order_relaxed) > end)
         placed_end.store(end, std::memory_order_relaxed);
 }
@@ -426,6 +430,7 @@ void RowStore::clear() {
     give_back_promises(promised);
     for (Draft &draft : drafts_) give_back(draft.reserved);
     drafts_ = {};
+    waiting_ = {};
     cut_missing(0);
 }
 
@@ -472,6 +477,65 @@ std::vector<Segment> RowStore::take_all(uint64_t first, uint64_t end, const Miss
     return with_missing(*shape_, std::move(segments), noted, missing_.get(), first, end);
 }
 
+// Rows [first, end) are about to be lent: where drafts may have to write then, a page is promised
+// that pay() pays for. With `mutex`, by whoever files.
+template <class Pay>
+void RowStore::promise_to_drafts(uint64_t first, uint64_t end, Pay pay) {
+    for (const Draft &draft : drafts_) {
+        if (draft.reserved.pages >= draft.positions.size()) continue;
+        for (uint64_t position : draft.positions) {
+            const uint64_t index = position / shape_->page_rows;
+            if (position < kPast &&
+                will_need_page(index, first, end, nullptr, position, position + 1) &&
+                unpromised(index, index + 1) > 0 && pay())
+                promise(index, index + 1);
+        }
+    }
+}
+
+// ---- Publishing -----------------------------------------------------------------------------
+
+void RowStore::publish(std::shared_ptr<Publication> publication) noexcept {
+    if (!has_drafts(publication->first, publication->end)) return publish_now(*publication);
+    try {
+        waiting_.push_back(std::move(publication));
+    } catch (const std::bad_alloc &) {}  // it is dropped, and counts that
+}
+
+void RowStore::publish_now(Publication &publication) noexcept {
+    const uint64_t first = publication.first, end = publication.end;
+    std::vector<Segment> rows;
+    try {
+        for (size_t room = 0;;) {
+            rows.reserve(room);
+            std::lock_guard lock(mutex);
+            if ((room = count(first, end)) > rows.capacity()) continue;
+            promise_to_drafts(first, end, [this] {
+                return pool_->reserve(PagePool::page_bytes(*shape_, shape_->page_rows));
+            });
+            share(first, end, rows);
+            break;
+        }
+    } catch (const std::bad_alloc &) {}
+    publication.land(rows);
+}
+
+bool RowStore::has_drafts(uint64_t first, uint64_t end) const {
+    for (const Draft &draft : drafts_)
+        for (uint64_t position : draft.positions)
+            if (position >= first && position < end) return true;  // what was cut is beyond
+    return false;
+}
+
+void RowStore::publish_settled(bool all) noexcept {
+    for (auto &publication : waiting_) {
+        if (!all && has_drafts(publication->first, publication->end)) continue;
+        publish_now(*publication);
+        publication = nullptr;
+    }
+    std::erase(waiting_, nullptr);
+}
+
 void RowStore::fork(RowStore &parent, uint64_t end, uint64_t pages) {
     Entries shared;
     try {
@@ -482,17 +546,7 @@ void RowStore::fork(RowStore &parent, uint64_t end, uint64_t pages) {
     }
     {
         std::lock_guard lock(parent.mutex);
-        for (const Draft &draft : parent.drafts_) {
-            if (draft.reserved.pages >= draft.positions.size()) continue;
-            for (uint64_t position : draft.positions) {
-                const uint64_t index = position / shape_->page_rows;
-                if (position >= kPast ||
-                    !parent.will_need_page(index, 0, end, nullptr, position, position + 1))
-                    continue;
-                pages -= parent.unpromised(index, index + 1);
-                parent.promise(index, index + 1);
-            }
-        }
+        parent.promise_to_drafts(0, end, [&] { return pages--, true; });
         for (Entry &entry : parent.entries_) {
             const uint64_t entry_end = std::min(entry.end, end);
             if (entry.first >= entry_end) continue;

@@ -15,6 +15,7 @@
 
 #include "base/intervals.h"
 #include "storage/missing_rows.h"
+#include "storage/publication.h"
 #include "storage/reserved_memory.h"
 #include "storage/storage.h"
 
@@ -169,6 +170,13 @@ public:
     // Rows are missing, and so are the cells that a row of [first, end) lacks, for a reason at
     // least as good as here. Throws without memory.
     RowOutcomes attach_missing(const MissingRows &missing, uint64_t first, uint64_t end);
+
+    // Hands over the rows that a publication wants and that are there; where drafts belong there,
+    // once these are settled or cut.
+    void publish(std::shared_ptr<Publication> publication) noexcept;
+    // The same for what has waited and is settled by now; or all, where nothing else will come.
+    void publish_settled(bool all) noexcept;
+    bool waited_for() const { return !waiting_.empty(); }
 
     // Rows that will not come, and why. Without memory nobody knows why.
     void note_missing(uint64_t first, uint64_t end, int32_t reason) noexcept;
@@ -348,6 +356,10 @@ private:
         return {std::move(page), entry.row(first), first, end - first,
                 entry.full_rows == shape_->page_rows};
     }
+    template <class Pay>
+    void promise_to_drafts(uint64_t first, uint64_t end, Pay pay);
+    void publish_now(Publication &publication) noexcept;
+    bool has_drafts(uint64_t first, uint64_t end) const;
 
     const StoragePtr storage_;
     const Shape *const shape_;
@@ -358,6 +370,8 @@ private:
     // null: nothing is known; only whoever files replaces it.
     std::shared_ptr<const MissingRows> missing_;
     std::vector<Draft> drafts_;  // in order of filing; only whoever files looks at them
+    // Wait for drafts to be settled; likewise.
+    std::vector<std::shared_ptr<Publication>> waiting_;
 };
 
 }  // namespace routecap

@@ -1,0 +1,160 @@
+// Requests and stores: rows that are published, and rows that are adopted.
+#include "base/status.h"
+#include "base/structs.h"
+#include "capture/capturer.h"
+
+namespace routecap {
+
+// `from` gives its rows to `to`.
+int32_t Capturer::check_prefix(const Store &store, const Shape &from, const Shape &to,
+                               uint64_t first, const void *keys, uint64_t count,
+                               Keys &checked) const {
+    if (keys == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "keys is NULL");
+    if (!from.same_rows(to))
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the store is of another model or layer map");
+    if (!to.can_hold(from))
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "a layer is recomputed where rows come from, and captured where they go");
+    const uint64_t rows = store.config().block_rows;
+    if (first > ROUTECAP_MAX_POSITION || count > (ROUTECAP_MAX_POSITION - first) / rows)
+        return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu blocks from row %llu", ull(count),
+                      ull(first));
+    checked = {static_cast<const uint8_t *>(keys), count, store.config().key_bytes};
+    return ROUTECAP_OK;
+}
+
+// ---- Publish --------------------------------------------------------------------------------
+
+int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item,
+                          uint64_t generation) {
+    if (!owner()) return ROUTECAP_OK;
+    Keys keys;
+    if (int32_t s = check_prefix(*store, *config_.shape, *store->config().shape, item.first,
+                                 item.keys, item.count, keys);
+        s < 0)
+        return s;
+    const uint64_t rows = store->config().block_rows, end = item.first + item.count * rows;
+    size_t landing = item.count;  // blocks without a draft, which come first
+    {
+        std::lock_guard lock(capture_->mutex);
+        Request *request = nullptr;
+        if (int32_t s = find(item.request, &request); s < 0) return s;
+        const uint64_t issued = std::max(request->length_now(capture_->steps), request->flagged_end);
+        if (end > issued && item.count > 0)
+            return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) were not issued",
+                          ull(std::max(issued, item.first)), ull(end));
+        for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
+            if (d->missing == 0 && d->position < std::min(d->cut, end))
+                landing = std::min<uint64_t>(
+                    landing, (std::max(d->position, item.first) - item.first) / rows);
+    }
+    if (item.count == 0) return ROUTECAP_OK;
+
+    std::shared_ptr<Publication> landed, drafts;
+    const auto note = [&](size_t first, size_t count, std::shared_ptr<Publication> &publication) {
+        if (count == 0) return ROUTECAP_OK;
+        return store->publish(keys.part(first, count), item.first + first * rows, generation,
+                              capture_.operator->(), first > 0 || landing == 0, publication);
+    };
+    if (int32_t s = note(0, landing, landed); s < 0) return s;
+    if (int32_t s = note(landing, item.count - landing, drafts); s < 0) return s;
+    if (landed == nullptr && drafts == nullptr) return ROUTECAP_OK;
+    {
+        const auto lock = lock_with({.entries = 2});
+        Request *request = nullptr;
+        if (int32_t s = find(item.request, &request); s < 0) return s;
+        request->share(item.first, end);
+        for (auto *publication : {&landed, &drafts}) {
+            if (*publication == nullptr) continue;
+            request->note_operation(0, 0);
+            request->pending.note_publish((*publication)->end, request->newest_step,
+                                          request->applied());
+            capture_->worker.log.append(request->after(),
+                                        Publish{request->rows(), std::move(*publication)});
+        }
+    }
+    capture_->worker.wake();
+    return ROUTECAP_OK;
+}
+
+// ---- Adopt ----------------------------------------------------------------------------------
+
+int32_t Capturer::adopt(const StorePtr &store, routecap_adopt_item &item, uint64_t generation) {
+    item.rows = item.found = item.evicted = item.not_published = item.stale = 0;
+    if (!owner()) return ROUTECAP_OK;
+    Keys keys;
+    if (int32_t s = check_prefix(*store, *store->config().shape, *config_.shape, item.first,
+                                 item.keys, item.count, keys);
+        s < 0)
+        return s;
+    {
+        std::lock_guard lock(capture_->mutex);
+        Request *request = nullptr;
+        if (int32_t s = find(item.request, &request); s < 0) return s;
+    }
+    if (item.count == 0) return ROUTECAP_OK;
+    const uint64_t end = item.first + item.count * store->config().block_rows,
+                   page_rows = config_.shape->page_rows;
+    routecap_adoption found{};
+    bool waits = false;
+    std::unique_ptr<Adoption> adoption;
+    if (int32_t s = store->adopt(keys, item.first, generation, capture_.operator->(), found, waits,
+                                 adoption);
+        s < 0)
+        return s;
+    {
+        const auto lock = lock_with({.entries = 1});
+        Request *request = nullptr;
+        if (int32_t s = find(item.request, &request); s < 0) return s;
+        if (found.found > 0)
+            request->mixed_end = std::max(request->mixed_end, (end + page_rows - 1) / page_rows);
+        request->length = std::max(request->length, end);
+        if (waits)
+            request->inherited_after =
+                std::max(request->inherited_after, capture_->steps.issued());
+        request->note_operation(item.first, end);
+        capture_->worker.log.append(request->after(),
+                                    Adopt{request->rows(), std::move(adoption), end});
+    }
+    capture_->worker.wake();
+    item.rows = found.rows;
+    item.found = found.found;
+    item.evicted = found.evicted;
+    item.not_published = found.not_published;
+    item.stale = found.stale;
+    return ROUTECAP_OK;
+}
+
+// ---- Many at once ---------------------------------------------------------------------------
+
+template <class Item, class One>
+static int32_t each(Item *items, size_t item_size, size_t count, One one) {
+    if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
+    bool ok = true;
+    for (size_t i = 0; i < count; i++) {
+        Item &item = at(items, item_size, i);
+        try {
+            item.status = item.reserved == 0 ? one(item) : refuse_reserved(item.reserved);
+        } catch (const std::bad_alloc &) {
+            item.status = ROUTECAP_ERR_NO_MEMORY;
+        }
+        ok &= item.status == ROUTECAP_OK;
+    }
+    return ok ? ROUTECAP_OK
+              : report(ROUTECAP_PARTIAL, "some items were refused: see the status of each");
+}
+
+int32_t Capturer::publish_batch(const StorePtr &store, routecap_publish_item *items,
+                                size_t item_size, size_t count, uint64_t generation) {
+    return each(items, item_size, count, [&](routecap_publish_item &item) {
+        return publish(store, item, generation);
+    });
+}
+
+int32_t Capturer::adopt_batch(const StorePtr &store, routecap_adopt_item *items, size_t item_size,
+                              size_t count, uint64_t generation) {
+    return each(items, item_size, count,
+                [&](routecap_adopt_item &item) { return adopt(store, item, generation); });
+}
+
+}  // namespace routecap

@@ -1,0 +1,312 @@
+// What becomes of published rows once they are there: each block is compared with what the store
+// has, shared with its request, or copied. Done by whoever files.
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "store/local_store.h"
+
+namespace routecap {
+
+class LocalStore::Landing {
+public:
+    Landing(LocalStore &store, Published &published, std::span<const Segment> rows)
+        : s_(store),
+          shape_(*store.shape_),
+          p_(published),
+          rows_(rows),
+          block_rows_(store.config_.block_rows),
+          blocks_(published.blocks_.size()) {}
+
+    // After its first lines nothing throws: what was placed is finished.
+    void run() {
+        dropped_.reserve(2 * kAtOnce);
+        look_before();
+        size_t at = 0;
+        for (size_t i = 0; i < blocks_.size(); i++) scan(i, at);
+        share();
+        for (size_t i = 0; i < blocks_.size(); i++)
+            if (blocks_[i].todo == Todo::copy) copy(i);
+        finish();
+    }
+
+private:
+    enum class Todo : uint8_t { nothing, refused, stale, empty, repeated, copy, done };
+    struct Landed {
+        size_t from = 0;     // the first segment with rows of it
+        Rows before;         // what the key has
+        uint64_t tag = 0;    // of the first row that is there
+        uint32_t place = 0;  // done
+        uint32_t row = 0;
+        Page *page = nullptr;  // the one that has all its rows; done: has them in the store
+        Todo todo = Todo::nothing;
+        bool complete = true, one_tag = true, mismatched = false;
+    };
+
+    uint64_t first_of(size_t i) const { return p_.first + i * block_rows_; }
+    const uint8_t *ids(const Rows &rows, uint64_t r) const { return rows.page->ids(rows.row + r); }
+    const uint8_t *validity(const Rows &rows, uint64_t r) const {
+        return rows.page->validity(rows.row + r);
+    }
+
+    // Calls f(segment, row of the segment, row of the block, rows) for what is there of block i.
+    template <class F>
+    void for_each_part(size_t i, F f) const {
+        const uint64_t first = first_of(i), end = first + block_rows_;
+        for (size_t at = blocks_[i].from; at < rows_.size() && rows_[at].first < end; at++) {
+            const Segment &segment = rows_[at];
+            const uint64_t from = std::max(first, segment.first), to = std::min(end, segment.end());
+            if (segment.page && from < to)
+                f(segment, from - segment.first, from - first, to - from);
+        }
+    }
+
+    void look_before() {
+        if (s_.slot_keys()) return;
+        std::lock_guard lock(s_.mutex_);
+        for (size_t i = 0; i < blocks_.size(); i++) {
+            const Id id = p_.blocks_[i];
+            if (id == 0 || s_.table_.at(id).linked || s_.table_.at(id).superseded) continue;
+            const uint8_t *key = s_.table_.key(id);
+            const Id there = s_.table_.find(key, s_.table_.hash(key));
+            if (there == 0) continue;
+            const Block &block = s_.table_.at(there);
+            if (block.state() == State::ready && s_.current(block))
+                blocks_[i].before = s_.rows_of(there);
+        }
+    }
+
+    // What there is of block i, and what is to be done with it.
+    void scan(size_t i, size_t &at) {
+        Landed &b = blocks_[i];
+        while (at < rows_.size() && rows_[at].end() <= first_of(i)) at++;
+        b.from = at;
+        if (p_.blocks_[i] == 0) return;
+        const bool check_tags = (s_.config_.flags & ROUTECAP_STORE_OTHER_TAGS) == 0;
+        uint64_t there = 0;
+        bool any = false, news = false, stale = false;
+        for_each_part(i, [&](const Segment &segment, uint64_t from, uint64_t block_row,
+                             uint64_t n) {
+            if (n == block_rows_)
+                b.page = segment.page.get(), b.row = segment.page_row + static_cast<uint32_t>(from);
+            there += n;
+            const bool one_tag = segment.page->tags.load(std::memory_order_acquire) == nullptr;
+            const bool whole = segment.complete && !b.before.page;
+            for (uint64_t r = from; r < from + n; r++) {
+                const uint8_t *validity = segment.validity(r);
+                const bool full = segment.complete || shape_.row_full(validity);
+                b.complete &= full;
+                if (!full && shape_.row_empty(validity)) continue;
+                const uint64_t tag = segment.tag(r);
+                if (!any) b.tag = tag;
+                b.one_tag &= tag == b.tag;
+                stale |= check_tags && tag != p_.generation_;
+                any = true;
+                if (b.before.page) meet(b, block_row + (r - from), segment.ids(r), validity, news);
+                if (whole && one_tag) break;  // the others are the same
+            }
+        });
+        b.complete &= there == block_rows_;
+        if (!any)
+            b.todo = Todo::empty;
+        else if (stale)
+            b.todo = Todo::stale;
+        else if (b.before.page && !news)
+            b.todo = Todo::repeated;
+        else
+            b.todo = Todo::copy;
+        if (b.before.page || !b.complete) b.page = nullptr;
+    }
+
+    // A row meets what the key has: whether it differs, and whether it has something new.
+    void meet(Landed &b, uint64_t row, const uint8_t *new_ids, const uint8_t *new_validity,
+              bool &news) const {
+        const uint8_t *old_ids = ids(b.before, row), *old_validity = validity(b.before, row);
+        for (uint32_t l = 0; l < shape_.layers; l++) {
+            if (!Shape::valid(new_validity, l)) continue;
+            if (!Shape::valid(old_validity, l))
+                news = true;
+            else if (!b.mismatched)
+                b.mismatched = !shape_.same_cell(old_ids + size_t{l} * shape_.cell_bytes,
+                                                 new_ids + size_t{l} * shape_.cell_bytes);
+        }
+    }
+
+    // Pages that are worth it are shared: those of which no more than a quarter would be dead, and
+    // those that count in the store's budget already.
+    void share() {
+        for (size_t i = 0; i < blocks_.size();) {
+            Page *page = sharable(i) ? blocks_[i].page : nullptr;
+            if (page == nullptr) {
+                i++;
+                continue;
+            }
+            size_t end = i;
+            uint32_t blocks = 0;
+            for (; end < blocks_.size() && (!sharable(end) || blocks_[end].page == page); end++)
+                blocks += sharable(end);
+            const std::shared_ptr<PagePool> *charged =
+                page->charged.load(std::memory_order_acquire);
+            const bool ours = charged != nullptr && *charged == s_.pool_;
+            if (ours || uint64_t{blocks} * block_rows_ * 4 >= uint64_t{page->rows} * 3)
+                share(page, i, end, blocks, ours);
+            i = end;
+        }
+    }
+    bool sharable(size_t i) const {
+        const Landed &b = blocks_[i];
+        return b.todo == Todo::copy && b.page != nullptr && b.page->lender == nullptr &&
+               b.page->rows <= kPageRows && b.page->pool != s_.pool_;
+    }
+    void share(Page *page, size_t first, size_t end, uint32_t blocks, bool ours) {
+        const uint64_t bytes = (ours ? 0 : page->bytes) + blocks * s_.block_bytes_;
+        if (!s_.pay(bytes)) return;
+        page->references.fetch_add(1, std::memory_order_relaxed);
+        uint32_t record = 0;
+        if (!s_.add_page(PageRef(page), blocks, record)) return s_.pool_->unreserve(bytes);
+        if (!ours && !s_.pool_->adopt(*page)) s_.pool_->unreserve(page->bytes);
+        for (size_t i = first; i < end; i++) {
+            Landed &b = blocks_[i];
+            if (!sharable(i)) continue;
+            b.place = s_.pages_.place(record, b.row);
+            b.todo = Todo::done;
+        }
+    }
+
+    void copy(size_t i) {
+        Landed &b = blocks_[i];
+        if (b.before.page)
+            for (uint32_t r = 0; r < block_rows_; r++)
+                b.one_tag &= b.before.page->tag_of(b.before.row + r) == b.tag;
+        Slot slot;
+        if (!s_.take_slot(b.tag, b.one_tag, slot)) {
+            b.todo = Todo::refused;
+            return;
+        }
+        Page &to = *slot.page;
+        uint64_t *tags = to.tags.load(std::memory_order_acquire);
+        const auto tag_row = [&](uint64_t r, uint64_t tag) {
+            if (tags != nullptr) tags[slot.row + r] = tag;
+        };
+        uint64_t written = 0;  // rows, in order
+        const auto fill = [&](uint64_t end) {
+            for (; written < end; written++) {
+                const uint64_t row = slot.row + written;
+                if (b.before.page) {
+                    std::memcpy(to.ids(row), ids(b.before, written), shape_.ids_bytes);
+                    std::memcpy(to.validity(row), validity(b.before, written),
+                                shape_.validity_bytes);
+                    tag_row(written, b.before.page->tag_of(b.before.row + written));
+                } else {
+                    shape_.mark_missing(to.ids(row), ROUTECAP_MISSING_NOT_PUBLISHED);
+                    std::memset(to.validity(row), 0, shape_.validity_bytes);
+                    tag_row(written, b.tag);
+                }
+            }
+        };
+        for_each_part(i, [&](const Segment &segment, uint64_t from, uint64_t block_row,
+                             uint64_t n) {
+            fill(b.before.page ? block_row + n : block_row);
+            const uint64_t row = slot.row + block_row;
+            if (!b.before.page) {
+                std::memcpy(to.ids(row), segment.ids(from), n * shape_.ids_bytes);
+                std::memcpy(to.validity(row), segment.validity(from), n * shape_.validity_bytes);
+                written += n;
+            }
+            for (uint64_t r = 0; r < n && (b.before.page || tags != nullptr || !segment.complete);
+                 r++) {
+                uint8_t *to_ids = to.ids(row + r), *to_validity = to.validity(row + r);
+                if (b.before.page) {
+                    if (merge(to_ids, to_validity, segment.ids(from + r),
+                              segment.validity(from + r)))
+                        tag_row(block_row + r, segment.tag(from + r));
+                    continue;
+                }
+                tag_row(block_row + r, segment.tag(from + r));
+                if (!segment.complete && shape_.row_reason(to_ids, to_validity) != 0)
+                    shape_.mark_missing(to_ids, ROUTECAP_MISSING_NOT_PUBLISHED);
+            }
+        });
+        fill(block_rows_);
+        b.complete = true;
+        for (uint32_t r = 0; r < block_rows_ && b.complete; r++)
+            b.complete = shape_.row_full(to.validity(slot.row + r));
+        copied_ += block_rows_;
+        b.page = slot.page, b.row = slot.row, b.place = slot.place;
+        b.todo = Todo::done;
+    }
+
+    // Cells that the row lacks come from another. Whether these are the first of it.
+    bool merge(uint8_t *to_ids, uint8_t *to_validity, const uint8_t *from_ids,
+               const uint8_t *from_validity) const {
+        const bool first = shape_.row_empty(to_validity) && !shape_.row_empty(from_validity);
+        if (shape_.row_reason(from_ids, from_validity) != 0) return false;
+        for (uint32_t l = 0; l < shape_.layers; l++) {
+            const size_t cell = size_t{l} * shape_.cell_bytes;
+            if (Shape::valid(to_validity, l)) continue;
+            if (Shape::valid(from_validity, l)) {
+                std::memcpy(to_ids + cell, from_ids + cell, shape_.cell_bytes);
+                Shape::set_valid(to_validity, l);
+            } else if (const int32_t reason = shape_.reason(from_ids, l);
+                       reason_rank(reason) > reason_rank(shape_.reason(to_ids, l))) {
+                shape_.mark(to_ids, l, reason);
+            }
+        }
+        return first;
+    }
+
+    static constexpr size_t kAtOnce = 64;
+
+    void finish() {
+        for (size_t first = 0; first < blocks_.size(); first += kAtOnce) {
+            {
+                std::lock_guard lock(s_.mutex_);
+                const size_t end = std::min(first + kAtOnce, blocks_.size());
+                for (size_t i = first; i < end; i++) finish(i);
+                s_.counted_.rows_copied += std::exchange(copied_, 0);
+            }
+            dropped_.clear();
+        }
+    }
+    void finish(size_t i) {
+        Landed &b = blocks_[i];
+        const Id id = std::exchange(p_.blocks_[i], 0);
+        if (id == 0) return;
+        routecap_store_counts &counted = s_.counted_;
+        counted.blocks_mismatched += b.mismatched;
+        counted.blocks_empty += b.todo == Todo::empty;
+        counted.blocks_stale += b.todo == Todo::stale;
+        counted.blocks_refused += b.todo == Todo::refused || b.todo == Todo::nothing;
+        counted.blocks_repeated += b.todo == Todo::repeated;
+        if (b.todo != Todo::done) {
+            const uint64_t hash = s_.table_.hash(s_.table_.key(id));
+            const Id there = s_.table_.find(s_.table_.key(id), hash);
+            if (there == id)
+                s_.unlink(id, hash);
+            else if (b.todo == Todo::repeated && there != 0)
+                s_.use(there);
+            s_.table_.free(id);
+            return;
+        }
+        const bool current = s_.current(s_.table_.at(id));
+        counted.blocks_published += current;
+        if (current && p_.weak_from_this().use_count() > 1)
+            p_.landed_[i] = {s_.pages_.page(b.place), b.row, b.complete};
+        s_.commit(id, b.place, b.complete, b.before, dropped_);
+    }
+
+    LocalStore &s_;
+    const Shape &shape_;
+    Published &p_;
+    const std::span<const Segment> rows_;
+    const uint32_t block_rows_;
+    std::vector<Landed> blocks_;
+    Dropped dropped_;
+    uint64_t copied_ = 0;
+};
+
+void LocalStore::Published::land(std::span<const Segment> rows) noexcept try {
+    Landing(*store_, *this, rows).run();
+} catch (const std::bad_alloc &) {}  // what has not landed is dropped, which counts it
+
+}  // namespace routecap

@@ -1,0 +1,618 @@
+#include "store/local_store.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/status.h"
+
+namespace routecap {
+namespace {
+
+constexpr size_t kChunk = 128;  // keys for which the mutex is held
+// Blocks in flight, beside those that the budget has room for.
+constexpr uint64_t kInFlight = 65536;
+
+uint32_t most_blocks(const StoreConfig &config) {
+    const uint64_t bytes =
+        config.block_rows * config.shape->row_bytes() + BlockTable::block_bytes(config.key_bytes);
+    return static_cast<uint32_t>(
+        std::min<uint64_t>(config.budget_bytes / bytes + kInFlight, UINT32_MAX - 1));
+}
+
+}  // namespace
+
+LocalStore::LocalStore(StoreConfig config)
+    : Store(std::move(config)),
+      shape_(config_.shape),
+      pool_(PagePool::create(shape_, config_.budget_bytes)),
+      block_bytes_(BlockTable::block_bytes(config_.key_bytes)),
+      generation_(config_.generation),
+      table_(config_.key_bytes, most_blocks(config_)),
+      pages_(*shape_, config_.block_rows) {}
+
+int32_t LocalStore::create(StoreConfig config, StorePtr &store) {
+    const BlockPages pages(*config.shape, config.block_rows);
+    const uint64_t page = std::max(PagePool::page_bytes(*config.shape, config.shape->page_rows),
+                                   PagePool::page_bytes(*config.shape, pages.rows()));
+    if (int32_t s = check_between("config", "budget_bytes", config.budget_bytes,
+                                  2 * (page + BlockTable::block_bytes(config.key_bytes)),
+                                  UINT64_MAX);
+        s < 0)
+        return s;
+    store.reset(new LocalStore(std::move(config)));
+    return ROUTECAP_OK;
+}
+
+int32_t LocalStore::check_generation(uint64_t generation) const {
+    const uint64_t at = generation_.load(std::memory_order_acquire);
+    if (generation <= at) return ROUTECAP_OK;
+    return report(ROUTECAP_ERR_STATE, "generation %llu: the store is at %llu, advance it first",
+                  ull(generation), ull(at));
+}
+
+// ---- With the mutex -------------------------------------------------------------------------
+
+// Calls one(i, key, hash) for each key.
+template <class One>
+void LocalStore::for_each(Keys keys, Dropped &dropped, One one) {
+    std::array<uint64_t, kChunk> hashes;
+    dropped.reserve(2 * kChunk);
+    for (size_t first = 0; first < keys.count; first += kChunk) {
+        const size_t n = std::min(kChunk, keys.count - first);
+        for (size_t i = 0; i < n; i++) {
+            hashes[i] = table_.hash(keys[first + i]);
+            table_.prefetch_bucket(hashes[i]);
+        }
+        {
+            std::lock_guard lock(mutex_);
+            for (size_t i = 0; i < n; i++) table_.prefetch_block(hashes[i]);
+            for (size_t i = 0; i < n; i++) one(first + i, keys[first + i], hashes[i]);
+        }
+        dropped.clear();
+    }
+}
+
+void LocalStore::link(Id id, uint64_t hash) {
+    table_.link(id, hash);
+    blocks_++;
+    in_flight_ += table_.at(id).state() == State::pending;
+}
+
+// How often it was retained.
+uint16_t LocalStore::unlink(Id id, uint64_t hash) {
+    Block &block = table_.at(id);
+    table_.unlink(id, hash);
+    blocks_--;
+    in_flight_ -= block.state() == State::pending;
+    retained_ -= block.retained > 0;
+    if (block.state() == State::ready && block.retained == 0) table_.dequeue(id);
+    return std::exchange(block.retained, uint16_t{0});
+}
+
+// What was used last goes last.
+void LocalStore::use(Id id) {
+    if (table_.at(id).state() != State::ready || table_.at(id).retained > 0) return;
+    table_.dequeue(id);
+    table_.enqueue(id);
+}
+
+// It is linked, and not in line.
+void LocalStore::take_line(Id id, uint16_t retained) {
+    Block &block = table_.at(id);
+    block.retained = retained;
+    retained_ += retained > 0;
+    if (retained == 0 && block.state() == State::ready) table_.enqueue(id);
+}
+
+// An unlinked block is nobody's any more; if it is in flight, its landing ends it.
+void LocalStore::give_up(Id id, Dropped &dropped) {
+    Block &block = table_.at(id);
+    if (block.state() == State::pending) {
+        block.superseded = 1;
+        return;
+    }
+    dropped.push_back(pages_.give(block.place));
+    pool_->unreserve(block_bytes_);
+    table_.free(id);
+}
+
+void LocalStore::leave(Id id, uint64_t hash, Dropped &dropped) {
+    unlink(id, hash);
+    give_up(id, dropped);
+}
+
+void LocalStore::evict(Id id, Dropped &dropped) {
+    const uint64_t hash = table_.hash(table_.key(id));
+    const bool stale = !current(table_.at(id));
+    table_.note_gone(table_.key(id), hash, stale ? ROUTECAP_MISSING_STALE : ROUTECAP_MISSING_EVICTED);
+    counted_.blocks_evicted += !stale;
+    leave(id, hash, dropped);
+}
+
+// What an adopter hears of a key: 0 if the block is there.
+int32_t LocalStore::look(Id id, const uint8_t *key, uint64_t hash, uint64_t generation,
+                         const void *owner, bool any_owner) const {
+    if (id == 0) {
+        const int32_t gone = table_.why_gone(key, hash);
+        return gone != 0 ? gone : ROUTECAP_MISSING_NOT_PUBLISHED;
+    }
+    const Block &block = table_.at(id);
+    const bool at = current(block) && generation == generation_.load(std::memory_order_relaxed);
+    if (block.state() == State::ready) return at ? 0 : ROUTECAP_MISSING_STALE;
+    const Published &publication = *publications_[block.publication()];
+    const bool awaited =
+        at && !publication.drafts_ && (any_owner || publication.owner_ == owner);
+    return awaited ? 0 : ROUTECAP_MISSING_NOT_PUBLISHED;
+}
+
+// ---- Publishing -----------------------------------------------------------------------------
+
+LocalStore::Published::Published(std::shared_ptr<LocalStore> store, size_t count,
+                                 const void *owner, bool drafts)
+    : store_(std::move(store)), owner_(owner), drafts_(drafts), blocks_(count), landed_(count) {
+    LocalStore &s = *store_;
+    for (;;) {
+        std::vector<Published *> room;
+        std::vector<uint32_t> free_room;
+        size_t more = 0;
+        {
+            std::lock_guard lock(s.mutex_);
+            if (!s.free_publications_.empty()) {
+                number_ = s.free_publications_.back();
+                s.free_publications_.pop_back();
+                s.publications_[number_] = this;
+                return;
+            }
+            if (s.publications_.size() < s.publications_.capacity()) {
+                number_ = static_cast<uint32_t>(s.publications_.size());
+                s.publications_.push_back(this);
+                return;
+            }
+            more = 2 * s.publications_.capacity() + 64;
+        }
+        room.reserve(more);
+        free_room.reserve(more);
+        std::lock_guard lock(s.mutex_);
+        if (s.publications_.size() < s.publications_.capacity()) continue;
+        room.assign(s.publications_.begin(), s.publications_.end());
+        free_room.assign(s.free_publications_.begin(), s.free_publications_.end());
+        room.swap(s.publications_);
+        free_room.swap(s.free_publications_);
+    }
+}
+
+LocalStore::Published::~Published() {
+    std::lock_guard lock(store_->mutex_);
+    for (Id id : blocks_) {  // that did not land
+        if (id == 0) continue;
+        store_->counted_.blocks_refused++;
+        if (store_->table_.at(id).linked)
+            store_->unlink(id, store_->table_.hash(store_->table_.key(id)));
+        store_->table_.free(id);
+    }
+    store_->publications_[number_] = nullptr;
+    store_->free_publications_.push_back(number_);
+}
+
+int32_t LocalStore::publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
+                            bool drafts, std::shared_ptr<Publication> &publication) {
+    if (int32_t s = check_generation(generation); s < 0) return s;
+    if (generation < generation_.load(std::memory_order_acquire)) {
+        std::lock_guard lock(mutex_);
+        counted_.blocks_stale += keys.count;
+        return ROUTECAP_OK;
+    }
+    auto published = std::make_shared<Published>(shared_from_this(), keys.count, owner, drafts);
+    published->generation_ = generation;
+    published->first = first;
+    published->end = first + length(keys.count);
+    Dropped dropped;
+    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
+        note(*published, i, key, hash, dropped);
+    });
+    publication = std::move(published);
+    return ROUTECAP_OK;
+}
+
+void LocalStore::note(Published &publication, size_t i, const uint8_t *key, uint64_t hash,
+                      Dropped &dropped) {
+    if (publication.generation_ != generation_.load(std::memory_order_relaxed)) {
+        counted_.blocks_stale++;
+        return;
+    }
+    const Id id = table_.make(key, epoch_);
+    if (id == 0) {
+        counted_.blocks_refused++;
+        return;
+    }
+    publication.blocks_[i] = id;
+    table_.at(id).newer = publication.number_;
+    table_.at(id).older = static_cast<uint32_t>(i);
+    const Id there = table_.find(key, hash);
+    uint16_t retained = 0;
+    if (!slot_keys()) {
+        // What comes second is compared, or fills what is missing, once it lands.
+        if (publication.drafts_ || (there != 0 && current(table_.at(there)))) return;
+    } else if (there != 0) {
+        counted_.blocks_replaced += current(table_.at(there));
+    }
+    if (there != 0) {
+        retained = unlink(there, hash);
+        give_up(there, dropped);
+    }
+    link(id, hash);
+    take_line(id, retained);
+}
+
+// A block has landed: it is there under its key, unless that is another's by now. `before` are the
+// rows that it was made from, if the key had some.
+void LocalStore::commit(Id id, uint32_t place, bool complete, const Rows &before,
+                        Dropped &dropped) {
+    Block &block = table_.at(id);
+    const uint64_t hash = table_.hash(table_.key(id));
+    bool wanted = !block.superseded && current(block);
+    counted_.blocks_stale += !current(block);
+    uint16_t retained = 0;
+    if (block.linked) {
+        retained = unlink(id, hash);
+    } else if (const Id there = wanted ? table_.find(table_.key(id), hash) : 0; there != 0) {
+        const Block &other = table_.at(there);
+        const bool ready = other.state() == State::ready;
+        const BlockPages::Place at = ready ? pages_.at(other.place) : BlockPages::Place{};
+        // Another came first.
+        if (ready && current(other) && (at.page != before.page.get() || at.row != before.row))
+            wanted = false;
+        else if (retained = unlink(there, hash); ready)
+            give_up(there, dropped);
+    }
+    block.place = place;
+    block.complete = complete;
+    block.set(State::ready);
+    if (!wanted) return give_up(id, dropped);
+    link(id, hash);
+    take_line(id, retained);
+}
+
+// ---- Room -----------------------------------------------------------------------------------
+
+bool LocalStore::evict_oldest() {
+    Dropped dropped;
+    dropped.reserve(1);
+    std::lock_guard lock(mutex_);
+    if (table_.oldest() == 0) return false;
+    evict(table_.oldest(), dropped);
+    return true;
+}
+
+bool LocalStore::pay(uint64_t bytes) {
+    while (!pool_->reserve(bytes))
+        if (!evict_oldest()) return false;
+    return true;
+}
+
+// A page with blocks, or one of slots for them.
+bool LocalStore::add_page(PageRef page, uint32_t blocks, uint32_t &record) {
+    for (;;) {
+        {
+            std::lock_guard lock(mutex_);
+            if (!pages_.full()) {
+                if (blocks > 0)
+                    record = pages_.share(std::move(page), blocks);
+                else
+                    pages_.add_slots(std::move(page));
+                return true;
+            }
+            if (!pages_.possible()) return false;
+        }
+        BlockPages::Chunk chunk = BlockPages::make();
+        if (chunk == nullptr) return false;
+        std::lock_guard lock(mutex_);
+        if (pages_.full()) pages_.add(std::move(chunk));
+    }
+}
+
+// A slot for a block's rows, and the block's own bytes.
+bool LocalStore::take_slot(uint64_t tag, bool one_tag, Slot &slot) {
+    if (!pay(block_bytes_)) return false;
+    const uint64_t page_bytes = PagePool::page_bytes(*shape_, pages_.rows()),
+                   tag_bytes = PagePool::tag_bytes(pages_.rows());
+    std::unique_ptr<uint64_t[]> tags;
+    const auto look = [&] {
+        std::lock_guard lock(mutex_);
+        const BlockPages::Taken taken = pages_.take(tag, one_tag, tags, slot.place);
+        if (taken == BlockPages::Taken::slot) {
+            const BlockPages::Place at = pages_.at(slot.place);
+            slot.page = at.page, slot.row = at.row;
+        }
+        return taken;
+    };
+    BlockPages::Taken taken;
+    while ((taken = look()) != BlockPages::Taken::slot) {
+        if (taken == BlockPages::Taken::needs_tags) {
+            if (!pay(tag_bytes)) break;
+            tags.reset(new (std::nothrow) uint64_t[pages_.rows()]);
+            if (tags != nullptr) continue;
+            pool_->unreserve(tag_bytes);
+            break;
+        }
+        if (!pool_->reserve(page_bytes)) {
+            if (evict_oldest()) continue;
+            break;
+        }
+        PageRef page = pool_->make(*shape_, pages_.rows());
+        uint32_t none;
+        if (!page || !add_page(std::move(page), 0, none)) break;
+    }
+    if (tags != nullptr) pool_->unreserve(tag_bytes);  // they were not needed in the end
+    if (taken != BlockPages::Taken::slot) pool_->unreserve(block_bytes_);
+    return taken == BlockPages::Taken::slot;
+}
+
+// ---- Adopting -------------------------------------------------------------------------------
+
+class LocalStore::Found final : public Adoption {
+public:
+    std::vector<Segment> take() override {
+        for (const Late &late : late_) {
+            const Rows &rows = late.publication->landed_[late.index];
+            if (!rows.page) continue;  // it never landed
+            Segment &segment = segments_[late.segment];
+            segment.page = rows.page;
+            segment.page_row = rows.row;
+            segment.complete = rows.complete;
+            segment.reason = 0;
+        }
+        late_.clear();
+        return std::move(segments_);
+    }
+
+    // Blocks and holes in order.
+    void add(Page *page, uint32_t row, uint64_t rows, bool complete) {
+        if (!segments_.empty()) {
+            Segment &last = segments_.back();
+            if (last.page.get() == page && last.page_row + last.rows == row &&
+                last.complete == complete) {
+                last.rows += rows;
+                end_ += rows;
+                return;
+            }
+        }
+        page->references.fetch_add(1, std::memory_order_relaxed);
+        segments_.push_back({PageRef(page), row, end_, rows, complete});
+        end_ += rows;
+    }
+    void add_missing(uint64_t rows, int32_t reason, bool apart) {
+        if (!apart && !segments_.empty() && !segments_.back().page &&
+            segments_.back().reason == reason && !last_is_late()) {
+            segments_.back().rows += rows;
+        } else {
+            segments_.push_back(Segment::not_there(end_, rows, reason));
+        }
+        end_ += rows;
+    }
+    void add_late(std::shared_ptr<Published> publication, uint32_t index, uint64_t rows) {
+        late_.push_back({segments_.size(), std::move(publication), index});
+        add_missing(rows, ROUTECAP_MISSING_NOT_PUBLISHED, true);
+    }
+    void reserve(size_t blocks) {
+        segments_.reserve(blocks);
+        late_.reserve(blocks);
+    }
+
+    uint64_t end_ = 0;
+
+private:
+    friend class LocalStore;
+    struct Late {
+        size_t segment;
+        std::shared_ptr<Published> publication;
+        uint32_t index;
+    };
+    bool last_is_late() const { return !late_.empty() && late_.back().segment + 1 == segments_.size(); }
+
+    std::vector<Segment> segments_;
+    std::vector<Late> late_;
+};
+
+int32_t LocalStore::adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,
+                          routecap_adoption &found, bool &waits,
+                          std::unique_ptr<Adoption> &adoption) {
+    if (int32_t s = check_generation(generation); s < 0) return s;
+    auto result = std::make_unique<Found>();
+    result->reserve(keys.count);
+    result->end_ = first;
+    const uint64_t rows = config_.block_rows;
+    found = {};
+    Dropped dropped;
+    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
+        const Id id = table_.find(key, hash);
+        int32_t reason = look(id, key, hash, generation, owner, false);
+        const Block *block = reason == 0 ? &table_.at(id) : nullptr;
+        if (block != nullptr && block->state() == State::pending) {
+            auto publication = publications_[block->publication()]->weak_from_this().lock();
+            if (publication != nullptr)
+                result->add_late(std::move(publication), block->index(), rows), waits = true;
+            else
+                reason = ROUTECAP_MISSING_NOT_PUBLISHED;  // it is being dropped
+        } else if (block != nullptr) {
+            const BlockPages::Place at = pages_.at(block->place);
+            result->add(at.page, at.row, rows, block->complete);
+            use(id);
+        }
+        if (reason != 0) result->add_missing(rows, reason, false);
+        found.found += reason == 0;
+        if (found.found == i + 1) found.rows = length(i + 1);
+        found.evicted += reason == ROUTECAP_MISSING_EVICTED;
+        found.stale += reason == ROUTECAP_MISSING_STALE;
+        found.not_published += reason == ROUTECAP_MISSING_NOT_PUBLISHED;
+    });
+    {
+        std::lock_guard lock(mutex_);
+        counted_.blocks_adopted += found.found;
+        counted_.blocks_absent += keys.count - found.found;
+    }
+    adoption = std::move(result);
+    return ROUTECAP_OK;
+}
+
+int32_t LocalStore::contains(Keys keys, uint64_t generation, int32_t *reasons, uint64_t *leading) {
+    if (int32_t s = check_generation(generation); s < 0) return s;
+    uint64_t there = 0;
+    Dropped dropped;
+    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
+        const int32_t reason = look(table_.find(key, hash), key, hash, generation, nullptr, true);
+        if (reasons != nullptr) reasons[i] = reason;
+        there += there == i && reason == 0;
+    });
+    if (leading != nullptr) *leading = there;
+    return ROUTECAP_OK;
+}
+
+int32_t LocalStore::collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
+                            std::vector<Segment> &rows) {
+    if (int32_t s = check_generation(generation); s < 0) return s;
+    there.reserve(keys.count);
+    rows.reserve(keys.count);
+    Dropped dropped;
+    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
+        const Id id = table_.find(key, hash);
+        if (look(id, key, hash, generation, nullptr, true) != 0 ||
+            table_.at(id).state() != State::ready)
+            return;
+        Rows at = rows_of(id);
+        rows.push_back({std::move(at.page), at.row, length(there.size()), config_.block_rows,
+                        at.complete});
+        there.push_back(i);
+    });
+    return ROUTECAP_OK;
+}
+
+// ---- Keeping, dropping, moving --------------------------------------------------------------
+
+int32_t LocalStore::retain(Keys keys, int32_t *reasons) {
+    Dropped dropped;
+    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) {
+        const Id id = table_.find(key, hash);
+        const int32_t reason = look(id, key, hash, generation_, nullptr, true);
+        if (reasons != nullptr) reasons[i] = reason;
+        if (reason != 0) return;
+        Block &block = table_.at(id);
+        if (block.retained == UINT16_MAX) return;  // for ever
+        if (block.retained++ > 0) return;
+        retained_++;
+        if (block.state() == State::ready) table_.dequeue(id);
+    });
+    return ROUTECAP_OK;
+}
+
+int32_t LocalStore::release(Keys keys) {
+    Dropped dropped;
+    for_each(keys, dropped, [&](size_t, const uint8_t *key, uint64_t hash) {
+        const Id id = table_.find(key, hash);
+        if (id == 0) return;
+        Block &block = table_.at(id);
+        if (block.retained == 0 || block.retained == UINT16_MAX || --block.retained > 0) return;
+        retained_--;
+        if (block.state() == State::ready) table_.enqueue(id);
+    });
+    return ROUTECAP_OK;
+}
+
+int32_t LocalStore::evict(Keys keys, uint64_t *evicted) {
+    uint64_t gone = 0;
+    Dropped dropped;
+    for_each(keys, dropped, [&](size_t, const uint8_t *key, uint64_t hash) {
+        const Id id = table_.find(key, hash);
+        if (id == 0) return;
+        gone++;
+        evict(id, dropped);
+    });
+    if (evicted != nullptr) *evicted = gone;
+    return ROUTECAP_OK;
+}
+
+int32_t LocalStore::move(Keys from, Keys to) {
+    if (!slot_keys())
+        return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
+    struct Moved {
+        Id id;
+        uint16_t retained;
+    };
+    std::vector<Moved> moved(from.count);
+    Dropped dropped;
+    dropped.reserve(to.count);
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < from.count; i++) {
+        const uint64_t hash = table_.hash(from[i]);
+        const Id id = table_.find(from[i], hash);
+        moved[i] = {id, id != 0 ? unlink(id, hash) : uint16_t{0}};
+        if (id != 0)
+            table_.note_gone(from[i], hash, current(table_.at(id)) ? ROUTECAP_MISSING_EVICTED
+                                                                   : ROUTECAP_MISSING_STALE);
+    }
+    for (size_t i = 0; i < from.count; i++) {
+        const uint64_t hash = table_.hash(to[i]);
+        if (const Id there = table_.find(to[i], hash); there != 0) evict(there, dropped);
+        if (moved[i].id == 0) continue;
+        table_.rename(moved[i].id, to[i]);
+        link(moved[i].id, hash);
+        take_line(moved[i].id, moved[i].retained);
+    }
+    return ROUTECAP_OK;
+}
+
+int32_t LocalStore::advance(uint64_t generation) {
+    bool again = false;  // an epoch begins that had blocks once
+    {
+        std::lock_guard lock(mutex_);
+        if (generation <= generation_.load(std::memory_order_relaxed)) return ROUTECAP_OK;
+        epoch_++;
+        again = epoch_ % (BlockTable::kEpochs / 2) == 0;
+        generation_.store(generation, std::memory_order_release);
+    }
+    if (again) sweep();
+    return ROUTECAP_OK;
+}
+
+// Ends all blocks of older epochs.
+void LocalStore::sweep() {
+    Dropped dropped;
+    dropped.reserve(kChunk);
+    Id id = 1;
+    for (bool more = true; more;) {
+        {
+            std::lock_guard lock(mutex_);
+            for (size_t n = 0; n < kChunk && (more = id < table_.end()); n++, id++) {
+                const Block &block = table_.at(id);
+                if (block.state() != State::free && block.linked && !current(block))
+                    evict(id, dropped);
+            }
+        }
+        dropped.clear();
+    }
+}
+
+void LocalStore::note_imported(uint64_t blocks) {
+    std::lock_guard lock(mutex_);
+    counted_.blocks_imported += blocks;
+}
+
+void LocalStore::counts(routecap_store_counts &counts) {
+    std::lock_guard lock(mutex_);
+    counts = counted_;
+    counts.block_rows = config_.block_rows;
+    counts.key_bytes = config_.key_bytes;
+    counts.flags = config_.flags;
+    counts.generation = generation_.load(std::memory_order_relaxed);
+    counts.blocks = blocks_;
+    counts.blocks_in_flight = in_flight_;
+    counts.blocks_retained = retained_;
+    counts.bytes_in_use = pool_->used();
+    counts.bytes_peak = pool_->peak();
+    counts.bytes_budget = pool_->budget();
+}
+
+}  // namespace routecap

@@ -1,0 +1,124 @@
+// A store in the memory of this process. Callers note keys and find blocks; whoever files brings
+// rows (land).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/mutex.h"
+#include "storage/pages.h"
+#include "store/block_pages.h"
+#include "store/block_table.h"
+#include "store/store.h"
+
+namespace routecap {
+
+class LocalStore final : public Store, public std::enable_shared_from_this<LocalStore> {
+public:
+    static int32_t create(StoreConfig config, StorePtr &store);
+
+    int32_t publish(Keys keys, uint64_t first, uint64_t generation, const void *owner, bool drafts,
+                    std::shared_ptr<Publication> &publication) override;
+    int32_t adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,
+                  routecap_adoption &found, bool &waits,
+                  std::unique_ptr<Adoption> &adoption) override;
+    int32_t contains(Keys keys, uint64_t generation, int32_t *reasons, uint64_t *leading) override;
+    int32_t retain(Keys keys, int32_t *reasons) override;
+    int32_t release(Keys keys) override;
+    int32_t evict(Keys keys, uint64_t *evicted) override;
+    int32_t move(Keys from, Keys to) override;
+    int32_t advance(uint64_t generation) override;
+    void counts(routecap_store_counts &counts) override;
+    int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
+                    std::vector<Segment> &rows) override;
+    void note_imported(uint64_t blocks) override;
+
+private:
+    using Id = BlockTable::Id;
+    using Block = BlockTable::Block;
+    using State = BlockTable::State;
+
+    // Rows of a block somewhere in a page.
+    struct Rows {
+        PageRef page;
+        uint32_t row = 0;
+        bool complete = false;
+    };
+    class Landing;
+    class Found;
+
+    // What was published in one call.
+    class Published final : public Publication, public std::enable_shared_from_this<Published> {
+    public:
+        Published(std::shared_ptr<LocalStore> store, size_t count, const void *owner, bool drafts);
+        ~Published() override;
+        void land(std::span<const Segment> rows) noexcept override;
+
+        const std::shared_ptr<LocalStore> store_;
+        const void *const owner_;
+        const bool drafts_;
+        uint64_t generation_ = 0;
+        uint32_t number_ = 0;  // in publications_
+
+        std::vector<Id> blocks_;  // 0: there were too many
+        std::vector<Rows> landed_;  // for those who adopted them in flight; whoever files has it
+    };
+
+    explicit LocalStore(StoreConfig config);
+    uint64_t length(uint64_t blocks) const { return blocks * config_.block_rows; }
+    int32_t check_generation(uint64_t generation) const;
+
+    // With the mutex; pages that are to be freed without it go to `dropped`, which has room.
+    using Dropped = std::vector<PageRef>;
+    template <class One>
+    void for_each(Keys keys, Dropped &dropped, One one);
+    bool current(const Block &block) const { return block.epoch == epoch_ % BlockTable::kEpochs; }
+    Rows rows_of(Id id) const { return {pages_.page(table_.at(id).place),
+                                        pages_.at(table_.at(id).place).row,
+                                        table_.at(id).complete != 0}; }
+    // 0 if an adopter of this generation finds it.
+    int32_t look(Id id, const uint8_t *key, uint64_t hash, uint64_t generation, const void *owner,
+                 bool any_owner) const;
+    void note(Published &publication, size_t i, const uint8_t *key, uint64_t hash,
+              Dropped &dropped);
+    void link(Id id, uint64_t hash);
+    uint16_t unlink(Id id, uint64_t hash);
+    void leave(Id id, uint64_t hash, Dropped &dropped);
+    void take_line(Id id, uint16_t retained);
+    void use(Id id);
+    void evict(Id id, Dropped &dropped);
+    void commit(Id id, uint32_t place, bool complete, const Rows &before, Dropped &dropped);
+    void give_up(Id id, Dropped &dropped);
+
+    // Without it.
+    struct Slot {
+        uint32_t place = 0;
+        Page *page = nullptr;
+        uint32_t row = 0;
+    };
+    bool evict_oldest();
+    bool pay(uint64_t bytes);
+    bool add_page(PageRef page, uint32_t blocks, uint32_t &record);
+    bool take_slot(uint64_t tag, bool one_tag, Slot &slot);
+    void sweep();
+
+    const ShapePtr shape_;
+    const std::shared_ptr<PagePool> pool_;
+    const size_t block_bytes_;  // of the budget, beside its rows
+    std::atomic<uint64_t> generation_;
+
+    // Guards what follows. Held for a few hundred keys at a time, and never while rows are looked
+    // at or copied, or memory is taken or freed.
+    mutable QuickMutex mutex_;
+    BlockTable table_;
+    BlockPages pages_;
+    uint32_t epoch_ = 0;  // of generations
+    std::vector<Published *> publications_;
+    std::vector<uint32_t> free_publications_;
+    uint64_t blocks_ = 0, in_flight_ = 0, retained_ = 0;
+    routecap_store_counts counted_{};
+};
+
+}  // namespace routecap

@@ -1,0 +1,93 @@
+// What is behind a store's handle, wherever its blocks are: in this process (local_store.h) or in
+// memory of several processes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/shape.h"
+#include "routecap.h"
+#include "storage/publication.h"
+#include "storage/row_store.h"
+
+namespace routecap {
+
+struct StoreConfig {
+    ShapePtr shape;
+    uint32_t flags;
+    uint32_t block_rows;
+    uint32_t key_bytes;
+    uint64_t budget_bytes;
+    uint64_t generation;
+};
+// Checks what a caller gave.
+int32_t read_store_config(const routecap_store_config *config, const routecap_config *shape,
+                          StoreConfig &out);
+
+// Keys as callers give them: `count` of key_bytes bytes.
+struct Keys {
+    const uint8_t *bytes;
+    size_t count;
+    size_t key_bytes;
+
+    const uint8_t *operator[](size_t i) const { return bytes + i * key_bytes; }
+    Keys part(size_t first, size_t n) const { return {(*this)[first], n, key_bytes}; }
+};
+
+// What an adopt found, on its way to the worker.
+class Adoption {
+public:
+    virtual ~Adoption() = default;
+    // By whoever files, once: the rows as segments in order, those that are not there with their
+    // reason. Throws without memory.
+    virtual std::vector<Segment> take() = 0;
+};
+
+// Every function may be called by any thread. Those that return a status are described in
+// routecap.h, and report it.
+class Store {
+public:
+    virtual ~Store() = default;
+
+    const StoreConfig &config() const { return config_; }
+    bool slot_keys() const { return (config_.flags & ROUTECAP_STORE_SLOT_KEYS) != 0; }
+
+    // Notes the keys. The publication is to get rows of [first, first + count * block_rows), from
+    // whoever files; `owner` is its capturer, whose adopters may wait for rows in flight. Blocks
+    // with rows that are drafts are not there before they have landed. Null where there is nothing
+    // to be done.
+    virtual int32_t publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
+                            bool drafts, std::shared_ptr<Publication> &publication) = 0;
+    // Looks for the keys. `waits` if some rows are in flight, so that everything that was handed
+    // over to the owner's worker must be applied before.
+    virtual int32_t adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,
+                          routecap_adoption &found, bool &waits,
+                          std::unique_ptr<Adoption> &adoption) = 0;
+
+    virtual int32_t contains(Keys keys, uint64_t generation, int32_t *reasons,
+                             uint64_t *leading) = 0;
+    virtual int32_t retain(Keys keys, int32_t *reasons) = 0;
+    virtual int32_t release(Keys keys) = 0;
+    virtual int32_t evict(Keys keys, uint64_t *evicted) = 0;
+    virtual int32_t move(Keys from, Keys to) = 0;
+    virtual int32_t advance(uint64_t generation) = 0;
+    virtual void counts(routecap_store_counts &counts) = 0;
+
+    // Blocks that are there and have landed: which they are, and their rows, those of the i-th from
+    // i * block_rows on.
+    virtual int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
+                            std::vector<Segment> &rows) = 0;
+    // Counts blocks of a publication that were imported.
+    virtual void note_imported(uint64_t blocks) = 0;
+
+protected:
+    explicit Store(StoreConfig config) : config_(std::move(config)) {}
+
+    const StoreConfig config_;
+};
+
+using StorePtr = std::shared_ptr<Store>;
+
+}  // namespace routecap
