@@ -20,6 +20,7 @@
  *   routecap/wire.h            routings as servers send them and trainers read them
  *   routecap/sequence.h        one conversation's rows out of many calls
  *   routecap/store.h           rows that live as long as a prefix does: publish, adopt
+ *   routecap/plan.h            the rows of a trainer's rank, in the layout of its model
  *   routecap/dispatch_check.h  experimental: was what was executed also what was routed?
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
  *
@@ -104,6 +105,7 @@
 #include "routecap/wire.h"
 #include "routecap/sequence.h"
 #include "routecap/store.h"
+#include "routecap/plan.h"
 #include "routecap/dispatch_check.h"
 #include "routecap/table.h"
 

@@ -59,6 +59,16 @@ __device__ inline void run(const Begin &body) {
         body.item(blockIdx.y, i);
 }
 
+// A thread for every cell, in the order of what is written.
+template <uint32_t K>
+__device__ inline void run(const Unpack<K> &body) {
+    const uint64_t inner = body.inner(), cells = body.outer() * inner;
+    const uint64_t threads = static_cast<uint64_t>(gridDim.x) * blockDim.x;
+    for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < cells;
+         i += threads)
+        body.item(static_cast<uint32_t>(i / inner), static_cast<uint32_t>(i % inner));
+}
+
 }  // namespace routecap::kernels
 
 #define ROUTECAP_DEFINE(name, Body)                                  \

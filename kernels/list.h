@@ -7,6 +7,7 @@
 #include "record.h"
 #include "route.h"
 #include "snapshot.h"
+#include "unpack.h"
 
 // F(k) for each k that has kernels of its own; 0 stands for all others.
 #define ROUTECAP_COLUMNS(F) F(0) F(1) F(2) F(4) F(6) F(8) F(10) F(16) F(22)
@@ -29,7 +30,8 @@
     F(routecap_route_16, Route<16>)                              \
     F(routecap_route_32, Route<32>)                              \
     F(routecap_dispatch, Received)                               \
-    F(routecap_dispatch_expanded, ReceivedExpanded)
+    F(routecap_dispatch_expanded, ReceivedExpanded)              \
+    ROUTECAP_COLUMN_KERNELS(F, routecap_unpack_, Unpack)
 #define ROUTECAP_COLUMN_KERNELS(F, name, Body) \
     F(name##0, Body<0>)                        \
     F(name##1, Body<1>)                        \

@@ -8,6 +8,10 @@
 #include "base/status.h"
 #include "base/structs.h"
 #include "capture/capturer.h"
+#include "plan/gather.h"
+#include "plan/packed.h"
+#include "plan/plan.h"
+#include "plan/scatter.h"
 #include "routecap.h"
 #include "routing/copy_out.h"
 #include "routing/import.h"
@@ -147,6 +151,12 @@ int32_t with(const routecap_capturer *capturer, const routecap_store *store, Bod
     return with(capturer, [&](Capturer &c) {
         return with(store, [&](const StorePtr &s) { return body(c, s); });
     });
+}
+
+template <class Body>
+int32_t with(const routecap_plan *plan, Body body) noexcept {
+    if (plan == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "plan is NULL");
+    return guard([&] { return body(*reinterpret_cast<const Plan *>(plan)); });
 }
 
 // Clears an output handle.
@@ -555,6 +565,20 @@ int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const vo
     });
 }
 
+int32_t routecap_serialized_slice(const void *data, size_t bytes, uint64_t first, uint64_t rows,
+                                  void *header, size_t capacity, routecap_piece *pieces,
+                                  size_t piece_size, size_t piece_capacity,
+                                  routecap_splice *slice) {
+    if (int32_t s = check_output(slice, "slice"); s < 0) return s;
+    if (int32_t s = check_array(pieces, piece_capacity, piece_size, sizeof *pieces, "pieces");
+        s < 0)
+        return s;
+    return guard([&] {
+        return slice_serialized(data, bytes, first, rows, header, capacity, pieces, piece_size,
+                                piece_capacity, slice);
+    });
+}
+
 // ---- Wire -----------------------------------------------------------------------------------
 
 int32_t routecap_wire_describe(int32_t format, routecap_wire_description *description) {
@@ -873,6 +897,86 @@ int32_t routecap_store_import(routecap_store *store, const void *data, size_t by
                 [&](const StorePtr &s) { return import_blocks(*s, data, bytes, blocks); });
 }
 
+// ---- Plans ----------------------------------------------------------------------------------
+
+int32_t routecap_plan_config_init(routecap_plan_config *config, size_t struct_size) {
+    routecap_plan_config defaults{};
+    defaults.lost_value = -1;
+    return init_struct(config, struct_size, defaults, "config");
+}
+
+int32_t routecap_plan_create(const routecap_plan_config *config, routecap_plan **plan) {
+    if (int32_t s = clear(plan, "plan"); s < 0) return s;
+    return guard([&] {
+        std::unique_ptr<Plan> made;
+        if (int32_t s = Plan::create(config, made); s < 0) return s;
+        *plan = reinterpret_cast<routecap_plan *>(made.release());
+        return ROUTECAP_OK;
+    });
+}
+
+void routecap_plan_free(routecap_plan *plan) { delete reinterpret_cast<Plan *>(plan); }
+
+int32_t routecap_plan_describe(const routecap_plan *plan, routecap_plan_shape *shape) {
+    if (int32_t s = check_output(shape, "shape"); s < 0) return s;
+    return with(plan, [&](const Plan &p) { return p.describe(shape), ROUTECAP_OK; });
+}
+
+int32_t routecap_plan_ranges(const routecap_plan *plan, routecap_plan_range *ranges,
+                             size_t range_size, size_t capacity, uint64_t *count) {
+    return with(plan, [&](const Plan &p) {
+        return give_out(p.layout().ranges, ranges, range_size, capacity, count, "ranges");
+    });
+}
+
+int32_t routecap_plan_runs(const routecap_plan *plan, routecap_plan_run *runs, size_t run_size,
+                           size_t capacity, uint64_t *count) {
+    return with(plan, [&](const Plan &p) {
+        return give_out(p.layout().runs, runs, run_size, capacity, count, "runs");
+    });
+}
+
+int32_t routecap_plan_gather(const routecap_plan *plan, const routecap_plan_source *sources,
+                             size_t source_size, size_t count, void *dst, size_t dst_bytes,
+                             uint8_t *classes, size_t classes_bytes, routecap_plan_report *report) {
+    return with(plan, [&](const Plan &p) {
+        return gather(p, sources, source_size, count, dst, dst_bytes, classes, classes_bytes,
+                      report);
+    });
+}
+
+int32_t routecap_plan_gather_values(const routecap_plan *plan, const void *const *values,
+                                    size_t element_bytes, const void *fill, void *dst,
+                                    size_t dst_bytes) {
+    return with(plan, [&](const Plan &p) {
+        return p.gather_values(values, element_bytes, fill, dst, dst_bytes);
+    });
+}
+
+int32_t routecap_plan_scatter(const routecap_plan *plan, const void *ids, size_t ids_bytes,
+                              const uint8_t *classes, size_t classes_bytes,
+                              routecap_routing **routings, size_t count) {
+    if (routings == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "routings is NULL");
+    std::fill_n(routings, count, nullptr);
+    return with(plan, [&](const Plan &p) {
+        return scatter(p, ids, ids_bytes, classes, classes_bytes, routing_output(routings), count);
+    });
+}
+
+int32_t routecap_plan_pack(const routecap_plan *plan, const routecap_plan_source *sources,
+                           size_t source_size, size_t count, void *packed, size_t packed_bytes,
+                           routecap_plan_report *report) {
+    return with(plan, [&](const Plan &p) {
+        return pack(p, sources, source_size, count, packed, packed_bytes, report);
+    });
+}
+
+int32_t routecap_plan_unpack(const routecap_plan *plan, const void *packed, size_t packed_bytes,
+                             const routecap_plan_target *target, routecap_stream stream) {
+    return with(plan,
+                [&](const Plan &p) { return unpack(p, packed, packed_bytes, target, stream); });
+}
+
 // ---- The function table ---------------------------------------------------------------------
 
 const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
@@ -978,9 +1082,22 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         ROUTECAP_ENTRY(store_import),
         ROUTECAP_ENTRY(store_create_shared),
         ROUTECAP_ENTRY(store_open_shared),
+        // Plans.
+        ROUTECAP_ENTRY(plan_config_init),
+        ROUTECAP_ENTRY(plan_create),
+        ROUTECAP_ENTRY(plan_free),
+        ROUTECAP_ENTRY(plan_describe),
+        ROUTECAP_ENTRY(plan_ranges),
+        ROUTECAP_ENTRY(plan_runs),
+        ROUTECAP_ENTRY(plan_gather),
+        ROUTECAP_ENTRY(plan_gather_values),
+        ROUTECAP_ENTRY(plan_scatter),
+        ROUTECAP_ENTRY(plan_pack),
+        ROUTECAP_ENTRY(plan_unpack),
+        ROUTECAP_ENTRY(serialized_slice),
 #undef ROUTECAP_ENTRY
     };
-    static_assert(sizeof(routecap_api) == 16 + 97 * sizeof(void *),
+    static_assert(sizeof(routecap_api) == 16 + 109 * sizeof(void *),
                   "an entry was added: add it to the table above");
     return major == ROUTECAP_VERSION_MAJOR && minor <= ROUTECAP_VERSION_MINOR ? &api : nullptr;
 }

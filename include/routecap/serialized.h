@@ -11,6 +11,7 @@
  *   routecap_routing_import        make a routing from arrays of any origin
  *   routecap_serialized_info       what such bytes are, and how many are still to come
  *   routecap_serialized_splice     put two together without reading an id
+ *   routecap_serialized_slice      which bytes hold some of the rows
  *
  * None of these functions needs a capturer or a device.
  */
@@ -210,6 +211,37 @@ ROUTECAP_API int32_t routecap_serialized_splice(const void *head, size_t head_by
                                                 void *header, size_t capacity,
                                                 routecap_piece *pieces, size_t piece_size,
                                                 size_t piece_capacity, routecap_splice *splice);
+
+/**
+ * Cut rows out of a serialised routing: a new header, and which bytes of the routing follow it.
+ * Only the header is read, so whoever has the bytes in a file, or on another machine, reads no more
+ * of them than those pieces.
+ *
+ * Positions stay the same. The header is checked; ids, tags and validity are not: whoever
+ * deserialises the result checks them.
+ *
+ * @param[in] data            [bytes] the routing, at least its header.
+ * @param[in] bytes           How many: header_bytes of routecap_serialized_info or more.
+ * @param[in] first           Position of the first row.
+ * @param[in] rows            How many; ROUTECAP_ROWS_ALL: up to the end.
+ * @param[out] header         [capacity] the new header. NULL with capacity 0 asks for the sizes,
+ *                            which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ * @param[in] capacity        Size of header, in bytes: slice->header_bytes or more. Those of the
+ *                            routing's header are always enough.
+ * @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
+ *                            from, in order, with ROUTECAP_PIECE_HEAD for the routing; may be NULL
+ *                            if piece_capacity is 0.
+ * @param[in] piece_size      sizeof(routecap_piece) of the caller, in bytes.
+ * @param[in] piece_capacity  Elements of pieces: slice->pieces or more. ROUTECAP_MAX_PIECES is
+ *                            always enough.
+ * @param[out] slice          The sizes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_OUT_OF_RANGE (the routing has no such
+ *         rows); ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
+ */
+ROUTECAP_API int32_t routecap_serialized_slice(const void *data, size_t bytes, uint64_t first,
+                                               uint64_t rows, void *header, size_t capacity,
+                                               routecap_piece *pieces, size_t piece_size,
+                                               size_t piece_capacity, routecap_splice *slice);
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,7 @@
 
 #include "capture.h"
 #include "dispatch_check.h"
+#include "plan.h"
 #include "record.h"
 #include "requests.h"
 #include "sequence.h"
@@ -173,6 +174,26 @@ typedef struct routecap_api {
                                    int32_t *, routecap_store **);
     int32_t (*store_open_shared)(const routecap_store_config *, const routecap_config *, int32_t,
                                  routecap_store **);
+    /* Plans. */
+    int32_t (*plan_config_init)(routecap_plan_config *, size_t);
+    int32_t (*plan_create)(const routecap_plan_config *, routecap_plan **);
+    void (*plan_free)(routecap_plan *);
+    int32_t (*plan_describe)(const routecap_plan *, routecap_plan_shape *);
+    int32_t (*plan_ranges)(const routecap_plan *, routecap_plan_range *, size_t, size_t,
+                           uint64_t *);
+    int32_t (*plan_runs)(const routecap_plan *, routecap_plan_run *, size_t, size_t, uint64_t *);
+    int32_t (*plan_gather)(const routecap_plan *, const routecap_plan_source *, size_t, size_t,
+                           void *, size_t, uint8_t *, size_t, routecap_plan_report *);
+    int32_t (*plan_gather_values)(const routecap_plan *, const void *const *, size_t, const void *,
+                                  void *, size_t);
+    int32_t (*plan_scatter)(const routecap_plan *, const void *, size_t, const uint8_t *, size_t,
+                            routecap_routing **, size_t);
+    int32_t (*plan_pack)(const routecap_plan *, const routecap_plan_source *, size_t, size_t,
+                         void *, size_t, routecap_plan_report *);
+    int32_t (*plan_unpack)(const routecap_plan *, const void *, size_t,
+                           const routecap_plan_target *, routecap_stream);
+    int32_t (*serialized_slice)(const void *, size_t, uint64_t, uint64_t, void *, size_t,
+                                routecap_piece *, size_t, size_t, routecap_splice *);
 } routecap_api;
 
 /**

@@ -121,4 +121,16 @@ T &at(T *array, size_t element, size_t i) {
     return *reinterpret_cast<T *>(reinterpret_cast<Byte *>(array) + i * element);
 }
 
+// Fills an array of the caller with ours, as far as there is room, and says how many there are.
+template <class Ours, class T>
+int32_t give_out(const Ours &ours, T *theirs, size_t element, size_t capacity, uint64_t *count,
+                 const char *name) {
+    if (count == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "count is NULL");
+    if (int32_t s = check_array(theirs, capacity, element, sizeof(T), name); s < 0) return s;
+    for (size_t i = 0; i < std::min(capacity, ours.size()); i++)
+        write_bytes(&at(theirs, element, i), element, ours[i]);
+    *count = ours.size();
+    return ROUTECAP_OK;
+}
+
 }  // namespace routecap

@@ -1,42 +1,14 @@
 #include "routing/copy_out.h"
 
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
+#include "base/element.h"
 #include "base/status.h"
 #include "base/structs.h"
 
 namespace routecap {
 namespace {
-
-// Calls f(an element of the type), or returns false.
-template <class F>
-bool with_dtype(int32_t dtype, F f) {
-    switch (dtype) {
-        case ROUTECAP_DTYPE_U8: f(uint8_t{}); return true;
-        case ROUTECAP_DTYPE_I16: f(int16_t{}); return true;
-        case ROUTECAP_DTYPE_U16: f(uint16_t{}); return true;
-        case ROUTECAP_DTYPE_I32: f(int32_t{}); return true;
-        case ROUTECAP_DTYPE_U32: f(uint32_t{}); return true;
-        case ROUTECAP_DTYPE_I64: f(int64_t{}); return true;
-        default: return false;
-    }
-}
-
-struct Limits {
-    size_t size;
-    uint64_t largest_id;
-    int64_t fill_min, fill_max;  // in two's complement or as it stands
-};
-
-template <class T>
-Limits limits() {
-    using Signed = std::make_signed_t<T>;
-    const auto max = static_cast<uint64_t>(std::numeric_limits<T>::max());
-    return {sizeof(T), max, std::numeric_limits<Signed>::min(),
-            max > INT64_MAX ? INT64_MAX : static_cast<int64_t>(max)};
-}
 
 // a * b + c without overflow, or UINT64_MAX.
 uint64_t saturate(uint64_t a, uint64_t b, uint64_t c) {
@@ -114,8 +86,8 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
                   uint64_t *needed, CopyPlan &plan) {
     routecap_copy_options o;
     if (const int32_t status = read_struct(o, options, "options"); status < 0) return status;
-    Limits limit{};
-    if (!with_dtype(o.dtype, [&](auto element) { limit = limits<decltype(element)>(); }))
+    const ElementLimits limit = element_limits(o.dtype);
+    if (limit.size == 0)
         return report(ROUTECAP_ERR_DTYPE, "dtype %d is not one ids can be copied to", o.dtype);
     if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
         return report(ROUTECAP_ERR_ARGUMENT, "options.order is %d", o.order);
@@ -131,11 +103,10 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
     const uint32_t layers = o.layers != 0 ? o.layers : shape.layers - o.first_layer;
     const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
     if (!strictness.complete) {
-        if (o.fill < limit.fill_min || o.fill > limit.fill_max)
+        if (!limit.holds(o.fill))
             return report(ROUTECAP_ERR_DTYPE, "fill %lld does not fit dtype %d",
                           static_cast<long long>(o.fill), o.dtype);
-        const uint64_t written =
-            static_cast<uint64_t>(o.fill) & (UINT64_MAX >> (64 - 8 * limit.size));
+        const uint64_t written = limit.written(o.fill);
         if (written < shape.experts && mask == nullptr)
             return report(
                 ROUTECAP_ERR_ARGUMENT,

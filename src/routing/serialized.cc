@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -347,6 +348,60 @@ Selection select(const Parsed &from, uint64_t first, uint64_t end, std::vector<R
     return selection;
 }
 
+// Rows of a serialised routing that become part of another.
+struct Part {
+    int32_t source;  // ROUTECAP_PIECE_*
+    const Parsed &from;
+    Selection selection;
+};
+
+// Where the caller wants the result.
+struct Result {
+    void *header;
+    size_t capacity;
+    routecap_piece *pieces;
+    size_t piece_size, piece_capacity;
+    routecap_splice *sizes;
+};
+
+// A routing of these runs, whose rows are those of the parts, one after another.
+int32_t assemble(const Shape &shape, uint64_t first, const std::vector<Run> &runs,
+                 std::span<const Part> parts, const Result &to) {
+    const Layout layout(shape, runs);
+    std::array<routecap_piece, ROUTECAP_MAX_PIECES> list;
+    uint32_t count = 0;
+    const auto piece = [&](int32_t source, uint64_t offset, uint64_t bytes) {
+        if (bytes > 0) list[count++] = {offset, bytes, source, 0};
+    };
+    const auto plane = [&](Range Selection::*range, uint64_t Layout::*plane, uint64_t row_bytes) {
+        for (const Part &part : parts) {
+            const Range &rows = part.selection.*range;
+            const Layout in(*part.from.shape, part.from.runs);
+            piece(part.source, in.*plane + rows.first * row_bytes, rows.rows * row_bytes);
+        }
+    };
+    piece(ROUTECAP_PIECE_HEADER, 0, layout.ids);
+    plane(&Selection::ids, &Layout::ids, shape.ids_bytes);
+    piece(ROUTECAP_PIECE_ZERO, 0, layout.tags - layout.ids_end);
+    plane(&Selection::tags, &Layout::tags, sizeof(uint64_t));
+    piece(ROUTECAP_PIECE_ZERO, 0, layout.validity - layout.tags_end);
+    plane(&Selection::validity, &Layout::validity, shape.validity_bytes);
+
+    write_struct(
+        to.sizes,
+        {.struct_size = 0, .pieces = count, .bytes = layout.end, .header_bytes = layout.ids});
+    if (to.header == nullptr || to.capacity < layout.ids)
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "the header takes %llu bytes, of %zu",
+                      ull(layout.ids), to.capacity);
+    if (to.piece_capacity < count)
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "there are %u pieces, of %zu", count,
+                      to.piece_capacity);
+    write_header(shape, first, runs, layout, static_cast<uint8_t *>(to.header));
+    for (uint32_t i = 0; i < count; i++)
+        write_bytes(&at(to.pieces, to.piece_size, i), to.piece_size, list[i]);
+    return ROUTECAP_OK;
+}
+
 }  // namespace
 
 int32_t serialize(const Routing &routing, void *dst, size_t dst_bytes, uint64_t *needed) {
@@ -436,39 +491,28 @@ int32_t splice(const void *head_data, size_t head_bytes, const void *tail_data, 
     append(runs, {tail_first - head_end, 0, 0, 0});
     const Selection from_tail = select(tail, tail_first, end, runs);
 
-    const ShapePtr shape = with_provenance_of_both(head.shape, *tail.shape);
-    const Layout layout(*shape, runs);
-    std::array<routecap_piece, ROUTECAP_MAX_PIECES> list;
-    uint32_t count = 0;
-    const auto piece = [&](int32_t source, uint64_t offset, uint64_t bytes) {
-        if (bytes > 0) list[count++] = {offset, bytes, source, 0};
-    };
-    const Layout in_head(*head.shape, head.runs), in_tail(*tail.shape, tail.runs);
-    const auto plane = [&](const Range &a, uint64_t a_offset, const Range &b, uint64_t b_offset,
-                           uint64_t row_bytes) {
-        piece(ROUTECAP_PIECE_HEAD, a_offset + a.first * row_bytes, a.rows * row_bytes);
-        piece(ROUTECAP_PIECE_TAIL, b_offset + b.first * row_bytes, b.rows * row_bytes);
-    };
-    piece(ROUTECAP_PIECE_HEADER, 0, layout.ids);
-    plane(from_head.ids, in_head.ids, from_tail.ids, in_tail.ids, shape->ids_bytes);
-    piece(ROUTECAP_PIECE_ZERO, 0, layout.tags - layout.ids_end);
-    plane(from_head.tags, in_head.tags, from_tail.tags, in_tail.tags, sizeof(uint64_t));
-    piece(ROUTECAP_PIECE_ZERO, 0, layout.validity - layout.tags_end);
-    plane(from_head.validity, in_head.validity, from_tail.validity, in_tail.validity,
-          shape->validity_bytes);
+    const Part parts[] = {{ROUTECAP_PIECE_HEAD, head, from_head},
+                          {ROUTECAP_PIECE_TAIL, tail, from_tail}};
+    return assemble(*with_provenance_of_both(head.shape, *tail.shape), first, runs, parts,
+                    {header, capacity, pieces, piece_size, piece_capacity, plan});
+}
 
-    write_struct(
-        plan, {.struct_size = 0, .pieces = count, .bytes = layout.end, .header_bytes = layout.ids});
-    if (header == nullptr || capacity < layout.ids)
-        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "the header takes %llu bytes, of %zu",
-                      ull(layout.ids), capacity);
-    if (piece_capacity < count)
-        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "there are %u pieces, of %zu", count,
-                      piece_capacity);
-    write_header(*shape, first, runs, layout, static_cast<uint8_t *>(header));
-    for (uint32_t i = 0; i < count; i++)
-        write_bytes(&at(pieces, piece_size, i), piece_size, list[i]);
-    return ROUTECAP_OK;
+int32_t slice_serialized(const void *data, size_t bytes, uint64_t first, uint64_t rows,
+                         void *header, size_t capacity, routecap_piece *pieces, size_t piece_size,
+                         size_t piece_capacity, routecap_splice *slice) {
+    Parsed whole;
+    if (int32_t s = read_header(data, bytes, whole); s < 0) return s;
+    const uint64_t begin = whole.header.first, end = whole.end();
+    if (first < begin || first > end || (rows != ROUTECAP_ROWS_ALL && rows > end - first))
+        return report(ROUTECAP_ERR_OUT_OF_RANGE,
+                      "%llu rows from %llu of a routing of rows [%llu,%llu)", ull(rows), ull(first),
+                      ull(begin), ull(end));
+    std::vector<Run> runs;
+    const Selection selection =
+        select(whole, first, rows == ROUTECAP_ROWS_ALL ? end : first + rows, runs);
+    const Part parts[] = {{ROUTECAP_PIECE_HEAD, whole, selection}};
+    return assemble(*whole.shape, first, runs, parts,
+                    {header, capacity, pieces, piece_size, piece_capacity, slice});
 }
 
 }  // namespace routecap

@@ -17,5 +17,8 @@ int32_t serialized_info(const void *data, size_t bytes, routecap_serialized *inf
 int32_t splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes,
                uint64_t row, void *header, size_t capacity, routecap_piece *pieces,
                size_t piece_size, size_t piece_capacity, routecap_splice *plan);
+int32_t slice_serialized(const void *data, size_t bytes, uint64_t first, uint64_t rows,
+                         void *header, size_t capacity, routecap_piece *pieces, size_t piece_size,
+                         size_t piece_capacity, routecap_splice *slice);
 
 }  // namespace routecap

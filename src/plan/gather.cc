@@ -1,0 +1,45 @@
+#include "plan/gather.h"
+
+#include "base/status.h"
+#include "base/structs.h"
+#include "plan/row_writer.h"
+#include "plan/sources.h"
+
+namespace routecap {
+
+int32_t check_result(const Plan &plan, const void *dst, uint64_t dst_bytes, const uint8_t *classes,
+                     uint64_t classes_bytes) {
+    if (dst_bytes < plan.ids_bytes())
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "dst has %llu bytes and needs %llu",
+                      ull(dst_bytes), ull(plan.ids_bytes()));
+    if (plan.cells() > 0 && dst == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "dst is NULL");
+    if (classes != nullptr && classes_bytes < plan.cells())
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "classes has %llu bytes and needs %llu",
+                      ull(classes_bytes), ull(plan.cells()));
+    if (classes == nullptr && plan.lost_may_look_like_experts())
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "a lost cell would look like experts: pass classes, LOST_ERROR or another "
+                      "lost_value");
+    return ROUTECAP_OK;
+}
+
+int32_t gather(const Plan &plan, const routecap_plan_source *sources, size_t source_size,
+               size_t count, void *dst, size_t dst_bytes, uint8_t *classes, size_t classes_bytes,
+               routecap_plan_report *report) {
+    if (report != nullptr)
+        if (int32_t s = check_output(report, "report"); s < 0) return s;
+    if (int32_t s = check_result(plan, dst, dst_bytes, classes, classes_bytes); s < 0) return s;
+    PlanSources found(plan);
+    if (int32_t s = found.read(sources, source_size, count); s < 0) return s;
+    found.report_to(report);
+    const int32_t status = found.status();
+    if (status < 0) return status;
+    RowWriter writer(plan,
+                     {dst, classes, plan.element_bytes(), plan.row_stride(), plan.layer_stride()});
+    for (const Piece &piece : found.pieces()) writer.write(piece);
+    for (const routecap_plan_run &run : plan.layout().runs)
+        if (run.row_class != ROUTECAP_PLAN_VALID) writer.fill(run);
+    return status;
+}
+
+}  // namespace routecap

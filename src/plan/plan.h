@@ -1,0 +1,64 @@
+// A plan: the rows of one rank of a trainer in its layout, and what its ids look like. Immutable.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/unpack.h"
+#include "plan/layout.h"
+#include "routecap.h"
+
+namespace routecap {
+
+class Plan {
+public:
+    static int32_t create(const routecap_plan_config *config, std::unique_ptr<Plan> &plan);
+
+    const PlanLayout &layout() const { return layout_; }
+    uint64_t samples() const { return layout_.lengths.size(); }
+    uint32_t k() const { return k_; }
+    uint32_t experts() const { return experts_; }  // the most of any layer
+    std::span<const kernels::PlanLayer> layers() const { return layers_; }
+    const kernels::Filler &filler() const { return filler_; }
+    kernels::PackedShape shape() const;
+
+    int32_t dtype() const { return dtype_; }
+    bool by_layer() const { return order_ == ROUTECAP_ORDER_LAYER_MAJOR; }
+    uint32_t element_bytes() const { return element_bytes_; }
+    uint64_t cells() const { return layout_.rows * layers_.size(); }
+    uint64_t ids_bytes() const { return cells() * k_ * element_bytes_; }
+    // From one to the next in the result, in cells.
+    uint64_t row_stride() const { return by_layer() ? 1 : layers_.size(); }
+    uint64_t layer_stride() const { return by_layer() ? layout_.rows : 1; }
+    // Whether a lost cell could be taken for experts by who does not know its class.
+    bool lost_may_look_like_experts() const;
+
+    void describe(routecap_plan_shape *shape) const;
+    int32_t gather_values(const void *const *values, size_t element_bytes, const void *fill,
+                          void *dst, size_t dst_bytes) const;
+
+private:
+    Plan() = default;
+    int32_t read_ids(const routecap_plan_config &config);
+
+    PlanLayout layout_;
+    uint32_t k_ = 0, experts_ = 0, element_bytes_ = 0;
+    int32_t dtype_ = 0, order_ = 0;
+    std::vector<kernels::PlanLayer> layers_;
+    kernels::Filler filler_{};
+};
+
+// Calls f(an element as wide as those of this dtype).
+template <class F>
+void with_width(uint32_t element_bytes, F f) {
+    switch (element_bytes) {
+        case 1: return f(uint8_t{});
+        case 2: return f(uint16_t{});
+        case 4: return f(uint32_t{});
+        default: return f(uint64_t{});
+    }
+}
+
+}  // namespace routecap

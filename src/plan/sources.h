@@ -1,0 +1,60 @@
+// Where the ids of a plan's needed rows lie: routings, cut along the runs of the plan.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+#include "routing/routing.h"
+
+namespace routecap {
+
+// A routing that a plan is given, and where the plan's layers are in it.
+struct PlanSource {
+    uint64_t sample = 0;
+    const Routing *routing = nullptr;
+    std::vector<uint32_t> layers;  // [layers of the plan] of the routing
+    bool adjacent = false;         // they follow one another there
+    uint32_t width = 0;            // bytes of an id
+    uint32_t cell_bytes = 0, row_bytes = 0;
+};
+
+// Needed rows whose ids follow one another in memory, or that no source has.
+struct Piece {
+    uint64_t row, step, rows;  // as of a run
+    uint64_t ordinal;
+    const PlanSource *source = nullptr;  // nullptr: all cells are lost
+    const uint8_t *ids = nullptr;
+    const uint8_t *validity = nullptr;  // nullptr: every cell of the plan's layers is valid
+
+    bool valid(const PlanSource &from, uint64_t r, size_t layer) const {
+        return validity == nullptr ||
+               Shape::valid(validity + r * from.routing->shape().validity_bytes,
+                            from.layers[layer]);
+    }
+};
+
+class PlanSources {
+public:
+    explicit PlanSources(const Plan &plan) : plan_(plan) {}
+    // Checks what a caller gave, and finds every needed row.
+    int32_t read(const routecap_plan_source *sources, size_t source_size, size_t count);
+
+    const std::vector<Piece> &pieces() const { return pieces_; }
+    uint64_t cells_lost() const { return lost_; }
+    // What is to be returned where nothing is wrong: also the error of a plan that is strict.
+    int32_t status() const;
+    void report_to(routecap_plan_report *to) const;
+
+private:
+    int32_t add(const routecap_plan_source &given);
+    void cut(const routecap_plan_run &run);
+    void add_pieces(const Piece &piece);
+
+    const Plan &plan_;
+    std::vector<PlanSource> sources_;  // ordered by sample and first row
+    std::vector<Piece> pieces_;
+    uint64_t lost_ = 0, rows_lost_ = 0, rows_partial_ = 0;
+};
+
+}  // namespace routecap
