@@ -131,11 +131,11 @@ struct Unpack {
         // A replay of what was captured for another shape.
         if (header.magic != PackedHeader::kMagic || !(header.shape == shape)) {
             value(to, -1);
-            return ROUTECAP_PLAN_LOST;
+            return ROUTECAP_PLAN_CLASS_LOST;
         }
         const RowWord word = reinterpret_cast<const RowWord *>(packed + header.row_words)[row];
         const Filler &filler = header.filler;
-        if (word.row_class() != ROUTECAP_PLAN_VALID) {
+        if (word.row_class() != ROUTECAP_PLAN_CLASS_VALID) {
             if (filler.fill == ROUTECAP_PLAN_FILL_VALUE) {
                 value(to, filler.fill_value);
             } else {
@@ -151,14 +151,14 @@ struct Unpack {
                      1) != 0;
         if (!valid && filler.lost == ROUTECAP_PLAN_LOST_MARK) {
             value(to, filler.lost_value);
-            return ROUTECAP_PLAN_LOST;
+            return ROUTECAP_PLAN_CLASS_LOST;
         }
         const uint64_t at = (data_row * shape.layers + layer) * columns<K>(shape.k);
         if (header.id_bytes == 1)
             widen<uint8_t>(to, packed + header.ids + at);
         else
             widen<uint16_t>(to, packed + header.ids + at * 2);
-        return valid ? ROUTECAP_PLAN_VALID : ROUTECAP_PLAN_LOST;
+        return valid ? ROUTECAP_PLAN_CLASS_VALID : ROUTECAP_PLAN_CLASS_LOST;
     }
 
     ROUTECAP_BODY void item(uint32_t o, uint32_t i) const {

@@ -282,6 +282,17 @@ static PyObject *new_routing(routecap_routing *routing) {
     return capsule;
 }
 
+/* A plan, which any number of threads use at once: the arguments of a call hold it. */
+static const char plan_name[] = "routecap_plan";
+
+static void free_plan(PyObject *capsule) { routecap_plan_free(PyCapsule_GetPointer(capsule, plan_name)); }
+
+static PyObject *new_plan(routecap_plan *plan) {
+    PyObject *capsule = plan == NULL ? NULL : PyCapsule_New(plan, plan_name, free_plan);
+    if (capsule == NULL) routecap_plan_free(plan);
+    return capsule;
+}
+
 /* A decoder, of which one thread at a time is in a call. Guarded by the GIL. */
 struct decoder {
     routecap_wire_decoder *decoder;
@@ -467,6 +478,8 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %ignore routecap_routing_free;
 /* And of decoders: see new_decoder. Bytes are made by wire_encode and wire_splice, below. */
 %ignore routecap_wire_decoder_free;
+/* And of plans: see new_plan. */
+%ignore routecap_plan_free;
 
 /* ---- Scalars ------------------------------------------------------------------------------ */
 
@@ -542,6 +555,63 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
     if (held$argnum != NULL) held$argnum->busy = 0;
 }
 
+%typemap(in, numinputs=0) routecap_plan **plan (routecap_plan *made = NULL) { $1 = &made; }
+%typemap(argout) routecap_plan **plan {
+    $result = with_output($result, new_plan(made$argnum));
+    if ($result == NULL) SWIG_fail;
+}
+%typemap(in) const routecap_plan * {
+    $1 = PyCapsule_GetPointer($input, plan_name);
+    if ($1 == NULL) SWIG_fail;
+}
+
+/* Sources of a plan: a tuple of pairs of a sample's number and a routing. */
+%typemap(in) (const routecap_plan_source *sources, size_t source_size, size_t count) (routecap_plan_source *array = NULL) {
+    Py_ssize_t count = PyTuple_Check($input) ? PyTuple_Size($input) : -1;
+    if (count < 0) SWIG_exception_fail(SWIG_TypeError, "sources must be a tuple");
+    array = malloc(sizeof *array * ((size_t)count + 1));
+    if (array == NULL) SWIG_exception_fail(SWIG_MemoryError, "no memory");
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *pair = PyTuple_GetItem($input, i);
+        unsigned long long sample = 0;
+        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) SWIG_exception_fail(SWIG_TypeError, "a source must be a pair");
+        if (!unsigned_from(PyTuple_GetItem(pair, 0), UINT64_MAX, "sample", &sample)) SWIG_fail;
+        array[i].sample = sample;
+        array[i].routing = routing_from(PyTuple_GetItem(pair, 1));
+        if (array[i].routing == NULL) SWIG_fail;
+    }
+    $1 = array;
+    $2 = sizeof *array;
+    $3 = (size_t)count;
+}
+%typemap(freearg) (const routecap_plan_source *sources, size_t source_size, size_t count) { free(array$argnum); }
+
+/* As many routings as are asked for, as a list. */
+%typemap(in) (routecap_routing **routings, size_t count) (routecap_routing **array = NULL, unsigned long long number) {
+    if (!unsigned_from($input, SIZE_MAX / sizeof *array - 1, "count", &number)) SWIG_fail;
+    array = calloc((size_t)number + 1, sizeof *array);
+    if (array == NULL) SWIG_exception_fail(SWIG_MemoryError, "no memory");
+    $1 = array;
+    $2 = (size_t)number;
+}
+%typemap(argout) (routecap_routing **routings, size_t count) {
+    PyObject *list = PyList_New((Py_ssize_t)number$argnum);
+    for (size_t i = 0; list != NULL && i < number$argnum; i++) {
+        PyObject *each = new_routing(array$argnum[i]); /* which takes it, also if it fails */
+        array$argnum[i] = NULL;
+        if (each == NULL || PyList_SetItem(list, (Py_ssize_t)i, each) < 0) {
+            Py_DECREF(list);
+            list = NULL;
+        }
+    }
+    $result = with_output($result, list);
+    if ($result == NULL) SWIG_fail;
+}
+%typemap(freearg) (routecap_routing **routings, size_t count) {
+    for (size_t i = 0; array$argnum != NULL && i < number$argnum; i++) routecap_routing_free(array$argnum[i]);
+    free(array$argnum);
+}
+
 %define %routing_output(NAME)
 %typemap(in, numinputs=0) routecap_routing **NAME (routecap_routing *made = NULL) { $1 = &made; }
 %typemap(argout) routecap_routing **NAME {
@@ -580,6 +650,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %enddef
 %number_output(uint64_t, needed)
 %number_output(uint64_t, conflicting)
+%number_output(uint64_t, count)
 %number_output(routecap_step, step)
 %number_output(routecap_request, child)
 %typemap(in, numinputs=0) int32_t *format (int32_t number = 0) { $1 = &number; }
@@ -630,6 +701,11 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %struct_output(routecap_wire_description)
 %struct_output(routecap_wire_info)
 %struct_output(routecap_wire_report)
+%struct_input(routecap_plan_config)
+%struct_input(routecap_plan_target)
+%struct_output(routecap_plan_config)
+%struct_output(routecap_plan_shape)
+%struct_output(routecap_plan_report)
 
 /* An array with the size of its elements and their number, from one buffer. */
 %define %array(TYPE, NAME, WRITABLE, SIZE, COUNT)
@@ -650,6 +726,8 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %array(routecap_finish_item, items, 1, item_size, count)
 %array(routecap_missing, missing, 1, missing_size, capacity)
 %array(routecap_piece, pieces, 1, piece_size, piece_capacity)
+%array(routecap_plan_range, ranges, 1, range_size, capacity)
+%array(routecap_plan_run, runs, 1, run_size, capacity)
 
 /* The same without the size. */
 %define %plain_array(TYPE, NAME, WRITABLE, SIZE, COUNT)
@@ -667,6 +745,11 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %plain_array(const void, head, 0, 1, head_bytes)
 %plain_array(const void, tail, 0, 1, tail_bytes)
 %plain_array(void, header, 1, 1, capacity)
+%plain_array(const void, ids, 0, 1, ids_bytes)
+%plain_array(uint8_t, classes, 1, 1, classes_bytes)
+%plain_array(const uint8_t, classes, 0, 1, classes_bytes)
+%plain_array(void, packed, 1, 1, packed_bytes)
+%plain_array(const void, packed, 0, 1, packed_bytes)
 %plain_array(const int32_t *const, executed, 0, sizeof(const int32_t *), count)
 
 /* Arrays whose length the package has checked against the number that goes with them. */
@@ -681,6 +764,8 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %checked_array(int32_t, merged, 1)
 %checked_array(const uint32_t, rows, 0)
 %checked_array(const routecap_request, requests, 0)
+%checked_array(const void *const, values, 0)
+%checked_array(const void, fill, 0)
 
 /* The owner of memory that is lent, or None: then it is copied. */
 %typemap(in) (routecap_release release, void *context) (struct lent *lent = NULL) {
@@ -724,6 +809,12 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits(routecap_wire_decode)
 %waits(routecap_wire_decoder_write)
 %waits(routecap_wire_decoder_finish)
+%waits(routecap_plan_create)
+%waits(routecap_plan_gather)
+%waits(routecap_plan_gather_values)
+%waits(routecap_plan_scatter)
+%waits(routecap_plan_pack)
+%waits(routecap_plan_unpack)
 
 /* Likewise, into a buffer that may be too small; NUMBER is the place of `needed`. */
 %define %waits_and_measures(FUNCTION, NUMBER)
@@ -777,6 +868,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %include "routecap/routing.h"
 %include "routecap/serialized.h"
 %include "routecap/wire.h"
+%include "routecap/plan.h"
 %include "routecap/dispatch_check.h"
 %include "routecap/table.h"
 

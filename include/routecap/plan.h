@@ -13,7 +13,8 @@
  *   local row   one row of this rank, 0..rows-1, in the order in which its routers see tokens
  *   needed      rows before the last token that has a loss. Row i chooses what token i + 1 is
  *               predicted from, so a sample whose last token has a loss needs length - 1 rows
- *   class       what a cell of the result is: ROUTECAP_PLAN_VALID, _PADDING, _NOT_NEEDED or _LOST
+ *   class       what a cell of the result is: ROUTECAP_PLAN_CLASS_VALID, _PADDING, _NOT_NEEDED or
+ *               _LOST
  *
  *     routecap_plan_config config;
  *     routecap_plan_config_init(&config, sizeof config);
@@ -59,10 +60,10 @@ typedef struct routecap_plan routecap_plan;
  * ============================================================================================== */
 
 /* How the micro-batch lies before it is divided. */
-#define ROUTECAP_PLAN_PACKED 0       /* sequences one after another, each with its padding behind
-                                        it (THD) */
-#define ROUTECAP_PLAN_PADDED_RIGHT 1 /* [samples, width]: padding behind the tokens */
-#define ROUTECAP_PLAN_PADDED_LEFT 2  /* [samples, width]: padding before the tokens */
+#define ROUTECAP_PLAN_LAYOUT_PACKED 0       /* sequences one after another, each with its padding
+                                               behind it (THD) */
+#define ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT 1 /* [samples, width]: padding behind the tokens */
+#define ROUTECAP_PLAN_LAYOUT_PADDED_LEFT 2  /* [samples, width]: padding before the tokens */
 
 /* How context parallelism divides it among C ranks. */
 #define ROUTECAP_PLAN_CONTEXT_NONE 0
@@ -94,7 +95,7 @@ typedef struct routecap_plan routecap_plan;
 /* A rank of a trainer, and one micro-batch. */
 typedef struct routecap_plan_config {
     uint32_t struct_size;
-    int32_t layout;           /* ROUTECAP_PLAN_PACKED, _PADDED_RIGHT or _PADDED_LEFT */
+    int32_t layout;           /* ROUTECAP_PLAN_LAYOUT_PACKED, _PADDED_RIGHT or _PADDED_LEFT */
     int32_t context;          /* ROUTECAP_PLAN_CONTEXT_* */
     uint32_t context_size;    /* context-parallel ranks; default 1 */
     uint32_t context_rank;
@@ -246,7 +247,7 @@ typedef struct routecap_plan_run {
     uint64_t step;     /* local rows from one to the next: 1, or with SEQUENCE_FIRST `samples` */
     uint64_t ordinal;  /* p of the first, where rows are filled; otherwise its row in the whole
                           micro-batch */
-    int32_t row_class; /* ROUTECAP_PLAN_VALID (needed), _PADDING or _NOT_NEEDED */
+    int32_t row_class; /* ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED */
     uint32_t reserved; /* 0 */
 } routecap_plan_run;
 
@@ -269,11 +270,11 @@ ROUTECAP_API int32_t routecap_plan_runs(const routecap_plan *plan, routecap_plan
  * ============================================================================================== */
 
 /* What a cell of a result is. */
-#define ROUTECAP_PLAN_VALID 0      /* the routing that was captured */
-#define ROUTECAP_PLAN_PADDING 1    /* no token */
-#define ROUTECAP_PLAN_NOT_NEEDED 2 /* a token behind the last one that has a loss. It is filled,
-                                      also where a source has the row */
-#define ROUTECAP_PLAN_LOST 3       /* a needed token whose cell no source has */
+#define ROUTECAP_PLAN_CLASS_VALID 0      /* the routing that was captured */
+#define ROUTECAP_PLAN_CLASS_PADDING 1    /* no token */
+#define ROUTECAP_PLAN_CLASS_NOT_NEEDED 2 /* a token behind the last one that has a loss. It is
+                                            filled, also where a source has the row */
+#define ROUTECAP_PLAN_CLASS_LOST 3       /* a needed token whose cell no source has */
 
 /* Rows of one sample. */
 typedef struct routecap_plan_source {
@@ -313,10 +314,9 @@ typedef struct routecap_plan_report {
  * @param[out] dst           [rows, layers, k] or [layers, rows, k] elements of the plan's dtype.
  *                           May be NULL if the plan has no rows.
  * @param[in] dst_bytes      Size of dst, in bytes: ids_bytes of the plan's shape or more.
- * @param[out] classes       [rows, layers] or [layers, rows] bytes: ROUTECAP_PLAN_VALID, _PADDING,
- *                           _NOT_NEEDED or _LOST. NULL: not wanted, which is refused where a lost
- *                           cell would look like experts: with LOST_BALANCED, and where lost_value
- *                           is an expert.
+ * @param[out] classes       [rows, layers] or [layers, rows] bytes: ROUTECAP_PLAN_CLASS_*. NULL:
+ *                           not wanted, which is refused where a lost cell would look like experts:
+ *                           with LOST_BALANCED, and where lost_value is an expert.
  * @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape or more.
  * @param[out] report        What became of the cells; may be NULL. It is also filled on
  *                           ROUTECAP_ERR_INCOMPLETE.

@@ -51,7 +51,7 @@ public:
     }
 
 private:
-    bool packed() const { return c_.layout == ROUTECAP_PLAN_PACKED; }
+    bool packed() const { return c_.layout == ROUTECAP_PLAN_LAYOUT_PACKED; }
     bool zigzag() const { return c_.context == ROUTECAP_PLAN_CONTEXT_ZIGZAG; }
     bool sequence_parallel() const { return (c_.flags & ROUTECAP_PLAN_SEQUENCE_PARALLEL) != 0; }
     uint64_t divisor() const { return context_ * (sequence_parallel() ? tensor_ : 1); }
@@ -63,7 +63,8 @@ private:
                        ? ROUTECAP_OK
                        : report(ROUTECAP_ERR_ARGUMENT, "config.%s is %d", name, value);
         };
-        if (int32_t s = known("layout", c_.layout, ROUTECAP_PLAN_PADDED_LEFT); s < 0) return s;
+        if (int32_t s = known("layout", c_.layout, ROUTECAP_PLAN_LAYOUT_PADDED_LEFT); s < 0)
+            return s;
         if (int32_t s = known("context", c_.context, ROUTECAP_PLAN_CONTEXT_ALLGATHER); s < 0)
             return s;
         if ((c_.flags &
@@ -173,9 +174,9 @@ private:
             if (sample.length > width_)
                 return report(ROUTECAP_ERR_ARGUMENT, "sample %llu has %llu tokens, of %llu columns",
                               ull(i), ull(sample.length), ull(width_));
-            sample.start = c_.starts != nullptr                     ? c_.starts[i]
-                           : c_.layout == ROUTECAP_PLAN_PADDED_LEFT ? width_ - sample.length
-                                                                    : 0;
+            sample.start = c_.starts != nullptr                            ? c_.starts[i]
+                           : c_.layout == ROUTECAP_PLAN_LAYOUT_PADDED_LEFT ? width_ - sample.length
+                                                                           : 0;
             if (sample.start > width_ - sample.length)
                 return report(ROUTECAP_ERR_ARGUMENT,
                               "config.starts[%llu] is %llu, with %llu tokens of %llu columns",
@@ -281,11 +282,11 @@ private:
         const auto part = [&](uint64_t low, uint64_t high, int32_t row_class) {
             low = std::max(low, columns.from), high = std::min(high, columns.to);
             if (low >= high) return;
-            const bool valid = row_class == ROUTECAP_PLAN_VALID;
+            const bool valid = row_class == ROUTECAP_PLAN_CLASS_VALID;
             const uint64_t before = low < s.start ? 0 : s.needed;
             layout_.runs.push_back(
                 {.sample = i,
-                 .first = row_class == ROUTECAP_PLAN_PADDING ? low : low - s.start,
+                 .first = row_class == ROUTECAP_PLAN_CLASS_PADDING ? low : low - s.start,
                  .rows = high - low,
                  .row = row + (low - columns.from) * step_,
                  .step = step_,
@@ -295,16 +296,16 @@ private:
             count(row_class) += high - low;
             if (valid) add_range({i, low - s.start, high - low});
         };
-        part(0, s.start, ROUTECAP_PLAN_PADDING);
-        part(s.start, first_not_needed, ROUTECAP_PLAN_VALID);
-        part(first_not_needed, end, ROUTECAP_PLAN_NOT_NEEDED);
-        part(end, s.padded, ROUTECAP_PLAN_PADDING);
+        part(0, s.start, ROUTECAP_PLAN_CLASS_PADDING);
+        part(s.start, first_not_needed, ROUTECAP_PLAN_CLASS_VALID);
+        part(first_not_needed, end, ROUTECAP_PLAN_CLASS_NOT_NEEDED);
+        part(end, s.padded, ROUTECAP_PLAN_CLASS_PADDING);
     }
 
     uint64_t &count(int32_t row_class) {
-        return row_class == ROUTECAP_PLAN_VALID     ? layout_.needed
-               : row_class == ROUTECAP_PLAN_PADDING ? layout_.padding
-                                                    : layout_.not_needed;
+        return row_class == ROUTECAP_PLAN_CLASS_VALID     ? layout_.needed
+               : row_class == ROUTECAP_PLAN_CLASS_PADDING ? layout_.padding
+                                                          : layout_.not_needed;
     }
 
     void add_range(const routecap_plan_range &range) {

@@ -81,14 +81,14 @@ int32_t pack(const Plan &plan, const routecap_plan_source *sources, size_t sourc
             words[run.row + r * run.step] = {row_class, static_cast<uint32_t>(n + r)};
     };
     for (const routecap_plan_run &run : plan.layout().runs)
-        if (run.row_class != ROUTECAP_PLAN_VALID)
+        if (run.row_class != ROUTECAP_PLAN_CLASS_VALID)
             name_rows(run, static_cast<uint32_t>(run.row_class), run.ordinal);
     if (header.validity != 0)
         std::memset(at + header.validity, 0, plan.layout().needed * header.validity_bytes);
     RowWriter writer(plan, {at + header.ids, nullptr, header.id_bytes, plan.layers().size(), 1});
     uint64_t n = 0;
     for (Piece piece : found.pieces()) {
-        name_rows(piece, ROUTECAP_PLAN_VALID, n);
+        name_rows(piece, ROUTECAP_PLAN_CLASS_VALID, n);
         if (header.validity != 0)
             write_validity(plan, piece, header.validity_bytes,
                            at + header.validity + n * header.validity_bytes);

@@ -110,12 +110,12 @@ int32_t Plan::gather_values(const void *const *values, size_t element_bytes, con
                       ull(needed));
     if (needed > 0 && dst == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "dst is NULL");
     for (const routecap_plan_run &run : layout_.runs)
-        if (run.row_class != ROUTECAP_PLAN_PADDING &&
+        if (run.row_class != ROUTECAP_PLAN_CLASS_PADDING &&
             (values == nullptr || values[run.sample] == nullptr))
             return report(ROUTECAP_ERR_ARGUMENT, "values[%llu] is NULL", ull(run.sample));
     for (const routecap_plan_run &run : layout_.runs) {
         auto *to = static_cast<uint8_t *>(dst) + run.row * element_bytes;
-        const bool token = run.row_class != ROUTECAP_PLAN_PADDING;
+        const bool token = run.row_class != ROUTECAP_PLAN_CLASS_PADDING;
         const auto *from = static_cast<const uint8_t *>(token ? values[run.sample] : fill);
         if (token) from += run.first * element_bytes;
         if (token && run.step == 1) {

@@ -54,7 +54,7 @@ void RowWriter::write_lost(const Piece &piece, uint64_t r, size_t layer) {
                     plan_.k(), to);
     if (to_.classes != nullptr)
         to_.classes[(piece.row + r * piece.step) * to_.row_stride + layer * to_.layer_stride] =
-            ROUTECAP_PLAN_LOST;
+            ROUTECAP_PLAN_CLASS_LOST;
 }
 
 template <class T, class Id, uint32_t K>
@@ -91,7 +91,7 @@ void RowWriter::copy(const Piece &piece) {
 
 void RowWriter::write(const Piece &piece) {
     if (piece.source != nullptr && piece.validity == nullptr)
-        classify(piece.row, piece.step, piece.rows, ROUTECAP_PLAN_VALID);
+        classify(piece.row, piece.step, piece.rows, ROUTECAP_PLAN_CLASS_VALID);
     with_width(to_.element_bytes, [&]<class T>(T) {
         if (piece.source == nullptr) {
             for (size_t l = 0; l < plan_.layers().size(); l++)
@@ -110,7 +110,7 @@ void RowWriter::write(const Piece &piece) {
         for (size_t l = 0; l < plan_.layers().size(); l++)
             if (piece.valid(*piece.source, r, l))
                 to_.classes[(piece.row + r * piece.step) * to_.row_stride + l * to_.layer_stride] =
-                    ROUTECAP_PLAN_VALID;
+                    ROUTECAP_PLAN_CLASS_VALID;
 }
 
 // ---- The rest -------------------------------------------------------------------------------

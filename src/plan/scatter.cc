@@ -53,7 +53,7 @@ private:
                     (run.row + r * run.step) * plan_.row_stride() + l * plan_.layer_stride();
                 uint8_t *row = rows.ids.data() + r * shape_->ids_bytes;
                 const int32_t reason =
-                    classes_ != nullptr && classes_[at] == ROUTECAP_PLAN_LOST
+                    classes_ != nullptr && classes_[at] == ROUTECAP_PLAN_CLASS_LOST
                         ? ROUTECAP_MISSING_UNWRITTEN
                         : read_cell(static_cast<const T *>(ids_) + at * shape_->k,
                                     shape_->layer_experts[l],
@@ -109,7 +109,7 @@ int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8
         ImportedRows rows{from.shape(), 0, plan.layout().lengths[i], {}};
         std::vector<Rows> arrays;
         for (; run != plan.layout().runs.end() && run->sample == i; ++run) {
-            if (run->row_class != ROUTECAP_PLAN_VALID) continue;
+            if (run->row_class != ROUTECAP_PLAN_CLASS_VALID) continue;
             arrays.push_back(from.read(*run));
             const Rows &read = arrays.back();
             rows.segments.push_back({.first = run->first,

@@ -23,7 +23,7 @@ int32_t PlanSources::read(const routecap_plan_source *sources, size_t source_siz
                           ull(b.routing->first()), ull(a.sample));
     }
     for (const routecap_plan_run &run : plan_.layout().runs)
-        if (run.row_class == ROUTECAP_PLAN_VALID) cut(run);
+        if (run.row_class == ROUTECAP_PLAN_CLASS_VALID) cut(run);
     return ROUTECAP_OK;
 }
 

@@ -91,7 +91,7 @@ struct Row {
     size_t sample = 0;
     int64_t token = kPadding;
     uint64_t ordinal = 0;  // p where it is filled, otherwise its place in the whole
-    int32_t row_class = ROUTECAP_PLAN_PADDING;
+    int32_t row_class = ROUTECAP_PLAN_CLASS_PADDING;
 };
 using Rows = std::vector<Row>;
 
@@ -104,7 +104,7 @@ uint64_t round_up(uint64_t n, uint64_t to) { return to == 0 ? n : (n + to - 1) /
 
 // The rows of a rank, or nothing where they cannot be divided.
 std::optional<Rows> model(const Config &c) {
-    const bool packed = c.layout == ROUTECAP_PLAN_PACKED;
+    const bool packed = c.layout == ROUTECAP_PLAN_LAYOUT_PACKED;
     const uint64_t cp = std::max(c.context_size, 1u), tp = std::max(c.tensor_size, 1u);
     const bool sp = (c.flags & ROUTECAP_PLAN_SEQUENCE_PARALLEL) != 0;
     const bool zigzag = c.context == ROUTECAP_PLAN_CONTEXT_ZIGZAG;
@@ -131,19 +131,20 @@ std::optional<Rows> model(const Config &c) {
     std::vector<Rows> sequences;
     uint64_t filled = 0, place = 0;
     for (size_t i = 0; i < padded.size(); i++) {
-        const uint64_t start = !c.starts_.empty()                      ? c.starts_[i]
-                               : c.layout == ROUTECAP_PLAN_PADDED_LEFT ? width - c.lengths_[i]
-                                                                       : 0;
+        const uint64_t start = !c.starts_.empty() ? c.starts_[i]
+                               : c.layout == ROUTECAP_PLAN_LAYOUT_PADDED_LEFT
+                                   ? width - c.lengths_[i]
+                                   : 0;
         Rows &rows = sequences.emplace_back(padded[i]);
         for (uint64_t n = 0; n < padded[i]; n++, place++) {
             Row &row = rows[n];
             row.sample = i;
             if (n >= start && n < start + c.lengths_[i]) {
                 row.token = static_cast<int64_t>(n - start);
-                row.row_class =
-                    n - start < c.needed_of(i) ? ROUTECAP_PLAN_VALID : ROUTECAP_PLAN_NOT_NEEDED;
+                row.row_class = n - start < c.needed_of(i) ? ROUTECAP_PLAN_CLASS_VALID
+                                                           : ROUTECAP_PLAN_CLASS_NOT_NEEDED;
             }
-            row.ordinal = row.row_class == ROUTECAP_PLAN_VALID ? place : filled++;
+            row.ordinal = row.row_class == ROUTECAP_PLAN_CLASS_VALID ? place : filled++;
         }
     }
     const auto interval = [&](const Rows &rows) -> std::optional<Rows> {
@@ -370,7 +371,7 @@ private:
 // Of all ranks of one micro-batch; the ranks are to be set.
 void choose(Config &c, Chance &chance) {
     c.layout = chance.one_of<int32_t>({0, 0, 1, 2});
-    const bool packed = c.layout == ROUTECAP_PLAN_PACKED;
+    const bool packed = c.layout == ROUTECAP_PLAN_LAYOUT_PACKED;
     c.context = chance.one_of<int32_t>({0, 1, 1, 2, 3});
     c.context_size = c.context == 0 ? 1 : chance.one_of({1u, 2u, 3u, 4u});
     c.tensor_size = chance.one_of({1u, 2u, 3u});
@@ -450,7 +451,7 @@ Rows check_rank(Config &c, const std::vector<routecap_plan_source> &sources, con
         for (uint64_t r = 0; r < range.rows; r++) fetched[{range.sample, range.first + r}]++;
     uint64_t needed = 0;
     for (const Row &row : rows) {
-        if (row.row_class != ROUTECAP_PLAN_VALID) continue;
+        if (row.row_class != ROUTECAP_PLAN_CLASS_VALID) continue;
         needed++;
         const auto key = std::pair(row.sample, static_cast<uint64_t>(row.token));
         EXPECT_EQ(1, fetched[key]);
@@ -461,7 +462,7 @@ Rows check_rank(Config &c, const std::vector<routecap_plan_source> &sources, con
     // The ids.
     uint64_t lost = 0;
     for (const Row &row : rows)
-        for (uint32_t l = 0; row.row_class == ROUTECAP_PLAN_VALID && l < c.layers; l++)
+        for (uint32_t l = 0; row.row_class == ROUTECAP_PLAN_CLASS_VALID && l < c.layers; l++)
             lost += !there(row.sample, static_cast<uint64_t>(row.token), c.index_of(l));
     const int32_t incomplete = lost > 0 ? ROUTECAP_INCOMPLETE : ROUTECAP_OK;
     routecap_plan_report report{};
@@ -478,10 +479,10 @@ Rows check_rank(Config &c, const std::vector<routecap_plan_source> &sources, con
     for (uint64_t r = 0; r < rows.size(); r++)
         for (uint32_t l = 0; l < c.layers; l++) {
             const Row &row = rows[r];
-            const bool valid = row.row_class == ROUTECAP_PLAN_VALID;
+            const bool valid = row.row_class == ROUTECAP_PLAN_CLASS_VALID;
             const bool is_lost =
                 valid && !there(row.sample, static_cast<uint64_t>(row.token), c.index_of(l));
-            EXPECT_EQ(is_lost ? ROUTECAP_PLAN_LOST : row.row_class,
+            EXPECT_EQ(is_lost ? ROUTECAP_PLAN_CLASS_LOST : row.row_class,
                       class_at(c, result, rows.size(), r, l));
             const bool value = is_lost ? c.lost == ROUTECAP_PLAN_LOST_MARK
                                        : !valid && c.fill == ROUTECAP_PLAN_FILL_VALUE;
@@ -543,8 +544,9 @@ TEST(Plan, puts_each_token_where_slime_and_verl_put_it) {
     std::ifstream file(ROUTECAP_GOLDEN_LAYOUTS);
     const auto cases = nlohmann::json::parse(file);
     ASSERT_GT(cases.size(), 50u);
-    const std::map<std::string, int32_t> layouts = {{"packed", ROUTECAP_PLAN_PACKED},
-                                                    {"padded_right", ROUTECAP_PLAN_PADDED_RIGHT}};
+    const std::map<std::string, int32_t> layouts = {
+        {"packed", ROUTECAP_PLAN_LAYOUT_PACKED},
+        {"padded_right", ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT}};
     const std::map<std::string, int32_t> contexts = {
         {"none", ROUTECAP_PLAN_CONTEXT_NONE},
         {"zigzag", ROUTECAP_PLAN_CONTEXT_ZIGZAG},
@@ -589,7 +591,7 @@ TEST(Plan, puts_each_token_where_slime_and_verl_put_it) {
                                          result.classes.data(), result.classes.size(), nullptr));
                 for (size_t r = 0; r < rows.size(); r++) {
                     const bool token = rows[r] >= 0;
-                    ASSERT_EQ(token, result.classes[r] == ROUTECAP_PLAN_VALID) << "row " << r;
+                    ASSERT_EQ(token, result.classes[r] == ROUTECAP_PLAN_CLASS_VALID) << "row " << r;
                     if (!token) continue;
                     const auto number = static_cast<uint64_t>(rows[r]);
                     const auto sample = static_cast<size_t>(
@@ -924,7 +926,7 @@ TEST(Plan, says_why_a_recorded_cell_is_missing) {
     c.lengths_ = {7}, c.k = 2, c.needed_ = {ROUTECAP_ROWS_ALL};
     const PlanPtr plan = make(c);
     const int64_t ids[] = {1, 2, -1, 2, 3, 8, 4, 4, 7, 0, INT64_MIN, INT64_MAX, 257, 1};
-    const uint8_t classes[] = {0, 0, 0, 0, ROUTECAP_PLAN_LOST, 0, 0};
+    const uint8_t classes[] = {0, 0, 0, 0, ROUTECAP_PLAN_CLASS_LOST, 0, 0};
     routecap_routing *made = nullptr;
     ASSERT_STATUS(ROUTECAP_INCOMPLETE, routecap_plan_scatter(plan.get(), ids, sizeof ids, classes,
                                                              sizeof classes, &made, 1));

@@ -44,6 +44,12 @@ GROUPS: dict[str, type[IntEnum]] = {
     "PIECE_": routecap.Piece,
     "READ_": routecap.ReadFlag,
     "IMPORT_": routecap.TrustFlag,
+    "PLAN_LAYOUT_": routecap.PlanLayout,
+    "PLAN_CONTEXT_": routecap.PlanContext,
+    "PLAN_SEQUENCE_": routecap.PlanSequence,
+    "PLAN_FILL_": routecap.PlanFill,
+    "PLAN_LOST_": routecap.PlanLost,
+    "PLAN_CLASS_": routecap.PlanClass,
     "WIRE_FACT_": routecap.WireFact,
     "WIRE_COLUMNS_": routecap.WireColumns,
     "WIRE_HINT_": routecap.WireHintFlag,
@@ -160,7 +166,7 @@ def test_a_number_without_a_name_prints_as_what_it_is() -> None:
 def test_a_function_of_the_header_is_used_by_the_package(name: str) -> None:
     sources = "".join(path.read_text() for path in [*PACKAGE.glob("*.py"), Path(__file__).parents[1] / "routecap.i"])
     assert re.search(rf"\b{name}\b", sources)
-    if name not in ("routecap_routing_retain", "routecap_routing_free", "routecap_wire_decoder_free"):  # references: see routecap.i
+    if name not in ("routecap_routing_retain", "routecap_routing_free", "routecap_wire_decoder_free", "routecap_plan_free"):  # references: see routecap.i
         assert callable(getattr(raw, name))
 
 
@@ -188,6 +194,10 @@ def test_a_function_of_the_header_is_used_by_the_package(name: str) -> None:
         "wire_hint",
         "wire_report",
         "wire_options",
+        "plan_config",
+        "plan_shape",
+        "plan_report",
+        "plan_target",
     ],
 )
 def test_a_struct_is_laid_out_as_in_the_header(name: str) -> None:
@@ -209,6 +219,8 @@ def test_a_struct_is_laid_out_as_in_the_header(name: str) -> None:
         ("layer_stats", "layer_stats_dtype"),
         ("layer_probe", "layer_probe_dtype"),
         ("piece", "piece_dtype"),
+        ("plan_range", "plan_range_dtype"),
+        ("plan_run", "plan_run_dtype"),
     ],
 )
 def test_an_array_dtype_is_laid_out_as_in_the_header(name: str, dtype: str) -> None:
@@ -235,6 +247,9 @@ def test_every_struct_of_the_header_is_laid_out_here() -> None:
         "layer_stats",
         "layer_probe",
         "piece",
+        "plan_range",
+        "plan_run",
+        "plan_source",  # pairs of a number and a routing: see routecap.i
     }
     here |= {f"routecap_{name}" for name in arrays}
     assert here == set(re.findall(r"^typedef struct (routecap_\w+) \{", CODE, re.MULTILINE)) - {"routecap_api"}

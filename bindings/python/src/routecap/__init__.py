@@ -13,7 +13,10 @@ from ._constants import (
     MAX_K,
     MAX_LAYERS,
     MAX_PIECES,
+    MAX_PLAN_ROWS,
+    MAX_PLAN_SAMPLES,
     MAX_POSITION,
+    MAX_RANKS,
     MAX_RECEIVED,
     MAX_ROUTED_EXPERTS,
     MAX_ROWS,
@@ -29,6 +32,12 @@ from ._constants import (
     Missing,
     Order,
     Piece,
+    PlanClass,
+    PlanContext,
+    PlanFill,
+    PlanLayout,
+    PlanLost,
+    PlanSequence,
     Policy,
     ProbeFlag,
     Provenance,
@@ -60,9 +69,22 @@ from ._errors import (
 )
 from ._files import load, save
 from ._library import version
-from ._routing import Coverage, Routing, Routings, Segment, Serialized, merge, serialized_info, splice, splice_pieces
+from ._plan import Gathered, Plan, PlanReport, Reader, needed_rows
+from ._routing import Coverage, Routing, Routings, Segment, Serialized, merge, serialized_info, slice_pieces, splice, splice_pieces
 from ._samples import Sample
-from ._structs import accept_dtype, extract_dtype, finish_dtype, layer_probe_dtype, layer_stats_dtype, missing_dtype, span_dtype, spans
+from ._stored import RayRouting, StoredRouting, stored
+from ._structs import (
+    accept_dtype,
+    extract_dtype,
+    finish_dtype,
+    layer_probe_dtype,
+    layer_stats_dtype,
+    missing_dtype,
+    plan_range_dtype,
+    plan_run_dtype,
+    span_dtype,
+    spans,
+)
 from ._tensors import DeviceArray
 from ._wire import (
     WireDecoder,
@@ -83,7 +105,7 @@ from ._wire import (
 __version__ = ".".join(map(str, version()))
 
 for _each in (Capturer, Request, Step, Routing, Routings, Router, DeviceArray, Coverage, Segment, Serialized, Stats, Memory, BackendInfo, Sample,
-              WireDecoder, WireFormat, WireInfo, WireReport):  # fmt: skip
+              WireDecoder, WireFormat, WireInfo, WireReport, Gathered, Plan, PlanReport, Reader, StoredRouting, RayRouting):  # fmt: skip
     _each.__module__ = __name__  # where users find them
 for _error in (
     Error,
@@ -111,6 +133,7 @@ __all__ = [
     "DtypeError",
     "Error",
     "Extract",
+    "Gathered",
     "GroupScore",
     "IdSpace",
     "LANDED",
@@ -120,7 +143,10 @@ __all__ = [
     "MAX_K",
     "MAX_LAYERS",
     "MAX_PIECES",
+    "MAX_PLAN_ROWS",
+    "MAX_PLAN_SAMPLES",
     "MAX_POSITION",
+    "MAX_RANKS",
     "MAX_RECEIVED",
     "MAX_ROUTED_EXPERTS",
     "MAX_ROWS",
@@ -134,11 +160,21 @@ __all__ = [
     "OutOfMemoryError",
     "PartialError",
     "Piece",
+    "Plan",
+    "PlanClass",
+    "PlanContext",
+    "PlanFill",
+    "PlanLayout",
+    "PlanLost",
+    "PlanReport",
+    "PlanSequence",
     "Policy",
     "ProbeFlag",
     "Provenance",
     "RangeError",
+    "RayRouting",
     "ReadFlag",
+    "Reader",
     "ReceivedFlag",
     "PreparedIssue",
     "Request",
@@ -160,6 +196,7 @@ __all__ = [
     "Stats",
     "Status",
     "Step",
+    "StoredRouting",
     "TrustFlag",
     "UnknownError",
     "Wire",
@@ -182,13 +219,18 @@ __all__ = [
     "merge",
     "missing_dtype",
     "models",
+    "needed_rows",
+    "plan_range_dtype",
+    "plan_run_dtype",
     "received_merge",
     "save",
     "serialized_info",
+    "slice_pieces",
     "span_dtype",
     "spans",
     "splice",
     "splice_pieces",
+    "stored",
     "version",
     "wire_decode",
     "wire_decode_batch",

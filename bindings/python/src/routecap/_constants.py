@@ -22,6 +22,9 @@ MAX_RECEIVED = 67108864
 MAX_SLOTS = 64
 MAX_POSITION = 1 << 40
 MAX_PIECES = 16
+MAX_PLAN_ROWS = 1 << 30
+MAX_PLAN_SAMPLES = 1 << 24
+MAX_RANKS = 1 << 20
 SERIALIZED_MIN = 64
 
 
@@ -344,6 +347,54 @@ class Piece(_Constant):
     HEAD = 1
     TAIL = 2
     ZERO = 3
+
+
+class PlanLayout(_Constant):
+    """How a micro-batch lies before it is divided."""
+
+    PACKED = 0
+    PADDED_RIGHT = 1
+    PADDED_LEFT = 2
+
+
+class PlanContext(_Constant):
+    """How context parallelism divides a micro-batch."""
+
+    NONE = 0
+    ZIGZAG = 1
+    CONTIGUOUS = 2
+    ALLGATHER = 3
+
+
+class PlanSequence(_Flags):
+    """`sequence_parallel` and `sequence_first` of a plan."""
+
+    PARALLEL = 1
+    FIRST = 2
+
+
+class PlanFill(_Constant):
+    """What padding is filled with."""
+
+    BALANCED = 0
+    VALUE = 1
+
+
+class PlanLost(_Constant):
+    """What lost cells are filled with."""
+
+    MARK = 0
+    BALANCED = 1
+    ERROR = 2
+
+
+class PlanClass(_Constant):
+    """What a cell of a plan's result is."""
+
+    VALID = 0
+    PADDING = 1
+    NOT_NEEDED = 2
+    LOST = 3
 
 
 _Enum = TypeVar("_Enum", bound=IntEnum)

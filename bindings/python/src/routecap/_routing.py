@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import _structs as structs
-from ._constants import ALL, Dtype, IdSpace, Missing, Order, Provenance, ReadFlag, Status, TrustFlag, member
+from ._constants import ALL, Dtype, IdSpace, Missing, Order, Piece, Provenance, ReadFlag, Status, TrustFlag, member
 from ._docs import documented
 from ._errors import Error, PartialError, error
 from ._library import raw
@@ -1074,30 +1074,43 @@ def serialized_info(data: Any) -> Serialized:
     return Serialized._make((*values, numpy_dtype(dtype), IdSpace(id_space)))
 
 
-@documented("routecap_serialized_splice")
-def splice_pieces(head: Any, tail: Any, row: int) -> list[memoryview]:
-    """Splice two serialised routings of one sequence, the rows of `head` before position `row` and those of `tail` from it on, without copying them:
-    written one after another (os.writev, socket.sendmsg), the pieces are the result."""
-    sources = [as_bytes(head, "head"), as_bytes(tail, "tail")]
+def _pieces(call: Callable[[Any, Any, bytearray], Any], sources: list[memoryview], names: str) -> list[memoryview]:
+    """What `call`, given a header, a table of pieces and memory for their sizes, says that a serialised routing is made of."""
     memory = structs.splice.empty()
     try:
-        raw.routecap_serialized_splice(*sources, row, None, None, memory)  # asks for the sizes
+        call(None, None, memory)  # asks for the sizes
     except Error as reason:
         if reason.status != Status.ERR_BUFFER_TOO_SMALL:
             raise
     count, _, header_bytes = structs.splice.read(memory)
     header, table = bytearray(header_bytes), np.zeros(count, structs.piece_dtype)
-    raw.routecap_serialized_splice(*sources, row, header, table, memory)
-    sources.insert(0, memoryview(header))
+    call(header, table, memory)
+    by_source = {Piece.HEADER: memoryview(header), **{Piece(number): source for number, source in enumerate(sources, 1)}}
     pieces = []
     for offset, size, source, _ in table.tolist():
-        piece = sources[source][offset : offset + size] if source < len(sources) else memoryview(bytes(size))
+        piece = memoryview(bytes(size)) if source == Piece.ZERO else by_source[source][offset : offset + size]
         if len(piece) != size:
-            raise error(Status.ERR_FORMAT, "head or tail is shorter than its header says")
+            raise error(Status.ERR_FORMAT, f"{names} is shorter than its header says")
         pieces.append(piece)
     return pieces
+
+
+@documented("routecap_serialized_splice")
+def splice_pieces(head: Any, tail: Any, row: int) -> list[memoryview]:
+    """Splice two serialised routings of one sequence, the rows of `head` before position `row` and those of `tail` from it on, without copying them:
+    written one after another (os.writev, socket.sendmsg), the pieces are the result."""
+    sources = [as_bytes(head, "head"), as_bytes(tail, "tail")]
+    return _pieces(lambda *result: raw.routecap_serialized_splice(*sources, row, *result), sources, "head or tail")
 
 
 def splice(head: Any, tail: Any, row: int) -> bytes:
     """The serialised routing of the rows of `head` before position `row` and those of `tail` from it on: see `splice_pieces`."""
     return b"".join(splice_pieces(head, tail, row))
+
+
+@documented("routecap_serialized_slice")
+def slice_pieces(data: Any, first: int, rows: int | None = None) -> list[memoryview]:
+    """Rows of a serialised routing, `rows` from position `first` on, without copying them: written one after another, the pieces are a serialised
+    routing. No other bytes of `data` are read than its header."""
+    source = as_bytes(data, "data")
+    return _pieces(lambda *result: raw.routecap_serialized_slice(source, first, ALL if rows is None else rows, *result), [source], "data")

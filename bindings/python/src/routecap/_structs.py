@@ -30,6 +30,8 @@ layer_probe_dtype = _dtype(
     "found:u4 rows_unwritten:u4 rows_incomplete:u4 rows_written:u4 rows_out_of_range:u4 rows_duplicate:u4 lowest:i4 highest:i4"
 )
 piece_dtype = _dtype("offset:u8 bytes:u8 source:i4 reserved:u4")
+plan_range_dtype = _dtype("sample:u8 first:u8 rows:u8")
+plan_run_dtype = _dtype("sample:u8 first:u8 rows:u8 row:u8 step:u8 ordinal:u8 row_class:i4 reserved:u4")
 
 
 _MOST = {name: int(np.iinfo(span_dtype[name]).max) for name in span_dtype.names or ()}
@@ -231,3 +233,14 @@ wire_report = Struct(
     "cells_valid:Q cells_negative:Q cells_zero:Q cells_out_of_range:Q cells_duplicate:Q rows_zero:Q rows_repeated:Q rows_counting:Q largest_id:q"
 )
 wire_options = Struct("format:i dtype:i column_kind:i columns:I allow:I fill:q")
+plan_config = Struct(
+    "layout:i context:i context_size:I context_rank:I tensor_size:I tensor_rank:I flags:I samples:Q lengths:Q cu_lengths:Q needed:Q "
+    "padded_lengths:Q starts:Q width:Q align:Q align_total:Q least_total:Q align_rank:Q layers:I k:I experts:I expert_parallel:I layer_map:Q "
+    "layer_experts:Q dtype:i order:i fill:i lost:i fill_value:q lost_value:q"
+)
+plan_shape = Struct(
+    "layers:I k:I dtype:i order:i reserved:I rows:Q rows_needed:Q rows_not_needed:Q rows_padding:Q total_rows:Q width:Q ranges:Q runs:Q "
+    "ids_bytes:Q classes_bytes:Q packed_bytes:Q"
+)
+plan_report = Struct("layers:I rows:Q rows_valid:Q rows_partial:Q rows_lost:Q rows_not_needed:Q rows_padding:Q cells_lost:Q")
+plan_target = Struct("backend:i device:i reserved:I scratch:Q scratch_bytes:Q dst:Q dst_bytes:Q classes:Q classes_bytes:Q")

@@ -21,6 +21,8 @@ __all__ = [
     "IntegerName",
     "MethodName",
     "OrderName",
+    "PlanContextName",
+    "PlanLayoutName",
     "PolicyName",
     "ProvenanceName",
     "RoleName",
@@ -59,6 +61,8 @@ WireFactName: TypeAlias = Literal[
 ]
 WireColumnsName: TypeAlias = Literal["found", "captured", "decoder"]
 OrderName: TypeAlias = Literal["row_major", "layer_major"]
+PlanLayoutName: TypeAlias = Literal["packed", "padded_right", "padded_left"]
+PlanContextName: TypeAlias = Literal["none", "zigzag", "contiguous", "allgather"]
 DtypeName: TypeAlias = Literal[
     "u8", "i16", "u16", "i32", "u32", "i64", "id16_bf16", "i8", "u64", "f32", "f16", "bf16"
 ]

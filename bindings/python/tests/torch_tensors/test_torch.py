@@ -105,3 +105,22 @@ def test_the_stream_of_the_host_backend_is_none_although_torch_is_there(capturer
     capturer.begin(1)
     with pytest.raises(ValueError):
         capturer.snapshot(stream=5)
+
+
+def test_a_plan_writes_to_tensors() -> None:
+    ids = np.arange(2 * 10 * 3).reshape(10, 3, 2) % 8
+    routing = routecap.Routing.from_arrays(ids.astype(np.uint8), experts=8)
+    plan = routecap.Plan([11], layers=3, k=2, experts=8, align=4)
+    expected = plan.gather([routing])
+    out, classes = torch.empty(plan.shape, dtype=torch.int64), torch.empty(plan.shape[:2], dtype=torch.uint8)
+    assert plan.gather([routing], out=out, classes=classes).ids is out
+    assert (out.numpy() == expected.ids).all() and (classes.numpy() == expected.classes).all()
+    packed = torch.empty(plan.packed_bytes, dtype=torch.uint8)
+    plan.pack([routing], packed)
+    again = torch.empty_like(out)
+    plan.unpack(packed, again, classes=classes)
+    assert torch.equal(again, out)
+    sent = torch.empty(plan.rows, dtype=torch.int64)
+    plan.gather_values([torch.arange(11)], fill=-1, out=sent)
+    assert sent.tolist() == [*range(11), -1]
+    assert (plan.scatter(out, classes)[0].ids(np.int64)[:10] == ids).all()
