@@ -119,6 +119,10 @@ std::shared_ptr<const void> copy_arrays(const Shape &shape,
 
 }  // namespace
 
+bool ids_are_good(const Shape &shape, const routecap_segment &segment) {
+    return check_ids(shape, segment) == ROUTECAP_OK;
+}
+
 int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release, void *context,
                     Routing **routing) {
     if ((flags & ~ROUTECAP_IMPORT_TRUSTED) != 0)

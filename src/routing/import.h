@@ -37,6 +37,10 @@ struct ImportedRows {
     std::vector<routecap_segment> segments;
 };
 
+// Whether every valid cell of a segment is k distinct experts of its layer. Without validity all
+// cells are valid, which is the fast case. Otherwise it leaves a line about the first that is not.
+bool ids_are_good(const Shape &shape, const routecap_segment &segment);
+
 // Checks the ids, unless they are trusted, and makes a routing, of the segments' arrays (with a
 // release) or of a copy.
 int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release, void *context,

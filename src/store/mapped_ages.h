@@ -1,0 +1,174 @@
+// Which of many slots should be taken next: a tree of fan-out 16 over one number per slot, in
+// memory that several processes write.
+//
+// A number is 0 (not to be taken), kFree, kFirst (before all others that are in use), or a stamp:
+// the time of last use, counted in uses. A node has the number of the oldest below it, so finding
+// the oldest reads one cache line per level. Stamps wrap, and are compared by their distance from
+// now: what was not used for 2^31 uses passes for new.
+//
+// What is here is a hint: who takes a slot asks the slot itself. When nobody writes, every node is
+// right, because whoever stores one looks at its children once more afterwards. A process that dies
+// between a leaf and the root leaves nodes that are not; rebuild() mends them.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace routecap {
+
+class MappedAges {
+public:
+    using Number = std::atomic<uint32_t>;
+    static_assert(Number::is_always_lock_free && sizeof(Number) == sizeof(uint32_t));
+    static constexpr uint32_t kNone = 0, kFree = 1, kFirst = 2, kFirstStamp = 3;
+    static constexpr uint32_t kNoSlot = UINT32_MAX;
+
+    // How many numbers it takes in all.
+    static size_t numbers(uint32_t slots) {
+        size_t n = 0;
+        for (uint32_t width = slots;; width = groups(width)) {
+            n += size_t{groups(width)} * kFan;
+            if (width <= kFan) return n;
+        }
+    }
+
+    // At `memory`, 64-byte aligned; `clock` counts uses.
+    MappedAges(Number *memory, uint32_t slots, Number *clock) : clock_(clock) {
+        for (uint32_t width = slots;; width = groups(width)) {
+            levels_[depth_++] = {memory, width};
+            memory += size_t{groups(width)} * kFan;
+            if (width <= kFan) return;
+        }
+    }
+
+    // All slots at once, before anybody else knows of them.
+    void fill(uint32_t number) {
+        for (uint32_t i = 0; i < levels_[0].width; i++) levels_[0].at[i].store(number);
+        rebuild();
+    }
+
+    uint32_t get(uint32_t slot) const { return levels_[0].at[slot].load(); }
+    // `uses` stamps in a row, of which this is the first.
+    uint32_t stamps(uint32_t uses) { return clock_->fetch_add(uses, std::memory_order_relaxed); }
+    uint32_t stamp() {
+        uint32_t number;
+        do number = stamps(1);
+        while (number < kFirstStamp);
+        return number;
+    }
+    static uint32_t as_stamp(uint32_t number) { return std::max(number, kFirstStamp); }
+
+    void set(uint32_t slot, uint32_t number) {
+        const uint32_t before = levels_[0].at[slot].exchange(number);
+        mend_above(slot, before);
+    }
+    // Only if it still is `seen`.
+    bool change(uint32_t slot, uint32_t seen, uint32_t number) {
+        if (!levels_[0].at[slot].compare_exchange_strong(seen, number)) return false;
+        mend_above(slot, seen);
+        return true;
+    }
+
+    bool older(uint32_t a, uint32_t b) const {
+        const uint32_t now = clock_->load(std::memory_order_relaxed);
+        return rank(a, now) > rank(b, now);
+    }
+
+    // The slot to be taken, and its number; kNoSlot if there is none.
+    struct Oldest {
+        uint32_t slot, number;
+    };
+    Oldest oldest() {
+        for (;;) {
+            Best best = best_of(depth_ - 1, 0);
+            if (best.rank == 0) return {kNoSlot, kNone};
+            uint32_t level = depth_ - 1;
+            while (level > 0) {
+                const Best below = best_of(level - 1, best.index);
+                if (below.rank < best.rank) break;
+                best = below;
+                level--;
+            }
+            if (level == 0) return {best.index, best.number};
+            // What the node says is not there. It is being changed, or who changed it is dead.
+            for (uint32_t index = best.index; level < depth_ && mend(level, index); level++)
+                index /= kFan;
+        }
+    }
+
+    // Makes every node right, if nobody writes.
+    void rebuild() {
+        for (uint32_t level = 1; level < depth_; level++)
+            for (uint32_t index = 0; index < levels_[level].width; index++) mend(level, index);
+    }
+
+private:
+    static constexpr uint32_t kFan = 16, kMostLevels = 8;
+    static constexpr uint64_t kHalf = uint64_t{1} << 31;
+    static constexpr uint32_t groups(uint32_t width) { return width / kFan + (width % kFan != 0); }
+
+    struct Level {
+        Number *at;
+        uint32_t width;
+    };
+    struct Best {
+        uint64_t rank;
+        uint32_t number, index;
+    };
+
+    uint64_t rank(uint32_t number, uint32_t now) const {
+        switch (number) {
+            case kNone: return 0;
+            case kFree: return (uint64_t{1} << 33) + 1;
+            case kFirst: return uint64_t{1} << 33;
+            // Whoever took the stamp may have done so since.
+            default: return uint64_t{now - number} + 1 > kHalf ? 1 : uint64_t{now - number} + 1;
+        }
+    }
+    // The oldest of a group, the first of equals.
+    Best best_of(uint32_t level, uint32_t group) const {
+        const uint32_t now = clock_->load(std::memory_order_relaxed);
+        const Level &l = levels_[level];
+        const uint32_t first = group * kFan, end = std::min(first + kFan, l.width);
+        Best best{0, kNone, first};
+        for (uint32_t i = first; i < end; i++) {
+            const uint32_t number = l.at[i].load();
+            const uint64_t r = rank(number, now);
+            if (r > best.rank) best = {r, number, i};
+        }
+        return best;
+    }
+    // Makes a node what its children say. Whether it changed.
+    bool mend(uint32_t level, uint32_t index) {
+        Number &node = levels_[level].at[index];
+        uint32_t number = best_of(level - 1, index).number;
+        bool changed = false;
+        for (;;) {
+            changed |= node.exchange(number) != number;
+            const uint32_t again = best_of(level - 1, index).number;
+            if (again == number) return changed;
+            number = again;
+        }
+    }
+    // A leaf was `before`, and is something else: nodes that showed it, or must show it now.
+    void mend_above(uint32_t index, uint32_t before) {
+        for (uint32_t level = 1; level < depth_; level++) {
+            const uint32_t number = levels_[level - 1].at[index].load();
+            index /= kFan;
+            const uint32_t shown = levels_[level].at[index].load();
+            const uint32_t now = clock_->load(std::memory_order_relaxed);
+            // Most uses make one newer that was not the oldest of its group.
+            if (shown != before && rank(number, now) <= rank(shown, now)) return;
+            before = shown;
+            if (!mend(level, index)) return;
+        }
+    }
+
+    Number *const clock_;
+    Level levels_[kMostLevels]{};
+    uint32_t depth_ = 0;
+};
+
+}  // namespace routecap

@@ -1,0 +1,1053 @@
+#include "store/mapped_blocks.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/status.h"
+#include "routing/import.h"
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wtsan"  // which does not know fences; every access here is atomic
+#endif
+
+namespace routecap {
+namespace {
+
+constexpr char kMagic[8] = {'r', 'c', 's', 't', 'o', 'r', 'e', '\n'};
+constexpr uint32_t kVersion = 1;
+constexpr uint32_t kCells = 16;      // of a bucket
+constexpr uint32_t kFill = 10;       // of them are used on average, if all slots are
+constexpr uint32_t kMostSlots = 1u << 27;
+constexpr uint32_t kLookForDead = 1024;  // claims between two looks
+constexpr uint32_t kAtOnce = 16;         // keys that are looked up side by side
+constexpr size_t kCheckedBytes = 16384;  // of ids, which are still in the cache when checked
+
+constexpr size_t align(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+// ---- A slot's word: state, owner, number of the claim, checksum
+constexpr uint64_t kFree = 0, kClaimed = 1, kPublished = 2, kStates = 3;
+constexpr uint64_t state(uint64_t word) { return word & kStates; }
+constexpr uint32_t owner(uint64_t word) { return static_cast<uint32_t>(word >> 2 & 63); }
+constexpr uint64_t kClaimStep = 1 << 8, kClaimNumbers = 0xffffff00;
+constexpr uint64_t next_claim(uint64_t word) { return (word + kClaimStep) & kClaimNumbers; }
+constexpr uint64_t published_word(uint64_t claimed, uint64_t sum) {
+    return (claimed & kClaimNumbers) | kPublished | sum << 32;
+}
+constexpr uint64_t sum_of(uint64_t word) { return word >> 32; }
+constexpr uint64_t fold(uint64_t hash) { return (hash ^ hash >> 32) & 0xffffffff; }
+// What a block's key and generation put into its checksum. It can be taken out again.
+constexpr uint64_t name_sum(uint64_t key_hash, uint64_t generation) {
+    return fold(xxh64::avalanche(key_hash + generation * xxh64::kPrime1));
+}
+
+// What identifies a boot of this machine. Empty if the system does not say.
+std::array<char, 40> boot_id() {
+    std::array<char, 40> id{};
+    const int file = ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return id;
+    const ssize_t n = ::read(file, id.data(), 36);
+    ::close(file);
+    if (n != 36) id.fill(0);
+    return id;
+}
+
+// The fixed part of the identity. The tables of the layers follow, then the checksum of it all.
+struct Fixed {
+    char magic[8];
+    uint32_t version;
+    uint32_t bytes;  // of the identity
+    std::array<char, 40> boot;
+    uint64_t file_bytes, seed;
+    uint32_t slots, block_rows, key_bytes, flags;
+    uint32_t layers, k;
+    int32_t id_space;
+    uint32_t slot_keys;
+};
+struct LayerIdentity {
+    int32_t decoder_index;
+    uint32_t experts;
+    int32_t provenance;
+};
+
+uint64_t checksum_of(const uint8_t *bytes, size_t n) {
+    return checksum(n / 8, 0, [bytes](size_t i) {
+        uint64_t word;
+        std::memcpy(&word, bytes + 8 * i, 8);
+        return word;
+    });
+}
+
+}  // namespace
+
+struct alignas(64) MappedBlocks::Control {
+    MappedWord generation;
+    alignas(64) MappedAges::Number clock;
+    alignas(64) MappedWord evictions;
+    alignas(64) std::array<std::atomic<uint64_t>, static_cast<size_t>(MappedCount::end)> counts;
+    // 1: a process has this number, or died with it.
+    alignas(64) std::array<std::atomic<uint32_t>, MappedFile::kLocks> attached;
+};
+
+struct MappedBlocks::Slot {
+    MappedWord word;
+    MappedWord generation;
+    MappedWord pins;  // a bit for each process that retains the block
+    MappedWord key[kMostKeyWords];  // as many as a key has words
+};
+
+// ---- Life -------------------------------------------------------------------------------------
+
+MappedBlocks::MappedBlocks(const Config &config)
+    : config_(config),
+      key_words_(static_cast<uint32_t>(words_of(config.key_bytes))),
+      ids_bytes_(size_t{config.block_rows} * config.shape->ids_bytes),
+      validity_bytes_(size_t{config.block_rows} * config.shape->validity_bytes),
+      slot_stride_(8 * (3 + size_t{key_words_})),
+      rows_words_(words_of(ids_bytes_) + words_of(validity_bytes_) + config.block_rows),
+      process_generation_(routecap::process_generation()) {
+    scratch_.resize(rows_words_);
+}
+
+MappedBlocks::~MappedBlocks() {
+    // A child of fork() has nothing of it.
+    if (me_ == UINT32_MAX || process_generation_ != routecap::process_generation()) return;
+    sweep(me_);
+    control_->attached[me_].store(0);
+}
+
+MappedBlocks::Layout MappedBlocks::layout(uint32_t slots) const {
+    constexpr size_t kPage = 4096;
+    Layout l{};
+    const size_t identity = sizeof(Fixed) + config_.shape->layers * sizeof(LayerIdentity) + 16;
+    l.control = align(identity, kPage);
+    l.evictions = align(l.control + sizeof(Control), kPage);
+    l.index = l.evictions + MappedEvictions::kWords * 8;
+    l.ages = l.index + (size_t{slots} / kFill + 1) * kCells * sizeof(Cell);
+    l.slots = align(l.ages + MappedAges::numbers(slots) * sizeof(MappedAges::Number), 64);
+    l.rows = align(l.slots + slots * slot_stride_, 64);
+    l.bytes = align(l.rows + slots * rows_words_ * 8, kPage);
+    return l;
+}
+
+std::vector<uint8_t> MappedBlocks::identity(uint32_t slots, uint64_t seed, uint64_t bytes) const {
+    const Shape &shape = *config_.shape;
+    const size_t tables = shape.layers * sizeof(LayerIdentity);
+    std::vector<uint8_t> all(align(sizeof(Fixed) + tables, 8) + 8);
+    Fixed fixed{};
+    std::memcpy(fixed.magic, kMagic, sizeof kMagic);
+    fixed.version = kVersion;
+    fixed.bytes = static_cast<uint32_t>(all.size());
+    fixed.boot = boot_id();
+    fixed.file_bytes = bytes;
+    fixed.seed = seed;
+    fixed.slots = slots;
+    fixed.block_rows = config_.block_rows;
+    fixed.key_bytes = config_.key_bytes;
+    fixed.flags = config_.flags;
+    fixed.layers = shape.layers;
+    fixed.k = shape.k;
+    fixed.id_space = shape.id_space;
+    fixed.slot_keys = config_.slot_keys;
+    std::memcpy(all.data(), &fixed, sizeof fixed);
+    for (uint32_t l = 0; l < shape.layers; l++) {
+        const LayerIdentity layer{shape.layer_map[l], shape.layer_experts[l],
+                                  shape.layer_provenance[l]};
+        std::memcpy(all.data() + sizeof fixed + l * sizeof layer, &layer, sizeof layer);
+    }
+    const uint64_t sum = checksum_of(all.data(), all.size() - 8);
+    std::memcpy(all.data() + all.size() - 8, &sum, 8);
+    return all;
+}
+
+void MappedBlocks::place(uint32_t slots, uint64_t seed) {
+    slots_ = slots;
+    seed_ = seed;
+    at_ = layout(slots);
+    bucket_count_ = slots / kFill + 1;
+    slot_bits_ = 1;
+    while (slots >> slot_bits_ != 0) slot_bits_++;
+    uint8_t *memory = file_.memory();
+    control_ = reinterpret_cast<Control *>(memory + at_.control);
+    ages_.emplace(reinterpret_cast<MappedAges::Number *>(memory + at_.ages), slots,
+                  &control_->clock);
+    evictions_.emplace(reinterpret_cast<MappedWord *>(memory + at_.evictions),
+                       &control_->evictions);
+}
+
+uint64_t MappedBlocks::slot_bytes(const Config &config) {
+    const MappedBlocks sizes(config);
+    constexpr uint32_t kMany = 1u << 16;  // over which what is rounded is spread
+    return (sizes.layout(2 * kMany).bytes - sizes.layout(kMany).bytes) / kMany;
+}
+
+int32_t MappedBlocks::create(const Config &config, int32_t &descriptor,
+                             std::unique_ptr<MappedBlocks> &blocks) {
+    if (boot_id()[0] == 0)
+        return report(ROUTECAP_ERR_NO_BACKEND, "the system does not say which boot this is");
+    const uint64_t slots = config.budget_bytes / slot_bytes(config);
+    if (slots < 2)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "config.budget_bytes is %llu; two blocks of %llu bytes are the least",
+                      ull(config.budget_bytes), ull(slot_bytes(config)));
+    if (slots >= kMostSlots)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "config.budget_bytes is %llu: more than %u blocks of %llu bytes",
+                      ull(config.budget_bytes), kMostSlots, ull(slot_bytes(config)));
+    std::unique_ptr<MappedBlocks> made(new MappedBlocks(config));
+    const auto n = static_cast<uint32_t>(slots);
+    const size_t bytes = made->layout(n).bytes;
+    uint64_t seed = 0;
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+        return report(ROUTECAP_ERR_NO_BACKEND, "getrandom failed");
+    const std::vector<uint8_t> identity = made->identity(n, seed, bytes);
+    const bool ours = descriptor < 0;
+    int32_t status = made->file_.create(descriptor, bytes);
+    if (status == ROUTECAP_OK) {
+        made->place(n, seed);
+        made->control_->generation.store(config.generation);
+        made->control_->evictions.store(MappedEvictions::kFirst);
+        made->ages_->fill(MappedAges::kFree);
+        status = made->attach();
+        // What is not complete has no identity.
+        std::atomic_thread_fence(std::memory_order_release);
+        if (status == ROUTECAP_OK)
+            std::memcpy(made->file_.memory(), identity.data(), identity.size());
+    }
+    if (status < 0) {
+        if (ours && descriptor >= 0) {
+            ::close(descriptor);
+            descriptor = -1;
+        }
+        return status;
+    }
+    blocks = std::move(made);
+    return ROUTECAP_OK;
+}
+
+int32_t MappedBlocks::open(const Config &config, int32_t descriptor,
+                           std::unique_ptr<MappedBlocks> &blocks) {
+    std::unique_ptr<MappedBlocks> made(new MappedBlocks(config));
+    if (int32_t s = made->file_.open(descriptor); s < 0) return s;
+    if (int32_t s = made->check_identity(); s < 0) return s;
+    if (int32_t s = made->attach(); s < 0) return s;
+    blocks = std::move(made);
+    return ROUTECAP_OK;
+}
+
+int32_t MappedBlocks::check_identity() {
+    const auto refuse = [](const char *what, uint64_t has, uint64_t wanted) {
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the store's %s is %lld, and not %lld", what,
+                      static_cast<long long>(has), static_cast<long long>(wanted));
+    };
+    const auto damaged = [](const char *how) {
+        return report(ROUTECAP_ERR_FORMAT, "the descriptor is that of no store: %s", how);
+    };
+    // What is looked at is a copy, which nobody changes.
+    Fixed fixed{};
+    if (file_.bytes() < sizeof fixed) return damaged("too short");
+    std::memcpy(&fixed, file_.memory(), sizeof fixed);
+    if (std::memcmp(fixed.magic, kMagic, sizeof kMagic) != 0) return damaged("it begins otherwise");
+    if (fixed.version != kVersion)
+        return report(ROUTECAP_ERR_FORMAT, "the store has version %u; this library has %u",
+                      fixed.version, kVersion);
+    if (fixed.bytes < sizeof fixed + 8 || fixed.bytes % 8 != 0 || fixed.bytes > file_.bytes())
+        return damaged("its header is damaged");
+    std::vector<uint8_t> all(fixed.bytes);
+    std::memcpy(all.data(), file_.memory(), all.size());
+    std::atomic_thread_fence(std::memory_order_acquire);
+    std::memcpy(&fixed, all.data(), sizeof fixed);
+    uint64_t sum;
+    std::memcpy(&sum, all.data() + all.size() - 8, 8);
+    if (fixed.bytes != all.size() || sum != checksum_of(all.data(), all.size() - 8))
+        return damaged("its header is damaged");
+    if (fixed.boot != boot_id() || fixed.boot[0] == 0)
+        return report(ROUTECAP_ERR_FORMAT, "the store was made before this boot of the machine");
+
+    const Shape &shape = *config_.shape;
+    if (fixed.layers != shape.layers) return refuse("number of layers", fixed.layers, shape.layers);
+    if (fixed.k != shape.k) return refuse("k", fixed.k, shape.k);
+    if (fixed.id_space != shape.id_space)
+        return refuse("id space", static_cast<uint64_t>(fixed.id_space),
+                      static_cast<uint64_t>(shape.id_space));
+    if (fixed.block_rows != config_.block_rows)
+        return refuse("block_rows", fixed.block_rows, config_.block_rows);
+    if (fixed.key_bytes != config_.key_bytes)
+        return refuse("key_bytes", fixed.key_bytes, config_.key_bytes);
+    if (fixed.slot_keys != static_cast<uint32_t>(config_.slot_keys) ||
+        fixed.flags != config_.flags)
+        return refuse("flags", fixed.flags | uint64_t{fixed.slot_keys} << 32,
+                      config_.flags | uint64_t{config_.slot_keys} << 32);
+    if (fixed.bytes != identity(fixed.slots, fixed.seed, fixed.file_bytes).size())
+        return damaged("its header has another size");
+    for (uint32_t l = 0; l < shape.layers; l++) {
+        LayerIdentity layer;
+        std::memcpy(&layer, all.data() + sizeof fixed + l * sizeof layer, sizeof layer);
+        const auto differs = [&](const char *what, int64_t has, int64_t wanted) {
+            return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                          "the store's %s of layer %u is %lld, and not %lld", what, l,
+                          static_cast<long long>(has), static_cast<long long>(wanted));
+        };
+        if (layer.decoder_index != shape.layer_map[l])
+            return differs("layer_map", layer.decoder_index, shape.layer_map[l]);
+        if (layer.experts != shape.layer_experts[l])
+            return differs("number of experts", layer.experts, shape.layer_experts[l]);
+        if (layer.provenance != shape.layer_provenance[l])
+            return differs("provenance", layer.provenance, shape.layer_provenance[l]);
+    }
+    if (fixed.slots < 2 || fixed.slots >= kMostSlots || fixed.file_bytes != file_.bytes() ||
+        layout(fixed.slots).bytes != fixed.file_bytes)
+        return damaged("it has not the size that its header says");
+    place(fixed.slots, fixed.seed);
+    return ROUTECAP_OK;
+}
+
+// Takes a number of those that no living process has.
+int32_t MappedBlocks::attach() {
+    for (uint32_t p = 0; p < MappedFile::kLocks; p++) {
+        if (!file_.lock(p)) continue;
+        me_ = p;
+        if (control_->attached[p].exchange(1) != 0) sweep(p);
+        return ROUTECAP_OK;
+    }
+    return report(ROUTECAP_ERR_NO_MEMORY, "%u processes have this store open", MappedFile::kLocks);
+}
+
+uint64_t MappedBlocks::generation() const {
+    // Whatever becomes of the word, it never goes back for this process.
+    const uint64_t now = control_->generation.load(std::memory_order_acquire);
+    uint64_t seen = seen_generation_.load(std::memory_order_relaxed);
+    while (seen < now && !seen_generation_.compare_exchange_weak(seen, now)) {
+    }
+    return std::max(seen, now);
+}
+
+void MappedBlocks::advance(uint64_t generation) {
+    uint64_t now = this->generation();
+    while (now < generation && !control_->generation.compare_exchange_weak(now, generation)) {
+    }
+    this->generation();
+}
+
+// ---- Finding ----------------------------------------------------------------------------------
+
+MappedBlocks::Slot &MappedBlocks::slot(uint32_t index) const {
+    return *reinterpret_cast<Slot *>(file_.memory() + at_.slots + index * slot_stride_);
+}
+MappedWord *MappedBlocks::rows(uint32_t index) const {
+    return reinterpret_cast<MappedWord *>(file_.memory() + at_.rows) + index * rows_words_;
+}
+std::atomic<uint64_t> &MappedBlocks::counter(MappedCount what) const {
+    return control_->counts[static_cast<size_t>(what)];
+}
+
+MappedBlocks::Key MappedBlocks::key_at(const uint8_t *keys, size_t i) const {
+    Key key{};
+    std::memcpy(key.words.data(), keys + i * config_.key_bytes, config_.key_bytes);
+    key.hash = checksum(key_words_, seed_, [&](size_t w) { return key.words[w]; });
+    return key;
+}
+
+uint64_t MappedBlocks::hash_in(uint32_t index) const {
+    const Slot &s = slot(index);
+    return checksum(key_words_, seed_,
+                    [&](size_t w) { return s.key[w].load(std::memory_order_relaxed); });
+}
+
+std::array<MappedBlocks::Cell *, 2> MappedBlocks::buckets(uint64_t hash) const {
+    const auto in_range = [this](uint64_t half) {
+        return static_cast<uint32_t>(half * bucket_count_ >> 32);
+    };
+    const uint32_t first = in_range(hash & 0xffffffff);
+    uint32_t second = in_range(hash >> 32);
+    if (second == first) second = (first + 1) % bucket_count_;
+    Cell *index = reinterpret_cast<Cell *>(file_.memory() + at_.index);
+    return {index + size_t{first} * kCells, index + size_t{second} * kCells};
+}
+
+// A slot's number, from 1, and above it as many bits of the key's hash as there is room for.
+uint32_t MappedBlocks::cell_value(uint64_t hash, uint32_t slot) const {
+    const auto print = static_cast<uint32_t>(xxh64::avalanche(hash));
+    return print << slot_bits_ | (slot + 1);
+}
+
+// Which cells of the two buckets may lead to a key: a bit for each.
+uint32_t MappedBlocks::candidates(const std::array<Cell *, 2> &buckets, uint64_t hash) const {
+    const uint32_t print = cell_value(hash, UINT32_MAX);
+    uint32_t bits = 0;
+    for (uint32_t b = 0; b < 2; b++)
+        for (uint32_t i = 0; i < kCells; i++) {
+            const uint32_t value = buckets[b][i].load(std::memory_order_relaxed);
+            bits |= static_cast<uint32_t>((value ^ print) >> slot_bits_ == 0) << (b * kCells + i);
+        }
+    // With one bucket only, both are the same.
+    return buckets[0] == buckets[1] ? bits & 0xffff : bits;
+}
+
+std::optional<MappedBlocks::Match> MappedBlocks::match(const Key &key, Cell &cell) const {
+    const uint32_t value = cell.load(std::memory_order_acquire);
+    const uint32_t number = value & ((1u << slot_bits_) - 1);
+    if (number == 0 || number > slots_) return {};
+    const Slot &s = slot(number - 1);
+    const uint64_t word = s.word.load(std::memory_order_acquire);
+    if (state(word) != kPublished) return {};
+    for (uint32_t w = 0; w < key_words_; w++)
+        if (s.key[w].load(std::memory_order_relaxed) != key.words[w]) return {};
+    const uint64_t generation = s.generation.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (s.word.load(std::memory_order_relaxed) != word) return {};
+    return Match{&cell, value, number - 1, word, generation};
+}
+
+// Two processes that publish a key at once may both have a block under it for a moment. All agree
+// on the lower slot.
+std::optional<MappedBlocks::Match> MappedBlocks::first_match(const Key &key,
+                                                             const std::array<Cell *, 2> &buckets,
+                                                             uint32_t candidates) const {
+    std::optional<Match> first;
+    for (; candidates != 0; candidates &= candidates - 1) {
+        const auto i = static_cast<uint32_t>(__builtin_ctz(candidates));
+        const std::optional<Match> found = match(key, buckets[i / kCells][i % kCells]);
+        if (found && (!first || found->slot < first->slot)) first = found;
+    }
+    return first;
+}
+std::optional<MappedBlocks::Match> MappedBlocks::first_match(const Key &key) const {
+    const auto both = buckets(key.hash);
+    const uint32_t bits = candidates(both, key.hash);
+    std::optional<Match> found = first_match(key, both, bits);
+    // A block may have gone for the sake of another that was linked just before: it is there now.
+    if (!found && bits != 0) found = first_match(key, both, candidates(both, key.hash));
+    return found;
+}
+
+int32_t MappedBlocks::reason_of_absence(uint64_t hash) const {
+    return evictions_->has(hash) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_NOT_PUBLISHED;
+}
+
+void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const {
+    const uint64_t now = this->generation();
+    // Memory is fetched for many keys at once: first buckets, then slots.
+    Key at_once[kAtOnce];
+    std::array<Cell *, 2> both[kAtOnce];
+    uint32_t bits[kAtOnce];
+    for (size_t first = 0; first < found.size(); first += kAtOnce) {
+        const size_t n = std::min<size_t>(kAtOnce, found.size() - first);
+        for (size_t i = 0; i < n; i++) {
+            at_once[i] = key_at(keys, first + i);
+            both[i] = buckets(at_once[i].hash);
+            __builtin_prefetch(both[i][0]);
+            __builtin_prefetch(both[i][1]);
+        }
+        for (size_t i = 0; i < n; i++) {
+            bits[i] = candidates(both[i], at_once[i].hash);
+            if (bits[i] == 0) continue;
+            const auto c = static_cast<uint32_t>(__builtin_ctz(bits[i]));
+            const uint32_t number = both[i][c / kCells][c % kCells].load(
+                                        std::memory_order_relaxed) &
+                                    ((1u << slot_bits_) - 1);
+            if (number != 0 && number <= slots_) __builtin_prefetch(&slot(number - 1));
+        }
+        for (size_t i = 0; i < n; i++) {
+            const uint64_t hash = at_once[i].hash;
+            auto m = first_match(at_once[i], both[i], bits[i]);
+            if (!m && bits[i] != 0) m = first_match(at_once[i]);
+            Found &f = found[first + i];
+            if (!m)
+                f = {hash, 0, 0, reason_of_absence(hash)};
+            else if (m->generation != now || generation != now)
+                f = {hash, 0, 0, ROUTECAP_MISSING_STALE};
+            else
+                f = {hash, m->word, m->slot, 0};
+        }
+    }
+}
+
+void MappedBlocks::touch(std::span<const Found> found) {
+    uint32_t stamp = ages_->stamps(static_cast<uint32_t>(found.size()));
+    for (const Found &f : found) {
+        const uint32_t number = MappedAges::as_stamp(stamp++);
+        if (f.reason != 0) continue;
+        // Pinned, claimed and free ones stay what they are.
+        const uint32_t seen = ages_->get(f.slot);
+        if (seen >= MappedAges::kFirstStamp) ages_->change(f.slot, seen, number);
+    }
+}
+
+// ---- Reading ----------------------------------------------------------------------------------
+
+// Copies a block, if it is still the one that was found. `damaged`: it is, and its rows are not
+// what was published.
+bool MappedBlocks::copy_block(const Found &found, uint64_t generation, RowPlanes to,
+                              bool &damaged) const {
+    const Slot &s = slot(found.slot);
+    damaged = false;
+    if (s.word.load(std::memory_order_acquire) != found.word) return false;
+    const MappedWord *from = rows(found.slot);
+    uint64_t sum = copy_out(to.ids, from, ids_bytes_, 0);
+    from += words_of(ids_bytes_);
+    sum = copy_out(to.validity, from, validity_bytes_, sum);
+    from += words_of(validity_bytes_);
+    sum = copy_out(reinterpret_cast<uint8_t *>(to.tags), from, 8 * size_t{config_.block_rows}, sum);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (s.word.load(std::memory_order_relaxed) != found.word) return false;
+    damaged = (fold(sum) ^ name_sum(found.hash, generation)) != sum_of(found.word);
+    return !damaged;
+}
+
+// Whether n rows are what a capturer would have made.
+bool MappedBlocks::good_rows(RowPlanes rows, uint64_t n) const {
+    const Shape &shape = *config_.shape;
+    bool full = true;
+    for (uint64_t r = 0; r < n; r++) {
+        const uint8_t *validity = rows.validity + r * shape.validity_bytes;
+        full &= shape.row_full(validity);
+        if ((validity[shape.validity_bytes - 1] & ~shape.full.back()) != 0) return false;
+    }
+    routecap_segment segment{};
+    segment.rows = n;
+    segment.ids = rows.ids;
+    segment.validity = full ? nullptr : rows.validity;
+    return ids_are_good(shape, segment);
+}
+
+// Copies the block of a key that was found, or that has taken its place since.
+bool MappedBlocks::read_block(const uint8_t *key, uint64_t generation, Found &found,
+                              RowPlanes to) {
+    while (found.reason == 0) {
+        bool damaged;
+        if (copy_block(found, generation, to, damaged)) return true;
+        if (damaged) discard_damaged(found);
+        find(key, generation, {&found, 1});
+    }
+    return false;
+}
+
+void MappedBlocks::mark_hole(RowPlanes rows, int32_t reason) const {
+    std::memset(rows.validity, 0, validity_bytes_);
+    std::fill_n(rows.tags, config_.block_rows, 0);
+    for (uint64_t r = 0; r < config_.block_rows; r++)
+        config_.shape->mark_missing(rows.ids + r * config_.shape->ids_bytes, reason);
+}
+
+void MappedBlocks::read(const uint8_t *keys, uint64_t generation, std::span<Found> found,
+                        RowPlanes to) {
+    const auto rows_at = [&](size_t i) {
+        return to.from(*config_.shape, i * config_.block_rows);
+    };
+    find(keys, generation, found);
+    const size_t group = std::max<size_t>(1, kCheckedBytes / ids_bytes_);
+    for (size_t first = 0; first < found.size(); first += group) {
+        const size_t end = std::min(found.size(), first + group);
+        for (size_t i = first; i < end; i++)
+            if (found[i].reason == 0) __builtin_prefetch(rows(found[i].slot));
+        bool all = true;
+        for (size_t i = first; i < end; i++)
+            all &= read_block(keys + i * config_.key_bytes, generation, found[i], rows_at(i));
+        if (all && good_rows(rows_at(first), (end - first) * config_.block_rows)) continue;
+        for (size_t i = first; i < end; i++) {
+            Found &f = found[i];
+            if (f.reason == 0 && !good_rows(rows_at(i), config_.block_rows)) {
+                discard_damaged(f);
+                f.reason = reason_of_absence(f.hash);
+            }
+            if (f.reason != 0) mark_hole(rows_at(i), f.reason);
+        }
+    }
+    // Nobody gets what the store has advanced from meanwhile.
+    if (this->generation() == generation) return;
+    for (size_t i = 0; i < found.size(); i++)
+        if (found[i].reason == 0)
+            mark_hole(rows_at(i), found[i].reason = ROUTECAP_MISSING_STALE);
+}
+
+// ---- Claiming slots ---------------------------------------------------------------------------
+
+uint64_t MappedBlocks::claimed_word(uint64_t word) const {
+    return next_claim(word) | kClaimed | uint64_t{me_} << 2;
+}
+
+// A slot that is this process' to write: a free one, or the oldest.
+std::optional<uint32_t> MappedBlocks::claim() {
+    if (++claims_ >= kLookForDead) bury();
+    for (bool buried = false;;) {
+        const MappedAges::Oldest oldest = ages_->oldest();
+        if (oldest.slot != MappedAges::kNoSlot) {
+            if (claim_oldest(oldest.slot, oldest.number)) return oldest.slot;
+            continue;
+        }
+        if (buried) return {};
+        bury();
+        drop_stray_pins();
+        buried = true;
+    }
+}
+
+// The same of one slot that its age says is to be taken. If it is not, its age is mended.
+bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number) {
+    Slot &s = slot(index);
+    uint64_t word = s.word.load();
+    const uint64_t claimed = claimed_word(word);
+    const bool has_block = state(word) == kPublished;
+    // A block that was published meanwhile has no number, or another one.
+    if (ages_->get(index) != number) return false;
+    const bool may_go = has_block ? number != MappedAges::kFree && s.pins.load() == 0
+                                  : state(word) != kClaimed;
+    if (may_go && s.word.compare_exchange_strong(word, claimed)) {
+        if (!has_block || s.pins.load() == 0) {
+            ages_->set(index, MappedAges::kNone);
+            std::atomic_thread_fence(std::memory_order_release);
+            if (!has_block) return true;
+            const uint64_t hash = hash_in(index);
+            unlink(hash, index);
+            went(hash);
+            return true;
+        }
+        s.word.store(word);  // somebody pinned it in between: nothing has changed
+    }
+    if (ages_->change(index, number, MappedAges::kNone)) mend_age(index);
+    return false;
+}
+
+// A slot's age was taken from it, and it may be one that is to be taken some time.
+void MappedBlocks::mend_age(uint32_t index) {
+    const Slot &s = slot(index);
+    const uint64_t word = s.word.load();
+    if (state(word) == kFree)
+        ages_->change(index, MappedAges::kNone, MappedAges::kFree);
+    else if (state(word) == kPublished && s.pins.load() == 0)
+        ages_->change(index, MappedAges::kNone, newest_number(index));
+}
+
+// The age of a block that was used just now. Those of older weights go first.
+uint32_t MappedBlocks::newest_number(uint32_t index) {
+    if (slot(index).generation.load(std::memory_order_relaxed) != generation())
+        return MappedAges::kFirst;
+    return ages_->stamp();
+}
+
+void MappedBlocks::give_back(uint32_t index) {
+    Slot &s = slot(index);
+    s.pins.store(0);
+    s.word.store(next_claim(s.word.load()) | kFree);
+    ages_->set(index, MappedAges::kFree);
+}
+
+void MappedBlocks::went(uint64_t hash) {
+    evictions_->add(hash);
+    count(MappedCount::evicted, 1);
+}
+
+// Takes a block out of the table, whoever retains it. Its pins go to its heir, if it has one. False:
+// it was gone.
+bool MappedBlocks::retire(uint32_t index, uint64_t word, uint64_t hash,
+                          std::optional<uint32_t> heir) {
+    Slot &s = slot(index);
+    if (!s.word.compare_exchange_strong(word, claimed_word(word))) return false;
+    ages_->set(index, MappedAges::kNone);
+    const uint64_t pins = s.pins.load();
+    if (heir && pins != 0) {
+        slot(*heir).pins.fetch_or(pins);
+        ages_->set(*heir, MappedAges::kNone);
+    }
+    unlink(hash, index);
+    give_back(index);
+    return true;
+}
+
+// No cell of a key leads to a slot any more.
+void MappedBlocks::unlink(uint64_t hash, uint32_t index) {
+    const uint32_t value = cell_value(hash, index);
+    for (Cell *bucket : buckets(hash))
+        for (uint32_t i = 0; i < kCells; i++) {
+            uint32_t seen = value;
+            if (bucket[i].load(std::memory_order_relaxed) == value)
+                bucket[i].compare_exchange_strong(seen, 0);
+        }
+}
+
+void MappedBlocks::discard_damaged(const Found &found) {
+    const std::lock_guard lock(mutex_);
+    if (!retire(found.slot, found.word, found.hash)) return;
+    evictions_->add(found.hash);
+    count(MappedCount::damaged, 1);
+}
+
+// ---- Publishing -------------------------------------------------------------------------------
+
+// Writes a block into a claimed slot and publishes it. Its word.
+uint64_t MappedBlocks::write(uint32_t index, const Key &key, uint64_t generation, RowPlanes from) {
+    Slot &s = slot(index);
+    for (uint32_t w = 0; w < key_words_; w++)
+        s.key[w].store(key.words[w], std::memory_order_relaxed);
+    s.generation.store(generation, std::memory_order_relaxed);
+    MappedWord *to = rows(index);
+    uint64_t sum = copy_in(to, from.ids, ids_bytes_, 0);
+    to += words_of(ids_bytes_);
+    sum = copy_in(to, from.validity, validity_bytes_, sum);
+    to += words_of(validity_bytes_);
+    sum = copy_in(to, reinterpret_cast<const uint8_t *>(from.tags),
+                  8 * size_t{config_.block_rows}, sum);
+    s.pins.store(0, std::memory_order_relaxed);
+    const uint64_t word = published_word(s.word.load(std::memory_order_relaxed),
+                                         fold(sum) ^ name_sum(key.hash, generation));
+    s.word.store(word, std::memory_order_release);
+    return word;
+}
+
+bool MappedBlocks::same_ids(const uint8_t *a, const uint8_t *b) const {
+    const Shape &shape = *config_.shape;
+    if (std::memcmp(a, b, shape.cell_bytes) == 0) return true;
+    const auto subset = [&shape](const auto *x, const auto *y) {  // both are sets of k
+        return std::all_of(x, x + shape.k, [&](auto id) {
+            return std::find(y, y + shape.k, id) != y + shape.k;
+        });
+    };
+    return shape.id_bytes == 1 ? subset(a, b)
+                               : subset(reinterpret_cast<const uint16_t *>(a),
+                                        reinterpret_cast<const uint16_t *>(b));
+}
+
+// Fills cells that old rows lack from new ones. Whether there were any.
+bool MappedBlocks::merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatched) const {
+    const Shape &shape = *config_.shape;
+    bool filled = false;
+    for (uint32_t r = 0; r < config_.block_rows; r++) {
+        const RowPlanes to = old_rows.from(shape, r), from = new_rows.from(shape, r);
+        const bool empty = shape.row_empty(to.validity);
+        bool filled_row = false;
+        for (uint32_t l = 0; l < shape.layers; l++) {
+            if (!Shape::valid(from.validity, l)) continue;
+            uint8_t *cell = to.ids + size_t{l} * shape.cell_bytes;
+            const uint8_t *new_cell = from.ids + size_t{l} * shape.cell_bytes;
+            if (Shape::valid(to.validity, l)) {
+                mismatched |= !same_ids(cell, new_cell);
+                continue;
+            }
+            std::memcpy(cell, new_cell, shape.cell_bytes);
+            to.validity[l / 8] = static_cast<uint8_t>(to.validity[l / 8] | 1u << l % 8);
+            filled_row = true;
+        }
+        if (filled_row && empty) *to.tags = *from.tags;
+        filled |= filled_row;
+    }
+    return filled;
+}
+
+MappedBlocks::Published MappedBlocks::publish(const uint8_t *key_bytes, uint64_t generation,
+                                              RowPlanes new_rows, bool &mismatched) {
+    mismatched = false;
+    const Key key = key_at(key_bytes, 0);
+    auto *scratch = reinterpret_cast<uint8_t *>(scratch_.data());
+    const RowPlanes old_rows{scratch, scratch + 8 * words_of(ids_bytes_),
+                             scratch_.data() + words_of(ids_bytes_) + words_of(validity_bytes_)};
+    const std::lock_guard lock(mutex_);
+    for (;;) {
+        if (this->generation() != generation) return Published::stale;
+        RowPlanes from = new_rows;
+        const std::optional<Match> before = first_match(key);
+        if (before && before->generation == generation && !config_.slot_keys) {
+            const Found old{key.hash, before->word, before->slot, 0};
+            bool damaged;
+            if (!copy_block(old, generation, old_rows, damaged) ||
+                !good_rows(old_rows, config_.block_rows)) {
+                if (retire(old.slot, old.word, old.hash)) count(MappedCount::damaged, 1);
+                continue;
+            }
+            if (!merge(old_rows, new_rows, mismatched)) {
+                touch({&old, 1});
+                return Published::repeated;
+            }
+            from = old_rows;
+        }
+        const std::optional<uint32_t> to = claim();
+        if (!to) return Published::refused;
+        // The claim may have taken the block that was there, if it was the oldest: it is found
+        // anew, or not.
+        const uint64_t word = write(*to, key, generation, from);
+        const Linked linked = link(*to, key, before);
+        if (linked == Linked::yes) {
+            // What retains the key retains its block, whichever it is.
+            if (pins_.contains(key.hash))
+                if (const auto m = first_match(key)) pin(m->slot);
+            mend_age(*to);
+            return Published::stored;
+        }
+        if (retire(*to, word, key.hash) && linked == Linked::no_room) return Published::refused;
+    }
+}
+
+// Makes a published slot the one that its key leads to, in place of the block that it had. `other`:
+// there is another block by now, and a content key is that block's.
+MappedBlocks::Linked MappedBlocks::link(uint32_t index, const Key &key,
+                                        const std::optional<Match> &before) {
+    const auto both = buckets(key.hash);
+    const uint32_t value = cell_value(key.hash, index);
+    bool linked = false;
+    for (;;) {
+        std::optional<Match> other;
+        for (uint32_t bits = candidates(both, key.hash); bits != 0 && !other; bits &= bits - 1) {
+            const auto i = static_cast<uint32_t>(__builtin_ctz(bits));
+            other = match(key, both[i / kCells][i % kCells]);
+            if (other && other->slot == index) other.reset();
+        }
+        if (linked) {
+            // Another process has linked the key at the same time.
+            if (!other) return Linked::yes;
+            if (!config_.slot_keys && other->slot < index) return Linked::other;
+            if (config_.slot_keys && other->slot < index) {
+                retire(index, slot(index).word.load(), key.hash, other->slot);
+                return Linked::yes;
+            }
+            retire(other->slot, other->word, key.hash, index);
+            continue;
+        }
+        if (other) {
+            const bool expected = before && before->slot == other->slot &&
+                                  before->word == other->word;
+            if (!config_.slot_keys && !expected) return Linked::other;
+            uint32_t seen = other->value;
+            if (!other->cell->compare_exchange_strong(seen, value)) continue;
+            linked = true;
+            if (retire(other->slot, other->word, key.hash, index) && config_.slot_keys)
+                count(MappedCount::replaced, 1);
+            continue;
+        }
+        // An empty cell of the emptier bucket.
+        Cell *empty = nullptr;
+        uint32_t most = 0;
+        for (Cell *bucket : both) {
+            Cell *first = nullptr;
+            uint32_t n = 0;
+            for (uint32_t i = 0; i < kCells; i++)
+                if (bucket[i].load(std::memory_order_relaxed) == 0 && n++ == 0) first = &bucket[i];
+            if (n > most) most = n, empty = first;
+        }
+        uint32_t none = 0;
+        if (empty != nullptr)
+            linked = empty->compare_exchange_strong(none, value);
+        else if (!make_room(both))
+            return Linked::no_room;
+    }
+}
+
+// Empties a cell of two full buckets: one that leads nowhere, or that of their oldest block.
+bool MappedBlocks::make_room(const std::array<Cell *, 2> &both) {
+    uint32_t oldest = UINT32_MAX, number = 0;
+    bool emptied = false;
+    for (Cell *bucket : both)
+        for (uint32_t i = 0; i < kCells; i++) {
+            uint32_t value = bucket[i].load(std::memory_order_relaxed);
+            const uint32_t index = (value & ((1u << slot_bits_) - 1)) - 1;
+            bool leads = index < slots_;
+            if (leads) {
+                const uint64_t hash = hash_in(index);
+                const auto own = buckets(hash);
+                leads = state(slot(index).word.load()) == kPublished && cell_value(hash, index) == value &&
+                        (own[0] == bucket || own[1] == bucket);
+            }
+            if (!leads) {
+                emptied |= value != 0 && bucket[i].compare_exchange_strong(value, 0);
+                continue;
+            }
+            const uint32_t age = ages_->get(index);
+            if (age != MappedAges::kNone &&
+                (oldest == UINT32_MAX || ages_->older(age, number)))
+                oldest = index, number = age;
+        }
+    if (emptied) return true;
+    if (oldest == UINT32_MAX) return false;
+    if (claim_oldest(oldest, number)) give_back(oldest);
+    return true;
+}
+
+// ---- Keeping, dropping and moving -------------------------------------------------------------
+
+void MappedBlocks::pin(uint32_t index) {
+    slot(index).pins.fetch_or(uint64_t{1} << me_);
+    ages_->set(index, MappedAges::kNone);
+}
+
+void MappedBlocks::unpin(uint32_t index, uint64_t bits) {
+    if ((slot(index).pins.fetch_and(~bits) & ~bits) == 0) mend_age(index);
+}
+
+void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons) {
+    std::map<uint64_t, uint32_t> spare;  // its nodes are used; nothing is allocated under the mutex
+    for (size_t i = 0; i < n; i++) spare[i] = 0;
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < n; i++) {
+        const Key key = key_at(keys, i);
+        int32_t reason = 0;
+        for (;;) {
+            const auto m = first_match(key);
+            if (!m) {
+                reason = reason_of_absence(key.hash);
+                break;
+            }
+            pin(m->slot);
+            if (slot(m->slot).word.load() == m->word) break;
+            unpin(m->slot, uint64_t{1} << me_);  // it went at this moment
+        }
+        if (reasons != nullptr) reasons[i] = reason;
+        if (reason != 0) continue;
+        const auto pinned = pins_.find(key.hash);
+        if (pinned != pins_.end()) {
+            pinned->second++;
+            continue;
+        }
+        auto node = spare.extract(spare.begin());
+        node.key() = key.hash;
+        node.mapped() = 1;
+        pins_.insert(std::move(node));
+    }
+}
+
+void MappedBlocks::release(const uint8_t *keys, size_t n) {
+    std::map<uint64_t, uint32_t> gone;  // freed without the mutex
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < n; i++) {
+        const Key key = key_at(keys, i);
+        const auto pinned = pins_.find(key.hash);
+        if (pinned == pins_.end() || --pinned->second > 0) continue;
+        gone.insert(pins_.extract(pinned));
+        if (const auto m = first_match(key)) unpin(m->slot, uint64_t{1} << me_);
+    }
+}
+
+uint64_t MappedBlocks::evict(const uint8_t *keys, size_t n) {
+    const std::lock_guard lock(mutex_);
+    uint64_t evicted = 0;
+    for (size_t i = 0; i < n; i++) {
+        const Key key = key_at(keys, i);
+        bool there = false;
+        while (const auto m = first_match(key)) there |= retire(m->slot, m->word, key.hash);
+        if (!there) continue;
+        went(key.hash);
+        evicted++;
+    }
+    return evicted;
+}
+
+void MappedBlocks::move(const uint8_t *from, const uint8_t *to, size_t n) {
+    struct Moved {
+        uint32_t slot;
+        uint64_t sum;  // of the rows alone
+    };
+    std::vector<Moved> moved(n);
+    std::vector<std::map<uint64_t, uint32_t>::node_type> pins(n), spare(n);
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < n; i++) {
+        const Key key = key_at(from, i);
+        moved[i].slot = UINT32_MAX;
+        while (const auto m = first_match(key)) {
+            Slot &s = slot(m->slot);
+            uint64_t word = m->word;
+            if (moved[i].slot != UINT32_MAX) {
+                retire(m->slot, m->word, key.hash);
+            } else if (s.word.compare_exchange_strong(word, claimed_word(word))) {
+                unlink(key.hash, m->slot);
+                moved[i] = {m->slot, sum_of(word) ^ name_sum(key.hash, m->generation)};
+            }
+        }
+        if (moved[i].slot == UINT32_MAX) continue;
+        evictions_->add(key.hash);
+        pins[i] = pins_.extract(key.hash);
+    }
+    std::atomic_thread_fence(std::memory_order_release);
+    for (size_t i = 0; i < n; i++) {
+        const Key key = key_at(to, i);
+        bool there = false;
+        while (const auto m = first_match(key)) there |= retire(m->slot, m->word, key.hash);
+        if (there) went(key.hash);
+        if (moved[i].slot == UINT32_MAX) continue;
+        Slot &s = slot(moved[i].slot);
+        for (uint32_t w = 0; w < key_words_; w++)
+            s.key[w].store(key.words[w], std::memory_order_relaxed);
+        const uint64_t generation = s.generation.load(std::memory_order_relaxed);
+        const uint64_t word =
+            published_word(s.word.load(), moved[i].sum ^ name_sum(key.hash, generation));
+        s.word.store(word);
+        if (link(moved[i].slot, key, {}) == Linked::no_room &&
+            retire(moved[i].slot, word, key.hash))
+            went(key.hash);
+        // What retained the block still does, under its new key.
+        if (pins[i].empty()) continue;
+        pins[i].key() = key.hash;
+        auto inserted = pins_.insert(std::move(pins[i]));
+        if (inserted.inserted) continue;
+        inserted.position->second += inserted.node.mapped();
+        spare[i] = std::move(inserted.node);
+    }
+}
+
+// ---- The dead ---------------------------------------------------------------------------------
+
+// Frees what processes that have died had claimed and pinned.
+void MappedBlocks::bury() {
+    claims_ = 0;
+    for (uint32_t p = 0; p < MappedFile::kLocks; p++) {
+        if (p == me_ || control_->attached[p].load() == 0 || file_.locked_by_other(p) ||
+            !file_.lock(p))
+            continue;
+        sweep(p);
+        control_->attached[p].store(0);
+        file_.unlock(p);
+    }
+}
+
+void MappedBlocks::sweep(uint32_t process) {
+    const uint64_t bit = uint64_t{1} << process;
+    for (uint32_t i = 0; i < slots_; i++) {
+        Slot &s = slot(i);
+        uint64_t word = s.word.load();
+        if ((state(word) == kClaimed && owner(word) == process) || state(word) == kStates) {
+            unlink(hash_in(i), i);
+            s.pins.store(0);
+            s.word.compare_exchange_strong(word, next_claim(word) | kFree);
+        }
+        if ((s.pins.load() & bit) != 0) s.pins.fetch_and(~bit);
+        if (ages_->get(i) == MappedAges::kNone) mend_age(i);
+    }
+    ages_->rebuild();
+}
+
+// Pins of this process of keys that it does not retain. There is one if a key was released at the
+// moment in which another process gave it a new block, and with it the pins of the old one.
+void MappedBlocks::drop_stray_pins() {
+    const uint64_t mine = uint64_t{1} << me_;
+    for (uint32_t i = 0; i < slots_; i++)
+        if ((slot(i).pins.load(std::memory_order_relaxed) & mine) != 0 &&
+            !pins_.contains(hash_in(i)))
+            unpin(i, mine);
+}
+
+MappedBlocks::Usage MappedBlocks::usage() {
+    {
+        const std::lock_guard lock(mutex_);
+        bury();
+        drop_stray_pins();
+    }
+    Usage usage{};
+    uint64_t ever = 0;
+    for (uint32_t i = 0; i < slots_; i++) {
+        const Slot &s = slot(i);
+        const uint64_t word = s.word.load(std::memory_order_relaxed);
+        ever += word != 0;
+        if (state(word) != kPublished) continue;
+        usage.blocks++;
+        usage.retained += s.pins.load(std::memory_order_relaxed) != 0;
+    }
+    // Free slots are taken in order, so as many were in use at once as were ever used.
+    const uint64_t each = slot_bytes(config_);
+    usage.bytes = usage.blocks * each;
+    usage.bytes_peak = ever * each;
+    usage.bytes_budget = slots_ * each;
+    return usage;
+}
+
+}  // namespace routecap

@@ -1,0 +1,249 @@
+// Blocks of rows in a file that several processes map: a table of fixed size without a lock.
+//
+//   identity   what the file is, checked when it is opened and never written again
+//   control    generation, clock, counters, and which processes have it open
+//   evictions  the keys of blocks that went lately (MappedEvictions)
+//   index      buckets of 16 cells: from a key's hash to a slot
+//   ages       which slot is to be taken next (MappedAges)
+//   slots      a word, generation, pins and key for each block
+//   rows       ids, validity and tags of each block
+//
+// What is true is in a slot's word, and there only: the state of the slot (free, claimed by a
+// process, published), a number that grows with every claim, and the checksum of what was published.
+// Index and ages are hints. A cell that leads to a slot of another key is passed over and is used
+// again; what is lost with a cell is a block that nobody finds, which goes with age.
+//
+// Writing. A process claims a slot that is free, or that has a block which is to go, by one
+// compare-and-swap of its word. Then it alone writes there. One release store of the word publishes
+// the block, and one compare-and-swap of a cell makes it found; where the key had a block, the cell
+// goes from the old slot to the new one in that same instant.
+//
+// Reading. A reader loads the word (acquire), copies generation, key and rows with relaxed loads,
+// and loads the word again behind an acquire fence. A writer has a release fence between its claim
+// and its first relaxed store. So a reader that saw one byte of a later writer sees its claim too,
+// and a word that is still the same says that nothing of what was copied is later. All that others
+// may write is read by atomics, so no access is a data race; what was copied is believed only after
+// the word was the same, the checksum right and every id an expert of its layer.
+//
+// Pins. A slot has a bit for each process that retains its block. Whoever sets a bit looks at the
+// word afterwards, whoever claims the slot of a block that is to go looks at the bits afterwards,
+// both in sequentially consistent order: one of them sees the other.
+//
+// Death. A process has a number, whose lock the kernel drops when the process ends. Its claims are
+// then free and its pins gone: whoever needs a slot, or takes the number, sees to that (bury). A
+// process that dies anywhere leaves a block that is whole or none.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/shape.h"
+#include "store/mapped_ages.h"
+#include "store/mapped_checksum.h"
+#include "store/mapped_evictions.h"
+#include "store/mapped_file.h"
+
+namespace routecap {
+
+// Rows one after another: ids, validity and a tag of each.
+struct RowPlanes {
+    uint8_t *ids, *validity;
+    uint64_t *tags;
+
+    RowPlanes from(const Shape &shape, uint64_t row) const {
+        return {ids + row * shape.ids_bytes, validity + row * shape.validity_bytes, tags + row};
+    }
+};
+
+// What is counted in the file, for all processes: indices of MappedBlocks::count.
+enum class MappedCount : uint32_t {
+    published,
+    repeated,
+    empty,
+    refused,
+    stale,
+    adopted,
+    absent,
+    mismatched,
+    replaced,
+    evicted,
+    imported,
+    damaged,
+    end
+};
+
+class MappedBlocks {
+public:
+    struct Config {
+        ShapePtr shape;
+        uint32_t block_rows, key_bytes;
+        bool slot_keys;
+        uint32_t flags;         // whatever else all processes must agree on
+        uint64_t budget_bytes;  // for blocks; the file has some 1.2 MB besides
+        uint64_t generation;    // that it begins at
+    };
+    static constexpr uint32_t kMostKeyWords = 8;
+
+    // What a block takes of the budget.
+    static uint64_t slot_bytes(const Config &config);
+
+    // In memory without a name (descriptor: -1; then receives one, which is its caller's) or in an
+    // empty file.
+    static int32_t create(const Config &config, int32_t &descriptor,
+                          std::unique_ptr<MappedBlocks> &blocks);
+    // Of the configuration, the budget and the generation are not looked at.
+    static int32_t open(const Config &config, int32_t descriptor,
+                        std::unique_ptr<MappedBlocks> &blocks);
+    ~MappedBlocks();
+    MappedBlocks(const MappedBlocks &) = delete;
+    MappedBlocks &operator=(const MappedBlocks &) = delete;
+
+    const Shape &shape() const { return *config_.shape; }
+    uint32_t block_rows() const { return config_.block_rows; }
+
+    uint64_t generation() const;
+    void advance(uint64_t generation);
+
+    // Where a block was found, or why none was.
+    struct Found {
+        uint64_t hash;  // of the key
+        uint64_t word;
+        uint32_t slot;
+        int32_t reason;  // 0, or ROUTECAP_MISSING_*
+    };
+    // Looks up [found.size(), key_bytes] keys for a caller at a generation. Takes no lock.
+    void find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const;
+    // Blocks that were found were used, in this order.
+    void touch(std::span<const Found> found);
+    // Looks up [found.size(), key_bytes] keys and copies their blocks to rows one after another,
+    // block_rows each, checked. Rows of a block that is not there are missing, for its reason. Takes
+    // no lock, but to drop a block that is damaged.
+    void read(const uint8_t *keys, uint64_t generation, std::span<Found> found, RowPlanes rows);
+
+    enum class Published { stored, repeated, refused, stale };
+    // Publishes block_rows rows. `mismatched`: a cell that was there has other ids.
+    Published publish(const uint8_t *key, uint64_t generation, RowPlanes rows, bool &mismatched);
+
+    // [n] reasons, as those of find(); may be null. Throws without memory.
+    void retain(const uint8_t *keys, size_t n, int32_t *reasons);
+    void release(const uint8_t *keys, size_t n);
+    // How many were there.
+    uint64_t evict(const uint8_t *keys, size_t n);
+    // All at once. Throws without memory.
+    void move(const uint8_t *from, const uint8_t *to, size_t n);
+
+    void count(MappedCount what, uint64_t n) {
+        if (n != 0) counter(what).fetch_add(n, std::memory_order_relaxed);
+    }
+    uint64_t counted(MappedCount what) const {
+        return counter(what).load(std::memory_order_relaxed);
+    }
+    struct Usage {
+        uint64_t blocks, retained;
+        uint64_t bytes, bytes_peak, bytes_budget;
+    };
+    // Looks for the dead first.
+    Usage usage();
+
+private:
+    struct Control;
+    struct Slot;
+    // Offsets in the file.
+    struct Layout {
+        size_t control, evictions, index, ages, slots, rows, bytes;
+    };
+    struct Key {
+        std::array<uint64_t, kMostKeyWords> words;
+        uint64_t hash;
+    };
+    using Cell = std::atomic<uint32_t>;
+    // A block of a key, and the cell that led there.
+    struct Match {
+        Cell *cell;
+        uint32_t value;
+        uint32_t slot;
+        uint64_t word;
+        uint64_t generation;
+    };
+
+    explicit MappedBlocks(const Config &config);
+    Layout layout(uint32_t slots) const;
+    std::vector<uint8_t> identity(uint32_t slots, uint64_t seed, uint64_t bytes) const;
+    int32_t check_identity();
+    void place(uint32_t slots, uint64_t seed);
+    int32_t attach();
+
+    // ---- Finding
+    Key key_at(const uint8_t *keys, size_t i) const;
+    std::array<Cell *, 2> buckets(uint64_t hash) const;
+    uint32_t cell_value(uint64_t hash, uint32_t slot) const;
+    uint32_t candidates(const std::array<Cell *, 2> &buckets, uint64_t hash) const;
+    std::optional<Match> match(const Key &key, Cell &cell) const;
+    std::optional<Match> first_match(const Key &key, const std::array<Cell *, 2> &buckets,
+                                     uint32_t candidates) const;
+    std::optional<Match> first_match(const Key &key) const;
+    int32_t reason_of_absence(uint64_t hash) const;
+    bool copy_block(const Found &found, uint64_t generation, RowPlanes rows, bool &damaged) const;
+    bool good_rows(RowPlanes rows, uint64_t n) const;
+    bool read_block(const uint8_t *key, uint64_t generation, Found &found, RowPlanes rows);
+    void mark_hole(RowPlanes rows, int32_t reason) const;
+
+    // ---- Changing, with mutex_
+    std::optional<uint32_t> claim();
+    bool claim_oldest(uint32_t slot, uint32_t number);
+    uint64_t write(uint32_t slot, const Key &key, uint64_t generation, RowPlanes rows);
+    enum class Linked { yes, other, no_room };
+    Linked link(uint32_t slot, const Key &key, const std::optional<Match> &before);
+    bool make_room(const std::array<Cell *, 2> &buckets);
+    bool retire(uint32_t slot, uint64_t word, uint64_t hash, std::optional<uint32_t> heir = {});
+    void unlink(uint64_t hash, uint32_t slot);
+    void give_back(uint32_t slot);
+    void discard_damaged(const Found &found);
+    void went(uint64_t hash);
+    bool merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatched) const;
+    bool same_ids(const uint8_t *a, const uint8_t *b) const;
+    uint32_t newest_number(uint32_t slot);
+    void mend_age(uint32_t slot);
+    void pin(uint32_t slot);
+    void unpin(uint32_t slot, uint64_t bits);
+    void bury();
+    void sweep(uint32_t process);
+    void drop_stray_pins();
+    uint64_t hash_in(uint32_t slot) const;
+
+    Slot &slot(uint32_t index) const;
+    MappedWord *rows(uint32_t index) const;
+    std::atomic<uint64_t> &counter(MappedCount what) const;
+    uint64_t claimed_word(uint64_t word) const;
+
+    const Config config_;
+    const uint32_t key_words_;
+    const size_t ids_bytes_, validity_bytes_;  // of a block
+    const size_t slot_stride_, rows_words_;
+    const uint32_t process_generation_;
+    MappedFile file_;
+    Layout at_{};
+    uint32_t slots_ = 0, bucket_count_ = 0, slot_bits_ = 0;
+    uint64_t seed_ = 0;
+    Control *control_ = nullptr;
+    std::optional<MappedAges> ages_;
+    std::optional<MappedEvictions> evictions_;
+    uint32_t me_ = UINT32_MAX;  // this process' number
+    mutable std::atomic<uint64_t> seen_generation_{0};
+
+    // One thread of this process changes the table at a time; guards what follows too.
+    QuickMutex mutex_;
+    // How often this process retains a key, by its hash.
+    std::map<uint64_t, uint32_t> pins_;
+    std::vector<uint64_t> scratch_;  // a block
+    uint32_t claims_ = 0;            // of blocks that had to go, since the dead were looked for
+};
+
+}  // namespace routecap

@@ -1,0 +1,69 @@
+// The keys of the last 65,536 blocks that went, in memory that several processes write: one atomic
+// store for each, so a process may die anywhere.
+//
+// A key has two buckets of 16 cells, and is in the emptier one: a bucket has 8 of the last 65,536
+// on average and practically never 16. A cell has 32 bits of the key's hash and the number of the
+// eviction, by which it ages. Two keys of one such hash in one bucket pass for each other, about
+// once in 10^8 questions: the reason of a hole is then another.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "store/mapped_checksum.h"
+
+namespace routecap {
+
+class MappedEvictions {
+public:
+    static constexpr uint32_t kLast = 65536, kBuckets = kLast / 8, kCells = 16;
+    static constexpr size_t kWords = size_t{kBuckets} * kCells;
+    // That the count of evictions begins at: cells of zeros are too old then.
+    static constexpr uint64_t kFirst = kLast + 1;
+
+    MappedEvictions(MappedWord *cells, MappedWord *count) : cells_(cells), count_(count) {}
+
+    void add(uint64_t hash) {
+        const auto number = static_cast<uint32_t>(count_->fetch_add(1));
+        uint32_t fewest = kCells + 1;
+        MappedWord *place = nullptr;
+        for (MappedWord *bucket : buckets(hash)) {
+            uint32_t live = 0, most = 0;
+            MappedWord *oldest = bucket;
+            for (uint32_t i = 0; i < kCells; i++) {
+                const uint64_t cell = bucket[i].load(std::memory_order_relaxed);
+                if (print(cell) == print(hash)) fewest = 0, place = &bucket[i];
+                const uint32_t age = number - static_cast<uint32_t>(cell);
+                live += age <= kLast;
+                if (age > most) most = age, oldest = &bucket[i];
+            }
+            if (live < fewest) fewest = live, place = oldest;
+        }
+        place->store(hash >> 32 << 32 | number, std::memory_order_relaxed);
+    }
+
+    bool has(uint64_t hash) const {
+        const auto now = static_cast<uint32_t>(count_->load(std::memory_order_relaxed));
+        for (const MappedWord *bucket : buckets(hash))
+            for (uint32_t i = 0; i < kCells; i++) {
+                const uint64_t cell = bucket[i].load(std::memory_order_relaxed);
+                // Its writer may have counted since.
+                if (print(cell) == print(hash) && now - static_cast<uint32_t>(cell) + kLast <= 2 * kLast)
+                    return true;
+            }
+        return false;
+    }
+
+private:
+    static constexpr uint64_t print(uint64_t word) { return word >> 32; }
+    std::array<MappedWord *, 2> buckets(uint64_t hash) const {
+        const uint64_t other = xxh64::avalanche(hash);
+        return {cells_ + size_t{hash % kBuckets} * kCells,
+                cells_ + size_t{other % kBuckets} * kCells};
+    }
+
+    MappedWord *const cells_, *const count_;
+};
+
+}  // namespace routecap

@@ -1,0 +1,195 @@
+// What the tests of blocks in mapped memory share: rows that say whose they are, and objects that
+// stand for processes.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "store/mapped_blocks.h"
+
+namespace mapped {
+
+using namespace routecap;
+
+inline ShapePtr make_shape(uint32_t layers, uint32_t k, uint32_t experts) {
+    std::vector<int32_t> map(layers), provenance(layers, ROUTECAP_PROVENANCE_CAPTURED);
+    for (uint32_t l = 0; l < layers; l++) map[l] = static_cast<int32_t>(l);
+    return std::make_shared<const Shape>(k, ROUTECAP_ID_SPACE_LOGICAL, map,
+                                         std::vector<uint32_t>(layers, experts), provenance);
+}
+
+struct Options {
+    uint32_t layers = 5, k = 4, experts = 60, block_rows = 4, key_bytes = 16;
+    bool slot_keys = false;
+    uint32_t blocks = 64;
+    uint64_t generation = 1;
+};
+
+inline MappedBlocks::Config config(const Options &o) {
+    const ShapePtr shape = make_shape(o.layers, o.k, o.experts);
+    // What a block takes, as the table of several thousand tells.
+    MappedBlocks::Config c{shape, o.block_rows, o.key_bytes, o.slot_keys, 0, 0, o.generation};
+    c.budget_bytes = MappedBlocks::slot_bytes(c) * o.blocks;
+    return c;
+}
+
+class Descriptor {
+public:
+    explicit Descriptor(int fd = -1) : fd_(fd) {}
+    Descriptor(const Descriptor &) = delete;
+    Descriptor &operator=(const Descriptor &) = delete;
+    ~Descriptor() {
+        if (fd_ >= 0) close(fd_);
+    }
+    int32_t &get() { return fd_; }
+
+private:
+    int32_t fd_;
+};
+
+// A block's rows in process memory.
+struct Block {
+    std::vector<uint8_t> ids, validity;
+    std::vector<uint64_t> tags;
+
+    Block(const Shape &shape, uint32_t rows)
+        : ids(size_t{rows} * shape.ids_bytes), validity(size_t{rows} * shape.validity_bytes),
+          tags(rows) {}
+    RowPlanes planes() { return {ids.data(), validity.data(), tags.data()}; }
+    bool operator==(const Block &) const = default;
+};
+
+inline uint64_t mix(uint64_t x) { return xxh64::avalanche(x * xxh64::kPrime1 + xxh64::kPrime5); }
+
+// k distinct experts that row, layer and `seed` decide.
+inline void put_cell(const Shape &shape, uint8_t *cell, uint64_t seed, uint32_t row,
+                     uint32_t layer) {
+    const uint64_t h = mix(seed * 1000003 + row * 257 + layer);
+    const uint32_t first = static_cast<uint32_t>(h % shape.experts);
+    const uint32_t step = 1 + static_cast<uint32_t>(h >> 40) % 3;
+    for (uint32_t c = 0; c < shape.k; c++) {
+        const uint32_t id = (first + c * step) % shape.experts;  // experts > 3 k
+        cell[c * shape.id_bytes] = static_cast<uint8_t>(id);
+        if (shape.id_bytes == 2) cell[c * 2 + 1] = static_cast<uint8_t>(id >> 8);
+    }
+}
+
+// Rows of a seed. Cells of which `missing` has a bit, counted from row 0, are missing.
+inline Block block_of(const Shape &shape, uint32_t rows, uint64_t seed, uint64_t missing = 0) {
+    Block b(shape, rows);
+    for (uint32_t r = 0; r < rows; r++) {
+        b.tags[r] = mix(seed + r);
+        for (uint32_t l = 0; l < shape.layers; l++) {
+            uint8_t *cell = b.ids.data() + r * shape.ids_bytes + l * shape.cell_bytes;
+            const uint32_t i = r * shape.layers + l;
+            if (i < 64 && (missing >> i & 1) != 0) {
+                shape.mark(b.ids.data() + r * shape.ids_bytes, l, ROUTECAP_MISSING_UNWRITTEN);
+                continue;
+            }
+            put_cell(shape, cell, seed, r, l);
+            b.validity[r * shape.validity_bytes + l / 8] |= static_cast<uint8_t>(1u << l % 8);
+        }
+    }
+    return b;
+}
+
+inline std::vector<uint8_t> key_of(uint32_t key_bytes, uint64_t number) {
+    std::vector<uint8_t> key(key_bytes);
+    for (uint32_t i = 0; i < key_bytes; i += 8) {
+        const uint64_t word = i == 0 ? number : mix(number + i);
+        std::memcpy(key.data() + i, &word, std::min<size_t>(8, key_bytes - i));
+    }
+    return key;
+}
+inline std::vector<uint8_t> keys_of(uint32_t key_bytes, const std::vector<uint64_t> &numbers) {
+    std::vector<uint8_t> keys;
+    for (const uint64_t n : numbers) {
+        const auto key = key_of(key_bytes, n);
+        keys.insert(keys.end(), key.begin(), key.end());
+    }
+    return keys;
+}
+
+// One process' view of a table, with numbers for keys.
+class Process {
+public:
+    // The first makes the table, others open it.
+    Process(const Options &o, Descriptor &descriptor)
+        : config_(config(o)), generation(o.generation), scratch_(*config_.shape, o.block_rows) {
+        status = descriptor.get() < 0 ? MappedBlocks::create(config_, descriptor.get(), blocks_)
+                                      : MappedBlocks::open(config_, descriptor.get(), blocks_);
+    }
+
+    MappedBlocks &blocks() { return *blocks_; }
+    const Shape &shape() const { return *config_.shape; }
+    void end() { blocks_.reset(); }
+
+    MappedBlocks::Published publish(uint64_t key, uint64_t seed, uint64_t missing = 0) {
+        Block b = block_of(shape(), config_.block_rows, seed, missing);
+        return publish_block(key, b);
+    }
+    MappedBlocks::Published publish_block(uint64_t key, Block &b) {
+        return blocks_->publish(key_of(config_.key_bytes, key).data(), generation, b.planes(),
+                                mismatched);
+    }
+    // 0 and the rows in read_rows(), or the reason.
+    int32_t read(uint64_t key) {
+        MappedBlocks::Found found{};
+        blocks_->read(key_of(config_.key_bytes, key).data(), generation, {&found, 1},
+                      scratch_.planes());
+        if (found.reason == 0) blocks_->touch({&found, 1});
+        return found.reason;
+    }
+    const Block &read_rows() const { return scratch_; }
+    bool has(uint64_t key, uint64_t seed, uint64_t missing = 0) {
+        return read(key) == 0 &&
+               scratch_ == block_of(shape(), config_.block_rows, seed, missing);
+    }
+    int32_t find(uint64_t key) {
+        MappedBlocks::Found found{};
+        blocks_->find(key_of(config_.key_bytes, key).data(), generation, {&found, 1});
+        return found.reason;
+    }
+    int32_t retain(uint64_t key) {
+        int32_t reason;
+        blocks_->retain(key_of(config_.key_bytes, key).data(), 1, &reason);
+        return reason;
+    }
+    void release(uint64_t key) { blocks_->release(key_of(config_.key_bytes, key).data(), 1); }
+    bool evict(uint64_t key) {
+        return blocks_->evict(key_of(config_.key_bytes, key).data(), 1) != 0;
+    }
+    void move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to) {
+        blocks_->move(keys_of(config_.key_bytes, from).data(),
+                      keys_of(config_.key_bytes, to).data(), from.size());
+    }
+    uint64_t counted(MappedCount what) const { return blocks_->counted(what); }
+
+private:
+    MappedBlocks::Config config_;
+    std::unique_ptr<MappedBlocks> blocks_;
+
+public:
+    uint64_t generation;  // that it is at
+    bool mismatched = false;
+    int32_t status;
+
+private:
+    Block scratch_;
+};
+
+constexpr int32_t kEvicted = ROUTECAP_MISSING_EVICTED,
+                  kNotPublished = ROUTECAP_MISSING_NOT_PUBLISHED,
+                  kStale = ROUTECAP_MISSING_STALE;
+using Published = MappedBlocks::Published;
+
+}  // namespace mapped

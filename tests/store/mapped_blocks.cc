@@ -1,0 +1,541 @@
+// Blocks in memory that several processes map: what publish, read, retain, evict and move do, one
+// after another, in one process and in several.
+#include <array>
+#include <list>
+#include <map>
+#include <set>
+
+#include "mapped.h"
+
+using namespace mapped;
+
+namespace {
+
+TEST(Checksum, is_xxh64) {
+    // Computed by the reference implementation.
+    const auto of = [](size_t words, uint64_t seed) {
+        return checksum(words, seed, [](size_t i) { return xxh64::kPrime1 * (i + 1); });
+    };
+    EXPECT_EQ(checksum(0, 0, [](size_t) { return 0; }), 0xEF46DB3751D8E999);
+    EXPECT_NE(of(1, 0), of(1, 1));
+    EXPECT_EQ(of(1, 0), 0x3F986068045D2CD2);
+    EXPECT_EQ(of(3, 2654435761), 0x45ED045849BDF0C2);
+    EXPECT_EQ(of(4, 0), 0x6BE60D453C2B5AB9);
+    EXPECT_EQ(of(19, 2654435761), 0x06F3D57E7A603C5C);
+}
+
+TEST(Checksum, of_what_was_copied_in_is_that_of_what_is_copied_out) {
+    std::vector<uint8_t> from(200), to(200);
+    for (size_t i = 0; i < from.size(); i++) from[i] = static_cast<uint8_t>(mix(i));
+    std::vector<MappedWord> words(25);
+    for (size_t n = 0; n <= from.size(); n++) {
+        const uint64_t in = copy_in(words.data(), from.data(), n, 7);
+        std::fill(to.begin(), to.end(), 0);
+        ASSERT_EQ(in, copy_out(to.data(), words.data(), n, 7));
+        ASSERT_TRUE(std::equal(from.begin(), from.begin() + static_cast<ptrdiff_t>(n), to.begin()));
+        ASSERT_TRUE(std::all_of(to.begin() + static_cast<ptrdiff_t>(n), to.end(),
+                                [](uint8_t b) { return b == 0; }));
+    }
+}
+
+TEST(Ages, the_oldest_is_that_of_a_list_kept_by_hand) {
+    for (const uint32_t slots : {1u, 2u, 16u, 17u, 300u, 5000u}) {
+        std::vector<MappedAges::Number> memory(MappedAges::numbers(slots));
+        MappedAges::Number clock{4294960000u};  // it wraps
+        MappedAges ages(memory.data(), slots, &clock);
+        ages.fill(MappedAges::kFree);
+        std::list<uint32_t> order;  // oldest first
+        std::set<uint32_t> free;
+        for (uint32_t i = 0; i < slots; i++) free.insert(i);
+        std::mt19937 random(slots);
+        for (int step = 0; step < 20000; step++) {
+            const uint32_t slot = random() % slots;
+            const auto drop = [&] {
+                order.remove(slot);
+                free.erase(slot);
+            };
+            if (slots > 300 && step % 8 != 0 && free.empty()) {
+                // A long list costs the test, not the tree.
+                const auto oldest = ages.oldest();
+                ASSERT_EQ(oldest.slot, order.front());
+                order.splice(order.end(), order, order.begin());
+                ages.set(oldest.slot, ages.stamp());
+                continue;
+            }
+            drop();
+            switch (random() % 8) {
+                case 0: ages.set(slot, MappedAges::kNone); break;
+                case 1:
+                    ages.set(slot, MappedAges::kFree);
+                    free.insert(slot);
+                    break;
+                default:
+                    ages.set(slot, ages.stamp());
+                    order.push_back(slot);
+            }
+            const auto oldest = ages.oldest();
+            ASSERT_EQ(oldest.slot, !free.empty()    ? *free.begin()
+                                   : !order.empty() ? order.front()
+                                                    : MappedAges::kNoSlot);
+        }
+    }
+}
+
+TEST(Evictions, the_last_65536_are_known_and_no_others) {
+    std::vector<MappedWord> cells(MappedEvictions::kWords);
+    MappedWord count{MappedEvictions::kFirst};
+    MappedEvictions evictions(cells.data(), &count);
+    for (uint64_t i = 0; i < 1000; i++) ASSERT_FALSE(evictions.has(mix(i)));
+    constexpr uint64_t kMany = 3 * MappedEvictions::kLast;
+    for (uint64_t i = 0; i < kMany; i++) {
+        evictions.add(mix(i));
+        ASSERT_TRUE(evictions.has(mix(i)));
+    }
+    for (uint64_t i = 0; i < kMany; i++)
+        ASSERT_EQ(evictions.has(mix(i)), i >= kMany - MappedEvictions::kLast) << i;
+    // One that goes again is young again.
+    const uint64_t again = kMany - MappedEvictions::kLast;
+    evictions.add(mix(again));
+    for (uint64_t i = 0; i + 1 < MappedEvictions::kLast; i++) evictions.add(mix(kMany + i));
+    EXPECT_TRUE(evictions.has(mix(again)));
+    evictions.add(mix(2 * kMany));
+    EXPECT_FALSE(evictions.has(mix(again)));
+}
+
+class Table : public testing::Test {
+protected:
+    Descriptor descriptor;
+};
+
+TEST_F(Table, what_one_process_publishes_another_reads_and_with_its_tags_and_holes) {
+    Process a({}, descriptor), b({}, descriptor);
+    ASSERT_EQ(a.status, ROUTECAP_OK);
+    ASSERT_EQ(b.status, ROUTECAP_OK) << last_error();
+    EXPECT_EQ(b.read(1), kNotPublished);
+    EXPECT_EQ(a.publish(1, 11), Published::stored);
+    EXPECT_EQ(a.publish(2, 12, 0b1001), Published::stored);
+    EXPECT_TRUE(b.has(1, 11));
+    EXPECT_TRUE(b.has(2, 12, 0b1001));
+    EXPECT_EQ(b.read(3), kNotPublished);
+    a.end();
+    EXPECT_TRUE(b.has(1, 11));
+}
+
+TEST_F(Table, a_content_key_keeps_its_first_cells_and_counts_others_and_fills_holes) {
+    Process a({}, descriptor), b({}, descriptor);
+    a.publish(1, 11, 0b0110);
+    EXPECT_EQ(b.publish(1, 11, 0b1111), Published::repeated);
+    EXPECT_FALSE(b.mismatched);
+    EXPECT_EQ(b.publish(1, 99, 0b1110), Published::repeated);
+    EXPECT_TRUE(b.mismatched);
+    EXPECT_TRUE(a.has(1, 11, 0b0110));
+    EXPECT_EQ(b.publish(1, 11, 0b0010), Published::stored);
+    EXPECT_FALSE(b.mismatched);
+    EXPECT_TRUE(a.has(1, 11, 0b0010));
+    EXPECT_EQ(a.publish(1, 11), Published::stored);
+    EXPECT_TRUE(b.has(1, 11));
+    EXPECT_EQ(a.blocks().usage().blocks, 1u);
+    // The same experts in another order are the same.
+    Block turned = block_of(a.shape(), 4, 11);
+    std::swap(turned.ids[0], turned.ids[1]);
+    EXPECT_EQ(a.publish_block(1, turned), Published::repeated);
+    EXPECT_FALSE(a.mismatched);
+    EXPECT_EQ(a.counted(MappedCount::damaged), 0u);
+}
+
+TEST_F(Table, the_tag_of_a_row_that_was_empty_is_that_of_the_row_that_fills_it) {
+    Process a({}, descriptor);
+    a.publish(1, 11, 0x1f);  // row 0 of five layers
+    a.publish(1, 22, ~uint64_t{0x1f});
+    Block expected = block_of(a.shape(), 4, 11);
+    const Block other = block_of(a.shape(), 4, 22);
+    std::copy_n(other.ids.begin(), a.shape().ids_bytes, expected.ids.begin());
+    expected.tags[0] = other.tags[0];
+    ASSERT_EQ(a.read(1), 0);
+    EXPECT_EQ(a.read_rows(), expected);
+}
+
+TEST_F(Table, a_slot_key_is_taken_by_the_later_publish) {
+    const Options o{.key_bytes = 8, .slot_keys = true};
+    Process a(o, descriptor), b(o, descriptor);
+    a.publish(7, 1);
+    b.publish(7, 2, 0b1);
+    EXPECT_TRUE(a.has(7, 2, 0b1));
+    a.publish(7, 3);
+    EXPECT_TRUE(b.has(7, 3));
+    EXPECT_EQ(a.blocks().usage().blocks, 1u);
+    EXPECT_EQ(a.counted(MappedCount::replaced), 2u);
+}
+
+TEST_F(Table, the_block_that_was_used_longest_ago_goes_first_whoever_used_it) {
+    const Options o{.blocks = 4};
+    Process a(o, descriptor), b(o, descriptor);
+    for (uint64_t k = 1; k <= 4; k++) a.publish(k, k);
+    EXPECT_EQ(b.read(1), 0);                              // adopted
+    EXPECT_EQ(a.publish(2, 2), Published::repeated);      // published again
+    EXPECT_EQ(b.retain(3), 0);
+    b.release(3);
+    EXPECT_EQ(b.publish(5, 5), Published::stored);
+    EXPECT_EQ(a.find(4), kEvicted);
+    b.publish(6, 6);
+    EXPECT_EQ(a.find(1), kEvicted);
+    a.publish(7, 7);
+    EXPECT_EQ(a.find(2), kEvicted);
+    a.publish(8, 8);
+    EXPECT_EQ(a.find(3), kEvicted);
+    for (uint64_t k = 5; k <= 8; k++) EXPECT_TRUE(b.has(k, k));
+    EXPECT_EQ(a.counted(MappedCount::evicted), 4u);
+}
+
+TEST_F(Table, what_is_retained_stays_and_a_publish_without_room_is_refused) {
+    const Options o{.blocks = 3};
+    Process a(o, descriptor), b(o, descriptor);
+    for (uint64_t k = 1; k <= 3; k++) a.publish(k, k);
+    EXPECT_EQ(a.retain(1), 0);
+    EXPECT_EQ(a.retain(1), 0);
+    EXPECT_EQ(b.retain(1), 0);
+    EXPECT_EQ(b.retain(2), 0);
+    EXPECT_EQ(b.retain(9), kNotPublished);
+    for (uint64_t k = 10; k < 20; k++) EXPECT_EQ(a.publish(k, k), Published::stored);
+    EXPECT_TRUE(a.has(1, 1));
+    EXPECT_TRUE(a.has(2, 2));
+    EXPECT_EQ(a.blocks().usage().retained, 2u);
+    EXPECT_EQ(b.retain(19), 0);
+    EXPECT_EQ(a.publish(20, 20), Published::refused);
+    b.release(1);
+    a.release(1);
+    EXPECT_EQ(a.publish(20, 20), Published::refused);
+    a.release(1);
+    EXPECT_EQ(a.publish(20, 20), Published::stored);
+    EXPECT_EQ(a.find(1), kEvicted);
+    b.release(1);  // nobody retains it
+    EXPECT_TRUE(b.has(2, 2));
+}
+
+TEST_F(Table, a_block_that_takes_the_place_of_a_retained_one_is_retained) {
+    const Options o{.blocks = 3};
+    Process a(o, descriptor), b(o, descriptor);
+    a.publish(1, 1, 0b1);
+    EXPECT_EQ(a.retain(1), 0);
+    EXPECT_EQ(b.publish(1, 1), Published::stored);
+    for (uint64_t k = 10; k < 20; k++) b.publish(k, k);
+    EXPECT_TRUE(b.has(1, 1));
+    a.release(1);
+    b.publish(20, 20);
+    b.publish(21, 21);
+    b.publish(22, 22);
+    EXPECT_EQ(b.find(1), kEvicted);
+}
+
+TEST_F(Table, evict_drops_retained_ones_too) {
+    Process a({}, descriptor), b({}, descriptor);
+    a.publish(1, 1);
+    b.retain(1);
+    EXPECT_FALSE(a.evict(2));
+    EXPECT_TRUE(a.evict(1));
+    EXPECT_EQ(b.read(1), kEvicted);
+    EXPECT_EQ(a.blocks().usage().blocks, 0u);
+    EXPECT_FALSE(a.evict(1));
+    b.release(1);
+    EXPECT_EQ(a.publish(1, 2), Published::stored);
+    EXPECT_TRUE(b.has(1, 2));
+}
+
+TEST_F(Table, moves_happen_all_at_once) {
+    const Options o{.key_bytes = 8, .slot_keys = true};
+    Process a(o, descriptor), b(o, descriptor);
+    for (uint64_t k = 1; k <= 4; k++) a.publish(k, k);
+    b.move({1, 2, 3, 9}, {2, 1, 5, 4});
+    EXPECT_TRUE(a.has(2, 1));
+    EXPECT_TRUE(a.has(1, 2));
+    EXPECT_TRUE(a.has(5, 3));
+    EXPECT_EQ(a.read(3), kEvicted);
+    EXPECT_EQ(a.read(4), kEvicted);  // what was there went, and nothing came
+    EXPECT_EQ(a.read(9), kNotPublished);
+    EXPECT_EQ(a.blocks().usage().blocks, 3u);
+    EXPECT_EQ(a.counted(MappedCount::damaged), 0u);
+}
+
+TEST_F(Table, a_moved_block_stays_retained) {
+    const Options o{.key_bytes = 8, .slot_keys = true, .blocks = 3};
+    Process a(o, descriptor);
+    a.publish(1, 1);
+    a.retain(1);
+    a.move({1}, {2});
+    for (uint64_t k = 10; k < 20; k++) a.publish(k, k);
+    EXPECT_TRUE(a.has(2, 1));
+    a.release(2);
+    for (uint64_t k = 20; k < 23; k++) a.publish(k, k);
+    EXPECT_EQ(a.read(2), kEvicted);
+}
+
+TEST_F(Table, advancing_ends_older_blocks_for_all_and_never_goes_back) {
+    const Options o{.blocks = 4};
+    Process a(o, descriptor), b(o, descriptor);
+    a.publish(1, 1);
+    a.publish(2, 2);
+    a.retain(2);
+    b.blocks().advance(5);
+    EXPECT_EQ(a.blocks().generation(), 5u);
+    EXPECT_EQ(a.read(1), kStale);
+    EXPECT_EQ(a.publish(3, 3), Published::stale);
+    a.generation = 5;
+    EXPECT_EQ(a.read(1), kStale);
+    EXPECT_EQ(a.publish(1, 100), Published::stored);
+    b.generation = 5;
+    EXPECT_TRUE(b.has(1, 100));
+    a.blocks().advance(4);
+    EXPECT_EQ(b.blocks().generation(), 5u);
+    // A stale block goes first, also if it was released last.
+    a.publish(4, 4);
+    a.publish(6, 6);
+    a.release(2);
+    a.publish(7, 7);
+    EXPECT_EQ(b.read(2), kEvicted);
+    for (const uint64_t k : {4, 6, 7}) EXPECT_TRUE(b.has(k, k));
+    EXPECT_TRUE(b.has(1, 100));
+}
+
+TEST_F(Table, keys_and_rows_of_any_size_do) {
+    for (const uint32_t key_bytes : {8u, 9u, 15u, 16u, 33u, 64u})
+        for (const uint32_t rows : {1u, 3u, 16u, 100u})
+            for (const uint32_t experts : {30u, 300u}) {
+                const Options o{.layers = 3, .k = 3, .experts = experts, .block_rows = rows,
+                                .key_bytes = key_bytes};
+                Descriptor here;
+                Process a(o, here), b(o, here);
+                ASSERT_EQ(b.status, ROUTECAP_OK) << last_error();
+                for (uint64_t k = 0; k < 100; k++) a.publish(k, k, k % 3);
+                for (uint64_t k = 36; k < 100; k++) ASSERT_TRUE(b.has(k, k, k % 3)) << k;
+                for (uint64_t k = 0; k < 36; k++) ASSERT_EQ(b.read(k), kEvicted);
+                EXPECT_EQ(a.counted(MappedCount::damaged), 0u);
+            }
+}
+
+TEST_F(Table, many_keys_are_read_at_once_and_holes_are_marked) {
+    Process a({.blocks = 512}, descriptor);
+    std::vector<uint64_t> numbers;
+    for (uint64_t k = 0; k < 400; k++) {
+        numbers.push_back(k);
+        if (k % 3 != 0) a.publish(k, k, k % 5);
+    }
+    const auto keys = keys_of(16, numbers);
+    Block all(a.shape(), 1600);
+    std::vector<MappedBlocks::Found> found(400);
+    a.blocks().read(keys.data(), 1, found, all.planes());
+    for (uint64_t k = 0; k < 400; k++) {
+        ASSERT_EQ(found[k].reason, k % 3 != 0 ? 0 : kNotPublished);
+        const RowPlanes at = all.planes().from(a.shape(), 4 * k);
+        const Block one = block_of(a.shape(), 4, k, k % 5);
+        if (k % 3 != 0) {
+            ASSERT_EQ(std::memcmp(at.ids, one.ids.data(), one.ids.size()), 0);
+            ASSERT_EQ(std::memcmp(at.validity, one.validity.data(), one.validity.size()), 0);
+            ASSERT_EQ(std::memcmp(at.tags, one.tags.data(), 32), 0);
+        } else {
+            for (uint64_t r = 0; r < 4; r++)
+                ASSERT_EQ(a.shape().row_reason(at.ids + r * a.shape().ids_bytes,
+                                               at.validity + r * a.shape().validity_bytes),
+                          kNotPublished);
+        }
+    }
+}
+
+TEST_F(Table, more_than_64_cannot_open_it) {
+    std::vector<std::unique_ptr<Process>> all;
+    for (int i = 0; i < 64; i++) {
+        all.push_back(std::make_unique<Process>(Options{}, descriptor));
+        ASSERT_EQ(all.back()->status, ROUTECAP_OK);
+    }
+    EXPECT_EQ(Process({}, descriptor).status, ROUTECAP_ERR_NO_MEMORY);
+    all.erase(all.begin() + 17);
+    EXPECT_EQ(Process({}, descriptor).status, ROUTECAP_OK);
+}
+
+// The table as it should be, one call after another.
+struct Model {
+    struct Held {
+        uint64_t seed, missing, generation;
+        std::map<int, int> pins;
+    };
+    size_t room;
+    uint64_t generation = 1;
+    std::map<uint64_t, Held> blocks{};
+    std::list<uint64_t> order{};  // oldest first; keys of blocks
+    std::set<uint64_t> gone{};
+
+    void use(uint64_t key) {
+        order.remove(key);
+        order.push_back(key);
+    }
+    void drop(uint64_t key) {
+        order.remove(key);
+        blocks.erase(key);
+    }
+    bool make_room() {
+        if (blocks.size() < room) return true;
+        for (const uint64_t key : order)
+            if (blocks.at(key).pins.empty()) {
+                gone.insert(key);
+                drop(key);
+                return true;
+            }
+        return false;
+    }
+    int32_t reason(uint64_t key) const {
+        const auto b = blocks.find(key);
+        if (b == blocks.end()) return gone.contains(key) ? kEvicted : kNotPublished;
+        return b->second.generation == generation ? 0 : kStale;
+    }
+};
+
+// Whether two blocks of two rows of two layers have other experts in a cell that both have.
+bool differ(const Shape &shape, uint64_t seed, uint64_t other, uint64_t missing) {
+    for (uint32_t i = 0; i < 4; i++) {
+        std::array<uint8_t, 2> a, b;
+        put_cell(shape, a.data(), seed, i / 2, i % 2);
+        put_cell(shape, b.data(), other, i / 2, i % 2);
+        if ((missing >> i & 1) == 0 && std::minmax(a[0], a[1]) != std::minmax(b[0], b[1]))
+            return true;
+    }
+    return false;
+}
+
+TEST_F(Table, random_calls_of_three_processes_agree_with_a_model) {
+    for (const bool slot_keys : {false, true})
+        for (uint32_t seed = 0; seed < 20; seed++) {
+            SCOPED_TRACE(seed);
+            const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
+                            .slot_keys = slot_keys, .blocks = 12 + seed};
+            Descriptor here;
+            std::vector<std::unique_ptr<Process>> processes;
+            for (int p = 0; p < 3; p++) processes.push_back(std::make_unique<Process>(o, here));
+            Model model{.room = o.blocks};
+            std::mt19937 random(seed + 100 * slot_keys);
+            const auto any_key = [&] { return random() % (2 * o.blocks); };
+            for (int step = 0; step < 3000; step++) {
+                const int p = static_cast<int>(random() % 3);
+                Process &process = *processes[static_cast<size_t>(p)];
+                process.generation = model.generation;
+                const uint64_t key = any_key();
+                switch (random() % 16) {
+                    case 0: {
+                        if (random() % 20 != 0) break;
+                        model.generation += 1 + random() % 3;
+                        process.blocks().advance(model.generation);
+                        break;
+                    }
+                    case 1:
+                    case 2: {
+                        const int32_t expected =
+                            model.blocks.contains(key) ? 0 : model.reason(key);
+                        ASSERT_EQ(process.retain(key), expected);
+                        if (expected == 0) model.blocks.at(key).pins[p]++;
+                        break;
+                    }
+                    case 3:
+                    case 4:
+                    case 5: {
+                        const auto b = model.blocks.find(key);
+                        if (b == model.blocks.end() || !b->second.pins.contains(p)) break;
+                        process.release(key);
+                        if (--b->second.pins[p] == 0) b->second.pins.erase(p);
+                        if (!b->second.pins.empty()) break;
+                        model.use(key);
+                        if (b->second.generation != model.generation) model.order.remove(key),
+                            model.order.push_front(key);
+                        break;
+                    }
+                    case 6: {
+                        // Of one that is retained, whoever retains it would release it in vain.
+                        const auto b = model.blocks.find(key);
+                        if (b != model.blocks.end() && !b->second.pins.empty()) break;
+                        ASSERT_EQ(process.evict(key), b != model.blocks.end());
+                        if (b == model.blocks.end()) break;
+                        model.drop(key);
+                        model.gone.insert(key);
+                        break;
+                    }
+                    case 7: {
+                        if (!slot_keys) break;
+                        const uint64_t to = any_key();
+                        const auto has_pins = [&](uint64_t k) {
+                            return model.blocks.contains(k) && !model.blocks.at(k).pins.empty();
+                        };
+                        if (to == key || has_pins(key) || has_pins(to)) break;
+                        process.move({key}, {to});
+                        const bool from_there = model.blocks.contains(key);
+                        if (model.blocks.contains(to)) model.drop(to), model.gone.insert(to);
+                        if (!from_there) break;
+                        model.blocks[to] = model.blocks.at(key);
+                        std::replace(model.order.begin(), model.order.end(), key, to);
+                        model.blocks.erase(key);
+                        model.gone.insert(key);
+                        break;
+                    }
+                    case 8:
+                    case 9:
+                    case 10: {
+                        ASSERT_EQ(process.read(key), model.reason(key)) << step;
+                        if (model.reason(key) != 0) break;
+                        const auto &b = model.blocks.at(key);
+                        ASSERT_EQ(process.read_rows(),
+                                  block_of(process.shape(), 2, b.seed, b.missing));
+                        if (b.pins.empty()) model.use(key);
+                        break;
+                    }
+                    default: {
+                        const uint64_t missing = random() % 3 == 0 ? random() % 16 : 0,
+                                       wrong = random() % 10 == 0;
+                        const uint64_t block_seed =
+                            slot_keys ? random() : key * 2 + model.generation * 1000 + wrong;
+                        const auto b = model.blocks.find(key);
+                        const bool meets = b != model.blocks.end() && !slot_keys &&
+                                           b->second.generation == model.generation;
+                        // What one seed lacks another does not fill here.
+                        if (meets && b->second.seed != block_seed && (b->second.missing & ~missing))
+                            break;
+                        const auto result = process.publish(key, block_seed, missing);
+                        if (meets) {
+                            const uint64_t filled = b->second.missing & missing;
+                            ASSERT_EQ(process.mismatched,
+                                      differ(process.shape(), b->second.seed, block_seed,
+                                             b->second.missing | missing));
+                            if (filled == b->second.missing) {
+                                ASSERT_EQ(result, Published::repeated);
+                                if (b->second.pins.empty()) model.use(key);
+                                break;
+                            }
+                            if (!model.make_room()) {
+                                ASSERT_EQ(result, Published::refused);
+                                break;
+                            }
+                            ASSERT_EQ(result, Published::stored);
+                            auto &now = model.blocks[key];  // it may have gone for its own sake
+                            now.seed = block_seed;
+                            now.missing = filled;
+                            now.generation = model.generation;
+                            model.use(key);
+                            break;
+                        }
+                        if (!model.make_room()) {
+                            ASSERT_EQ(result, Published::refused);
+                            break;
+                        }
+                        ASSERT_EQ(result, Published::stored) << step;
+                        auto &now = model.blocks[key];
+                        now.seed = block_seed;
+                        now.missing = missing;
+                        now.generation = model.generation;
+                        model.use(key);
+                    }
+                }
+                if (step % 50 != 0) continue;
+                ASSERT_EQ(process.blocks().usage().blocks, model.blocks.size()) << step;
+                for (uint64_t k = 0; k < 2 * o.blocks; k++)
+                    ASSERT_EQ(process.find(k), model.reason(k)) << "step " << step << " key " << k;
+            }
+            ASSERT_EQ(processes[0]->counted(MappedCount::damaged), 0u);
+        }
+}
+
+}  // namespace

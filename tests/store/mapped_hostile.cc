@@ -1,0 +1,456 @@
+// Memory that something else writes into, and a system that refuses: nothing crashes, waits or
+// delivers an id that was not published, and every refusal says why.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdarg>
+#include <functional>
+#include <thread>
+
+#include "mapped.h"
+
+// ---- Calls of the system that fail: the n-th of this thread from now on, of those below.
+namespace {
+
+thread_local uint64_t fail_at = 0;  // 1: the next; 0: none
+thread_local bool failed = false;
+thread_local int fail_with = 0;
+
+bool fails() {
+    if (fail_at == 0 || --fail_at > 0) return false;
+    failed = true;
+    errno = fail_with;
+    return true;
+}
+template <class Function>
+Function *real(const char *name) {
+    return reinterpret_cast<Function *>(dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+extern "C" {
+int memfd_create(const char *name, unsigned flags) noexcept {
+    static auto *const call = real<int(const char *, unsigned)>("memfd_create");
+    return fails() ? -1 : call(name, flags);
+}
+int fallocate(int fd, int mode, off_t at, off_t bytes) {
+    static auto *const call = real<int(int, int, off_t, off_t)>("fallocate");
+    return fails() ? -1 : call(fd, mode, at, bytes);
+}
+int fstat(int fd, struct stat *out) noexcept {
+    static auto *const call = real<int(int, struct stat *)>("fstat");
+    return fails() ? -1 : call(fd, out);
+}
+int open(const char *path, int flags, ...) {
+    static auto *const call = real<int(const char *, int, ...)>("open");
+    va_list arguments;
+    va_start(arguments, flags);
+    const auto mode = (flags & O_CREAT) != 0 ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    return fails() ? -1 : call(path, flags, mode);
+}
+ssize_t read(int fd, void *to, size_t bytes) {
+    static auto *const call = real<ssize_t(int, void *, size_t)>("read");
+    return fails() ? -1 : call(fd, to, bytes);
+}
+int fcntl(int fd, int what, ...) {
+    static auto *const call = real<int(int, int, ...)>("fcntl");
+    va_list arguments;
+    va_start(arguments, what);
+    void *argument = va_arg(arguments, void *);
+    va_end(arguments);
+    return fails() ? -1 : call(fd, what, argument);
+}
+void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
+    static auto *const call = real<void *(void *, size_t, int, int, int, off_t)>("mmap");
+    return fails() ? MAP_FAILED : call(at, bytes, protection, flags, fd, offset);
+}
+int madvise(void *at, size_t bytes, int advice) noexcept {
+    static auto *const call = real<int(void *, size_t, int)>("madvise");
+    return fails() ? -1 : call(at, bytes, advice);
+}
+ssize_t getrandom(void *to, size_t bytes, unsigned flags) {
+    static auto *const call = real<ssize_t(void *, size_t, unsigned)>("getrandom");
+    return fails() ? -1 : call(to, bytes, flags);
+}
+}
+
+using namespace mapped;
+
+namespace {
+
+size_t open_descriptors() {
+    size_t n = 0;
+    DIR *all = opendir("/proc/self/fd");
+    while (readdir(all) != nullptr) n++;
+    closedir(all);
+    return n;
+}
+size_t mappings_of_stores() {
+    size_t n = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    while (fgets(line, sizeof line, maps) != nullptr)
+        n += std::strstr(line, "routecap_store") != nullptr;
+    fclose(maps);
+    return n;
+}
+
+const Options kSmall{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
+                     .blocks = 8};
+
+TEST(FailingSystem, every_call_that_fails_is_an_error_with_a_line_and_leaves_nothing_open) {
+    { Descriptor warm; Process all(kSmall, warm); }
+    for (const int error : {ENOSPC, EPERM, ENOSYS, EMFILE}) {
+        fail_with = error;
+        const size_t descriptors = open_descriptors(), mappings = mappings_of_stores();
+        for (uint64_t n = 1;; n++) {
+            SCOPED_TRACE(n);
+            Descriptor descriptor;
+            failed = false;
+            fail_at = n;
+            std::unique_ptr<Process> made(new Process(kSmall, descriptor));
+            fail_at = 0;
+            if (!failed) {
+                EXPECT_EQ(made->status, ROUTECAP_OK);
+                break;
+            }
+            // A lock that cannot be had is taken for that of another: the next one will do.
+            if (made->status == ROUTECAP_OK) {
+                EXPECT_EQ(made->publish(1, 1), Published::stored);
+                continue;
+            }
+            EXPECT_TRUE(made->status == ROUTECAP_ERR_NO_MEMORY ||
+                        made->status == ROUTECAP_ERR_NO_BACKEND)
+                << made->status;
+            EXPECT_STRNE(last_error(), "");
+            EXPECT_EQ(descriptor.get(), -1);
+            made.reset();
+            EXPECT_EQ(open_descriptors(), descriptors);
+            EXPECT_EQ(mappings_of_stores(), mappings);
+        }
+        // The same of opening, while somebody else has it open.
+        Descriptor descriptor;
+        Process first(kSmall, descriptor);
+        first.publish(1, 1);
+        for (uint64_t n = 1;; n++) {
+            SCOPED_TRACE(n);
+            const size_t before = open_descriptors();
+            failed = false;
+            fail_at = n;
+            std::unique_ptr<Process> opened(new Process(kSmall, descriptor));
+            fail_at = 0;
+            const bool done = !failed;
+            if (opened->status == ROUTECAP_OK)
+                EXPECT_TRUE(opened->has(1, 1));
+            else
+                EXPECT_STRNE(last_error(), "");
+            opened.reset();
+            EXPECT_EQ(open_descriptors(), before);
+            EXPECT_TRUE(first.has(1, 1));
+            if (done) break;
+        }
+    }
+}
+
+TEST(FailingSystem, whoever_cannot_be_asked_for_is_alive) {
+    Descriptor descriptor;
+    Process a(kSmall, descriptor), b(kSmall, descriptor);
+    for (uint64_t k = 0; k < kSmall.blocks; k++) {
+        b.publish(k, k);
+        b.retain(k);
+    }
+    for (uint64_t n = 1; n < 4; n++) {
+        fail_with = ENOLCK;
+        fail_at = n;
+        EXPECT_EQ(a.publish(100, 100), Published::refused);
+        fail_at = 0;
+    }
+    EXPECT_TRUE(a.has(3, 3));
+}
+
+TEST(FullDisk, is_an_error_when_the_table_is_made) {
+    char folder[] = "/tmp/routecap_full_XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    const pid_t child = fork();
+    if (child == 0) {
+        // Elsewhere nobody sees the mount, and it goes with this process.
+        if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+            mount("none", folder, "tmpfs", 0, "size=2m") != 0)
+            _exit(77);
+        const std::string path = std::string(folder) + "/store";
+        Descriptor descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
+        if (descriptor.get() < 0) _exit(2);
+        Options large = kSmall;
+        large.blocks = 100000;
+        std::unique_ptr<MappedBlocks> blocks;
+        if (MappedBlocks::create(config(large), descriptor.get(), blocks) != ROUTECAP_ERR_NO_MEMORY)
+            _exit(3);
+        if (std::strstr(last_error(), "No space left") == nullptr) _exit(4);
+        // The file is as it was, and one that fits can be made in it.
+        if (MappedBlocks::create(config(kSmall), descriptor.get(), blocks) != ROUTECAP_OK) _exit(5);
+        // What is full now does not matter to it.
+        Descriptor other(open((path + "2").c_str(), O_RDWR | O_CREAT, 0600));
+        while (fallocate(other.get(), 0, lseek(other.get(), 0, SEEK_END), 4096) == 0) {
+        }
+        for (uint64_t k = 0; k < 100; k++) {
+            Block b = block_of(blocks->shape(), 2, k);
+            bool mismatched;
+            if (blocks->publish(key_of(8, k).data(), 1, b.planes(), mismatched) !=
+                Published::stored)
+                _exit(6);
+        }
+        _exit(0);
+    }
+    int status;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    rmdir(folder);
+    ASSERT_TRUE(WIFEXITED(status)) << status;
+    if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no small disk can be mounted here";
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Sealed, the_memory_can_neither_shrink_nor_grow) {
+    Descriptor descriptor;
+    Process a(kSmall, descriptor);
+    struct stat now {};
+    ASSERT_EQ(fstat(descriptor.get(), &now), 0);
+    EXPECT_NE(ftruncate(descriptor.get(), 0), 0);
+    EXPECT_NE(ftruncate(descriptor.get(), now.st_size + 1), 0);
+    EXPECT_EQ(static_cast<off_t>(now.st_blocks) * 512, now.st_size);  // all of it has memory
+}
+
+TEST(Refused, a_table_of_anything_else_and_the_line_names_it) {
+    Descriptor descriptor;
+    Process a(kSmall, descriptor);
+    const auto opened = [&](const std::function<void(MappedBlocks::Config &)> &change) {
+        MappedBlocks::Config c = config(kSmall);
+        change(c);
+        std::unique_ptr<MappedBlocks> blocks;
+        return MappedBlocks::open(c, descriptor.get(), blocks);
+    };
+    EXPECT_EQ(opened([](auto &) {}), ROUTECAP_OK);
+    const auto refused = [&](const char *word, auto change) {
+        EXPECT_EQ(opened(change), ROUTECAP_ERR_SHAPE_MISMATCH) << word;
+        EXPECT_NE(std::strstr(last_error(), word), nullptr) << last_error();
+    };
+    refused("layers", [](auto &c) { c.shape = mapped::make_shape(3, 2, 20); });
+    refused("k", [](auto &c) { c.shape = mapped::make_shape(2, 3, 20); });
+    refused("experts", [](auto &c) { c.shape = mapped::make_shape(2, 2, 21); });
+    refused("block_rows", [](auto &c) { c.block_rows = 3; });
+    refused("key_bytes", [](auto &c) { c.key_bytes = 16; });
+    refused("flags", [](auto &c) { c.slot_keys = true; });
+    refused("flags", [](auto &c) { c.flags = 2; });
+    const auto shape_with = [](int32_t space, int32_t last_layer, int32_t provenance) {
+        return std::make_shared<const Shape>(
+            2, space, std::vector<int32_t>{0, last_layer}, std::vector<uint32_t>{20, 20},
+            std::vector<int32_t>{ROUTECAP_PROVENANCE_CAPTURED, provenance});
+    };
+    refused("id space", [&](auto &c) {
+        c.shape = shape_with(ROUTECAP_ID_SPACE_PHYSICAL, 1, ROUTECAP_PROVENANCE_CAPTURED);
+    });
+    refused("layer_map", [&](auto &c) {
+        c.shape = shape_with(ROUTECAP_ID_SPACE_LOGICAL, 2, ROUTECAP_PROVENANCE_CAPTURED);
+    });
+    refused("provenance", [&](auto &c) {
+        c.shape = shape_with(ROUTECAP_ID_SPACE_LOGICAL, 1, ROUTECAP_PROVENANCE_RECOMPUTED);
+    });
+
+    // What is no table at all.
+    for (const auto &bytes : {std::string(), std::string("short"), std::string(100000, 'x')}) {
+        Descriptor other(memfd_create("routecap_store_not", 0));
+        ASSERT_EQ(write(other.get(), bytes.data(), bytes.size()),
+                  static_cast<ssize_t>(bytes.size()));
+        std::unique_ptr<MappedBlocks> blocks;
+        EXPECT_EQ(MappedBlocks::open(config(kSmall), other.get(), blocks), ROUTECAP_ERR_FORMAT);
+    }
+    std::unique_ptr<MappedBlocks> blocks;
+    EXPECT_EQ(MappedBlocks::open(config(kSmall), -1, blocks), ROUTECAP_ERR_FORMAT);
+    Descriptor folder(open("/", O_RDONLY));
+    EXPECT_EQ(MappedBlocks::open(config(kSmall), folder.get(), blocks), ROUTECAP_ERR_FORMAT);
+    // A file that has something is not made a table.
+    EXPECT_EQ(MappedBlocks::create(config(kSmall), descriptor.get(), blocks), ROUTECAP_ERR_STATE);
+}
+
+// The memory of a table, as something that knows nothing of it writes it.
+class Bytes {
+public:
+    explicit Bytes(Descriptor &descriptor) {
+        struct stat now {};
+        fstat(descriptor.get(), &now);
+        size_ = static_cast<size_t>(now.st_size);
+        at_ = static_cast<MappedWord *>(
+            mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0));
+    }
+    Bytes(const Bytes &) = delete;
+    Bytes &operator=(const Bytes &) = delete;
+    ~Bytes() { munmap(at_, size_); }
+    size_t words() const { return size_ / 8; }
+    MappedWord &operator[](size_t i) { return at_[i]; }
+
+private:
+    MappedWord *at_;
+    size_t size_;
+};
+
+TEST(Refused, a_header_with_any_byte_changed) {
+    Descriptor descriptor;
+    Process a(kSmall, descriptor);
+    Bytes bytes(descriptor);
+    // 96 bytes, two layers of 12, the checksum; the words behind are nobody's.
+    for (size_t byte = 0; byte < 136; byte++) {
+        const uint64_t flip = uint64_t{1 + byte % 255} << byte % 8 * 8;
+        bytes[byte / 8].fetch_xor(flip);
+        std::unique_ptr<MappedBlocks> blocks;
+        EXPECT_EQ(MappedBlocks::open(config(kSmall), descriptor.get(), blocks),
+                  ROUTECAP_ERR_FORMAT)
+            << byte;
+        bytes[byte / 8].fetch_xor(flip);
+    }
+    EXPECT_EQ(Process(kSmall, descriptor).status, ROUTECAP_OK);
+}
+
+// A header that is whole and of another boot, version or size.
+TEST(Refused, a_whole_header_that_says_something_else) {
+    Descriptor descriptor;
+    Process a(kSmall, descriptor);
+    Bytes bytes(descriptor);
+    const auto opens = [&](size_t byte, uint8_t change, const char *line) {
+        const auto seal = [&] {
+            bytes[16] = checksum(16, 0, [&](size_t i) { return bytes[i].load(); });
+        };
+        const uint64_t flip = uint64_t{change} << byte % 8 * 8;
+        bytes[byte / 8].fetch_xor(flip);
+        seal();
+        std::unique_ptr<MappedBlocks> blocks;
+        const int32_t status = MappedBlocks::open(config(kSmall), descriptor.get(), blocks);
+        EXPECT_EQ(status, ROUTECAP_ERR_FORMAT) << line;
+        EXPECT_NE(std::strstr(last_error(), line), nullptr) << last_error();
+        bytes[byte / 8].fetch_xor(flip);
+        seal();
+    };
+    opens(8, 3, "version");
+    opens(20, 1, "boot");
+    opens(57, 1, "size");   // the size of the file
+    opens(72, 64, "size");  // slots
+    opens(75, 240, "size");
+    EXPECT_EQ(Process(kSmall, descriptor).status, ROUTECAP_OK);
+}
+
+// Bits are turned over everywhere but in the header, while blocks are published, read, retained,
+// moved and evicted. Two bits of one word, or two words of one block, may well be wrong at once.
+TEST(Hostile, turned_bits_never_deliver_a_wrong_id) {
+    for (const bool slot_keys : {false, true}) {
+        Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
+                  .slot_keys = slot_keys, .blocks = 256};
+        Descriptor descriptor;
+        Process first(o, descriptor);
+        Bytes bytes(descriptor);
+        constexpr uint64_t kKeys = 300;
+        std::atomic<bool> stop{false};
+        std::atomic<uint64_t> delivered{0}, turned{0};
+        std::vector<std::thread> threads;
+        threads.emplace_back([&] {
+            std::mt19937_64 random(1);
+            // The generation stays: a store that has advanced has nothing more to read.
+            const size_t control = 4096 / 8, evictions = 8192 / 8,
+                         behind = evictions + MappedEvictions::kWords;
+            while (!stop) {
+                const uint64_t where = random() % 16;
+                const size_t word = where == 0   ? control + 1 + random() % 100
+                                    : where == 1 ? evictions + random() % (behind - evictions)
+                                                 : behind + random() % (bytes.words() - behind);
+                uint64_t bits = uint64_t{1} << random() % 64;
+                if (random() % 4 == 0) bits = random();
+                bytes[word].fetch_xor(bits);
+                turned++;
+                if (turned % 8 == 0) std::this_thread::yield();
+            }
+        });
+        for (uint32_t t = 0; t < 2; t++)
+            threads.emplace_back([&, t] {
+                Process process(o, descriptor);
+                std::mt19937 random(t);
+                while (!stop) {
+                    const uint64_t key = random() % kKeys;
+                    switch (random() % 16) {
+                        case 0: process.evict(key); break;
+                        case 1: process.retain(key); break;
+                        case 2: process.release(key); break;
+                        case 3:
+                            if (slot_keys) process.move({key}, {(key + 1) % kKeys});
+                            break;
+                        case 4:
+                        case 5:
+                        case 6:
+                        case 7: process.publish(key, slot_keys ? 7 : key, random() % 8); break;
+                        default: {
+                            if (process.read(key) != 0) break;
+                            delivered++;
+                            const Shape &shape = process.shape();
+                            const Block &read = process.read_rows();
+                            const Block all = block_of(shape, 2, slot_keys ? 7 : key);
+                            for (uint32_t r = 0; r < 2; r++)
+                                for (uint32_t l = 0; l < 2; l++)
+                                    if (Shape::valid(&read.validity[r], l)) {
+                                        ASSERT_EQ(std::memcmp(&read.ids[r * 4 + l * 2],
+                                                              &all.ids[r * 4 + l * 2], 2),
+                                                  0);
+                                    }
+                        }
+                    }
+                }
+            });
+        std::this_thread::sleep_for(std::chrono::milliseconds(800));
+        stop = true;
+        for (std::thread &t : threads) t.join();
+        EXPECT_GT(delivered, 100u);
+        EXPECT_GT(turned, 100u);
+        EXPECT_GT(first.counted(MappedCount::damaged), 0u);
+    }
+}
+
+// Each word of a table's blocks, one after another: what is read is right or absent.
+TEST(Hostile, each_word_of_slots_and_rows_is_noticed) {
+    for (uint64_t bit = 0; bit < 64; bit += 9) {
+        Descriptor descriptor;
+        Process a(kSmall, descriptor);
+        for (uint64_t k = 0; k < kSmall.blocks; k++) a.publish(k, k);
+        Bytes bytes(descriptor);
+        for (size_t word = 8192 / 8 + MappedEvictions::kWords; word < bytes.words(); word++) {
+            bytes[word].fetch_xor(uint64_t{1} << bit);
+            for (uint64_t k = 0; k < kSmall.blocks; k++) {
+                if (a.read(k) != 0) continue;
+                ASSERT_EQ(a.read_rows(), block_of(a.shape(), 2, k)) << word;
+            }
+            bytes[word].fetch_xor(uint64_t{1} << bit);
+            for (uint64_t k = 0; k < kSmall.blocks; k++)
+                if (a.find(k) != 0) a.publish(k, k);  // again
+        }
+        EXPECT_GT(a.counted(MappedCount::damaged), 0u);
+    }
+}
+
+TEST(Hostile, a_generation_that_goes_back_does_not_for_whoever_saw_it) {
+    Descriptor descriptor;
+    Process a(kSmall, descriptor);
+    a.publish(1, 1);
+    a.blocks().advance(9);
+    Bytes bytes(descriptor);
+    bytes[4096 / 8] = 1;
+    EXPECT_EQ(a.blocks().generation(), 9u);
+    EXPECT_EQ(a.read(1), kStale);
+    a.blocks().advance(10);
+    EXPECT_EQ(bytes[4096 / 8], 10u);
+}
+
+}  // namespace

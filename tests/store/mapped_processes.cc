@@ -1,0 +1,358 @@
+// Blocks that several processes change at once, some of which are killed: a block is whole or it is
+// not there, nobody waits, and what the dead had is used again.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <thread>
+
+#include "mapped.h"
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kForks = false;  // ThreadSanitizer does not follow a fork
+#else
+constexpr bool kForks = true;
+#endif
+
+using namespace mapped;
+
+namespace {
+
+// Runs `body` in a child, which must not return.
+pid_t in_child(const std::function<void()> &body) {
+    const pid_t child = fork();
+    if (child != 0) return child;
+    body();
+    _exit(0);
+}
+
+// Every valid cell of what was read is that of `seed`, every row's tag too.
+void expect_whole(Process &process, uint64_t seed) {
+    const Shape &shape = process.shape();
+    const Block &read = process.read_rows();
+    const auto rows = static_cast<uint32_t>(read.tags.size());
+    const Block all = block_of(shape, rows, seed);
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t l = 0; l < shape.layers; l++)
+            if (Shape::valid(read.validity.data() + r * shape.validity_bytes, l)) {
+                ASSERT_EQ(std::memcmp(&read.ids[r * shape.ids_bytes + l * shape.cell_bytes],
+                                      &all.ids[r * shape.ids_bytes + l * shape.cell_bytes],
+                                      shape.cell_bytes),
+                          0);
+                ASSERT_EQ(read.tags[r], all.tags[r]);
+            }
+}
+
+// Nobody who is dead holds anything: as many blocks as it has room for are published and
+// found.
+void expect_all_room(Process &process, uint32_t blocks, uint64_t first_key) {
+    process.blocks().usage();  // looks for the dead, as every thousandth claim does
+    for (uint64_t k = 0; k < blocks; k++)
+        ASSERT_EQ(process.publish(first_key + k, first_key + k), Published::stored);
+    for (uint64_t k = 0; k < blocks; k++)
+        ASSERT_TRUE(process.has(first_key + k, first_key + k)) << k;
+    ASSERT_EQ(process.blocks().usage().blocks, blocks);
+    ASSERT_EQ(process.blocks().usage().retained, 0u);
+    ASSERT_EQ(process.counted(MappedCount::damaged), 0u);
+}
+
+constexpr uint64_t kKeys = 40;
+
+// Calls of all kinds, without end. A content key has the rows of its number; a slot key has those
+// of its number and of which use it is.
+[[noreturn]] void do_everything(const Options &o, Descriptor &descriptor, uint32_t seed) {
+    Process process(o, descriptor);
+    if (process.status != ROUTECAP_OK) _exit(3);
+    std::mt19937 random(seed);
+    for (;;) {
+        const uint64_t key = random() % kKeys;
+        switch (random() % 12) {
+            case 0: process.evict(key); break;
+            case 1:
+            case 2: process.retain(key); break;
+            case 3: process.release(key); break;
+            case 4:
+                if (o.slot_keys) process.move({key, key + 1}, {key + 1, key});
+                break;
+            case 5: process.read(key); break;
+            default: process.publish(key, o.slot_keys ? 7 : key, random() % 4 * (random() % 999));
+        }
+    }
+}
+
+TEST(Killed, at_hundreds_of_random_points_leaves_whole_blocks_and_nobody_waiting) {
+    if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
+    std::mt19937 random(1);
+    for (const bool slot_keys : {false, true}) {
+        const Options o{.block_rows = 3, .key_bytes = 8, .slot_keys = slot_keys, .blocks = 24};
+        Descriptor descriptor;
+        Process parent(o, descriptor);
+        ASSERT_EQ(parent.status, ROUTECAP_OK);
+        for (uint32_t round = 0; round < 200; round++) {
+            std::vector<pid_t> children;
+            for (uint32_t c = 0; c < 2; c++)
+                children.push_back(in_child([&] { do_everything(o, descriptor, 2 * round + c); }));
+            for (const pid_t child : children) {
+                // From the first instructions of opening on.
+                usleep(random() % 2000);
+                ASSERT_EQ(kill(child, SIGKILL), 0);
+                int status;
+                ASSERT_EQ(waitpid(child, &status, 0), child);
+                ASSERT_TRUE(WIFSIGNALED(status)) << status;
+            }
+            for (uint64_t k = 0; k < kKeys + 1; k++)
+                if (parent.read(k) == 0) expect_whole(parent, slot_keys ? 7 : k);
+            ASSERT_NO_FATAL_FAILURE(expect_all_room(parent, o.blocks, 1000 + round * 100));
+        }
+    }
+}
+
+// Steps a child through one call, instruction by instruction, and kills it after the n-th: after
+// some 20 numbers of each call, or with ROUTECAP_EVERY_INSTRUCTION in the environment after all.
+TEST(Killed, at_every_stage_of_every_call) {
+    if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
+    struct Call {
+        const char *name;
+        bool slot_keys, full;
+        std::function<void(Process &)> call;
+    };
+    const Call calls[] = {
+        {"publish", false, false, [](Process &p) { p.publish(9, 9); }},
+        {"publish for which another goes", false, true, [](Process &p) { p.publish(9, 9); }},
+        {"fill", false, false, [](Process &p) { p.publish(3, 3); }},
+        {"replace", true, false, [](Process &p) { p.publish(3, 3); }},
+        {"retain", false, false, [](Process &p) { p.retain(2); }},
+        {"release", false, false, [](Process &p) { p.release(4); }},
+        {"evict", false, false, [](Process &p) { p.evict(2); }},
+        {"move", true, false, [](Process &p) { p.move({1, 2}, {2, 6}); }},
+        {"leave", false, false, [](Process &p) { p.end(); }},
+    };
+    const bool all = std::getenv("ROUTECAP_EVERY_INSTRUCTION") != nullptr;
+    std::mt19937 random(1);
+    for (const Call &call : calls) {
+        SCOPED_TRACE(call.name);
+        const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
+                        .slot_keys = call.slot_keys, .blocks = 5};
+        // The first run is to the end, and says how many instructions there are.
+        uint64_t instructions = 0;
+        for (uint64_t point = 0; point <= (all ? instructions : 20); point++) {
+            const uint64_t steps =
+                point == 0 ? UINT64_MAX : all ? point : 1 + random() % instructions;
+            Descriptor descriptor;
+            Process parent(o, descriptor);
+            for (uint64_t k = 1; k <= (call.full ? 5u : 4u); k++)
+                parent.publish(k, k, k == 3 ? 5 : 0);
+            const pid_t child = in_child([&] {
+                Process process(o, descriptor);
+                process.retain(4);
+                if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(4);
+                raise(SIGSTOP);
+                call.call(process);
+                raise(SIGSTOP);
+                _exit(5);
+            });
+            int status;
+            ASSERT_EQ(waitpid(child, &status, 0), child);
+            if (WIFEXITED(status)) GTEST_SKIP() << "this process may not trace another";
+            uint64_t i = 0;
+            for (bool ended = false; i < steps && !ended; i++) {
+                ASSERT_EQ(ptrace(PTRACE_SINGLESTEP, child, nullptr, nullptr), 0);
+                ASSERT_EQ(waitpid(child, &status, 0), child);
+                ended = WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP;
+            }
+            if (point == 0) instructions = i;
+            kill(child, SIGKILL);
+            waitpid(child, &status, 0);
+            for (uint64_t k = 1; k <= 10; k++) {
+                if (parent.read(k) != 0) continue;
+                // What was moved has the rows of the key that it had.
+                const bool moved = std::string(call.name) == "move";
+                const uint64_t seed = moved && k == 6 ? 2 : moved && k == 2 && parent.has(2, 1) ? 1 : k;
+                parent.read(k);
+                ASSERT_NO_FATAL_FAILURE(expect_whole(parent, seed)) << steps << " " << k;
+            }
+            ASSERT_NO_FATAL_FAILURE(expect_all_room(parent, o.blocks, 1000)) << steps;
+        }
+    }
+}
+
+TEST(Locks, a_child_of_fork_does_not_keep_its_parent_alive) {
+    if (!kForks) GTEST_SKIP() << "no forks under ThreadSanitizer";
+    const Options o{.blocks = 4};
+    Descriptor descriptor;
+    Process here(o, descriptor);
+    for (uint64_t k = 1; k <= 4; k++) here.publish(k, k);
+    int pipes[2];
+    ASSERT_EQ(pipe(pipes), 0);
+    const pid_t middle = in_child([&] {
+        Process process(o, descriptor);
+        for (uint64_t k = 1; k <= 4; k++) process.retain(k);
+        in_child([&] {
+            const pid_t me = getpid();
+            if (write(pipes[1], &me, sizeof me) == sizeof me) sleep(30);
+        });
+        sleep(30);
+    });
+    pid_t inner;
+    ASSERT_EQ(::read(pipes[0], &inner, sizeof inner), static_cast<ssize_t>(sizeof inner));
+    EXPECT_EQ(here.publish(5, 5), Published::refused);
+    kill(middle, SIGKILL);
+    int status;
+    waitpid(middle, &status, 0);
+    EXPECT_EQ(here.publish(5, 5), Published::stored);
+    kill(inner, SIGKILL);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
+// Each thread has an object of its own, with a lock of its own, and is a process to the others.
+TEST(AtOnce, every_read_of_a_slot_is_of_a_use_between_the_last_complete_and_the_last_begun) {
+    const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
+                    .slot_keys = true, .blocks = 64};
+    constexpr uint32_t kWriters = 2, kReaders = 2, kSlots = 16;
+    Descriptor descriptor;
+    Process first(o, descriptor);
+    struct Uses {
+        std::atomic<uint64_t> begun{0}, complete{0};
+    };
+    std::vector<Uses> uses(kSlots);
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> reads{0};
+    std::vector<std::thread> threads;
+    const auto seed_of = [](uint64_t key, uint64_t use) { return key * 100000000 + use; };
+    for (uint32_t w = 0; w < kWriters; w++)
+        threads.emplace_back([&, w] {
+            Process process(o, descriptor);
+            std::mt19937 random(w);
+            while (!stop) {
+                const uint64_t key = random() % (kSlots / kWriters) * kWriters + w;
+                const uint64_t use = uses[key].begun.load() + 1;
+                uses[key].begun = use;
+                ASSERT_EQ(process.publish(key, seed_of(key, use)), Published::stored);
+                uses[key].complete = use;
+            }
+        });
+    for (uint32_t r = 0; r < kReaders; r++)
+        threads.emplace_back([&, r] {
+            Process process(o, descriptor);
+            std::mt19937 random(100 + r);
+            while (!stop) {
+                const uint64_t key = random() % kSlots;
+                const uint64_t complete = uses[key].complete;
+                const int32_t reason = process.read(key);
+                const uint64_t begun = uses[key].begun;
+                reads++;
+                if (complete == 0 && reason != 0) continue;
+                ASSERT_EQ(reason, 0);
+                bool known = false;
+                for (uint64_t use = complete; use <= begun && !known; use++)
+                    known = process.read_rows() == block_of(process.shape(), 2, seed_of(key, use));
+                ASSERT_TRUE(known) << key << " " << complete << " " << begun;
+            }
+        });
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    stop = true;
+    for (std::thread &t : threads) t.join();
+    EXPECT_GT(reads, 100u);
+    EXPECT_EQ(first.counted(MappedCount::evicted), 0u);
+    EXPECT_EQ(first.counted(MappedCount::damaged), 0u);
+    EXPECT_EQ(first.blocks().usage().blocks, kSlots);
+}
+
+TEST(AtOnce, content_that_all_publish_evict_fill_and_retain_is_never_of_another_key) {
+    const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
+                    .blocks = 24};
+    constexpr uint32_t kThreads = 4;
+    Descriptor descriptor;
+    Process first(o, descriptor);
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> generation{1};
+    std::vector<std::thread> threads;
+    for (uint32_t t = 0; t < kThreads; t++)
+        threads.emplace_back([&, t] {
+            Process process(o, descriptor);
+            std::mt19937 random(t);
+            std::vector<uint64_t> retained;
+            const auto seed_of = [](uint64_t key, uint64_t g) { return key + 1000 * g; };
+            while (!stop) {
+                process.generation = generation;
+                const uint64_t key = random() % kKeys;
+                switch (random() % 12) {
+                    case 0: process.evict(key); break;
+                    case 1:
+                        if (retained.size() < 4 && process.retain(key) == 0)
+                            retained.push_back(key);
+                        break;
+                    case 2:
+                        if (retained.empty()) break;
+                        process.release(retained.back());
+                        retained.pop_back();
+                        break;
+                    case 3:
+                        if (random() % 100 == 0) process.blocks().advance(++generation);
+                        break;
+                    case 4:
+                    case 5:
+                    case 6:
+                    case 7:
+                        if (process.read(key) != 0) break;
+                        ASSERT_NO_FATAL_FAILURE(
+                            expect_whole(process, seed_of(key, process.generation)));
+                        break;
+                    default:
+                        process.publish(key, seed_of(key, process.generation), random() % 16);
+                        ASSERT_FALSE(process.mismatched);
+                }
+            }
+            for (const uint64_t key : retained) process.release(key);
+        });
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    stop = true;
+    for (std::thread &t : threads) t.join();
+    first.generation = generation;
+    expect_all_room(first, o.blocks, 1000);
+}
+
+TEST(AtOnce, what_is_retained_is_there_until_it_is_released) {
+    const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
+                    .blocks = 16};
+    Descriptor descriptor;
+    Process first(o, descriptor);
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> held{0};
+    std::vector<std::thread> threads;
+    for (uint32_t t = 0; t < 2; t++)
+        threads.emplace_back([&, t] {
+            Process process(o, descriptor);
+            std::mt19937 random(t);
+            while (!stop) {
+                const uint64_t key = random() % kKeys;
+                if (process.retain(key) != 0) continue;
+                for (int i = 0; i < 20; i++) ASSERT_EQ(process.read(key), 0) << key;
+                process.release(key);
+                held++;
+            }
+        });
+    for (uint32_t t = 0; t < 2; t++)
+        threads.emplace_back([&, t] {
+            Process process(o, descriptor);
+            std::mt19937 random(10 + t);
+            while (!stop) {
+                const uint64_t key = random() % kKeys;
+                process.publish(key, key, random() % 4);
+            }
+        });
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    stop = true;
+    for (std::thread &t : threads) t.join();
+    EXPECT_GT(held, 100u);
+    expect_all_room(first, o.blocks, 1000);
+}
+
+}  // namespace
