@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs check.py and points.py in vLLM 0.21 without a GPU, out of its wheel for CUDA. Needs Python 3.12,
+# Runs check.py, points.py and server.py in vLLM 0.21 without a GPU, out of its wheel for CUDA. Needs Python 3.12,
 # fetches 1 GB the first time, and takes some minutes. On a GPU machine that has vLLM 0.21 and
 # routecap, `python3 check.py` alone is the same on the device.
 cd "$(dirname "$0")/../.." && . examples/setup.sh
@@ -28,4 +28,5 @@ for options in "" --sync "--preempt --prefix" "--sync --prefix --seed 2"; do
     check "every row, check.py $options" "$python" tests/vllm_engine/check.py $options
 done
 check "the plugin, points.py" "$python" tests/vllm_engine/points.py "$build/vllm_engine_points"
+check "the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server"
 closing

@@ -7,7 +7,6 @@ that was spawned: each gets its rows, and the same in all three. Not asked for, 
 nothing. FOLDER is for what they write.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -15,26 +14,12 @@ from pathlib import Path
 
 import engine  # vllm before routecap, as in a user's script
 import numpy as np
+import words
 
 if engine.ON_CPU:
     engine.cpu.in_each_process()  # in one that is spawned too, which imports this
 
-WORDS = 2048
 PROMPT = list(range(100, 133))
-
-
-def tokenizer(folder):
-    """A word for each id."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w3").save_pretrained(
-        folder
-    )
-    config = json.loads((engine.MODELS / "tiny" / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 def run(folder, out, asynchronous):
@@ -155,7 +140,7 @@ def judge(way, found, first):
 def main():
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer(folder)
+    words.write(folder)
     clean = {k: v for k, v in os.environ.items() if k not in ("VLLM_PLUGINS", "ROUTECAP_VLLM")}
     first = None
     for way, (environment, asynchronous) in WAYS.items():

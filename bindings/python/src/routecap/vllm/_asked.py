@@ -1,24 +1,32 @@
 """What one request asks of its capture, in its sampling parameters' extra_args.
 
-Over HTTP they are vllm_xargs.
+Over HTTP they are vllm_xargs, or sampling_params.extra_args where a request has those.
 
-routed_experts          false or 0: it is not captured, and costs nothing; true or 1: it is
-routed_experts_start    rows before this one are left out: the client has them
-routed_experts_dtype    of its arrays: "int16" (the default), "uint8", "uint16" or "int32"
+routed_experts           false or 0: it is not captured, and costs nothing; true or 1: it is
+routed_experts_start     rows before this one are left out: the client has them
+routed_experts_dtype     of its arrays: "int16" (the default), "uint8", "uint16" or "int32"
+routed_experts_format    what a server answers: see `_answers`. Without it, what the engine's own does
+routed_experts_validity  true or 1: a server says too which cells are there
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+FORMATS = ("lists", "npy.base64", "raw.base64", "object", "nrlre1", "routecap.base64", "file")
 _DTYPES = ("int16", "uint8", "uint16", "int32")
 _CAPTURE, _START, _DTYPE = "routed_experts", "routed_experts_start", "routed_experts_dtype"
+_FORMAT, _VALIDITY = "routed_experts_format", "routed_experts_validity"
 
 
 class Asked(NamedTuple):
+    """format: None for what the engine's own server answers."""
+
     capture: bool = True
     start: int = 0
     dtype: str = "int16"
+    format: str | None = None
+    validity: bool = False
 
 
 _ALL = Asked()
@@ -29,15 +37,21 @@ def asked_by(sampling_params: Any) -> Asked:
     extra = getattr(sampling_params, "extra_args", None)
     if not extra:
         return _ALL
-    capture, start, dtype = (
-        extra.get(_CAPTURE, True),
-        extra.get(_START, 0),
-        extra.get(_DTYPE, "int16"),
-    )
-    if capture not in (True, False):
-        raise ValueError(f"{_CAPTURE} is {capture!r}: it must be true or false")
+    start, dtype, kind = extra.get(_START, 0), extra.get(_DTYPE, "int16"), extra.get(_FORMAT)
     if isinstance(start, bool) or int(start) != start or start < 0:
         raise ValueError(f"{_START} is {start!r}: it must be a row's number")
     if dtype not in _DTYPES:
         raise ValueError(f"{_DTYPE} is {dtype!r}: it must be one of {', '.join(_DTYPES)}")
-    return Asked(bool(capture), int(start), dtype)
+    validity = _flag(extra, _VALIDITY, False)
+    if kind is None and validity:
+        kind = "lists"
+    if kind is not None and kind not in FORMATS:
+        raise ValueError(f"{_FORMAT} is {kind!r}: it must be one of {', '.join(FORMATS)}")
+    return Asked(_flag(extra, _CAPTURE, True), int(start), dtype, kind, validity)
+
+
+def _flag(extra: dict[str, Any], name: str, default: bool) -> bool:
+    value = extra.get(name, default)
+    if value not in (True, False):
+        raise ValueError(f"{name} is {value!r}: it must be true or false")
+    return bool(value)

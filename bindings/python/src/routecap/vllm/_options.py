@@ -27,6 +27,9 @@ class Options:
         keep_ended: How many requests that end without having been extracted (stop strings, aborts) stay readable through `get_routed_experts`,
             the most recent ones. They keep their memory in the budget until they are read, or pushed out by later ones.
         budget_bytes: Upper limit of the memory for captured rows. Beyond it rows are missing, and counted.
+        folder: Where a server puts rows of requests whose clients ask for a file, in tmpfs for
+            instance; "": such requests are refused.
+        folder_bytes: Upper limit of the files there of one server process. The oldest go first.
         slots: Steps that may be in flight; a further one waits in `finalize_pending_copy`, or in
             the issue of a batch that has come before.
         all_ranks: Every rank captures, instead of rank 0 alone: for sequence parallelism, where each has rows that nobody else has.
@@ -42,6 +45,8 @@ class Options:
     preempted: Literal["drop", "keep"] = "drop"
     keep_ended: int = 0
     budget_bytes: int = 8 << 30
+    folder: str = ""
+    folder_bytes: int = 1 << 30
     slots: int = 4
     all_ranks: bool = False
     place: Callable[[int], tuple[int, int, int]] | None = None

@@ -67,12 +67,12 @@ class PendingRoutedExperts:
 
     def array(self) -> NDArray[Any]:
         if self._array is None:
-            self._array = to_array(self._rows(), self._fill, self.dtype)
+            self._array = to_array(self.part(), self._fill, self.dtype)
         return self._array
 
     def validity(self) -> NDArray[np.bool_]:
         """[rows, layers]: which cells are there."""
-        return self._rows().mask()
+        return self.part().mask()
 
     def of(self, dtype: DTypeLike) -> PendingRoutedExperts:
         """The same in another integer type."""
@@ -80,7 +80,8 @@ class PendingRoutedExperts:
             self.routing, self.shape, self._fill, first=self.first, dtype=dtype
         )
 
-    def _rows(self) -> routecap.Routing:
+    def part(self) -> routecap.Routing:
+        """Its rows, landed."""
         self.routing.wait()
         if self.first == 0 and self.shape[0] == self.routing.rows:
             return self.routing
@@ -119,6 +120,13 @@ class PendingRoutedExperts:
 
     def __repr__(self) -> str:
         return f"<PendingRoutedExperts {self.shape}{'' if self.ready else ', in flight'}>"
+
+
+def of_array(array: NDArray[np.int16], first: int) -> PendingRoutedExperts:
+    """Rows from position `first` on that came as an array, in which a missing cell has ids of -1."""
+    routing = routecap.Routing.from_arrays(array, experts=routecap.MAX_EXPERTS, first=first)
+    rows, layers, k = array.shape
+    return PendingRoutedExperts(routing, (rows, layers, k), -1, first=first, dtype=array.dtype)
 
 
 def split_routed_experts(

@@ -8,6 +8,7 @@
                     the rows on the way to the caller
     transport       rows go from the engine's process to the front end's as routecap's own bytes
     front_end       rows become arrays when somebody looks at them, as each request asked
+    server          answers over HTTP what a request asked for: _v021_server
 
 The scheduler is the only one that knows for certain who ends, also under async scheduling, in which
 the worker has begun a further step by then. Threads: the engine's, for the scheduler; the one that
@@ -16,7 +17,6 @@ sends outputs, for `transport`; whoever looks at the outputs, for the arrays.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
@@ -36,6 +36,8 @@ from ._forward import say_pieces
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import PendingRoutedExperts
+from ._v021_server import check, keep, kept, serve
+from ._wrap import once, replace
 
 logger = logging.getLogger(__name__)
 
@@ -69,18 +71,7 @@ def apply() -> None:
     tell_ends(import_module("vllm.config.scheduler").SchedulerConfig)
     send_bytes(import_module("vllm.v1.serial_utils").MsgpackEncoder)
     look_later(import_module("vllm.outputs"), import_module("vllm.v1.engine.output_processor"))
-
-
-def _once(owner: Any, name: str) -> Any:
-    """A function or method of the engine that is to be wrapped; None if it is already."""
-    function = getattr(owner, name)
-    return None if getattr(function, "_routecap", False) else function
-
-
-def _replace(owner: Any, name: str, function: Any, replacement: Any) -> None:
-    functools.update_wrapper(replacement, function)
-    replacement._routecap = True
-    setattr(owner, name, replacement)
+    serve()
 
 
 # ---- The module that captures
@@ -130,13 +121,14 @@ def replayed_pieces() -> Hashable | None:
 
 def lift_refusal(config_class: Any) -> None:
     """Capture with async scheduling is no error any more; a library that cannot capture is."""
-    validate = _once(config_class, "_validate_return_routed_experts")
+    validate = once(config_class, "_validate_return_routed_experts")
     if validate is None:
         return
 
     def validate_without_async(config: Any) -> None:
         global _captures
         _captures = True
+        serve()  # its server may have been imported since
         if engine_is_on_cuda() and without_cuda():
             raise ValueError(WITHOUT_CUDA)
         scheduling = config.scheduler_config
@@ -155,7 +147,7 @@ def lift_refusal(config_class: Any) -> None:
                 "which vLLM's own does not"
             )
 
-    _replace(config_class, "_validate_return_routed_experts", validate, validate_without_async)
+    replace(config_class, "_validate_return_routed_experts", validate, validate_without_async)
 
 
 # ---- Who ends
@@ -163,7 +155,7 @@ def lift_refusal(config_class: Any) -> None:
 
 def tell_ends(scheduler_config_class: Any) -> None:
     """Schedulers, of whatever class the configuration names, tell the capturer of their process."""
-    get_class = _once(scheduler_config_class, "get_scheduler_cls")
+    get_class = once(scheduler_config_class, "get_scheduler_cls")
     if get_class is None:
         return
 
@@ -175,7 +167,7 @@ def tell_ends(scheduler_config_class: Any) -> None:
             else type(f"Routecap{cls.__name__}", (TellingScheduler, cls), {})
         )
 
-    _replace(scheduler_config_class, "get_scheduler_cls", get_class, get_scheduler_cls)
+    replace(scheduler_config_class, "get_scheduler_cls", get_class, get_scheduler_cls)
 
 
 class TellingScheduler:
@@ -277,7 +269,7 @@ def waits_for_rows(sampling_params: Any) -> bool:
 
 def send_bytes(encoder_class: Any) -> None:
     """Rows travel as a one-dimensional array of uint8: routecap's bytes, which say all of them."""
-    hook = _once(encoder_class, "enc_hook")
+    hook = once(encoder_class, "enc_hook")
     if hook is None:
         return
 
@@ -286,7 +278,7 @@ def send_bytes(encoder_class: Any) -> None:
             return encoder._encode_ndarray(to_bytes(value))
         return hook(encoder, value)
 
-    _replace(encoder_class, "enc_hook", hook, enc_hook)
+    replace(encoder_class, "enc_hook", hook, enc_hook)
 
 
 def to_bytes(rows: PendingRoutedExperts) -> NDArray[np.uint8]:
@@ -344,18 +336,56 @@ def look_later(outputs: Any, processor: Any) -> None:
             rows = _Rows(name)
             setattr(cls, name, rows)
             setattr(cls, f"{name}_validity", _Validity(rows))
+    _carry_rows(outputs.RequestOutput)
     _ask(processor.RequestState)
+    _keep_rows(processor.RequestState)
     _wait_for_rows(processor.RequestState, processor.OutputProcessor)
 
 
+def _carry_rows(output_class: Any) -> None:
+    """An output that a further one is added to, before anybody took it, has the rows of both."""
+    add = once(output_class, "add")
+    if add is None:
+        return
+
+    def add_with_rows(output: Any, next_output: Any, *args: Any, **kwargs: Any) -> None:
+        add(output, next_output, *args, **kwargs)
+        for completion in next_output.outputs:
+            if (rows := vars(completion).get("_routed_experts")) is None and not kept(completion):
+                continue
+            for mine in output.outputs:
+                if mine.index == completion.index and mine is not completion:
+                    mine.routed_experts = rows
+                    keep(mine, kept(completion))
+
+    replace(output_class, "add", add, add_with_rows)
+
+
+def _keep_rows(state_class: Any) -> None:
+    """The completion output of a request that asked for an answer has all its rows."""
+    make = once(state_class, "_new_completion_output")
+    if make is None:
+        return
+
+    def new_completion_output(state: Any, *args: Any, **kwargs: Any) -> Any:
+        completion = make(state, *args, **kwargs)
+        asking = getattr(state, "routecap", None)
+        if asking is not None:
+            keep(completion, asking.rows)
+        return completion
+
+    replace(state_class, "_new_completion_output", make, new_completion_output)
+
+
 def _ask(state_class: Any) -> None:
-    from_request = _once(state_class, "from_new_request")
+    from_request = once(state_class, "from_new_request")
     if from_request is None:
         return
 
     def from_new_request(cls: Any, *args: Any, **kwargs: Any) -> Any:
         request = kwargs["request"] if "request" in kwargs else args[1]
         asked = asked_by(request.sampling_params)
+        check(asked)
         waits = _captures and on_both_sides() and waits_for_rows(request.sampling_params)
         state = from_request.__func__(cls, *args, **kwargs)
         state.routecap = _Asking(asked, waits)
@@ -366,18 +396,22 @@ def _ask(state_class: Any) -> None:
 
 
 class _Asking:
-    """What a request in the front end asked for, and the output that waits for its rows."""
+    """What a request in the front end asked for, and the output that waits for its rows.
 
-    __slots__ = ("asked", "output", "waits")
+    rows: as it asked for them, where a server is to answer them.
+    """
+
+    __slots__ = ("asked", "output", "rows", "waits")
 
     def __init__(self, asked: Asked, waits: bool) -> None:
         self.asked, self.waits = asked, waits
+        self.rows: Any = None
         self.output: tuple[Any, ...] | None = None
 
 
 def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
     """An output that ends by a stop string, unknown to the engine, waits for its rows."""
-    make = _once(state_class, "make_request_output")
+    make = once(state_class, "make_request_output")
     if make is None:
         return
     process, propagate = processor_class.process_outputs, processor_class.propagate_error
@@ -400,6 +434,7 @@ def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
         if asking is not None:
             if routed_experts is not None:
                 routed_experts = _as_asked(routed_experts, asking.asked)
+                asking.rows = None if asking.asked.format is None else routed_experts
             elif asking.waits and isinstance(stop_reason, str) and asking.output is None:
                 asking.output = (
                     new_token_ids,
@@ -454,16 +489,16 @@ def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
         waiting.clear()
         propagate(processor, error)
 
-    _replace(state_class, "make_request_output", make, make_request_output)
-    _replace(processor_class, "process_outputs", process, process_outputs)
-    _replace(processor_class, "propagate_error", propagate, propagate_error)
-    _replace(
+    replace(state_class, "make_request_output", make, make_request_output)
+    replace(processor_class, "process_outputs", process, process_outputs)
+    replace(processor_class, "propagate_error", propagate, propagate_error)
+    replace(
         processor_class,
         "has_unfinished_requests",
         unfinished,
         lambda self: bool(waiting) or unfinished(self),
     )
-    _replace(
+    replace(
         processor_class,
         "get_num_unfinished_requests",
         number,

@@ -1,0 +1,133 @@
+"""What a server answers with the rows of one completion, as it asked for them.
+
+By `Asked.format`:
+
+    lists            nested lists of ids [rows, layers, k]
+    npy.base64       a .npy file of them in base64, with dtype and shape
+    object           {"data": base64, "shape", "start", "dtype"}
+    nrlre1           the text nrlre1:DTYPE:ROWSxLAYERSxK:BASE64
+    raw.base64       the ids alone in base64
+    routecap.base64  the serialised form in base64: validity, tags and layers too
+    file             where the serialised form is, for clients on the same machine:
+                     {"file", "offset", "bytes", "format": "routecap", "start", "shape"}
+
+The rows are those from `Asked.start` on to the last that was input: of the prompt and of what was
+generated. A missing cell has ids of -1, or the largest of an unsigned dtype where that is no
+expert. Where a value cannot say what is missing there is an error in its place.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import secrets
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import routecap
+
+from ._asked import Asked
+from ._results import PendingRoutedExperts, of_array
+
+ROWS, VALIDITY, ERROR = "routed_experts", "routed_experts_validity", "routed_experts_error"
+# What no format but the serialised form can say, and a client knows, or does not ask for.
+_UNSAID = ("first", "layers", "reasons", "tags", "id_space", "provenance")
+
+
+def answer(rows: Any, asked: Asked, folder: Folder | None) -> dict[str, Any]:
+    """Values for JSON, by their names. Waits for rows in flight. From any thread.
+
+    Args:
+        rows: PendingRoutedExperts, or an array [rows, layers, k] of workers in processes of their
+            own.
+    """
+    try:
+        if not isinstance(rows, PendingRoutedExperts):
+            rows = of_array(rows, asked.start)
+        found = {ROWS: _value(rows, asked, folder)}
+        if asked.validity:
+            valid = rows.validity()
+            found[VALIDITY] = valid.tolist() if asked.format == "lists" else _npy(valid)
+    except (routecap.Error, OSError, ValueError) as error:
+        return {ROWS: None, ERROR: str(error)}
+    return found
+
+
+def _value(rows: PendingRoutedExperts, asked: Asked, folder: Folder | None) -> Any:
+    if asked.format == "lists":
+        return rows.tolist()
+    routing = rows.part()
+    if asked.format == "file":
+        assert folder is not None
+        place = folder.write(routing.serialize())
+        return place | {"format": "routecap", "start": rows.first, "shape": list(rows.shape)}
+    if asked.format == "routecap.base64":
+        return _base64(routing.serialize())
+    allow, fill = list(_UNSAID), 0
+    if np.dtype(asked.dtype).kind == "u":
+        fill = int(np.iinfo(asked.dtype).max)
+        if asked.validity or fill >= int(routing.layer_experts.max()):
+            allow.append("validity")
+    assert asked.format is not None
+    message, _ = routecap.wire_encode(
+        routing, asked.format, dtype=asked.dtype, allow=allow, fill=fill
+    )
+    return json.loads(message) if asked.format == "object" else message.decode("ascii")
+
+
+def _npy(array: NDArray[Any]) -> str:
+    file = io.BytesIO()
+    np.save(file, array)
+    return _base64(file.getbuffer())
+
+
+def _base64(data: Any) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+class Folder:
+    """Files for clients on the same machine, of which the oldest go first. From any thread.
+
+    A client that has read a file may delete it. Files of processes that are gone stay.
+
+    Args:
+        path: made if it is not there.
+        budget: bytes of all files together that this process has written and not deleted.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], budget: int) -> None:
+        self._path = Path(path).resolve()
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._budget = budget
+        self._files: deque[tuple[Path, int]] = deque()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def write(self, data: bytes) -> dict[str, Any]:
+        """Where it is. Raises: OSError; ValueError: it is larger than the budget."""
+        if len(data) > self._budget:
+            raise ValueError(f"{len(data)} bytes are more than the folder's {self._budget}")
+        path = self._path / f"{secrets.token_hex(16)}.routecap"
+        with self._lock:  # room first
+            self._bytes += len(data)
+            while self._bytes > self._budget and self._files:
+                oldest, size = self._files.popleft()
+                oldest.unlink(missing_ok=True)
+                self._bytes -= size
+        try:
+            path.write_bytes(data)
+        except OSError:
+            path.unlink(missing_ok=True)
+            with self._lock:
+                self._bytes -= len(data)
+            raise
+        with self._lock:
+            self._files.append((path, len(data)))
+        return {"file": str(path), "offset": 0, "bytes": len(data)}

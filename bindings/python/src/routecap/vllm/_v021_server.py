@@ -1,0 +1,228 @@
+"""The face to the HTTP server of vLLM 0.21.
+
+Its own answers are nested lists: `choices[].routed_experts` and, of the first prompt,
+`prompt_routed_experts`; not of the generate endpoint, and not in streams. They stay as they are. A
+request that asks for a format (`_asked`) gets all its rows in `choices[].routed_experts`, of every
+endpoint; in a stream in the chunk that has the choice's `finish_reason`.
+
+    completion output  keeps its rows beside the arrays, until
+    AsyncLLM.generate  makes the answer of them, in a thread, before it yields the output; and
+    serving classes    put it into the response, or into a chunk of the stream
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from importlib import import_module
+from typing import Any
+
+from ._answers import Folder, answer
+from ._asked import Asked, asked_by
+from ._options import Options, get_options
+from ._wrap import once, replace
+
+_SERVER = "vllm.entrypoints.openai.api_server"
+_KEPT, _ANSWER = "routecap_rows", "routecap_answer"  # in the dictionary of a completion output
+
+
+def serve() -> None:
+    """Let the HTTP server of this process, if it is one, answer what is asked."""
+    if _SERVER not in sys.modules:
+        return
+    answer_later(import_module("vllm.v1.engine.async_llm").AsyncLLM)
+    completion = import_module("vllm.entrypoints.openai.completion.serving")
+    chat = import_module("vllm.entrypoints.openai.chat_completion.serving")
+    tokens = import_module("vllm.entrypoints.serve.disagg.serving")
+    answer_completions(completion, completion.OpenAIServingCompletion)
+    answer_chats(chat, chat.OpenAIServingChat)
+    answer_tokens(tokens, tokens.ServingTokens)
+
+
+def check(asked: Asked) -> None:
+    """Raises: ValueError: this server has no folder for the files that are asked for."""
+    if asked.format == "file" and not get_options().folder:
+        raise ValueError(
+            "routed_experts_format is 'file', and this server has no ROUTECAP_VLLM_FOLDER"
+        )
+
+
+def keep(completion: Any, rows: Any) -> None:
+    """These rows are to be answered with this completion output; None: none."""
+    if rows is not None:
+        vars(completion)[_KEPT] = rows
+
+
+def kept(completion: Any) -> Any:
+    return vars(completion).get(_KEPT)
+
+
+# ---- Making answers
+
+
+def answer_later(engine_class: Any) -> None:
+    generate = once(engine_class, "generate")
+    if generate is None:
+        return
+
+    def answering(engine: Any, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = generate(engine, prompt, sampling_params, *args, **kwargs)
+        asked = asked_by(sampling_params)
+        return outputs if asked.format is None else _with_answers(outputs, asked)
+
+    replace(engine_class, "generate", generate, answering)
+
+
+async def _with_answers(outputs: Any, asked: Asked) -> AsyncGenerator[Any, None]:
+    async with contextlib.aclosing(outputs):
+        async for output in outputs:
+            ended = [each for each in output.outputs if kept(each) is not None]
+            if ended:
+                await asyncio.to_thread(_answer, ended, asked)
+            yield output
+
+
+def _answer(completions: list[Any], asked: Asked) -> None:
+    folder = _folder(get_options()) if asked.format == "file" else None
+    for completion in completions:
+        vars(completion)[_ANSWER] = answer(vars(completion).pop(_KEPT), asked, folder)
+
+
+@functools.cache
+def _folder_of(path: str, budget: int) -> Folder:
+    return Folder(path, budget)
+
+
+def _folder(options: Options) -> Folder:
+    return _folder_of(options.folder, options.folder_bytes)
+
+
+# ---- Giving them out
+
+
+def answer_completions(module: Any, serving_class: Any) -> None:
+    respond = once(serving_class, "request_output_to_completion_response")
+    if respond is None:
+        return
+    _widen(module, "CompletionResponseChoice", "CompletionResponse")
+
+    def responding(serving: Any, final_res_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        answers = _take([each for output in final_res_batch for each in output.outputs])
+        if any(answers):
+            for output in final_res_batch:
+                output.prompt_routed_experts = None
+        return _put(respond(serving, final_res_batch, *args, **kwargs), answers)
+
+    replace(serving_class, "request_output_to_completion_response", respond, responding)
+    _answer_stream(serving_class, "completion_stream_generator", results_at=2)
+
+
+def answer_chats(module: Any, serving_class: Any) -> None:
+    if once(serving_class, "chat_completion_full_generator") is not None:
+        _widen(module, "ChatCompletionResponseChoice", "ChatCompletionResponse")
+        _answer_whole(serving_class, "chat_completion_full_generator")
+        _answer_stream(serving_class, "chat_completion_stream_generator", results_at=1)
+
+
+def answer_tokens(module: Any, serving_class: Any) -> None:
+    if once(serving_class, "serve_tokens_full_generator") is not None:
+        _widen(module, "GenerateResponseChoice", "GenerateResponse")
+        _answer_whole(serving_class, "serve_tokens_full_generator")
+        _answer_stream(serving_class, "serve_tokens_stream_generator", results_at=1)
+
+
+def _widen(module: Any, choice: str, response: str) -> None:
+    """Let the choices that a module makes take what is put into them afterwards."""
+    from pydantic import create_model
+
+    own = getattr(module, choice)
+    fields = {"routed_experts": (Any, None)} if "routed_experts" in own.model_fields else {}
+    wide = create_model(
+        choice, __base__=own, __module__=own.__module__, __cls_kwargs__={"extra": "allow"}, **fields
+    )
+    setattr(module, choice, wide)
+    own = getattr(module, response)
+    setattr(
+        module,
+        response,
+        create_model(response, __base__=own, __module__=own.__module__, choices=(list[wide], ...)),
+    )
+
+
+def _take(completions: list[Any]) -> list[dict[str, Any]]:
+    """Their answers, {} where none was asked for; what has one is given out as nothing else."""
+    answers = []
+    for completion in completions:
+        found = vars(completion).pop(_ANSWER, {})
+        if found:
+            completion.routed_experts = None
+        answers.append(found)
+    return answers
+
+
+def _put(response: Any, answers: list[dict[str, Any]]) -> Any:
+    """Into the choices of a response, of which there are as many; an error has none."""
+    if any(answers) and hasattr(response, "choices"):
+        for choice, found in zip(response.choices, answers, strict=True):
+            for name, value in found.items():
+                setattr(choice, name, value)
+    return response
+
+
+def _answer_whole(serving_class: Any, name: str) -> None:
+    """A coroutine that makes a response of the last of (request, results, ...)."""
+    own = getattr(serving_class, name)
+
+    async def responding(serving: Any, request: Any, results: Any, *args: Any, **kwargs: Any) -> Any:
+        answers: list[dict[str, Any]] = []
+
+        async def taking() -> AsyncIterator[Any]:
+            async for output in results:
+                answers[:] = _take(output.outputs)
+                if any(answers):
+                    output.prompt_routed_experts = None
+                yield output
+
+        return _put(await own(serving, request, taking(), *args, **kwargs), answers)
+
+    replace(serving_class, name, own, responding)
+
+
+def _answer_stream(serving_class: Any, name: str, results_at: int) -> None:
+    """A generator of a stream's texts, of results that are outputs or (prompt, output)."""
+    own = getattr(serving_class, name)
+
+    async def streaming(serving: Any, *args: Any, **kwargs: Any) -> AsyncIterator[str]:
+        request, arguments = args[0], list(args)
+        answers: dict[int, dict[str, Any]] = {}  # of choices whose last chunk has not come yet
+        results = arguments[results_at]
+
+        async def taking() -> AsyncIterator[Any]:
+            async for each in results:
+                prompt, output = each if isinstance(each, tuple) else (0, each)
+                first = prompt * (getattr(request, "n", None) or 1)
+                for completion, found in zip(output.outputs, _take(output.outputs), strict=True):
+                    if found:
+                        answers[first + completion.index] = found
+                yield each
+
+        arguments[results_at] = taking()
+        async for text in own(serving, *arguments, **kwargs):
+            yield _with_rows(text, answers) if answers else text
+
+    replace(serving_class, name, own, streaming)
+
+
+def _with_rows(text: str, answers: dict[int, dict[str, Any]]) -> str:
+    """A chunk with the answers of the choices that end in it, which are taken away."""
+    if not text.startswith("data: {"):
+        return text
+    chunk = json.loads(text[len("data: ") :])
+    ended = [each for each in chunk.get("choices") or () if each.get("finish_reason")]
+    for choice in ended:
+        choice.update(answers.pop(choice["index"], {}))
+    return f"data: {json.dumps(chunk)}\n\n" if ended else text

@@ -1,0 +1,359 @@
+"""What vLLM 0.21's HTTP server answers with routecap, and what one request may ask for.
+
+    python3 server.py FOLDER
+
+Completions, chats and the generate endpoint, whole and as streams: without asking, what the server's
+own code makes; in each format the same rows; a file that is on this machine; several choices and
+several prompts; and what is refused. Then how long making answers takes, per MB of int16 ids.
+FOLDER is for what it writes.
+"""
+
+import base64
+import concurrent.futures
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+SERVES = "VLLM_ENGINE_SERVES"  # set in the server's processes, which import this if they are spawned
+if os.environ.get(SERVES):
+    import engine
+
+    if engine.ON_CPU:
+        engine.cpu.in_each_process()
+
+PROMPT = list(range(100, 133))
+ROWS, LAYERS, K = len(PROMPT) + 7, 3, 4
+passed = failed = 0
+
+
+def serve(arguments):
+    """In a process of its own: the command `vllm serve`."""
+    from vllm.entrypoints.cli.main import main
+
+    sys.argv = ["vllm", "serve", *arguments]
+    main()
+
+
+def expect(right, what):
+    global passed, failed
+    passed, failed = passed + bool(right), failed + (not right)
+    if not right:
+        print("FAILED", what, flush=True)
+
+
+class Server:
+    def __init__(self, folder, log):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.address = f"http://127.0.0.1:{port}"
+        template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+        arguments = [str(folder), "--host", "127.0.0.1", "--port", str(port), "--load-format"]
+        arguments += ["dummy", "--enable-return-routed-experts", "--no-enable-prefix-caching"]
+        arguments += ["--max-model-len", "512", "--max-num-batched-tokens", "128"]
+        arguments += ["--chat-template", template, "--enforce-eager", "--served-model-name", "tiny"]
+        arguments += ["--max-num-seqs", "16", "--seed", "0"]
+        if os.environ.get("VLLM_ENGINE_ON_CPU") == "1":
+            custom = json.dumps({"custom_ops": ["none"]})
+            arguments += ["--dtype", "float32", "--block-size", "16", "--compilation-config", custom]
+        environment = os.environ | {
+            SERVES: "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+            "ROUTECAP_VLLM": "1",
+            "ROUTECAP_VLLM_FOLDER": str(folder / "rows"),
+            "ROUTECAP_VLLM_FOLDER_BYTES": "100000",
+        }
+        self.log = Path(log)
+        with self.log.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, "--serve", *arguments],
+                env=environment,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def wait(self):
+        for _ in range(300):
+            try:
+                return urllib.request.urlopen(self.address + "/health", timeout=5).status
+            except OSError:
+                if self.process.poll() is not None:
+                    break
+                time.sleep(0.5)
+        raise RuntimeError(self.log.read_text()[-4000:])
+
+    def end(self):
+        os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def post(self, path, **body):
+        """What comes, and its status: a JSON value, or of a stream a list of them."""
+        request = urllib.request.Request(
+            self.address + path,
+            json.dumps({"model": "tiny"} | body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                text = response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+        if not body.get("stream"):
+            return 200, json.loads(text)
+        lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+        return 200, [json.loads(line) for line in lines if line != "[DONE]"]
+
+    def complete(self, stream=False, prompt=PROMPT, **asked):
+        body = {"prompt": prompt, "max_tokens": 8, "temperature": 1e-3, "ignore_eos": True}
+        body |= {"top_k": 1}
+        extra = {"n": asked.pop("n", 1)}
+        return self.post(
+            "/v1/completions", **body, **extra, stream=stream, vllm_xargs=asked or None
+        )
+
+    def chat(self, stream=False, **asked):
+        content = " ".join(f"w{i}" for i in PROMPT)
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 8}
+        body |= {"temperature": 0, "ignore_eos": True, "stream": stream}
+        return self.post("/v1/chat/completions", **body, vllm_xargs=asked or None)
+
+    def generate(self, stream=False, **asked):
+        sampling = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "extra_args": asked}
+        body = {"token_ids": PROMPT, "sampling_params": sampling, "stream": stream}
+        return self.post("/inference/v1/generate", **body)
+
+
+def ids_of(value, kind, start=0):
+    """An array [rows, layers, k] of what was answered."""
+    import numpy as np
+
+    import routecap
+
+    if kind == "lists":
+        return np.array(value)
+    if kind == "npy.base64":
+        return np.load(io.BytesIO(base64.b64decode(value)))
+    if kind == "routecap.base64":
+        return routecap.Routing.deserialize(base64.b64decode(value)).ids()
+    if kind == "file":
+        [sample] = routecap.load(value["file"]).values()
+        assert value["bytes"] == os.path.getsize(value["file"]) and value["offset"] == 0
+        return sample.routing.ids()
+    hint = {"experts": 32, "first": start}
+    if kind == "raw.base64":
+        hint |= {"columns": LAYERS, "k": K, "dtype": "uint8"}
+    return routecap.wire_decode(value, kind, **hint)[0].ids()
+
+
+def own(server):
+    """What nobody asked otherwise; returns all rows."""
+    import numpy as np
+
+    status, answer = server.complete()
+    expect(status == 200, f"completion: {answer}")
+    prompt = np.array(answer["prompt_routed_experts"])
+    rows = np.array(answer["choices"][0]["routed_experts"])
+    expect(prompt.shape == (33, LAYERS, K) and rows.shape == (7, LAYERS, K), "own: its shapes")
+    rows = np.concatenate((prompt, rows))
+    expect((rows >= 0).all() and len(np.unique(rows)) > 4, "own: its rows")
+    expect(
+        not [key for key in answer["choices"][0] if key.startswith("routed_experts_")],
+        "own: nothing else",
+    )
+    _, answer = server.chat()
+    choice = answer["choices"][0]
+    both = np.array(answer["prompt_routed_experts"] + choice["routed_experts"])
+    expect(np.array_equal(both, rows), "own: a chat of the same tokens")
+    _, answer = server.generate()
+    expect("routed_experts" not in answer["choices"][0], "own: generate has none")
+    _, chunks = server.complete(stream=True)
+    expect("routed_experts" not in json.dumps(chunks), "own: streams have none")
+    return rows
+
+
+def in_every_format(server, rows):
+    import numpy as np
+
+    from routecap.vllm._asked import FORMATS
+
+    for kind in FORMATS:
+        for start in (0, 35):
+            asked = {"routed_experts_format": kind, "routed_experts_start": start}
+            asked["routed_experts_dtype"] = "int16" if kind == "nrlre1" else "uint8"
+            asked["routed_experts_validity"] = 1
+            found = {}
+            for way in (server.complete, server.chat, server.generate):
+                for stream in (False, True):
+                    name = f"{way.__name__}, {kind}, from {start}{', stream' * stream}"
+                    status, answer = way(stream=stream, **asked)
+                    expect(status == 200, f"{name}: {answer}")
+                    if status != 200:
+                        continue
+                    chunks = answer if stream else [answer]
+                    choices = [each for chunk in chunks for each in chunk["choices"]]
+                    having = [each for each in choices if each.get("routed_experts") is not None]
+                    expect(
+                        len(having) == 1 and having[0]["finish_reason"] == "length",
+                        f"{name}: {len(having)} choices have rows",
+                    )
+                    if not having:
+                        continue
+                    expect(
+                        all(each.get("prompt_routed_experts") is None for each in chunks),
+                        f"{name}: all rows are in the choice",
+                    )
+                    value = having[0]["routed_experts"]
+                    ids = ids_of(value, kind, start)
+                    expect(np.array_equal(ids, rows[start:]), f"{name}: its rows")
+                    if kind in ("npy.base64", "object", "nrlre1"):
+                        found[name] = value
+                    if kind == "npy.base64":
+                        expect(ids.dtype == np.uint8, f"{name}: narrow")
+                    if kind == "object":
+                        stands = value["shape"] == [ROWS - start, LAYERS, K]
+                        expect(
+                            stands and value["start"] == start and value["dtype"] == "uint8",
+                            f"{name}: {value['shape']}",
+                        )
+                    valid = having[0]["routed_experts_validity"]
+                    valid = ids_of(valid, "lists" if kind == "lists" else "npy.base64")
+                    expect(
+                        valid.shape == (ROWS - start, LAYERS) and valid.all(), f"{name}: validity"
+                    )
+            expect(
+                len({json.dumps(each) for each in found.values()}) <= 1,
+                f"{kind}: the same of every endpoint",
+            )
+
+
+def several(server, rows):
+    import numpy as np
+
+    prompts = [PROMPT, PROMPT[:20]]
+    for stream in (False, True):
+        _, answer = server.complete(
+            stream=stream, prompt=prompts, n=2, routed_experts_format="npy.base64"
+        )
+        chunks = answer if stream else [answer]
+        choices = [each for chunk in chunks for each in chunk["choices"]]
+        having = {each["index"]: each for each in choices if each.get("routed_experts")}
+        expect(sorted(having) == [0, 1, 2, 3], f"several: {sorted(having)}")
+        for index, choice in having.items():
+            ids = ids_of(choice["routed_experts"], "npy.base64")
+            prompt = prompts[index // 2]
+            expect(len(ids) == len(prompt) + 7, f"several {index}: {len(ids)} rows")
+            first = ids[: len(prompt)]
+            expect(np.array_equal(first, rows[: len(prompt)]), f"several {index}: its rows")
+    _, answer = server.complete(routed_experts=0, routed_experts_format="object")
+    expect(answer["choices"][0]["routed_experts"] is None, "off")
+    _, answer = server.complete(
+        routed_experts_format="nrlre1", routed_experts_dtype="uint8"
+    )  # which that cannot be
+    choice = answer["choices"][0]
+    expect(
+        choice["routed_experts"] is None and "routed_experts_error" in choice and choice["text"],
+        "an error in the place of what cannot be said",
+    )
+
+
+def refused(server):
+    for asked, said in (
+        ({"routed_experts_format": "xml"}, "routed_experts_format is 'xml'"),
+        ({"routed_experts_start": -1}, "routed_experts_start is -1"),
+        ({"routed_experts_validity": 2}, "routed_experts_validity is 2"),
+    ):
+        for stream in (False, True):
+            status, answer = server.complete(stream=stream, **asked)
+            expect(status == 400 and said in json.dumps(answer), f"refused: {status} {answer}")
+
+
+def files(server):
+    """The oldest go."""
+    _, first = server.complete(routed_experts_format="file")
+    first = Path(first["choices"][0]["routed_experts"]["file"])
+    expect(first.is_file(), "a file")
+    with concurrent.futures.ThreadPoolExecutor(16) as threads:
+        asked = [
+            threads.submit(server.complete, routed_experts_format="file") for _ in range(150)
+        ]
+        names = [each.result()[1]["choices"][0]["routed_experts"]["file"] for each in asked]
+    there = sum(Path(each).is_file() for each in names)
+    size = sum(each.stat().st_size for each in first.parent.iterdir())
+    expect(len(set(names)) == 150 and 50 < there, f"files: {there} of {len(set(names))}")
+    expect(not first.exists() and size <= 100_000, f"files: {size} bytes")
+
+
+def times():
+    """ms for each MB of int16 ids, of one choice, in a thread of the front end."""
+    import numpy as np
+
+    import routecap
+    from routecap.vllm import _answers, _asked, _results
+
+    draw = np.random.default_rng(0)
+    ids = draw.permuted(np.tile(np.arange(128, dtype=np.int16), (2048 * 48, 1)), axis=1)
+    routing = routecap.Routing.from_arrays(ids[:, :8].reshape(2048, 48, 8), experts=128)
+    rows = _results.PendingRoutedExperts(routing, (2048, 48, 8), -1)
+    megabytes = rows.nbytes / 1e6
+
+    def time_one(name, make):
+        taken = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            answered = make()
+            taken.append(time.perf_counter() - begun)
+        print(f"{sorted(taken)[2] * 1e3 / megabytes:8.2f} ms per MB  {name}")
+        return answered
+
+    for kind in _asked.FORMATS:
+        for dtype in ("int16", "uint8") if "base64" in kind and "routecap" not in kind else ("",):
+            asked = _asked.Asked(dtype=dtype or "int16", format=kind)
+            folder = _answers.Folder("/dev/shm/routecap_times", 1 << 26)
+            name = f"{kind} {dtype}".strip()
+            found = time_one(name, lambda a=asked, f=folder: _answers.answer(rows, a, f))
+            time_one(f"{name}: as JSON", lambda f=found: json.dumps(f))
+    for each in Path("/dev/shm/routecap_times").iterdir():
+        each.unlink()
+    Path("/dev/shm/routecap_times").rmdir()
+
+
+def main():
+    import words
+
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    words.write(folder)
+    shutil.rmtree(folder / "rows", ignore_errors=True)  # files of processes that are gone stay
+    server = Server(folder, folder / "server.log")
+    try:
+        server.wait()
+        rows = own(server)
+        in_every_format(server, rows)
+        several(server, rows)
+        refused(server)
+        files(server)
+    finally:
+        server.end()
+    times()
+    print(f"{passed} checks passed, {failed} failed")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2:])
+    else:
+        sys.exit(main())

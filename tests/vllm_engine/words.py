@@ -1,0 +1,20 @@
+"""A model's folder with a tokenizer that has a word for each id."""
+
+import json
+from pathlib import Path
+
+WORDS = 2048
+
+
+def write(folder):
+    """The configuration of the tiny model, and the tokenizer."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w3").save_pretrained(
+        folder
+    )
+    config = Path(__file__).resolve().parent / "models" / "tiny" / "config.json"
+    (folder / "config.json").write_text(json.dumps(json.loads(config.read_text())))
