@@ -1,15 +1,19 @@
 """Cell for cell: what callers of vLLM's engine get from routecap, and what its routers chose.
 
-    python3 check.py [--eager] [--sync] [--prefix] [--preempt] [--seed N]
+    python3 check.py [--eager] [--sync] [--prefix] [--preempt] [--weights] [--drafts] [--lora]
+                     [--seed N]
 
 Random traffic: prompts of many lengths in chunks, requests that end by their number of tokens, by
 stop tokens, at the model's length and by an abort, some of which ask for no capture, for a start
-or for a narrow dtype. Prints a line for each kind of row, and PASSED or FAILED.
+or for a narrow dtype. Prints a line for each kind of row, and PASSED or FAILED. What is compared is
+each row's ids, and its tag with the version of the weights.
 """
 
 import argparse
 import collections
 import random
+import tempfile
+from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--eager", action="store_true")
@@ -18,13 +22,20 @@ parser.add_argument("--prefix", action="store_true", help="with the prefix cache
 parser.add_argument(
     "--preempt", action="store_true", help="so few blocks that requests are preempted"
 )
+parser.add_argument("--weights", action="store_true", help="change those of routers, again and again")
+parser.add_argument("--drafts", action="store_true", help="found by n-grams; without async scheduling")
+parser.add_argument("--lora", action="store_true", help="every third request has an adapter")
 parser.add_argument("--requests", type=int, default=96)
 parser.add_argument("--memory", type=float, default=0.1)
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
+options.sync |= options.drafts
 
+import adapter  # noqa: E402
 import engine  # noqa: E402
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from vllm.lora.request import LoRARequest  # noqa: E402
 
 import routecap.vllm  # noqa: E402
 
@@ -34,6 +45,17 @@ BLOCKS = 40 if engine.ON_CPU else 500 if options.prefix else 900  # some request
 
 routecap.vllm.install()  # after vllm was imported, as by a user's script
 oracle = engine.Oracle(8192)
+more = {"num_gpu_blocks_override": BLOCKS} if options.preempt else {}
+if options.drafts:
+    more["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 4}
+    more["speculative_config"] |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
+lora = None
+if options.lora:
+    path = Path(tempfile.mkdtemp())
+    adapter.write(path, engine.MODELS / MODEL)
+    lora = LoRARequest("adapter", 1, str(path))
+    more |= {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1}
+    more["lora_target_modules"] = list(adapter.MODULES.values())
 llm, runner = engine.make(
     MODEL,
     True,
@@ -44,7 +66,7 @@ llm, runner = engine.make(
     max_num_seqs=64 // SCALE,
     enable_prefix_caching=options.prefix,
     gpu_memory_utilization=options.memory,
-    **({"num_gpu_blocks_override": BLOCKS} if options.preempt else {}),
+    **more,
 )
 config = llm.llm_engine.vllm_config
 assert config.scheduler_config.async_scheduling is not options.sync
@@ -59,6 +81,10 @@ engines_names, outputs = {}, {}
 def prompt_of(i):
     length = draw.choice((1, 15, 16, 17, 64, 200, 513, 1024)) if i % 3 else draw.randrange(64, 1024)
     prompt = [draw.randrange(VOCABULARY) for _ in range(max(1, length // SCALE))]
+    if options.drafts and i % 2:
+        prompt = (prompt[:5] * len(prompt))[: len(prompt)]
+    if options.lora and i % 6 == 3:  # one that a request without the adapter has too
+        prompt = list(requests[f"r{i - 1}"][0])
     if options.prefix and i % 2:
         own = prompt[: draw.choice((1, 20, 200)) // min(SCALE, 2)]
         prompt = shared[i % 4][: draw.choice((128, 300, 512)) // SCALE] + own
@@ -81,7 +107,26 @@ def add(i):
         asked["routed_experts_dtype"] = "uint8"
     requests[name] = prompt, asked
     parameters = engine.sampling(most, extra_args=asked or None, **more)
-    engines_names[name] = llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, parameters)
+    engines_names[name] = llm.llm_engine.add_request(
+        name, {"prompt_token_ids": prompt}, parameters, lora_request=lora if i % 3 == 0 else None
+    )
+
+
+def change_weights():
+    """Of all routers, in mid-request."""
+    gates = {name: each for name, each in runner.get_model().named_parameters() if ".gate." in name}
+    assert gates
+    seed = torch.Generator().manual_seed(oracle.version + 100)
+    fresh = [
+        (name, (torch.randn(each.shape, generator=seed) * each.shape[-1] ** -0.5).to(each.dtype))
+        for name, each in gates.items()
+    ]
+    if oracle.version % 2:
+        runner.get_model().load_weights(iter(fresh))
+    else:
+        llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(fresh)})
+    runner.get_model().load_weights(iter(fresh[:1]))  # twice between two steps is once
+    oracle.version += 1
 
 
 steps = i = 0
@@ -91,6 +136,8 @@ while i < REQUESTS or llm.llm_engine.has_unfinished_requests():
         i += 1
     if steps == 40:
         llm.llm_engine.abort_request(["r3"])
+    if options.weights and steps % 20 == 19:
+        change_weights()
     for output in llm.llm_engine.step():
         outputs[output.request_id] = output
     steps += 1
@@ -126,6 +173,8 @@ def judge(name):
     dtype = np.dtype(asked.get("routed_experts_dtype", "int16"))
     if any(type(each) is not np.ndarray or each.dtype != dtype for each in got):
         counts["WRONG dtype"] += 1
+    last = vars(completion).get("_routed_experts") or vars(output).get("_prompt_routed_experts")
+    tags = last.routing.tags
     masks = (output.prompt_routed_experts_validity, completion.routed_experts_validity)
     valid = np.concatenate([mask for mask in masks if mask is not None])
     computed = truth.get(engines_names[name] or name, {})
@@ -138,12 +187,19 @@ def judge(name):
                 if empty
                 else "WRONG never computed, and given"
             ] += 1
-        elif mask.all() and (row == known[-1]).all():
+        elif not mask.all():
+            counts["WRONG rows" if mask.any() else "WRONG computed, and missing"] += 1
+        elif equal(row, tags[position], known[-1]):
             counts["rows equal to what was computed last"] += 1
-        elif mask.all() and any((row == each).all() for each in known):
+        elif any(equal(row, tags[position], each) for each in known):
             counts["rows equal to what was computed before a preemption"] += 1
         else:
-            counts["WRONG rows" if mask.any() else "WRONG computed, and missing"] += 1
+            counts["WRONG rows"] += 1
+
+
+def equal(row, tag, computed):
+    ids, version = computed
+    return tag == version and (row == ids).all()
 
 
 for name in requests:
@@ -151,8 +207,11 @@ for name in requests:
 capturer = routecap.vllm.routed_experts_capturer.get_global_experts_capturer()
 print(
     f"steps {steps}, preempted {oracle.preempted}, layers {len(oracle.buffers)},"
-    f" graphs {config.compilation_config.cudagraph_mode}"
+    f" graphs {config.compilation_config.cudagraph_mode}, weights {oracle.version}"
 )
+several = sum(count > 1 for spans, _, _ in oracle.steps for _, first, count in spans if first)
+if options.drafts:
+    counts["passes that verified drafts, or computed part of a prompt"] = several
 for what, count in sorted(counts.items()):
     print(f"{count:9d}  {what}")
 lost = capturer.capturer.stats().steps_lost
@@ -162,6 +221,6 @@ enough = (
     counts["rows equal to what was computed last"] > 2000
     and counts["requests that ended by a stop token"] > 1
 )
-few = options.preempt and not oracle.preempted
+few = options.preempt and not oracle.preempted or options.weights and oracle.version < 3
 print("FAILED" if wrong or few or not enough else "PASSED")
 raise SystemExit(bool(wrong or few or not enough))

@@ -61,6 +61,43 @@ def topk_softmax(
 
 
 kernels.ops.topk_softmax = topk_softmax
+
+
+# Of drafts, as far as requests are greedy: the others are only run for their memory.
+draft_ops = {
+    "rejection_random_sample": "Tensor(a!) tokens, Tensor ends, Tensor drafts, Tensor? draft_probs,"
+    " Tensor probs, Tensor bonus, Tensor recovered, Tensor uniform, Tensor greedy, int most, int n,"
+    " bool none",
+    "sample_recovered_tokens": "Tensor(a!) tokens, Tensor ends, Tensor drafts, Tensor? draft_probs,"
+    " Tensor probs, Tensor inv_q, int n, bool none",
+}
+for name, arguments in draft_ops.items():
+    kernels.operator(f"{name}_kernel_impl({arguments}) -> ()")(lambda *arguments: None)
+
+
+@kernels.operator(
+    "rejection_greedy_sample_kernel_impl(Tensor(a!) tokens, Tensor ends, Tensor drafts,"
+    " Tensor targets, Tensor bonus, Tensor? greedy, int most) -> ()"
+)
+def verify_drafts(tokens, ends, drafts, targets, bonus, greedy, most):
+    start = 0
+    for request, end in enumerate(ends.tolist()):
+        wrong = (drafts[start:end] != targets[start:end]).nonzero()
+        count = int(wrong[0]) + 1 if len(wrong) else end - start
+        tokens[request, :count] = targets[start : start + count]
+        if not len(wrong):
+            tokens[request, count] = bonus.flatten()[request]
+        start = end
+
+
+def expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from=0, replace_to=0):
+    values = torch.where(x == replace_from, replace_to, x)
+    return values.repeat_interleave(cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1)))
+
+
+from vllm.v1.sample import rejection_sampler  # noqa: E402
+
+rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
 torch.Event = kernels.Immediate
 
 

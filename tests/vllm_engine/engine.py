@@ -24,7 +24,8 @@ class Oracle:
 
     Make it before the engine.
 
-    steps: ([(request, first position, rows)], ids [rows, layers, k]) of each.
+    steps: ([(request, first position, rows)], ids [rows, layers, k], version) of each.
+    version: of the weights, as whoever changes them says.
     preempted: how many requests were, again and again.
     """
 
@@ -32,7 +33,7 @@ class Oracle:
         from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
         from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-        self.buffers, self.steps, self.preempted = [], [], 0
+        self.buffers, self.steps, self.preempted, self.version = [], [], 0, 0
         self._spans = None
         layers = {}
         select, prepare = BaseRouter.select_experts, GPUModelRunner._prepare_inputs
@@ -60,7 +61,7 @@ class Oracle:
             if self._spans:
                 total = sum(n for _, _, n in self._spans)
                 ids = torch.stack([buffer[:total] for buffer in self.buffers], 1).to(torch.int16)
-                self.steps.append((self._spans, ids))
+                self.steps.append((self._spans, ids, self.version))
                 self._spans = None
             return sample(runner, *args, **kwargs)
 
@@ -74,14 +75,14 @@ class Oracle:
         self._spans, self.preempted = None, 0
 
     def rows(self):
-        """{request: {position: every [layers, k] that was computed for it, in order}}."""
+        """{request: {position: every ([layers, k], version) of it, in order}}."""
         found = {}
-        for spans, ids in self.steps:
+        for spans, ids, version in self.steps:
             ids, at = ids.cpu().numpy(), 0
             for name, first, n in spans:
                 rows = found.setdefault(name, {})
                 for i in range(n):
-                    rows.setdefault(first + i, []).append(ids[at + i])
+                    rows.setdefault(first + i, []).append((ids[at + i], version))
                 at += n
         return found
 

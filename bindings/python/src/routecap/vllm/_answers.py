@@ -33,12 +33,13 @@ from numpy.typing import NDArray
 
 import routecap
 
+from ..names import WireFactName
 from ._asked import Asked
 from ._results import PendingRoutedExperts, of_array
 
 ROWS, VALIDITY, ERROR = "routed_experts", "routed_experts_validity", "routed_experts_error"
 # What no format but the serialised form can say, and a client knows, or does not ask for.
-_UNSAID = ("first", "layers", "reasons", "tags", "id_space", "provenance")
+_UNSAID: tuple[WireFactName, ...] = ("first", "layers", "reasons", "tags", "id_space", "provenance")
 
 
 def answer(rows: Any, asked: Asked, folder: Folder | None) -> dict[str, Any]:
@@ -70,11 +71,11 @@ def _value(rows: PendingRoutedExperts, asked: Asked, folder: Folder | None) -> A
         return place | {"format": "routecap", "start": rows.first, "shape": list(rows.shape)}
     if asked.format == "routecap.base64":
         return _base64(routing.serialize())
-    allow, fill = list(_UNSAID), 0
+    allow, fill = _UNSAID, 0
     if np.dtype(asked.dtype).kind == "u":
         fill = int(np.iinfo(asked.dtype).max)
         if asked.validity or fill >= int(routing.layer_experts.max()):
-            allow.append("validity")
+            allow = (*allow, "validity")
     assert asked.format is not None
     message, _ = routecap.wire_encode(
         routing, asked.format, dtype=asked.dtype, allow=allow, fill=fill

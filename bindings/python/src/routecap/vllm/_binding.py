@@ -57,6 +57,20 @@ class Binding:
             self._undo.append(lambda: delattr(owner, name))
         setattr(owner, name, value)
 
+    def call_after(self, owner: Any, name: str, function: Callable[[], object]) -> None:
+        """Call a function after each call of a method, if the owner has it, whether it raises or not."""
+        method = getattr(owner, name, None)
+        if not callable(method):
+            return
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            finally:
+                function()
+
+        self.set(owner, name, called)
+
     def add(self, undo: Callable[[], object]) -> None:
         self._undo.append(undo)
 

@@ -132,6 +132,12 @@ class RoutedExpertsCapturer(ABC):
     def free(self, finished_req_ids: Iterable[str], preempted_req_ids: Iterable[str] | None = None) -> None:
         """These requests are over, and these preempted; see `free_routing_buffers`."""
 
+    def set_tag(self, tag: int) -> None:
+        """Rows of steps from now on have it."""
+
+    def weights_changed(self) -> None:
+        """The model's weights are others now."""
+
     def routing(self, req_id: str) -> routecap.Routing | None:
         """The rows of a request that goes on, has ended in this step, or has ended and was kept; None if it is unknown or has none.
 
@@ -167,7 +173,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         capturer: routecap's.
         forward: Begin and end of a forward pass, for engines whose model has no hooks.
         layer_map: Index in the decoder of each captured layer.
-        tag: Kept with every row that is issued from now on: a version of the weights, for instance. Routings show it.
+        tag: Kept with every row that is issued from now on, the version of the weights: how often they have been changed (`weights_changed`), or what
+            `set_tag` said. Routings show it.
     """
 
     def __init__(
@@ -193,6 +200,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
         self.tag = 0
+        self._tag_is_told = False
+        self._changed_at = -1  # the last step before the weights were changed
 
         device = torch.device(device)
         if device.type == "cuda" and device.index is None:
@@ -261,7 +270,15 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
                 self.capturer.close()
                 self._open([experts] * self.num_hidden_layers)
         self._bounded = False
-        bind(model, self.device_cache, self.layer_map, int(self.capturer.layer_experts.max()), self.options.place is not None)
+        binding = bind(model, self.device_cache, self.layer_map, int(self.capturer.layer_experts.max()), self.options.place is not None)
+        binding.call_after(model, "load_weights", self.weights_changed)
+
+    def set_tag(self, tag: int) -> None:
+        self.tag, self._tag_is_told = tag, True
+
+    def weights_changed(self) -> None:  # any number of times between two steps is once
+        if not self._tag_is_told and self._changed_at != self._requests.last_ticket:
+            self.tag, self._changed_at = self.tag + 1, self._requests.last_ticket
 
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
         self.device_cache.capture_fwd_routed_experts(layer_id, topk_ids)

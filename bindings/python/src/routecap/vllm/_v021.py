@@ -6,6 +6,7 @@
                     engine's process
     scheduler       tells the capturer who ended, with how many rows, whatever ended it; and puts
                     the rows on the way to the caller
+    worker          says when its weights are changed; takes their version by collective_rpc
     transport       rows go from the engine's process to the front end's as routecap's own bytes
     front_end       rows become arrays when somebody looks at them, as each request asked
     server          answers over HTTP what a request asked for: _v021_server
@@ -70,6 +71,7 @@ def apply() -> None:
     lift_refusal(import_module("vllm.config.vllm").VllmConfig)
     tell_ends(import_module("vllm.config.scheduler").SchedulerConfig)
     send_bytes(import_module("vllm.v1.serial_utils").MsgpackEncoder)
+    watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
     look_later(import_module("vllm.outputs"), import_module("vllm.v1.engine.output_processor"))
     serve()
 
@@ -79,7 +81,7 @@ def apply() -> None:
 
 def own_module(name: str) -> ModuleType:
     """Put ours where the engine's own is imported from, and where it was imported already."""
-    module = import_module("routecap.vllm.routed_experts_capturer")
+    module: ModuleType = _module()
     own = sys.modules.get(name, module)
     if own is not module:
         get = getattr(own, "get_global_experts_capturer", None)
@@ -182,8 +184,7 @@ class TellingScheduler:
         super().__init__(*args, **kwargs)
         self._capturer: Any = None
         if self.vllm_config.model_config.enable_return_routed_experts:  # type: ignore[attr-defined]
-            module = import_module("routecap.vllm.routed_experts_capturer")
-            capturer = module.get_global_experts_capturer()
+            capturer = _module().get_global_experts_capturer()
             # In another process than the worker there is none: it finds the ends itself.
             if getattr(capturer, "host_cache", None) is not None:
                 self._capturer = capturer
@@ -262,6 +263,49 @@ def on_both_sides() -> bool:
 def waits_for_rows(sampling_params: Any) -> bool:
     """Whether the front end may end a request by a stop string, and wants its rows then."""
     return bool(getattr(sampling_params, "stop", None)) and asked_by(sampling_params).capture
+
+
+# ---- Weights
+
+
+def watch_weights(wrapper_class: Any) -> None:
+    """Workers say when they have changed weights. `load_weights` of the model says so itself."""
+    init_device = once(wrapper_class, "init_device")
+    if init_device is None:
+        return
+
+    def init_and_watch(wrapper: Any) -> Any:
+        worker_class = type(wrapper.worker)
+        for name in ("update_weights", "reload_weights"):
+            if hasattr(worker_class, name):
+                _say_change(worker_class, name)
+        worker_class.routecap_set_tag = _set_tag
+        return init_device(wrapper)
+
+    replace(wrapper_class, "init_device", init_device, init_and_watch)
+
+
+def _say_change(worker_class: Any, name: str) -> None:
+    change = once(worker_class, name)
+    if change is None:
+        return
+
+    def changing(worker: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return change(worker, *args, **kwargs)
+        finally:
+            _module().weights_changed()
+
+    replace(worker_class, name, change, changing)
+
+
+def _set_tag(worker: Any, tag: int) -> None:
+    """collective_rpc("routecap_set_tag", args=(7,)): the version of the weights from now on."""
+    _module().set_tag(tag)
+
+
+def _module() -> Any:
+    return import_module("routecap.vllm.routed_experts_capturer")
 
 
 # ---- From the engine's process to the front end's

@@ -137,11 +137,10 @@ def answer_tokens(module: Any, serving_class: Any) -> None:
 
 def _widen(module: Any, choice: str, response: str) -> None:
     """Let the choices that a module makes take what is put into them afterwards."""
-    from pydantic import create_model
-
+    create_model = import_module("pydantic").create_model
     own = getattr(module, choice)
     fields = {"routed_experts": (Any, None)} if "routed_experts" in own.model_fields else {}
-    wide = create_model(
+    wide: Any = create_model(
         choice, __base__=own, __module__=own.__module__, __cls_kwargs__={"extra": "allow"}, **fields
     )
     setattr(module, choice, wide)

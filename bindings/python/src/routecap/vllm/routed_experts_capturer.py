@@ -63,9 +63,11 @@ __all__ = [
     "routing_of",
     "set_global_experts_capturer",
     "set_options",
+    "set_tag",
     "split_routed_experts",
     "use_capturer",
     "validity_of",
+    "weights_changed",
 ]
 
 if sys.modules.get("torch") is not None:
@@ -239,6 +241,19 @@ def free_routing_buffers(finished_req_ids: set[str], preempted_req_ids: set[str]
     """These requests are over, and these preempted: forget their rows, or keep them as `Options` says. Unknown ones are none."""
     if finished_req_ids or preempted_req_ids:
         _method("free")(finished_req_ids, preempted_req_ids)
+
+
+def set_tag(tag: int) -> None:
+    """Which version the weights have from now on: each row's tag says under which it was computed (`Routing.tags`).
+
+    Between two steps. Without it the tag counts changes of the weights that the engine tells (`weights_changed`).
+    """
+    _method("set_tag")(tag)
+
+
+def weights_changed() -> None:
+    """The model's weights are others now: for whoever changes them by other means than the model's `load_weights` and the engine's own update."""
+    _method("weights_changed")()
 
 
 def routing_of(req_id: str) -> routecap.Routing | None:
