@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -239,9 +239,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self.host_cache.add_source(self)
         self._spans = BatchSpans(max_model_len)
         self._positions: Tensor | None = None  # of the last step, if on the device
-        self._again: routecap.PreparedIssue | None = None  # the last batch, if it came twice
-        self._again_batch: list[str] | None = None
-        self._again_positions: Any = None
+        self._again: Callable[[Sequence[str], Mapping[str, int], torch.Tensor, int], int | None] | None = None  # the last batch, if it came twice
         self._slots = options.slots
         self._device = device.index or 0
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) if self._on_gpu else None
@@ -286,20 +284,11 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     # ---- Steps
 
     def issue(self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor) -> None:
-        # The engine's thread comes here with a cold cache: in an engine each line costs microseconds.
-        again, requests = self._again, self._requests
-        if again and requests.batch is self._again_batch and positions is self._again_positions:
-            found = raw.issue_again(
-                again.handle,
-                req_ids,
-                num_scheduled_tokens,
-                positions.data_ptr(),
-                self.tag,
-                max(0, requests.last_ticket + 2 - self._slots),
-                0 if self._raw_stream is None else self._raw_stream(self._device),
-            )
+        again = self._again
+        if again is not None:
+            found = again(req_ids, num_scheduled_tokens, positions, self.tag)
             if found is not None:
-                requests.last_ticket = found[1]
+                self._requests.last_ticket = found
                 return
             self._make_room()
         self._issue_new(req_ids, num_scheduled_tokens, positions)
@@ -333,9 +322,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     def _prepare(self, req_ids: Sequence[str], spans: NDArray[np.void], positions: torch.Tensor) -> None:
         """A batch has come twice: it will come again."""
         if self.forward.delimited:
-            self._again_batch, self._again_positions = self._requests.batch, positions
             where = self._describe(positions)
-            self._again = self.capturer.prepare_issue(list(req_ids), spans, tag=self.tag, positions=where)
+            prepared = self.capturer.prepare_issue(list(req_ids), spans, tag=self.tag, positions=where)
+            self._again = _again(prepared, positions, self._requests, self._slots, self._raw_stream, self._device)
 
     def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
         if self.host_cache is None:
@@ -561,6 +550,31 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     def host_free(self, req_id: str) -> None:
         self._requests.drop(req_id)
+
+
+def _again(
+    prepared: routecap.PreparedIssue,
+    positions: torch.Tensor,
+    requests: Requests,
+    slots: int,
+    raw_stream: Callable[[int], int] | None,
+    device: int,
+) -> Callable[[Sequence[str], Mapping[str, int], torch.Tensor, int], int | None]:
+    """Issues a batch like the prepared one, by a call whose variables lie close together: the engine's thread comes here with a cold cache.
+
+    It returns the ticket; None if the batch is another, or a step that has its slot has not landed.
+    """
+    issue_again, handle, batch, address = raw.issue_again, prepared.handle, requests.batch, positions.data_ptr
+
+    def issue(req_ids: Sequence[str], counts: Mapping[str, int], at: torch.Tensor, tag: int) -> int | None:
+        if at is not positions or requests.batch is not batch:
+            return None
+        oldest = requests.last_ticket + 2 - slots
+        stream = 0 if raw_stream is None else raw_stream(device)
+        found = issue_again(handle, req_ids, counts, address(), tag, oldest if oldest > 0 else 0, stream)
+        return None if found is None else found[1]
+
+    return issue
 
 
 def hf_config_of(model_config: Any) -> Any:

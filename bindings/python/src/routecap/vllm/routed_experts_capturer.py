@@ -204,7 +204,12 @@ def issue_routing_d2h_copy(
         positions: [>= rows] the position of each row. On the capturer's device they are read in the order of the current stream; on the host at once.
         positions_cpu: Not needed any more, and left alone.
     """
-    _method("issue")(input_batch_req_ids, num_scheduled_tokens, positions)
+    # The engine's thread is here in each step, with a cold cache: what is looked up is little.
+    capturer = _used_capturer.get() or _global_capturer
+    if type(capturer) is _RoutedExpertsCapturerReal:
+        capturer.issue(input_batch_req_ids, num_scheduled_tokens, positions)
+    else:
+        _method("issue")(input_batch_req_ids, num_scheduled_tokens, positions)
 
 
 def extract_routed_experts_for_current_batch(
