@@ -8,6 +8,7 @@
  *                     inside structs are integers: the package's Python code fills them in from tensors that it has checked and holds
  *   capturer          a capsule of struct capturer, which knows how many calls are inside it; one that takes a stream or is of the sink is refused
  *                     during another
+ *   store             a capsule, freed with it: whoever is in a call holds the capsule
  *   routing           a capsule of one reference, freed with the capsule: whoever is in a call holds the capsule
  *   outputs           behind the status, as a tuple
  *
@@ -325,6 +326,22 @@ static struct decoder *decoder_from(PyObject *object) {
     return NULL;
 }
 
+static const char store_name[] = "routecap_store";
+
+static void free_store(PyObject *capsule) { routecap_store_free(PyCapsule_GetPointer(capsule, store_name)); }
+
+static PyObject *new_store(routecap_store *store) {
+    PyObject *capsule = PyCapsule_New(store, store_name, free_store);
+    if (capsule == NULL) routecap_store_free(store);
+    return capsule;
+}
+
+static routecap_store *store_from(PyObject *object) {
+    if (object != Py_None) return PyCapsule_GetPointer(object, store_name);
+    set_error(ROUTECAP_ERR_STATE, "the store is closed");
+    return NULL;
+}
+
 static routecap_routing *routing_from(PyObject *object) {
     if (object != Py_None) return PyCapsule_GetPointer(object, routing_name);
     set_error(ROUTECAP_ERR_STATE, "the routing was freed");
@@ -480,6 +497,8 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %ignore routecap_wire_decoder_free;
 /* And of plans: see new_plan. */
 %ignore routecap_plan_free;
+/* And of stores: see new_store. */
+%ignore routecap_store_free;
 
 /* ---- Scalars ------------------------------------------------------------------------------ */
 
@@ -537,6 +556,16 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 
 %typemap(in) routecap_routing *, const routecap_routing * {
     $1 = routing_from($input);
+    if ($1 == NULL) SWIG_fail;
+}
+
+%typemap(in, numinputs=0) routecap_store **store (routecap_store *made = NULL) { $1 = &made; }
+%typemap(argout) routecap_store **store {
+    $result = with_output($result, new_store(made$argnum));
+    if ($result == NULL) SWIG_fail;
+}
+%typemap(in) routecap_store *, const routecap_store * {
+    $1 = store_from($input);
     if ($1 == NULL) SWIG_fail;
 }
 
@@ -653,11 +682,18 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %number_output(uint64_t, count)
 %number_output(routecap_step, step)
 %number_output(routecap_request, child)
-%typemap(in, numinputs=0) int32_t *format (int32_t number = 0) { $1 = &number; }
-%typemap(argout) int32_t *format {
+%number_output(uint64_t, leading)
+%number_output(uint64_t, evicted)
+%number_output(uint64_t, blocks)
+%define %int_output(NAME)
+%typemap(in, numinputs=0) int32_t *NAME (int32_t number = 0) { $1 = &number; }
+%typemap(argout) int32_t *NAME {
     $result = with_output($result, PyLong_FromLong(number$argnum));
     if ($result == NULL) SWIG_fail;
 }
+%enddef
+%int_output(format)
+%int_output(descriptor)
 
 /* ---- Structs and arrays -------------------------------------------------------------------- */
 
@@ -706,6 +742,10 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %struct_output(routecap_plan_config)
 %struct_output(routecap_plan_shape)
 %struct_output(routecap_plan_report)
+%struct_input(routecap_store_config)
+%struct_output(routecap_store_config)
+%struct_output(routecap_store_counts)
+%struct_output(routecap_adoption)
 
 /* An array with the size of its elements and their number, from one buffer. */
 %define %array(TYPE, NAME, WRITABLE, SIZE, COUNT)
@@ -724,6 +764,8 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %array(routecap_accept_item, items, 1, item_size, count)
 %array(routecap_extract_item, items, 1, item_size, count)
 %array(routecap_finish_item, items, 1, item_size, count)
+%array(routecap_publish_item, items, 1, item_size, count)
+%array(routecap_adopt_item, items, 1, item_size, count)
 %array(routecap_missing, missing, 1, missing_size, capacity)
 %array(routecap_piece, pieces, 1, piece_size, piece_capacity)
 %array(routecap_plan_range, ranges, 1, range_size, capacity)
@@ -750,6 +792,9 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %plain_array(const uint8_t, classes, 0, 1, classes_bytes)
 %plain_array(void, packed, 1, 1, packed_bytes)
 %plain_array(const void, packed, 0, 1, packed_bytes)
+%plain_array(const void, seed, 0, 1, seed_bytes)
+%plain_array(const int32_t, tokens, 0, sizeof(int32_t), count)
+%plain_array(void, keys, 1, 1, keys_bytes)
 %plain_array(const int32_t *const, executed, 0, sizeof(const int32_t *), count)
 
 /* Arrays whose length the package has checked against the number that goes with them. */
@@ -766,6 +811,10 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %checked_array(const routecap_request, requests, 0)
 %checked_array(const void *const, values, 0)
 %checked_array(const void, fill, 0)
+%checked_array(const void, keys, 0)
+%checked_array(const void, from, 0)
+%checked_array(const void, to, 0)
+%checked_array(int32_t, reasons, 1)
 
 /* The owner of memory that is lent, or None: then it is copied. */
 %typemap(in) (routecap_release release, void *context) (struct lent *lent = NULL) {
@@ -815,6 +864,8 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits(routecap_plan_scatter)
 %waits(routecap_plan_pack)
 %waits(routecap_plan_unpack)
+%waits(routecap_store_import)
+%waits(routecap_key_chain)
 
 /* Likewise, into a buffer that may be too small; NUMBER is the place of `needed`. */
 %define %waits_and_measures(FUNCTION, NUMBER)
@@ -831,6 +882,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits_and_measures(routecap_request_extract_into, 10)
 %waits_and_measures(routecap_routing_copy_to, 7)
 %waits_and_measures(routecap_routing_serialize, 5)
+%waits_and_measures(routecap_store_export, 7)
 %waits_and_measures(routecap_wire_decode_into, 10)
 %waits_and_measures(routecap_wire_encode, 5)
 %waits_and_measures(routecap_wire_splice, 11)
@@ -869,6 +921,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %include "routecap/serialized.h"
 %include "routecap/wire.h"
 %include "routecap/plan.h"
+%include "routecap/store.h"
 %include "routecap/dispatch_check.h"
 %include "routecap/table.h"
 

@@ -8,9 +8,11 @@ from ._capturer import BackendInfo, Capturer, LayerSources, Memory, PreparedIssu
 from ._constants import (
     ALL,
     LANDED,
+    MAX_BLOCK_ROWS,
     MAX_EXPERTS,
     MAX_GROUPS,
     MAX_K,
+    MAX_KEY_BYTES,
     MAX_LAYERS,
     MAX_PIECES,
     MAX_PLAN_ROWS,
@@ -21,6 +23,7 @@ from ._constants import (
     MAX_ROUTED_EXPERTS,
     MAX_ROWS,
     MAX_SLOTS,
+    MIN_KEY_BYTES,
     SERIALIZED_MIN,
     Backend,
     ConfigFlag,
@@ -50,6 +53,7 @@ from ._constants import (
     SourceFlag,
     SpanFlag,
     Status,
+    StoreFlag,
     TrustFlag,
     Wire,
     WireColumns,
@@ -72,9 +76,11 @@ from ._library import version
 from ._plan import Gathered, Plan, PlanReport, Reader, needed_rows
 from ._routing import Coverage, Routing, Routings, Segment, Serialized, merge, serialized_info, slice_pieces, splice, splice_pieces
 from ._samples import Sample
-from ._stored import RayRouting, StoredRouting, stored
+from ._store import Adoption, key_chain, Keys, Store, StoreStats
+from ._stored import RayRouting, stored, StoredRouting
 from ._structs import (
     accept_dtype,
+    adopt_dtype,
     extract_dtype,
     finish_dtype,
     layer_probe_dtype,
@@ -82,6 +88,7 @@ from ._structs import (
     missing_dtype,
     plan_range_dtype,
     plan_run_dtype,
+    publish_dtype,
     span_dtype,
     spans,
 )
@@ -104,8 +111,35 @@ from ._wire import (
 
 __version__ = ".".join(map(str, version()))
 
-for _each in (Capturer, Request, Step, Routing, Routings, Router, DeviceArray, Coverage, Segment, Serialized, Stats, Memory, BackendInfo, Sample,
-              WireDecoder, WireFormat, WireInfo, WireReport, Gathered, Plan, PlanReport, Reader, StoredRouting, RayRouting):  # fmt: skip
+for _each in (
+    Capturer,
+    Request,
+    Step,
+    Routing,
+    Routings,
+    Router,
+    DeviceArray,
+    Coverage,
+    Segment,
+    Serialized,
+    Stats,
+    Memory,
+    BackendInfo,
+    Sample,
+    WireDecoder,
+    WireFormat,
+    WireInfo,
+    WireReport,
+    Gathered,
+    Plan,
+    PlanReport,
+    Reader,
+    StoredRouting,
+    RayRouting,
+    Store,
+    StoreStats,
+    Adoption,
+):
     _each.__module__ = __name__  # where users find them
 for _error in (
     Error,
@@ -122,6 +156,7 @@ for _error in (
 
 __all__ = [
     "ALL",
+    "Adoption",
     "ArgumentError",
     "Backend",
     "BackendInfo",
@@ -136,11 +171,15 @@ __all__ = [
     "Gathered",
     "GroupScore",
     "IdSpace",
+    "Keys",
     "LANDED",
+    "LayerSources",
     "LostStepWarning",
+    "MAX_BLOCK_ROWS",
     "MAX_EXPERTS",
     "MAX_GROUPS",
     "MAX_K",
+    "MAX_KEY_BYTES",
     "MAX_LAYERS",
     "MAX_PIECES",
     "MAX_PLAN_ROWS",
@@ -151,7 +190,7 @@ __all__ = [
     "MAX_ROUTED_EXPERTS",
     "MAX_ROWS",
     "MAX_SLOTS",
-    "LayerSources",
+    "MIN_KEY_BYTES",
     "Memory",
     "Method",
     "Missing",
@@ -169,6 +208,7 @@ __all__ = [
     "PlanReport",
     "PlanSequence",
     "Policy",
+    "PreparedIssue",
     "ProbeFlag",
     "Provenance",
     "RangeError",
@@ -176,7 +216,6 @@ __all__ = [
     "ReadFlag",
     "Reader",
     "ReceivedFlag",
-    "PreparedIssue",
     "Request",
     "RequestLike",
     "Role",
@@ -197,6 +236,9 @@ __all__ = [
     "Status",
     "Step",
     "StoredRouting",
+    "Store",
+    "StoreFlag",
+    "StoreStats",
     "TrustFlag",
     "UnknownError",
     "Wire",
@@ -209,9 +251,11 @@ __all__ = [
     "WireInfo",
     "WireReport",
     "accept_dtype",
+    "adopt_dtype",
     "backends",
     "extract_dtype",
     "finish_dtype",
+    "key_chain",
     "layer_probe_dtype",
     "layer_stats_dtype",
     "load",
@@ -222,6 +266,7 @@ __all__ = [
     "needed_rows",
     "plan_range_dtype",
     "plan_run_dtype",
+    "publish_dtype",
     "received_merge",
     "save",
     "serialized_info",

@@ -49,6 +49,7 @@ from ._routing import (
     rows_of,
     wait,
 )
+from ._store import Adoption, Keys, Store, checked_keys
 from ._tensors import (
     address_of_alike,
     HOST,
@@ -456,6 +457,18 @@ class Request:
     def attach(self, routing: Routing, rows: int | None = None) -> None:
         """See Capturer.attach."""
         self.capturer.attach(self, routing, rows)
+
+    def publish(
+        self, store: Store, first: int, keys: Keys, *, generation: int | None = None
+    ) -> None:
+        """See Capturer.publish."""
+        self.capturer.publish(self, store, first, keys, generation=generation)
+
+    def adopt(
+        self, store: Store, first: int, keys: Keys, *, generation: int | None = None
+    ) -> Adoption:
+        """See Capturer.adopt."""
+        return self.capturer.adopt(self, store, first, keys, generation=generation)
 
     def coverage(self, first: int = 0, rows: int | None = None) -> Coverage:
         """See Capturer.coverage."""
@@ -1267,6 +1280,115 @@ class Capturer:
     def attach(self, request: RequestLike, routing: Routing, rows: int | None = None) -> None:
         """Supply rows before position `rows`, all of them if None, from the routing of a request that computed them."""
         raw.routecap_request_attach(self._handle, self._resolve(request), routing._handle, rows_of(rows))
+
+    # ---- Prefixes
+
+    @documented("routecap_request_publish")
+    def publish(
+        self,
+        request: RequestLike,
+        store: Store,
+        first: int,
+        keys: Keys,
+        *,
+        generation: int | None = None,
+    ) -> None:
+        """Publish rows of a request from position `first` on: a block for each key. Returns at
+        once; the rows may be in flight. `generation` is the store's unless it is given."""
+        data, count = checked_keys(keys, store.key_bytes)
+        raw.routecap_request_publish(
+            self._handle,
+            self._resolve(request),
+            store._handle,
+            first,
+            data,
+            count,
+            store._generation(generation),
+        )
+
+    @documented("routecap_request_adopt")
+    def adopt(
+        self,
+        request: RequestLike,
+        store: Store,
+        first: int,
+        keys: Keys,
+        *,
+        generation: int | None = None,
+    ) -> Adoption:
+        """Add rows of a store to a request from position `first` on: a block for each key. What is
+        not there is missing, with its reason."""
+        data, count = checked_keys(keys, store.key_bytes)
+        memory = structs.adoption.empty()
+        raw.routecap_request_adopt(
+            self._handle,
+            self._resolve(request),
+            store._handle,
+            first,
+            data,
+            count,
+            store._generation(generation),
+            memory,
+        )
+        return Adoption._make(structs.adoption.read(memory)[1:])
+
+    @documented("routecap_request_publish_batch")
+    def publish_batch(
+        self,
+        store: Store,
+        items: Sequence[tuple[RequestLike, int, Keys]],
+        *,
+        generation: int | None = None,
+        check: bool = False,
+    ) -> NDArray[np.int32]:
+        """Publish rows of many requests in one call: (request, first, keys) for each. The status of
+        each; with `check` an item that was refused is a PartialError."""
+        if not items:
+            return np.zeros(0, np.int32)
+        return self._prefixes(
+            raw.routecap_request_publish_batch, structs.publish_dtype, store, items, generation, check
+        )["status"]
+
+    @documented("routecap_request_adopt_batch")
+    def adopt_batch(
+        self,
+        store: Store,
+        items: Sequence[tuple[RequestLike, int, Keys]],
+        *,
+        generation: int | None = None,
+        check: bool = False,
+    ) -> NDArray[np.void]:
+        """Add rows of a store to many requests in one call: (request, first, keys) for each. An
+        array of adopt_dtype, which says what each found; with `check` an item that was refused is a
+        PartialError."""
+        if not items:
+            return np.zeros(0, structs.adopt_dtype)
+        return self._prefixes(
+            raw.routecap_request_adopt_batch, structs.adopt_dtype, store, items, generation, check
+        )
+
+    def _prefixes(
+        self,
+        call: Callable[..., Any],
+        dtype: "np.dtype[np.void]",
+        store: Store,
+        items: Sequence[tuple[RequestLike, int, Keys]],
+        generation: int | None,
+        check: bool,
+    ) -> NDArray[np.void]:
+        array = np.zeros(len(items), dtype)
+        held = []
+        for item, (request, first, keys) in zip(array, items):
+            data, count = checked_keys(keys, store.key_bytes)
+            keys = np.frombuffer(data, np.uint8) if count else np.zeros(0, np.uint8)
+            held.append(keys)
+            item["request"], item["first"] = self._resolve(request), first
+            item["keys"], item["count"] = keys.ctypes.data if count else 0, count
+        call(self._handle, store._handle, array, store._generation(generation))
+        array["keys"] = 0  # they are not held from here on
+        if check:
+            check_items(array["request"], array["status"], self._ids)
+        return array
 
     # ---- Reading
 

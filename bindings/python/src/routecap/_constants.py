@@ -26,6 +26,9 @@ MAX_PLAN_ROWS = 1 << 30
 MAX_PLAN_SAMPLES = 1 << 24
 MAX_RANKS = 1 << 20
 SERIALIZED_MIN = 64
+MAX_BLOCK_ROWS = 4096
+MIN_KEY_BYTES = 8
+MAX_KEY_BYTES = 64
 
 
 class _Named(Enum):
@@ -395,6 +398,13 @@ class PlanClass(_Constant):
     PADDING = 1
     NOT_NEEDED = 2
     LOST = 3
+
+
+class StoreFlag(_Flags):
+    """`slot_keys` and `other_tags` of Store."""
+
+    SLOT_KEYS = 1
+    OTHER_TAGS = 2
 
 
 _Enum = TypeVar("_Enum", bound=IntEnum)

@@ -22,6 +22,11 @@ span_dtype = _dtype("request:u8 position:u8 position_end:u8 sink_row:u4 rows:u4 
 accept_dtype = _dtype("request:u8 step:u8 rows:u8 count:u8 status:i4 reserved:i4")
 extract_dtype = _dtype("request:u8 first:u8 rows:u8 mode:i4 flags:u4 routing:u8 status:i4 reserved:i4")
 finish_dtype = _dtype("request:u8 rows:u8 routing:u8 status:i4 reserved:i4")
+publish_dtype = _dtype("request:u8 first:u8 keys:u8 count:u8 status:i4 reserved:i4")
+adopt_dtype = _dtype(
+    "request:u8 first:u8 keys:u8 count:u8 rows:u8 found:u8 evicted:u8 not_published:u8 stale:u8 "
+    "status:i4 reserved:i4"
+)
 missing_dtype = _dtype("first:u8 rows:u8 first_layer:u4 layers:u4 reason:i4 reserved:u4")
 segment_dtype = _dtype("first:u8 rows:u8 ids:u8 validity:u8 tags:u8 tag:u8 reason:i4 reserved:u4")
 layer_source_dtype = _dtype("layer:u4 reserved:u4 ids:u8 table:u8")
@@ -244,3 +249,10 @@ plan_shape = Struct(
 )
 plan_report = Struct("layers:I rows:Q rows_valid:Q rows_partial:Q rows_lost:Q rows_not_needed:Q rows_padding:Q cells_lost:Q")
 plan_target = Struct("backend:i device:i reserved:I scratch:Q scratch_bytes:Q dst:Q dst_bytes:Q classes:Q classes_bytes:Q")
+store_config = Struct("flags:I block_rows:I key_bytes:I budget_bytes:Q generation:Q")
+store_counts = Struct(
+    "block_rows:I key_bytes:I flags:I generation:Q blocks:Q blocks_in_flight:Q blocks_retained:Q bytes_in_use:Q "
+    "bytes_peak:Q bytes_budget:Q blocks_published:Q blocks_repeated:Q blocks_empty:Q blocks_refused:Q blocks_stale:Q blocks_adopted:Q "
+    "blocks_absent:Q blocks_mismatched:Q blocks_replaced:Q blocks_evicted:Q blocks_imported:Q rows_copied:Q"
+)
+adoption = Struct("reserved:I rows:Q found:Q evicted:Q not_published:Q stale:Q")

@@ -1,0 +1,336 @@
+"""The store: rows that live as long as a prefix does, in blocks under keys."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Union, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _structs as structs
+from ._constants import Status, StoreFlag
+from ._docs import documented
+from ._errors import Error, error
+from ._library import raw
+from ._routing import as_bytes, integers
+
+if TYPE_CHECKING:
+    from ._capturer import Capturer, Settings, _Config
+
+Keys = Union[Sequence[bytes], Sequence[int], bytes, NDArray[Any]]
+"""Keys of blocks: a sequence of bytes, of key_bytes each; all of them one after another, as bytes or
+as an array of uint8 [blocks, key_bytes]; or, where key_bytes is 8, integers."""
+
+
+class StoreStats(NamedTuple):
+    """What a store has, and what it has done since it was created; see routecap_store_counts in the header."""
+
+    block_rows: int
+    key_bytes: int
+    flags: StoreFlag
+    generation: int
+    blocks: int
+    blocks_in_flight: int
+    blocks_retained: int
+    bytes_in_use: int
+    bytes_peak: int
+    bytes_budget: int
+    blocks_published: int
+    blocks_repeated: int
+    blocks_empty: int
+    blocks_refused: int
+    blocks_stale: int
+    blocks_adopted: int
+    blocks_absent: int
+    blocks_mismatched: int
+    blocks_replaced: int
+    blocks_evicted: int
+    blocks_imported: int
+    rows_copied: int
+
+
+class Adoption(NamedTuple):
+    """What an adopt found."""
+
+    rows: int
+    """Up to the first block that was not found."""
+    found: int
+    """Blocks."""
+    evicted: int
+    """Blocks that are missing because they went."""
+    not_published: int
+    """Blocks that are missing because they never were there, or are too old to be known."""
+    stale: int
+    """Blocks that are missing because the store has them of older weights only."""
+
+
+def checked_keys(keys: Any, key_bytes: int, name: str = "keys") -> tuple[Any, int]:
+    """A buffer of keys, and how many they are."""
+    if isinstance(keys, (list, tuple)):
+        if keys and not isinstance(keys[0], (bytes, bytearray, memoryview)):
+            keys = integers(keys, np.uint64)
+        elif any(len(key) != key_bytes for key in keys):
+            raise error(Status.ERR_ARGUMENT, f"{name}: each must have {key_bytes} bytes")
+        else:
+            keys = b"".join(keys)
+    if isinstance(keys, np.ndarray):
+        whole = keys.shape[1:] in ((), (key_bytes,)) and keys.flags.c_contiguous
+        if not whole or keys.nbytes != len(keys) * key_bytes:
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"{name} is an array of {keys.dtype} of shape {keys.shape}, where uint8 of shape "
+                f"(blocks, {key_bytes}) is expected, dense",
+            )
+        return keys, len(keys)
+    data = as_bytes(keys, name)
+    if data.nbytes % key_bytes:
+        raise error(
+            Status.ERR_ARGUMENT, f"{name} has {data.nbytes} bytes, no multiple of {key_bytes}"
+        )
+    return data, data.nbytes // key_bytes
+
+
+@documented("routecap_key_chain")
+def key_chain(
+    tokens: Sequence[int] | NDArray[Any],
+    block_rows: int = 16,
+    *,
+    seed: bytes = b"",
+    key_bytes: int = 32,
+) -> NDArray[np.uint8]:
+    """Content keys of token ids, [len(tokens) // block_rows, key_bytes]: one for each whole block.
+
+    `seed` is what else decides the rows: model, weights, adapter, session; or the last key of the
+    tokens before.
+    """
+    ids = integers(tokens, np.int32)
+    blocks = len(ids) // block_rows if ids is not None and block_rows > 0 else 0
+    keys = np.empty((blocks, max(key_bytes, 0)), np.uint8)
+    raw.routecap_key_chain(seed, ids, block_rows, key_bytes, keys)
+    return keys
+
+
+class Store:
+    """Rows that were captured when a prefix was computed, for whoever takes the prefix from a cache:
+
+        store = routecap.Store(capturer, block_rows=16)             # in the shape of the capturer
+        found = capturer.adopt("request-18", store, 0, hashes)      # what the engine's cache has
+        ...                                                         # forward passes of the rest
+        capturer.publish("request-18", store, 0, hashes)            # blocks that have filled
+
+    A store is used by any threads and any number of capturers of its shape. What was adopted
+    outlives it.
+    """
+
+    @documented("routecap_store_create")
+    def __init__(
+        self,
+        capturer: "Capturer | None" = None,
+        *,
+        block_rows: int = 16,
+        key_bytes: int = 32,
+        budget_bytes: int | None = None,
+        generation: int = 0,
+        slot_keys: bool = False,
+        other_tags: bool = False,
+        **shape: "Unpack[Settings]",
+    ) -> None:
+        """A store in the shape of a capturer, or of settings: layers, k, experts, id_space,
+        layer_map, layer_experts, layer_provenance."""
+        self._handle: Any = None
+        self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys, other_tags)
+        of = _shape_of(capturer, shape)  # held: it has the arrays of layers
+        self._handle = raw.routecap_store_create(self._config, of.memory)[1]
+
+    def _take(
+        self,
+        block_rows: int,
+        key_bytes: int,
+        budget_bytes: int | None,
+        generation: int,
+        slot_keys: bool,
+        other_tags: bool,
+    ) -> None:
+        self.block_rows = block_rows
+        self.key_bytes = key_bytes
+        self.generation = generation
+        """That calls name which are given none: the last that this object advanced to."""
+        flags = StoreFlag.SLOT_KEYS * slot_keys | StoreFlag.OTHER_TAGS * other_tags
+        self._config = structs.store_config(
+            flags=flags,
+            block_rows=block_rows,
+            key_bytes=key_bytes,
+            budget_bytes=budget_bytes or 0,
+            generation=generation,
+        )
+
+    @classmethod
+    @documented("routecap_store_create_shared")
+    def create_shared(
+        cls,
+        capturer: "Capturer | None" = None,
+        *,
+        block_rows: int = 16,
+        key_bytes: int = 32,
+        budget_bytes: int | None = None,
+        generation: int = 0,
+        slot_keys: bool = False,
+        other_tags: bool = False,
+        **shape: "Unpack[Settings]",
+    ) -> tuple["Store", int]:
+        """A store that several processes share, and the file descriptor by which others open it."""
+        self = cls.__new__(cls)
+        self._handle = None
+        self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys, other_tags)
+        of = _shape_of(capturer, shape)
+        _, descriptor, self._handle = raw.routecap_store_create_shared(self._config, of.memory)
+        return self, descriptor
+
+    @classmethod
+    @documented("routecap_store_open_shared")
+    def open_shared(
+        cls,
+        descriptor: int,
+        capturer: "Capturer | None" = None,
+        *,
+        block_rows: int = 16,
+        key_bytes: int = 32,
+        slot_keys: bool = False,
+        other_tags: bool = False,
+        **shape: "Unpack[Settings]",
+    ) -> "Store":
+        """The store of a descriptor that create_shared gave, in this process or another."""
+        self = cls.__new__(cls)
+        self._handle = None
+        self._take(block_rows, key_bytes, None, 0, slot_keys, other_tags)
+        of = _shape_of(capturer, shape)
+        self._handle = raw.routecap_store_open_shared(self._config, of.memory, descriptor)[1]
+        self.generation = self.stats().generation
+        return self
+
+    def close(self) -> None:
+        """Free it, as soon as no call is inside; see routecap_store_free. What was adopted stays with its requests."""
+        self._handle = None
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<Store of blocks of {self.block_rows} rows, generation {self.generation}{state}>"
+
+    # ---- Keys
+
+    def keys(
+        self, tokens: Sequence[int] | NDArray[Any], *, seed: bytes = b""
+    ) -> NDArray[np.uint8]:
+        """Content keys of token ids for this store: see routecap.key_chain."""
+        return key_chain(tokens, self.block_rows, seed=seed, key_bytes=self.key_bytes)
+
+    def _generation(self, generation: int | None) -> int:
+        return self.generation if generation is None else generation
+
+    @documented("routecap_store_contains")
+    def reasons(self, keys: Keys, *, generation: int | None = None) -> NDArray[np.int32]:
+        """For each key 0 if its block is there, otherwise a Missing."""
+        data, count = checked_keys(keys, self.key_bytes)
+        reasons = np.zeros(count, np.int32)
+        raw.routecap_store_contains(
+            self._handle, data, count, self._generation(generation), reasons
+        )
+        return reasons
+
+    @documented("routecap_store_contains")
+    def leading(self, keys: Keys, *, generation: int | None = None) -> int:
+        """How many keys are there before the first that is not."""
+        data, count = checked_keys(keys, self.key_bytes)
+        leading: int = raw.routecap_store_contains(
+            self._handle, data, count, self._generation(generation), None
+        )[1]
+        return leading
+
+    @documented("routecap_store_retain")
+    def retain(self, keys: Keys) -> NDArray[np.int32]:
+        """Keep blocks until they are released: for each key 0 if it is retained now, otherwise a
+        Missing."""
+        data, count = checked_keys(keys, self.key_bytes)
+        reasons = np.zeros(count, np.int32)
+        raw.routecap_store_retain(self._handle, data, count, reasons)
+        return reasons
+
+    @documented("routecap_store_release")
+    def release(self, keys: Keys) -> None:
+        """Let blocks go that were retained."""
+        data, count = checked_keys(keys, self.key_bytes)
+        raw.routecap_store_release(self._handle, data, count)
+
+    @documented("routecap_store_evict")
+    def evict(self, keys: Keys) -> int:
+        """Drop blocks. How many there were."""
+        data, count = checked_keys(keys, self.key_bytes)
+        evicted: int = raw.routecap_store_evict(self._handle, data, count)[1]
+        return evicted
+
+    @documented("routecap_store_move")
+    def move(self, source: Keys, destination: Keys) -> None:
+        """Follow a cache that moves its slots: the block of source[i] becomes destination[i]'s, all
+        at once."""
+        data, count = checked_keys(source, self.key_bytes, "source")
+        to, places = checked_keys(destination, self.key_bytes, "destination")
+        if places != count:
+            raise error(Status.ERR_ARGUMENT, f"{count} slots cannot move to {places}")
+        raw.routecap_store_move(self._handle, data, to, count)
+
+    # ---- The whole
+
+    @documented("routecap_store_advance")
+    def advance(self, generation: int) -> None:
+        """Advance to a generation of weights: everything older is gone for adopters."""
+        raw.routecap_store_advance(self._handle, generation)
+        self.generation = max(self.generation, generation)
+
+    @documented("routecap_store_stats")
+    def stats(self) -> StoreStats:
+        """The counters."""
+        memory = structs.store_counts.empty()
+        raw.routecap_store_stats(self._handle, memory)
+        values = structs.store_counts.read(memory)
+        return StoreStats._make((*values[:2], StoreFlag(values[2]), *values[3:]))
+
+    @documented("routecap_store_export")
+    def export(self, keys: Keys, *, generation: int | None = None) -> bytes:
+        """The blocks that are there as bytes, for another store."""
+        data, count = checked_keys(keys, self.key_bytes)
+        memory = bytearray()
+        while True:
+            try:
+                raw.routecap_store_export(
+                    self._handle, data, count, self._generation(generation), memory
+                )
+                return bytes(memory)
+            except Error as small:
+                if small.status != Status.ERR_BUFFER_TOO_SMALL:
+                    raise
+                memory = bytearray(small.needed)  # type: ignore[attr-defined]
+
+    @documented("routecap_store_import")
+    def import_blocks(self, data: Any) -> int:
+        """Publish what another store exported: how many blocks."""
+        blocks: int = raw.routecap_store_import(self._handle, as_bytes(data, "data"))[1]
+        return blocks
+
+
+def _shape_of(capturer: "Capturer | None", settings: Any) -> "_Config":
+    from ._capturer import _Config
+
+    if capturer is not None:
+        if settings:
+            raise TypeError("the shape is the capturer's, or that of settings")
+        return capturer._config
+    return _Config({"rows": 1, **settings})
