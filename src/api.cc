@@ -858,9 +858,8 @@ int32_t routecap_key_chain(const void *seed, size_t seed_bytes, const int32_t *t
 
 int32_t routecap_store_contains(routecap_store *store, const void *keys, size_t count,
                                 uint64_t generation, int32_t *reasons, uint64_t *leading) {
-    return with_keys(store, keys, count, [&](Store &s, Keys k) {
-        return s.contains(k, generation, reasons, leading);
-    });
+    return with_keys(store, keys, count,
+                     [&](Store &s, Keys k) { return s.contains(k, generation, reasons, leading); });
 }
 
 int32_t routecap_store_retain(routecap_store *store, const void *keys, size_t count,
@@ -893,8 +892,7 @@ int32_t routecap_store_export(routecap_store *store, const void *keys, size_t co
 
 int32_t routecap_store_import(routecap_store *store, const void *data, size_t bytes,
                               uint64_t *blocks) {
-    return with(store,
-                [&](const StorePtr &s) { return import_blocks(*s, data, bytes, blocks); });
+    return with(store, [&](const StorePtr &s) { return import_blocks(*s, data, bytes, blocks); });
 }
 
 // ---- Plans ----------------------------------------------------------------------------------

@@ -25,8 +25,7 @@ int32_t Capturer::check_prefix(const Store &store, const Shape &from, const Shap
 
 // ---- Publish --------------------------------------------------------------------------------
 
-int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item,
-                          uint64_t generation) {
+int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, uint64_t generation) {
     if (!owner()) return ROUTECAP_OK;
     Keys keys;
     if (int32_t s = check_prefix(*store, *config_.shape, *store->config().shape, item.first,
@@ -39,7 +38,8 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item,
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
         if (int32_t s = find(item.request, &request); s < 0) return s;
-        const uint64_t issued = std::max(request->length_now(capture_->steps), request->flagged_end);
+        const uint64_t issued =
+            std::max(request->length_now(capture_->steps), request->flagged_end);
         if (end > issued && item.count > 0)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) were not issued",
                           ull(std::max(issued, item.first)), ull(end));
@@ -110,8 +110,7 @@ int32_t Capturer::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
             request->mixed_end = std::max(request->mixed_end, (end + page_rows - 1) / page_rows);
         request->length = std::max(request->length, end);
         if (waits)
-            request->inherited_after =
-                std::max(request->inherited_after, capture_->steps.issued());
+            request->inherited_after = std::max(request->inherited_after, capture_->steps.issued());
         request->note_operation(item.first, end);
         capture_->worker.log.append(request->after(),
                                     Adopt{request->rows(), std::move(adoption), end});
@@ -146,9 +145,8 @@ static int32_t each(Item *items, size_t item_size, size_t count, One one) {
 
 int32_t Capturer::publish_batch(const StorePtr &store, routecap_publish_item *items,
                                 size_t item_size, size_t count, uint64_t generation) {
-    return each(items, item_size, count, [&](routecap_publish_item &item) {
-        return publish(store, item, generation);
-    });
+    return each(items, item_size, count,
+                [&](routecap_publish_item &item) { return publish(store, item, generation); });
 }
 
 int32_t Capturer::adopt_batch(const StorePtr &store, routecap_adopt_item *items, size_t item_size,

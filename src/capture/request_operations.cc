@@ -155,16 +155,14 @@ int32_t Capturer::accept(routecap_request request, routecap_step step, const uin
 void Capturer::cut_in_flight(Request &request, uint64_t end, Cut why) {
     const uint64_t applied = request.applied();
     const PendingOperations &pending = request.pending;
-    request.for_each_in_flight(
-        capture_->steps, [&](StepSpan &span, SpanExtra *extra, uint64_t step) {
-            const uint64_t from =
-                std::max(end, why == Cut::closed ? pending.needed_end(step, applied)
-                                                 : pending.forked_end(step, applied));
-            const bool ends = why == Cut::finished && extra != nullptr;
-            std::atomic_ref cut(ends ? extra->ended : span.cut);
-            if (cut.load(std::memory_order_relaxed) > from)
-                cut.store(from, std::memory_order_release);
-        });
+    request.for_each_in_flight(capture_->steps, [&](StepSpan &span, SpanExtra *extra,
+                                                    uint64_t step) {
+        const uint64_t from = std::max(end, why == Cut::closed ? pending.needed_end(step, applied)
+                                                               : pending.forked_end(step, applied));
+        const bool ends = why == Cut::finished && extra != nullptr;
+        std::atomic_ref cut(ends ? extra->ended : span.cut);
+        if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
+    });
 }
 
 int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {

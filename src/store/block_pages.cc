@@ -78,7 +78,7 @@ bool BlockPages::take_from(uint32_t r, uint64_t tag, bool one_tag,
 }
 
 BlockPages::Taken BlockPages::take(uint64_t tag, bool one_tag, std::unique_ptr<uint64_t[]> &tags,
-                                  uint32_t &place) {
+                                   uint32_t &place) {
     bool needs_tags = false;
     uint32_t r = open_;
     for (int looked = 0; r != kNone && looked < 4; looked++) {

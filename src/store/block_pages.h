@@ -31,8 +31,8 @@ public:
         bool own;                 // it is cut into slots
         bool listed;              // among the open ones
         uint32_t next, previous;  // of these; or the next free record
-        uint64_t used[4];         // slots of blocks, and of those that went while others had the page
-        uint64_t live[4];         // slots of blocks
+        uint64_t used[4];  // slots of blocks, and of those that went while others had the page
+        uint64_t live[4];  // slots of blocks
     };
     // Room for more pages, to be made where nothing guards this. Null without memory.
     using Chunk = std::unique_ptr<Record[]>;

@@ -19,10 +19,10 @@ public:
     enum class State : uint8_t { free, pending, ready };
     // In front of a key. A block of one row may cost no more than 32 bytes beside its cells.
     struct Block {
-        Id chain;            // the next of its bucket, or the next free one
-        Id newer, older;     // ready: in line, unless it is retained
-        uint32_t place;      // ready: of its rows
-        uint16_t retained;   // how often
+        Id chain;           // the next of its bucket, or the next free one
+        Id newer, older;    // ready: in line, unless it is retained
+        uint32_t place;     // ready: of its rows
+        uint16_t retained;  // how often
         uint16_t epoch : 11;
         uint16_t state_ : 2;
         uint16_t linked : 1;      // found by its key
@@ -41,7 +41,8 @@ public:
     BlockTable(uint32_t key_bytes, uint32_t most);
 
     static size_t block_bytes(uint32_t key_bytes) {
-        return (sizeof(Block) + key_bytes + 3) / 4 * 4 + sizeof(Id) / 2;  // with its part of a bucket
+        return (sizeof(Block) + key_bytes + 3) / 4 * 4 +
+               sizeof(Id) / 2;  // with its part of a bucket
     }
 
     uint64_t hash(const uint8_t *key) const;

@@ -13,7 +13,8 @@
 
 namespace routecap {
 
-static_assert(std::endian::native == std::endian::little, "tokens are hashed as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "tokens are hashed as they lie in memory");
 
 int32_t key_chain(const void *seed, size_t seed_bytes, const int32_t *tokens, size_t count,
                   uint32_t block_rows, uint32_t key_bytes, void *keys, size_t keys_bytes) {

@@ -37,9 +37,9 @@ int32_t LocalStore::create(StoreConfig config, StorePtr &store) {
     const BlockPages pages(*config.shape, config.block_rows);
     const uint64_t page = std::max(PagePool::page_bytes(*config.shape, config.shape->page_rows),
                                    PagePool::page_bytes(*config.shape, pages.rows()));
-    if (int32_t s = check_between("config", "budget_bytes", config.budget_bytes,
-                                  2 * (page + BlockTable::block_bytes(config.key_bytes)),
-                                  UINT64_MAX);
+    if (int32_t s =
+            check_between("config", "budget_bytes", config.budget_bytes,
+                          2 * (page + BlockTable::block_bytes(config.key_bytes)), UINT64_MAX);
         s < 0)
         return s;
     store.reset(new LocalStore(std::move(config)));
@@ -127,7 +127,8 @@ void LocalStore::leave(Id id, uint64_t hash, Dropped &dropped) {
 void LocalStore::evict(Id id, Dropped &dropped) {
     const uint64_t hash = table_.hash(table_.key(id));
     const bool stale = !current(table_.at(id));
-    table_.note_gone(table_.key(id), hash, stale ? ROUTECAP_MISSING_STALE : ROUTECAP_MISSING_EVICTED);
+    table_.note_gone(table_.key(id), hash,
+                     stale ? ROUTECAP_MISSING_STALE : ROUTECAP_MISSING_EVICTED);
     counted_.blocks_evicted += !stale;
     leave(id, hash, dropped);
 }
@@ -143,15 +144,14 @@ int32_t LocalStore::look(Id id, const uint8_t *key, uint64_t hash, uint64_t gene
     const bool at = current(block) && generation == generation_.load(std::memory_order_relaxed);
     if (block.state() == State::ready) return at ? 0 : ROUTECAP_MISSING_STALE;
     const Published &publication = *publications_[block.publication()];
-    const bool awaited =
-        at && !publication.drafts_ && (any_owner || publication.owner_ == owner);
+    const bool awaited = at && !publication.drafts_ && (any_owner || publication.owner_ == owner);
     return awaited ? 0 : ROUTECAP_MISSING_NOT_PUBLISHED;
 }
 
 // ---- Publishing -----------------------------------------------------------------------------
 
-LocalStore::Published::Published(std::shared_ptr<LocalStore> store, size_t count,
-                                 const void *owner, bool drafts)
+LocalStore::Published::Published(std::shared_ptr<LocalStore> store, size_t count, const void *owner,
+                                 bool drafts)
     : store_(std::move(store)), owner_(owner), drafts_(drafts), blocks_(count), landed_(count) {
     LocalStore &s = *store_;
     for (;;) {
@@ -411,7 +411,9 @@ private:
         std::shared_ptr<Published> publication;
         uint32_t index;
     };
-    bool last_is_late() const { return !late_.empty() && late_.back().segment + 1 == segments_.size(); }
+    bool last_is_late() const {
+        return !late_.empty() && late_.back().segment + 1 == segments_.size();
+    }
 
     std::vector<Segment> segments_;
     std::vector<Late> late_;
@@ -483,8 +485,8 @@ int32_t LocalStore::collect(Keys keys, uint64_t generation, std::vector<size_t> 
             table_.at(id).state() != State::ready)
             return;
         Rows at = rows_of(id);
-        rows.push_back({std::move(at.page), at.row, length(there.size()), config_.block_rows,
-                        at.complete});
+        rows.push_back(
+            {std::move(at.page), at.row, length(there.size()), config_.block_rows, at.complete});
         there.push_back(i);
     });
     return ROUTECAP_OK;
@@ -535,8 +537,7 @@ int32_t LocalStore::evict(Keys keys, uint64_t *evicted) {
 }
 
 int32_t LocalStore::move(Keys from, Keys to) {
-    if (!slot_keys())
-        return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
+    if (!slot_keys()) return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
     struct Moved {
         Id id;
         uint16_t retained;
@@ -550,8 +551,9 @@ int32_t LocalStore::move(Keys from, Keys to) {
         const Id id = table_.find(from[i], hash);
         moved[i] = {id, id != 0 ? unlink(id, hash) : uint16_t{0}};
         if (id != 0)
-            table_.note_gone(from[i], hash, current(table_.at(id)) ? ROUTECAP_MISSING_EVICTED
-                                                                   : ROUTECAP_MISSING_STALE);
+            table_.note_gone(
+                from[i], hash,
+                current(table_.at(id)) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_STALE);
     }
     for (size_t i = 0; i < from.count; i++) {
         const uint64_t hash = table_.hash(to[i]);

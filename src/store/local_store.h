@@ -62,7 +62,7 @@ private:
         uint64_t generation_ = 0;
         uint32_t number_ = 0;  // in publications_
 
-        std::vector<Id> blocks_;  // 0: there were too many
+        std::vector<Id> blocks_;    // 0: there were too many
         std::vector<Rows> landed_;  // for those who adopted them in flight; whoever files has it
     };
 
@@ -75,9 +75,10 @@ private:
     template <class One>
     void for_each(Keys keys, Dropped &dropped, One one);
     bool current(const Block &block) const { return block.epoch == epoch_ % BlockTable::kEpochs; }
-    Rows rows_of(Id id) const { return {pages_.page(table_.at(id).place),
-                                        pages_.at(table_.at(id).place).row,
-                                        table_.at(id).complete != 0}; }
+    Rows rows_of(Id id) const {
+        return {pages_.page(table_.at(id).place), pages_.at(table_.at(id).place).row,
+                table_.at(id).complete != 0};
+    }
     // 0 if an adopter of this generation finds it.
     int32_t look(Id id, const uint8_t *key, uint64_t hash, uint64_t generation, const void *owner,
                  bool any_owner) const;

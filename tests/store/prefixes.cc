@@ -102,11 +102,10 @@ TEST(Hole, says_evicted_for_the_last_65536_keys_that_went) {
         const Numbers numbers = from_to(first, end);
         std::vector<routecap_publish_item> items;
         const std::vector<uint8_t> keys = shelf.keys(numbers);
-        for (size_t i = 0; i < numbers.size(); i++)
-            items.push_back({a, 0, &keys[8 * i], 1, 0, 0});
-        EXPECT_STATUS(ROUTECAP_OK, routecap_request_publish_batch(rig.capturer(), shelf.get(),
-                                                                  items.data(), sizeof items[0],
-                                                                  items.size(), 0));
+        for (size_t i = 0; i < numbers.size(); i++) items.push_back({a, 0, &keys[8 * i], 1, 0, 0});
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_request_publish_batch(rig.capturer(), shelf.get(), items.data(),
+                                                     sizeof items[0], items.size(), 0));
         shelf.settled(rig);
         shelf.evict(numbers);
     };
@@ -249,8 +248,9 @@ TEST(Adopt, keeps_what_the_request_has) {
     rig.land(rig.step({{a, {1, 0, 8}}, {b, {2, 2, 4}}}));
     shelf.publish(rig, a, 0, {10, 11});
     shelf.adopt(rig, b, 0, {10, 11});
-    rig.expect(b, 0, routed_rows(rig.shape(), 1, 0, 2) + routed_rows(rig.shape(), 2, 2, 6) +
-                         routed_rows(rig.shape(), 1, 6, 8));
+    rig.expect(b, 0,
+               routed_rows(rig.shape(), 1, 0, 2) + routed_rows(rig.shape(), 2, 2, 6) +
+                   routed_rows(rig.shape(), 1, 6, 8));
 }
 
 // ---- Slots ----------------------------------------------------------------------------------
@@ -288,9 +288,8 @@ TEST(Slots, that_move_take_their_rows_along) {
     EXPECT_EQ((Reasons{kEvicted, 0}), shelf.contains({1, 40}));
 
     Shelf content(rig.shape());
-    EXPECT_STATUS(ROUTECAP_ERR_STATE,
-                  routecap_store_move(content.get(), content.keys({1}).data(),
-                                      content.keys({2}).data(), 1));
+    EXPECT_STATUS(ROUTECAP_ERR_STATE, routecap_store_move(content.get(), content.keys({1}).data(),
+                                                          content.keys({2}).data(), 1));
 }
 
 // ---- Generations ----------------------------------------------------------------------------
@@ -318,8 +317,8 @@ TEST(Generation, that_is_over_is_gone_for_adopters) {
 
 TEST(Generation, is_the_tag_of_the_rows) {
     Rig rig({.held = true});
-    Shelf shelf(rig.shape(), {.generation = 1}), other(rig.shape(),
-                                                       {.flags = ROUTECAP_STORE_OTHER_TAGS});
+    Shelf shelf(rig.shape(), {.generation = 1}),
+        other(rig.shape(), {.flags = ROUTECAP_STORE_OTHER_TAGS});
     shelf.generation = 1;
     const routecap_request a = rig.open(), b = rig.open();
     for (uint64_t tag : {0, 1}) {
@@ -457,8 +456,9 @@ TEST(Export, carries_blocks_to_another_store) {
     EXPECT_EQ(2u, blocks);
     EXPECT_EQ(2u, there.counts().blocks_imported);
     there.adopt(rig, b, 0, {10, 11, 12});
-    rig.expect(b, 0, routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4) +
-                         routed_rows(rig.shape(), 1, 8, 12));
+    rig.expect(b, 0,
+               routed_rows(rig.shape(), 1, 0, 4) + missing_rows(rig.shape(), 4) +
+                   routed_rows(rig.shape(), 1, 8, 12));
 
     Shelf other(rig.shape(), {.block_rows = 3}), longer(rig.shape(), {.key_bytes = 16});
     for (Shelf *shelf : {&other, &longer})
@@ -522,9 +522,12 @@ TEST(Keys, of_tokens_are_these_digests) {
                                                   sizeof second));
     EXPECT_EQ(hex(keys[1], 16), hex(second, 16));
     uint8_t longest[64];
-    EXPECT_STATUS(ROUTECAP_OK, routecap_key_chain(nullptr, 0, tokens.data(), 1, 1, 64, longest, 64));
-    EXPECT_EQ("b34a15b6a7f64d7c1e5db3eec3aaa104e8c2f4d939cb586a82583b213665e6de"
-              "0bb60f526993586fe2b141a2d8c934f0cd9c61d65abac496af73174e2b8f4786", hex(longest, 64));
+    EXPECT_STATUS(ROUTECAP_OK,
+                  routecap_key_chain(nullptr, 0, tokens.data(), 1, 1, 64, longest, 64));
+    EXPECT_EQ(
+        "b34a15b6a7f64d7c1e5db3eec3aaa104e8c2f4d939cb586a82583b213665e6de"
+        "0bb60f526993586fe2b141a2d8c934f0cd9c61d65abac496af73174e2b8f4786",
+        hex(longest, 64));
     EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
                   routecap_key_chain(nullptr, 0, tokens.data(), 8, 4, 16, keys, 31));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT,

@@ -51,9 +51,9 @@ public:
 
     void publish(Rig &rig, routecap_request request, uint64_t first, const Numbers &numbers,
                  int32_t expected = ROUTECAP_OK) {
-        EXPECT_STATUS(expected, routecap_request_publish(rig.capturer(), request, store_, first,
-                                                         keys(numbers).data(), numbers.size(),
-                                                         generation));
+        EXPECT_STATUS(expected,
+                      routecap_request_publish(rig.capturer(), request, store_, first,
+                                               keys(numbers).data(), numbers.size(), generation));
     }
     routecap_adoption adopt(Rig &rig, routecap_request request, uint64_t first,
                             const Numbers &numbers, int32_t expected = ROUTECAP_OK) {
@@ -73,20 +73,20 @@ public:
         return reasons;
     }
     void retain(const Numbers &numbers) {
-        EXPECT_STATUS(ROUTECAP_OK, routecap_store_retain(store_, keys(numbers).data(),
-                                                         numbers.size(), nullptr));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_store_retain(store_, keys(numbers).data(), numbers.size(), nullptr));
     }
     void release(const Numbers &numbers) {
         EXPECT_STATUS(ROUTECAP_OK,
                       routecap_store_release(store_, keys(numbers).data(), numbers.size()));
     }
     void evict(const Numbers &numbers) {
-        EXPECT_STATUS(ROUTECAP_OK, routecap_store_evict(store_, keys(numbers).data(),
-                                                        numbers.size(), nullptr));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_store_evict(store_, keys(numbers).data(), numbers.size(), nullptr));
     }
     void move(const Numbers &from, const Numbers &to) {
-        EXPECT_STATUS(ROUTECAP_OK, routecap_store_move(store_, keys(from).data(), keys(to).data(),
-                                                       from.size()));
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_store_move(store_, keys(from).data(), keys(to).data(), from.size()));
     }
     void advance(uint64_t to) {
         EXPECT_STATUS(ROUTECAP_OK, routecap_store_advance(store_, to));
