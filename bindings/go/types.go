@@ -110,3 +110,6 @@ type WireColumns int32
 
 // WireHintFlags of a WireHint: 0 or WireHintStrict.
 type WireHintFlags uint32
+
+// StoreFlags of a StoreConfig: 0 or StoreSlotKeys.
+type StoreFlags uint32

@@ -358,6 +358,108 @@ static raw_result raw_wire_splice(int32_t format, const void *head, size_t head_
 }
 #cgo noescape raw_wire_splice
 #cgo nocallback raw_wire_splice
+static raw_result raw_store_config_init(routecap_store_config *config, size_t struct_size) {
+    return raw_return(routecap_store_config_init(config, struct_size));
+}
+#cgo noescape raw_store_config_init
+#cgo nocallback raw_store_config_init
+static raw_result raw_store_create(const routecap_store_config *config, const routecap_config *shape, routecap_store **store) {
+    return raw_return(routecap_store_create(config, shape, store));
+}
+#cgo noescape raw_store_create
+#cgo nocallback raw_store_create
+static void raw_store_free(routecap_store *store) {
+    routecap_store_free(store);
+}
+#cgo noescape raw_store_free
+#cgo nocallback raw_store_free
+static raw_result raw_store_stats(const routecap_store *store, routecap_store_counts *counts) {
+    return raw_return(routecap_store_stats(store, counts));
+}
+#cgo noescape raw_store_stats
+#cgo nocallback raw_store_stats
+static raw_result raw_store_advance(routecap_store *store, uint64_t generation) {
+    return raw_return(routecap_store_advance(store, generation));
+}
+#cgo noescape raw_store_advance
+#cgo nocallback raw_store_advance
+static raw_result raw_request_publish(routecap_capturer *capturer, routecap_request request, routecap_store *store, uint64_t first, const void *keys,
+    size_t count, uint64_t generation) {
+    return raw_return(routecap_request_publish(capturer, request, store, first, keys, count, generation));
+}
+#cgo noescape raw_request_publish
+#cgo nocallback raw_request_publish
+static raw_result raw_request_adopt(routecap_capturer *capturer, routecap_request request, routecap_store *store, uint64_t first, const void *keys,
+    size_t count, uint64_t generation, routecap_adoption *adoption) {
+    return raw_return(routecap_request_adopt(capturer, request, store, first, keys, count, generation, adoption));
+}
+#cgo noescape raw_request_adopt
+#cgo nocallback raw_request_adopt
+static raw_result raw_request_publish_batch(routecap_capturer *capturer, routecap_store *store, routecap_publish_item *items, size_t item_size,
+    size_t count, uint64_t generation) {
+    return raw_return(routecap_request_publish_batch(capturer, store, items, item_size, count, generation));
+}
+#cgo noescape raw_request_publish_batch
+#cgo nocallback raw_request_publish_batch
+static raw_result raw_request_adopt_batch(routecap_capturer *capturer, routecap_store *store, routecap_adopt_item *items, size_t item_size, size_t count,
+    uint64_t generation) {
+    return raw_return(routecap_request_adopt_batch(capturer, store, items, item_size, count, generation));
+}
+#cgo noescape raw_request_adopt_batch
+#cgo nocallback raw_request_adopt_batch
+static raw_result raw_key_chain(const void *seed, size_t seed_bytes, const int32_t *tokens, size_t count, uint32_t block_rows,
+    uint32_t key_bytes, void *keys, size_t keys_bytes) {
+    return raw_return(routecap_key_chain(seed, seed_bytes, tokens, count, block_rows, key_bytes, keys, keys_bytes));
+}
+#cgo noescape raw_key_chain
+#cgo nocallback raw_key_chain
+static raw_result raw_store_contains(routecap_store *store, const void *keys, size_t count, uint64_t generation, int32_t *reasons,
+    uint64_t *leading) {
+    return raw_return(routecap_store_contains(store, keys, count, generation, reasons, leading));
+}
+#cgo noescape raw_store_contains
+#cgo nocallback raw_store_contains
+static raw_result raw_store_retain(routecap_store *store, const void *keys, size_t count, int32_t *reasons) {
+    return raw_return(routecap_store_retain(store, keys, count, reasons));
+}
+#cgo noescape raw_store_retain
+#cgo nocallback raw_store_retain
+static raw_result raw_store_release(routecap_store *store, const void *keys, size_t count) {
+    return raw_return(routecap_store_release(store, keys, count));
+}
+#cgo noescape raw_store_release
+#cgo nocallback raw_store_release
+static raw_result raw_store_evict(routecap_store *store, const void *keys, size_t count, uint64_t *evicted) {
+    return raw_return(routecap_store_evict(store, keys, count, evicted));
+}
+#cgo noescape raw_store_evict
+#cgo nocallback raw_store_evict
+static raw_result raw_store_move(routecap_store *store, const void *from, const void *to, size_t count) {
+    return raw_return(routecap_store_move(store, from, to, count));
+}
+#cgo noescape raw_store_move
+#cgo nocallback raw_store_move
+static raw_result raw_store_export(routecap_store *store, const void *keys, size_t count, uint64_t generation, void *dst, size_t dst_bytes,
+    uint64_t *needed) {
+    return raw_return(routecap_store_export(store, keys, count, generation, dst, dst_bytes, needed));
+}
+#cgo noescape raw_store_export
+#cgo nocallback raw_store_export
+static raw_result raw_store_import(routecap_store *store, const void *data, size_t bytes, uint64_t *blocks) {
+    return raw_return(routecap_store_import(store, data, bytes, blocks));
+}
+#cgo noescape raw_store_import
+#cgo nocallback raw_store_import
+static raw_result raw_store_create_shared(const routecap_store_config *config, const routecap_config *shape, int32_t *descriptor, routecap_store **store) {
+    return raw_return(routecap_store_create_shared(config, shape, descriptor, store));
+}
+#cgo noescape raw_store_create_shared
+#cgo nocallback raw_store_create_shared
+static raw_result raw_store_open_shared(const routecap_store_config *config, const routecap_config *shape, int32_t descriptor, routecap_store **store) {
+    return raw_return(routecap_store_open_shared(config, shape, descriptor, store));
+}
+#cgo noescape raw_store_open_shared
+#cgo nocallback raw_store_open_shared
 static raw_result raw_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, uintptr_t stream) {
     return raw_return(routecap_received_read(capturer, layer, received, (routecap_stream)stream));
 }
@@ -891,6 +993,22 @@ const (
 const (
 	// WireHintStrict is ROUTECAP_WIRE_HINT_STRICT: a missing cell makes the call fail with ErrIncomplete
 	WireHintStrict WireHintFlags = 1
+)
+
+const (
+	// StoreSlotKeys is ROUTECAP_STORE_SLOT_KEYS: keys are places in a cache; without it they stand for content
+	StoreSlotKeys StoreFlags = 1
+	// StoreOtherTags is ROUTECAP_STORE_OTHER_TAGS: the tags of rows are not generations
+	StoreOtherTags StoreFlags = 2
+)
+
+const (
+	// MaxBlockRows is ROUTECAP_MAX_BLOCK_ROWS
+	MaxBlockRows = 4096
+	// MinKeyBytes is ROUTECAP_MIN_KEY_BYTES
+	MinKeyBytes = 8
+	// MaxKeyBytes is ROUTECAP_MAX_KEY_BYTES
+	MaxKeyBytes = 64
 )
 
 // Flags of routecap_received.
@@ -1442,6 +1560,103 @@ type WireOptions struct {
 	Fill int64
 }
 
+// cStoreConfig is routecap_store_config. What a store is.
+type cStoreConfig struct {
+	structSize  uint32
+	flags       StoreFlags
+	blockRows   uint32
+	keyBytes    uint32
+	budgetBytes uint64
+	generation  uint64
+}
+
+// StoreStats is routecap_store_counts. What a store has, and what it has done since it was created.
+type StoreStats struct {
+	structSize uint32
+	BlockRows  uint32
+	KeyBytes   uint32
+	// Store*
+	Flags StoreFlags
+	// that it is at
+	Generation uint64
+	// that are there, those in flight and stale ones included
+	Blocks uint64
+	// of these: published, and not landed yet
+	BlocksInFlight uint64
+	// of these: that somebody retains
+	BlocksRetained uint64
+	// of the budget
+	BytesInUse uint64
+	// the most that was ever in use
+	BytesPeak   uint64
+	BytesBudget uint64
+	// landed under their key, or filled cells that a block lacked
+	BlocksPublished uint64
+	// published again, with nothing new
+	BlocksRepeated uint64
+	// published without a row that landed
+	BlocksEmpty uint64
+	// there was no room
+	BlocksRefused uint64
+	// published of an older generation, or of two
+	BlocksStale uint64
+	// found by adopt
+	BlocksAdopted uint64
+	// not found by adopt
+	BlocksAbsent uint64
+	// published again with other ids in a cell that was there
+	BlocksMismatched uint64
+	// a later publish took their slot key
+	BlocksReplaced uint64
+	// went for room, or by routecap_store_evict
+	BlocksEvicted uint64
+	// of blocks_published: by routecap_store_import
+	BlocksImported uint64
+	// that the store copied, because it did not share their page
+	RowsCopied uint64
+}
+
+// Adoption is routecap_adoption. What an adopt found.
+type Adoption struct {
+	structSize uint32
+	reserved   uint32
+	// up to the first block that was not found
+	Rows uint64
+	// blocks
+	Found ProbeFlags
+	// blocks that are missing for this reason
+	Evicted uint64
+	// blocks that are missing for this reason
+	NotPublished uint64
+	// blocks that are missing for this reason
+	Stale uint64
+}
+
+// cPublishItem is routecap_publish_item. One call of routecap_request_publish.
+type cPublishItem struct {
+	request  Request
+	first    uint64
+	keys     unsafe.Pointer
+	count    uint64
+	status   Status
+	reserved int32
+}
+
+// cAdoptItem is routecap_adopt_item. One call of routecap_request_adopt.
+type cAdoptItem struct {
+	request      Request
+	first        uint64
+	keys         unsafe.Pointer
+	count        uint64
+	rows         uint64
+	found        ProbeFlags
+	evicted      uint64
+	notPublished uint64
+	stale        uint64
+	status       Status
+	reserved     int32
+}
+
 // cReceived is routecap_received. What one dispatch brought to this rank. In parentheses: where DeepEP has it. All
 // arrays are in C order, without gaps.
 type cReceived struct {
@@ -1788,6 +2003,64 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.Allow)-unsafe.Offsetof(C.routecap_wire_options{}.allow)]
 	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.Fill)-unsafe.Offsetof(C.routecap_wire_options{}.fill)]
 	_ [C.sizeof_routecap_wire_options - unsafe.Sizeof(WireOptions{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cStoreConfig{}.structSize)-unsafe.Offsetof(C.routecap_store_config{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cStoreConfig{}.flags)-unsafe.Offsetof(C.routecap_store_config{}.flags)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cStoreConfig{}.blockRows)-unsafe.Offsetof(C.routecap_store_config{}.block_rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cStoreConfig{}.keyBytes)-unsafe.Offsetof(C.routecap_store_config{}.key_bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cStoreConfig{}.budgetBytes)-unsafe.Offsetof(C.routecap_store_config{}.budget_bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cStoreConfig{}.generation)-unsafe.Offsetof(C.routecap_store_config{}.generation)]
+	_ [C.sizeof_routecap_store_config - unsafe.Sizeof(cStoreConfig{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.structSize)-unsafe.Offsetof(C.routecap_store_counts{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlockRows)-unsafe.Offsetof(C.routecap_store_counts{}.block_rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.KeyBytes)-unsafe.Offsetof(C.routecap_store_counts{}.key_bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.Flags)-unsafe.Offsetof(C.routecap_store_counts{}.flags)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.Generation)-unsafe.Offsetof(C.routecap_store_counts{}.generation)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.Blocks)-unsafe.Offsetof(C.routecap_store_counts{}.blocks)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksInFlight)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_in_flight)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksRetained)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_retained)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BytesInUse)-unsafe.Offsetof(C.routecap_store_counts{}.bytes_in_use)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BytesPeak)-unsafe.Offsetof(C.routecap_store_counts{}.bytes_peak)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BytesBudget)-unsafe.Offsetof(C.routecap_store_counts{}.bytes_budget)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksPublished)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_published)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksRepeated)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_repeated)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksEmpty)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_empty)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksRefused)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_refused)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksStale)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_stale)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksAdopted)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_adopted)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksAbsent)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_absent)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksMismatched)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_mismatched)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksReplaced)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_replaced)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksEvicted)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_evicted)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.BlocksImported)-unsafe.Offsetof(C.routecap_store_counts{}.blocks_imported)]
+	_ = [1]struct{}{}[unsafe.Offsetof(StoreStats{}.RowsCopied)-unsafe.Offsetof(C.routecap_store_counts{}.rows_copied)]
+	_ [C.sizeof_routecap_store_counts - unsafe.Sizeof(StoreStats{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(Adoption{}.structSize)-unsafe.Offsetof(C.routecap_adoption{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Adoption{}.reserved)-unsafe.Offsetof(C.routecap_adoption{}.reserved)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Adoption{}.Rows)-unsafe.Offsetof(C.routecap_adoption{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Adoption{}.Found)-unsafe.Offsetof(C.routecap_adoption{}.found)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Adoption{}.Evicted)-unsafe.Offsetof(C.routecap_adoption{}.evicted)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Adoption{}.NotPublished)-unsafe.Offsetof(C.routecap_adoption{}.not_published)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Adoption{}.Stale)-unsafe.Offsetof(C.routecap_adoption{}.stale)]
+	_ [C.sizeof_routecap_adoption - unsafe.Sizeof(Adoption{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cPublishItem{}.request)-unsafe.Offsetof(C.routecap_publish_item{}.request)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPublishItem{}.first)-unsafe.Offsetof(C.routecap_publish_item{}.first)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPublishItem{}.keys)-unsafe.Offsetof(C.routecap_publish_item{}.keys)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPublishItem{}.count)-unsafe.Offsetof(C.routecap_publish_item{}.count)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPublishItem{}.status)-unsafe.Offsetof(C.routecap_publish_item{}.status)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPublishItem{}.reserved)-unsafe.Offsetof(C.routecap_publish_item{}.reserved)]
+	_ [C.sizeof_routecap_publish_item - unsafe.Sizeof(cPublishItem{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.request)-unsafe.Offsetof(C.routecap_adopt_item{}.request)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.first)-unsafe.Offsetof(C.routecap_adopt_item{}.first)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.keys)-unsafe.Offsetof(C.routecap_adopt_item{}.keys)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.count)-unsafe.Offsetof(C.routecap_adopt_item{}.count)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.rows)-unsafe.Offsetof(C.routecap_adopt_item{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.found)-unsafe.Offsetof(C.routecap_adopt_item{}.found)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.evicted)-unsafe.Offsetof(C.routecap_adopt_item{}.evicted)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.notPublished)-unsafe.Offsetof(C.routecap_adopt_item{}.not_published)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.stale)-unsafe.Offsetof(C.routecap_adopt_item{}.stale)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.status)-unsafe.Offsetof(C.routecap_adopt_item{}.status)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.reserved)-unsafe.Offsetof(C.routecap_adopt_item{}.reserved)]
+	_ [C.sizeof_routecap_adopt_item - unsafe.Sizeof(cAdoptItem{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.structSize)-unsafe.Offsetof(C.routecap_received{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.flags)-unsafe.Offsetof(C.routecap_received{}.flags)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.ranks)-unsafe.Offsetof(C.routecap_received{}.ranks)]
@@ -2216,6 +2489,130 @@ func routecap_wire_splice(
 		C.int32_t(format), head, C.size_t(headBytes), (*C.routecap_wire_hint)(unsafe.Pointer(headHint)), tail,
 		C.size_t(tailBytes), (*C.routecap_wire_hint)(unsafe.Pointer(tailHint)), C.uint64_t(row), dst,
 		C.size_t(dstBytes), (*C.uint64_t)(unsafe.Pointer(needed)),
+	))
+}
+
+func routecap_store_config_init(config *cStoreConfig, structSize uintptr) Result {
+	return resultOf(C.raw_store_config_init((*C.routecap_store_config)(unsafe.Pointer(config)), C.size_t(structSize)))
+}
+
+func routecap_store_create(config *cStoreConfig, shape *cConfig, store *unsafe.Pointer) Result {
+	return resultOf(C.raw_store_create(
+		(*C.routecap_store_config)(unsafe.Pointer(config)), (*C.routecap_config)(unsafe.Pointer(shape)),
+		(**C.routecap_store)(unsafe.Pointer(store)),
+	))
+}
+
+func routecap_store_free(store unsafe.Pointer) {
+	C.raw_store_free((*C.routecap_store)(store))
+}
+
+func routecap_store_stats(store unsafe.Pointer, counts *StoreStats) Result {
+	return resultOf(C.raw_store_stats((*C.routecap_store)(store), (*C.routecap_store_counts)(unsafe.Pointer(counts))))
+}
+
+func routecap_store_advance(store unsafe.Pointer, generation uint64) Result {
+	return resultOf(C.raw_store_advance((*C.routecap_store)(store), C.uint64_t(generation)))
+}
+
+func routecap_request_publish(
+	capturer unsafe.Pointer, request Request, store unsafe.Pointer, first uint64, keys unsafe.Pointer,
+	count uintptr, generation uint64,
+) Result {
+	return resultOf(C.raw_request_publish(
+		(*C.routecap_capturer)(capturer), C.routecap_request(request), (*C.routecap_store)(store), C.uint64_t(first),
+		keys, C.size_t(count), C.uint64_t(generation),
+	))
+}
+
+func routecap_request_adopt(
+	capturer unsafe.Pointer, request Request, store unsafe.Pointer, first uint64, keys unsafe.Pointer,
+	count uintptr, generation uint64, adoption *Adoption,
+) Result {
+	return resultOf(C.raw_request_adopt(
+		(*C.routecap_capturer)(capturer), C.routecap_request(request), (*C.routecap_store)(store), C.uint64_t(first),
+		keys, C.size_t(count), C.uint64_t(generation), (*C.routecap_adoption)(unsafe.Pointer(adoption)),
+	))
+}
+
+func routecap_request_publish_batch(
+	capturer unsafe.Pointer, store unsafe.Pointer, items *cPublishItem, itemSize uintptr, count uintptr,
+	generation uint64,
+) Result {
+	return resultOf(C.raw_request_publish_batch(
+		(*C.routecap_capturer)(capturer), (*C.routecap_store)(store),
+		(*C.routecap_publish_item)(unsafe.Pointer(items)), C.size_t(itemSize), C.size_t(count), C.uint64_t(generation),
+	))
+}
+
+func routecap_request_adopt_batch(
+	capturer unsafe.Pointer, store unsafe.Pointer, items *cAdoptItem, itemSize uintptr, count uintptr,
+	generation uint64,
+) Result {
+	return resultOf(C.raw_request_adopt_batch(
+		(*C.routecap_capturer)(capturer), (*C.routecap_store)(store), (*C.routecap_adopt_item)(unsafe.Pointer(items)),
+		C.size_t(itemSize), C.size_t(count), C.uint64_t(generation),
+	))
+}
+
+func routecap_key_chain(
+	seed unsafe.Pointer, seedBytes uintptr, tokens *int32, count uintptr, blockRows uint32, keyBytes uint32,
+	keys unsafe.Pointer, keysBytes uintptr,
+) Result {
+	return resultOf(C.raw_key_chain(
+		seed, C.size_t(seedBytes), (*C.int32_t)(unsafe.Pointer(tokens)), C.size_t(count), C.uint32_t(blockRows),
+		C.uint32_t(keyBytes), keys, C.size_t(keysBytes),
+	))
+}
+
+func routecap_store_contains(store unsafe.Pointer, keys unsafe.Pointer, count uintptr, generation uint64, reasons *int32, leading *uint64) Result {
+	return resultOf(C.raw_store_contains(
+		(*C.routecap_store)(store), keys, C.size_t(count), C.uint64_t(generation),
+		(*C.int32_t)(unsafe.Pointer(reasons)), (*C.uint64_t)(unsafe.Pointer(leading)),
+	))
+}
+
+func routecap_store_retain(store unsafe.Pointer, keys unsafe.Pointer, count uintptr, reasons *int32) Result {
+	return resultOf(C.raw_store_retain((*C.routecap_store)(store), keys, C.size_t(count), (*C.int32_t)(unsafe.Pointer(reasons))))
+}
+
+func routecap_store_release(store unsafe.Pointer, keys unsafe.Pointer, count uintptr) Result {
+	return resultOf(C.raw_store_release((*C.routecap_store)(store), keys, C.size_t(count)))
+}
+
+func routecap_store_evict(store unsafe.Pointer, keys unsafe.Pointer, count uintptr, evicted *uint64) Result {
+	return resultOf(C.raw_store_evict((*C.routecap_store)(store), keys, C.size_t(count), (*C.uint64_t)(unsafe.Pointer(evicted))))
+}
+
+func routecap_store_move(store unsafe.Pointer, from unsafe.Pointer, to unsafe.Pointer, count uintptr) Result {
+	return resultOf(C.raw_store_move((*C.routecap_store)(store), from, to, C.size_t(count)))
+}
+
+func routecap_store_export(
+	store unsafe.Pointer, keys unsafe.Pointer, count uintptr, generation uint64, dst unsafe.Pointer,
+	dstBytes uintptr, needed *uint64,
+) Result {
+	return resultOf(C.raw_store_export(
+		(*C.routecap_store)(store), keys, C.size_t(count), C.uint64_t(generation), dst, C.size_t(dstBytes),
+		(*C.uint64_t)(unsafe.Pointer(needed)),
+	))
+}
+
+func routecap_store_import(store unsafe.Pointer, data unsafe.Pointer, bytes uintptr, blocks *uint64) Result {
+	return resultOf(C.raw_store_import((*C.routecap_store)(store), data, C.size_t(bytes), (*C.uint64_t)(unsafe.Pointer(blocks))))
+}
+
+func routecap_store_create_shared(config *cStoreConfig, shape *cConfig, descriptor *int32, store *unsafe.Pointer) Result {
+	return resultOf(C.raw_store_create_shared(
+		(*C.routecap_store_config)(unsafe.Pointer(config)), (*C.routecap_config)(unsafe.Pointer(shape)),
+		(*C.int32_t)(unsafe.Pointer(descriptor)), (**C.routecap_store)(unsafe.Pointer(store)),
+	))
+}
+
+func routecap_store_open_shared(config *cStoreConfig, shape *cConfig, descriptor int32, store *unsafe.Pointer) Result {
+	return resultOf(C.raw_store_open_shared(
+		(*C.routecap_store_config)(unsafe.Pointer(config)), (*C.routecap_config)(unsafe.Pointer(shape)),
+		C.int32_t(descriptor), (**C.routecap_store)(unsafe.Pointer(store)),
 	))
 }
 

@@ -27,7 +27,7 @@ cat include/routecap/*.h | awk '
         if ($1 == "#define" && $2 ~ /^ROUTECAP_/ && $3 ~ /^\(?-?[0-9]/) {
             value = tolower($3)
             gsub(/[()]/, "", value)
-            type[$2] = value ~ /ull$/ ? "u64" : value ~ /u$/ || $2 ~ /^ROUTECAP_(VERSION|MAX|SERIALIZED)_/ ? "u32" : "i32"
+            type[$2] = value ~ /ull$/ ? "u64" : value ~ /u$/ || $2 ~ /^ROUTECAP_(VERSION|MAX|MIN|SERIALIZED)_/ ? "u32" : "i32"
             sub(/u(ll)?$/, "", value)
             number[$2] = value
         }

@@ -65,10 +65,12 @@
  *
  * Generations. A generation is a version of the weights. A store is at one generation, and
  * everything older is gone for adopters. Publish and adopt name the generation that the caller is
- * at. Rows that land after the store has advanced are dropped. The tag of a row (chapter 2) is its
- * generation: a block that has a row with another tag is refused. Both are counted (blocks_stale).
- * With ROUTECAP_STORE_OTHER_TAGS tags are something else, and the caller vouches for the
- * generation. Rows keep their tags in the store.
+ * at. A row is of the generation that the store was at when its step was issued: advance the store
+ * between the last step with old weights and the first one with new weights. A block with a row of
+ * an older generation is refused, and what lands after the store has advanced is dropped. Both are
+ * counted (blocks_stale). Rows from routecap_request_attach count as older than any advance. Where
+ * stores advance one without the other, a capturer knows the last two advances; rows that are
+ * older are refused by both stores. Rows keep their tags in the store.
  *
  * Memory. A store is bounded by bytes. Blocks that were published, adopted or released longest ago
  * go first, retained ones stay. A page counts in one budget: in the capturer's until rows of it are
@@ -100,9 +102,8 @@ extern "C" {
 /* A store. */
 typedef struct routecap_store routecap_store;
 
-#define ROUTECAP_STORE_SLOT_KEYS 1u  /* keys are places in a cache; without it they stand for
-                                        content */
-#define ROUTECAP_STORE_OTHER_TAGS 2u /* the tags of rows are not generations */
+#define ROUTECAP_STORE_SLOT_KEYS 1u /* keys are places in a cache; without it they stand for
+                                       content */
 
 #define ROUTECAP_MAX_BLOCK_ROWS 4096
 #define ROUTECAP_MIN_KEY_BYTES 8
@@ -168,7 +169,7 @@ typedef struct routecap_store_counts {
     uint64_t blocks_repeated;   /* published again, with nothing new */
     uint64_t blocks_empty;      /* published without a row that landed */
     uint64_t blocks_refused;    /* there was no room */
-    uint64_t blocks_stale;      /* published of an older generation, or of two */
+    uint64_t blocks_stale;      /* published with rows of an older generation */
     uint64_t blocks_adopted;    /* found by adopt */
     uint64_t blocks_absent;     /* not found by adopt */
     /* And what became of blocks. */

@@ -385,6 +385,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     }
 
     std::unique_lock lock(capture_->mutex);
+    notice_advances();
     if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
         // After the arguments, before anything changes.
         if (int32_t s = check_spans(issue); s < 0) return s;

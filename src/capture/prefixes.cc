@@ -23,6 +23,17 @@ int32_t Capturer::check_prefix(const Store &store, const Shape &from, const Shap
     return ROUTECAP_OK;
 }
 
+// Rows that were issued until now are older than the advances since the last look. Most requests
+// are young, and advances are rare.
+void Capturer::note_ages() {
+    const uint64_t now = Advances::count();
+    capture_->requests.for_each_open([&](Request &request) {
+        request.changed = true;
+        request.ages.note(now, std::max(request.length_now(capture_->steps), request.flagged_end));
+    });
+    advances_ = now;
+}
+
 // ---- Publish --------------------------------------------------------------------------------
 
 int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, uint64_t generation) {
@@ -33,7 +44,8 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
         s < 0)
         return s;
     const uint64_t rows = store->config().block_rows, end = item.first + item.count * rows;
-    size_t landing = item.count;  // blocks without a draft, which come first
+    size_t old = 0;               // blocks with rows of an older generation, which come first
+    size_t landing = item.count;  // one past those without a draft, which come next
     {
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
@@ -43,21 +55,28 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
         if (end > issued && item.count > 0)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) were not issued",
                           ull(std::max(issued, item.first)), ull(end));
+        notice_advances();
+        const uint64_t old_end = request->ages.older_end(store->advanced());
+        if (old_end > item.first)
+            old = std::min<uint64_t>(item.count, (old_end - item.first + rows - 1) / rows);
         for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)
             if (d->missing == 0 && d->position < std::min(d->cut, end))
                 landing = std::min<uint64_t>(
                     landing, (std::max(d->position, item.first) - item.first) / rows);
     }
     if (item.count == 0) return ROUTECAP_OK;
+    landing = std::max(landing, old);
 
     std::shared_ptr<Publication> landed, drafts;
-    const auto note = [&](size_t first, size_t count, std::shared_ptr<Publication> &publication) {
-        if (count == 0) return ROUTECAP_OK;
-        return store->publish(keys.part(first, count), item.first + first * rows, generation,
-                              capture_.operator->(), first > 0 || landing == 0, publication);
+    const auto note = [&](size_t first, size_t end, std::shared_ptr<Publication> &publication) {
+        if (first == end) return ROUTECAP_OK;
+        return store->publish(keys.part(first, end - first), item.first + first * rows, generation,
+                              capture_.operator->(), &publication == &drafts, publication);
     };
-    if (int32_t s = note(0, landing, landed); s < 0) return s;
-    if (int32_t s = note(landing, item.count - landing, drafts); s < 0) return s;
+    if (old > 0)
+        if (int32_t s = store->refuse_stale(old, generation); s < 0) return s;
+    if (int32_t s = note(old, landing, landed); s < 0) return s;
+    if (int32_t s = note(landing, item.count, drafts); s < 0) return s;
     if (landed == nullptr && drafts == nullptr) return ROUTECAP_OK;
     {
         const auto lock = lock_with({.entries = 2});
@@ -91,6 +110,7 @@ int32_t Capturer::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         std::lock_guard lock(capture_->mutex);
         Request *request = nullptr;
         if (int32_t s = find(item.request, &request); s < 0) return s;
+        notice_advances();
     }
     if (item.count == 0) return ROUTECAP_OK;
     const uint64_t end = item.first + item.count * store->config().block_rows,

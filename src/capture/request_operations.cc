@@ -183,6 +183,7 @@ int32_t Capturer::truncate(routecap_request handle, uint64_t rows) {
         for (DraftSpan *draft = request->drafts; draft != nullptr; draft = draft->next)
             draft->cut = std::min(draft->cut, rows);
         request->cut_notes(rows, nodes);
+        request->ages.cut(rows);
         request->length = std::min(request->length, rows);
         // Of a page that stays others may still see what is cut.
         if (rows < request->shared_end) request->share_pages(page_rows);
@@ -236,6 +237,9 @@ int32_t Capturer::fork(routecap_request handle, uint64_t rows, routecap_request 
                 last = &(*last)->next;
             }
         c.length = rows;
+        notice_advances();
+        c.ages = parent->ages;
+        c.ages.cut(rows);
         c.inherited_after = parent->after();
         c.tag = parent->tag, c.tagged = parent->tagged;
         c.mixed_end = std::min(std::max(parent->mixed_end, tags_vary() ? UINT64_MAX : 0),
@@ -282,6 +286,7 @@ int32_t Capturer::attach(routecap_request handle, const Routing *routing, uint64
         request->mixed_end =
             std::max(request->mixed_end, (present_end + page_rows - 1) / page_rows);
         request->length = std::max(request->length, rows);
+        request->ages.note_unknown(rows);
         if (pending)
             request->inherited_after = std::max(request->inherited_after, routing->after());
         request->note_operation(first, rows);

@@ -43,6 +43,7 @@ void RequestTable::close(Request &r, Nodes &nodes) {
     r.shared_first = r.shared_end = 0;
     r.tagged = false;
     r.mixed_end = 0;
+    r.ages = {};
 }
 
 }  // namespace routecap

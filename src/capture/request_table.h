@@ -17,6 +17,7 @@
 #include "capture/step_worker.h"
 #include "capture/steps.h"
 #include "routecap.h"
+#include "store/advances.h"
 
 namespace routecap {
 
@@ -79,6 +80,7 @@ struct alignas(64) Request {
     bool tagged = false;  // some row was issued, or its tag would be that
 
     PendingOperations pending;
+    RowAges ages;
 
     bool open() const { return handle != 0; }
     RowStore *rows() const { return &data->rows; }
@@ -264,6 +266,12 @@ public:
     // Forgets which issue looked at which request last.
     void clear_checks() {
         for (uint32_t i = 0; i < made_; i++) at(i).check = 0;
+    }
+
+    template <class F>
+    void for_each_open(F f) {
+        for (uint32_t i = 0; i < made_; i++)
+            if (at(i).open()) f(at(i));
     }
 
     // How many are open. Any thread may ask.

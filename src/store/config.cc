@@ -14,7 +14,7 @@ int32_t read_store_config(const routecap_store_config *config, const routecap_co
                              of.id_space,        of.layer_map, of.layer_experts,
                              of.layer_provenance};
     if (int32_t s = make_shape(source, "shape", out.shape); s < 0) return s;
-    if ((c.flags & ~(ROUTECAP_STORE_SLOT_KEYS | ROUTECAP_STORE_OTHER_TAGS)) != 0)
+    if ((c.flags & ~ROUTECAP_STORE_SLOT_KEYS) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u", c.flags);
     out.flags = c.flags;
     out.block_rows = c.block_rows != 0 ? c.block_rows : 16;

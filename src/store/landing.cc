@@ -31,7 +31,7 @@ public:
     }
 
 private:
-    enum class Todo : uint8_t { nothing, refused, stale, empty, repeated, copy, done };
+    enum class Todo : uint8_t { nothing, refused, empty, repeated, copy, done };
     struct Landed {
         size_t from = 0;     // the first segment with rows of it
         Rows before;         // what the key has
@@ -82,9 +82,8 @@ private:
         while (at < rows_.size() && rows_[at].end() <= first_of(i)) at++;
         b.from = at;
         if (p_.blocks_[i] == 0) return;
-        const bool check_tags = (s_.config_.flags & ROUTECAP_STORE_OTHER_TAGS) == 0;
         uint64_t there = 0;
-        bool any = false, news = false, stale = false;
+        bool any = false, news = false;
         for_each_part(i, [&](const Segment &segment, uint64_t from, uint64_t block_row,
                              uint64_t n) {
             if (n == block_rows_)
@@ -100,7 +99,6 @@ private:
                 const uint64_t tag = segment.tag(r);
                 if (!any) b.tag = tag;
                 b.one_tag &= tag == b.tag;
-                stale |= check_tags && tag != p_.generation_;
                 any = true;
                 if (b.before.page) meet(b, block_row + (r - from), segment.ids(r), validity, news);
                 if (whole && one_tag) break;  // the others are the same
@@ -109,8 +107,6 @@ private:
         b.complete &= there == block_rows_;
         if (!any)
             b.todo = Todo::empty;
-        else if (stale)
-            b.todo = Todo::stale;
         else if (b.before.page && !news)
             b.todo = Todo::repeated;
         else
@@ -275,7 +271,6 @@ private:
         routecap_store_counts &counted = s_.counted_;
         counted.blocks_mismatched += b.mismatched;
         counted.blocks_empty += b.todo == Todo::empty;
-        counted.blocks_stale += b.todo == Todo::stale;
         counted.blocks_refused += b.todo == Todo::refused || b.todo == Todo::nothing;
         counted.blocks_repeated += b.todo == Todo::repeated;
         if (b.todo != Todo::done) {

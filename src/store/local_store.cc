@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "store/advances.h"
 
 namespace routecap {
 namespace {
@@ -200,11 +201,8 @@ LocalStore::Published::~Published() {
 int32_t LocalStore::publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                             bool drafts, std::shared_ptr<Publication> &publication) {
     if (int32_t s = check_generation(generation); s < 0) return s;
-    if (generation < generation_.load(std::memory_order_acquire)) {
-        std::lock_guard lock(mutex_);
-        counted_.blocks_stale += keys.count;
-        return ROUTECAP_OK;
-    }
+    if (generation < generation_.load(std::memory_order_acquire))
+        return refuse_stale(keys.count, generation);
     auto published = std::make_shared<Published>(shared_from_this(), keys.count, owner, drafts);
     published->generation_ = generation;
     published->first = first;
@@ -574,6 +572,7 @@ int32_t LocalStore::advance(uint64_t generation) {
         epoch_++;
         again = epoch_ % (BlockTable::kEpochs / 2) == 0;
         generation_.store(generation, std::memory_order_release);
+        advanced_.store(Advances::take(), std::memory_order_release);
     }
     if (again) sweep();
     return ROUTECAP_OK;
@@ -595,6 +594,13 @@ void LocalStore::sweep() {
         }
         dropped.clear();
     }
+}
+
+int32_t LocalStore::refuse_stale(uint64_t blocks, uint64_t generation) {
+    if (int32_t s = check_generation(generation); s < 0) return s;
+    std::lock_guard lock(mutex_);
+    counted_.blocks_stale += blocks;
+    return ROUTECAP_OK;
 }
 
 void LocalStore::note_imported(uint64_t blocks) {

@@ -31,6 +31,8 @@ public:
     int32_t move(Keys from, Keys to) override;
     int32_t advance(uint64_t generation) override;
     void counts(routecap_store_counts &counts) override;
+    uint64_t advanced() const override { return advanced_.load(std::memory_order_acquire); }
+    int32_t refuse_stale(uint64_t blocks, uint64_t generation) override;
     int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
                     std::vector<Segment> &rows) override;
     void note_imported(uint64_t blocks) override;
@@ -109,6 +111,7 @@ private:
     const std::shared_ptr<PagePool> pool_;
     const size_t block_bytes_;  // of the budget, beside its rows
     std::atomic<uint64_t> generation_;
+    std::atomic<uint64_t> advanced_{0};
 
     // Guards what follows. Held for a few hundred keys at a time, and never while rows are looked
     // at or copied, or memory is taken or freed.

@@ -50,6 +50,8 @@ var constants = []struct{ prefix, name, kind string }{
 	{"ROUTECAP_ROWS_", "Rows", "uint64"},
 	{"ROUTECAP_READ_", "Read", "ReadFlags"},
 	{"ROUTECAP_IMPORT_", "Import", "ImportFlags"},
+	{"ROUTECAP_STORE_", "Store", "StoreFlags"},
+	{"ROUTECAP_MIN_", "Min", ""},
 	{"ROUTECAP_WIRE_FACT_", "WireFact", "WireFacts"},
 	{"ROUTECAP_WIRE_COLUMNS_", "WireColumns", "WireColumns"},
 	{"ROUTECAP_WIRE_HINT_", "WireHint", "WireHintFlags"},
@@ -68,6 +70,7 @@ var public = map[string]string{
 	"routecap_coverage": "Coverage", "routecap_extract_item": "ExtractItem", "routecap_copy_options": "CopyOptions",
 	"routecap_finish_item": "FinishItem", "routecap_serialized": "Serialized", "routecap_piece": "Piece",
 	"routecap_wire_info": "WireInfo", "routecap_wire_report": "WireReport", "routecap_wire_options": "WireOptions",
+	"routecap_store_counts": "StoreStats", "routecap_adoption": "Adoption",
 }
 var notStructs = []string{"routecap_api"} // the function table is for programs that do not link the library
 
@@ -80,7 +83,7 @@ var fieldTypes = map[string]string{
 	"routecap_source.flags": "SourceFlags", "routecap_received.flags": "ReceivedFlags", "routecap_span.flags": "SpanFlags",
 	"routecap_extract_item.flags": "ReadFlags", "routecap_copy_options.flags": "ReadFlags",
 	"format": "WireFormat", "facts": "WireFacts", "lost": "WireFacts", "allow": "WireFacts", "column_kind": "WireColumns",
-	"routecap_wire_hint.flags": "WireHintFlags",
+	"routecap_wire_hint.flags": "WireHintFlags", "routecap_store_config.flags": "StoreFlags", "routecap_store_counts.flags": "StoreFlags",
 }
 
 // Fields of public structs that the package fills itself, as it does pointers.
@@ -395,7 +398,8 @@ func parameter(c, name, goName string) (kind, argument string) {
 		return "Stream", "C.uintptr_t(" + goName + ")"
 	case bare == "char *": // bytes that end with a zero
 		return "*byte", "(*C.char)(unsafe.Pointer(" + goName + "))"
-	case bare == "routecap_capturer *" || bare == "routecap_routing *" || bare == "routecap_wire_decoder *":
+	case bare == "routecap_capturer *" || bare == "routecap_routing *" || bare == "routecap_wire_decoder *" ||
+		bare == "routecap_store *":
 		return "unsafe.Pointer", "(*C." + strings.TrimSuffix(bare, " *") + ")(" + goName + ")"
 	case bare == "void *":
 		return "unsafe.Pointer", goName

@@ -401,10 +401,9 @@ class PlanClass(_Constant):
 
 
 class StoreFlag(_Flags):
-    """`slot_keys` and `other_tags` of Store."""
+    """`slot_keys` of Store."""
 
     SLOT_KEYS = 1
-    OTHER_TAGS = 2
 
 
 _Enum = TypeVar("_Enum", bound=IntEnum)

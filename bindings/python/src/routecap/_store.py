@@ -131,13 +131,12 @@ class Store:
         budget_bytes: int | None = None,
         generation: int = 0,
         slot_keys: bool = False,
-        other_tags: bool = False,
         **shape: "Unpack[Settings]",
     ) -> None:
         """A store in the shape of a capturer, or of settings: layers, k, experts, id_space,
         layer_map, layer_experts, layer_provenance."""
         self._handle: Any = None
-        self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys, other_tags)
+        self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys)
         of = _shape_of(capturer, shape)  # held: it has the arrays of layers
         self._handle = raw.routecap_store_create(self._config, of.memory)[1]
 
@@ -148,13 +147,12 @@ class Store:
         budget_bytes: int | None,
         generation: int,
         slot_keys: bool,
-        other_tags: bool,
     ) -> None:
         self.block_rows = block_rows
         self.key_bytes = key_bytes
         self.generation = generation
         """That calls name which are given none: the last that this object advanced to."""
-        flags = StoreFlag.SLOT_KEYS * slot_keys | StoreFlag.OTHER_TAGS * other_tags
+        flags = StoreFlag.SLOT_KEYS if slot_keys else 0
         self._config = structs.store_config(
             flags=flags,
             block_rows=block_rows,
@@ -174,13 +172,12 @@ class Store:
         budget_bytes: int | None = None,
         generation: int = 0,
         slot_keys: bool = False,
-        other_tags: bool = False,
         **shape: "Unpack[Settings]",
     ) -> tuple["Store", int]:
         """A store that several processes share, and the file descriptor by which others open it."""
         self = cls.__new__(cls)
         self._handle = None
-        self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys, other_tags)
+        self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys)
         of = _shape_of(capturer, shape)
         _, descriptor, self._handle = raw.routecap_store_create_shared(self._config, of.memory)
         return self, descriptor
@@ -195,13 +192,12 @@ class Store:
         block_rows: int = 16,
         key_bytes: int = 32,
         slot_keys: bool = False,
-        other_tags: bool = False,
         **shape: "Unpack[Settings]",
     ) -> "Store":
         """The store of a descriptor that create_shared gave, in this process or another."""
         self = cls.__new__(cls)
         self._handle = None
-        self._take(block_rows, key_bytes, None, 0, slot_keys, other_tags)
+        self._take(block_rows, key_bytes, None, 0, slot_keys)
         of = _shape_of(capturer, shape)
         self._handle = raw.routecap_store_open_shared(self._config, of.memory, descriptor)[1]
         self.generation = self.stats().generation

@@ -163,6 +163,11 @@ pub const ROUTECAP_WIRE_COLUMNS_FOUND: i32 = 0;
 pub const ROUTECAP_WIRE_COLUMNS_CAPTURED: i32 = 1;
 pub const ROUTECAP_WIRE_COLUMNS_DECODER: i32 = 2;
 pub const ROUTECAP_WIRE_HINT_STRICT: u32 = 1;
+pub const ROUTECAP_STORE_SLOT_KEYS: u32 = 1;
+pub const ROUTECAP_STORE_OTHER_TAGS: u32 = 2;
+pub const ROUTECAP_MAX_BLOCK_ROWS: u32 = 4096;
+pub const ROUTECAP_MIN_KEY_BYTES: u32 = 8;
+pub const ROUTECAP_MAX_KEY_BYTES: u32 = 64;
 pub const ROUTECAP_RECEIVED_EXPANDED: u32 = 1;
 pub const ROUTECAP_RECEIVED_GLOBAL: u32 = 2;
 unsafe extern "C" {
@@ -2746,6 +2751,562 @@ unsafe extern "C" {
         needed: *mut u64,
     ) -> i32;
 }
+/// A store.
+#[repr(C)]
+#[derive(Debug)]
+pub struct routecap_store {
+    _unused: [u8; 0],
+}
+/// What a store is.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_store_config {
+    pub struct_size: u32,
+    /// ROUTECAP_STORE_*; default none
+    pub flags: u32,
+    /// rows of a block, 1..ROUTECAP_MAX_BLOCK_ROWS; default 16
+    pub block_rows: u32,
+    /// bytes of a key, ROUTECAP_MIN_KEY_BYTES..ROUTECAP_MAX_KEY_BYTES;
+    /// default 32
+    pub key_bytes: u32,
+    /// limit of its memory, in bytes; default 1 GiB. At least two pages
+    /// (routecap_memory) or two blocks, whatever is more
+    pub budget_bytes: u64,
+    /// that it begins at
+    pub generation: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_store_config"][::core::mem::size_of::<routecap_store_config>() - 32usize];
+    ["Alignment of routecap_store_config"][::core::mem::align_of::<routecap_store_config>() - 8usize];
+    ["Offset of field: routecap_store_config::struct_size"][::core::mem::offset_of!(routecap_store_config, struct_size) - 0usize];
+    ["Offset of field: routecap_store_config::flags"][::core::mem::offset_of!(routecap_store_config, flags) - 4usize];
+    ["Offset of field: routecap_store_config::block_rows"][::core::mem::offset_of!(routecap_store_config, block_rows) - 8usize];
+    ["Offset of field: routecap_store_config::key_bytes"][::core::mem::offset_of!(routecap_store_config, key_bytes) - 12usize];
+    ["Offset of field: routecap_store_config::budget_bytes"][::core::mem::offset_of!(routecap_store_config, budget_bytes) - 16usize];
+    ["Offset of field: routecap_store_config::generation"][::core::mem::offset_of!(routecap_store_config, generation) - 24usize];
+};
+unsafe extern "C" {
+    /// Fill a configuration with the defaults.
+    ///
+    /// @param[out] config      The configuration.
+    /// @param[in] struct_size  sizeof(routecap_store_config) of the caller, in bytes.
+    pub fn routecap_store_config_init(config: *mut routecap_store_config, struct_size: usize) -> i32;
+}
+unsafe extern "C" {
+    /// Create a store in the memory of this process.
+    ///
+    /// @param[in] config  The configuration.
+    /// @param[in] shape   A capturer's configuration, whose layers, k, experts, id space, layer_map,
+    ///                    layer_experts and layer_provenance the store takes. Nothing else of it is
+    ///                    looked at. The arrays are copied.
+    /// @param[out] store  The store, to be freed with routecap_store_free; NULL on error.
+    /// @return ROUTECAP_OK.
+    pub fn routecap_store_create(
+        config: *const routecap_store_config,
+        shape: *const routecap_config,
+        store: *mut *mut routecap_store,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Free a store.
+    ///
+    /// What was published and has not landed is dropped. What was adopted stays with its requests.
+    ///
+    /// @param[in] store  The store; NULL is allowed and ignored.
+    pub fn routecap_store_free(store: *mut routecap_store);
+}
+/// What a store has, and what it has done since it was created.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_store_counts {
+    pub struct_size: u32,
+    pub block_rows: u32,
+    pub key_bytes: u32,
+    /// ROUTECAP_STORE_*
+    pub flags: u32,
+    /// that it is at
+    pub generation: u64,
+    /// that are there, those in flight and stale ones included
+    pub blocks: u64,
+    /// of these: published, and not landed yet
+    pub blocks_in_flight: u64,
+    /// of these: that somebody retains
+    pub blocks_retained: u64,
+    /// of the budget
+    pub bytes_in_use: u64,
+    /// the most that was ever in use
+    pub bytes_peak: u64,
+    pub bytes_budget: u64,
+    /// landed under their key, or filled cells that a block lacked
+    pub blocks_published: u64,
+    /// published again, with nothing new
+    pub blocks_repeated: u64,
+    /// published without a row that landed
+    pub blocks_empty: u64,
+    /// there was no room
+    pub blocks_refused: u64,
+    /// published of an older generation, or of two
+    pub blocks_stale: u64,
+    /// found by adopt
+    pub blocks_adopted: u64,
+    /// not found by adopt
+    pub blocks_absent: u64,
+    /// published again with other ids in a cell that was there
+    pub blocks_mismatched: u64,
+    /// a later publish took their slot key
+    pub blocks_replaced: u64,
+    /// went for room, or by routecap_store_evict
+    pub blocks_evicted: u64,
+    /// of blocks_published: by routecap_store_import
+    pub blocks_imported: u64,
+    /// that the store copied, because it did not share their page
+    pub rows_copied: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_store_counts"][::core::mem::size_of::<routecap_store_counts>() - 168usize];
+    ["Alignment of routecap_store_counts"][::core::mem::align_of::<routecap_store_counts>() - 8usize];
+    ["Offset of field: routecap_store_counts::struct_size"][::core::mem::offset_of!(routecap_store_counts, struct_size) - 0usize];
+    ["Offset of field: routecap_store_counts::block_rows"][::core::mem::offset_of!(routecap_store_counts, block_rows) - 4usize];
+    ["Offset of field: routecap_store_counts::key_bytes"][::core::mem::offset_of!(routecap_store_counts, key_bytes) - 8usize];
+    ["Offset of field: routecap_store_counts::flags"][::core::mem::offset_of!(routecap_store_counts, flags) - 12usize];
+    ["Offset of field: routecap_store_counts::generation"][::core::mem::offset_of!(routecap_store_counts, generation) - 16usize];
+    ["Offset of field: routecap_store_counts::blocks"][::core::mem::offset_of!(routecap_store_counts, blocks) - 24usize];
+    ["Offset of field: routecap_store_counts::blocks_in_flight"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_in_flight) - 32usize];
+    ["Offset of field: routecap_store_counts::blocks_retained"][::core::mem::offset_of!(routecap_store_counts, blocks_retained) - 40usize];
+    ["Offset of field: routecap_store_counts::bytes_in_use"][::core::mem::offset_of!(routecap_store_counts, bytes_in_use) - 48usize];
+    ["Offset of field: routecap_store_counts::bytes_peak"][::core::mem::offset_of!(routecap_store_counts, bytes_peak) - 56usize];
+    ["Offset of field: routecap_store_counts::bytes_budget"][::core::mem::offset_of!(routecap_store_counts, bytes_budget) - 64usize];
+    ["Offset of field: routecap_store_counts::blocks_published"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_published) - 72usize];
+    ["Offset of field: routecap_store_counts::blocks_repeated"][::core::mem::offset_of!(routecap_store_counts, blocks_repeated) - 80usize];
+    ["Offset of field: routecap_store_counts::blocks_empty"][::core::mem::offset_of!(routecap_store_counts, blocks_empty) - 88usize];
+    ["Offset of field: routecap_store_counts::blocks_refused"][::core::mem::offset_of!(routecap_store_counts, blocks_refused) - 96usize];
+    ["Offset of field: routecap_store_counts::blocks_stale"][::core::mem::offset_of!(routecap_store_counts, blocks_stale) - 104usize];
+    ["Offset of field: routecap_store_counts::blocks_adopted"][::core::mem::offset_of!(routecap_store_counts, blocks_adopted) - 112usize];
+    ["Offset of field: routecap_store_counts::blocks_absent"][::core::mem::offset_of!(routecap_store_counts, blocks_absent) - 120usize];
+    ["Offset of field: routecap_store_counts::blocks_mismatched"]
+        [::core::mem::offset_of!(routecap_store_counts, blocks_mismatched) - 128usize];
+    ["Offset of field: routecap_store_counts::blocks_replaced"][::core::mem::offset_of!(routecap_store_counts, blocks_replaced) - 136usize];
+    ["Offset of field: routecap_store_counts::blocks_evicted"][::core::mem::offset_of!(routecap_store_counts, blocks_evicted) - 144usize];
+    ["Offset of field: routecap_store_counts::blocks_imported"][::core::mem::offset_of!(routecap_store_counts, blocks_imported) - 152usize];
+    ["Offset of field: routecap_store_counts::rows_copied"][::core::mem::offset_of!(routecap_store_counts, rows_copied) - 160usize];
+};
+unsafe extern "C" {
+    /// Read the counters of a store.
+    ///
+    /// @param[in] store    The store.
+    /// @param[out] counts  The counters.
+    pub fn routecap_store_stats(store: *const routecap_store, counts: *mut routecap_store_counts) -> i32;
+}
+unsafe extern "C" {
+    /// Advance a store to a generation: everything older is gone for adopters, at once.
+    ///
+    /// Memory of older blocks is used again first. Nothing happens if the store is there, or beyond.
+    ///
+    /// @param[in] store       The store.
+    /// @param[in] generation  The generation.
+    pub fn routecap_store_advance(store: *mut routecap_store, generation: u64) -> i32;
+}
+unsafe extern "C" {
+    /// Publish rows of a request: `count` blocks, one after another in the request.
+    ///
+    /// The call notes the keys and returns. The worker thread publishes the rows when they have landed,
+    /// and drafts when they are settled. Blocks that a finish or close ends before their drafts are
+    /// settled have what was settled.
+    ///
+    /// @param[in] capturer    The capturer.
+    /// @param[in] request     The request.
+    /// @param[in] store       The store.
+    /// @param[in] first       Position of the first row of the first block.
+    /// @param[in] keys        [count, key_bytes] the keys.
+    /// @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
+    ///                        do, but not beyond what was issued.
+    /// @param[in] generation  That the caller is at. If it is older than the store's, nothing is
+    ///                        published.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
+    ///         is recomputed here and captured in the store); ROUTECAP_ERR_OUT_OF_RANGE;
+    ///         ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
+    pub fn routecap_request_publish(
+        capturer: *mut routecap_capturer,
+        request: routecap_request,
+        store: *mut routecap_store,
+        first: u64,
+        keys: *const ::core::ffi::c_void,
+        count: usize,
+        generation: u64,
+    ) -> i32;
+}
+/// What an adopt found.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_adoption {
+    pub struct_size: u32,
+    /// 0
+    pub reserved: u32,
+    /// up to the first block that was not found
+    pub rows: u64,
+    /// blocks
+    pub found: u64,
+    /// blocks that are missing for this reason
+    pub evicted: u64,
+    /// blocks that are missing for this reason
+    pub not_published: u64,
+    /// blocks that are missing for this reason
+    pub stale: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_adoption"][::core::mem::size_of::<routecap_adoption>() - 48usize];
+    ["Alignment of routecap_adoption"][::core::mem::align_of::<routecap_adoption>() - 8usize];
+    ["Offset of field: routecap_adoption::struct_size"][::core::mem::offset_of!(routecap_adoption, struct_size) - 0usize];
+    ["Offset of field: routecap_adoption::reserved"][::core::mem::offset_of!(routecap_adoption, reserved) - 4usize];
+    ["Offset of field: routecap_adoption::rows"][::core::mem::offset_of!(routecap_adoption, rows) - 8usize];
+    ["Offset of field: routecap_adoption::found"][::core::mem::offset_of!(routecap_adoption, found) - 16usize];
+    ["Offset of field: routecap_adoption::evicted"][::core::mem::offset_of!(routecap_adoption, evicted) - 24usize];
+    ["Offset of field: routecap_adoption::not_published"][::core::mem::offset_of!(routecap_adoption, not_published) - 32usize];
+    ["Offset of field: routecap_adoption::stale"][::core::mem::offset_of!(routecap_adoption, stale) - 40usize];
+};
+unsafe extern "C" {
+    /// Add rows of a store to a request: `count` blocks, one after another in the request. They are the
+    /// positions that an engine took from its cache and did not compute.
+    ///
+    /// Every block that is there fills its rows; rows of the others are missing. The request's length
+    /// becomes the end of the last block if it was less. Cells that the request has are kept, also with
+    /// ROUTECAP_POLICY_REPLACE. Where rows line up with pages, pages are shared. Elsewhere the worker
+    /// thread copies rows; they are missing (REFUSED) if the capturer's budget has no room.
+    ///
+    /// @param[in] capturer    The capturer.
+    /// @param[in] request     The request.
+    /// @param[in] store       The store.
+    /// @param[in] first       Position of the first row of the first block.
+    /// @param[in] keys        [count, key_bytes] the keys.
+    /// @param[in] count       How many blocks.
+    /// @param[in] generation  That the caller is at. If it is older than the store's, blocks that are
+    ///                        there are STALE.
+    /// @param[out] adoption   What was found; may be NULL.
+    /// @return ROUTECAP_OK, also if nothing was found; ROUTECAP_ERR_UNKNOWN_REQUEST;
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
+    ///         here); ROUTECAP_ERR_OUT_OF_RANGE (beyond ROUTECAP_MAX_POSITION); ROUTECAP_ERR_STATE (a
+    ///         generation that the store has not advanced to).
+    pub fn routecap_request_adopt(
+        capturer: *mut routecap_capturer,
+        request: routecap_request,
+        store: *mut routecap_store,
+        first: u64,
+        keys: *const ::core::ffi::c_void,
+        count: usize,
+        generation: u64,
+        adoption: *mut routecap_adoption,
+    ) -> i32;
+}
+/// One call of routecap_request_publish.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_publish_item {
+    pub request: routecap_request,
+    pub first: u64,
+    /// [count, key_bytes]
+    pub keys: *const ::core::ffi::c_void,
+    pub count: u64,
+    /// receives the status of this item
+    pub status: i32,
+    /// 0
+    pub reserved: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_publish_item"][::core::mem::size_of::<routecap_publish_item>() - 40usize];
+    ["Alignment of routecap_publish_item"][::core::mem::align_of::<routecap_publish_item>() - 8usize];
+    ["Offset of field: routecap_publish_item::request"][::core::mem::offset_of!(routecap_publish_item, request) - 0usize];
+    ["Offset of field: routecap_publish_item::first"][::core::mem::offset_of!(routecap_publish_item, first) - 8usize];
+    ["Offset of field: routecap_publish_item::keys"][::core::mem::offset_of!(routecap_publish_item, keys) - 16usize];
+    ["Offset of field: routecap_publish_item::count"][::core::mem::offset_of!(routecap_publish_item, count) - 24usize];
+    ["Offset of field: routecap_publish_item::status"][::core::mem::offset_of!(routecap_publish_item, status) - 32usize];
+    ["Offset of field: routecap_publish_item::reserved"][::core::mem::offset_of!(routecap_publish_item, reserved) - 36usize];
+};
+impl Default for routecap_publish_item {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// Publish rows of many requests in one call: those whose blocks filled in this step.
+    ///
+    /// @param[in] capturer    The capturer.
+    /// @param[in] store       The store.
+    /// @param[in,out] items   [count] elements of item_size bytes.
+    /// @param[in] item_size   sizeof(routecap_publish_item) of the caller, in bytes.
+    /// @param[in] count       How many items; 0 returns at once.
+    /// @param[in] generation  As in routecap_request_publish.
+    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_STATE.
+    pub fn routecap_request_publish_batch(
+        capturer: *mut routecap_capturer,
+        store: *mut routecap_store,
+        items: *mut routecap_publish_item,
+        item_size: usize,
+        count: usize,
+        generation: u64,
+    ) -> i32;
+}
+/// One call of routecap_request_adopt.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_adopt_item {
+    pub request: routecap_request,
+    pub first: u64,
+    /// [count, key_bytes]
+    pub keys: *const ::core::ffi::c_void,
+    pub count: u64,
+    /// receives what routecap_adoption says, as do the next four
+    pub rows: u64,
+    pub found: u64,
+    pub evicted: u64,
+    pub not_published: u64,
+    pub stale: u64,
+    /// receives the status of this item
+    pub status: i32,
+    /// 0
+    pub reserved: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_adopt_item"][::core::mem::size_of::<routecap_adopt_item>() - 80usize];
+    ["Alignment of routecap_adopt_item"][::core::mem::align_of::<routecap_adopt_item>() - 8usize];
+    ["Offset of field: routecap_adopt_item::request"][::core::mem::offset_of!(routecap_adopt_item, request) - 0usize];
+    ["Offset of field: routecap_adopt_item::first"][::core::mem::offset_of!(routecap_adopt_item, first) - 8usize];
+    ["Offset of field: routecap_adopt_item::keys"][::core::mem::offset_of!(routecap_adopt_item, keys) - 16usize];
+    ["Offset of field: routecap_adopt_item::count"][::core::mem::offset_of!(routecap_adopt_item, count) - 24usize];
+    ["Offset of field: routecap_adopt_item::rows"][::core::mem::offset_of!(routecap_adopt_item, rows) - 32usize];
+    ["Offset of field: routecap_adopt_item::found"][::core::mem::offset_of!(routecap_adopt_item, found) - 40usize];
+    ["Offset of field: routecap_adopt_item::evicted"][::core::mem::offset_of!(routecap_adopt_item, evicted) - 48usize];
+    ["Offset of field: routecap_adopt_item::not_published"][::core::mem::offset_of!(routecap_adopt_item, not_published) - 56usize];
+    ["Offset of field: routecap_adopt_item::stale"][::core::mem::offset_of!(routecap_adopt_item, stale) - 64usize];
+    ["Offset of field: routecap_adopt_item::status"][::core::mem::offset_of!(routecap_adopt_item, status) - 72usize];
+    ["Offset of field: routecap_adopt_item::reserved"][::core::mem::offset_of!(routecap_adopt_item, reserved) - 76usize];
+};
+impl Default for routecap_adopt_item {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// Add rows of a store to many requests in one call: those that an engine admits in this step.
+    ///
+    /// @param[in] capturer    The capturer.
+    /// @param[in] store       The store.
+    /// @param[in,out] items   [count] elements of item_size bytes.
+    /// @param[in] item_size   sizeof(routecap_adopt_item) of the caller, in bytes.
+    /// @param[in] count       How many items; 0 returns at once.
+    /// @param[in] generation  As in routecap_request_adopt.
+    /// @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_STATE.
+    pub fn routecap_request_adopt_batch(
+        capturer: *mut routecap_capturer,
+        store: *mut routecap_store,
+        items: *mut routecap_adopt_item,
+        item_size: usize,
+        count: usize,
+        generation: u64,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Make content keys from token ids: one for each whole block, which stands for all tokens up to the
+    /// block's end.
+    ///
+    /// The key of a block is the BLAKE2b digest (RFC 7693) of key_bytes bytes, without a key, of what
+    /// comes before and the block's tokens as little-endian 32-bit integers. What comes before is the
+    /// seed for the first block, and the key of the block before for the others. So the chain goes on if
+    /// the last key is passed as the seed of the next call. The personalisation is the 8 bytes
+    /// "routecap", then block_rows and 0 as little-endian 32-bit integers.
+    ///
+    /// @param[in] seed         [seed_bytes] what else decides the rows: the model, its weights, an
+    ///                         adapter, a session. May be NULL if seed_bytes is 0.
+    /// @param[in] seed_bytes   Size of seed, in bytes.
+    /// @param[in] tokens       [count] the token ids.
+    /// @param[in] count        How many tokens. Those behind the last whole block have no key.
+    /// @param[in] block_rows   Rows of a block, 1..ROUTECAP_MAX_BLOCK_ROWS.
+    /// @param[in] key_bytes    Bytes of a key, ROUTECAP_MIN_KEY_BYTES..ROUTECAP_MAX_KEY_BYTES.
+    /// @param[out] keys        [count / block_rows, key_bytes] the keys.
+    /// @param[in] keys_bytes   Size of keys, in bytes.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    pub fn routecap_key_chain(
+        seed: *const ::core::ffi::c_void,
+        seed_bytes: usize,
+        tokens: *const i32,
+        count: usize,
+        block_rows: u32,
+        key_bytes: u32,
+        keys: *mut ::core::ffi::c_void,
+        keys_bytes: usize,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Say which keys an adopt of this generation would find now.
+    ///
+    /// The answer holds at this moment. A block that is found may go before it is adopted, unless it is
+    /// retained. Blocks in flight are found.
+    ///
+    /// @param[in] store       The store.
+    /// @param[in] keys        [count, key_bytes] the keys.
+    /// @param[in] count       How many keys.
+    /// @param[in] generation  That the caller is at.
+    /// @param[out] reasons    [count] 0 for a block that is there, otherwise ROUTECAP_MISSING_*; may be
+    ///                        NULL.
+    /// @param[out] leading    How many keys before the first that is not there; may be NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
+    pub fn routecap_store_contains(
+        store: *mut routecap_store,
+        keys: *const ::core::ffi::c_void,
+        count: usize,
+        generation: u64,
+        reasons: *mut i32,
+        leading: *mut u64,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Retain blocks: they stay until they are released, whatever the budget says.
+    ///
+    /// A key is retained as often as it is released. A later block under the key inherits that. A key
+    /// that is not there is not retained, so release only those that were.
+    ///
+    /// @param[in] store     The store.
+    /// @param[in] keys      [count, key_bytes] the keys.
+    /// @param[in] count     How many keys.
+    /// @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
+    ///                      may be NULL.
+    pub fn routecap_store_retain(store: *mut routecap_store, keys: *const ::core::ffi::c_void, count: usize, reasons: *mut i32) -> i32;
+}
+unsafe extern "C" {
+    /// Release blocks that were retained. Keys that nobody retains are left alone.
+    ///
+    /// @param[in] store  The store.
+    /// @param[in] keys   [count, key_bytes] the keys.
+    /// @param[in] count  How many keys.
+    pub fn routecap_store_release(store: *mut routecap_store, keys: *const ::core::ffi::c_void, count: usize) -> i32;
+}
+unsafe extern "C" {
+    /// Drop blocks, also retained ones and those in flight. Requests that adopted them keep the rows.
+    ///
+    /// @param[in] store     The store.
+    /// @param[in] keys      [count, key_bytes] the keys; those that are not there are left alone.
+    /// @param[in] count     How many keys.
+    /// @param[out] evicted  How many were there; may be NULL.
+    pub fn routecap_store_evict(store: *mut routecap_store, keys: *const ::core::ffi::c_void, count: usize, evicted: *mut u64) -> i32;
+}
+unsafe extern "C" {
+    /// Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
+    /// once.
+    ///
+    /// What was under to[i] is evicted, also if there is no block under from[i]. from[i] is EVICTED then,
+    /// unless it is also some to[j].
+    ///
+    /// @param[in] store  A store of slot keys.
+    /// @param[in] from   [count, key_bytes] the keys, each once.
+    /// @param[in] to     [count, key_bytes] the new keys, each once.
+    /// @param[in] count  How many keys.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a store of content keys).
+    pub fn routecap_store_move(
+        store: *mut routecap_store,
+        from: *const ::core::ffi::c_void,
+        to: *const ::core::ffi::c_void,
+        count: usize,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Write blocks as bytes, to travel beside the KV cache to another machine.
+    ///
+    /// Blocks that are not there, not landed or stale are left out. The rows are copied on the calling
+    /// thread. docs/format.md describes the bytes.
+    ///
+    /// @param[in] store       The store.
+    /// @param[in] keys        [count, key_bytes] the keys.
+    /// @param[in] count       How many keys.
+    /// @param[in] generation  That the caller is at.
+    /// @param[out] dst        [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
+    ///                        returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] dst_bytes   Size of dst, in bytes.
+    /// @param[out] needed     How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
+    ///                        NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (some blocks were left out);
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_STATE (a generation that
+    ///         the store has not advanced to).
+    pub fn routecap_store_export(
+        store: *mut routecap_store,
+        keys: *const ::core::ffi::c_void,
+        count: usize,
+        generation: u64,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+        needed: *mut u64,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Publish blocks that another store exported.
+    ///
+    /// Nothing in the bytes is trusted: a cell that claims to be valid and is not k distinct experts of
+    /// its layer is an error, and nothing is published. Keys are believed. Rows are copied on the
+    /// calling thread. Blocks of an older generation are counted as stale and not published.
+    ///
+    /// @param[in] store    The store.
+    /// @param[in] data     [bytes] the bytes.
+    /// @param[in] bytes    How many: exactly those of one export.
+    /// @param[out] blocks  How many blocks the bytes have; may be NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (the text says what is wrong);
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows or key_bytes); ROUTECAP_ERR_STATE
+    ///         (a generation that the store has not advanced to).
+    pub fn routecap_store_import(store: *mut routecap_store, data: *const ::core::ffi::c_void, bytes: usize, blocks: *mut u64) -> i32;
+}
+unsafe extern "C" {
+    /// Create a store that several processes share: memory without a name, which other processes open by
+    /// its descriptor.
+    ///
+    /// All memory is taken now, and never more. A block exists for another process once it is complete.
+    /// Publishing copies rows in, adopting copies them out and checks them: what another process left
+    /// half done is missing. A process may die at any moment without holding up the others. A process
+    /// that writes into the memory by other means can make rows missing, and with intent make them
+    /// wrong: pass the descriptor to processes that you trust.
+    ///
+    /// @param[in] config       The configuration.
+    /// @param[in] shape        As in routecap_store_create.
+    /// @param[out] descriptor  A file descriptor, which belongs to the caller and may be passed on, as
+    ///                         over a UNIX socket, or inherited.
+    /// @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory).
+    pub fn routecap_store_create_shared(
+        config: *const routecap_store_config,
+        shape: *const routecap_config,
+        descriptor: *mut i32,
+        store: *mut *mut routecap_store,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Open a store that another process, or this one, created with routecap_store_create_shared.
+    ///
+    /// @param[in] config      The configuration: block_rows, key_bytes and flags as it was created with.
+    ///                        budget_bytes and generation are not looked at.
+    /// @param[in] shape       The shape that it was created with.
+    /// @param[in] descriptor  The descriptor, which stays the caller's and may be closed afterwards.
+    /// @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no such memory, of another version, of another boot, or
+    ///         damaged); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
+    ///         ROUTECAP_ERR_NO_BACKEND (this system has no such memory).
+    pub fn routecap_store_open_shared(
+        config: *const routecap_store_config,
+        shape: *const routecap_config,
+        descriptor: i32,
+        store: *mut *mut routecap_store,
+    ) -> i32;
+}
 /// What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C
 /// order, without gaps.
 #[repr(C)]
@@ -3198,10 +3759,129 @@ pub struct routecap_api {
             arg11: *mut u64,
         ) -> i32,
     >,
+    /// The store.
+    pub store_config_init: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store_config, arg2: usize) -> i32>,
+    pub store_create: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_store_config, arg2: *const routecap_config, arg3: *mut *mut routecap_store) -> i32,
+    >,
+    pub store_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store)>,
+    pub store_stats: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_store, arg2: *mut routecap_store_counts) -> i32>,
+    pub store_advance: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store, arg2: u64) -> i32>,
+    pub request_publish: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_request,
+            arg3: *mut routecap_store,
+            arg4: u64,
+            arg5: *const ::core::ffi::c_void,
+            arg6: usize,
+            arg7: u64,
+        ) -> i32,
+    >,
+    pub request_adopt: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: routecap_request,
+            arg3: *mut routecap_store,
+            arg4: u64,
+            arg5: *const ::core::ffi::c_void,
+            arg6: usize,
+            arg7: u64,
+            arg8: *mut routecap_adoption,
+        ) -> i32,
+    >,
+    pub request_publish_batch: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: *mut routecap_store,
+            arg3: *mut routecap_publish_item,
+            arg4: usize,
+            arg5: usize,
+            arg6: u64,
+        ) -> i32,
+    >,
+    pub request_adopt_batch: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_capturer,
+            arg2: *mut routecap_store,
+            arg3: *mut routecap_adopt_item,
+            arg4: usize,
+            arg5: usize,
+            arg6: u64,
+        ) -> i32,
+    >,
+    pub key_chain: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const ::core::ffi::c_void,
+            arg2: usize,
+            arg3: *const i32,
+            arg4: usize,
+            arg5: u32,
+            arg6: u32,
+            arg7: *mut ::core::ffi::c_void,
+            arg8: usize,
+        ) -> i32,
+    >,
+    pub store_contains: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_store,
+            arg2: *const ::core::ffi::c_void,
+            arg3: usize,
+            arg4: u64,
+            arg5: *mut i32,
+            arg6: *mut u64,
+        ) -> i32,
+    >,
+    pub store_retain: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_store, arg2: *const ::core::ffi::c_void, arg3: usize, arg4: *mut i32) -> i32,
+    >,
+    pub store_release:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store, arg2: *const ::core::ffi::c_void, arg3: usize) -> i32>,
+    pub store_evict: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_store, arg2: *const ::core::ffi::c_void, arg3: usize, arg4: *mut u64) -> i32,
+    >,
+    pub store_move: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_store,
+            arg2: *const ::core::ffi::c_void,
+            arg3: *const ::core::ffi::c_void,
+            arg4: usize,
+        ) -> i32,
+    >,
+    pub store_export: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_store,
+            arg2: *const ::core::ffi::c_void,
+            arg3: usize,
+            arg4: u64,
+            arg5: *mut ::core::ffi::c_void,
+            arg6: usize,
+            arg7: *mut u64,
+        ) -> i32,
+    >,
+    pub store_import: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut routecap_store, arg2: *const ::core::ffi::c_void, arg3: usize, arg4: *mut u64) -> i32,
+    >,
+    pub store_create_shared: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_store_config,
+            arg2: *const routecap_config,
+            arg3: *mut i32,
+            arg4: *mut *mut routecap_store,
+        ) -> i32,
+    >,
+    pub store_open_shared: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_store_config,
+            arg2: *const routecap_config,
+            arg3: i32,
+            arg4: *mut *mut routecap_store,
+        ) -> i32,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 552usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 704usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -3273,6 +3953,25 @@ const _: () = {
     ["Offset of field: routecap_api::wire_decoder_free"][::core::mem::offset_of!(routecap_api, wire_decoder_free) - 528usize];
     ["Offset of field: routecap_api::wire_encode"][::core::mem::offset_of!(routecap_api, wire_encode) - 536usize];
     ["Offset of field: routecap_api::wire_splice"][::core::mem::offset_of!(routecap_api, wire_splice) - 544usize];
+    ["Offset of field: routecap_api::store_config_init"][::core::mem::offset_of!(routecap_api, store_config_init) - 552usize];
+    ["Offset of field: routecap_api::store_create"][::core::mem::offset_of!(routecap_api, store_create) - 560usize];
+    ["Offset of field: routecap_api::store_free"][::core::mem::offset_of!(routecap_api, store_free) - 568usize];
+    ["Offset of field: routecap_api::store_stats"][::core::mem::offset_of!(routecap_api, store_stats) - 576usize];
+    ["Offset of field: routecap_api::store_advance"][::core::mem::offset_of!(routecap_api, store_advance) - 584usize];
+    ["Offset of field: routecap_api::request_publish"][::core::mem::offset_of!(routecap_api, request_publish) - 592usize];
+    ["Offset of field: routecap_api::request_adopt"][::core::mem::offset_of!(routecap_api, request_adopt) - 600usize];
+    ["Offset of field: routecap_api::request_publish_batch"][::core::mem::offset_of!(routecap_api, request_publish_batch) - 608usize];
+    ["Offset of field: routecap_api::request_adopt_batch"][::core::mem::offset_of!(routecap_api, request_adopt_batch) - 616usize];
+    ["Offset of field: routecap_api::key_chain"][::core::mem::offset_of!(routecap_api, key_chain) - 624usize];
+    ["Offset of field: routecap_api::store_contains"][::core::mem::offset_of!(routecap_api, store_contains) - 632usize];
+    ["Offset of field: routecap_api::store_retain"][::core::mem::offset_of!(routecap_api, store_retain) - 640usize];
+    ["Offset of field: routecap_api::store_release"][::core::mem::offset_of!(routecap_api, store_release) - 648usize];
+    ["Offset of field: routecap_api::store_evict"][::core::mem::offset_of!(routecap_api, store_evict) - 656usize];
+    ["Offset of field: routecap_api::store_move"][::core::mem::offset_of!(routecap_api, store_move) - 664usize];
+    ["Offset of field: routecap_api::store_export"][::core::mem::offset_of!(routecap_api, store_export) - 672usize];
+    ["Offset of field: routecap_api::store_import"][::core::mem::offset_of!(routecap_api, store_import) - 680usize];
+    ["Offset of field: routecap_api::store_create_shared"][::core::mem::offset_of!(routecap_api, store_create_shared) - 688usize];
+    ["Offset of field: routecap_api::store_open_shared"][::core::mem::offset_of!(routecap_api, store_open_shared) - 696usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.
