@@ -22,6 +22,7 @@
 #include "store/blocks_as_bytes.h"
 #include "store/keys.h"
 #include "store/local_store.h"
+#include "store/mapped_store.h"
 #include "wire/decoder.h"
 #include "wire/encode.h"
 #include "wire/format.h"
@@ -165,6 +166,21 @@ int32_t clear(Handle *output, const char *name) noexcept {
     if (output == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
     *output = Handle{};
     return ROUTECAP_OK;
+}
+
+template <class Make>
+int32_t make_store(const routecap_store_config *config, const routecap_config *shape,
+                   routecap_store **store, Make make) noexcept {
+    if (int32_t s = clear(store, "store"); s < 0) return s;
+    return guard([&] {
+        StoreConfig c;
+        if (int32_t s = read_store_config(config, shape, c); s < 0) return s;
+        auto handle = std::make_unique<StoreHandle>();
+        handle->process = process_generation();
+        if (int32_t s = make(std::move(c), handle->object); s < 0) return s;
+        *store = reinterpret_cast<routecap_store *>(handle.release());
+        return ROUTECAP_OK;
+    });
 }
 
 template <class Item>
@@ -757,28 +773,26 @@ int32_t routecap_store_config_init(routecap_store_config *config, size_t struct_
 
 int32_t routecap_store_create(const routecap_store_config *config, const routecap_config *shape,
                               routecap_store **store) {
-    if (int32_t s = clear(store, "store"); s < 0) return s;
-    return guard([&] {
-        StoreConfig c;
-        if (int32_t s = read_store_config(config, shape, c); s < 0) return s;
-        auto handle = std::make_unique<StoreHandle>();
-        handle->process = process_generation();
-        if (int32_t s = LocalStore::create(std::move(c), handle->object); s < 0) return s;
-        *store = reinterpret_cast<routecap_store *>(handle.release());
-        return ROUTECAP_OK;
+    return make_store(config, shape, store, [](StoreConfig c, StorePtr &object) {
+        return LocalStore::create(std::move(c), object);
     });
 }
 
-int32_t routecap_store_create_shared(const routecap_store_config *, const routecap_config *,
-                                     int32_t *, routecap_store **store) {
-    if (int32_t s = clear(store, "store"); s < 0) return s;
-    return report(ROUTECAP_ERR_NO_BACKEND, "this build has no stores of several processes");
+int32_t routecap_store_create_shared(const routecap_store_config *config,
+                                     const routecap_config *shape, int32_t *descriptor,
+                                     routecap_store **store) {
+    return make_store(config, shape, store, [descriptor](StoreConfig c, StorePtr &object) {
+        if (descriptor == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "descriptor is NULL");
+        return MappedStore::create(std::move(c), *descriptor, object);
+    });
 }
 
-int32_t routecap_store_open_shared(const routecap_store_config *, const routecap_config *, int32_t,
+int32_t routecap_store_open_shared(const routecap_store_config *config,
+                                   const routecap_config *shape, int32_t descriptor,
                                    routecap_store **store) {
-    if (int32_t s = clear(store, "store"); s < 0) return s;
-    return report(ROUTECAP_ERR_NO_BACKEND, "this build has no stores of several processes");
+    return make_store(config, shape, store, [descriptor](StoreConfig c, StorePtr &object) {
+        return MappedStore::open(std::move(c), descriptor, object);
+    });
 }
 
 void routecap_store_free(routecap_store *store) {

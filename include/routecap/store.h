@@ -472,21 +472,29 @@ ROUTECAP_API int32_t routecap_store_import(routecap_store *store, const void *da
  * ============================================================================================== */
 
 /**
- * Create a store that several processes share: memory without a name, which other processes open by
- * its descriptor.
+ * Create a store that several processes of one machine share. Each of them opens it by a descriptor,
+ * at most 64 at a time.
  *
- * All memory is taken now, and never more. A block exists for another process once it is complete.
- * Publishing copies rows in, adopting copies them out and checks them: what another process left
- * half done is missing. A process may die at any moment without holding up the others. A process
- * that writes into the memory by other means can make rows missing, and with intent make them
- * wrong: pass the descriptor to processes that you trust.
+ * All memory is taken now, and never more. What is budgeted are blocks; some 1.2 MB come on top. A
+ * block exists for another process once it is complete. The worker thread copies rows in for a
+ * publish. For an adopt it copies them out into the capturer's budget, and checks them: what
+ * another process left half done is missing. A block that goes between an adopt and that copy is
+ * EVICTED, also for the adopter. A process may die at any moment without holding up the others, and
+ * what it retained is released. Counts are those of all processes.
  *
- * @param[in] config       The configuration.
- * @param[in] shape        As in routecap_store_create.
- * @param[out] descriptor  A file descriptor, which belongs to the caller and may be passed on, as
- *                         over a UNIX socket, or inherited.
- * @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
- * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory).
+ * A process that writes into the memory by other means can make rows missing, and with intent make
+ * them wrong: pass the descriptor to processes that you trust.
+ *
+ * @param[in] config          The configuration.
+ * @param[in] shape           As in routecap_store_create.
+ * @param[in,out] descriptor  -1: receives a file descriptor of memory without a name, which can
+ *                            neither shrink nor grow. Otherwise one of an empty file that the caller
+ *                            opened for reading and writing; nobody may truncate that file. The
+ *                            descriptor is the caller's in both cases. It may be inherited, passed
+ *                            over a UNIX socket, and closed.
+ * @param[out] store          The store, to be freed with routecap_store_free; NULL on error.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_NO_MEMORY (also if the disk is full); ROUTECAP_ERR_STATE (the
+ *         file is not empty); ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
  */
 ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *config,
                                                   const routecap_config *shape,
@@ -500,9 +508,9 @@ ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *c
  * @param[in] shape       The shape that it was created with.
  * @param[in] descriptor  The descriptor, which stays the caller's and may be closed afterwards.
  * @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
- * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no such memory, of another version, of another boot, or
- *         damaged); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
- *         ROUTECAP_ERR_NO_BACKEND (this system has no such memory).
+ * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
+ *         damaged one); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
+ *         ROUTECAP_ERR_NO_MEMORY (also if 64 have it open); ROUTECAP_ERR_NO_BACKEND (no /proc).
  */
 ROUTECAP_API int32_t routecap_store_open_shared(const routecap_store_config *config,
                                                 const routecap_config *shape, int32_t descriptor,

@@ -237,7 +237,7 @@ bool StepWorker::apply(LogEntry &entry) {
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Adopt>) {
                 try {
-                    what.rows->attach(what.adoption->take(), what.end);
+                    what.rows->attach(what.adoption->take(*storage_->pool), what.end);
                 } catch (const std::bad_alloc &) {}  // its rows are missing
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Finish>) {

@@ -353,7 +353,7 @@ bool LocalStore::take_slot(uint64_t tag, bool one_tag, Slot &slot) {
 
 class LocalStore::Found final : public Adoption {
 public:
-    std::vector<Segment> take() override {
+    std::vector<Segment> take(PagePool &) override {
         for (const Late &late : late_) {
             const Rows &rows = late.publication->landed_[late.index];
             if (!rows.page) continue;  // it never landed

@@ -66,7 +66,7 @@ struct Fixed {
     uint32_t slots, block_rows, key_bytes, flags;
     uint32_t layers, k;
     int32_t id_space;
-    uint32_t slot_keys;
+    uint32_t reserved;
 };
 struct LayerIdentity {
     int32_t decoder_index;
@@ -102,7 +102,7 @@ struct MappedBlocks::Slot {
 
 // ---- Life -------------------------------------------------------------------------------------
 
-MappedBlocks::MappedBlocks(const Config &config)
+MappedBlocks::MappedBlocks(const StoreConfig &config)
     : config_(config),
       key_words_(static_cast<uint32_t>(words_of(config.key_bytes))),
       ids_bytes_(size_t{config.block_rows} * config.shape->ids_bytes),
@@ -152,7 +152,6 @@ std::vector<uint8_t> MappedBlocks::identity(uint32_t slots, uint64_t seed, uint6
     fixed.layers = shape.layers;
     fixed.k = shape.k;
     fixed.id_space = shape.id_space;
-    fixed.slot_keys = config_.slot_keys;
     std::memcpy(all.data(), &fixed, sizeof fixed);
     for (uint32_t l = 0; l < shape.layers; l++) {
         const LayerIdentity layer{shape.layer_map[l], shape.layer_experts[l],
@@ -179,13 +178,13 @@ void MappedBlocks::place(uint32_t slots, uint64_t seed) {
                        &control_->evictions);
 }
 
-uint64_t MappedBlocks::slot_bytes(const Config &config) {
+uint64_t MappedBlocks::slot_bytes(const StoreConfig &config) {
     const MappedBlocks sizes(config);
     constexpr uint32_t kMany = 1u << 16;  // over which what is rounded is spread
     return (sizes.layout(2 * kMany).bytes - sizes.layout(kMany).bytes) / kMany;
 }
 
-int32_t MappedBlocks::create(const Config &config, int32_t &descriptor,
+int32_t MappedBlocks::create(const StoreConfig &config, int32_t &descriptor,
                              std::unique_ptr<MappedBlocks> &blocks) {
     if (boot_id()[0] == 0)
         return report(ROUTECAP_ERR_NO_BACKEND, "the system does not say which boot this is");
@@ -229,7 +228,7 @@ int32_t MappedBlocks::create(const Config &config, int32_t &descriptor,
     return ROUTECAP_OK;
 }
 
-int32_t MappedBlocks::open(const Config &config, int32_t descriptor,
+int32_t MappedBlocks::open(const StoreConfig &config, int32_t descriptor,
                            std::unique_ptr<MappedBlocks> &blocks) {
     std::unique_ptr<MappedBlocks> made(new MappedBlocks(config));
     if (int32_t s = made->file_.open(descriptor); s < 0) return s;
@@ -278,10 +277,7 @@ int32_t MappedBlocks::check_identity() {
         return refuse("block_rows", fixed.block_rows, config_.block_rows);
     if (fixed.key_bytes != config_.key_bytes)
         return refuse("key_bytes", fixed.key_bytes, config_.key_bytes);
-    if (fixed.slot_keys != static_cast<uint32_t>(config_.slot_keys) ||
-        fixed.flags != config_.flags)
-        return refuse("flags", fixed.flags | uint64_t{fixed.slot_keys} << 32,
-                      config_.flags | uint64_t{config_.slot_keys} << 32);
+    if (fixed.flags != config_.flags) return refuse("flags", fixed.flags, config_.flags);
     if (fixed.bytes != identity(fixed.slots, fixed.seed, fixed.file_bytes).size())
         return damaged("its header has another size");
     for (uint32_t l = 0; l < shape.layers; l++) {
@@ -426,7 +422,8 @@ std::optional<MappedBlocks::Match> MappedBlocks::first_match(const Key &key) con
 }
 
 int32_t MappedBlocks::reason_of_absence(uint64_t hash) const {
-    return evictions_->has(hash) ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_NOT_PUBLISHED;
+    const int32_t why = evictions_->why(hash);
+    return why != 0 ? why : ROUTECAP_MISSING_NOT_PUBLISHED;
 }
 
 void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const {
@@ -458,11 +455,11 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
             if (!m && bits[i] != 0) m = first_match(at_once[i]);
             Found &f = found[first + i];
             if (!m)
-                f = {hash, 0, 0, reason_of_absence(hash)};
+                f = {hash, 0, 0, reason_of_absence(hash), false};
             else if (m->generation != now || generation != now)
-                f = {hash, 0, 0, ROUTECAP_MISSING_STALE};
+                f = {hash, 0, 0, ROUTECAP_MISSING_STALE, false};
             else
-                f = {hash, m->word, m->slot, 0};
+                f = {hash, m->word, m->slot, 0, false};
         }
     }
 }
@@ -499,19 +496,19 @@ bool MappedBlocks::copy_block(const Found &found, uint64_t generation, RowPlanes
     return !damaged;
 }
 
-// Whether n rows are what a capturer would have made.
-bool MappedBlocks::good_rows(RowPlanes rows, uint64_t n) const {
+// Whether n rows are what a capturer would have made; and no cell of them is missing.
+bool MappedBlocks::good_rows(RowPlanes rows, uint64_t n, bool &complete) const {
     const Shape &shape = *config_.shape;
-    bool full = true;
+    complete = true;
     for (uint64_t r = 0; r < n; r++) {
         const uint8_t *validity = rows.validity + r * shape.validity_bytes;
-        full &= shape.row_full(validity);
+        complete &= shape.row_full(validity);
         if ((validity[shape.validity_bytes - 1] & ~shape.full.back()) != 0) return false;
     }
     routecap_segment segment{};
     segment.rows = n;
     segment.ids = rows.ids;
-    segment.validity = full ? nullptr : rows.validity;
+    segment.validity = complete ? nullptr : rows.validity;
     return ids_are_good(shape, segment);
 }
 
@@ -522,7 +519,10 @@ bool MappedBlocks::read_block(const uint8_t *key, uint64_t generation, Found &fo
         bool damaged;
         if (copy_block(found, generation, to, damaged)) return true;
         if (damaged) discard_damaged(found);
-        find(key, generation, {&found, 1});
+        if (slot_keys())
+            found.reason = ROUTECAP_MISSING_EVICTED;
+        else
+            find(key, generation, {&found, 1});
     }
     return false;
 }
@@ -539,30 +539,26 @@ void MappedBlocks::read(const uint8_t *keys, uint64_t generation, std::span<Foun
     const auto rows_at = [&](size_t i) {
         return to.from(*config_.shape, i * config_.block_rows);
     };
-    find(keys, generation, found);
     const size_t group = std::max<size_t>(1, kCheckedBytes / ids_bytes_);
     for (size_t first = 0; first < found.size(); first += group) {
         const size_t end = std::min(found.size(), first + group);
         for (size_t i = first; i < end; i++)
             if (found[i].reason == 0) __builtin_prefetch(rows(found[i].slot));
-        bool all = true;
+        bool all = true, complete = false;
         for (size_t i = first; i < end; i++)
             all &= read_block(keys + i * config_.key_bytes, generation, found[i], rows_at(i));
-        if (all && good_rows(rows_at(first), (end - first) * config_.block_rows)) continue;
+        all = all && good_rows(rows_at(first), (end - first) * config_.block_rows, complete);
         for (size_t i = first; i < end; i++) {
             Found &f = found[i];
-            if (f.reason == 0 && !good_rows(rows_at(i), config_.block_rows)) {
+            f.complete = all && complete;
+            if (f.complete) continue;
+            if (f.reason == 0 && !good_rows(rows_at(i), config_.block_rows, f.complete)) {
                 discard_damaged(f);
                 f.reason = reason_of_absence(f.hash);
             }
             if (f.reason != 0) mark_hole(rows_at(i), f.reason);
         }
     }
-    // Nobody gets what the store has advanced from meanwhile.
-    if (this->generation() == generation) return;
-    for (size_t i = 0; i < found.size(); i++)
-        if (found[i].reason == 0)
-            mark_hole(rows_at(i), found[i].reason = ROUTECAP_MISSING_STALE);
 }
 
 // ---- Claiming slots ---------------------------------------------------------------------------
@@ -604,7 +600,7 @@ bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number) {
             if (!has_block) return true;
             const uint64_t hash = hash_in(index);
             unlink(hash, index);
-            went(hash);
+            went(hash, s.generation.load(std::memory_order_relaxed));
             return true;
         }
         s.word.store(word);  // somebody pinned it in between: nothing has changed
@@ -637,15 +633,18 @@ void MappedBlocks::give_back(uint32_t index) {
     ages_->set(index, MappedAges::kFree);
 }
 
-void MappedBlocks::went(uint64_t hash) {
-    evictions_->add(hash);
-    count(MappedCount::evicted, 1);
+// A block of this generation went for room, or was dropped.
+void MappedBlocks::went(uint64_t hash, uint64_t generation) {
+    const bool stale = generation != this->generation();
+    evictions_->add(hash, stale);
+    count(MappedCount::evicted, !stale);
 }
 
 // Takes a block out of the table, whoever retains it. Its pins go to its heir, if it has one. False:
 // it was gone.
-bool MappedBlocks::retire(uint32_t index, uint64_t word, uint64_t hash,
-                          std::optional<uint32_t> heir) {
+bool MappedBlocks::retire(const Match &match, uint64_t hash, std::optional<uint32_t> heir) {
+    const uint32_t index = match.slot;
+    uint64_t word = match.word;
     Slot &s = slot(index);
     if (!s.word.compare_exchange_strong(word, claimed_word(word))) return false;
     ages_->set(index, MappedAges::kNone);
@@ -672,8 +671,8 @@ void MappedBlocks::unlink(uint64_t hash, uint32_t index) {
 
 void MappedBlocks::discard_damaged(const Found &found) {
     const std::lock_guard lock(mutex_);
-    if (!retire(found.slot, found.word, found.hash)) return;
-    evictions_->add(found.hash);
+    if (!retire({nullptr, 0, found.slot, found.word, 0}, found.hash)) return;
+    evictions_->add(found.hash, false);
     count(MappedCount::damaged, 1);
 }
 
@@ -699,38 +698,30 @@ uint64_t MappedBlocks::write(uint32_t index, const Key &key, uint64_t generation
     return word;
 }
 
-bool MappedBlocks::same_ids(const uint8_t *a, const uint8_t *b) const {
-    const Shape &shape = *config_.shape;
-    if (std::memcmp(a, b, shape.cell_bytes) == 0) return true;
-    const auto subset = [&shape](const auto *x, const auto *y) {  // both are sets of k
-        return std::all_of(x, x + shape.k, [&](auto id) {
-            return std::find(y, y + shape.k, id) != y + shape.k;
-        });
-    };
-    return shape.id_bytes == 1 ? subset(a, b)
-                               : subset(reinterpret_cast<const uint16_t *>(a),
-                                        reinterpret_cast<const uint16_t *>(b));
-}
-
-// Fills cells that old rows lack from new ones. Whether there were any.
+// Fills cells that old rows lack from new ones. Whether there were any. Of two reasons for a cell
+// that both lack the higher stands.
 bool MappedBlocks::merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatched) const {
     const Shape &shape = *config_.shape;
     bool filled = false;
     for (uint32_t r = 0; r < config_.block_rows; r++) {
         const RowPlanes to = old_rows.from(shape, r), from = new_rows.from(shape, r);
+        if (shape.row_reason(from.ids, from.validity) != 0) continue;
         const bool empty = shape.row_empty(to.validity);
         bool filled_row = false;
         for (uint32_t l = 0; l < shape.layers; l++) {
-            if (!Shape::valid(from.validity, l)) continue;
             uint8_t *cell = to.ids + size_t{l} * shape.cell_bytes;
             const uint8_t *new_cell = from.ids + size_t{l} * shape.cell_bytes;
+            const bool is_new = Shape::valid(from.validity, l);
             if (Shape::valid(to.validity, l)) {
-                mismatched |= !same_ids(cell, new_cell);
-                continue;
+                mismatched |= is_new && !shape.same_ids(cell, new_cell);
+            } else if (is_new) {
+                std::memcpy(cell, new_cell, shape.cell_bytes);
+                Shape::set_valid(to.validity, l);
+                filled_row = true;
+            } else if (const int32_t reason = shape.reason(from.ids, l);
+                       reason_rank(reason) > reason_rank(shape.reason(to.ids, l))) {
+                shape.mark(to.ids, l, reason);
             }
-            std::memcpy(cell, new_cell, shape.cell_bytes);
-            to.validity[l / 8] = static_cast<uint8_t>(to.validity[l / 8] | 1u << l % 8);
-            filled_row = true;
         }
         if (filled_row && empty) *to.tags = *from.tags;
         filled |= filled_row;
@@ -750,12 +741,12 @@ MappedBlocks::Published MappedBlocks::publish(const uint8_t *key_bytes, uint64_t
         if (this->generation() != generation) return Published::stale;
         RowPlanes from = new_rows;
         const std::optional<Match> before = first_match(key);
-        if (before && before->generation == generation && !config_.slot_keys) {
-            const Found old{key.hash, before->word, before->slot, 0};
-            bool damaged;
+        if (before && before->generation == generation && !slot_keys()) {
+            const Found old{key.hash, before->word, before->slot, 0, false};
+            bool damaged, complete;
             if (!copy_block(old, generation, old_rows, damaged) ||
-                !good_rows(old_rows, config_.block_rows)) {
-                if (retire(old.slot, old.word, old.hash)) count(MappedCount::damaged, 1);
+                !good_rows(old_rows, config_.block_rows, complete)) {
+                if (retire(*before, key.hash)) count(MappedCount::damaged, 1);
                 continue;
             }
             if (!merge(old_rows, new_rows, mismatched)) {
@@ -777,7 +768,8 @@ MappedBlocks::Published MappedBlocks::publish(const uint8_t *key_bytes, uint64_t
             mend_age(*to);
             return Published::stored;
         }
-        if (retire(*to, word, key.hash) && linked == Linked::no_room) return Published::refused;
+        if (retire({nullptr, 0, *to, word, generation}, key.hash) && linked == Linked::no_room)
+            return Published::refused;
     }
 }
 
@@ -798,23 +790,22 @@ MappedBlocks::Linked MappedBlocks::link(uint32_t index, const Key &key,
         if (linked) {
             // Another process has linked the key at the same time.
             if (!other) return Linked::yes;
-            if (!config_.slot_keys && other->slot < index) return Linked::other;
-            if (config_.slot_keys && other->slot < index) {
-                retire(index, slot(index).word.load(), key.hash, other->slot);
+            if (!slot_keys() && other->slot < index) return Linked::other;
+            if (other->slot < index) {
+                retire({nullptr, 0, index, slot(index).word.load(), 0}, key.hash, other->slot);
                 return Linked::yes;
             }
-            retire(other->slot, other->word, key.hash, index);
+            retire(*other, key.hash, index);
             continue;
         }
         if (other) {
             const bool expected = before && before->slot == other->slot &&
                                   before->word == other->word;
-            if (!config_.slot_keys && !expected) return Linked::other;
+            if (!slot_keys() && !expected) return Linked::other;
             uint32_t seen = other->value;
             if (!other->cell->compare_exchange_strong(seen, value)) continue;
             linked = true;
-            if (retire(other->slot, other->word, key.hash, index) && config_.slot_keys)
-                count(MappedCount::replaced, 1);
+            if (retire(*other, key.hash, index) && slot_keys()) count(MappedCount::replaced, 1);
             continue;
         }
         // An empty cell of the emptier bucket.
@@ -876,7 +867,8 @@ void MappedBlocks::unpin(uint32_t index, uint64_t bits) {
     if ((slot(index).pins.fetch_and(~bits) & ~bits) == 0) mend_age(index);
 }
 
-void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons) {
+void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons,
+                          const std::function<bool(size_t)> &awaited) {
     std::map<uint64_t, uint32_t> spare;  // its nodes are used; nothing is allocated under the mutex
     for (size_t i = 0; i < n; i++) spare[i] = 0;
     const std::lock_guard lock(mutex_);
@@ -889,10 +881,15 @@ void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons) {
                 reason = reason_of_absence(key.hash);
                 break;
             }
+            if (m->generation != generation()) {
+                reason = ROUTECAP_MISSING_STALE;
+                break;
+            }
             pin(m->slot);
             if (slot(m->slot).word.load() == m->word) break;
             unpin(m->slot, uint64_t{1} << me_);  // it went at this moment
         }
+        if (reason != 0 && awaited && awaited(i)) reason = 0;
         if (reasons != nullptr) reasons[i] = reason;
         if (reason != 0) continue;
         const auto pinned = pins_.find(key.hash);
@@ -919,27 +916,28 @@ void MappedBlocks::release(const uint8_t *keys, size_t n) {
     }
 }
 
-uint64_t MappedBlocks::evict(const uint8_t *keys, size_t n) {
+bool MappedBlocks::evict(const uint8_t *key_bytes, bool as_if) {
+    const Key key = key_at(key_bytes, 0);
     const std::lock_guard lock(mutex_);
-    uint64_t evicted = 0;
-    for (size_t i = 0; i < n; i++) {
-        const Key key = key_at(keys, i);
-        bool there = false;
-        while (const auto m = first_match(key)) there |= retire(m->slot, m->word, key.hash);
-        if (!there) continue;
-        went(key.hash);
-        evicted++;
-    }
-    return evicted;
+    const bool there = drop(key);
+    if (!there && as_if) went(key.hash, generation());
+    return there || as_if;
 }
 
-void MappedBlocks::move(const uint8_t *from, const uint8_t *to, size_t n) {
-    struct Moved {
-        uint32_t slot;
-        uint64_t sum;  // of the rows alone
-    };
-    std::vector<Moved> moved(n);
-    std::vector<std::map<uint64_t, uint32_t>::node_type> pins(n), spare(n);
+// Drops all blocks of a key. Whether there was one.
+bool MappedBlocks::drop(const Key &key) {
+    bool there = false;
+    while (const auto m = first_match(key)) {
+        if (!retire(*m, key.hash)) continue;
+        if (!there) went(key.hash, m->generation);
+        there = true;
+    }
+    return there;
+}
+
+void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
+    auto &[moved, pins, spare] = moves;
+    const size_t n = moved.size();
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(from, i);
@@ -948,22 +946,20 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, size_t n) {
             Slot &s = slot(m->slot);
             uint64_t word = m->word;
             if (moved[i].slot != UINT32_MAX) {
-                retire(m->slot, m->word, key.hash);
+                retire(*m, key.hash);
             } else if (s.word.compare_exchange_strong(word, claimed_word(word))) {
                 unlink(key.hash, m->slot);
                 moved[i] = {m->slot, sum_of(word) ^ name_sum(key.hash, m->generation)};
             }
         }
         if (moved[i].slot == UINT32_MAX) continue;
-        evictions_->add(key.hash);
+        evictions_->add(key.hash, slot(moved[i].slot).generation.load() != generation());
         pins[i] = pins_.extract(key.hash);
     }
     std::atomic_thread_fence(std::memory_order_release);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(to, i);
-        bool there = false;
-        while (const auto m = first_match(key)) there |= retire(m->slot, m->word, key.hash);
-        if (there) went(key.hash);
+        drop(key);
         if (moved[i].slot == UINT32_MAX) continue;
         Slot &s = slot(moved[i].slot);
         for (uint32_t w = 0; w < key_words_; w++)
@@ -972,9 +968,11 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, size_t n) {
         const uint64_t word =
             published_word(s.word.load(), moved[i].sum ^ name_sum(key.hash, generation));
         s.word.store(word);
+        ages_->set(moved[i].slot, MappedAges::kNone);
         if (link(moved[i].slot, key, {}) == Linked::no_room &&
-            retire(moved[i].slot, word, key.hash))
-            went(key.hash);
+            retire({nullptr, 0, moved[i].slot, word, generation}, key.hash))
+            went(key.hash, generation);
+        mend_age(moved[i].slot);
         // What retained the block still does, under its new key.
         if (pins[i].empty()) continue;
         pins[i].key() = key.hash;

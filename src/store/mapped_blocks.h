@@ -36,6 +36,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,11 +45,11 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/shape.h"
 #include "store/mapped_ages.h"
 #include "store/mapped_checksum.h"
 #include "store/mapped_evictions.h"
 #include "store/mapped_file.h"
+#include "store/store.h"
 
 namespace routecap {
 
@@ -81,32 +82,22 @@ enum class MappedCount : uint32_t {
 
 class MappedBlocks {
 public:
-    struct Config {
-        ShapePtr shape;
-        uint32_t block_rows, key_bytes;
-        bool slot_keys;
-        uint32_t flags;         // whatever else all processes must agree on
-        uint64_t budget_bytes;  // for blocks; the file has some 1.2 MB besides
-        uint64_t generation;    // that it begins at
-    };
     static constexpr uint32_t kMostKeyWords = 8;
 
     // What a block takes of the budget.
-    static uint64_t slot_bytes(const Config &config);
+    static uint64_t slot_bytes(const StoreConfig &config);
 
     // In memory without a name (descriptor: -1; then receives one, which is its caller's) or in an
     // empty file.
-    static int32_t create(const Config &config, int32_t &descriptor,
+    static int32_t create(const StoreConfig &config, int32_t &descriptor,
                           std::unique_ptr<MappedBlocks> &blocks);
-    // Of the configuration, the budget and the generation are not looked at.
-    static int32_t open(const Config &config, int32_t descriptor,
+    // Of the configuration, the budget and the generation are not looked at. What is budgeted are
+    // blocks: the file has some 1.2 MB besides.
+    static int32_t open(const StoreConfig &config, int32_t descriptor,
                         std::unique_ptr<MappedBlocks> &blocks);
     ~MappedBlocks();
     MappedBlocks(const MappedBlocks &) = delete;
     MappedBlocks &operator=(const MappedBlocks &) = delete;
-
-    const Shape &shape() const { return *config_.shape; }
-    uint32_t block_rows() const { return config_.block_rows; }
 
     uint64_t generation() const;
     void advance(uint64_t generation);
@@ -117,27 +108,43 @@ public:
         uint64_t word;
         uint32_t slot;
         int32_t reason;  // 0, or ROUTECAP_MISSING_*
+        bool complete;   // read: no cell is missing
     };
     // Looks up [found.size(), key_bytes] keys for a caller at a generation. Takes no lock.
     void find(const uint8_t *keys, uint64_t generation, std::span<Found> found) const;
     // Blocks that were found were used, in this order.
     void touch(std::span<const Found> found);
-    // Looks up [found.size(), key_bytes] keys and copies their blocks to rows one after another,
-    // block_rows each, checked. Rows of a block that is not there are missing, for its reason. Takes
-    // no lock, but to drop a block that is damaged.
+    // Copies blocks that were found to rows one after another, block_rows each, and checks them.
+    // What has gone since is looked for anew, but not under a slot key, which may be another's by
+    // now. Rows of a block that is not there are missing, for its reason. Takes no lock, but to drop
+    // a block that is damaged.
     void read(const uint8_t *keys, uint64_t generation, std::span<Found> found, RowPlanes rows);
 
     enum class Published { stored, repeated, refused, stale };
     // Publishes block_rows rows. `mismatched`: a cell that was there has other ids.
     Published publish(const uint8_t *key, uint64_t generation, RowPlanes rows, bool &mismatched);
 
-    // [n] reasons, as those of find(); may be null. Throws without memory.
-    void retain(const uint8_t *keys, size_t n, int32_t *reasons);
+    // [n] reasons, as those of find(); may be null. A key that is awaited is retained also if it is
+    // not there; awaited(i) is asked then. Throws without memory.
+    void retain(const uint8_t *keys, size_t n, int32_t *reasons,
+                const std::function<bool(size_t)> &awaited = nullptr);
     void release(const uint8_t *keys, size_t n);
-    // How many were there.
-    uint64_t evict(const uint8_t *keys, size_t n);
-    // All at once. Throws without memory.
-    void move(const uint8_t *from, const uint8_t *to, size_t n);
+    // Drops a block. Whether there was one; `as_if` there was.
+    bool evict(const uint8_t *key, bool as_if);
+    // Memory for a move of so many; throws without.
+    struct Moves {
+        struct Moved {
+            uint32_t slot;
+            uint64_t sum;  // of the rows alone
+        };
+        using Pin = std::map<uint64_t, uint32_t>::node_type;
+
+        explicit Moves(size_t n) : moved(n), pins(n), spare(n) {}
+        std::vector<Moved> moved;
+        std::vector<Pin> pins, spare;
+    };
+    // All at once.
+    void move(const uint8_t *from, const uint8_t *to, Moves &moves);
 
     void count(MappedCount what, uint64_t n) {
         if (n != 0) counter(what).fetch_add(n, std::memory_order_relaxed);
@@ -173,7 +180,7 @@ private:
         uint64_t generation;
     };
 
-    explicit MappedBlocks(const Config &config);
+    explicit MappedBlocks(const StoreConfig &config);
     Layout layout(uint32_t slots) const;
     std::vector<uint8_t> identity(uint32_t slots, uint64_t seed, uint64_t bytes) const;
     int32_t check_identity();
@@ -191,7 +198,8 @@ private:
     std::optional<Match> first_match(const Key &key) const;
     int32_t reason_of_absence(uint64_t hash) const;
     bool copy_block(const Found &found, uint64_t generation, RowPlanes rows, bool &damaged) const;
-    bool good_rows(RowPlanes rows, uint64_t n) const;
+    bool slot_keys() const { return (config_.flags & ROUTECAP_STORE_SLOT_KEYS) != 0; }
+    bool good_rows(RowPlanes rows, uint64_t n, bool &complete) const;
     bool read_block(const uint8_t *key, uint64_t generation, Found &found, RowPlanes rows);
     void mark_hole(RowPlanes rows, int32_t reason) const;
 
@@ -202,13 +210,13 @@ private:
     enum class Linked { yes, other, no_room };
     Linked link(uint32_t slot, const Key &key, const std::optional<Match> &before);
     bool make_room(const std::array<Cell *, 2> &buckets);
-    bool retire(uint32_t slot, uint64_t word, uint64_t hash, std::optional<uint32_t> heir = {});
+    bool retire(const Match &match, uint64_t hash, std::optional<uint32_t> heir = {});
+    bool drop(const Key &key);
     void unlink(uint64_t hash, uint32_t slot);
     void give_back(uint32_t slot);
     void discard_damaged(const Found &found);
-    void went(uint64_t hash);
+    void went(uint64_t hash, uint64_t generation);
     bool merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatched) const;
-    bool same_ids(const uint8_t *a, const uint8_t *b) const;
     uint32_t newest_number(uint32_t slot);
     void mend_age(uint32_t slot);
     void pin(uint32_t slot);
@@ -223,7 +231,7 @@ private:
     std::atomic<uint64_t> &counter(MappedCount what) const;
     uint64_t claimed_word(uint64_t word) const;
 
-    const Config config_;
+    const StoreConfig config_;
     const uint32_t key_words_;
     const size_t ids_bytes_, validity_bytes_;  // of a block
     const size_t slot_stride_, rows_words_;

@@ -41,8 +41,8 @@ class Adoption {
 public:
     virtual ~Adoption() = default;
     // By whoever files, once: the rows as segments in order, those that are not there with their
-    // reason. Throws without memory.
-    virtual std::vector<Segment> take() = 0;
+    // reason. What has to be copied counts in the pool, the capturer's. Throws without memory.
+    virtual std::vector<Segment> take(PagePool &pool) = 0;
 };
 
 // Every function may be called by any thread. Those that return a status are described in

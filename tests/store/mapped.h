@@ -34,10 +34,10 @@ struct Options {
     uint64_t generation = 1;
 };
 
-inline MappedBlocks::Config config(const Options &o) {
-    const ShapePtr shape = make_shape(o.layers, o.k, o.experts);
-    // What a block takes, as the table of several thousand tells.
-    MappedBlocks::Config c{shape, o.block_rows, o.key_bytes, o.slot_keys, 0, 0, o.generation};
+inline StoreConfig config(const Options &o) {
+    const uint32_t flags = o.slot_keys ? ROUTECAP_STORE_SLOT_KEYS : 0;
+    StoreConfig c{make_shape(o.layers, o.k, o.experts), flags, o.block_rows, o.key_bytes, 0,
+                  o.generation};
     c.budget_bytes = MappedBlocks::slot_bytes(c) * o.blocks;
     return c;
 }
@@ -143,9 +143,10 @@ public:
     }
     // 0 and the rows in read_rows(), or the reason.
     int32_t read(uint64_t key) {
+        const auto bytes = key_of(config_.key_bytes, key);
         MappedBlocks::Found found{};
-        blocks_->read(key_of(config_.key_bytes, key).data(), generation, {&found, 1},
-                      scratch_.planes());
+        blocks_->find(bytes.data(), generation, {&found, 1});
+        blocks_->read(bytes.data(), generation, {&found, 1}, scratch_.planes());
         if (found.reason == 0) blocks_->touch({&found, 1});
         return found.reason;
     }
@@ -166,16 +167,17 @@ public:
     }
     void release(uint64_t key) { blocks_->release(key_of(config_.key_bytes, key).data(), 1); }
     bool evict(uint64_t key) {
-        return blocks_->evict(key_of(config_.key_bytes, key).data(), 1) != 0;
+        return blocks_->evict(key_of(config_.key_bytes, key).data(), false);
     }
     void move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to) {
+        MappedBlocks::Moves moves(from.size());
         blocks_->move(keys_of(config_.key_bytes, from).data(),
-                      keys_of(config_.key_bytes, to).data(), from.size());
+                      keys_of(config_.key_bytes, to).data(), moves);
     }
     uint64_t counted(MappedCount what) const { return blocks_->counted(what); }
 
 private:
-    MappedBlocks::Config config_;
+    StoreConfig config_;
     std::unique_ptr<MappedBlocks> blocks_;
 
 public:

@@ -85,21 +85,21 @@ TEST(Evictions, the_last_65536_are_known_and_no_others) {
     std::vector<MappedWord> cells(MappedEvictions::kWords);
     MappedWord count{MappedEvictions::kFirst};
     MappedEvictions evictions(cells.data(), &count);
-    for (uint64_t i = 0; i < 1000; i++) ASSERT_FALSE(evictions.has(mix(i)));
+    for (uint64_t i = 0; i < 1000; i++) ASSERT_EQ(evictions.why(mix(i)), 0);
     constexpr uint64_t kMany = 3 * MappedEvictions::kLast;
     for (uint64_t i = 0; i < kMany; i++) {
-        evictions.add(mix(i));
-        ASSERT_TRUE(evictions.has(mix(i)));
+        evictions.add(mix(i), i % 3 == 0);
+        ASSERT_EQ(evictions.why(mix(i)), i % 3 == 0 ? kStale : kEvicted);
     }
     for (uint64_t i = 0; i < kMany; i++)
-        ASSERT_EQ(evictions.has(mix(i)), i >= kMany - MappedEvictions::kLast) << i;
+        ASSERT_EQ(evictions.why(mix(i)) != 0, i >= kMany - MappedEvictions::kLast) << i;
     // One that goes again is young again.
     const uint64_t again = kMany - MappedEvictions::kLast;
-    evictions.add(mix(again));
-    for (uint64_t i = 0; i + 1 < MappedEvictions::kLast; i++) evictions.add(mix(kMany + i));
-    EXPECT_TRUE(evictions.has(mix(again)));
-    evictions.add(mix(2 * kMany));
-    EXPECT_FALSE(evictions.has(mix(again)));
+    evictions.add(mix(again), false);
+    for (uint64_t i = 0; i + 1 < MappedEvictions::kLast; i++) evictions.add(mix(kMany + i), false);
+    EXPECT_EQ(evictions.why(mix(again)), kEvicted);
+    evictions.add(mix(2 * kMany), false);
+    EXPECT_EQ(evictions.why(mix(again)), 0);
 }
 
 class Table : public testing::Test {
@@ -291,7 +291,7 @@ TEST_F(Table, advancing_ends_older_blocks_for_all_and_never_goes_back) {
     a.publish(6, 6);
     a.release(2);
     a.publish(7, 7);
-    EXPECT_EQ(b.read(2), kEvicted);
+    EXPECT_EQ(b.read(2), kStale);
     for (const uint64_t k : {4, 6, 7}) EXPECT_TRUE(b.has(k, k));
     EXPECT_TRUE(b.has(1, 100));
 }
@@ -322,9 +322,11 @@ TEST_F(Table, many_keys_are_read_at_once_and_holes_are_marked) {
     const auto keys = keys_of(16, numbers);
     Block all(a.shape(), 1600);
     std::vector<MappedBlocks::Found> found(400);
+    a.blocks().find(keys.data(), 1, found);
     a.blocks().read(keys.data(), 1, found, all.planes());
     for (uint64_t k = 0; k < 400; k++) {
         ASSERT_EQ(found[k].reason, k % 3 != 0 ? 0 : kNotPublished);
+        ASSERT_EQ(found[k].complete, k % 3 != 0 && k % 5 == 0);
         const RowPlanes at = all.planes().from(a.shape(), 4 * k);
         const Block one = block_of(a.shape(), 4, k, k % 5);
         if (k % 3 != 0) {
@@ -361,7 +363,7 @@ struct Model {
     uint64_t generation = 1;
     std::map<uint64_t, Held> blocks{};
     std::list<uint64_t> order{};  // oldest first; keys of blocks
-    std::set<uint64_t> gone{};
+    std::map<uint64_t, int32_t> gone{};  // and why
 
     void use(uint64_t key) {
         order.remove(key);
@@ -371,19 +373,22 @@ struct Model {
         order.remove(key);
         blocks.erase(key);
     }
+    void evict(uint64_t key) {
+        gone[key] = blocks.at(key).generation == generation ? kEvicted : kStale;
+        drop(key);
+    }
     bool make_room() {
         if (blocks.size() < room) return true;
         for (const uint64_t key : order)
             if (blocks.at(key).pins.empty()) {
-                gone.insert(key);
-                drop(key);
+                evict(key);
                 return true;
             }
         return false;
     }
     int32_t reason(uint64_t key) const {
         const auto b = blocks.find(key);
-        if (b == blocks.end()) return gone.contains(key) ? kEvicted : kNotPublished;
+        if (b == blocks.end()) return gone.contains(key) ? gone.at(key) : kNotPublished;
         return b->second.generation == generation ? 0 : kStale;
     }
 };
@@ -426,10 +431,8 @@ TEST_F(Table, random_calls_of_three_processes_agree_with_a_model) {
                     }
                     case 1:
                     case 2: {
-                        const int32_t expected =
-                            model.blocks.contains(key) ? 0 : model.reason(key);
-                        ASSERT_EQ(process.retain(key), expected);
-                        if (expected == 0) model.blocks.at(key).pins[p]++;
+                        ASSERT_EQ(process.retain(key), model.reason(key));
+                        if (model.reason(key) == 0) model.blocks.at(key).pins[p]++;
                         break;
                     }
                     case 3:
@@ -450,9 +453,7 @@ TEST_F(Table, random_calls_of_three_processes_agree_with_a_model) {
                         const auto b = model.blocks.find(key);
                         if (b != model.blocks.end() && !b->second.pins.empty()) break;
                         ASSERT_EQ(process.evict(key), b != model.blocks.end());
-                        if (b == model.blocks.end()) break;
-                        model.drop(key);
-                        model.gone.insert(key);
+                        if (b != model.blocks.end()) model.evict(key);
                         break;
                     }
                     case 7: {
@@ -464,12 +465,15 @@ TEST_F(Table, random_calls_of_three_processes_agree_with_a_model) {
                         if (to == key || has_pins(key) || has_pins(to)) break;
                         process.move({key}, {to});
                         const bool from_there = model.blocks.contains(key);
-                        if (model.blocks.contains(to)) model.drop(to), model.gone.insert(to);
+                        if (model.blocks.contains(to)) model.evict(to);
                         if (!from_there) break;
-                        model.blocks[to] = model.blocks.at(key);
-                        std::replace(model.order.begin(), model.order.end(), key, to);
-                        model.blocks.erase(key);
-                        model.gone.insert(key);
+                        const auto block = model.blocks.at(key);
+                        model.evict(key);
+                        model.blocks[to] = block;
+                        model.use(to);
+                        if (block.generation == model.generation) break;
+                        model.order.remove(to);
+                        model.order.push_front(to);
                         break;
                     }
                     case 8:

@@ -203,7 +203,7 @@ TEST(FullDisk, is_an_error_when_the_table_is_made) {
         while (fallocate(other.get(), 0, lseek(other.get(), 0, SEEK_END), 4096) == 0) {
         }
         for (uint64_t k = 0; k < 100; k++) {
-            Block b = block_of(blocks->shape(), 2, k);
+            Block b = block_of(*config(kSmall).shape, 2, k);
             bool mismatched;
             if (blocks->publish(key_of(8, k).data(), 1, b.planes(), mismatched) !=
                 Published::stored)
@@ -232,8 +232,8 @@ TEST(Sealed, the_memory_can_neither_shrink_nor_grow) {
 TEST(Refused, a_table_of_anything_else_and_the_line_names_it) {
     Descriptor descriptor;
     Process a(kSmall, descriptor);
-    const auto opened = [&](const std::function<void(MappedBlocks::Config &)> &change) {
-        MappedBlocks::Config c = config(kSmall);
+    const auto opened = [&](const std::function<void(StoreConfig &)> &change) {
+        StoreConfig c = config(kSmall);
         change(c);
         std::unique_ptr<MappedBlocks> blocks;
         return MappedBlocks::open(c, descriptor.get(), blocks);
@@ -248,8 +248,8 @@ TEST(Refused, a_table_of_anything_else_and_the_line_names_it) {
     refused("experts", [](auto &c) { c.shape = mapped::make_shape(2, 2, 21); });
     refused("block_rows", [](auto &c) { c.block_rows = 3; });
     refused("key_bytes", [](auto &c) { c.key_bytes = 16; });
-    refused("flags", [](auto &c) { c.slot_keys = true; });
-    refused("flags", [](auto &c) { c.flags = 2; });
+    refused("flags", [](auto &c) { c.flags = ROUTECAP_STORE_SLOT_KEYS; });
+    refused("flags", [](auto &c) { c.flags = ROUTECAP_STORE_OTHER_TAGS; });
     const auto shape_with = [](int32_t space, int32_t last_layer, int32_t provenance) {
         return std::make_shared<const Shape>(
             2, space, std::vector<int32_t>{0, last_layer}, std::vector<uint32_t>{20, 20},

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <rig.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 namespace rig {
 
@@ -33,11 +36,25 @@ public:
         config.flags = options.flags, config.budget_bytes = options.budget_bytes;
         config.generation = options.generation;
         const routecap_config of = config_of(shape);
-        EXPECT_STATUS(ROUTECAP_OK, routecap_store_create(&config, &of, &store_));
+        // All of its memory is taken.
+        if (shared() && config.budget_bytes == 0) config.budget_bytes = 4 << 20;
+        if (shared())
+            EXPECT_STATUS(ROUTECAP_OK,
+                          routecap_store_create_shared(&config, &of, &descriptor_, &store_));
+        else
+            EXPECT_STATUS(ROUTECAP_OK, routecap_store_create(&config, &of, &store_));
     }
-    ~Shelf() { free(); }
+    ~Shelf() {
+        free();
+        if (descriptor_ >= 0) close(descriptor_);
+    }
     Shelf(const Shelf &) = delete;
 
+    // ROUTECAP_TEST_STORE=shared in the environment: stores that other processes could open.
+    static bool shared() {
+        const char *const which = std::getenv("ROUTECAP_TEST_STORE");
+        return which != nullptr && std::string(which) == "shared";
+    }
     routecap_store *get() const { return store_; }
     void free() { routecap_store_free(std::exchange(store_, nullptr)); }
     uint64_t rows(size_t blocks) const { return blocks * options_.block_rows; }
@@ -120,6 +137,7 @@ public:
 private:
     const ShelfOptions options_;
     routecap_store *store_ = nullptr;
+    int32_t descriptor_ = -1;
 };
 
 inline Numbers from_to(uint64_t first, uint64_t end) {

@@ -1,0 +1,523 @@
+#include "store/mapped_store.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/status.h"
+
+namespace routecap {
+namespace {
+
+constexpr size_t kBuckets = 4096;
+constexpr size_t kAtOnce = 64;  // keys for which the mutex is held
+
+}  // namespace
+
+// What was published in one call. Its flights are in the store's list until they have landed.
+class MappedStore::Published final : public Publication,
+                                     public std::enable_shared_from_this<Published> {
+public:
+    Published(std::shared_ptr<MappedStore> store, Keys keys, uint64_t generation,
+              const void *owner, bool drafts)
+        : store_(std::move(store)),
+          generation_(generation),
+          owner_(owner),
+          drafts_(drafts),
+          key_bytes_(keys.key_bytes),
+          keys_(keys.bytes, keys.bytes + keys.count * keys.key_bytes),
+          flights_(keys.count) {}
+    ~Published() override {
+        uint64_t refused = 0;
+        for (size_t i = 0; i < flights_.size(); i++) {
+            const std::lock_guard lock(store_->flights_mutex_);
+            if (flights_[i].publication == nullptr) continue;
+            store_->unlist(flights_[i]);
+            refused++;
+        }
+        store_->blocks_->count(MappedCount::refused, refused);
+    }
+
+    void land(std::span<const Segment> rows) noexcept override;
+
+    uint8_t *key(size_t i) { return keys_.data() + i * key_bytes_; }
+
+    const std::shared_ptr<MappedStore> store_;
+    const uint64_t generation_;
+    const void *const owner_;
+    const bool drafts_;
+    const size_t key_bytes_;
+    std::vector<uint8_t> keys_;
+    std::vector<Flight> flights_;
+    // For who adopted blocks in flight; whoever files has it: the rows, and which blocks of them are
+    // in the store now.
+    std::vector<Segment> rows_;
+    std::vector<bool> landed_;
+
+private:
+    bool gather(size_t i, std::span<const Segment> rows, RowPlanes to, bool &stale) const;
+};
+
+MappedStore::MappedStore(StoreConfig config, std::unique_ptr<MappedBlocks> blocks)
+    : Store(std::move(config)), blocks_(std::move(blocks)), flights_(kBuckets) {}
+
+int32_t MappedStore::create(StoreConfig config, int32_t &descriptor, StorePtr &store) {
+    std::unique_ptr<MappedBlocks> blocks;
+    if (int32_t s = MappedBlocks::create(config, descriptor, blocks); s < 0) return s;
+    store.reset(new MappedStore(std::move(config), std::move(blocks)));
+    return ROUTECAP_OK;
+}
+
+int32_t MappedStore::open(StoreConfig config, int32_t descriptor, StorePtr &store) {
+    std::unique_ptr<MappedBlocks> blocks;
+    if (int32_t s = MappedBlocks::open(config, descriptor, blocks); s < 0) return s;
+    store.reset(new MappedStore(std::move(config), std::move(blocks)));
+    return ROUTECAP_OK;
+}
+
+int32_t MappedStore::check_generation(uint64_t generation) const {
+    const uint64_t at = blocks_->generation();
+    if (generation <= at) return ROUTECAP_OK;
+    return report(ROUTECAP_ERR_STATE, "generation %llu: the store is at %llu, advance it first",
+                  ull(generation), ull(at));
+}
+
+// ---- Blocks in flight -------------------------------------------------------------------------
+
+MappedStore::Flight *&MappedStore::flights(const uint8_t *key) {
+    uint64_t hash = 0;
+    std::memcpy(&hash, key, sizeof hash);
+    return flights_[xxh64::avalanche(hash) % kBuckets];
+}
+
+void MappedStore::list(Flight &flight) {
+    Flight *&first = flights(flight.publication->key(flight.index));
+    flight.next = std::exchange(first, &flight);
+    in_flight_++;
+}
+
+void MappedStore::unlist(Flight &flight) {
+    Flight **at = &flights(flight.publication->key(flight.index));
+    while (*at != &flight) at = &(*at)->next;
+    *at = flight.next;
+    flight.publication = nullptr;
+    in_flight_--;
+}
+
+MappedStore::Flight *MappedStore::awaited(const uint8_t *key, uint64_t generation) {
+    for (Flight *f = flights(key); f != nullptr; f = f->next)
+        if (f->wanted && f->publication->generation_ == generation && !f->publication->drafts_ &&
+            std::memcmp(f->publication->key(f->index), key, config_.key_bytes) == 0)
+            return f;
+    return nullptr;
+}
+
+bool MappedStore::drop_flights(const uint8_t *key) {
+    bool dropped = false;
+    for (Flight *f = flights(key); f != nullptr; f = f->next)
+        if (f->wanted && std::memcmp(f->publication->key(f->index), key, config_.key_bytes) == 0)
+            f->wanted = false, dropped = true;
+    return dropped;
+}
+
+template <class F>
+void MappedStore::for_each(Keys keys, F f) {
+    if (in_flight_.load(std::memory_order_acquire) == 0) return;
+    for (size_t first = 0; first < keys.count; first += kAtOnce) {
+        const std::lock_guard lock(flights_mutex_);
+        for (size_t i = first; i < std::min(first + kAtOnce, keys.count); i++) f(i);
+    }
+}
+
+// ---- Publishing -------------------------------------------------------------------------------
+
+int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
+                             bool drafts, std::shared_ptr<Publication> &publication) {
+    if (int32_t s = check_generation(generation); s < 0) return s;
+    if (generation < blocks_->generation()) {
+        blocks_->count(MappedCount::stale, keys.count);
+        return ROUTECAP_OK;
+    }
+    auto published =
+        std::make_shared<Published>(shared_from_this(), keys, generation, owner, drafts);
+    published->first = first;
+    published->end = first + keys.count * config_.block_rows;
+    for (size_t i = 0; i < keys.count; i++) {
+        const std::lock_guard lock(flights_mutex_);
+        // The later publish takes a slot key.
+        if (slot_keys()) blocks_->count(MappedCount::replaced, drop_flights(keys[i]));
+        published->flights_[i] = {nullptr, published.get(), static_cast<uint32_t>(i), true};
+        list(published->flights_[i]);
+    }
+    publication = std::move(published);
+    return ROUTECAP_OK;
+}
+
+// Copies the rows of block i that are there, and marks the others. False: none is there.
+bool MappedStore::Published::gather(size_t i, std::span<const Segment> rows, RowPlanes to,
+                                    bool &stale) const {
+    const StoreConfig &config = store_->config();
+    const Shape &shape = *config.shape;
+    const bool check_tags = (config.flags & ROUTECAP_STORE_OTHER_TAGS) == 0;
+    const uint64_t first_row = first + i * config.block_rows, end_row = first_row + config.block_rows;
+    std::memset(to.validity, 0, size_t{config.block_rows} * shape.validity_bytes);
+    std::fill_n(to.tags, config.block_rows, generation_);
+    bool any = false;
+    uint64_t next = first_row;
+    const auto skip = [&](uint64_t end) {
+        for (; next < end; next++)
+            shape.mark_missing(to.ids + (next - first_row) * shape.ids_bytes,
+                               ROUTECAP_MISSING_NOT_PUBLISHED);
+    };
+    const auto after = [first_row](uint64_t, const Segment &s) { return first_row < s.end(); };
+    for (auto s = std::upper_bound(rows.begin(), rows.end(), first_row, after);
+         s != rows.end() && s->first < end_row; ++s) {
+        if (!s->page) continue;
+        const uint64_t from = std::max(first_row, s->first), end = std::min(end_row, s->end());
+        skip(from);
+        const RowPlanes at = to.from(shape, from - first_row);
+        const uint64_t n = end - from;
+        std::memcpy(at.ids, s->ids(from - s->first), n * shape.ids_bytes);
+        std::memcpy(at.validity, s->validity(from - s->first), n * shape.validity_bytes);
+        for (uint64_t r = 0; r < n; r++) {
+            const RowPlanes row = at.from(shape, r);
+            *row.tags = s->tag(from - s->first + r);
+            if (!shape.row_empty(row.validity)) {
+                any = true;
+                stale |= check_tags && *row.tags != generation_;
+            } else if (shape.row_reason(row.ids, row.validity) != 0) {
+                shape.mark_missing(row.ids, ROUTECAP_MISSING_NOT_PUBLISHED);
+            }
+        }
+        next = end;
+    }
+    skip(end_row);
+    return any;
+}
+
+void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
+    const StoreConfig &config = store_->config();
+    const Shape &shape = *config.shape;
+    MappedBlocks &blocks = *store_->blocks_;
+    std::vector<uint8_t> ids(size_t{config.block_rows} * shape.ids_bytes),
+        validity(size_t{config.block_rows} * shape.validity_bytes);
+    std::vector<uint64_t> tags(config.block_rows);
+    const RowPlanes to{ids.data(), validity.data(), tags.data()};
+    landed_.resize(flights_.size());
+    rows_.assign(rows.begin(), rows.end());
+    std::array<uint64_t, static_cast<size_t>(MappedCount::end)> counts{};
+    const auto add = [&](MappedCount what) { counts[static_cast<size_t>(what)]++; };
+    for (size_t i = 0; i < flights_.size(); i++) {
+        bool stale = false, mismatched = false;
+        const bool any = gather(i, rows, to, stale);
+        MappedBlocks::Published result = MappedBlocks::Published::refused;
+        bool wanted;
+        {
+            const std::lock_guard lock(store_->flights_mutex_);
+            wanted = flights_[i].wanted;
+            store_->unlist(flights_[i]);
+            if (any && !stale && wanted) result = blocks.publish(key(i), generation_, to, mismatched);
+        }
+        if (!any)
+            add(MappedCount::empty);
+        else if (stale || (wanted && result == MappedBlocks::Published::stale))
+            add(MappedCount::stale);
+        else if (!wanted || result == MappedBlocks::Published::stored)
+            add(MappedCount::published);  // though it was dropped again before it was there
+        else if (result == MappedBlocks::Published::repeated)
+            add(MappedCount::repeated);
+        else
+            add(MappedCount::refused);
+        if (mismatched) add(MappedCount::mismatched);
+        landed_[i] = any && !stale && (!wanted || result == MappedBlocks::Published::stored ||
+                                       result == MappedBlocks::Published::repeated);
+    }
+    for (size_t c = 0; c < counts.size(); c++) blocks.count(static_cast<MappedCount>(c), counts[c]);
+} catch (const std::bad_alloc &) {}  // what has not landed is dropped, which counts it
+
+// ---- Adopting ---------------------------------------------------------------------------------
+
+PageRef MappedStore::copy_page(const uint8_t *keys, uint64_t generation,
+                               std::span<MappedBlocks::Found> found, PagePool &pool) const {
+    const Shape &shape = *config_.shape;
+    const auto rows = static_cast<uint32_t>(found.size() * config_.block_rows);
+    std::unique_ptr<uint64_t[]> tags(new uint64_t[rows]);
+    const uint64_t bytes = PagePool::page_bytes(shape, rows), tag_bytes = PagePool::tag_bytes(rows);
+    if (!pool.reserve(bytes)) return PageRef();
+    PageRef page = pool.make(shape, rows);
+    if (!page) return page;
+    blocks_->read(keys, generation, found, {page->ids_plane, page->validity_plane, tags.get()});
+    const uint64_t *first = nullptr;
+    bool one = true;
+    for (size_t i = 0; i < found.size(); i++) {
+        if (found[i].reason != 0) continue;
+        const uint64_t *of = tags.get() + i * config_.block_rows;
+        if (first == nullptr) first = of;
+        for (uint32_t r = 0; r < config_.block_rows; r++) one &= of[r] == *first;
+    }
+    if (one) {
+        page->tag.store(first != nullptr ? *first : 0, std::memory_order_relaxed);
+    } else {
+        if (!pool.reserve(tag_bytes)) return PageRef();
+        page->tags.store(tags.release(), std::memory_order_release);
+    }
+    return page;
+}
+
+class MappedStore::Adopted final : public Adoption {
+public:
+    Adopted(std::shared_ptr<MappedStore> store, Keys keys, uint64_t first, uint64_t generation)
+        : store_(std::move(store)),
+          first_(first),
+          generation_(generation),
+          keys_(keys.bytes, keys.bytes + keys.count * keys.key_bytes),
+          found_(keys.count),
+          flights_(keys.count) {}
+
+    std::vector<Segment> take(PagePool &pool) override {
+        const StoreConfig &config = store_->config();
+        const uint64_t rows = config.block_rows;
+        std::vector<Segment> segments;
+        segments.reserve(found_.size());
+        const size_t per_page = std::max<size_t>(1, config.shape->page_rows / rows);
+        for (size_t i = 0; i < found_.size();) {
+            const uint64_t at = first_ + i * rows;
+            if (flights_[i].publication != nullptr) {
+                add_landed(flights_[i], at, segments);
+                i++;
+                continue;
+            }
+            size_t n = 0;
+            const bool there = found_[i].reason == 0;
+            while (i + n < found_.size() && n < per_page && found_[i + n].reason == 0 &&
+                   flights_[i + n].publication == nullptr)
+                n++;
+            const std::span<MappedBlocks::Found> run(&found_[i], there ? n : 1);
+            PageRef page;
+            if (there) {
+                page = store_->copy_page(&keys_[i * config.key_bytes], generation_, run, pool);
+                if (!page)
+                    for (MappedBlocks::Found &f : run) f.reason = ROUTECAP_MISSING_REFUSED;
+            }
+            for (size_t b = 0; b < run.size(); b++)
+                add(page, static_cast<uint32_t>(b * rows), at + b * rows, run[b], segments);
+            i += run.size();
+        }
+        return segments;
+    }
+
+    struct Late {
+        std::shared_ptr<Published> publication;
+        uint32_t index = 0;
+    };
+
+    const std::shared_ptr<MappedStore> store_;
+    const uint64_t first_, generation_;
+    std::vector<uint8_t> keys_;
+    std::vector<MappedBlocks::Found> found_;
+    std::vector<Late> flights_;  // of the blocks that are in flight
+
+private:
+    // A block of a page, or a hole; with what was before it, if they belong together.
+    void add(const PageRef &page, uint32_t row, uint64_t position, const MappedBlocks::Found &f,
+             std::vector<Segment> &segments) const {
+        const uint64_t rows = store_->config().block_rows;
+        Segment *last = segments.empty() ? nullptr : &segments.back();
+        if (f.reason != 0) {
+            if (last != nullptr && !last->page && last->reason == f.reason)
+                last->rows += rows;
+            else
+                segments.push_back(Segment::not_there(position, rows, f.reason));
+        } else if (last != nullptr && last->page.get() == page.get() &&
+                   last->complete == f.complete && last->end() == position) {
+            last->rows += rows;
+        } else {
+            segments.push_back({page, row, position, rows, f.complete});
+        }
+    }
+
+    // The rows of a block that was in flight, as they landed.
+    void add_landed(const Late &late, uint64_t position, std::vector<Segment> &segments) const {
+        const uint64_t rows = store_->config().block_rows;
+        const Published &p = *late.publication;
+        uint64_t next = position;
+        const auto skip = [&](uint64_t end) {
+            if (next < end)
+                segments.push_back(
+                    Segment::not_there(next, end - next, ROUTECAP_MISSING_NOT_PUBLISHED));
+            next = end;
+        };
+        if (late.index < p.landed_.size() && p.landed_[late.index]) {
+            const uint64_t first = p.first + late.index * rows, end = first + rows;
+            for (const Segment &s : p.rows_) {
+                if (!s.page || s.end() <= first || s.first >= end) continue;
+                Segment part = s.part(std::max(first, s.first), std::min(end, s.end()));
+                part.first = position + (part.first - first);
+                skip(part.first);
+                next = part.end();
+                segments.push_back(std::move(part));
+            }
+        }
+        skip(position + rows);
+    }
+};
+
+int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const void *owner,
+                           routecap_adoption &found, bool &waits,
+                           std::unique_ptr<Adoption> &adoption) {
+    if (int32_t s = check_generation(generation); s < 0) return s;
+    auto result = std::make_unique<Adopted>(shared_from_this(), keys, first, generation);
+    // What is in flight now has landed at worst when the others are looked for.
+    std::vector<bool> of_another(keys.count);
+    for_each(keys, [&](size_t i) {
+        const Flight *f = awaited(keys[i], generation);
+        if (f == nullptr) return;
+        if (f->publication->owner_ == owner)
+            result->flights_[i] = {f->publication->weak_from_this().lock(), f->index};
+        of_another[i] = result->flights_[i].publication == nullptr;
+    });
+    blocks_->find(keys.bytes, generation, result->found_);
+    found = {};
+    for (size_t i = 0; i < keys.count; i++) {
+        int32_t &reason = result->found_[i].reason;
+        Adopted::Late &late = result->flights_[i];
+        // A content key that is there needs nothing in flight.
+        if (!slot_keys() && reason == 0) late = {};
+        if (slot_keys() && of_another[i]) reason = ROUTECAP_MISSING_NOT_PUBLISHED;
+        if (late.publication != nullptr) reason = 0, waits = true;
+        found.found += reason == 0;
+        if (found.found == i + 1) found.rows = (i + 1) * config_.block_rows;
+        found.evicted += reason == ROUTECAP_MISSING_EVICTED;
+        found.stale += reason == ROUTECAP_MISSING_STALE;
+        found.not_published += reason == ROUTECAP_MISSING_NOT_PUBLISHED;
+    }
+    blocks_->touch(result->found_);
+    blocks_->count(MappedCount::adopted, found.found);
+    blocks_->count(MappedCount::absent, keys.count - found.found);
+    adoption = std::move(result);
+    return ROUTECAP_OK;
+}
+
+int32_t MappedStore::contains(Keys keys, uint64_t generation, int32_t *reasons,
+                              uint64_t *leading) {
+    if (int32_t s = check_generation(generation); s < 0) return s;
+    std::vector<bool> in_flight(keys.count);
+    for_each(keys, [&](size_t i) { in_flight[i] = awaited(keys[i], generation) != nullptr; });
+    std::vector<MappedBlocks::Found> found(keys.count);
+    blocks_->find(keys.bytes, generation, found);
+    uint64_t there = 0;
+    for (size_t i = 0; i < keys.count; i++) {
+        const int32_t reason = in_flight[i] ? 0 : found[i].reason;
+        if (reasons != nullptr) reasons[i] = reason;
+        there += there == i && reason == 0;
+    }
+    if (leading != nullptr) *leading = there;
+    return ROUTECAP_OK;
+}
+
+int32_t MappedStore::collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
+                             std::vector<Segment> &rows) {
+    if (int32_t s = check_generation(generation); s < 0) return s;
+    const auto pool = PagePool::unlimited(config_.shape);
+    std::vector<MappedBlocks::Found> found(keys.count);
+    blocks_->find(keys.bytes, generation, found);
+    for (size_t i = 0; i < keys.count; i++) {
+        if (found[i].reason != 0) continue;
+        PageRef page = copy_page(keys[i], generation, {&found[i], 1}, *pool);
+        if (!page) throw std::bad_alloc();
+        if (found[i].reason != 0) continue;
+        rows.push_back({std::move(page), 0, there.size() * config_.block_rows, config_.block_rows,
+                        found[i].complete});
+        there.push_back(i);
+    }
+    return ROUTECAP_OK;
+}
+
+// ---- Keeping, dropping, moving ----------------------------------------------------------------
+
+int32_t MappedStore::retain(Keys keys, int32_t *reasons) {
+    const uint64_t generation = blocks_->generation();
+    std::vector<bool> in_flight(keys.count);
+    for_each(keys, [&](size_t i) { in_flight[i] = awaited(keys[i], generation) != nullptr; });
+    blocks_->retain(keys.bytes, keys.count, reasons, [&](size_t i) { return in_flight[i]; });
+    return ROUTECAP_OK;
+}
+
+int32_t MappedStore::release(Keys keys) {
+    blocks_->release(keys.bytes, keys.count);
+    return ROUTECAP_OK;
+}
+
+int32_t MappedStore::evict(Keys keys, uint64_t *evicted) {
+    uint64_t gone = 0;
+    for (size_t i = 0; i < keys.count; i++) {
+        const std::lock_guard lock(flights_mutex_);
+        gone += blocks_->evict(keys[i], drop_flights(keys[i]));
+    }
+    if (evicted != nullptr) *evicted = gone;
+    return ROUTECAP_OK;
+}
+
+int32_t MappedStore::move(Keys from, Keys to) {
+    if (!slot_keys())
+        return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
+    std::vector<Flight *> moved(from.count);
+    MappedBlocks::Moves moves(from.count);
+    const std::lock_guard lock(flights_mutex_);
+    const uint64_t generation = blocks_->generation();
+    for (size_t i = 0; i < from.count; i++) {
+        moved[i] = awaited(from[i], generation);
+        if (moved[i] == nullptr) continue;
+        // What it would have replaced goes now.
+        blocks_->evict(from[i], true);
+        Published *const publication = moved[i]->publication;
+        unlist(*moved[i]);
+        moved[i]->publication = publication;
+    }
+    for (size_t i = 0; i < to.count; i++)
+        if (drop_flights(to[i])) blocks_->evict(to[i], true);
+    blocks_->move(from.bytes, to.bytes, moves);
+    for (size_t i = 0; i < from.count; i++) {
+        if (moved[i] == nullptr) continue;
+        std::memcpy(moved[i]->publication->key(moved[i]->index), to[i], config_.key_bytes);
+        list(*moved[i]);
+    }
+    return ROUTECAP_OK;
+}
+
+int32_t MappedStore::advance(uint64_t generation) {
+    blocks_->advance(generation);
+    return ROUTECAP_OK;
+}
+
+void MappedStore::note_imported(uint64_t blocks) { blocks_->count(MappedCount::imported, blocks); }
+
+void MappedStore::counts(routecap_store_counts &counts) {
+    const MappedBlocks::Usage usage = blocks_->usage();
+    counts.block_rows = config_.block_rows;
+    counts.key_bytes = config_.key_bytes;
+    counts.flags = config_.flags;
+    counts.generation = blocks_->generation();
+    counts.blocks_in_flight = in_flight_.load(std::memory_order_acquire);
+    counts.blocks = usage.blocks + counts.blocks_in_flight;
+    counts.blocks_retained = usage.retained;
+    counts.bytes_in_use = usage.bytes;
+    counts.bytes_peak = usage.bytes_peak;
+    counts.bytes_budget = usage.bytes_budget;
+    counts.blocks_published = blocks_->counted(MappedCount::published);
+    counts.blocks_repeated = blocks_->counted(MappedCount::repeated);
+    counts.blocks_empty = blocks_->counted(MappedCount::empty);
+    counts.blocks_refused = blocks_->counted(MappedCount::refused);
+    counts.blocks_stale = blocks_->counted(MappedCount::stale);
+    counts.blocks_adopted = blocks_->counted(MappedCount::adopted);
+    counts.blocks_absent = blocks_->counted(MappedCount::absent);
+    counts.blocks_mismatched = blocks_->counted(MappedCount::mismatched);
+    counts.blocks_replaced = blocks_->counted(MappedCount::replaced);
+    counts.blocks_evicted = blocks_->counted(MappedCount::evicted);
+    counts.blocks_imported = blocks_->counted(MappedCount::imported);
+    counts.rows_copied = (counts.blocks_published + counts.blocks_adopted) * config_.block_rows;
+}
+
+}  // namespace routecap
