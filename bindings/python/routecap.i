@@ -294,35 +294,46 @@ static PyObject *new_plan(routecap_plan *plan) {
     return capsule;
 }
 
-/* A decoder, of which one thread at a time is in a call. Guarded by the GIL. */
-struct decoder {
-    routecap_wire_decoder *decoder;
+/* An object of which one thread at a time is in a call: a decoder, a sequence. Guarded by the GIL. */
+struct exclusive {
+    void *object;
+    void (*release)(void *object);
     int busy;
 };
-static const char decoder_name[] = "routecap_wire_decoder";
+static const char decoder_name[] = "routecap_wire_decoder", sequence_name[] = "routecap_sequence";
 
-static void free_decoder(PyObject *capsule) {
-    struct decoder *self = PyCapsule_GetPointer(capsule, decoder_name);
-    routecap_wire_decoder_free(self->decoder);
+static void free_decoder(void *decoder) { routecap_wire_decoder_free(decoder); }
+static void free_sequence(void *sequence) { routecap_sequence_free(sequence); }
+
+static void free_exclusive(PyObject *capsule) {
+    struct exclusive *self = PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
+    self->release(self->object);
     free(self);
+    if (atomic_load(&returned) != NULL) drop_returned();
 }
 
-static PyObject *new_decoder(routecap_wire_decoder *decoder) {
-    struct decoder *self = calloc(1, sizeof *self);
-    PyObject *capsule = self == NULL ? PyErr_NoMemory() : PyCapsule_New(self, decoder_name, free_decoder);
+static PyObject *new_exclusive(void *object, const char *name, void (*release)(void *object)) {
+    struct exclusive *self = calloc(1, sizeof *self);
+    PyObject *capsule = self == NULL ? PyErr_NoMemory() : PyCapsule_New(self, name, free_exclusive);
     if (capsule == NULL) {
         free(self);
-        routecap_wire_decoder_free(decoder);
+        release(object);
         return NULL;
     }
-    self->decoder = decoder;
+    self->object = object, self->release = release;
     return capsule;
 }
 
-static struct decoder *decoder_from(PyObject *object) {
-    struct decoder *self = PyCapsule_GetPointer(object, decoder_name);
+static struct exclusive *exclusive_from(PyObject *object, const char *name) {
+    if (object == Py_None) {
+        set_error(ROUTECAP_ERR_STATE, "the object was freed");
+        return NULL;
+    }
+    struct exclusive *self = PyCapsule_GetPointer(object, name);
     if (self == NULL || !self->busy) return self;
-    set_error(ROUTECAP_ERR_STATE, "another thread is in a call of this decoder");
+    char text[96];
+    PyOS_snprintf(text, sizeof text, "another thread is in a call of this %s", name);
+    set_error(ROUTECAP_ERR_STATE, text);
     return NULL;
 }
 
@@ -346,6 +357,31 @@ static routecap_routing *routing_from(PyObject *object) {
     if (object != Py_None) return PyCapsule_GetPointer(object, routing_name);
     set_error(ROUTECAP_ERR_STATE, "the routing was freed");
     return NULL;
+}
+
+/* ---- Bytes ---------------------------------------------------------------------------------- */
+
+static int32_t routing_bytes(const void *routing, uint32_t flags, void *dst, size_t dst_bytes, uint64_t *needed) {
+    return routecap_routing_serialize(routing, flags, dst, dst_bytes, needed);
+}
+static int32_t sequence_bytes(const void *sequence, uint32_t flags, void *dst, size_t dst_bytes, uint64_t *needed) {
+    return routecap_sequence_serialize(sequence, flags, dst, dst_bytes, needed);
+}
+
+/* New bytes that are written once. */
+static PyObject *new_bytes(int32_t (*serialize)(const void *, uint32_t, void *, size_t, uint64_t *), const void *object, uint32_t flags) {
+    uint64_t bytes = 0;
+    int32_t status = serialize(object, flags, NULL, 0, &bytes);
+    if (status < 0 && status != ROUTECAP_ERR_BUFFER_TOO_SMALL) return result_of(status);
+    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+    char *memory = result == NULL ? NULL : PyBytes_AsString(result);
+    if (memory == NULL) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = serialize(object, flags, memory, bytes, NULL);
+    Py_END_ALLOW_THREADS
+    if (status >= 0) return result;
+    Py_DECREF(result);
+    return result_of(status);
 }
 
 /* ---- A batch that is issued again ---------------------------------------------------------- */
@@ -493,12 +529,13 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 /* References to routings are capsules: see new_routing and routings_free. */
 %ignore routecap_routing_retain;
 %ignore routecap_routing_free;
-/* And of decoders: see new_decoder. Bytes are made by wire_encode and wire_splice, below. */
+/* And of decoders and sequences: see new_exclusive. Bytes are made by serialize, wire_encode and wire_splice, below. */
 %ignore routecap_wire_decoder_free;
 /* And of plans: see new_plan. */
 %ignore routecap_plan_free;
 /* And of stores: see new_store. */
 %ignore routecap_store_free;
+%ignore routecap_sequence_free;
 
 /* ---- Scalars ------------------------------------------------------------------------------ */
 
@@ -569,20 +606,24 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
     if ($1 == NULL) SWIG_fail;
 }
 
-%typemap(in, numinputs=0) routecap_wire_decoder **decoder (routecap_wire_decoder *made = NULL) { $1 = &made; }
-%typemap(argout) routecap_wire_decoder **decoder {
-    $result = with_output($result, new_decoder(made$argnum));
-    if ($result == NULL) SWIG_fail;
-}
-%typemap(in) routecap_wire_decoder * (struct decoder *held = NULL) {
-    held = decoder_from($input);
+%define %exclusive(TYPE, KIND)
+%typemap(in) TYPE * (struct exclusive *held = NULL), const TYPE * (struct exclusive *held = NULL) {
+    held = exclusive_from($input, KIND##_name);
     if (held == NULL) SWIG_fail;
     held->busy = 1;
-    $1 = held->decoder;
+    $1 = held->object;
 }
-%typemap(freearg) routecap_wire_decoder * {
+%typemap(freearg) TYPE *, const TYPE * {
     if (held$argnum != NULL) held$argnum->busy = 0;
 }
+%typemap(in, numinputs=0) TYPE ** (TYPE *made = NULL) { $1 = &made; }
+%typemap(argout) TYPE ** {
+    $result = with_output($result, new_exclusive(made$argnum, KIND##_name, free_##KIND));
+    if ($result == NULL) SWIG_fail;
+}
+%enddef
+%exclusive(routecap_wire_decoder, decoder)
+%exclusive(routecap_sequence, sequence)
 
 %typemap(in, numinputs=0) routecap_plan **plan (routecap_plan *made = NULL) { $1 = &made; }
 %typemap(argout) routecap_plan **plan {
@@ -746,6 +787,9 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %struct_output(routecap_store_config)
 %struct_output(routecap_store_counts)
 %struct_output(routecap_adoption)
+%struct_input(routecap_sequence_config)
+%struct_input(routecap_append_options)
+%struct_output(routecap_append_report)
 
 /* An array with the size of its elements and their number, from one buffer. */
 %define %array(TYPE, NAME, WRITABLE, SIZE, COUNT)
@@ -770,6 +814,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %array(routecap_piece, pieces, 1, piece_size, piece_capacity)
 %array(routecap_plan_range, ranges, 1, range_size, capacity)
 %array(routecap_plan_run, runs, 1, run_size, capacity)
+%array(routecap_sequence_span, spans, 1, span_size, capacity)
 
 /* The same without the size. */
 %define %plain_array(TYPE, NAME, WRITABLE, SIZE, COUNT)
@@ -796,6 +841,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %plain_array(const int32_t, tokens, 0, sizeof(int32_t), count)
 %plain_array(void, keys, 1, 1, keys_bytes)
 %plain_array(const int32_t *const, executed, 0, sizeof(const int32_t *), count)
+%plain_array(int32_t, tokens, 1, sizeof(int32_t), capacity)
 
 /* Arrays whose length the package has checked against the number that goes with them. */
 %define %checked_array(TYPE, NAME, WRITABLE)
@@ -815,6 +861,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %checked_array(const void, from, 0)
 %checked_array(const void, to, 0)
 %checked_array(int32_t, reasons, 1)
+%checked_array(const int32_t, tokens, 0)
 
 /* The owner of memory that is lent, or None: then it is copied. */
 %typemap(in) (routecap_release release, void *context) (struct lent *lent = NULL) {
@@ -866,6 +913,12 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits(routecap_plan_unpack)
 %waits(routecap_store_import)
 %waits(routecap_key_chain)
+%waits(routecap_sequence_append)
+%waits(routecap_sequence_truncate)
+%waits(routecap_sequence_fork)
+%waits(routecap_sequence_routing)
+%waits(routecap_sequence_tokens)
+%waits(routecap_sequence_deserialize)
 
 /* Likewise, into a buffer that may be too small; NUMBER is the place of `needed`. */
 %define %waits_and_measures(FUNCTION, NUMBER)
@@ -886,6 +939,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits_and_measures(routecap_wire_decode_into, 10)
 %waits_and_measures(routecap_wire_encode, 5)
 %waits_and_measures(routecap_wire_splice, 11)
+%waits_and_measures(routecap_sequence_serialize, 5)
 
 /* Calls that one thread makes at a time; RELEASES: whether without the GIL. */
 %define %by_one_thread(FUNCTION, RELEASES)
@@ -922,6 +976,13 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %include "routecap/wire.h"
 %include "routecap/plan.h"
 %include "routecap/store.h"
+/* A call without rows has no routing. */
+%typemap(in) const routecap_routing *routing {
+    $1 = $input == Py_None ? NULL : routing_from($input);
+    if ($1 == NULL && $input != Py_None) SWIG_fail;
+}
+%include "routecap/sequence.h"
+%clear const routecap_routing *routing;
 %include "routecap/dispatch_check.h"
 %include "routecap/table.h"
 
@@ -1003,22 +1064,20 @@ unsigned long long library_address(void) { return (unsigned long long)(uintptr_t
 /* A string of the library's, at an address that it gave out. */
 const char *text(unsigned long long address) { return (const char *)(uintptr_t)address; }
 
-/* The serialised form as new bytes, written once. */
+/* The serialised form of a routing as new bytes, written once. */
 PyObject *serialize(PyObject *capsule) {
     routecap_routing *routing = routing_from(capsule);
-    if (routing == NULL) return NULL;
-    uint64_t bytes = 0;
-    int32_t status = routecap_routing_serialize(routing, 0, NULL, 0, &bytes);
-    if (status < 0 && status != ROUTECAP_ERR_BUFFER_TOO_SMALL) return result_of(status);
-    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
-    char *memory = result == NULL ? NULL : PyBytes_AsString(result);
-    if (memory == NULL) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    status = routecap_routing_serialize(routing, 0, memory, bytes, NULL);
-    Py_END_ALLOW_THREADS
-    if (status >= 0) return result;
-    Py_DECREF(result);
-    return result_of(status);
+    return routing == NULL ? NULL : new_bytes(routing_bytes, routing, 0);
+}
+
+/* And of a sequence. */
+PyObject *sequence_serialize(PyObject *capsule, uint32_t flags) {
+    struct exclusive *self = exclusive_from(capsule, sequence_name);
+    if (self == NULL) return NULL;
+    self->busy = 1;
+    PyObject *result = new_bytes(sequence_bytes, self->object, flags);
+    self->busy = 0;
+    return result;
 }
 
 /* Arguments of issue for a batch that comes again and again: one row for each name. `spans` and `options` are those of a call that was made. */

@@ -108,15 +108,15 @@ ROUTECAP_API void routecap_sequence_free(routecap_sequence *sequence);
  * ============================================================================================== */
 
 /* Which cell stays where the sequence and the call both have one. */
-#define ROUTECAP_SEQUENCE_KEEP 0   /* the sequence's, of the call that sampled the next token */
-#define ROUTECAP_SEQUENCE_NEWEST 1 /* the call's */
-#define ROUTECAP_SEQUENCE_EQUAL 2  /* both must be the same set of ids, and all tokens that both
-                                      have must be equal; otherwise ROUTECAP_ERR_CONFLICT */
+#define ROUTECAP_APPEND_KEEP 0   /* the sequence's, of the call that sampled the next token */
+#define ROUTECAP_APPEND_NEWEST 1 /* the call's */
+#define ROUTECAP_APPEND_EQUAL 2  /* both must be the same set of ids, and all tokens that both have
+                                    must be equal; otherwise ROUTECAP_ERR_CONFLICT */
 
 /* What is known of a call beside its tokens and rows. */
 typedef struct routecap_append_options {
     uint32_t struct_size;
-    int32_t policy;         /* ROUTECAP_SEQUENCE_* */
+    int32_t policy;         /* ROUTECAP_APPEND_* */
     uint64_t prompt_tokens; /* how many tokens, counted from token 0 of the sequence, the call was
                                given; it sampled the others. 0: not known. With KEEP it matters for
                                the last row before the sequence's new tokens: if the call sampled
@@ -199,7 +199,7 @@ ROUTECAP_API int32_t routecap_sequence_append(routecap_sequence *sequence, const
  * @param[in,out] sequence  The sequence.
  * @param[in] tokens        How many tokens stay.
  * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (the sequence does not know its tokens, and `tokens` is
- *         not a multiple of ROUTECAP_SEQUENCE_DIGEST_TOKENS).
+ *         not a multiple of ROUTECAP_DIGEST_TOKENS).
  */
 ROUTECAP_API int32_t routecap_sequence_truncate(routecap_sequence *sequence, uint64_t tokens);
 
@@ -295,7 +295,7 @@ ROUTECAP_API int32_t routecap_sequence_report(const routecap_sequence *sequence,
  * A digest stands for this many tokens and all before them. A sequence whose tokens are not in its
  * bytes is told them by the next call, and compares their digests.
  */
-#define ROUTECAP_SEQUENCE_DIGEST_TOKENS 64
+#define ROUTECAP_DIGEST_TOKENS 64
 
 /* Flag of routecap_sequence_serialize. */
 #define ROUTECAP_SEQUENCE_WITH_TOKENS 1u /* the tokens themselves, 4 bytes each, not only digests */
@@ -323,9 +323,9 @@ ROUTECAP_API int32_t routecap_sequence_serialize(const routecap_sequence *sequen
  * routecap_routing_deserialize checks them, tokens by their digests, and spans by the rows.
  *
  * Without its tokens a sequence can be read, serialised, and cut or forked at multiples of
- * ROUTECAP_SEQUENCE_DIGEST_TOKENS. The next append must give all tokens from 0 on, at least as many
+ * ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from 0 on, at least as many
  * as the sequence has; it then knows them. Their digests say which are those of the sequence: all,
- * or those before the first block of ROUTECAP_SEQUENCE_DIGEST_TOKENS that has another. The rest is
+ * or those before the first block of ROUTECAP_DIGEST_TOKENS that has another. The rest is
  * cut from the beginning of that block on.
  *
  * @param[in] data          [bytes] the bytes. They are copied.

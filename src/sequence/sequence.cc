@@ -178,7 +178,7 @@ int32_t Sequence::read_call(const int32_t *tokens, uint64_t token_start, uint64_
     if (options != nullptr)
         if (int32_t s = read_struct(call.options, options, "options"); s < 0) return s;
     const routecap_append_options &o = call.options;
-    if (o.flags != 0 || o.policy < ROUTECAP_SEQUENCE_KEEP || o.policy > ROUTECAP_SEQUENCE_EQUAL)
+    if (o.flags != 0 || o.policy < ROUTECAP_APPEND_KEEP || o.policy > ROUTECAP_APPEND_EQUAL)
         return report(ROUTECAP_ERR_ARGUMENT, "options.policy is %d, options.flags %u", o.policy,
                       o.flags);
     if (tokens == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "tokens is NULL");
@@ -231,7 +231,7 @@ int32_t Sequence::compare_tokens(Call &call) const {
                       ull(length_));
     }
     call.diverges = call.common < both;
-    if (call.diverges && call.options.policy == ROUTECAP_SEQUENCE_EQUAL)
+    if (call.diverges && call.options.policy == ROUTECAP_APPEND_EQUAL)
         return report(ROUTECAP_ERR_CONFLICT, "token %llu is not the sequence's", ull(call.common));
     return ROUTECAP_OK;
 }
@@ -253,9 +253,9 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
                     .preferred = {}};
     if (rows.taken.first >= rows.taken.end) rows.taken = {kept, kept};
     const uint64_t prompt = call.options.prompt_tokens;
-    if (call.options.policy == ROUTECAP_SEQUENCE_NEWEST)
+    if (call.options.policy == ROUTECAP_APPEND_NEWEST)
         rows.preferred = {0, length};
-    else if (call.options.policy == ROUTECAP_SEQUENCE_KEEP && prompt != 0 && prompt <= kept &&
+    else if (call.options.policy == ROUTECAP_APPEND_KEEP && prompt != 0 && prompt <= kept &&
              kept < call.end)
         rows.preferred = {kept - 1, kept};  // the call sampled the token behind
 
@@ -263,7 +263,7 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
     Joined joined;
     if (!join(*call.storage, rows, own, joined))
         return report(ROUTECAP_ERR_NO_MEMORY, "the call's rows exceed the budget");
-    if (joined.differed > 0 && call.options.policy == ROUTECAP_SEQUENCE_EQUAL)
+    if (joined.differed > 0 && call.options.policy == ROUTECAP_APPEND_EQUAL)
         return report(ROUTECAP_ERR_CONFLICT,
                       "%llu rows have other ids than the sequence's, from row %llu on",
                       ull(joined.differed), ull(joined.first_differed));

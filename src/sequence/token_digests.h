@@ -11,7 +11,7 @@
 
 namespace routecap {
 
-constexpr uint64_t kDigestTokens = ROUTECAP_SEQUENCE_DIGEST_TOKENS;
+constexpr uint64_t kDigestTokens = ROUTECAP_DIGEST_TOKENS;
 
 // The first half of SHA-256 over the digest before (zeros before the first) and the block's tokens,
 // 4 bytes each.

@@ -97,7 +97,7 @@ int32_t append(Model &m, const Call &call, routecap_append_report &r) {
     uint64_t common = call.start;
     while (common < both && m.tokens[common] == call.tokens[common - call.start]) common++;
     if (!m.known && common < both) common = common / 64 * 64;
-    const bool diverges = common < both, equal = o.policy == ROUTECAP_SEQUENCE_EQUAL;
+    const bool diverges = common < both, equal = o.policy == ROUTECAP_APPEND_EQUAL;
     if (diverges && equal) return ROUTECAP_ERR_CONFLICT;
     const uint64_t kept = diverges ? common : m.tokens.size();
 
@@ -121,8 +121,8 @@ int32_t append(Model &m, const Call &call, routecap_append_report &r) {
             continue;
         }
         const model::RowPtr old = next.at(p), now = call.routing->at(p);
-        const bool preferred = o.policy == ROUTECAP_SEQUENCE_NEWEST ||
-                               (o.policy == ROUTECAP_SEQUENCE_KEEP && o.prompt_tokens != 0 &&
+        const bool preferred = o.policy == ROUTECAP_APPEND_NEWEST ||
+                               (o.policy == ROUTECAP_APPEND_KEEP && o.prompt_tokens != 0 &&
                                 p + 1 == kept && kept < end && o.prompt_tokens <= kept);
         bool overlap = false, differs = false, gain = false;
         for (size_t l = 0; l < m.shape->cells(); l++) {
@@ -229,8 +229,8 @@ Call draw_call(Bytes &in, const Model &m) {
     }
     routecap_append_options &o = call.options;
     o.struct_size = sizeof o;
-    o.policy = in.pick({ROUTECAP_SEQUENCE_KEEP, ROUTECAP_SEQUENCE_KEEP, ROUTECAP_SEQUENCE_NEWEST,
-                        ROUTECAP_SEQUENCE_EQUAL});
+    o.policy = in.pick({ROUTECAP_APPEND_KEEP, ROUTECAP_APPEND_KEEP, ROUTECAP_APPEND_NEWEST,
+                        ROUTECAP_APPEND_EQUAL});
     o.prompt_tokens = in.below(3) == 2 ? in.below(end + 2) : 0;
     o.call = in.below(4) == 3 ? 1 + in.below(3) : 0;
     o.tag = in.below(2), o.origin = static_cast<uint32_t>(in.below(2));

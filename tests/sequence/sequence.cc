@@ -92,7 +92,7 @@ TEST(Sequence, the_newest_rows_take_the_place_of_others_where_that_is_asked_for)
     Sequence sequence;
     EXPECT_STATUS(ROUTECAP_OK, sequence.append(all, routing_of(old)));
     EXPECT_STATUS(ROUTECAP_OK,
-                  sequence.append(all, routing_of(now), {.policy = ROUTECAP_SEQUENCE_NEWEST}));
+                  sequence.append(all, routing_of(now), {.policy = ROUTECAP_APPEND_NEWEST}));
     now[3] = old[3];
     now[4][2] = old[4][2];
     EXPECT_EQ(sequence.rows(), now);
@@ -110,7 +110,7 @@ TEST(Sequence, where_equality_is_insisted_on_nothing_else_is_taken) {
     Sequence sequence;
     EXPECT_STATUS(ROUTECAP_OK, sequence.append(all, routing_of(computed(all))));
     const State before(sequence);
-    const routecap_append_options equal{.policy = ROUTECAP_SEQUENCE_EQUAL};
+    const routecap_append_options equal{.policy = ROUTECAP_APPEND_EQUAL};
     EXPECT_STATUS(ROUTECAP_ERR_CONFLICT,
                   sequence.append(counted(8), routing_of(computed(counted(8), 1)), equal));
     EXPECT_NE(std::strstr(routecap_last_error(), "row 0"), nullptr);

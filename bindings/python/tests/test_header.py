@@ -50,6 +50,8 @@ GROUPS: dict[str, type[IntEnum]] = {
     "PLAN_FILL_": routecap.PlanFill,
     "PLAN_LOST_": routecap.PlanLost,
     "PLAN_CLASS_": routecap.PlanClass,
+    "APPEND_": routecap.AppendPolicy,
+    "SEQUENCE_": routecap.SequenceFlag,
     "WIRE_FACT_": routecap.WireFact,
     "WIRE_COLUMNS_": routecap.WireColumns,
     "WIRE_HINT_": routecap.WireHintFlag,
@@ -166,7 +168,9 @@ def test_a_number_without_a_name_prints_as_what_it_is() -> None:
 def test_a_function_of_the_header_is_used_by_the_package(name: str) -> None:
     sources = "".join(path.read_text() for path in [*PACKAGE.glob("*.py"), Path(__file__).parents[1] / "routecap.i"])
     assert re.search(rf"\b{name}\b", sources)
-    if name not in ("routecap_routing_retain", "routecap_routing_free", "routecap_wire_decoder_free", "routecap_plan_free"):  # references: see routecap.i
+    released = ("routing_retain", "routing_free", "wire_decoder_free", "plan_free", "store_free")
+    released += ("sequence_free",)
+    if name not in [f"routecap_{each}" for each in released]:  # references: see routecap.i
         assert callable(getattr(raw, name))
 
 
@@ -198,6 +202,9 @@ def test_a_function_of_the_header_is_used_by_the_package(name: str) -> None:
         "plan_shape",
         "plan_report",
         "plan_target",
+        "sequence_config",
+        "append_options",
+        "append_report",
     ],
 )
 def test_a_struct_is_laid_out_as_in_the_header(name: str) -> None:
@@ -221,6 +228,7 @@ def test_a_struct_is_laid_out_as_in_the_header(name: str) -> None:
         ("piece", "piece_dtype"),
         ("plan_range", "plan_range_dtype"),
         ("plan_run", "plan_run_dtype"),
+        ("sequence_span", "sequence_span_dtype"),
     ],
 )
 def test_an_array_dtype_is_laid_out_as_in_the_header(name: str, dtype: str) -> None:
@@ -250,6 +258,7 @@ def test_every_struct_of_the_header_is_laid_out_here() -> None:
         "plan_range",
         "plan_run",
         "plan_source",  # pairs of a number and a routing: see routecap.i
+        "sequence_span",
     }
     here |= {f"routecap_{name}" for name in arrays}
     assert here == set(re.findall(r"^typedef struct (routecap_\w+) \{", CODE, re.MULTILINE)) - {"routecap_api"}
@@ -262,6 +271,7 @@ def test_every_struct_of_the_header_is_laid_out_here() -> None:
         (routecap.Capturer.record, ["routecap_layer_record", "Capturable", "ROUTECAP_ERR_CAPACITY"]),
         (routecap.Routing.copy_to, ["routecap_routing_copy_to", "ROUTECAP_ERR_INCOMPLETE"]),
         (routecap.merge, ["ROUTECAP_ERR_CONFLICT"]),
+        (routecap.Sequence.append, ["routecap_sequence_append", "ROUTECAP_ERR_NOT_READY"]),
     ],
 )
 def test_help_says_what_the_header_says(method: object, words: list[str]) -> None:

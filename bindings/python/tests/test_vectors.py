@@ -125,7 +125,7 @@ class Replayer:
                 if status < 0 or status in (1, 2, 4, 5):
                     assert text and "\n" not in text, where
             for name, expected in out.items():
-                if name in ("capturer", "routing", "child", "prompt", "generated", "slice", "merged") and isinstance(expected, str):
+                if name in ("capturer", "routing", "sequence", "child", "prompt", "generated", "slice", "merged") and isinstance(expected, str):
                     self.names[expected] = delivered[name]
                 elif name in ("requests", "routings"):
                     for each, key in zip(delivered[name], expected, strict=True):
@@ -955,6 +955,61 @@ class Replayer:
         splice = dict(zip(structs.splice.fields, structs.splice.read(memory)))
         assert len(content) == splice["bytes"]
         return 0, {"splice": splice, "routing": routecap.Routing.deserialize(content)}
+
+    # ---- Sequences
+
+    def sequence_create(self, call: Any, out: Any) -> Any:
+        config = {name: value if isinstance(value, list) else number(value) for name, value in call["config"].items()}
+        if "reserved" in config:
+            return raw.routecap_sequence_create(structs.sequence_config(**config))[0], {}
+        return 0, {"sequence": routecap.Sequence(**config)}
+
+    def sequence_free(self, call: Any, out: Any) -> Any:
+        self.names.pop(call["sequence"]).free()
+        return 0, {}
+
+    def sequence_append(self, call: Any, out: Any) -> Any:
+        options = {name: number(value) for name, value in call.get("options", {}).items()}
+        routing = self.names[call["routing"]] if "routing" in call else None
+        report = self.names[call["sequence"]].append(call["tokens"], routing, token_start=number(call.get("token_start", 0)), **options)
+        return 0 if report.complete else 1, {"report": self.report(report)}
+
+    def report(self, report: routecap.AppendReport) -> Any:
+        return report._asdict() | ({"first_differed": routecap.ALL} if report.first_differed is None else {})
+
+    def sequence_truncate(self, call: Any, out: Any) -> Any:
+        self.names[call["sequence"]].truncate(number(call["tokens"]))
+        return 0, {}
+
+    def sequence_fork(self, call: Any, out: Any) -> Any:
+        tokens = number(call["tokens"])
+        return 0, {"child": self.names[call["sequence"]].fork(None if tokens == routecap.ALL else tokens)}
+
+    def sequence_routing(self, call: Any, out: Any) -> Any:
+        routing = self.names[call["sequence"]].routing()
+        return routing.status, {"routing": routing}
+
+    def sequence_spans(self, call: Any, out: Any) -> Any:
+        spans = self.names[call["sequence"]].spans()
+        return 0, {"spans": [span._asdict() for span in spans[: call["capacity"]]], "count": len(spans)}
+
+    def sequence_tokens(self, call: Any, out: Any) -> Any:
+        sequence, first = self.names[call["sequence"]], call["first"]
+        if first > len(sequence):
+            return raw.routecap_sequence_tokens(sequence._handle, first, None)[0], {}
+        tokens = sequence.tokens[first:]
+        return 0, {"tokens": tokens[: call["capacity"]].tolist(), "count": len(tokens)}
+
+    def sequence_report(self, call: Any, out: Any) -> Any:
+        return 0, {"report": self.report(self.names[call["sequence"]].report())}
+
+    def sequence_serialize(self, call: Any, out: Any) -> Any:
+        content = self.names[call["sequence"]].serialize(tokens=call.get("flags", 0) == 1)
+        assert content == pieces_of(out.pop("dst", content.hex()))
+        return 0, {"needed": len(content)}
+
+    def sequence_deserialize(self, call: Any, out: Any) -> Any:
+        return 0, {"sequence": routecap.Sequence.deserialize(pieces_of(call["data"]))}
 
 
 @pytest.mark.parametrize("vector", load())

@@ -47,10 +47,10 @@ class Conversation:
     def __init__(self, v, **config):
         self.v, self.name = v, v.sequence_create(config=SHAPE | config)["sequence"]
 
-    def append(self, tokens, rows=None, first=0, start=0, tag=0, expect="OK", **options):
+    def append(self, tokens, rows=None, first=0, start=0, tag=0, expect="OK", raw=False, **options):
         v = self.v
         x = routing(v, rows, first, tag) if rows is not None else None
-        v.sequence_append(sequence=self.name, tokens=tokens, token_start=start, expect=expect,
+        v.sequence_append(sequence=self.name, tokens=tokens, token_start=start, expect=expect, raw=raw,
                           **({"routing": x} if x else {}), **({"options": options} if options else {}))  # fmt: skip
 
     def look(self):
@@ -289,7 +289,7 @@ def _(v):
     c.look()
     for wrong in ({"layers": 0}, {"k": 0}, {"k": 9}, {"experts": 32769}, {"id_space": 2}, {"layer_map": [1, 1]}, {"reserved": 1}):
         v.sequence_create(config=SHAPE | wrong, expect="ERR_ARGUMENT", raw=True)
-    c.append(tokens, expect="ERR_ARGUMENT", policy=3)
+    c.append(tokens, expect="ERR_ARGUMENT", raw=True, policy=3)
 
 
 @topic.vector("a layer that is recomputed in one call is recomputed in the sequence")

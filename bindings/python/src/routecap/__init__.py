@@ -7,6 +7,7 @@ from . import models
 from ._capturer import BackendInfo, Capturer, LayerSources, Memory, PreparedIssue, Request, RequestLike, Router, Settings, Stats, Step, backends, memory, received_merge
 from ._constants import (
     ALL,
+    DIGEST_TOKENS,
     LANDED,
     MAX_BLOCK_ROWS,
     MAX_EXPERTS,
@@ -25,6 +26,7 @@ from ._constants import (
     MAX_SLOTS,
     MIN_KEY_BYTES,
     SERIALIZED_MIN,
+    AppendPolicy,
     Backend,
     ConfigFlag,
     Dtype,
@@ -49,6 +51,7 @@ from ._constants import (
     Role,
     RouterFlag,
     Score,
+    SequenceFlag,
     Snapshot,
     SourceFlag,
     SpanFlag,
@@ -76,6 +79,7 @@ from ._library import version
 from ._plan import Gathered, Plan, PlanReport, Reader, needed_rows
 from ._routing import Coverage, Routing, Routings, Segment, Serialized, merge, serialized_info, slice_pieces, splice, splice_pieces
 from ._samples import Sample
+from ._sequence import AppendReport, Sequence, SequenceSpan
 from ._store import Adoption, key_chain, Keys, Store, StoreStats
 from ._stored import RayRouting, stored, StoredRouting
 from ._structs import (
@@ -139,6 +143,9 @@ for _each in (
     Store,
     StoreStats,
     Adoption,
+    AppendReport,
+    Sequence,
+    SequenceSpan,
 ):
     _each.__module__ = __name__  # where users find them
 for _error in (
@@ -157,12 +164,15 @@ for _error in (
 __all__ = [
     "ALL",
     "Adoption",
+    "AppendPolicy",
+    "AppendReport",
     "ArgumentError",
     "Backend",
     "BackendInfo",
     "Capturer",
     "ConfigFlag",
     "Coverage",
+    "DIGEST_TOKENS",
     "DeviceArray",
     "Dtype",
     "DtypeError",
@@ -227,6 +237,9 @@ __all__ = [
     "Sample",
     "Score",
     "Segment",
+    "Sequence",
+    "SequenceFlag",
+    "SequenceSpan",
     "Serialized",
     "Settings",
     "Snapshot",

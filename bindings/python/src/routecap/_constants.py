@@ -25,6 +25,7 @@ MAX_PIECES = 16
 MAX_PLAN_ROWS = 1 << 30
 MAX_PLAN_SAMPLES = 1 << 24
 MAX_RANKS = 1 << 20
+DIGEST_TOKENS = 64
 SERIALIZED_MIN = 64
 MAX_BLOCK_ROWS = 4096
 MIN_KEY_BYTES = 8
@@ -298,6 +299,20 @@ class Policy(_Constant):
 
     KEEP = 0
     REPLACE = 1
+
+
+class AppendPolicy(_Constant):
+    """Which cell stays where a sequence and a call that is appended both have one."""
+
+    KEEP = 0
+    NEWEST = 1
+    EQUAL = 2
+
+
+class SequenceFlag(_Flags):
+    """`tokens` of Sequence.serialize."""
+
+    WITH_TOKENS = 1
 
 
 class Missing(_Open):

@@ -37,6 +37,7 @@ layer_probe_dtype = _dtype(
 piece_dtype = _dtype("offset:u8 bytes:u8 source:i4 reserved:u4")
 plan_range_dtype = _dtype("sample:u8 first:u8 rows:u8")
 plan_run_dtype = _dtype("sample:u8 first:u8 rows:u8 row:u8 step:u8 ordinal:u8 row_class:i4 reserved:u4")
+sequence_span_dtype = _dtype("first:u8 rows:u8 call:u8 tag:u8 origin:u4 reserved:u4")
 
 
 _MOST = {name: int(np.iinfo(span_dtype[name]).max) for name in span_dtype.names or ()}
@@ -256,3 +257,9 @@ store_counts = Struct(
     "blocks_absent:Q blocks_mismatched:Q blocks_replaced:Q blocks_evicted:Q blocks_imported:Q rows_copied:Q"
 )
 adoption = Struct("reserved:I rows:Q found:Q evicted:Q not_published:Q stale:Q")
+sequence_config = Struct("layers:I k:I experts:I id_space:i reserved:I budget_bytes:Q layer_map:Q layer_experts:Q")
+append_options = Struct("policy:i prompt_tokens:Q call:Q tag:Q origin:I flags:I")
+append_report = Struct(
+    "reserved:I call:Q tokens:Q tokens_common:Q tokens_cut:Q rows_cut:Q rows_overlap:Q rows_differed:Q first_differed:Q rows_taken:Q rows_boundary:Q "
+    "rows_filled:Q rows_replaced:Q rows_beyond:Q rows_missing:Q bytes:Q"
+)

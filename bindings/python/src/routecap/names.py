@@ -12,6 +12,7 @@ import numpy as np
 from ._constants import Dtype
 
 __all__ = [
+    "AppendPolicyName",
     "BackendName",
     "DtypeLike",
     "DtypeName",
@@ -54,6 +55,7 @@ MethodName: TypeAlias = Literal[
 ]
 SnapshotName: TypeAlias = Literal["taken", "make"]
 PolicyName: TypeAlias = Literal["keep", "replace"]
+AppendPolicyName: TypeAlias = Literal["keep", "newest", "equal"]
 ExtractName: TypeAlias = Literal["share", "take", "copy"]
 WireName: TypeAlias = Literal["any", "serialized", "npy", "npy_base64", "raw", "raw_base64", "object", "nrlre1", "lists"]
 WireFactName: TypeAlias = Literal[
