@@ -203,3 +203,31 @@ func ExampleSplice() {
 	// Output:
 	// 0 3
 }
+
+func ExampleSequence() {
+	capturer, request := capture()
+	defer capturer.Close()
+	call := finish(capturer, request, 3) // of four tokens
+	defer call.Close()
+
+	sequence, err := routecap.NewSequence(routecap.SequenceConfig{Layers: 2, K: 2, Experts: 8})
+	check(err)
+	defer sequence.Close()
+	prompt, _, err := call.Split(1, 0)
+	check(err)
+	defer prompt.Close()
+	_, _, err = sequence.Append([]int32{11, 12}, 0, prompt, routecap.AppendOptions{})
+	check(err)
+	report, _, err := sequence.Append([]int32{11, 12, 13, 14}, 0, call, routecap.AppendOptions{Tag: 9})
+	check(err)
+	fmt.Println(report.TokensCommon, "tokens were known,", report.RowsTaken, "rows are new")
+	routing, result, err := sequence.Routing()
+	check(err)
+	defer routing.Close()
+	view, err := routing.View()
+	check(err)
+	fmt.Println(view.Rows, "rows,", result.Status) // one router chose an expert that there is not
+	// Output:
+	// 2 tokens were known, 2 rows are new
+	// 3 rows, ROUTECAP_INCOMPLETE
+}

@@ -113,3 +113,10 @@ type WireHintFlags uint32
 
 // StoreFlags of a StoreConfig: 0 or StoreSlotKeys.
 type StoreFlags uint32
+
+// AppendPolicy says which cell stays where a sequence and a call both have one: AppendKeep, the sequence's; AppendNewest, the call's; or
+// AppendEqual, both must be equal.
+type AppendPolicy int32
+
+// SequenceFlags of Sequence.Serialize: 0 or SequenceWithTokens.
+type SequenceFlags uint32

@@ -5,6 +5,7 @@ package routecap
 import (
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"syscall"
 	"unsafe"
 )
@@ -342,6 +343,92 @@ func init() {
 			}
 		},
 		"serialized_splice": replaySplice,
+
+		"sequence_create": func(r *replay, in, out *said) {
+			var config SequenceConfig
+			said := in.object("config")
+			said.fill(&config)
+			var sequence *Sequence
+			var err error
+			if reserved := said.uint32("reserved"); reserved != 0 {
+				var made unsafe.Pointer
+				c := cSequenceConfig{structSize: uint32(unsafe.Sizeof(cSequenceConfig{})), layers: config.Layers, k: config.K,
+					experts: config.Experts, reserved: reserved}
+				_, err = routecap_sequence_create(&c, &made).outcome("raw")
+			} else {
+				sequence, err = NewSequence(config)
+			}
+			r.sequence(r.done(err), out.value("sequence"), sequence)
+		},
+		"sequence_free": func(r *replay, in, out *said) {
+			in.sequence().Close()
+			delete(r.sequences, in.text("sequence"))
+		},
+		"sequence_append": func(r *replay, in, out *said) {
+			var options AppendOptions
+			in.object("options").fill(&options)
+			report, result, err := in.sequence().Append(numbers[int32](in.list("tokens")), in.uint("token_start"), in.routing("routing"), options)
+			if r.returned(result, err) {
+				out.object("report").same(&report)
+			}
+		},
+		"sequence_truncate": func(r *replay, in, out *said) { r.done(in.sequence().Truncate(in.uint("tokens"))) },
+		"sequence_fork": func(r *replay, in, out *said) {
+			child, err := in.sequence().Fork(in.uint("tokens"))
+			r.sequence(r.done(err), out.value("child"), child)
+		},
+		"sequence_routing": func(r *replay, in, out *said) {
+			routing, result, err := in.sequence().Routing()
+			r.made(r.returned(result, err), out.value("routing"), routing)
+		},
+		"sequence_spans": func(r *replay, in, out *said) {
+			spans, err := in.sequence().Spans()
+			if !r.done(err) {
+				return
+			}
+			r.equal("count", out.uint("count"), uint64(len(spans)))
+			shown := spans[:min(uint64(len(spans)), in.uint("capacity"))]
+			expected := out.list("spans")
+			r.equal("the number of spans", len(expected), len(shown))
+			for i := range shown {
+				r.said(expected[i]).same(&shown[i])
+			}
+		},
+		"sequence_tokens": func(r *replay, in, out *said) {
+			capacity := in.uint("capacity")
+			tokens, err := in.sequence().Tokens(in.uint("first"))
+			if !r.done(err) {
+				return
+			}
+			r.equal("count", out.uint("count"), uint64(len(tokens)))
+			shown := tokens[:min(uint64(len(tokens)), capacity)]
+			r.equal("tokens", fmt.Sprint(numbers[int32](out.list("tokens"))), fmt.Sprint(shown))
+		},
+		"sequence_report": func(r *replay, in, out *said) {
+			report, err := in.sequence().Report()
+			if r.done(err) {
+				out.object("report").same(&report)
+			}
+		},
+		"sequence_serialize": func(r *replay, in, out *said) {
+			data, err := in.sequence().Serialize(SequenceFlags(in.uint("flags")))
+			if r.done(err) {
+				r.equal("needed", out.uint("needed"), uint64(len(data)))
+				r.equal("dst", hex.EncodeToString(out.bytes("dst")), hex.EncodeToString(data))
+			}
+		},
+		"sequence_deserialize": func(r *replay, in, out *said) {
+			sequence, err := DeserializeSequence(in.bytes("data"), 0)
+			r.sequence(r.done(err), out.value("sequence"), sequence)
+		},
+	}
+}
+
+func (r *replay) sequence(delivered bool, name any, sequence *Sequence) {
+	r.t.Helper()
+	r.equal("a sequence", delivered, sequence != nil)
+	if sequence != nil {
+		r.sequences[name.(string)] = sequence
 	}
 }
 

@@ -323,10 +323,10 @@ ROUTECAP_API int32_t routecap_sequence_serialize(const routecap_sequence *sequen
  * routecap_routing_deserialize checks them, tokens by their digests, and spans by the rows.
  *
  * Without its tokens a sequence can be read, serialised, and cut or forked at multiples of
- * ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from 0 on, at least as many
- * as the sequence has; it then knows them. Their digests say which are those of the sequence: all,
- * or those before the first block of ROUTECAP_DIGEST_TOKENS that has another. The rest is
- * cut from the beginning of that block on.
+ * ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from 0 on, at least as many as the
+ * sequence has; it then knows them. Their digests say which are those of the sequence: all, or
+ * those before the first block of ROUTECAP_DIGEST_TOKENS that has another. The rest is cut from the
+ * beginning of that block on.
  *
  * @param[in] data          [bytes] the bytes. They are copied.
  * @param[in] bytes         How many: exactly those of one sequence.

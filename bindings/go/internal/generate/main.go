@@ -56,6 +56,9 @@ var constants = []struct{ prefix, name, kind string }{
 	{"ROUTECAP_WIRE_COLUMNS_", "WireColumns", "WireColumns"},
 	{"ROUTECAP_WIRE_HINT_", "WireHint", "WireHintFlags"},
 	{"ROUTECAP_WIRE_", "Wire", "WireFormat"},
+	{"ROUTECAP_APPEND_", "Append", "AppendPolicy"},
+	{"ROUTECAP_SEQUENCE_", "Sequence", "SequenceFlags"},
+	{"ROUTECAP_DIGEST_", "Digest", ""},
 }
 var constantsAlone = map[string]string{ // name: type
 	"ROUTECAP_OK": "Status", "ROUTECAP_INCOMPLETE": "Status", "ROUTECAP_LOST": "Status", "ROUTECAP_PENDING": "Status",
@@ -71,6 +74,7 @@ var public = map[string]string{
 	"routecap_finish_item": "FinishItem", "routecap_serialized": "Serialized", "routecap_piece": "Piece",
 	"routecap_wire_info": "WireInfo", "routecap_wire_report": "WireReport", "routecap_wire_options": "WireOptions",
 	"routecap_store_counts": "StoreStats", "routecap_adoption": "Adoption",
+	"routecap_append_options": "AppendOptions", "routecap_append_report": "AppendReport", "routecap_sequence_span": "SequenceSpan",
 }
 var notStructs = []string{"routecap_api"} // the function table is for programs that do not link the library
 
@@ -84,10 +88,11 @@ var fieldTypes = map[string]string{
 	"routecap_extract_item.flags": "ReadFlags", "routecap_copy_options.flags": "ReadFlags",
 	"format": "WireFormat", "facts": "WireFacts", "lost": "WireFacts", "allow": "WireFacts", "column_kind": "WireColumns",
 	"routecap_wire_hint.flags": "WireHintFlags", "routecap_store_config.flags": "StoreFlags", "routecap_store_counts.flags": "StoreFlags",
+	"routecap_append_options.policy": "AppendPolicy",
 }
 
 // Fields of public structs that the package fills itself, as it does pointers.
-var private = []string{"struct_size", "reserved", "routecap_copy_options.dtype"}
+var private = []string{"struct_size", "reserved", "routecap_copy_options.dtype", "routecap_append_options.flags"}
 
 // Functions without a wrapper: every wrapper calls this one itself.
 var notFunctions = []string{"routecap_last_error"}
@@ -399,7 +404,7 @@ func parameter(c, name, goName string) (kind, argument string) {
 	case bare == "char *": // bytes that end with a zero
 		return "*byte", "(*C.char)(unsafe.Pointer(" + goName + "))"
 	case bare == "routecap_capturer *" || bare == "routecap_routing *" || bare == "routecap_wire_decoder *" ||
-		bare == "routecap_store *":
+		bare == "routecap_store *" || bare == "routecap_sequence *":
 		return "unsafe.Pointer", "(*C." + strings.TrimSuffix(bare, " *") + ")(" + goName + ")"
 	case bare == "void *":
 		return "unsafe.Pointer", goName

@@ -76,6 +76,7 @@ mod received;
 mod request;
 mod router;
 mod routing;
+mod sequence;
 mod serialized;
 mod source;
 mod stats;
@@ -99,6 +100,7 @@ pub use received::{Received, received_merge};
 pub use request::{AcceptItem, Extract, ExtractItem, FinishItem, Kept, Policy, RequestGuard, RequestId};
 pub use router::{GroupScore, Logits, Method, Router, Score};
 pub use routing::Routing;
+pub use sequence::{AppendOptions, AppendPolicy, AppendReport, Sequence, SequenceConfig, SequenceSpan};
 pub use serialized::{Piece, SerializedInfo, Splice, serialized_info, splice};
 pub use source::{LayerSource, Source};
 pub use stats::{LayerStats, Stats};
@@ -137,6 +139,8 @@ pub const MAX_SLOTS: u32 = sys::ROUTECAP_MAX_SLOTS;
 pub const MAX_POSITION: u64 = sys::ROUTECAP_MAX_POSITION;
 /// As many pieces are enough for a splice of two routings in version 1 of the serialised form.
 pub const MAX_PIECES: u32 = sys::ROUTECAP_MAX_PIECES;
+/// A digest of a sequence's tokens stands for this many, and all before them.
+pub const DIGEST_TOKENS: u64 = sys::ROUTECAP_DIGEST_TOKENS as u64;
 /// Bytes of the fixed part of a serialised routing's header.
 pub const SERIALIZED_MIN: usize = sys::ROUTECAP_SERIALIZED_MIN as usize;
 

@@ -393,6 +393,23 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let status = sys::routecap_routing_import(&view, input.number("flags"), None, std::ptr::null_mut(), &mut routing);
                 replay.raw_made(call, "routing", status, routing);
             }
+            "sequence_create" => {
+                let said = input.object("config").unwrap();
+                let mut config = sized!(routecap_sequence_config);
+                fill!(config, said; layers, k, experts, id_space, reserved, budget_bytes);
+                let mut sequence = std::ptr::dangling_mut();
+                call.returned(sys::routecap_sequence_create(&config, &mut sequence));
+                assert!(sequence.is_null());
+            }
+            "sequence_append" => {
+                let mut options = sized!(routecap_append_options);
+                fill!(options, input.object("options").unwrap(); policy, flags);
+                let tokens: Vec<i32> = input.numbers("tokens").unwrap();
+                let sequence = replay.sequences[input.text("sequence").unwrap()].as_raw();
+                let count = tokens.len() as u64;
+                let report = std::ptr::null_mut();
+                call.returned(sys::routecap_sequence_append(sequence, tokens.as_ptr(), 0, count, std::ptr::null(), &options, report));
+            }
             name => panic!("no raw form of {name}"),
         }
     }

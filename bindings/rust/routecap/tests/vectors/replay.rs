@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use routecap::{
-    AcceptItem, ArraySegment, Arrays, Backend, Capturer, Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind, Extract,
-    ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus, Kept, Landing, LayerProbe, LayerSource,
-    LayerStats, Logits, Method, Missing, Order, Policy, Provenance, Reason, Received, RequestId, Role, Router, Routing, Rows, Score, Sink,
-    Slice, Snapshot, Source, Span, Step, Stream, Strictness, Trust, View, status_name, sys,
+    AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, Backend, Capturer, Completeness, Config, CopyOptions,
+    Coverage, DType, Error, ErrorKind, Extract, ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus,
+    Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Policy, Provenance, Reason, Received, RequestId,
+    Role, Router, Routing, Rows, Score, Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Stream, Strictness, Trust,
+    View, status_name, sys,
 };
 use serde_json::{Value, json};
 
@@ -24,6 +25,7 @@ type Made = Result<(), Inexpressible>;
 #[derive(Default)]
 pub struct Replay {
     pub routings: HashMap<String, Routing>,
+    pub sequences: HashMap<String, Sequence>,
     pub capturers: HashMap<String, (Capturer, Forward)>,
     pub requests: HashMap<String, RequestId>,
     pub memory: HashMap<String, Elements>,
@@ -333,6 +335,7 @@ impl Replay {
             "layer_record" | "layers_record" | "layer_route" | "capturer_probe" | "received_read" | "received_merge" => self.taps(call)?,
             name if name.starts_with("request_") => self.requests(call)?,
             name if name.starts_with("routing_") || name.starts_with("serialized_") => self.routings(call)?,
+            name if name.starts_with("sequence_") => self.sequences(call)?,
             name => panic!("no such call: {name}"),
         }
         Ok(())
@@ -1006,6 +1009,94 @@ impl Replay {
         Ok(())
     }
 
+    fn sequence(&mut self, call: &Call<'_>) -> &mut Sequence {
+        self.sequences.get_mut(call.input.text("sequence").expect("a name")).expect("a sequence")
+    }
+
+    fn bind_sequence(&mut self, call: &Call<'_>, key: &str, sequence: Option<Sequence>) {
+        if let Some(sequence) = sequence {
+            let name = call.out.text(key).unwrap_or_else(|| panic!("no name for {key}"));
+            assert!(self.sequences.insert(name.into(), sequence).is_none(), "{name} is bound already");
+        }
+    }
+
+    fn sequences(&mut self, call: &Call<'_>) -> Made {
+        let input = call.input;
+        match call.name {
+            "sequence_create" => {
+                let said = input.object("config").ok_or(Inexpressible)?;
+                only(said, "reserved", 0)?;
+                let mut config = SequenceConfig::new(said.number("layers"), said.number("k"), said.number("experts"))
+                    .layer_map(said.numbers("layer_map").unwrap_or_default())
+                    .layer_experts(said.numbers("layer_experts").unwrap_or_default());
+                config = config.id_space(IdSpace::of(said.number("id_space")));
+                let sequence = call.done(config.create());
+                self.bind_sequence(call, "sequence", sequence);
+            }
+            "sequence_free" => drop(self.sequences.remove(input.text("sequence").expect("a name")).expect("a sequence")),
+            "sequence_append" => {
+                let mut options = AppendOptions::new();
+                if let Some(said) = input.object("options") {
+                    only(said, "flags", 0)?;
+                    options = options
+                        .policy(choice!(said.number("policy"), AppendPolicy: Keep, Newest, Equal)?)
+                        .prompt_tokens(said.number("prompt_tokens"))
+                        .call(said.number("call"))
+                        .tag(said.number("tag"))
+                        .origin(said.number("origin"));
+                }
+                let tokens: Vec<i32> = input.numbers("tokens").expect("tokens");
+                let routing = input.get("routing").map(|name| self.routing_named(name)).transpose()?.cloned();
+                let result = self.sequence(call).append(&tokens, input.number("token_start"), routing.as_ref(), &options);
+                if let Some(report) = call.answered(result, |report| completeness(report.completeness())) {
+                    call.expect_object("report", reported(report));
+                }
+            }
+            "sequence_truncate" => {
+                let result = self.sequence(call).truncate(input.number("tokens"));
+                call.done(result);
+            }
+            "sequence_fork" => {
+                let child = call.done(self.sequence(call).fork(input.number("tokens")));
+                self.bind_sequence(call, "child", child);
+            }
+            "sequence_routing" => {
+                let routing = call.answered(self.sequence(call).routing(), poll);
+                self.bind_routing(call, "routing", routing);
+            }
+            "sequence_spans" => {
+                if let Some(spans) = call.done(self.sequence(call).spans()) {
+                    call.expect("count", spans.len());
+                    let shown = spans.iter().take(input.number("capacity"));
+                    call.expect("spans", shown.map(|span| object!(span; first, rows, call, tag, origin)).collect::<Vec<_>>());
+                }
+            }
+            "sequence_tokens" => {
+                if let Some(tokens) = call.done(self.sequence(call).tokens(input.number("first"))) {
+                    call.expect("count", tokens.len());
+                    call.expect("tokens", tokens.into_iter().take(input.number("capacity")).collect::<Vec<_>>());
+                }
+            }
+            "sequence_report" => {
+                if let Some(report) = call.done(self.sequence(call).report()) {
+                    call.expect_object("report", reported(report));
+                }
+            }
+            "sequence_serialize" => {
+                if let Some(bytes) = call.done(self.sequence(call).serialize(input.number::<u32>("flags") != 0)) {
+                    assert_eq!(call.out.bytes("dst"), bytes);
+                    call.expect("needed", bytes.len());
+                }
+            }
+            "sequence_deserialize" => {
+                let sequence = call.done(Sequence::deserialize(&input.bytes("data"), 0));
+                self.bind_sequence(call, "sequence", sequence);
+            }
+            name => panic!("no such call: {name}"),
+        }
+        Ok(())
+    }
+
     /// Lends `memory`, and sees that it is dropped at once if it is not taken.
     fn lend<T>(&mut self, memory: T, take: impl FnOnce(Loan<T>) -> Result<Routing, Error>) -> Result<Routing, Error> {
         let released = Arc::new(AtomicUsize::new(0));
@@ -1014,6 +1105,13 @@ impl Replay {
         assert!(result.is_ok() || released.load(Ordering::SeqCst) == 1);
         result
     }
+}
+
+fn reported(report: AppendReport) -> Value {
+    let mut is = object!(report; call, tokens, tokens_common, tokens_cut, rows_cut, rows_overlap, rows_differed, rows_taken, rows_boundary,
+        rows_filled, rows_replaced, rows_beyond, rows_missing);
+    is["first_differed"] = report.first_differed.unwrap_or(routecap::ALL).into();
+    is
 }
 
 /// The status of a call that gave out a routing that is ready.
