@@ -952,6 +952,181 @@ TEST(Plan, says_why_a_recorded_cell_is_missing) {
                   routecap_plan_scatter(plan.get(), ids, sizeof ids, nullptr, 0, &made, 0));
 }
 
+// ---- On a device ----------------------------------------------------------------------------
+
+// Memory of the device for a plan's result, between canaries.
+class OnDevice {
+public:
+    OnDevice(rig::Device &device, const routecap_plan_shape &shape)
+        : device_(device), shape_(shape) {
+        target_.struct_size = sizeof target_, target_.backend = rig::backend();
+        target_.scratch = device.allocate(shape.packed_bytes + 8);
+        target_.scratch_bytes = shape.packed_bytes;
+        target_.dst = room(shape.ids_bytes), target_.dst_bytes = shape.ids_bytes;
+        target_.classes = room(shape.classes_bytes), target_.classes_bytes = shape.classes_bytes;
+    }
+    const routecap_plan_target *target() const { return &target_; }
+    Result read() {
+        return {contents(target_.dst, shape_.ids_bytes),
+                contents(target_.classes, shape_.classes_bytes)};
+    }
+
+private:
+    static constexpr size_t kCanary = 64;
+    uint8_t *room(size_t bytes) {
+        return static_cast<uint8_t *>(device_.allocate(bytes + 2 * kCanary, 0xc5)) + kCanary;
+    }
+    std::vector<uint8_t> contents(const void *at, size_t bytes) {
+        std::vector<uint8_t> all(bytes + 2 * kCanary);
+        device_.read(all.data(), static_cast<const uint8_t *>(at) - kCanary, all.size());
+        for (size_t i = 0; i < kCanary; i++)
+            EXPECT_TRUE(all[i] == 0xc5 && all[all.size() - 1 - i] == 0xc5);
+        return {all.begin() + kCanary, all.end() - kCanary};
+    }
+
+    rig::Device &device_;
+    const routecap_plan_shape shape_;
+    routecap_plan_target target_{};
+};
+
+// A whole routing for each sample, with holes.
+std::vector<RoutingPtr> routings_of(const Config &c, uint64_t seed) {
+    std::vector<int32_t> map;
+    std::vector<uint32_t> experts;
+    for (uint32_t l = 0; l < c.layers; l++)
+        map.push_back(c.index_of(l)), experts.push_back(c.experts_of(l));
+    const Truth there = [=](size_t i, uint64_t t, int32_t l) {
+        return seed == 0 || (i * 31 + t * 7 + static_cast<uint64_t>(l)) % (seed + 5) != 0;
+    };
+    std::vector<RoutingPtr> routings;
+    for (size_t i = 0; i < c.lengths_.size(); i++)
+        routings.push_back(routing_of(c, i, 0, c.lengths_[i], map, experts, there, 17));
+    return routings;
+}
+
+std::vector<routecap_plan_source> sources_of(const std::vector<RoutingPtr> &routings) {
+    std::vector<routecap_plan_source> sources;
+    for (size_t i = 0; i < routings.size(); i++) sources.push_back({i, routings[i].get()});
+    return sources;
+}
+
+Result gathered(const PlanPtr &plan, const std::vector<RoutingPtr> &routings) {
+    const routecap_plan_shape shape = shape_of(plan);
+    const auto sources = sources_of(routings);
+    Result result{std::vector<uint8_t>(shape.ids_bytes), std::vector<uint8_t>(shape.classes_bytes)};
+    EXPECT_GE(routecap_plan_gather(plan.get(), sources.data(), sizeof sources[0], sources.size(),
+                                   result.ids.data(), result.ids.size(), result.classes.data(),
+                                   result.classes.size(), nullptr),
+              0)
+        << routecap_last_error();
+    return result;
+}
+
+void pack(const PlanPtr &plan, const std::vector<RoutingPtr> &routings, void *packed) {
+    const auto sources = sources_of(routings);
+    EXPECT_GE(routecap_plan_pack(plan.get(), sources.data(), sizeof sources[0], sources.size(),
+                                 packed, shape_of(plan).packed_bytes, nullptr),
+              0)
+        << routecap_last_error();
+}
+
+TEST(PlanOnDevice, has_the_ids_that_are_gathered_on_the_host) {
+    const int rounds = getenv("ROUTECAP_PLAN_ROUNDS") ? atoi(getenv("ROUTECAP_PLAN_ROUNDS")) : 60;
+    int made = 0;
+    for (int round = 0; round < rounds && !HasFailure(); round++) {
+        SCOPED_TRACE("round " + std::to_string(round));
+        Chance chance(static_cast<uint32_t>(round));
+        Config c;
+        choose(c, chance);
+        c.context_rank = static_cast<uint32_t>(chance.below(c.context_size));
+        c.tensor_rank = static_cast<uint32_t>(chance.below(c.tensor_size));
+        if (!model(c)) continue;
+        made++;
+        rig::Device device;
+        const PlanPtr plan = make(c);
+        const routecap_plan_shape shape = shape_of(plan);
+        const auto routings = routings_of(c, chance.below(3));
+        std::vector<uint64_t> packed = aligned(shape.packed_bytes);
+        pack(plan, routings, packed.data());
+        const void *pinned = device.upload(packed.data(), shape.packed_bytes);
+        OnDevice memory(device, shape);
+        device.forward([&] {
+            EXPECT_STATUS(ROUTECAP_OK, routecap_plan_unpack(plan.get(), pinned, shape.packed_bytes,
+                                                            memory.target(), device.stream()));
+        });
+        EXPECT_TRUE(gathered(plan, routings) == memory.read());
+    }
+    EXPECT_GT(made, rounds / 4);
+}
+
+// A graph is captured once and replayed for every micro-batch of its shape.
+TEST(PlanOnDevice, is_another_micro_batch_at_each_replay) {
+    if (!rig::on_cuda()) GTEST_SKIP() << "the host has no graphs";
+    const auto choose = [](Config &c, std::vector<uint64_t> lengths) {
+        c.lengths_ = std::move(lengths);
+        c.layers = 5, c.k = 8, c.experts = 24, c.align_total = 64;
+        c.order = ROUTECAP_ORDER_LAYER_MAJOR;
+    };
+    Config first, second, third;
+    choose(first, {20, 30, 9}), choose(second, {64}), choose(third, {65});
+    const PlanPtr plans[] = {make(first), make(second), make(third)};
+    const Config *configs[] = {&first, &second, &third};
+    const routecap_plan_shape shape = shape_of(plans[0]);
+    ASSERT_EQ(64u, shape.rows);
+    ASSERT_EQ(128u, shape_of(plans[2]).rows);
+    rig::Device device;
+    std::vector<uint64_t> room = aligned(shape_of(plans[2]).packed_bytes);
+    pack(plans[0], routings_of(first, 0), room.data());
+    // Page-locked memory of ours, which is written again.
+    void *pinned = const_cast<void *>(device.upload(room.data(), room.size() * 8));
+    OnDevice memory(device, shape);
+    const auto graph = device.capture([&] {
+        ASSERT_STATUS(ROUTECAP_OK, routecap_plan_unpack(plans[0].get(), pinned, shape.packed_bytes,
+                                                        memory.target(), device.stream()));
+    });
+    for (const uint64_t seed : {0, 1, 2})
+        for (int i = 0; i < 3; i++) {
+            const auto routings = routings_of(*configs[i], seed);
+            pack(plans[i], routings, pinned);
+            graph.replay(device.stream());
+            const Result result = memory.read();
+            if (i < 2) {
+                EXPECT_TRUE(gathered(plans[i], routings) == result);
+                continue;
+            }
+            // Of another shape: nothing is taken for routing.
+            for (const uint8_t each : result.classes) ASSERT_EQ(ROUTECAP_PLAN_CLASS_LOST, each);
+            for (const uint8_t each : result.ids) ASSERT_EQ(0xff, each);
+        }
+}
+
+TEST(PlanOnDevice, refuses_what_is_no_device_and_too_little_memory) {
+    if (!rig::on_cuda()) GTEST_SKIP() << "the host has no devices";
+    Config c;
+    c.lengths_ = {4};
+    const PlanPtr plan = make(c);
+    rig::Device device;
+    const routecap_plan_shape shape = shape_of(plan);
+    std::vector<uint64_t> packed = aligned(shape.packed_bytes);
+    pack(plan, routings_of(c, 0), packed.data());
+    OnDevice memory(device, shape);
+    const auto unpack = [&](auto change) {
+        routecap_plan_target target = *memory.target();
+        change(target);
+        return routecap_plan_unpack(plan.get(), packed.data(), shape.packed_bytes, &target,
+                                    device.stream());
+    };
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, unpack([](auto &t) { t.device = 99; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, unpack([](auto &t) { t.device = -1; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, unpack([](auto &t) { t.scratch = nullptr; }));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, unpack([](auto &t) { t.scratch_bytes--; }));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, unpack([](auto &t) { t.dst_bytes--; }));
+    EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, unpack([](auto &t) { t.classes_bytes--; }));
+    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, unpack([](auto &t) { t.backend = 7; }));
+    EXPECT_STATUS(ROUTECAP_OK, unpack([](auto &) {}));
+    EXPECT_TRUE(gathered(plan, routings_of(c, 0)) == memory.read());
+}
+
 // ---- Slices of the serialised form ----------------------------------------------------------
 
 TEST(Slice, has_the_same_rows_and_reads_no_others) {

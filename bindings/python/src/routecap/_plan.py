@@ -43,6 +43,7 @@ class Reader(Protocol):
 
     def read(self, first: int, rows: int) -> Routing:
         """Rows from position `first` on, as far as it has them."""
+        ...
 
 
 Source: TypeAlias = Union[Routing, Reader, bytes, bytearray, memoryview, None]

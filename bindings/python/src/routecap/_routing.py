@@ -1085,7 +1085,7 @@ def _pieces(call: Callable[[Any, Any, bytearray], Any], sources: list[memoryview
     count, _, header_bytes = structs.splice.read(memory)
     header, table = bytearray(header_bytes), np.zeros(count, structs.piece_dtype)
     call(header, table, memory)
-    by_source = {Piece.HEADER: memoryview(header), **{Piece(number): source for number, source in enumerate(sources, 1)}}
+    by_source = [memoryview(header), *sources]
     pieces = []
     for offset, size, source, _ in table.tolist():
         piece = memoryview(bytes(size)) if source == Piece.ZERO else by_source[source][offset : offset + size]
