@@ -41,7 +41,7 @@ PackedHeader header_of(const Plan &plan, uint64_t needed, bool with_validity) {
 void write_validity(const Plan &plan, const Piece &piece, uint32_t row_bytes, uint8_t *to) {
     for (uint64_t r = 0; r < piece.rows; r++)
         for (size_t l = 0; l < plan.layers().size(); l++)
-            if (piece.source != nullptr && piece.valid(*piece.source, r, l))
+            if (piece.source != nullptr && piece.valid(r, l))
                 to[r * row_bytes + l / 8] =
                     static_cast<uint8_t>(to[r * row_bytes + l / 8] | 1u << l % 8);
 }

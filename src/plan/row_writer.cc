@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <cstring>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "kernels/list.h"
 
 namespace routecap {
 namespace {
 
-// Rows whose narrow ids stay in the processor's nearest cache while layer after layer is written.
-constexpr uint64_t kBytesAtOnce = 16384;
+// Rows whose narrow ids stay in the processor's caches while layer after layer is written.
+constexpr uint64_t kBytesAtOnce = 32768;
 
 template <class T, class Id>
 void widen(T *to, const Id *from, uint64_t n) {
@@ -19,9 +23,32 @@ void widen(T *to, const Id *from, uint64_t n) {
         for (uint64_t i = 0; i < n; i++) to[i] = static_cast<T>(from[i]);
 }
 
+// Results from so many bytes on do not stay in the caches, and are written past them: to write into
+// a cache the memory behind it would be read first.
+constexpr uint64_t kBytesPastCaches = 8 << 20;
+
+// Copies to memory that nobody will read soon.
+void copy_past_caches(void *to, const void *from, size_t bytes) {
+    auto *out = static_cast<uint8_t *>(to);
+    const auto *in = static_cast<const uint8_t *>(from);
+#if defined(__SSE2__)
+    const size_t before = std::min(bytes, (16 - reinterpret_cast<uintptr_t>(out) % 16) % 16);
+    std::memcpy(out, in, before);
+    size_t at = before;
+    for (; at + 16 <= bytes; at += 16)
+        _mm_stream_si128(reinterpret_cast<__m128i *>(out + at),
+                         _mm_loadu_si128(reinterpret_cast<const __m128i *>(in + at)));
+    out += at, in += at, bytes -= at;
+#endif
+    std::memcpy(out, in, bytes);
+}
+
 }  // namespace
 
-RowWriter::RowWriter(const Plan &plan, const RowTarget &to) : plan_(plan), to_(to) {
+RowWriter::RowWriter(const Plan &plan, const RowTarget &to)
+    : plan_(plan),
+      to_(to),
+      past_caches_(plan.cells() * plan.k() * to.element_bytes >= kBytesPastCaches) {
     const kernels::Filler &filler = plan.filler();
     std::vector<uint32_t> sizes;
     for (const kernels::PlanLayer &layer : plan.layers()) {
@@ -37,6 +64,12 @@ RowWriter::RowWriter(const Plan &plan, const RowTarget &to) : plan_(plan), to_(t
                     kernels::balanced(r % layer.experts, layer.experts, filler.ranks));
         });
     }
+}
+
+RowWriter::~RowWriter() {
+#if defined(__SSE2__)
+    if (past_caches_) _mm_sfence();  // other threads see what was written past the caches
+#endif
 }
 
 // ---- Needed rows ----------------------------------------------------------------------------
@@ -59,34 +92,54 @@ void RowWriter::write_lost(const Piece &piece, uint64_t r, size_t layer) {
 
 template <class T, class Id, uint32_t K>
 void RowWriter::copy(const Piece &piece) {
-    const PlanSource &from = *piece.source;
+    if (piece.validity != nullptr || piece.step != 1)
+        copy_cells<T, Id, K>(piece);
+    else if (to_.layer_stride == 1 && piece.source->adjacent)
+        copy_rows<T, Id>(piece);
+    else if (to_.row_stride == 1)
+        copy_layers<T, Id, K>(piece);
+    else
+        copy_cells<T, Id, K>(piece);
+}
+
+// The layers of a row follow one another in both.
+template <class T, class Id>
+void RowWriter::copy_rows(const Piece &piece) {
+    const uint64_t n = piece.source->layers.size() * plan_.k();
+    if (n == piece.source->routing->shape().layers * plan_.k())
+        return widen(cell<T>(piece.row, 0), piece.cell<Id>(0, 0, plan_.k()), piece.rows * n);
+    for (uint64_t r = 0; r < piece.rows; r++)
+        widen(cell<T>(piece.row + r, 0), piece.cell<Id>(r, 0, plan_.k()), n);
+}
+
+// The rows of a layer follow one another in the target: some rows of each layer at a time.
+template <class T, class Id, uint32_t K>
+void RowWriter::copy_layers(const Piece &piece) {
+    alignas(64) T memory[kBytesAtOnce / sizeof(T)];
     const uint32_t k = kernels::columns<K>(plan_.k());
-    const size_t layers = from.layers.size();
-    const auto ids = [&](uint64_t r, size_t layer) {
-        return reinterpret_cast<const Id *>(piece.ids + r * from.row_bytes) +
-               size_t{from.layers[layer]} * k;
-    };
-    const bool rows_follow = piece.step == 1 && layers == from.routing->shape().layers;
-    if (to_.layer_stride == 1 && from.adjacent && piece.validity == nullptr) {
-        if (rows_follow) return widen(cell<T>(piece.row, 0), ids(0, 0), piece.rows * layers * k);
-        for (uint64_t r = 0; r < piece.rows; r++)
-            widen(cell<T>(piece.row + r * piece.step, 0), ids(r, 0), layers * k);
-        return;
-    }
-    const uint64_t at_once = kBytesAtOnce / from.row_bytes + 1;
+    const uint64_t at_once = std::min<uint64_t>(kBytesAtOnce / piece.source->row_bytes + 1,
+                                                kBytesAtOnce / (k * sizeof(T)));
     for (uint64_t first = 0; first < piece.rows; first += at_once) {
-        const uint64_t end = std::min(piece.rows, first + at_once);
-        for (size_t l = 0; l < layers; l++) {
-            T *to = cell<T>(piece.row + first * piece.step, l);
-            const uint64_t stride = piece.step * to_.row_stride * k;
-            for (uint64_t r = first; r < end; r++, to += stride) {
-                if (piece.valid(from, r, l))
-                    widen(to, ids(r, l), k);
-                else
-                    write_lost<T>(piece, r, l);
-            }
+        const uint64_t rows = std::min(at_once, piece.rows - first);
+        for (size_t l = 0; l < plan_.layers().size(); l++) {
+            T *const to = cell<T>(piece.row + first, l), *const wide = past_caches_ ? memory : to;
+            for (uint64_t r = 0; r < rows; r++)
+                widen(wide + r * k, piece.cell<Id>(first + r, l, k), k);
+            if (past_caches_) copy_past_caches(to, memory, rows * k * sizeof(T));
         }
     }
+}
+
+template <class T, class Id, uint32_t K>
+void RowWriter::copy_cells(const Piece &piece) {
+    const uint32_t k = kernels::columns<K>(plan_.k());
+    for (uint64_t r = 0; r < piece.rows; r++)
+        for (size_t l = 0; l < plan_.layers().size(); l++) {
+            if (piece.valid(r, l))
+                widen(cell<T>(piece.row + r * piece.step, l), piece.cell<Id>(r, l, k), k);
+            else
+                write_lost<T>(piece, r, l);
+        }
 }
 
 void RowWriter::write(const Piece &piece) {
@@ -108,7 +161,7 @@ void RowWriter::write(const Piece &piece) {
     if (to_.classes == nullptr || piece.validity == nullptr) return;
     for (uint64_t r = 0; r < piece.rows; r++)
         for (size_t l = 0; l < plan_.layers().size(); l++)
-            if (piece.valid(*piece.source, r, l))
+            if (piece.valid(r, l))
                 to_.classes[(piece.row + r * piece.step) * to_.row_stride + l * to_.layer_stride] =
                     ROUTECAP_PLAN_CLASS_VALID;
 }

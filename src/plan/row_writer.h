@@ -20,6 +20,8 @@ struct RowTarget {
 class RowWriter {
 public:
     RowWriter(const Plan &plan, const RowTarget &to);
+    ~RowWriter();
+    RowWriter(const RowWriter &) = delete;
 
     // Each cell once.
     void write(const Piece &piece);
@@ -31,6 +33,12 @@ private:
     void write_lost(const Piece &piece, uint64_t r, size_t layer);
     template <class T, class Id, uint32_t K>
     void copy(const Piece &piece);
+    template <class T, class Id>
+    void copy_rows(const Piece &piece);
+    template <class T, class Id, uint32_t K>
+    void copy_layers(const Piece &piece);
+    template <class T, class Id, uint32_t K>
+    void copy_cells(const Piece &piece);
     template <class T>
     void fill_cells(const routecap_plan_run &run);
     void classify(uint64_t row, uint64_t step, uint64_t rows, uint8_t row_class);
@@ -48,6 +56,7 @@ private:
 
     const Plan &plan_;
     const RowTarget to_;
+    const bool past_caches_;
     // For each number of experts that a layer has: all of them in the order in which they are
     // filled in, and the first k again, as wide as the target's.
     std::vector<std::vector<uint8_t>> cycles_;

@@ -55,7 +55,6 @@ int32_t PlanSources::add(const routecap_plan_source &given) {
                       .layers = {},
                       .adjacent = true,
                       .width = shape.id_bytes,
-                      .cell_bytes = shape.cell_bytes,
                       .row_bytes = shape.ids_bytes};
     if (!sources_.empty() && &sources_.back().routing->shape() == &shape) {
         source.layers = sources_.back().layers, source.adjacent = sources_.back().adjacent;
@@ -139,7 +138,7 @@ void PlanSources::add_pieces(const Piece &piece) {
     for (uint64_t r = 0; r < piece.rows; r++) {
         uint64_t lost = 0;
         if (!shape.row_full(piece.validity + r * shape.validity_bytes))
-            for (size_t l = 0; l < layers; l++) lost += !piece.valid(from, r, l);
+            for (size_t l = 0; l < layers; l++) lost += !piece.valid(r, l);
         lost_ += lost;
         rows_lost_ += lost == layers;
         rows_partial_ += lost > 0 && lost < layers;

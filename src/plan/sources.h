@@ -16,7 +16,7 @@ struct PlanSource {
     std::vector<uint32_t> layers;  // [layers of the plan] of the routing
     bool adjacent = false;         // they follow one another there
     uint32_t width = 0;            // bytes of an id
-    uint32_t cell_bytes = 0, row_bytes = 0;
+    uint32_t row_bytes = 0;
 };
 
 // Needed rows whose ids follow one another in memory, or that no source has.
@@ -27,10 +27,15 @@ struct Piece {
     const uint8_t *ids = nullptr;
     const uint8_t *validity = nullptr;  // nullptr: every cell of the plan's layers is valid
 
-    bool valid(const PlanSource &from, uint64_t r, size_t layer) const {
+    bool valid(uint64_t r, size_t layer) const {
         return validity == nullptr ||
-               Shape::valid(validity + r * from.routing->shape().validity_bytes,
-                            from.layers[layer]);
+               Shape::valid(validity + r * source->routing->shape().validity_bytes,
+                            source->layers[layer]);
+    }
+    template <class Id>
+    const Id *cell(uint64_t r, size_t layer, uint32_t k) const {
+        return reinterpret_cast<const Id *>(ids + r * source->row_bytes) +
+               size_t{source->layers[layer]} * k;
     }
 };
 
