@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../../../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 full=0
 [ "${1:-}" = --full ] && full=1 && shift
-[ "${1:-}" = --library ] && shift
+[ "${1:-}" = --library ] && shift # before the prefix
 
 use_library "$@"
 install_package

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Rollouts of an engine, and a GRPO-like training step that replays their routing.
+
+    main.py megatron FOLDER [--ray]         # the trainer: two ranks of Megatron-Core, on CPUs. FOLDER: examples/model/weights
+    main.py transformers [FOLDER]           # the trainer: transformers, on a GPU if there is one. Without FOLDER a model with random weights
+
+Transformers generates in bfloat16, in one batch with a cache, and routecap captures the routing. Each answer's routing is encoded as vLLM sends it, and
+travels with its tokens and log-probabilities: to other processes, or with --ray through Ray's object store to Ray's actors. The trainer decodes it, lays
+it out by a plan, and makes the step in float32 with activation checkpointing: without replay, with replay, and with rows shifted by one. It exits with 1
+unless replay narrows the gap of log-probabilities, shifted rows widen it, and every row came through.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.append(str(Path(__file__).parent))
+
+import torch
+import transformers
+from rollouts import HEAD, Rollout, Step, failures, measure, roll_out, taps_of
+
+
+def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], float]:
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    engine = load(arguments.folder, dtype=torch.bfloat16).eval()
+    rollouts = roll_out(engine, measure.prompts_of(arguments.prompts, arguments.seed), arguments.group, arguments.new_tokens)
+    weights = {name: weight.clone() for name, weight in load(arguments.folder, dtype=torch.float32).state_dict().items()}
+    with tempfile.TemporaryDirectory() as folder:
+        given = str(Path(folder) / "store"), rollouts, weights, engine.config, taps_of(engine)
+        results = by_ray(given) if arguments.ray else by_processes(given)
+    steps, after = results[0]
+    assert all(torch.equal(steps[name].gaps, results[1][0][name].gaps) for name in steps)  # of one loss on two ranks
+    for name, step in steps.items():  # each rank has rows of its own
+        reports = [result[0][name].report for result in results]
+        if step.report is not None:
+            print(f"{name}: " + ", ".join(f"rank {rank} replayed {report.replayed:,}" for rank, report in enumerate(reports)))
+    return rollouts, steps, after
+
+
+def by_processes(given: tuple[Any, ...]) -> list[Any]:
+    import torch.multiprocessing
+
+    with torch.multiprocessing.get_context("spawn").Pool(2) as pool:
+        return pool.starmap(_train, [(rank, *given) for rank in range(2)], chunksize=1)
+
+
+def by_ray(given: tuple[Any, ...]) -> list[Any]:
+    import ray
+
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "ray"))
+    from ranks import local_ray
+
+    with local_ray():
+        store, rollouts, *rest = given
+        held = ray.put(rollouts)  # once, whatever number of ranks reads it
+        return ray.get([ray.remote(num_cpus=1)(_train).remote(rank, store, held, *rest) for rank in range(2)])
+
+
+def _train(rank: int, *given: Any) -> Any:
+    sys.path.append(str(Path(__file__).parent))
+    from megatron_step import train
+
+    return train(rank, *given)
+
+
+def on_transformers(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], float]:
+    import transformers_step
+
+    return transformers_step.run(arguments)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trainer", choices=("megatron", "transformers"))
+    parser.add_argument("folder", nargs="?")
+    parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--prompts", type=int, default=2)
+    parser.add_argument("--group", type=int, default=4, help="answers to each prompt")
+    parser.add_argument("--new-tokens", type=int, default=48)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
+    rollouts, steps, after = on_megatron(arguments) if arguments.trainer == "megatron" else on_transformers(arguments)
+    print(f"{len(rollouts)} rollouts of {arguments.new_tokens} tokens, {sum(len(each.message) for each in rollouts):,} bytes of routing on the wire\n")
+    print("\n".join([HEAD, *(steps[name].line() for name in (measure.NONE, measure.CAPTURED, measure.SHIFTED))]))
+    print(f"\nThe objective of these rollouts after the step: {after:+.4f}")
+    found = failures(steps)
+    if not after > steps[measure.CAPTURED].objective:
+        found.append("the step did not raise the objective")
+    for each in found:
+        print(f"does not hold: {each}")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Rollouts of an engine with their routing, as a trainer gets them, and the objective of a GRPO-like step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import routecap
+import routecap.models
+import routecap.replay
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "replay"))
+import measure
+
+WIRE = "vllm"  # the format in which the engine sends routing: .npy in base64
+CLIP = 0.2
+
+
+@dataclass
+class Rollout:
+    """What travels from the engine to the trainer."""
+
+    tokens: np.ndarray  # int64 [S]
+    prompt: int  # tokens that were given
+    log_probabilities: np.ndarray  # float32 [S - prompt], with which the engine sampled
+    advantage: float  # of its reward among those of its prompt
+    message: bytes  # the routing of its S - 1 input tokens
+
+    def routing(self, taps: dict[str, Any]) -> routecap.Routing:
+        """The routing of the message, which must have a row for each token but the last. taps: see `taps_of`."""
+        return routecap.wire_decode(self.message, WIRE, rows=len(self.tokens) - 1, **taps)[0]
+
+
+def taps_of(model: Any) -> dict[str, Any]:
+    """What messages do not say: the layers that route, and their experts."""
+    described = routecap.models.describe(model.config).settings()
+    return {name: described[name] for name in ("layer_map", "layer_experts", "k")}
+
+
+def reward(tokens: np.ndarray) -> float:
+    """How many of the generated tokens are small letters or spaces, if they are bytes. Something that a small model can learn."""
+    return float(np.isin(tokens % 256, np.frombuffer(b" abcdefghijklmnopqrstuvwxyz", np.uint8)).mean())
+
+
+def roll_out(model: Any, prompts: Sequence[torch.Tensor], group: int, new_tokens: int, seed: int = 0) -> list[Rollout]:
+    """Sample `group` answers to each prompt, in one batch, and encode their routing as a server sends it."""
+    generation = measure.generate(model, [prompt for prompt in prompts for _ in range(group)], new_tokens, seed)
+    rewards = np.array([reward(tokens[prompt:].cpu().numpy()) for tokens, prompt in zip(generation.tokens, generation.prompts)]).reshape(-1, group)
+    advantages = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, keepdims=True) + 1e-6)
+    rollouts = []
+    for tokens, prompt, logs, routing, advantage in zip(
+        generation.tokens, generation.prompts, generation.logs, generation.routings, advantages.ravel()
+    ):
+        sampled = logs.gather(-1, tokens[prompt:, None].to(logs.device))[:, 0]
+        message, _ = routecap.wire_encode(routing, WIRE)
+        rollouts.append(Rollout(tokens.cpu().numpy(), prompt, sampled.cpu().numpy(), float(advantage), message))
+    return rollouts
+
+
+class Padded:
+    """A micro-batch [samples, width], padded on the right: what is aligned with the log-probability of the *next* token."""
+
+    def __init__(self, rollouts: Sequence[Rollout], width: int, device: Any = "cpu") -> None:
+        shape = len(rollouts), width
+        self.tokens = torch.zeros(shape, dtype=torch.long)
+        self.mask = torch.zeros(shape, dtype=torch.long)
+        self.labels = torch.zeros(shape, dtype=torch.long)
+        self.answers = torch.zeros(shape, dtype=torch.bool)
+        self.behind = torch.zeros(shape)  # log-probabilities with which the labels were sampled
+        self.advantages = torch.tensor([rollout.advantage for rollout in rollouts])[:, None]
+        for row, rollout in enumerate(rollouts):
+            length = len(rollout.tokens)
+            self.tokens[row, :length] = torch.from_numpy(rollout.tokens)
+            self.mask[row, :length] = 1
+            self.labels[row, : length - 1] = self.tokens[row, 1:length]
+            self.answers[row, rollout.prompt - 1 : length - 1] = True
+            self.behind[row, rollout.prompt - 1 : length - 1] = torch.from_numpy(rollout.log_probabilities)
+        for name in ("tokens", "mask", "labels", "answers", "behind", "advantages"):
+            setattr(self, name, getattr(self, name).to(device))
+
+    def objective(self, logs: torch.Tensor) -> torch.Tensor:
+        """To be maximised: the clipped ratio to the engine's probability, times the advantage; summed. logs: [samples, width]."""
+        ratio = torch.exp(logs - self.behind)
+        clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+        return torch.where(self.answers, torch.minimum(ratio * self.advantages, clipped * self.advantages), 0).sum()
+
+    def gaps(self, logs: torch.Tensor) -> torch.Tensor:
+        """How far log-probabilities are from the engine's, for each generated token."""
+        return (logs.detach() - self.behind)[self.answers].abs()
+
+
+@dataclass
+class Step:
+    """A training step, or what one would have been."""
+
+    replayed: str
+    gaps: torch.Tensor  # of each generated token
+    objective: float  # mean of the generated tokens
+    gradient: float  # its norm
+    report: routecap.replay.Report | None
+
+    def line(self) -> str:
+        of_rows = ""
+        if self.report:
+            agreement = [layer.agreement for layer in self.report.layers if layer.agreement is not None]
+            of_rows = f"{self.report.replayed:,} | {self.report.lost:,} | {self.report.invalid:,} | {min(agreement):.1%}"
+        else:
+            of_rows = "0 | | |"
+        clipped = ((self.gaps.exp() - 1) > CLIP).float().mean()
+        return (f"| {self.replayed} | {self.gaps.mean():.2e} | {self.gaps.quantile(0.99):.2e} | {clipped:.2%} | {self.objective:+.4f} | "
+                f"{self.gradient:.3f} | {of_rows} |")
+
+
+HEAD = """| replayed | gap of log-probability, mean | 99 % of tokens below | ratio out of bounds | objective | gradient | rows x layers | lost | invalid | \
+least agreement of a layer |
+|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def failures(steps: dict[str, Step]) -> list[str]:
+    """What does not hold: replay narrows the gap, wrong rows widen it, and every row came through."""
+    found = []
+    without, replayed, shifted = (steps[name] for name in (measure.NONE, measure.CAPTURED, measure.SHIFTED))
+    if not replayed.gaps.mean() < without.gaps.mean() < shifted.gaps.mean():
+        found.append("the gap is not least with replay and most with shifted rows")
+    if replayed.report is None or replayed.report.lost or replayed.report.invalid:
+        found.append("rows were lost or invalid")
+    return found
