@@ -69,6 +69,7 @@ docs/install
 docs/concepts
 docs/models
 docs/doctor
+docs/replay
 docs/format
 docs/wire
 docs/faq
