@@ -71,8 +71,12 @@ def start(rank: int = 0, ranks: int = 1, store: Any = None, **parallel: Any) -> 
     torch.distributed.init_process_group("gloo", store=store or torch.distributed.HashStore(), rank=rank, world_size=ranks)
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import random
-    from megatron.core.transformer.moe import moe_utils
+    from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
+    # Sizes for a collective are there as NumPy arrays once they have left the GPU; here they never were on one.
+    token_dispatcher.maybe_move_tensor_to_cpu = lambda tensor, as_numpy=False, record_stream=False: (
+        tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+    )
     random._set_cuda_rng_state = lambda *args, **options: None
     random.CudaRNGStatesTracker.fork = lambda self, name=None: contextlib.nullcontext()
     if not hasattr(moe_utils, "te_general_gemm"):

@@ -241,6 +241,7 @@ suite model small_model
 suite transformers bash examples/transformers/check.sh "$prefix"
 suite replay bash examples/replay/check.sh "$prefix"
 suite trainers bash bindings/python/tests/replay/check.sh --library "$prefix"
+suite grpo bash examples/grpo/check.sh "$prefix"
 suite ray bash examples/ray/check.sh "$prefix"
 suite html bash examples/html/check.sh
 suite engines engines
@@ -253,6 +254,7 @@ if [ $full = 1 ]; then
     suite other-engines other_engines
     suite every-engine every_engine
     suite every-trainer bash bindings/python/tests/replay/check.sh --full --library "$prefix"
+    suite grpo-by-ray bash examples/grpo/check.sh --full "$prefix"
     suite vllm bash examples/vllm/check.sh
     suite vllm-engine bash tests/vllm_engine/check.sh
     suite sglang bash tests/sglang_engine/check.sh
@@ -266,6 +268,6 @@ fi
 
 say
 cat "$results"
-[ $full = 1 ] || say "left out without --full: other-engines, every-engine, every-trainer, vllm, vllm-engine, sglang, more-random, more-faults, fuzz-proof, valgrind, coverage, lint"
+[ $full = 1 ] || say "left out without --full: other-engines, every-engine, every-trainer, grpo-by-ray, vllm, vllm-engine, sglang, more-random, more-faults, fuzz-proof, valgrind, coverage, lint"
 [ -s "$results" ] || { say "no suite is called ${only[*]}"; exit 2; }
 ! grep -q ^FAILED "$results"

@@ -7,7 +7,8 @@
 Transformers generates in bfloat16, in one batch with a cache, and routecap captures the routing. Each answer's routing is encoded as vLLM sends it, and
 travels with its tokens and log-probabilities: to other processes, or with --ray through Ray's object store to Ray's actors. The trainer decodes it, lays
 it out by a plan, and makes the step in float32 with activation checkpointing: without replay, with replay, and with rows shifted by one. It exits with 1
-unless replay narrows the gap of log-probabilities, shifted rows widen it, and every row came through.
+unless replay narrows the gap of log-probabilities, shifted rows widen it, and every row came through. The ranks of Megatron-Core are tensor parallel,
+with sequence parallelism, and divide the experts. Then its routers alone, on two context-parallel ranks, are given the same routing.
 """
 
 import argparse
@@ -22,19 +23,32 @@ sys.path.append(str(Path(__file__).parent))
 
 import torch
 import transformers
-from rollouts import HEAD, Rollout, Step, failures, measure, roll_out, taps_of
+from rollouts import HEAD, Padded, Rollout, Step, failures, measure, roll_out, routed_otherwise, taps_of
 
 
 def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], float]:
     load = transformers.AutoModelForCausalLM.from_pretrained
     engine = load(arguments.folder, dtype=torch.bfloat16).eval()
     rollouts = roll_out(engine, measure.prompts_of(arguments.prompts, arguments.seed), arguments.group, arguments.new_tokens)
-    weights = {name: weight.clone() for name, weight in load(arguments.folder, dtype=torch.float32).state_dict().items()}
+    same = load(arguments.folder, dtype=torch.float32).eval()
+    weights = {name: weight.clone() for name, weight in same.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder:
         given = str(Path(folder) / "store"), rollouts, weights, engine.config, taps_of(engine)
-        results = by_ray(given) if arguments.ray else by_processes(given)
+        results = by_ray(given) if arguments.ray else by_processes(_train, given)
+        given = str(Path(folder) / "context"), *given[1:]
+        otherwise = routed_otherwise(rollouts, by_processes(_route, given), given[-1])
+    print(f"context parallel: {otherwise} of {sum(len(each.tokens) - 1 for each in rollouts):,} tokens x {len(given[-1]['layer_map'])} layers are not "
+          "routed on 2 ranks as the engine routed them")
+    assert otherwise == 0
     steps, after = results[0]
     assert all(torch.equal(steps[name].gaps, results[1][0][name].gaps) for name in steps)  # of one loss on two ranks
+    batch = Padded(rollouts, max(len(rollout.tokens) for rollout in rollouts))
+    with torch.no_grad():
+        logits = same(input_ids=batch.tokens, attention_mask=batch.mask, use_cache=False).logits
+    logs = logits.log_softmax(-1).gather(-1, batch.labels[..., None])[..., 0]
+    differ = (batch.gaps(logs) - steps[measure.NONE].gaps).abs().max()
+    print(f"Megatron-Core computes what transformers does: log-probabilities in float32 differ by {differ:.1e} at most")
+    assert differ < 1e-3
     for name, step in steps.items():  # each rank has rows of its own
         reports = [result[0][name].report for result in results]
         if step.report is not None:
@@ -42,11 +56,11 @@ def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str,
     return rollouts, steps, after
 
 
-def by_processes(given: tuple[Any, ...]) -> list[Any]:
+def by_processes(function: Any, given: tuple[Any, ...]) -> list[Any]:
     import torch.multiprocessing
 
     with torch.multiprocessing.get_context("spawn").Pool(2) as pool:
-        return pool.starmap(_train, [(rank, *given) for rank in range(2)], chunksize=1)
+        return pool.starmap(function, [(rank, *given) for rank in range(2)], chunksize=1)
 
 
 def by_ray(given: tuple[Any, ...]) -> list[Any]:
@@ -66,6 +80,13 @@ def _train(rank: int, *given: Any) -> Any:
     from megatron_step import train
 
     return train(rank, *given)
+
+
+def _route(rank: int, *given: Any) -> Any:
+    sys.path.append(str(Path(__file__).parent))
+    from context_step import route
+
+    return route(rank, *given)
 
 
 def on_transformers(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], float]:

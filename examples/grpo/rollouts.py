@@ -130,3 +130,18 @@ def failures(steps: dict[str, Step]) -> list[str]:
     if replayed.report is None or replayed.report.lost or replayed.report.invalid:
         found.append("rows were lost or invalid")
     return found
+
+
+def routed_otherwise(rollouts: Sequence[Rollout], ranks: Sequence[tuple[Any, Any]], taps: dict[str, Any]) -> int:
+    """Cells that were not routed as the engine routed them, or not by exactly one rank. ranks: see context_step.route."""
+    cells = 0
+    chosen, places = (np.concatenate([rank[index] for rank in ranks], 1 - index) for index in range(2))
+    for number, rollout in enumerate(rollouts):
+        ids = rollout.routing(taps).ids()
+        expected = np.zeros((*ids.shape[:2], chosen.shape[-1]), bool)
+        np.put_along_axis(expected, ids.astype(np.int64), True, -1)
+        mine = places[:, 0] == number
+        at = np.argsort(places[mine, 1])[: len(ids)]
+        assert (places[mine, 1][at] == np.arange(len(ids))).all()
+        cells += int((chosen[:, mine][:, at].swapaxes(0, 1) != expected).any(-1).sum())
+    return cells

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Makes a GRPO-like training step with replay: on two ranks of Megatron-Core, and on transformers, with the model of examples/model on the CPU.
+# usage: check.sh [--full] [PREFIX]   --full: rollouts and steps also travel through Ray
+cd "$(dirname "$0")/../.." && . examples/setup.sh
+export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
+full=0
+[ "${1:-}" = --full ] && full=1 && shift
+
+use_library "$@"
+install_package
+install_transformers
+released megatron-core==0.19.2
+export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:$build/released/megatron-core==0.19.2:examples/grpo
+set +e
+
+tests "tests" "$transformers_python" -m pytest examples/grpo
+check "a step on two ranks of Megatron-Core" "$transformers_python" -W ignore examples/grpo/main.py megatron examples/model/weights
+if [ $full = 1 ]; then
+    install_verl_needs
+    check "a step on transformers" "$transformers_python" examples/grpo/main.py transformers examples/model/weights --device cpu
+    check "a step on two ranks that are Ray's actors" "$verl_python" -W ignore examples/grpo/main.py megatron examples/model/weights --ray
+fi
+closing
