@@ -10,7 +10,7 @@ use_library "$@"
 install_package
 install_transformers
 released megatron-core==0.19.2
-export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:$build/released/megatron-core==0.19.2:examples/grpo
+export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:$build/released/megatron-core==0.19.2:$root/examples/grpo
 set +e
 
 tests "tests" "$transformers_python" -m pytest examples/grpo

@@ -89,9 +89,9 @@ class Padded:
         clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
         return torch.where(self.answers, torch.minimum(ratio * self.advantages, clipped * self.advantages), 0).sum()
 
-    def gaps(self, logs: torch.Tensor) -> torch.Tensor:
+    def gaps(self, logs: torch.Tensor) -> np.ndarray:
         """How far log-probabilities are from the engine's, for each generated token."""
-        return (logs.detach() - self.behind)[self.answers].abs()
+        return (logs.detach() - self.behind)[self.answers].abs().cpu().numpy()
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Step:
     """A training step, or what one would have been."""
 
     replayed: str
-    gaps: torch.Tensor  # of each generated token
+    gaps: np.ndarray  # of each generated token
     objective: float  # mean of the generated tokens
     gradient: float  # its norm
     report: routecap.replay.Report | None
@@ -111,12 +111,12 @@ class Step:
             of_rows = f"{self.report.replayed:,} | {self.report.lost:,} | {self.report.invalid:,} | {min(agreement):.1%}"
         else:
             of_rows = "0 | | |"
-        clipped = ((self.gaps.exp() - 1) > CLIP).float().mean()
-        return (f"| {self.replayed} | {self.gaps.mean():.2e} | {self.gaps.quantile(0.99):.2e} | {clipped:.2%} | {self.objective:+.4f} | "
+        clipped = (np.exp(self.gaps) > 1 + CLIP).mean()
+        return (f"| {self.replayed} | {self.gaps.mean():.2e} | {np.quantile(self.gaps, 0.99):.2e} | {clipped:.2%} | {self.objective:+.4f} | "
                 f"{self.gradient:.3f} | {of_rows} |")
 
 
-HEAD = """| replayed | gap of log-probability, mean | 99 % of tokens below | ratio out of bounds | objective | gradient | rows x layers | lost | invalid | \
+HEAD = """| replayed | gap of log-probability, mean | 99 % of tokens below | ratio beyond 1.2 | objective | gradient | rows x layers | lost | invalid | \
 least agreement of a layer |
 |---|---|---|---|---|---|---|---|---|---|"""
 

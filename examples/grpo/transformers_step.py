@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 import measure
+import numpy as np
 import routecap
 import routecap.replay.transformers
 import torch
@@ -72,9 +73,9 @@ def step_of(name: str, model: Any, replay: Any, rollouts: list[Rollout], routing
                 logits = model(**inputs).logits
         logs = logits.float().log_softmax(-1).gather(-1, batch.labels[..., None])[..., 0]
         objectives.append(batch.objective(logs) / answers)
-        gaps.append(batch.gaps(logs).cpu())
+        gaps.append(batch.gaps(logs))
     total = sum(objective.item() for objective in objectives)
     while objectives:
         objectives.pop().backward()
     gradient = torch.stack([parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]).norm().item()
-    return Step(name, torch.cat(gaps), total, gradient, replay.report(reset=True) if routings is not None else None)
+    return Step(name, np.concatenate(gaps), total, gradient, replay.report(reset=True) if routings is not None else None)
