@@ -25,4 +25,8 @@ for options in "" "--retract --seed 1" "--sync --retract --seed 2" "--beside --s
     check "every row, check.py $options" timeout 400 "$environment/bin/python" \
         tests/sglang_engine/check.py $options "$build/sglang_engine_run"
 done
+cd examples/sglang
+check "the example" prints "the last row is" timeout 400 "$environment/bin/python" answers.py "$build/sglang_engine_run/a" \
+    device='"cpu"' dtype='"float32"' attention_backend='"torch_native"' sampling_backend='"pytorch"' grammar_backend='"none"' \
+    max_total_tokens=2000
 closing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,9 +14,9 @@ from .. import models
 from ._answer import dtype_asked
 from ._delivery import Asked, Outbox, in_message
 from ._forward import Forward
-from ._lives import Lives, life_of, tokens_of
+from ._lives import Lives, life_of
 from ._options import Options
-from ._prefixes import Prefixes
+from ._prefixes import Prefixes, Tokens
 from ._sinks import Finished, Sinks
 
 if TYPE_CHECKING:
@@ -210,11 +211,11 @@ class Capturer:
             self._outbox = Outbox()
         return self._outbox.put(routing, asked)
 
-    def cached(self, request: Any, scope: Any, tokens: Any, first: int) -> None:
+    def cached(self, request: Any, scope: Hashable, tokens: Tokens, first: int) -> None:
         """The engine's cache took the KV of a request's first tokens, and from `first` on its own."""
         life = life_of(request)
         if life is not None and self._place.owner:
-            self.prefixes.insert(scope, tokens_of(tokens), first, life)
+            self.prefixes.insert(scope, tokens, first, life)
 
     def set_weight_version(self, version: str | None) -> None:
         """Rows from now on are of these weights."""

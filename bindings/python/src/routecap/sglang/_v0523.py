@@ -27,7 +27,7 @@ from typing import Any
 from ._answer import encode
 from ._capturer import Batch, Capturer, Place
 from ._delivery import fetch
-from ._lives import scopes_of
+from ._lives import scopes_of, tokens_of
 from ._options import Options
 
 logger = logging.getLogger("sglang.srt.routecap")
@@ -389,7 +389,7 @@ def inserted(result: Any, cache: Any, params: Any) -> None:
         return
     key = params.key
     scope = (key.extra_key, key.cache_salt)
-    _capturer.cached(request, scope, key.token_ids[: len(key)], result.prefix_len)
+    _capturer.cached(request, scope, tokens_of(key.token_ids)[: len(key)], result.prefix_len)
 
 
 @_softly
@@ -398,8 +398,7 @@ def kept_by_session(kept: bool, session: Any, request: Any) -> None:
     if not kept or _capturer is None or request.session is None:
         return
     scope = scopes_of(request)[0]
-    rows = len(request.origin_input_ids) + len(request.output_ids_through_stop)
-    tokens = (request.origin_input_ids + request.output_ids_through_stop)[:rows]
+    tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
     _capturer.cached(request, scope, tokens, 0)
 
 
