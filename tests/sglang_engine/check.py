@@ -1,7 +1,7 @@
 """Row for row: what clients of SGLang get from routecap, SGLang's own capturer, and a forward pass
 of transformers that is given all tokens at once.
 
-    python3 check.py [--beside] [--sync] [--retract] [--seed N] FOLDER
+    python3 check.py [--beside] [--sync] [--retract] [--gpu] [--seed N] FOLDER
 
 Random traffic in a real engine, with chunked prefill and a small cache: prompts that share
 prefixes, requests that are aborted, start later, ask for a narrow type or for nothing, sessions of
@@ -24,6 +24,7 @@ parser.add_argument("folder", type=Path)
 parser.add_argument("--beside", action="store_true", help="SGLang's own capturer answers")
 parser.add_argument("--sync", action="store_true", help="no overlap scheduling")
 parser.add_argument("--retract", action="store_true", help="every third pass retracts requests")
+parser.add_argument("--gpu", action="store_true", help="in CUDA graphs with padding")
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
 
@@ -52,9 +53,9 @@ def main():
 
     engine = sglang.Engine(
         model_path=str(first),
-        device="cpu",
+        device="cuda" if options.gpu else "cpu",
         dtype="float32",
-        attention_backend="torch_native",
+        attention_backend="triton" if options.gpu else "torch_native",
         sampling_backend="pytorch",
         grammar_backend="none",
         enable_return_routed_experts=True,
@@ -62,6 +63,7 @@ def main():
         chunked_prefill_size=32,
         max_total_tokens=900,
         max_running_requests=8,
+        mem_fraction_static=0.5,
         disable_overlap_schedule=options.sync,
         log_level="warning",
     )

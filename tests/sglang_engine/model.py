@@ -1,7 +1,7 @@
 """A small MoE model with random weights, and what its routers choose for given tokens.
 
-The routers' weights are large, so that no choice is a near tie: what SGLang and transformers compute
-in float32 differs in the last digits.
+The routers' weights are large, so that no choice is a near tie: what SGLang and transformers
+compute in float32 differs in the last digits.
 """
 
 import json
@@ -12,7 +12,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import numpy as np
 import torch
 
-LAYERS, HIDDEN, HEADS, VOCABULARY, EXPERTS, K, WIDTH = 4, 64, 4, 128, 16, 4, 32
+LAYERS, HIDDEN, HEADS, VOCABULARY, EXPERTS, K, WIDTH = 4, 64, 4, 128, 16, 4, 64
 CONFIG = {
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",
@@ -23,7 +23,7 @@ CONFIG = {
     "num_hidden_layers": LAYERS,
     "num_attention_heads": HEADS,
     "num_key_value_heads": 2,
-    "head_dim": 16,
+    "head_dim": 64,
     "num_experts": EXPERTS,
     "num_experts_per_tok": K,
     "norm_topk_prob": True,
@@ -38,7 +38,7 @@ CONFIG = {
     "attention_bias": False,
     "use_sliding_window": False,
 }
-ROUTED = [layer for layer in range(LAYERS) if layer not in CONFIG["mlp_only_layers"]]
+ROUTED = list(range(LAYERS))
 
 
 def make(folder, seed=0):
