@@ -151,7 +151,7 @@ class Engine:
         self.capturer = face.create(
             lambda **kwargs: own,
             model=self.model,
-            model_config=types.SimpleNamespace(hf_text_config=CONFIG),
+            model_config=types.SimpleNamespace(hf_text_config=CONFIG, context_len=4096),
             num_tokens=4000,
             max_running_requests=16,
             device="cpu",
@@ -160,7 +160,7 @@ class Engine:
         self.computed = {}  # rid -> position -> row, as last computed
 
     def close(self):
-        if self.capturer is not None and not self.capturer.capturer.closed:
+        if hasattr(self.capturer, "capturer") and not self.capturer.capturer.closed:
             self.capturer.destroy()
 
     # ---- Passes

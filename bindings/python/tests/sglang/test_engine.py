@@ -441,7 +441,7 @@ def test_a_forward_that_context_parallelism_divides_has_no_rows(start, monkeypat
     forward = types.SimpleNamespace(
         forward_mode=stand_in.Mode("prefill"), routecap=[request], attn_cp_metadata=object()
     )
-    assert _v0523.batch_of(forward, False, None).kind == "unknown"
+    assert not _v0523.batch_of(forward, engine.capturer.place, False, None).requests
 
 
 def test_what_the_model_routes_counts_where_the_configuration_denies_it(start, caplog):
@@ -486,3 +486,34 @@ def test_without_the_servers_flag_there_is_nothing_but_what_was_there(
     engine.generate([request])
     engine.close()
     assert (tmp_path / f"{request.rid}.routecap").exists()
+
+
+def test_what_routecap_cannot_capture_the_engines_own_does(start, monkeypatch, caplog):
+    monkeypatch.setitem(stand_in.CONFIG, "num_experts_per_tok", None)
+    engine = start(own="own")
+    assert engine.capturer == "own" and _v0523._capturer is None
+    assert "SGLang's own does" in caplog.text
+    engine.capturer = None
+
+
+def test_a_pass_that_is_too_large_has_no_rows(start, caplog):
+    engine = start(chunk=200)
+    request = Request(tokens(120), most=1)
+    engine.generate([request])
+    assert "too large" in caplog.text
+    assert rows_of(engine, request).tolist() == np.full((120, len(ROUTED), K), -1).tolist()
+
+
+def test_a_compiled_model_calls_an_op(start):
+    engine = start()
+    capturer, ids = engine.capturer, torch.zeros(4, K, dtype=torch.int32)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def region(x):
+        capturer.route(0, x + 1)
+        return x * 2
+
+    capturer._forward.begin(4)
+    region(ids)
+    assert 0 in capturer._forward.held._copies
+    capturer._forward.end()

@@ -34,19 +34,19 @@ class Place(NamedTuple):
     """Where a process stands among its engine's.
 
     owner: it has requests; the others of its attention group route the same rows.
-    groups: data-parallel attention groups, whose rows one pass has.
+    scattered: each rank of the group routes a part of these.
     apart: the detokenizer runs on another host.
     """
 
     owner: bool = True
-    groups: int = 1
+    scattered: bool = False
     apart: bool = False
 
 
 class Batch(NamedTuple):
     """One forward pass, as its engine knows it on the host.
 
-    kind: "decode", "prefill", "verify", or "unknown" where rows cannot be told to be whose.
+    kind: "decode", "prefill" or "verify".
     sink_row: where its first row is among those that the routers saw.
     firsts, counts: positions and rows of each request; of a decode, an array and nothing.
     positions: of "verify", on the device.
@@ -58,6 +58,15 @@ class Batch(NamedTuple):
     firsts: Any = None
     counts: Any = None
     positions: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        if self.kind == "prefill":
+            return sum(self.counts)
+        return len(self.requests) * (self.counts if self.kind == "verify" else 1)
+
+
+NOBODYS = Batch("decode", [], 0)  # or of whom nobody can tell
 
 
 def settings_of(model: Any, config: Any) -> tuple[models.CapturerSettings, int]:
@@ -105,7 +114,7 @@ class Capturer:
         from ._op import anchor
 
         settings, self.columns = settings_of(model, config)
-        self.own, self._place = own, place
+        self.own, self.place = own, place
         self.capturer = routecap.Capturer(
             **settings,
             rows=rows,
@@ -153,9 +162,11 @@ class Capturer:
 
     def issue(self, batch: Batch) -> routecap.Step | None:
         """The pass is enqueued: say whose its rows are. None if they are nobody's."""
-        if not self._place.owner:
+        if not self.place.owner:
             return None
-        if not batch.requests or batch.kind == "unknown":
+        if not batch.requests or batch.sink_row + batch.rows > self.capturer.rows:
+            if batch.requests:
+                logger.error("routed experts: a pass of %d rows is too large", batch.rows)
             self.capturer.discard()
             return None
         lives = self._lives
@@ -195,7 +206,7 @@ class Capturer:
         life = life_of(request)
         prompt = len(request.origin_input_ids)
         output = len(request.output_ids_through_stop)
-        if life is None or not self._place.owner:
+        if life is None or not self.place.owner:
             return None
         routing = life.finish(prompt + output)
         finished = Finished(request.rid, routing, prompt, output, self.weight_version)
@@ -205,7 +216,7 @@ class Capturer:
             return None
         dtype = dtype_asked(request.sampling_params)
         asked = Asked(dtype, request.routed_experts_start_len, finished.rows, self.columns)
-        if self._place.apart:
+        if self.place.apart:
             return in_message(routing, asked)
         if self._outbox is None:
             self._outbox = Outbox()
@@ -214,7 +225,7 @@ class Capturer:
     def cached(self, request: Any, scope: Hashable, tokens: Tokens, first: int) -> None:
         """The engine's cache took the KV of a request's first tokens, and from `first` on its own."""
         life = life_of(request)
-        if life is not None and self._place.owner:
+        if life is not None and self.place.owner:
             self.prefixes.insert(scope, tokens, first, life)
 
     def set_weight_version(self, version: str | None) -> None:

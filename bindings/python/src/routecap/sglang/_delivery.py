@@ -34,6 +34,7 @@ _HEAD = struct.Struct("<8sI")  # and the bytes of the JSON object that follows
 _SIZE = struct.Struct("<q")
 _TICKET_BYTES = 16
 _SECONDS = 120  # that a fetch may take
+_MOST = 65536  # routings that wait: of messages that never arrive the oldest go
 
 
 class Asked(NamedTuple):
@@ -60,6 +61,8 @@ class Outbox:
         """The ticket. The routing may be in flight."""
         ticket = secrets.token_bytes(_TICKET_BYTES)
         self._waiting[ticket] = routing, asked
+        if len(self._waiting) > _MOST:
+            self._waiting.pop(next(iter(self._waiting)), None)
         return _pack({**asked._asdict(), "at": self._name, "ticket": ticket.hex()})
 
     def close(self) -> None:

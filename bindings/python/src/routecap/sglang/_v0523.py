@@ -25,7 +25,7 @@ from typing import Any
 
 
 from ._answer import encode
-from ._capturer import Batch, Capturer, Place
+from ._capturer import NOBODYS, Batch, Capturer, Place
 from ._delivery import fetch
 from ._lives import scopes_of, tokens_of
 from ._options import Options
@@ -93,14 +93,14 @@ def _softly(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        global _capturer
         try:
             return function(*args, **kwargs)
         except Exception:
-            global _capturer
             if _capturer is not None:
+                logger.exception("routed experts: capture ends here; requests have no rows")
                 _capturer.failed = True
                 _capturer = None
-                logger.exception("routed experts: capture ends here; requests have no rows")
             return None
 
     return wrapper
@@ -109,25 +109,27 @@ def _softly(function: Callable[..., Any]) -> Callable[..., Any]:
 # ---- The capturer
 
 
-@_softly
 def _make(
     own: Any, model: Any, model_config: Any, num_tokens: int, max_requests: int, device: str
-) -> Any:
+) -> SGLangCapturer:
     import torch
     from sglang.srt import runtime_context as runtime
+    from sglang.srt.state_capturer.routed_experts import _is_scattered_a2a_backend
 
     schedule, parallel = runtime.get_schedule(), runtime.get_parallel()
-    groups = parallel.num_dp_ranks
     drafts = getattr(runtime.get_spec(), "speculative_num_draft_tokens", None) or 1
-    prefill = [schedule.chunked_prefill_size, schedule.max_prefill_tokens]
-    rows = max(*(each for each in prefill if each), max_requests * drafts) * groups
+    prefill = schedule.chunked_prefill_size or 0
+    if prefill <= 0:  # not in chunks
+        prefill = model_config.context_len
+    prefill = max(prefill, schedule.max_prefill_tokens or 0)
+    rows = (prefill + max_requests * drafts) * parallel.num_dp_ranks
     where = torch.device(device)
     if where.type == "cuda":
         where = torch.device("cuda", torch.cuda.current_device())
     serving = runtime.get_server_args()
     place = Place(
         owner=parallel.attn_tp_rank == 0,
-        groups=groups,
+        scattered=_is_scattered_a2a_backend(),
         apart=getattr(serving, "nnodes", 1) > 1 and getattr(serving, "node_rank", 0) > 0,
     )
     return SGLangCapturer(
@@ -165,15 +167,14 @@ def create(original: Callable[..., Any], **kwargs: Any) -> Any:
         else:
             return original(**kwargs)
     own = original(**kwargs) if _options.beside else None
-    _capturer = _make(
-        own,
-        kwargs["model"],
-        kwargs["model_config"],
-        kwargs["num_tokens"],
-        kwargs["max_running_requests"],
-        kwargs["device"],
-    )
-    return own if _capturer is None else _capturer
+    arguments = ("model", "model_config", "num_tokens", "max_running_requests", "device")
+    try:
+        _capturer = _make(own, *(kwargs[name] for name in arguments))
+    except Exception:
+        logger.exception("routed experts: routecap cannot capture here; SGLang's own does")
+        _capturer = None
+        return own or original(**kwargs)
+    return _capturer
 
 
 class SGLangCapturer(Capturer):
@@ -242,11 +243,7 @@ class Issued:
 
 @_softly
 def _route(capturer: SGLangCapturer, layer: int, ids: Any) -> None:
-    from sglang.srt.state_capturer.routed_experts import _is_scattered_a2a_backend
-
-    if _is_scattered_a2a_backend():
-        ids = _gathered(ids)
-    capturer.route(layer, ids)
+    capturer.route(layer, _gathered(ids) if capturer.place.scattered else ids)
 
 
 def _gathered(ids: Any) -> Any:
@@ -267,51 +264,46 @@ def _gathered(ids: Any) -> Any:
 def _issue(
     capturer: SGLangCapturer, forward_batch: Any, in_graph: bool, graph_requests: int | None
 ) -> Issued | None:
-    batch = batch_of(forward_batch, in_graph, graph_requests)
+    batch = batch_of(forward_batch, capturer.place, in_graph, graph_requests)
     step = capturer.issue(batch)
     if step is None or batch.kind != "verify":
         return None
     return Issued(capturer, step, batch.counts)
 
 
-def batch_of(forward_batch: Any, in_graph: bool, graph_requests: int | None) -> Batch:
+def batch_of(forward_batch: Any, place: Place, in_graph: bool, graph_requests: int | None) -> Batch:
     """What SGLang says of a pass. Looks at nothing on the device."""
     mode = forward_batch.forward_mode
     requests = getattr(forward_batch, "routecap", None) or []
     split = getattr(forward_batch, "attn_cp_metadata", None) is not None
     if not requests or mode.is_idle() or split or mode.is_dllm_extend():
-        return Batch("unknown", [], 0)
-    if mode.is_target_verify():
-        each = len(forward_batch.positions) // len(requests)
-        sink_row = _first_row(forward_batch, in_graph, graph_requests, each)
-        if sink_row is None:
-            return Batch("unknown", [], 0)
-        return Batch("verify", requests, sink_row, None, each, forward_batch.positions)
-    if mode.is_decode():
-        sink_row = _first_row(forward_batch, in_graph, graph_requests, 1)
-        if sink_row is None or forward_batch.seq_lens_cpu is None:
-            return Batch("unknown", [], 0)
-        return Batch("decode", requests, sink_row, forward_batch.seq_lens_cpu.numpy() - 1)
-    sink_row = _first_row(forward_batch, in_graph, None, 1)
+        return NOBODYS
+    verify, decode = mode.is_target_verify(), mode.is_decode()
+    each = len(forward_batch.positions) // len(requests) if verify else 1
+    padded = graph_requests * each if graph_requests and (verify or decode) else None
+    sink_row = 0 if place.scattered else _first_row(forward_batch, in_graph, padded)
     if sink_row is None:
-        return Batch("unknown", [], 0)
+        return NOBODYS
+    if verify:
+        return Batch("verify", requests, sink_row, None, each, forward_batch.positions)
+    if decode:
+        return Batch("decode", requests, sink_row, forward_batch.seq_lens_cpu.numpy() - 1)
     firsts, counts = forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu
     return Batch("prefill", requests, sink_row, list(firsts), list(counts))
 
 
-def _first_row(
-    forward_batch: Any, in_graph: bool, graph_requests: int | None, each: int
-) -> int | None:
-    """Where a pass' rows begin among those that the routers saw; None if that is not known."""
-    from sglang.srt.layers.dp_attention import get_dp_local_slice_cpu, is_dp_attention_enabled
-    from sglang.srt.state_capturer.routed_experts import _is_scattered_a2a_backend
+def _first_row(forward_batch: Any, in_graph: bool, padded: int | None) -> int | None:
+    """Where a pass' rows begin among those that the routers saw; None if that is not known.
 
-    if not is_dp_attention_enabled() or _is_scattered_a2a_backend():
+    padded: how many rows each rank has in a graph. Nobody says it of a prefill's.
+    """
+    from sglang.srt.layers.dp_attention import get_dp_local_slice_cpu, is_dp_attention_enabled
+
+    if not is_dp_attention_enabled():
         return 0
-    if in_graph and graph_requests is None:
-        return None  # a prefill's graph is padded to a size that nobody says
-    rows = None if graph_requests is None else graph_requests * each
-    return int(get_dp_local_slice_cpu(forward_batch, in_graph, rows)[0])
+    if in_graph and padded is None:
+        return None
+    return int(get_dp_local_slice_cpu(forward_batch, in_graph, padded)[0])
 
 
 # ---- Requests
