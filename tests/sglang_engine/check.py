@@ -1,7 +1,7 @@
 """Row for row: what clients of SGLang get from routecap, SGLang's own capturer, and a forward pass
 of transformers that is given all tokens at once.
 
-    python3 check.py [--beside] [--sync] [--retract] [--gpu] [--seed N] FOLDER
+    python3 check.py [--beside] [--sync] [--retract] [--no-tokenizer] [--gpu] [--seed N] FOLDER
 
 Random traffic in a real engine, with chunked prefill and a small cache: prompts that share
 prefixes, requests that are aborted, start later, ask for a narrow type or for nothing, sessions of
@@ -24,6 +24,7 @@ parser.add_argument("folder", type=Path)
 parser.add_argument("--beside", action="store_true", help="SGLang's own capturer answers")
 parser.add_argument("--sync", action="store_true", help="no overlap scheduling")
 parser.add_argument("--retract", action="store_true", help="every third pass retracts requests")
+parser.add_argument("--no-tokenizer", action="store_true", help="nor a detokenizer")
 parser.add_argument("--gpu", action="store_true", help="in CUDA graphs with padding")
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
@@ -58,6 +59,7 @@ def main():
         attention_backend="triton" if options.gpu else "torch_native",
         sampling_backend="pytorch",
         grammar_backend="none",
+        skip_tokenizer_init=options.no_tokenizer,
         enable_return_routed_experts=True,
         enable_streaming_session=True,
         chunked_prefill_size=32,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # site.sh OUT.tar.xz: SGLang 0.5.23 out of its released wheel, with what it needs beside PyTorch 2.11
-# for CUDA 13, transformers and nvcc on Python 3.12, in an archive of about 20 MiB for compute
+# for CUDA 13, transformers and nvcc on Python 3.12, in an archive of 39 MiB for compute
 # capability 9.0. For a GPU machine without a network.
 #
 # SGLang wants PyTorch 2.14. Its own kernels are compiled where they run, by nvcc and Triton; those of
@@ -17,9 +17,9 @@ for each in manylinux_2_35 manylinux_2_34 manylinux_2_31 manylinux_2_28 manylinu
 done
 fetch=(python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --no-compile --python-version 3.12 --implementation cp)
 # What the machine has, or a CPU alone needs.
-present='^(#|torchvision|triton|transformers|numpy|scipy|tokenizers|safetensors|huggingface|hf-xet|pandas|pyarrow|datasets|pytest|networkx|sympy|mpmath|pillow|gguf|openai|ipython|pygments|jedi)'
+present='^(#|torchvision|triton|transformers|numpy|scipy|tokenizers|safetensors|huggingface|hf-xet|pandas|pyarrow|datasets|pytest|networkx|sympy|mpmath|pillow)'
 grep -vEi "$present" requirements.txt > "$work/requirements.txt"
-"${fetch[@]}" "${platforms[@]}" --target "$work/site" -r "$work/requirements.txt" gguf==0.19.0 openai==2.8.0 ipython==9.9.0
+"${fetch[@]}" "${platforms[@]}" --target "$work/site" -r "$work/requirements.txt" nvidia-ml-py==13.580.82
 "${fetch[@]}" --platform manylinux2014_x86_64 --target "$work/kernel" sglang-kernel==0.4.10
 "${fetch[@]}" --platform manylinux2014_x86_64 --target "$work/older" sglang-kernel==0.4.5
 cd "$work/site"
