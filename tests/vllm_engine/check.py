@@ -11,6 +11,7 @@ each row's ids, and its tag with the version of the weights.
 
 import argparse
 import collections
+import itertools
 import random
 import tempfile
 from pathlib import Path
@@ -78,6 +79,10 @@ requests = {}  # name -> (prompt, what it asks for)
 engines_names, outputs = {}, {}
 
 
+def adapted(name):
+    return int(options.lora and int(name[1:]) % 3 == 0)
+
+
 def prompt_of(i):
     length = draw.choice((1, 15, 16, 17, 64, 200, 513, 1024)) if i % 3 else draw.randrange(64, 1024)
     prompt = [draw.randrange(VOCABULARY) for _ in range(max(1, length // SCALE))]
@@ -103,12 +108,12 @@ def add(i):
         asked["routed_experts"] = False
     elif i % 12 == 6:
         asked["routed_experts_start"] = draw.randrange(len(prompt) + 1)
-    elif i % 12 == 3 and not options.prefix:  # where rows are missing uint8 has no room to say so
+    elif i % 12 == 3:
         asked["routed_experts_dtype"] = "uint8"
     requests[name] = prompt, asked
     parameters = engine.sampling(most, extra_args=asked or None, **more)
     engines_names[name] = llm.llm_engine.add_request(
-        name, {"prompt_token_ids": prompt}, parameters, lora_request=lora if i % 3 == 0 else None
+        name, {"prompt_token_ids": prompt}, parameters, lora_request=lora if adapted(name) else None
     )
 
 
@@ -143,6 +148,22 @@ while i < REQUESTS or llm.llm_engine.has_unfinished_requests():
     steps += 1
 
 truth, counts = oracle.rows(), collections.Counter()
+Missing = routecap.Missing
+of_prefix = collections.defaultdict(list)  # what was computed behind the same tokens
+
+
+def prefixes_of(name):
+    """For each position what stands for all tokens up to it, and for the adapter."""
+    output = outputs.get(name)
+    tokens = requests[name][0] + list(output.outputs[0].token_ids if output else ())
+    keys = itertools.accumulate(tokens, lambda *both: hash(both), initial=adapted(name))
+    return list(keys)[1:]
+
+
+for name in requests:
+    computed = truth.get(engines_names[name] or name, {})
+    for position, key in enumerate(prefixes_of(name)):
+        of_prefix[key] += computed.get(position, [])
 
 
 def judge(name):
@@ -174,19 +195,21 @@ def judge(name):
     if any(type(each) is not np.ndarray or each.dtype != dtype for each in got):
         counts["WRONG dtype"] += 1
     last = vars(completion).get("_routed_experts") or vars(output).get("_prompt_routed_experts")
-    tags = last.routing.tags
+    tags, reasons = last.routing.tags, last.routing.reasons()
+    keys = prefixes_of(name)
     masks = (output.prompt_routed_experts_validity, completion.routed_experts_validity)
     valid = np.concatenate([mask for mask in masks if mask is not None])
     computed = truth.get(engines_names[name] or name, {})
     for position, (row, mask) in enumerate(zip(np.concatenate(got), valid, strict=True), first):
         known = computed.get(position, [])
-        if not known:
+        if not known and mask.all():
+            found = any(equal(row, tags[position], each) for each in of_prefix[keys[position]])
+            counts[f"{'' if found else 'WRONG '}out of the prefix cache, by the store"] += 1
+        elif not known:
+            reason = Missing(int(reasons[position].max()))
+            gone = reason is Missing.EVICTED or options.weights and reason is Missing.STALE
             empty = not mask.any() and (row == -1).all()
-            counts[
-                "out of the prefix cache, and missing"
-                if empty
-                else "WRONG never computed, and given"
-            ] += 1
+            counts[f"{'' if gone and empty else 'WRONG '}missing: {reason.name}"] += 1
         elif not mask.all():
             counts["WRONG rows" if mask.any() else "WRONG computed, and missing"] += 1
         elif equal(row, tags[position], known[-1]):
@@ -216,11 +239,15 @@ for what, count in sorted(counts.items()):
     print(f"{count:9d}  {what}")
 lost = capturer.capturer.stats().steps_lost
 print(f"{lost:9d}  steps lost; {capturer.forward.held.recorded} layers were recorded at once")
+prefixes = capturer.prefixes
+if prefixes is not None and prefixes.store is not None:
+    print(prefixes.store.stats())
 wrong = lost or any(what.startswith("WRONG") for what in counts)
 enough = (
     counts["rows equal to what was computed last"] > 2000
     and counts["requests that ended by a stop token"] > 1
 )
 few = options.preempt and not oracle.preempted or options.weights and oracle.version < 3
+few |= options.prefix and not counts["out of the prefix cache, by the store"]
 print("FAILED" if wrong or few or not enough else "PASSED")
 raise SystemExit(bool(wrong or few or not enough))

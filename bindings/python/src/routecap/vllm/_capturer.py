@@ -22,6 +22,7 @@ from ._caches import _RoutedExpertsDeviceCache, _RoutedExpertsHostCache
 from ._forward import Forward
 from ._options import get_options
 from ._platform import WITHOUT_CUDA, without_cuda
+from ._prefixes import Prefixes
 from ._requests import Requests, RequestState
 from ._results import PendingRoutedExperts, to_array
 from ._spans import BatchSpans, bounds, runs
@@ -173,6 +174,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         capturer: routecap's.
         forward: Begin and end of a forward pass, for engines whose model has no hooks.
         layer_map: Index in the decoder of each captured layer.
+        prefixes: Who fills rows of cached prefixes, and from which store; None without one.
         tag: Kept with every row that is issued from now on, the version of the weights: how often they have been changed (`weights_changed`), or what
             `set_tag` said. Routings show it.
     """
@@ -243,6 +245,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._slots = options.slots
         self._device = device.index or 0
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) if self._on_gpu else None
+        self.prefixes: Prefixes | None = None
+        self._waiting: Sequence[Any] = ()  # what these have to do with the next step
         self._look_at_step = 1
         self._found: list[str] = []
 
@@ -284,14 +288,18 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     # ---- Steps
 
     def issue(self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor) -> None:
-        again = self._again
+        again, found = self._again, None
         if again is not None:
             found = again(req_ids, num_scheduled_tokens, positions, self.tag)
-            if found is not None:
-                self._requests.last_ticket = found
-                return
-            self._make_room()
-        self._issue_new(req_ids, num_scheduled_tokens, positions)
+            if found is None:
+                self._make_room()
+        if found is None:
+            self._issue_new(req_ids, num_scheduled_tokens, positions)
+        else:
+            self._requests.last_ticket = found
+        if self._waiting:
+            assert self.prefixes is not None
+            self.prefixes.settle(self.tag)
 
     def _issue_new(
         self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor
@@ -480,6 +488,18 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._scheduler_requests = requests
         self._requests.wanted = self._is_wanted
         self._requests.tokens_of = self._tokens_of
+
+    def keep_prefixes(self, block_rows: int) -> Prefixes | None:
+        """Rows of prefixes are published and adopted from now on as its result is told, in blocks of so many; None if no store is to have them.
+
+        Raises:
+            ValueError: the store of the options has other blocks.
+        """
+        store = self.options.store_bytes if self.options.store is None else self.options.store
+        if store:
+            self.prefixes = Prefixes(self.capturer, self._requests.live, block_rows, store)
+            self._waiting = self.prefixes.waiting
+        return self.prefixes
 
     def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:
         """These requests have ended with so many rows. Those that have none are left out. Waits for nothing."""

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from .._store import Store
+
 _PREFIX = "ROUTECAP_VLLM_"
 
 
@@ -15,7 +17,7 @@ class Options:
     """Settings of the capturers that are created from now on; see `set_options`.
 
     Each field can also be set in the environment of the engine's workers, as ROUTECAP_VLLM_ and the field's name in capitals
-    (ROUTECAP_VLLM_FILL=0), where no options are set in the program. `place` cannot.
+    (ROUTECAP_VLLM_FILL=0), where no options are set in the program. `place` and `store` cannot.
 
     Attributes:
         fill: What int16 arrays hold in cells that are missing: rows taken from a prefix cache, layers that wrote nothing. -1 by default, which is no
@@ -32,6 +34,9 @@ class Options:
         folder_bytes: Upper limit of the files there of one server process. The oldest go first.
         slots: Steps that may be in flight; a further one waits in `finalize_pending_copy`, or in
             the issue of a batch that has come before.
+        store: Where rows of prefixes are kept under the engine's block hashes, for requests that take
+            the prefix from its cache: for engines in this process whose scheduler tells (vLLM 0.21).
+        store_bytes: Without one, upper limit of the engine's own; 0: such rows are missing.
         all_ranks: Every rank captures, instead of rank 0 alone: for sequence parallelism, where each has rows that nobody else has.
             `routecap.merge` unites their routings.
         place: For layers whose routers see other rows than the step's own from 0 on: called in the forward pass, for each layer, with the number of
@@ -48,6 +53,8 @@ class Options:
     folder: str = ""
     folder_bytes: int = 1 << 30
     slots: int = 4
+    store: Store | None = None
+    store_bytes: int = 1 << 30
     all_ranks: bool = False
     place: Callable[[int], tuple[int, int, int]] | None = None
 
@@ -66,7 +73,7 @@ class Options:
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             text = environment.get(_PREFIX + field.name.upper())
-            if text is None or field.name == "place":
+            if text is None or field.name in ("place", "store"):
                 continue
             default = field.default
             try:

@@ -183,16 +183,80 @@ class TellingScheduler:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._capturer: Any = None
+        self._prefixes: Any = None
         if self.vllm_config.model_config.enable_return_routed_experts:  # type: ignore[attr-defined]
             capturer = _module().get_global_experts_capturer()
             # In another process than the worker there is none: it finds the ends itself.
             if getattr(capturer, "host_cache", None) is not None:
                 self._capturer = capturer
                 capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
+                self._keep_prefixes()
         self._ended: dict[str, int] = {}  # rows
         self._late: list[
             tuple[str, int, PendingRoutedExperts | None]
         ] = []  # and whose client's it is
+
+    # Blocks of the engine's cache: of those that a step fills rows are published, of those that it
+    # hits they are adopted, under the engine's own hashes.
+
+    def _keep_prefixes(self) -> None:
+        manager = self.kv_cache_manager  # type: ignore[attr-defined]
+        if not manager.enable_caching:
+            return
+        pool = manager.block_pool
+        prefixes = self._prefixes = self._capturer.keep_prefixes(pool.hash_block_size)
+        if prefixes is None:
+            return
+        cache, rows = pool.cache_full_blocks, pool.hash_block_size
+
+        def cache_full_blocks(
+            request: Any,
+            blocks: Any,
+            num_cached_blocks: int,
+            num_full_blocks: int,
+            block_size: int,
+            kv_cache_group_id: int,
+        ) -> Any:
+            if kv_cache_group_id == 0 and num_cached_blocks < num_full_blocks:
+                first, end = num_cached_blocks * block_size, num_full_blocks * block_size
+                keys = request.block_hashes[first // rows : end // rows]
+                prefixes.fills(request.request_id, first, keys)
+            return cache(
+                request=request,
+                blocks=blocks,
+                num_cached_blocks=num_cached_blocks,
+                num_full_blocks=num_full_blocks,
+                block_size=block_size,
+                kv_cache_group_id=kv_cache_group_id,
+            )
+
+        pool.cache_full_blocks = cache_full_blocks
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if self._prefixes is not None:
+            for new in output.scheduled_new_reqs:
+                self._tell_hit(new.req_id, new.num_computed_tokens)
+            cached = output.scheduled_cached_reqs
+            if cached.resumed_req_ids:
+                for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+                    if name in cached.resumed_req_ids:
+                        self._tell_hit(name, computed)
+        return output
+
+    def _tell_hit(self, name: str, rows: int) -> None:
+        blocks = rows // self.kv_cache_manager.block_pool.hash_block_size  # type: ignore[attr-defined]
+        if blocks:
+            hashes = self.requests[name].block_hashes  # type: ignore[attr-defined]
+            self._prefixes.hits(name, hashes[:blocks])
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
+        reset = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
+        if self._capturer is not None:
+            self._capturer.weights_changed()  # this is what one does then
+        return reset
+
+    # Requests.
 
     def _handle_stopped_request(self, request: Any) -> Any:
         self._ended[request.request_id] = request.num_tokens - 1
@@ -201,8 +265,13 @@ class TellingScheduler:
     def _handle_invalid_blocks(self, *args: Any, **kwargs: Any) -> Any:
         affected = super()._handle_invalid_blocks(*args, **kwargs)  # type: ignore[misc]
         if self._capturer is not None:
-            found = ((name, self.requests.get(name)) for name in affected)  # type: ignore[attr-defined]
-            self._capturer.cut({name: each.num_computed_tokens for name, each in found if each})
+            requests = self.requests  # type: ignore[attr-defined]
+            found = {name: requests[name] for name in affected if name in requests}
+            self._capturer.cut({name: each.num_computed_tokens for name, each in found.items()})
+            if self._prefixes is not None:
+                rows = self.kv_cache_manager.block_pool.hash_block_size  # type: ignore[attr-defined]
+                for each in found.values():
+                    self._prefixes.drop(each.block_hashes[each.num_computed_tokens // rows :])
         return affected
 
     def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
