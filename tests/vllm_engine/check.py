@@ -208,7 +208,7 @@ def judge(name):
         elif not known:
             reason = Missing(int(reasons[position].max()))
             gone = reason is Missing.EVICTED or options.weights and reason is Missing.STALE
-            empty = not mask.any() and (row == -1).all()
+            empty = not mask.any() and (row == np.array(-1).astype(dtype)).all()
             counts[f"{'' if gone and empty else 'WRONG '}missing: {reason.name}"] += 1
         elif not mask.all():
             counts["WRONG rows" if mask.any() else "WRONG computed, and missing"] += 1
@@ -245,7 +245,7 @@ if prefixes is not None and prefixes.store is not None:
 wrong = lost or any(what.startswith("WRONG") for what in counts)
 enough = (
     counts["rows equal to what was computed last"] > 2000
-    and counts["requests that ended by a stop token"] > 1
+    and (counts["requests that ended by a stop token"] > 1 or options.lora)
 )
 few = options.preempt and not oracle.preempted or options.weights and oracle.version < 3
 few |= options.prefix and not counts["out of the prefix cache, by the store"]

@@ -4,50 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from engine import Model
+from batch import Batch, request
 
 import routecap
 from routecap.vllm import _asked, _v021
 from routecap.vllm import routed_experts_capturer as module
 from routecap.vllm._results import PendingRoutedExperts, split_routed_experts
-
-
-def request(**extra_args):
-    return SimpleNamespace(
-        sampling_params=SimpleNamespace(extra_args=extra_args or None, stop=None)
-    )
-
-
-class Batch:
-    """Requests that decode together, each from a prompt of one token on."""
-
-    def __init__(self, start, experts=64, **requests):
-        self.model = Model(experts=experts)
-        start(self.model, blind=True)
-        self.capturer = module.get_global_experts_capturer()
-        self.capturer.tell_ends(requests)
-        self.names = list(requests)
-        self.tokens = {name: [] for name in requests}
-        self.positions = torch.zeros(64, dtype=torch.int64)
-
-    def step(self, names=None):
-        names = self.names if names is None else names
-        tokens = [10 + 7 * index + len(self.tokens[name]) for index, name in enumerate(names)]
-        for index, name in enumerate(names):
-            self.positions[index] = len(self.tokens[name])
-            self.tokens[name].append(tokens[index])
-        n = len(names)
-        self.capturer.finalize_pending_copy()
-        self.model(torch.tensor(tokens), self.positions[:n].clone())
-        module.issue_routing_d2h_copy(
-            names, dict.fromkeys(names, 1), self.positions, self.positions
-        )
-        if ticket := self.capturer._requests.last_ticket:
-            self.capturer.capturer.step(ticket).wait()
-
-    def expected(self, name):
-        return self.model.expected(self.tokens[name])
 
 
 def test_who_ends_is_told_and_gets_as_many_rows_as_said(start):
@@ -227,3 +189,52 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
             with pytest.raises(ValueError, match=said):
                 config._validate_return_routed_experts()
         assert config.scheduler_config.async_scheduling
+
+
+def test_rows_say_how_often_weights_were_changed_before_them(start):
+    batch = Batch(start, a=request())
+    model, capturer = batch.model, batch.capturer
+    batch.step()
+    loaded = []
+
+    def load_weights(weights):
+        loaded.append(weights)
+        if weights == 3:
+            raise OSError
+
+    model.load_weights = load_weights
+    module.bind_routing_capture_to_model(model)
+    model.load_weights(1), model.load_weights(2)  # in two parts
+    batch.step()
+    batch.step()
+    with pytest.raises(OSError):
+        model.load_weights(3)  # and in part, perhaps
+    batch.step()
+    module.set_tag(70)
+    module.weights_changed()  # whoever says the version says it always
+    batch.step()
+    rows = capturer.end({"a": 5})["a"]
+    np.testing.assert_array_equal(rows.array(), batch.expected("a"))
+    assert rows.routing.tags.tolist() == [0, 1, 1, 2, 70] and loaded == [1, 2, 3]
+
+
+def test_a_worker_says_when_its_weights_are_changed_and_is_told_their_version(start):
+    capturer = Batch(start, a=request()).capturer
+
+    class Worker:
+        def update_weights(self, update_info):
+            return update_info
+
+    class Wrapper:
+        worker = Worker()
+
+        def init_device(self):
+            return "ready"
+
+    _v021.watch_weights(Wrapper)
+    _v021.watch_weights(Wrapper)  # once
+    assert Wrapper().init_device() == "ready" and Wrapper().init_device() == "ready"
+    assert Wrapper.worker.update_weights({"names": 1}) == {"names": 1}
+    assert capturer.tag == 1
+    Wrapper.worker.routecap_set_tag(12)
+    assert capturer.tag == 12
