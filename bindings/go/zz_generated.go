@@ -998,8 +998,6 @@ const (
 const (
 	// StoreSlotKeys is ROUTECAP_STORE_SLOT_KEYS: keys are places in a cache; without it they stand for content
 	StoreSlotKeys StoreFlags = 1
-	// StoreOtherTags is ROUTECAP_STORE_OTHER_TAGS: the tags of rows are not generations
-	StoreOtherTags StoreFlags = 2
 )
 
 const (
@@ -1598,7 +1596,7 @@ type StoreStats struct {
 	BlocksEmpty uint64
 	// there was no room
 	BlocksRefused uint64
-	// published of an older generation, or of two
+	// published with rows of an older generation
 	BlocksStale uint64
 	// found by adopt
 	BlocksAdopted uint64

@@ -35,13 +35,13 @@ EXEMPT = {
 
 
 def read_header():
-    """Its numbers by name, its functions but those of the wire and of plans, and its statuses."""
+    """Its numbers by name, its functions but those of the wire and of plans and the store, and its statuses."""
     text = "".join(path.read_text() for path in HEADERS)
     numbers = {}
     for name, value in re.findall(r"^#define ROUTECAP_(\w+) \(?(-?\d\w*)\)?", text, re.M):
         numbers[name] = int(re.sub("[uUlL]+$", "", value), 0)
     statuses = text[text.index("#define ROUTECAP_OK") : text.index("const char *routecap_status_name")]
-    return numbers, re.findall(r"^ROUTECAP_API .*?routecap_(?!wire_|plan_)(\w+)\(", text, re.M), re.findall(r"^#define ROUTECAP_(\w+)", statuses, re.M)
+    return numbers, re.findall(r"^ROUTECAP_API .*?routecap_(?!wire_|plan_|store_|key_chain|request_publish|request_adopt)(\w+)\(", text, re.M), re.findall(r"^#define ROUTECAP_(\w+)", statuses, re.M)
 
 
 def plain(value):

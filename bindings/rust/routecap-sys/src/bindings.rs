@@ -164,7 +164,6 @@ pub const ROUTECAP_WIRE_COLUMNS_CAPTURED: i32 = 1;
 pub const ROUTECAP_WIRE_COLUMNS_DECODER: i32 = 2;
 pub const ROUTECAP_WIRE_HINT_STRICT: u32 = 1;
 pub const ROUTECAP_STORE_SLOT_KEYS: u32 = 1;
-pub const ROUTECAP_STORE_OTHER_TAGS: u32 = 2;
 pub const ROUTECAP_MAX_BLOCK_ROWS: u32 = 4096;
 pub const ROUTECAP_MIN_KEY_BYTES: u32 = 8;
 pub const ROUTECAP_MAX_KEY_BYTES: u32 = 64;
@@ -2846,7 +2845,7 @@ pub struct routecap_store_counts {
     pub blocks_empty: u64,
     /// there was no room
     pub blocks_refused: u64,
-    /// published of an older generation, or of two
+    /// published with rows of an older generation
     pub blocks_stale: u64,
     /// found by adopt
     pub blocks_adopted: u64,

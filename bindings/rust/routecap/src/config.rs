@@ -291,7 +291,7 @@ impl Config {
     }
 
     /// In C's form, which borrows the vectors.
-    fn raw(&self) -> Result<sys::routecap_config> {
+    pub(crate) fn raw(&self) -> Result<sys::routecap_config> {
         fn table<T>(name: &str, table: &[T], layers: u32) -> Result<*const T> {
             match table.len() {
                 0 => Ok(std::ptr::null()),

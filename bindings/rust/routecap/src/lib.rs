@@ -81,6 +81,7 @@ mod serialized;
 mod source;
 mod stats;
 mod step;
+mod store;
 mod view;
 mod wire;
 
@@ -105,6 +106,7 @@ pub use serialized::{Piece, SerializedInfo, Splice, serialized_info, splice};
 pub use source::{LayerSource, Source};
 pub use stats::{LayerStats, Stats};
 pub use step::{Filing, Finalized, IssueOptions, Issued, Landing, Snapshot, Span, Step};
+pub use store::{Adoption, Prefix, Store, StoreConfig, key_chain};
 pub use view::{Ids, Row, Segment, View};
 pub use wire::{
     WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint, WireInfo, WireOptions, WireReport, wire_decode_into,
@@ -141,6 +143,12 @@ pub const MAX_POSITION: u64 = sys::ROUTECAP_MAX_POSITION;
 pub const MAX_PIECES: u32 = sys::ROUTECAP_MAX_PIECES;
 /// A digest of a sequence's tokens stands for this many, and all before them.
 pub const DIGEST_TOKENS: u64 = sys::ROUTECAP_DIGEST_TOKENS as u64;
+/// Most rows of a block.
+pub const MAX_BLOCK_ROWS: u32 = sys::ROUTECAP_MAX_BLOCK_ROWS;
+/// Fewest bytes of a key.
+pub const MIN_KEY_BYTES: u32 = sys::ROUTECAP_MIN_KEY_BYTES;
+/// Most bytes of a key.
+pub const MAX_KEY_BYTES: u32 = sys::ROUTECAP_MAX_KEY_BYTES;
 /// Bytes of the fixed part of a serialised routing's header.
 pub const SERIALIZED_MIN: usize = sys::ROUTECAP_SERIALIZED_MIN as usize;
 
