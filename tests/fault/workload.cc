@@ -75,6 +75,9 @@ bool Workload::allowed(const char *function, int32_t status) const {
         {"routecap_request_extract_into", kMissing | kNotReady},
         {"routecap_request_finish_batch", kPartial},
         {"routecap_request_close_batch", kPartial},
+        {"routecap_request_publish_batch", kPartial},
+        {"routecap_request_adopt_batch", kPartial},
+        {"routecap_store_export", kMissing},
         {"routecap_routing_wait", kMissing | kPending},
         {"routecap_routing_coverage", kMissing},
         {"routecap_routing_merge", kMissing},
@@ -290,6 +293,56 @@ void Workload::first_steps() {
     a_.expect(0, 30);
     b_.expect(250, 270);
     observe(a_), observe(b_);
+}
+
+// What one sequence computed is there for another, and travels to another store. A store is made in
+// it and freed, with what has not landed.
+void Workload::prefixes() {
+    routecap_store_config config{};
+    CALL(routecap_store_config_init, &config, sizeof config);
+    config.block_rows = 5, config.key_bytes = 8, config.budget_bytes = 4 << 20;
+    routecap_config shape{};
+    CALL(routecap_config_init, &shape, sizeof shape);
+    const int32_t provenance[] = {0, ROUTECAP_PROVENANCE_RECOMPUTED, 0};
+    shape.layers = kShape.layers, shape.k = kShape.k, shape.experts = kShape.experts;
+    shape.layer_provenance = provenance;
+    routecap_store *store = nullptr, *other = nullptr;
+    CALL(routecap_store_create, &config, &shape, &store);
+    CALL(routecap_store_create, &config, &shape, &other);
+    uint64_t keys[6];
+    const int32_t tokens[30] = {1, 2, 3};
+    CALL(routecap_key_chain, "seed", 4, tokens, 30, 5, 8, keys, sizeof keys);
+    if (store != nullptr && other != nullptr && a_.handle != 0 && adopted_.handle != 0) {
+        CALL(routecap_request_publish, capturer_, a_.handle, store, 0, keys, 4, 0);
+        routecap_publish_item more{a_.handle, 20, keys + 4, 2, 0, 0};
+        CALL(routecap_request_publish_batch, capturer_, store, &more, sizeof more, 1, 0);
+        routecap_adoption found{};
+        found.struct_size = sizeof found;
+        adopted_.expect(0, 30);
+        CALL(routecap_request_adopt, capturer_, adopted_.handle, store, 0, keys, 4, 0, &found);
+        routecap_adopt_item rest{};
+        rest.request = adopted_.handle, rest.first = 20, rest.keys = keys + 4, rest.count = 2;
+        CALL(routecap_request_adopt_batch, capturer_, store, &rest, sizeof rest, 1, 0);
+        CALL(routecap_capturer_progress, capturer_);
+        observe(adopted_);
+        uint64_t bytes = 0, blocks = 0;
+        inside("routecap_store_export",
+               [&] { return routecap_store_export(store, keys, 6, 0, nullptr, 0, &bytes); });
+        std::vector<uint8_t> exported(bytes + (1 << 16));
+        if (CALL(routecap_store_export, store, keys, 6, 0, exported.data(), exported.size(),
+                 &bytes) >= 0)
+            CALL(routecap_store_import, other, exported.data(), bytes, &blocks);
+        CALL(routecap_store_retain, store, keys, 6, nullptr);
+        CALL(routecap_store_release, store, keys, 6);
+        CALL(routecap_store_contains, store, keys, 6, 0, nullptr, nullptr);
+        CALL(routecap_store_evict, store, keys, 1, nullptr);
+        CALL(routecap_store_advance, store, 1);
+        routecap_store_counts counts{};
+        counts.struct_size = sizeof counts;
+        CALL(routecap_store_stats, store, &counts);
+        EXPECT_EQ(0u, counts.blocks_mismatched);
+    }
+    inside("routecap_store_free", [&] { routecap_store_free(store), routecap_store_free(other); });
 }
 
 // Three steps that land later, and everything that may happen to their requests meanwhile.
@@ -511,8 +564,8 @@ void Workload::ending() {
     items[1] = {b_.handle, 277, nullptr, 0, 0};
     CALL(routecap_request_finish_batch, capturer_, items.data(), sizeof items[0], items.size());
     if (c_.handle != 0) CALL(routecap_request_close, capturer_, c_.handle);
-    const routecap_request rest[] = {forked_.handle, attached_.handle};
-    CALL(routecap_request_close_batch, capturer_, rest, nullptr, 2);
+    const routecap_request rest[] = {forked_.handle, attached_.handle, adopted_.handle};
+    CALL(routecap_request_close_batch, capturer_, rest, nullptr, 3);
 
     routecap_stats s{};
     s.struct_size = sizeof s;
@@ -542,8 +595,9 @@ void Workload::ending() {
 void Workload::run() {
     create();
     if (capturer_ == nullptr) return;
-    open({&a_, &b_, &c_, &ended_, &attached_});
+    open({&a_, &b_, &c_, &ended_, &attached_, &adopted_});
     first_steps();
+    prefixes();
     several_in_flight();
     graphs();
     probing();

@@ -51,6 +51,7 @@ private:
     void observe(Sequence &sequence);
 
     void first_steps();
+    void prefixes();
     void several_in_flight();
     void graphs();
     void probing();
@@ -66,7 +67,8 @@ private:
     routecap_step last_ = 0;
     bool lost_ = false, said_lost_ = false, refused_ = false, missing_ = false;
     uint64_t failures_ = 0;  // calls that returned an error
-    Sequence a_{1}, b_{2}, c_{3}, forked_{1}, ended_{4}, attached_{4};
+    Sequence a_{1}, b_{2}, c_{3}, forked_{1}, ended_{4}, attached_{4},
+        adopted_{1};
     rig::RoutingPtr pending_;  // of ended_
 };
 
