@@ -485,32 +485,35 @@ ROUTECAP_API int32_t routecap_store_import(routecap_store *store, const void *da
  * A process that writes into the memory by other means can make rows missing, and with intent make
  * them wrong: pass the descriptor to processes that you trust.
  *
- * @param[in] config          The configuration.
- * @param[in] shape           As in routecap_store_create.
- * @param[in,out] descriptor  -1: receives a file descriptor of memory without a name, which can
- *                            neither shrink nor grow. Otherwise one of an empty file that the caller
- *                            opened for reading and writing; nobody may truncate that file. The
- *                            descriptor is the caller's in both cases. It may be inherited, passed
- *                            over a UNIX socket, and closed.
- * @param[out] store          The store, to be freed with routecap_store_free; NULL on error.
- * @return ROUTECAP_OK; ROUTECAP_ERR_NO_MEMORY (also if the disk is full); ROUTECAP_ERR_STATE (the
- *         file is not empty); ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
+ * @param[in] config       The configuration.
+ * @param[in] shape        As in routecap_store_create.
+ * @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
+ *                         grow. It is the caller's, and may be inherited, passed over a UNIX socket,
+ *                         and closed. It is closed when the process executes another program.
+ * @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
  */
 ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *config,
                                                   const routecap_config *shape,
                                                   int32_t *descriptor, routecap_store **store);
 
 /**
- * Open a store that another process, or this one, created with routecap_store_create_shared.
+ * Open a store that several processes share; or create one in an empty file, which has a name by
+ * which processes find it, in /dev/shm for instance.
+ *
+ * The disk has the memory of such a file from then on. Whoever truncates it ends the processes that
+ * have it open. A store does not outlive a boot of the machine.
  *
  * @param[in] config      The configuration: block_rows, key_bytes and flags as it was created with.
- *                        budget_bytes and generation are not looked at.
+ *                        budget_bytes and generation are looked at only where the file is empty.
  * @param[in] shape       The shape that it was created with.
- * @param[in] descriptor  The descriptor, which stays the caller's and may be closed afterwards.
+ * @param[in] descriptor  Of routecap_store_create_shared, or of a file opened for reading and
+ *                        writing. It stays the caller's and may be closed afterwards.
  * @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
  *         damaged one); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
- *         ROUTECAP_ERR_NO_MEMORY (also if 64 have it open); ROUTECAP_ERR_NO_BACKEND (no /proc).
+ *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 64 processes have it open);
+ *         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
  */
 ROUTECAP_API int32_t routecap_store_open_shared(const routecap_store_config *config,
                                                 const routecap_config *shape, int32_t descriptor,

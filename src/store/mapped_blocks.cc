@@ -184,46 +184,45 @@ uint64_t MappedBlocks::slot_bytes(const StoreConfig &config) {
     return (sizes.layout(2 * kMany).bytes - sizes.layout(kMany).bytes) / kMany;
 }
 
-int32_t MappedBlocks::create(const StoreConfig &config, int32_t &descriptor,
-                             std::unique_ptr<MappedBlocks> &blocks) {
+// Makes a table in the memory that take(bytes) gets.
+template <class Take>
+int32_t MappedBlocks::initialise(Take take) {
     if (boot_id()[0] == 0)
         return report(ROUTECAP_ERR_NO_BACKEND, "the system does not say which boot this is");
-    const uint64_t slots = config.budget_bytes / slot_bytes(config);
-    if (slots < 2)
-        return report(ROUTECAP_ERR_ARGUMENT,
-                      "config.budget_bytes is %llu; two blocks of %llu bytes are the least",
-                      ull(config.budget_bytes), ull(slot_bytes(config)));
-    if (slots >= kMostSlots)
-        return report(ROUTECAP_ERR_ARGUMENT,
-                      "config.budget_bytes is %llu: more than %u blocks of %llu bytes",
-                      ull(config.budget_bytes), kMostSlots, ull(slot_bytes(config)));
-    std::unique_ptr<MappedBlocks> made(new MappedBlocks(config));
-    const auto n = static_cast<uint32_t>(slots);
-    const size_t bytes = made->layout(n).bytes;
+    const uint64_t each = slot_bytes(config_);
+    if (int32_t s = check_between("config", "budget_bytes", config_.budget_bytes, 2 * each,
+                                  uint64_t{kMostSlots - 1} * each);
+        s < 0)
+        return s;
+    const auto slots = static_cast<uint32_t>(config_.budget_bytes / each);
+    const size_t bytes = layout(slots).bytes;
     uint64_t seed = 0;
     if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
         return report(ROUTECAP_ERR_NO_BACKEND, "getrandom failed");
-    const std::vector<uint8_t> identity = made->identity(n, seed, bytes);
-    const bool ours = descriptor < 0;
-    int32_t status = made->file_.create(descriptor, bytes);
-    if (status == ROUTECAP_OK) {
-        made->place(n, seed);
-        made->control_->generation.store(config.generation);
-        made->control_->evictions.store(MappedEvictions::kFirst);
-        made->ages_->fill(MappedAges::kFree);
-        status = made->attach();
-        // What is not complete has no identity.
-        std::atomic_thread_fence(std::memory_order_release);
-        if (status == ROUTECAP_OK)
-            std::memcpy(made->file_.memory(), identity.data(), identity.size());
-    }
+    const std::vector<uint8_t> identity = this->identity(slots, seed, bytes);
+    if (int32_t s = take(bytes); s < 0) return s;
+    place(slots, seed);
+    control_->generation.store(config_.generation);
+    control_->evictions.store(MappedEvictions::kFirst);
+    ages_->fill(MappedAges::kFree);
+    // What is not complete has no identity.
+    std::atomic_thread_fence(std::memory_order_release);
+    std::memcpy(file_.memory(), identity.data(), identity.size());
+    return ROUTECAP_OK;
+}
+
+int32_t MappedBlocks::create(const StoreConfig &config, int32_t &descriptor,
+                             std::unique_ptr<MappedBlocks> &blocks) {
+    std::unique_ptr<MappedBlocks> made(new MappedBlocks(config));
+    int32_t memory = -1;
+    int32_t status =
+        made->initialise([&](uint64_t bytes) { return made->file_.create(bytes, memory); });
+    if (status == ROUTECAP_OK) status = made->attach();
     if (status < 0) {
-        if (ours && descriptor >= 0) {
-            ::close(descriptor);
-            descriptor = -1;
-        }
+        if (memory >= 0) ::close(memory);
         return status;
     }
+    descriptor = memory;
     blocks = std::move(made);
     return ROUTECAP_OK;
 }
@@ -231,9 +230,20 @@ int32_t MappedBlocks::create(const StoreConfig &config, int32_t &descriptor,
 int32_t MappedBlocks::open(const StoreConfig &config, int32_t descriptor,
                            std::unique_ptr<MappedBlocks> &blocks) {
     std::unique_ptr<MappedBlocks> made(new MappedBlocks(config));
-    if (int32_t s = made->file_.open(descriptor); s < 0) return s;
-    if (int32_t s = made->check_identity(); s < 0) return s;
+    MappedFile &file = made->file_;
+    bool empty = false;
+    if (int32_t s = file.begin(descriptor, empty); s < 0) return s;
+    if (empty) {
+        if (int32_t s = made->initialise(
+                [&](uint64_t bytes) { return file.take(descriptor, bytes); });
+            s < 0)
+            return s;
+    } else {
+        if (int32_t s = file.map(descriptor); s < 0) return s;
+        if (int32_t s = made->check_identity(); s < 0) return s;
+    }
     if (int32_t s = made->attach(); s < 0) return s;
+    file.begun();
     blocks = std::move(made);
     return ROUTECAP_OK;
 }

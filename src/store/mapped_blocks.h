@@ -87,12 +87,11 @@ public:
     // What a block takes of the budget.
     static uint64_t slot_bytes(const StoreConfig &config);
 
-    // In memory without a name (descriptor: -1; then receives one, which is its caller's) or in an
-    // empty file.
+    // In memory without a name, whose descriptor is the caller's. What is budgeted are blocks: the
+    // file has some 1.2 MB besides.
     static int32_t create(const StoreConfig &config, int32_t &descriptor,
                           std::unique_ptr<MappedBlocks> &blocks);
-    // Of the configuration, the budget and the generation are not looked at. What is budgeted are
-    // blocks: the file has some 1.2 MB besides.
+    // The same of a file that is empty. Otherwise budget and generation are not looked at.
     static int32_t open(const StoreConfig &config, int32_t descriptor,
                         std::unique_ptr<MappedBlocks> &blocks);
     ~MappedBlocks();
@@ -183,6 +182,8 @@ private:
     explicit MappedBlocks(const StoreConfig &config);
     Layout layout(uint32_t slots) const;
     std::vector<uint8_t> identity(uint32_t slots, uint64_t seed, uint64_t bytes) const;
+    template <class Take>
+    int32_t initialise(Take take);
     int32_t check_identity();
     void place(uint32_t slots, uint64_t seed);
     int32_t attach();

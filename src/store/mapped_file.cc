@@ -53,54 +53,62 @@ MappedFile::~MappedFile() {
     if (memory_ != nullptr && process_ == process_generation()) munmap(memory_, bytes_);
 }
 
-int32_t MappedFile::create(int32_t &descriptor, uint64_t bytes) {
+int32_t MappedFile::create(uint64_t bytes, int32_t &descriptor) {
+    const int made = memfd_create("routecap_store", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (made < 0) return failed("memfd_create");
+    int32_t status = open_locks(made);
+    if (status == ROUTECAP_OK) status = take(made, bytes);
+    if (status == ROUTECAP_OK && fcntl(made, F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0)
+        status = failed("F_ADD_SEALS");
+    if (status < 0)
+        close(made);
+    else
+        descriptor = made;
+    return status;
+}
+
+int32_t MappedFile::open_locks(int32_t descriptor) {
+    char path[32];
+    std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    return locks_.open(path, O_RDWR) ? ROUTECAP_OK : failed("opening it for locks through /proc");
+}
+
+int32_t MappedFile::begin(int32_t descriptor, bool &empty) {
+    struct stat now {};
+    if (fstat(descriptor, &now) != 0)
+        return errno != EBADF ? failed("fstat")
+                              : report(ROUTECAP_ERR_FORMAT, "descriptor %d is not open", descriptor);
+    if (!S_ISREG(now.st_mode))
+        return report(ROUTECAP_ERR_FORMAT, "descriptor %d is not that of a file", descriptor);
+    if (int32_t s = open_locks(descriptor); s < 0) return s;
+    struct flock lock = lock_of(kLocks, F_WRLCK);
+    int locked;
+    do {
+        locked = fcntl(locks_.get(), F_OFD_SETLKW, &lock);
+    } while (locked != 0 && errno == EINTR);
+    if (locked != 0 || fstat(descriptor, &now) != 0) return failed("locking it");
+    empty = now.st_size == 0;
+    return ROUTECAP_OK;
+}
+
+int32_t MappedFile::take(int32_t descriptor, uint64_t bytes) {
     // Beyond this limit the system sends a signal that ends the process.
     struct rlimit limit {};
     if (bytes > INT64_MAX || (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur))
         return report(ROUTECAP_ERR_NO_MEMORY,
                       "the store's memory: %llu bytes are more than a file may have", ull(bytes));
-    const bool ours = descriptor < 0;
-    if (ours) {
-        descriptor = memfd_create("routecap_store", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        if (descriptor < 0) return failed("memfd_create");
-    }
-    const int32_t status = [&] {
-        struct stat now {};
-        if (fstat(descriptor, &now) != 0) return failed("fstat");
-        if (!S_ISREG(now.st_mode) || now.st_size != 0)
-            return report(ROUTECAP_ERR_STATE, "descriptor %d is not that of an empty file",
-                          descriptor);
-        if (!allocate(descriptor, bytes)) {
-            const int32_t full = failed("fallocate");
-            if (!ours) static_cast<void>(ftruncate(descriptor, 0) == 0);
-            return full;
-        }
-        if (ours && fcntl(descriptor, F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0)
-            return failed("F_ADD_SEALS");
-        return map(descriptor, "the store's memory");
-    }();
-    if (status < 0 && ours) {
-        close(descriptor);
-        descriptor = -1;
-    }
+    if (allocate(descriptor, bytes)) return map(descriptor);
+    const int32_t status = failed("fallocate");
+    static_cast<void>(ftruncate(descriptor, 0) == 0);
     return status;
 }
 
-int32_t MappedFile::open(int32_t descriptor) { return map(descriptor, "the descriptor"); }
-
-int32_t MappedFile::map(int32_t descriptor, const char *what) {
+int32_t MappedFile::map(int32_t descriptor) {
     struct stat now {};
-    if (fstat(descriptor, &now) != 0)
-        return errno != EBADF ? failed("fstat")
-                              : report(ROUTECAP_ERR_FORMAT, "%s: %s", what, std::strerror(errno));
-    if (!S_ISREG(now.st_mode) || now.st_size <= 0)
-        return report(ROUTECAP_ERR_FORMAT, "%s is not that of a store", what);
+    if (fstat(descriptor, &now) != 0) return failed("fstat");
     const auto bytes = static_cast<uint64_t>(now.st_size);
     // A hole would be filled where there may be no room for it.
     if (!allocate(descriptor, bytes)) return failed("fallocate");
-    char path[32];
-    std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
-    if (!locks_.open(path, O_RDWR)) return failed("opening it for locks through /proc");
     void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (memory == MAP_FAILED) return failed("mmap");
     memory_ = static_cast<uint8_t *>(memory);

@@ -23,12 +23,16 @@ public:
     MappedFile &operator=(const MappedFile &) = delete;
     ~MappedFile();
 
-    // Takes so many bytes, all zero: of memory without a name, which can neither shrink nor grow
-    // from now on, whose descriptor is then its caller's (descriptor: -1), or of an empty file
-    // that the caller opened.
-    int32_t create(int32_t &descriptor, uint64_t bytes);
-    // Maps what create() made, in this process or another.
-    int32_t open(int32_t descriptor);
+    // Makes memory of so many bytes, all zero, without a name, which can neither shrink nor grow.
+    // The descriptor is the caller's.
+    int32_t create(uint64_t bytes, int32_t &descriptor);
+    // Begins with a descriptor that a caller has. Waits while another process begins; whoever finds
+    // the file empty is the one that makes something of it, by take(), and all others map(). The
+    // next may begin after begun().
+    int32_t begin(int32_t descriptor, bool &empty);
+    int32_t take(int32_t descriptor, uint64_t bytes);
+    int32_t map(int32_t descriptor);
+    void begun() { unlock(kLocks); }
 
     uint8_t *memory() const { return memory_; }
     uint64_t bytes() const { return bytes_; }
@@ -40,7 +44,7 @@ public:
     bool locked_by_other(uint32_t which) const;
 
 private:
-    int32_t map(int32_t descriptor, const char *what);
+    int32_t open_locks(int32_t descriptor);
 
     uint8_t *memory_ = nullptr;
     uint64_t bytes_ = 0;

@@ -193,11 +193,11 @@ TEST(FullDisk, is_an_error_when_the_table_is_made) {
         Options large = kSmall;
         large.blocks = 100000;
         std::unique_ptr<MappedBlocks> blocks;
-        if (MappedBlocks::create(config(large), descriptor.get(), blocks) != ROUTECAP_ERR_NO_MEMORY)
+        if (MappedBlocks::open(config(large), descriptor.get(), blocks) != ROUTECAP_ERR_NO_MEMORY)
             _exit(3);
         if (std::strstr(last_error(), "No space left") == nullptr) _exit(4);
         // The file is as it was, and one that fits can be made in it.
-        if (MappedBlocks::create(config(kSmall), descriptor.get(), blocks) != ROUTECAP_OK) _exit(5);
+        if (MappedBlocks::open(config(kSmall), descriptor.get(), blocks) != ROUTECAP_OK) _exit(5);
         // What is full now does not matter to it.
         Descriptor other(open((path + "2").c_str(), O_RDWR | O_CREAT, 0600));
         while (fallocate(other.get(), 0, lseek(other.get(), 0, SEEK_END), 4096) == 0) {
@@ -266,7 +266,7 @@ TEST(Refused, a_table_of_anything_else_and_the_line_names_it) {
     });
 
     // What is no table at all.
-    for (const auto &bytes : {std::string(), std::string("short"), std::string(100000, 'x')}) {
+    for (const auto &bytes : {std::string("short"), std::string(100000, 'x')}) {
         Descriptor other(memfd_create("routecap_store_not", 0));
         ASSERT_EQ(write(other.get(), bytes.data(), bytes.size()),
                   static_cast<ssize_t>(bytes.size()));
@@ -277,8 +277,24 @@ TEST(Refused, a_table_of_anything_else_and_the_line_names_it) {
     EXPECT_EQ(MappedBlocks::open(config(kSmall), -1, blocks), ROUTECAP_ERR_FORMAT);
     Descriptor folder(open("/", O_RDONLY));
     EXPECT_EQ(MappedBlocks::open(config(kSmall), folder.get(), blocks), ROUTECAP_ERR_FORMAT);
-    // A file that has something is not made a table.
-    EXPECT_EQ(MappedBlocks::create(config(kSmall), descriptor.get(), blocks), ROUTECAP_ERR_STATE);
+}
+
+TEST(Named, an_empty_file_becomes_a_table_once_however_many_open_it) {
+    char path[] = "/tmp/routecap_named_XXXXXX";
+    Descriptor descriptor(mkstemp(path));
+    std::vector<std::thread> threads;
+    std::atomic<int> stored{0};
+    for (uint64_t t = 0; t < 4; t++)
+        threads.emplace_back([&, t] {
+            Process process(kSmall, descriptor);
+            ASSERT_EQ(process.status, ROUTECAP_OK) << last_error();
+            stored += process.publish(t, t) == Published::stored;
+        });
+    for (std::thread &t : threads) t.join();
+    EXPECT_EQ(stored, 4);
+    Process last(kSmall, descriptor);
+    for (uint64_t k = 0; k < 4; k++) EXPECT_TRUE(last.has(k, k)) << k;
+    unlink(path);
 }
 
 // The memory of a table, as something that knows nothing of it writes it.
