@@ -7,7 +7,7 @@
 // now: what was not used for 2^31 uses passes for new.
 //
 // What is here is a hint: who takes a slot asks the slot itself. When nobody writes, every node is
-// right, because whoever stores one looks at its children once more afterwards. A process that dies
+// right, because whoever changes one looks at its children once more afterwards. A process that dies
 // between a leaf and the root leaves nodes that are not; rebuild() mends them.
 #pragma once
 
@@ -106,7 +106,7 @@ public:
 
 private:
     static constexpr uint32_t kFan = 16, kMostLevels = 8;
-    static constexpr uint64_t kHalf = uint64_t{1} << 31;
+    static constexpr uint32_t kHalf = 1u << 31;
     static constexpr uint32_t groups(uint32_t width) { return width / kFan + (width % kFan != 0); }
 
     struct Level {
@@ -114,18 +114,14 @@ private:
         uint32_t width;
     };
     struct Best {
-        uint64_t rank;
-        uint32_t number, index;
+        uint32_t rank, number, index;
     };
 
-    uint64_t rank(uint32_t number, uint32_t now) const {
-        switch (number) {
-            case kNone: return 0;
-            case kFree: return (uint64_t{1} << 33) + 1;
-            case kFirst: return uint64_t{1} << 33;
-            // Whoever took the stamp may have done so since.
-            default: return uint64_t{now - number} + 1 > kHalf ? 1 : uint64_t{now - number} + 1;
-        }
+    // Higher is older. A stamp that is ahead of now was taken since now was read.
+    static uint32_t rank(uint32_t number, uint32_t now) {
+        if (number < kFirstStamp) return number == kNone ? 0 : UINT32_MAX - number;
+        const uint32_t age = now - number;
+        return age > kHalf ? 1 : age + 1;
     }
     // The oldest of a group, the first of equals.
     Best best_of(uint32_t level, uint32_t group) const {
@@ -135,7 +131,8 @@ private:
         Best best{0, kNone, first};
         for (uint32_t i = first; i < end; i++) {
             const uint32_t number = l.at[i].load();
-            const uint64_t r = rank(number, now);
+            if (number == kFree) return {rank(kFree, now), kFree, i};
+            const uint32_t r = rank(number, now);
             if (r > best.rank) best = {r, number, i};
         }
         return best;
@@ -143,13 +140,10 @@ private:
     // Makes a node what its children say. Whether it changed.
     bool mend(uint32_t level, uint32_t index) {
         Number &node = levels_[level].at[index];
-        uint32_t number = best_of(level - 1, index).number;
-        bool changed = false;
-        for (;;) {
-            changed |= node.exchange(number) != number;
-            const uint32_t again = best_of(level - 1, index).number;
-            if (again == number) return changed;
-            number = again;
+        for (bool changed = false;; changed = true) {
+            const uint32_t number = best_of(level - 1, index).number;
+            // A child that changes from here on is looked at by whoever changes it.
+            if (node.exchange(number) == number) return changed;
         }
     }
     // A leaf was `before`, and is something else: nodes that showed it, or must show it now.

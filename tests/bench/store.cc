@@ -4,6 +4,7 @@
 // repeated 15 times (3 with --quick). The capturer makes no progress by itself, so that the time of
 // the calls (the engine's thread) and of progress (the worker's) are told apart.
 #include <routecap.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -62,15 +63,22 @@ struct Engine {
 };
 
 struct Prefixes {
-    Prefixes(const Engine &engine, uint32_t rows, uint32_t bytes, uint32_t flags)
+    Prefixes(const Engine &engine, uint32_t rows, uint32_t bytes, uint32_t flags,
+             bool shared = false)
         : block_rows(rows), key_bytes(bytes) {
         routecap_store_config config;
         CHECK(routecap_store_config_init(&config, sizeof config));
         config.block_rows = rows, config.key_bytes = bytes, config.flags = flags;
-        config.budget_bytes = uint64_t{1} << 30;
-        CHECK(routecap_store_create(&config, &engine.config, &store));
+        config.budget_bytes = uint64_t{shared ? 64u : 1024u} << 20;
+        if (shared)
+            CHECK(routecap_store_create_shared(&config, &engine.config, &descriptor, &store));
+        else
+            CHECK(routecap_store_create(&config, &engine.config, &store));
     }
-    ~Prefixes() { routecap_store_free(store); }
+    ~Prefixes() {
+        routecap_store_free(store);
+        if (descriptor >= 0) close(descriptor);
+    }
 
     std::vector<uint8_t> keys(uint64_t first, size_t count) const {
         std::vector<uint8_t> made(count * key_bytes);
@@ -89,6 +97,7 @@ struct Prefixes {
 
     const uint32_t block_rows, key_bytes;
     routecap_store *store = nullptr;
+    int32_t descriptor = -1;
 };
 
 double timed(const std::function<void()> &work) {
@@ -101,15 +110,33 @@ std::string parameter(const char *name, uint64_t value) {
     return "\"" + std::string(name) + "\": " + std::to_string(value);
 }
 
+// What the library takes to copy rows that somebody else may write, and to check their ids.
+double copy_and_check(std::vector<uint8_t> &rows, uint64_t count) {
+    for (uint64_t i = 0; i < count * kLayers * kK; i++)
+        rows[i] = static_cast<uint8_t>((i / kK * 13 + i % kK * 31) % kExperts);
+    routecap_segment segment{};
+    segment.rows = count, segment.ids = rows.data();
+    routecap_view view{};
+    view.struct_size = sizeof view, view.layers = kLayers, view.k = kK, view.experts = kExperts;
+    view.dtype = ROUTECAP_DTYPE_U8, view.rows = count;
+    view.segments = &segment, view.segment_count = 1, view.segment_size = sizeof segment;
+    routecap_routing *routing = nullptr;
+    const double us =
+        timed([&] { CHECK(routecap_routing_import(&view, 0, nullptr, nullptr, &routing)); });
+    routecap_routing_free(routing);
+    return us;
+}
+
 // Publishes and adopts `rows` rows, a pass at a time or `piece` rows at a time.
 void measure(Report &report, const char *name, uint32_t block_rows, uint32_t key_bytes,
-             uint32_t flags, uint64_t rows, uint32_t piece, int repetitions) {
-    std::vector<double> publish_call, publish_work, adopt_call, adopt_work, look, copy, bytes;
+             uint32_t flags, uint64_t rows, uint32_t piece, int repetitions, bool shared = false) {
+    std::vector<double> publish_call, publish_work, adopt_call, adopt_work, look, copy, check,
+        ratio, bytes;
     const std::string group = name;
     const size_t pass_blocks = kPass / block_rows, blocks = rows / block_rows;
     // One store for all, in which memory is used again and again.
     Engine engine;
-    Prefixes prefixes(engine, block_rows, key_bytes, flags);
+    Prefixes prefixes(engine, block_rows, key_bytes, flags, shared);
     for (int i = -2; i < repetitions; i++) {
         const routecap_request a = engine.open(), b = engine.open();
         double call = 0, work = 0;
@@ -135,6 +162,7 @@ void measure(Report &report, const char *name, uint32_t block_rows, uint32_t key
         const double filled = timed([&] { engine.progress(); });
         std::vector<uint8_t> from(rows * kRowBytes, 1), to(rows * kRowBytes, 2);
         const double copied = timed([&] { std::memcpy(to.data(), from.data(), from.size()); });
+        const double checked = copy_and_check(from, rows);
         if (there != blocks) std::abort();
         const double used = static_cast<double>(prefixes.counts().bytes_in_use);
         CHECK(routecap_store_evict(prefixes.store, keys.data(), blocks, nullptr));
@@ -150,6 +178,8 @@ void measure(Report &report, const char *name, uint32_t block_rows, uint32_t key
         adopt_call.push_back(adopted);
         adopt_work.push_back(filled);
         copy.push_back(copied);
+        check.push_back(checked);
+        ratio.push_back(filled / checked);
         bytes.push_back(used / static_cast<double>(rows) - kRowBytes);
     }
     const std::string of = parameter("block_rows", block_rows) + ", " + parameter("rows", rows);
@@ -161,6 +191,8 @@ void measure(Report &report, const char *name, uint32_t block_rows, uint32_t key
     report.add(group, "adopt " + all + ", the call", of, "us", estimate(adopt_call));
     report.add(group, "adopt " + all + ", the worker", of, "us", estimate(adopt_work));
     report.add(group, "memcpy of as many rows", of, "us", estimate(copy));
+    report.add(group, "copying and checking as many rows", of, "us", estimate(check));
+    report.add(group, "adopt, the worker, over copying and checking", of, "x", estimate(ratio));
     report.add(group, "bytes of a stored row beside its cells", of, "bytes", estimate(bytes));
 }
 
@@ -190,6 +222,9 @@ int main(int argc, char **argv) {
             32768, kPass, repetitions);
     measure(report, "slots of one row, published one by one", 1, 8, ROUTECAP_STORE_SLOT_KEYS, 4096,
             1, repetitions);
+    measure(report, "shared: blocks of 16 rows", 16, 32, 0, 32768, kPass, repetitions, true);
+    measure(report, "shared: slots of one row", 1, 8, ROUTECAP_STORE_SLOT_KEYS, 32768, kPass,
+            repetitions, true);
     measure_nothing(report, repetitions);
     for (int i = 1; i + 1 < argc; i++)
         if (std::strcmp(argv[i], "--json") == 0) report.write_json(argv[i + 1]);
