@@ -192,9 +192,9 @@ link_llama() {
 # The examples, each with the tap.
 build_llama_example() {
     local program
-    for program in capture scenarios bench; do link_llama "$llama/$program" examples/llama_cpp/{"$program",tap,oracle,support}.c || return 1; done
+    for program in capture scenarios bench prefill_decode; do link_llama "$llama/$program" examples/llama_cpp/{"$program",tap,oracle,support}.c || return 1; done
 }
-# capture_llama MODEL ARGUMENTS..., scenarios_llama MODEL, bench_llama MODEL ARGUMENTS...
+# capture_llama MODEL ARGUMENTS..., scenarios_llama MODEL, bench_llama MODEL ARGUMENTS..., prefill_decode_llama MODEL TEXT:BYTES
 on_llama() {
     local program=$1 model=$2
     shift 2
@@ -203,6 +203,7 @@ on_llama() {
 capture_llama() { on_llama capture "$@"; }
 scenarios_llama() { on_llama scenarios "$1" "$llama/qwen3.gguf"; }
 bench_llama() { on_llama bench "$@"; }
+prefill_decode_llama() { on_llama prefill_decode "$@"; }
 
 # ---- For scripts that check
 

@@ -12,5 +12,6 @@ for model in qwen3moe deepseek2 gpt-oss; do
     check "$model: prompts of one token" capture_llama "$model" LICENSE:1 README.md:1
     check "$model: logits of the last token only" capture_llama "$model" --prune LICENSE:200 README.md:50 include/routecap/requests.h:7
     check "$model: what an engine does with its memory" scenarios_llama "$model"
+    check "$model: prefill and decode in two processes" prefill_decode_llama "$model" LICENSE:700
 done
 closing
