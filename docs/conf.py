@@ -72,6 +72,7 @@ docs/doctor
 docs/replay
 docs/format
 docs/wire
+docs/sequence
 docs/faq
 ```
 ```{toctree}

@@ -72,6 +72,12 @@ StoragePtr storage_of(const ShapePtr &shape, uint64_t budget_bytes) {
         std::make_shared<Completion>());
 }
 
+// Room for so many elements, twice as much as before where it must grow.
+template <class T>
+void make_room(std::vector<T> &elements, size_t n) {
+    if (n > elements.capacity()) elements.reserve(std::max(n, 2 * elements.capacity()));
+}
+
 constexpr uint64_t kTokenBytes = sizeof(int32_t);
 
 }  // namespace
@@ -195,6 +201,8 @@ int32_t Sequence::read_call(const int32_t *tokens, uint64_t token_start, uint64_
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "options.prompt_tokens is %llu of %llu tokens",
                       ull(o.prompt_tokens), ull(call.end));
     call.number = o.call != 0 ? o.call : total_.call + 1;
+    if (call.number == 0)
+        return report(ROUTECAP_ERR_OUT_OF_RANGE, "there is no higher number for a call");
 
     call.storage = storage_;
     call.first_row = call.rows_end = 0;
@@ -291,9 +299,9 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
     const std::vector<Span> spans =
         with_call(std::span(spans_).subspan(first_changed), kept, joined.of_call,
                   {0, 0, call.number, call.options.tag, call.options.origin, 0});
-    spans_.reserve(first_changed + spans.size());
-    segments_.reserve(segments_.size() + joined.segments.size());
-    tokens_.reserve(length);
+    make_room(spans_, first_changed + spans.size());
+    make_room(segments_, segments_.size() + joined.segments.size());
+    make_room(tokens_, length);
     const uint64_t held = tokens_.size();
     if (length > held && !storage_->pool->reserve((length - held) * kTokenBytes))
         return report(ROUTECAP_ERR_NO_MEMORY, "the call's tokens exceed the budget");

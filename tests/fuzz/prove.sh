@@ -24,7 +24,7 @@ for source in "${base64[@]}"; do
     [ "$(uname -m)" = x86_64 ] || simd=
     cc -O1 -fPIC -include src/third_party/base64/config.h -Isrc/third_party/base64 $simd -c "$source" -o "$work/objects/$(echo "$source" | tr / _).o" || exit 2
 done
-for source in model check plain structs serialized sources operations wire ../support/device; do
+for source in model check plain structs serialized sources operations wire sequence ../support/device; do
     "$compiler" $flags -c "tests/fuzz/$source.cc" -o "$work/$(basename "$source").o" || exit 2
 done
 
@@ -53,7 +53,7 @@ breaks() {
     mv "$work/kept.o" "$work/objects/$(basename "$compiled").o"
 }
 
-for target in structs serialized sources operations wire; do
+for target in structs serialized sources operations wire sequence; do
     notices "$target" 2> /dev/null && { cat "$work/log"; echo "fuzz: $target fails with the library as it is"; exit 1; }
 done
 
@@ -112,6 +112,12 @@ breaks wire "a cell of zeros is an expert" src/wire/cells.cc \
 breaks wire "a row at the end of a piece is lost" src/wire/cells.cc 's/if \(rest_\.size\(\) < plan_\.row_bytes\) return ROUTECAP_OK;/if (rest_.size() <= plan_.row_bytes) return ROUTECAP_OK;/'
 breaks wire "a number may be cut between two pieces" src/wire/lists.cc 's/read_ \+= n;/read_ += n; if (after_ == After::number) number_ = 0;/'
 breaks wire "a splice takes a row twice" src/wire/splice.cc 's/tail_first - tail\.said\.first, from_tail, output/tail_first - tail.said.first - (tail_first > tail.said.first), from_tail, output/'
+breaks sequence "a row in the place of the last token's is taken" src/sequence/sequence.cc 's/return end > 0 \? end - 1 : 0;/return end;/'
+breaks sequence "rows stay one token too long where tokens differ" src/sequence/sequence.cc 's/const uint64_t kept = call\.diverges \? call\.common :/const uint64_t kept = call.diverges ? call.common + 1 :/'
+breaks sequence "the newest row stays" src/sequence/join.cc 's/const RowView \&winner = preferred \? now : old/const RowView \&winner = !preferred ? now : old/'
+breaks sequence "a page's next rows are written over those before" src/sequence/own_rows.cc 's/used_ \+= end - r, r = end;/r = end;/'
+breaks sequence "digests are not looked at" src/sequence/token_digests.cc 's/if \(digest != digests\[i\]\) return/if (false) return/'
+breaks sequence "spans may name rows that are not there" src/sequence/sequence.cc 's/if \(named != joined\.of_call\)/if (false)/'
 breaks structs "a tail is not looked at" src/base/structs.h \
     's/if \(bytes\[i\] != 0\)$/if (bytes[i] != 0 \&\& i < sizeof(T) + 8)/' src/backend/config.cc
 breaks structs "a limit is one too high" src/backend/config.cc 's/ROUTECAP_MAX_SLOTS/ROUTECAP_MAX_SLOTS + 1/'
