@@ -25,14 +25,14 @@ uint32_t big_endian(const uint8_t *bytes) {
 
 void Sha256::block(const uint8_t *bytes) {
     uint32_t w[64];
-    for (int i = 0; i < 16; i++) w[i] = big_endian(bytes + 4 * i);
-    for (int i = 16; i < 64; i++) {
+    for (size_t i = 0; i < 16; i++) w[i] = big_endian(bytes + 4 * i);
+    for (size_t i = 16; i < 64; i++) {
         const uint32_t a = w[i - 15], b = w[i - 2];
         w[i] = w[i - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3) + w[i - 7] +
                (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10);
     }
     auto [a, b, c, d, e, f, g, h] = state_;
-    for (int i = 0; i < 64; i++) {
+    for (size_t i = 0; i < 64; i++) {
         const uint32_t t1 = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) +
                             ((e & f) ^ (~e & g)) + kRound[i] + w[i];
         const uint32_t t2 =
