@@ -258,22 +258,39 @@ type Spliced struct {
 //
 // Errors: ErrFormat; ErrShapeMismatch, k, the id space, the layers or their experts differ.
 func Splice(head, tail []byte, row uint64) (*Spliced, error) {
-	splice := cSplice{structSize: uint32(unsafe.Sizeof(cSplice{}))}
-	call := func(header []byte, pieces []Piece) Result {
+	return spliced("routecap_serialized_splice", func(header []byte, pieces []Piece, sizes *cSplice) Result {
 		return routecap_serialized_splice(start(head), uintptr(len(head)), start(tail), uintptr(len(tail)), row,
 			unsafe.Pointer(unsafe.SliceData(header)), uintptr(len(header)),
-			unsafe.SliceData(pieces), unsafe.Sizeof(Piece{}), uintptr(len(pieces)), &splice)
-	}
-	var spliced Spliced
-	r := call(nil, nil)
+			unsafe.SliceData(pieces), unsafe.Sizeof(Piece{}), uintptr(len(pieces)), sizes)
+	})
+}
+
+// SliceSerialized cuts rows out of a serialised routing, `rows` from position `first` on or all of them (RowsAll), without reading others
+// (routecap_serialized_slice): a new header, and which bytes of the data follow it, as pieces of PieceHead. Of the data at least the first HeaderBytes
+// (SerializedInfo) are needed.
+//
+// Errors: ErrFormat; ErrOutOfRange, the routing has no such rows.
+func SliceSerialized(data []byte, first, rows uint64) (*Spliced, error) {
+	return spliced("routecap_serialized_slice", func(header []byte, pieces []Piece, sizes *cSplice) Result {
+		return routecap_serialized_slice(start(data), uintptr(len(data)), first, rows,
+			unsafe.Pointer(unsafe.SliceData(header)), uintptr(len(header)),
+			unsafe.SliceData(pieces), unsafe.Sizeof(Piece{}), uintptr(len(pieces)), sizes)
+	})
+}
+
+// spliced makes room for what a call gives.
+func spliced(op string, call func(header []byte, pieces []Piece, sizes *cSplice) Result) (*Spliced, error) {
+	sizes := cSplice{structSize: uint32(unsafe.Sizeof(cSplice{}))}
+	var made Spliced
+	r := call(nil, nil, &sizes)
 	if r.Status == ErrBufferTooSmall {
-		spliced = Spliced{Header: make([]byte, splice.headerBytes), Pieces: make([]Piece, splice.pieces), Bytes: splice.bytes}
-		r = call(spliced.Header, spliced.Pieces)
+		made = Spliced{Header: make([]byte, sizes.headerBytes), Pieces: make([]Piece, sizes.pieces), Bytes: sizes.bytes}
+		r = call(made.Header, made.Pieces, &sizes)
 	}
-	if _, err := r.outcome("routecap_serialized_splice"); err != nil {
+	if _, err := r.outcome(op); err != nil {
 		return nil, err
 	}
-	return &spliced, nil
+	return &made, nil
 }
 
 var zeros [64]byte // padding is shorter

@@ -120,3 +120,21 @@ type AppendPolicy int32
 
 // SequenceFlags of Sequence.Serialize: 0 or SequenceWithTokens.
 type SequenceFlags uint32
+
+// PlanLayout says how a micro-batch lies before it is divided.
+type PlanLayout int32
+
+// PlanContext says how context parallelism divides a micro-batch.
+type PlanContext int32
+
+// PlanFlags of a PlanConfig: PlanSequenceParallel, PlanSequenceFirst.
+type PlanFlags uint32
+
+// PlanFill says what padding is filled with.
+type PlanFill int32
+
+// PlanLost says what lost cells are filled with.
+type PlanLost int32
+
+// PlanClass says what a cell of a plan's result is.
+type PlanClass int32

@@ -59,6 +59,12 @@ var constants = []struct{ prefix, name, kind string }{
 	{"ROUTECAP_APPEND_", "Append", "AppendPolicy"},
 	{"ROUTECAP_SEQUENCE_", "Sequence", "SequenceFlags"},
 	{"ROUTECAP_DIGEST_", "Digest", ""},
+	{"ROUTECAP_PLAN_LAYOUT_", "PlanLayout", "PlanLayout"},
+	{"ROUTECAP_PLAN_CONTEXT_", "PlanContext", "PlanContext"},
+	{"ROUTECAP_PLAN_SEQUENCE_", "PlanSequence", "PlanFlags"},
+	{"ROUTECAP_PLAN_FILL_", "PlanFill", "PlanFill"},
+	{"ROUTECAP_PLAN_LOST_", "PlanLost", "PlanLost"},
+	{"ROUTECAP_PLAN_CLASS_", "PlanClass", "PlanClass"},
 }
 var constantsAlone = map[string]string{ // name: type
 	"ROUTECAP_OK": "Status", "ROUTECAP_INCOMPLETE": "Status", "ROUTECAP_LOST": "Status", "ROUTECAP_PENDING": "Status",
@@ -75,6 +81,7 @@ var public = map[string]string{
 	"routecap_wire_info": "WireInfo", "routecap_wire_report": "WireReport", "routecap_wire_options": "WireOptions",
 	"routecap_store_counts": "StoreStats", "routecap_adoption": "Adoption",
 	"routecap_append_options": "AppendOptions", "routecap_append_report": "AppendReport", "routecap_sequence_span": "SequenceSpan",
+	"routecap_plan_shape": "PlanShape", "routecap_plan_range": "PlanRange", "routecap_plan_run": "PlanRun", "routecap_plan_report": "PlanReport",
 }
 var notStructs = []string{"routecap_api"} // the function table is for programs that do not link the library
 
@@ -89,6 +96,8 @@ var fieldTypes = map[string]string{
 	"format": "WireFormat", "facts": "WireFacts", "lost": "WireFacts", "allow": "WireFacts", "column_kind": "WireColumns",
 	"routecap_wire_hint.flags": "WireHintFlags", "routecap_store_config.flags": "StoreFlags", "routecap_store_counts.flags": "StoreFlags",
 	"routecap_append_options.policy": "AppendPolicy",
+	"routecap_plan_config.layout":    "PlanLayout", "routecap_plan_config.context": "PlanContext", "routecap_plan_config.flags": "PlanFlags",
+	"routecap_plan_config.fill": "PlanFill", "routecap_plan_config.lost": "PlanLost", "row_class": "PlanClass",
 }
 
 // Fields of public structs that the package fills itself, as it does pointers.
@@ -404,10 +413,12 @@ func parameter(c, name, goName string) (kind, argument string) {
 	case bare == "char *": // bytes that end with a zero
 		return "*byte", "(*C.char)(unsafe.Pointer(" + goName + "))"
 	case bare == "routecap_capturer *" || bare == "routecap_routing *" || bare == "routecap_wire_decoder *" ||
-		bare == "routecap_store *" || bare == "routecap_sequence *":
+		bare == "routecap_store *" || bare == "routecap_sequence *" || bare == "routecap_plan *":
 		return "unsafe.Pointer", "(*C." + strings.TrimSuffix(bare, " *") + ")(" + goName + ")"
 	case bare == "void *":
 		return "unsafe.Pointer", goName
+	case bare == "void **":
+		return "*unsafe.Pointer", goName
 	case strings.Contains(bare, "**") || strings.Contains(bare, "*const *"): // to handles, or to host arrays
 		stars := strings.TrimSpace(strings.ReplaceAll(strings.ReplaceAll(bare, "*const *", "**"), " *const", " *"))
 		return "*unsafe.Pointer", "(**C." + strings.Fields(stars)[0] + ")(unsafe.Pointer(" + goName + "))"

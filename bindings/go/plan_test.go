@@ -1,0 +1,235 @@
+//go:build cgo
+
+package routecap_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+
+	routecap "github.com/routecap/routecap/bindings/go"
+)
+
+// routed is what the router of a layer chose for a token.
+func routed(sample, token, layer, column int) uint8 {
+	return uint8((977*sample + 31*token + 7*layer + column) % 256)
+}
+
+// routingOf is a routing of rows [0, rows) with 2 experts in each layer.
+func routingOf(t *testing.T, sample, rows, layers int) *routecap.Routing {
+	t.Helper()
+	var ids []uint8
+	for i := range rows * layers * 2 {
+		ids = append(ids, routed(sample, i/2/layers, i/2%layers, i%2))
+	}
+	view := routecap.View{DType: routecap.DTypeU8, Layers: uint32(layers), K: 2, Experts: 256, Rows: uint64(rows)}
+	if rows > 0 {
+		view.Segments = []routecap.Segment{{Rows: uint64(rows), IDs8: ids}}
+	}
+	routing, _, err := routecap.Import(view, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { routing.Close() })
+	return routing
+}
+
+// Which token every row of every rank is, as slime, verl and Megatron-Core say it: tests/plan/golden.
+func TestPlansPutTokensWhereTrainersPutThem(t *testing.T) {
+	text, err := os.ReadFile("../../tests/plan/golden/layouts.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		By, Layout, Context                                string
+		Context_size, Tensor_size                          uint32
+		Sequence_parallel, Sequence_first                  bool
+		Lengths                                            []uint64
+		Align, Align_total, Least_total, Align_rank, Width uint64
+		Ranks                                              [][]int64
+	}
+	if err := json.Unmarshal(text, &cases); err != nil || len(cases) < 50 {
+		t.Fatal(err, len(cases))
+	}
+	layouts := []string{"packed", "padded_right", "padded_left"}
+	contexts := []string{"none", "zigzag", "contiguous", "allgather"}
+	for _, golden := range cases {
+		config := routecap.DefaultPlanConfig()
+		config.Layout = routecap.PlanLayout(slices.Index(layouts, golden.Layout))
+		config.Context = routecap.PlanContext(slices.Index(contexts, golden.Context))
+		config.ContextSize, config.TensorSize = golden.Context_size, golden.Tensor_size
+		tensorRanks := uint32(1)
+		if golden.Sequence_parallel {
+			config.Flags |= routecap.PlanSequenceParallel
+			tensorRanks = golden.Tensor_size
+		}
+		if golden.Sequence_first {
+			config.Flags |= routecap.PlanSequenceFirst
+		}
+		config.Lengths, config.Align, config.AlignTotal = golden.Lengths, golden.Align, golden.Align_total
+		config.LeastTotal, config.AlignRank, config.Width = golden.Least_total, golden.Align_rank, golden.Width
+		config.LayerMap, config.K, config.Experts = []int32{1, 3}, 2, 256
+		config.Order = routecap.OrderLayerMajor
+		var sources []routecap.PlanSource
+		var tokens [][]int64
+		var sample, token []int
+		for i, n := range golden.Lengths {
+			sources = append(sources, routecap.PlanSource{Sample: i, Routing: routingOf(t, i, int(n)-1, 5)})
+			numbers := make([]int64, n)
+			for at := range numbers {
+				numbers[at] = int64(len(sample))
+				sample, token = append(sample, i), append(token, at)
+			}
+			tokens = append(tokens, numbers)
+		}
+		for rank, rows := range golden.Ranks {
+			config.ContextRank, config.TensorRank = uint32(rank)/tensorRanks, uint32(rank)%tensorRanks
+			plan, err := routecap.NewPlan[int64](config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shape, err := plan.Describe()
+			if err != nil || shape.Rows != uint64(len(rows)) || shape.IDsBytes != uint64(len(rows)*2*2*8) {
+				t.Fatal(err, shape, len(rows))
+			}
+			ids, classes := make([]int64, len(rows)*4), make([]uint8, len(rows)*2)
+			report, result, err := plan.Gather(sources, ids, classes)
+			if err != nil || result.Status != routecap.OK || report.CellsLost != 0 {
+				t.Fatal(report, result, err)
+			}
+			sent := make([]int64, len(rows))
+			if err := routecap.GatherValues(plan, tokens, -1, sent); err != nil {
+				t.Fatal(err)
+			}
+			for r, number := range rows {
+				for l := range 2 {
+					cell := l*len(rows) + r
+					if valid := classes[cell] == uint8(routecap.PlanClassValid); valid != (number >= 0) {
+						t.Fatalf("%s: row %d of rank %d is of class %d", golden.By, r, rank, classes[cell])
+					}
+					for column := range 2 {
+						if number >= 0 && ids[cell*2+column] != int64(routed(sample[number], token[number], 1+2*l, column)) {
+							t.Fatalf("%s: row %d of rank %d has id %d", golden.By, r, rank, ids[cell*2+column])
+						}
+					}
+				}
+				if number >= 0 && sent[r] != number {
+					t.Fatalf("%s: row %d of rank %d is token %d, not %d", golden.By, r, rank, sent[r], number)
+				}
+			}
+			packed := make([]byte, shape.PackedBytes)
+			if _, _, err := plan.Pack(sources, packed); err != nil {
+				t.Fatal(err)
+			}
+			again, againClasses := make([]int64, len(ids)), make([]uint8, len(classes))
+			if err := plan.UnpackOnHost(packed, again, againClasses); err != nil || !slices.Equal(ids, again) || !slices.Equal(classes, againClasses) {
+				t.Fatal("what is unpacked is not what is gathered", err)
+			}
+			ranges, err := plan.Ranges()
+			runs, err2 := plan.Runs()
+			if err != nil || err2 != nil || uint64(len(ranges)) != shape.Ranges || uint64(len(runs)) != shape.Runs {
+				t.Fatal(err, err2)
+			}
+			plan.Close()
+		}
+	}
+}
+
+func TestAPlanScattersWhatItGathers(t *testing.T) {
+	config := routecap.DefaultPlanConfig()
+	config.CuLengths, config.LayerMap, config.K, config.Experts = []uint64{0, 6, 10}, []int32{0, 2}, 2, 256
+	plan, err := routecap.NewPlan[int16](config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plan.Close()
+	ids, classes := make([]int16, 10*2*2), make([]uint8, 10*2)
+	report, result, err := plan.Gather([]routecap.PlanSource{{0, routingOf(t, 0, 5, 3)}}, ids, classes)
+	if err != nil || result.Status != routecap.Incomplete || report.RowsLost != 3 || ids[6*4] != -1 {
+		t.Fatal(report, result, err, ids)
+	}
+	routings, result, err := plan.Scatter(ids, classes)
+	if err != nil || result.Status != routecap.Incomplete || len(routings) != 2 {
+		t.Fatal(routings, result, err)
+	}
+	for i, rows := range []uint64{6, 4} {
+		view, err := routings[i].View()
+		if err != nil || view.Rows != rows || !slices.Equal(view.LayerMap, []int32{0, 2}) {
+			t.Fatal(view, err)
+		}
+		routings[i].Close()
+	}
+	plan.Close()
+	if _, err := plan.Describe(); !errors.Is(err, routecap.ErrClosed) {
+		t.Fatal(err)
+	}
+}
+
+func TestAPlanRefusesWhatDoesNotFit(t *testing.T) {
+	for name, change := range map[string]func(*routecap.PlanConfig){
+		"Needed":       func(c *routecap.PlanConfig) { c.Needed = []uint64{1} },
+		"LayerExperts": func(c *routecap.PlanConfig) { c.LayerExperts = []uint32{8, 8, 8} },
+		"multiple": func(c *routecap.PlanConfig) {
+			c.Context, c.ContextSize, c.Align = routecap.PlanContextZigzag, 2, 1
+		},
+	} {
+		config := routecap.DefaultPlanConfig()
+		config.Lengths, config.Layers, config.K, config.Experts = []uint64{3, 4}, 2, 2, 256
+		change(&config)
+		if _, err := routecap.NewPlan[int64](config); !errors.Is(err, routecap.ErrShapeMismatch) && !errors.Is(err, routecap.ErrArgument) {
+			t.Fatal(name, err)
+		}
+	}
+	config := routecap.DefaultPlanConfig()
+	config.Lengths, config.Layers, config.K, config.Experts = []uint64{3}, 1, 2, 257
+	if _, err := routecap.NewPlan[uint8](config); !errors.Is(err, routecap.ErrDType) {
+		t.Fatal(err)
+	}
+	plan, err := routecap.NewPlan[int64](config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plan.Close()
+	if err := routecap.GatherValues(plan, [][]int32{{1, 2}}, 0, make([]int32, 3)); !errors.Is(err, routecap.ErrShapeMismatch) {
+		t.Fatal(err)
+	}
+	if err := plan.UnpackOnHost(make([]byte, 1<<20), make([]int64, 6), nil); !errors.Is(err, routecap.ErrState) {
+		t.Fatal(err)
+	}
+}
+
+func TestASliceHasTheRowsAndNoOthers(t *testing.T) {
+	whole := routingOf(t, 1, 9, 2)
+	data, err := whole.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut, err := routecap.SliceSerialized(data, 3, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var joined []byte
+	for _, piece := range cut.Pieces {
+		switch piece.Source {
+		case routecap.PieceHeader:
+			joined = append(joined, cut.Header...)
+		case routecap.PieceZero:
+			joined = append(joined, make([]byte, piece.Bytes)...)
+		default:
+			joined = append(joined, data[piece.Offset:piece.Offset+piece.Bytes]...)
+		}
+	}
+	part, err := whole.Slice(3, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer part.Close()
+	if expected, _ := part.MarshalBinary(); !slices.Equal(joined, expected) {
+		t.Fatal("the slice has other rows")
+	}
+	if _, err := routecap.SliceSerialized(data, 8, 2); !errors.Is(err, routecap.ErrOutOfRange) {
+		t.Fatal(err)
+	}
+}
