@@ -70,6 +70,7 @@ mod forward;
 mod import;
 mod memory;
 mod number;
+mod plan;
 mod probe;
 mod range;
 mod received;
@@ -95,6 +96,9 @@ pub use error::{Completeness, Error, ErrorKind, ItemStatus, Result, last_message
 pub use forward::{Forward, Sink};
 pub use import::{ArraySegment, Arrays, Trust};
 pub use memory::{AnySlice, AnySliceMut, BF16, DType, Element, F16, IdElement, IdWeight, Slice, SliceMut, Stream};
+pub use plan::{
+    Plan, PlanClass, PlanConfig, PlanContext, PlanFill, PlanLayout, PlanLost, PlanRange, PlanReport, PlanRun, PlanShape, PlanTarget,
+};
 pub use probe::LayerProbe;
 pub use range::{ALL, LANDED, Rows};
 pub use received::{Received, received_merge};
@@ -102,7 +106,7 @@ pub use request::{AcceptItem, Extract, ExtractItem, FinishItem, Kept, Policy, Re
 pub use router::{GroupScore, Logits, Method, Router, Score};
 pub use routing::Routing;
 pub use sequence::{AppendOptions, AppendPolicy, AppendReport, Sequence, SequenceConfig, SequenceSpan};
-pub use serialized::{Piece, SerializedInfo, Splice, serialized_info, splice};
+pub use serialized::{Piece, SerializedInfo, Splice, serialized_info, slice_serialized, splice};
 pub use source::{LayerSource, Source};
 pub use stats::{LayerStats, Stats};
 pub use step::{Filing, Finalized, IssueOptions, Issued, Landing, Snapshot, Span, Step};
@@ -149,6 +153,12 @@ pub const MAX_BLOCK_ROWS: u32 = sys::ROUTECAP_MAX_BLOCK_ROWS;
 pub const MIN_KEY_BYTES: u32 = sys::ROUTECAP_MIN_KEY_BYTES;
 /// Most bytes of a key.
 pub const MAX_KEY_BYTES: u32 = sys::ROUTECAP_MAX_KEY_BYTES;
+/// Most rows of a micro-batch with its padding, of all ranks.
+pub const MAX_PLAN_ROWS: u32 = sys::ROUTECAP_MAX_PLAN_ROWS;
+/// Most sequences of a micro-batch.
+pub const MAX_PLAN_SAMPLES: u32 = sys::ROUTECAP_MAX_PLAN_SAMPLES;
+/// Most ranks of a kind of parallelism.
+pub const MAX_RANKS: u32 = sys::ROUTECAP_MAX_RANKS;
 /// Bytes of the fixed part of a serialised routing's header.
 pub const SERIALIZED_MIN: usize = sys::ROUTECAP_SERIALIZED_MIN as usize;
 

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result, check};
 use crate::import::release;
-use crate::{DType, IdSpace, Routing, Trust, sys};
+use crate::{DType, IdSpace, Routing, Rows, Trust, sys};
 
 impl Routing {
     /// How many bytes the serialised form takes.
@@ -174,25 +174,56 @@ pub struct Splice {
 ///
 /// [`Format`](ErrorKind::Format); [`ShapeMismatch`](ErrorKind::ShapeMismatch) if k, the id space, the layers or their experts differ.
 pub fn splice(head: &[u8], tail: &[u8], row: u64) -> Result<Splice> {
+    // SAFETY: `head` and `tail` are as long as it is said; the rest is as `spliced` promises.
+    spliced(|header, capacity, pieces, piece_count, sizes| unsafe {
+        sys::routecap_serialized_splice(
+            head.as_ptr().cast(),
+            head.len(),
+            tail.as_ptr().cast(),
+            tail.len(),
+            row,
+            header,
+            capacity,
+            pieces,
+            size_of::<sys::routecap_piece>(),
+            piece_count,
+            sizes,
+        )
+    })
+}
+
+/// Cut rows out of a serialised routing (`routecap_serialized_slice`): a new header, and which bytes of the routing follow it, as pieces of
+/// [`Head`](Piece::Head). No id is read, and none needs to be there: the header is enough, [`SerializedInfo::header_bytes`].
+///
+/// # Errors
+///
+/// [`Format`](ErrorKind::Format); [`OutOfRange`](ErrorKind::OutOfRange) if the routing has no such rows.
+pub fn slice_serialized(data: &[u8], rows: Rows) -> Result<Splice> {
+    // SAFETY: `data` is as long as it is said; the rest is as `spliced` promises.
+    spliced(|header, capacity, pieces, piece_count, sizes| unsafe {
+        sys::routecap_serialized_slice(
+            data.as_ptr().cast(),
+            data.len(),
+            rows.first,
+            rows.count,
+            header,
+            capacity,
+            pieces,
+            size_of::<sys::routecap_piece>(),
+            piece_count,
+            sizes,
+        )
+    })
+}
+
+/// Make room for what a call gives. It is given a header or NULL and its size, pieces and their number, and the sizes to fill.
+fn spliced(
+    call: impl Fn(*mut std::ffi::c_void, usize, *mut sys::routecap_piece, usize, *mut sys::routecap_splice) -> i32,
+) -> Result<Splice> {
     let mut raw = sys::routecap_splice { struct_size: size_of::<sys::routecap_splice>() as u32, ..Default::default() };
     let mut call = |header: &mut [u8], pieces: &mut [sys::routecap_piece]| {
         let data = if header.is_empty() { std::ptr::null_mut() } else { header.as_mut_ptr().cast() };
-        // SAFETY: `head`, `tail`, `header` and `pieces` are as long as it is said; `raw` has the size that it says.
-        let status = unsafe {
-            sys::routecap_serialized_splice(
-                head.as_ptr().cast(),
-                head.len(),
-                tail.as_ptr().cast(),
-                tail.len(),
-                row,
-                data,
-                header.len(),
-                pieces.as_mut_ptr(),
-                size_of::<sys::routecap_piece>(),
-                pieces.len(),
-                &mut raw,
-            )
-        };
+        let status = call(data, header.len(), pieces.as_mut_ptr(), pieces.len(), &mut raw);
         (check(status).map(drop), raw)
     };
     let (mut header, mut pieces) = (Vec::new(), Vec::new());

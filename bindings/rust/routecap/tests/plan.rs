@@ -1,0 +1,131 @@
+//! Plans from Rust: the layouts of slime, verl and Megatron-Core, and what only this layer can get wrong.
+
+use routecap::{
+    ArraySegment, Arrays, ErrorKind, Order, PlanClass, PlanConfig, PlanContext, PlanLayout, PlanLost, Routing, Trust, serialized_info,
+    slice_serialized,
+};
+use serde_json::Value;
+
+/// What the router of a layer chose for a token.
+fn routed(sample: usize, token: usize, layer: usize, column: usize) -> i64 {
+    ((977 * sample + 31 * token + 7 * layer + column) % 256) as i64
+}
+
+fn routing(sample: usize, rows: usize, layers: usize) -> Routing {
+    let at = |i: usize| routed(sample, i / 2 / layers, i / 2 % layers, i % 2) as u8;
+    let ids: Vec<u8> = (0..rows * layers * 2).map(at).collect();
+    let mut arrays = Arrays::new(layers as u32, 2, 0, rows as u64).experts(256);
+    if rows > 0 {
+        arrays = arrays.segment(ArraySegment::new(0, rows as u64).ids(&ids[..]));
+    }
+    Routing::import(&arrays, Trust::None).unwrap()
+}
+
+fn number(case: &Value, name: &str) -> u64 {
+    case[name].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn tokens_go_where_trainers_put_them() {
+    let path = format!("{}/../../../tests/plan/golden/layouts.json", env!("CARGO_MANIFEST_DIR"));
+    let cases: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let cases = cases.as_array().unwrap();
+    assert!(cases.len() > 50);
+    for case in cases {
+        let lengths: Vec<u64> = case["lengths"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+        let tokens: Vec<(usize, usize)> = lengths.iter().enumerate().flat_map(|(i, &n)| (0..n as usize).map(move |t| (i, t))).collect();
+        let routings: Vec<Routing> = lengths.iter().enumerate().map(|(i, &n)| routing(i, n as usize - 1, 5)).collect();
+        let sources: Vec<(u64, &Routing)> = routings.iter().enumerate().map(|(i, r)| (i as u64, r)).collect();
+        let context = match case["context"].as_str().unwrap() {
+            "zigzag" => PlanContext::Zigzag,
+            "contiguous" => PlanContext::Contiguous,
+            "allgather" => PlanContext::Allgather,
+            _ => PlanContext::None,
+        };
+        let (context_size, tensor_size) = (number(case, "context_size") as u32, number(case, "tensor_size") as u32);
+        let parallel = case["sequence_parallel"].as_bool().unwrap();
+        let mut golden = case["ranks"].as_array().unwrap().iter();
+        for context_rank in 0..context_size {
+            for tensor_rank in 0..if parallel { tensor_size } else { 1 } {
+                let rows: Vec<i64> = golden.next().unwrap().as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).collect();
+                let mut config = PlanConfig::new(lengths.clone(), 2, 2, 256)
+                    .layer_map([1, 3])
+                    .context(context, context_size, context_rank)
+                    .align(number(case, "align"))
+                    .align_total(number(case, "align_total"), number(case, "least_total"))
+                    .align_rank(number(case, "align_rank"))
+                    .width(number(case, "width"))
+                    .order(Order::LayerMajor)
+                    .lost(PlanLost::Error);
+                if parallel {
+                    config = config.sequence_parallel(tensor_size, tensor_rank);
+                }
+                if case["layout"] == "padded_right" {
+                    config = config.layout(PlanLayout::PaddedRight).sequence_first();
+                }
+                let plan = config.create::<i64>().unwrap();
+                let shape = plan.describe().unwrap();
+                assert_eq!(shape.rows, rows.len() as u64);
+                let (mut ids, mut classes) = (vec![0; rows.len() * 4], vec![9; rows.len() * 2]);
+                let report = plan.gather(&sources, &mut ids, Some(&mut classes)).unwrap();
+                assert_eq!(report.cells_lost, 0);
+                for (row, &number) in rows.iter().enumerate() {
+                    for layer in 0..2 {
+                        let cell = layer * rows.len() + row;
+                        assert_eq!(PlanClass::of(classes[cell].into()) == PlanClass::Valid, number >= 0);
+                        if number >= 0 {
+                            let (sample, token) = tokens[number as usize];
+                            let expected = [0, 1].map(|column| routed(sample, token, 1 + 2 * layer, column));
+                            assert_eq!(ids[cell * 2..cell * 2 + 2], expected);
+                        }
+                    }
+                }
+                let mut packed = vec![0; shape.packed_bytes.div_ceil(8) as usize];
+                plan.pack(&sources, &mut packed).unwrap();
+                let (mut again, mut again_classes) = (vec![1; ids.len()], vec![8; classes.len()]);
+                plan.unpack_on_host(&packed, &mut again, Some(&mut again_classes)).unwrap();
+                assert!(ids == again && classes == again_classes);
+                assert_eq!(plan.runs().unwrap().iter().map(|run| run.rows).sum::<u64>(), shape.rows);
+                assert_eq!(plan.ranges().unwrap().iter().map(|range| range.rows).sum::<u64>(), shape.rows_needed);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_gathered_is_scattered_and_tokens_go_the_same_way() {
+    let plan = PlanConfig::new([6, 4], 2, 2, 256).layer_map([0, 2]).align(4).create::<i16>().unwrap();
+    let (mut ids, mut classes) = (vec![0; 12 * 4], vec![0; 12 * 2]);
+    let first = routing(0, 5, 3);
+    let report = plan.gather(&[(0, &first)], &mut ids, Some(&mut classes)).unwrap();
+    assert_eq!((report.rows_valid, report.rows_lost, report.rows_not_needed, report.rows_padding), (5, 3, 2, 2));
+    assert_eq!(ids[8 * 4], -1);
+    let back = plan.scatter(&ids, Some(&classes)).unwrap();
+    assert_eq!(back.iter().map(|r| r.view().unwrap().rows()).collect::<Vec<_>>(), [6, 4]);
+    let mut sent = [0u16; 12];
+    plan.gather_values(&[Some(&[1, 2, 3, 4, 5, 6]), Some(&[7, 8, 9, 10])], 0, &mut sent).unwrap();
+    assert_eq!(sent, [1, 2, 3, 4, 5, 6, 0, 0, 7, 8, 9, 10]);
+    assert_eq!(plan.gather_values(&[Some(&[1]), None], 0, &mut sent).unwrap_err().kind(), ErrorKind::ShapeMismatch);
+    assert_eq!(plan.scatter(&ids[1..], None).unwrap_err().kind(), ErrorKind::Argument);
+    assert_eq!(plan.gather(&[(2, &first)], &mut ids, None).unwrap_err().kind(), ErrorKind::OutOfRange);
+    assert_eq!(plan.unpack_on_host(&[0; 4096], &mut ids, None).unwrap_err().kind(), ErrorKind::State);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let config = PlanConfig::new([3, 4], 2, 2, 300);
+    assert_eq!(config.create::<u8>().unwrap_err().kind(), ErrorKind::DType);
+    assert_eq!(config.clone().needed([1]).create::<i64>().unwrap_err().kind(), ErrorKind::ShapeMismatch);
+    let odd = config.context(PlanContext::Zigzag, 2, 0).align(1).create::<i64>().unwrap_err();
+    assert!(odd.kind() == ErrorKind::Argument && odd.message().contains("no multiple of 4"), "{odd}");
+}
+
+#[test]
+fn a_slice_has_the_rows_and_no_others() {
+    let whole = routing(1, 9, 2);
+    let data = whole.serialize().unwrap();
+    let header = serialized_info(&data).unwrap().header_bytes as usize;
+    let cut = slice_serialized(&data[..header], (3..7).into()).unwrap();
+    assert_eq!(cut.join(&data, &[]).unwrap(), whole.slice(3..7).unwrap().serialize().unwrap());
+    assert_eq!(slice_serialized(&data, (8..10).into()).unwrap_err().kind(), ErrorKind::OutOfRange);
+}
