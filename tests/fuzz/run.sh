@@ -9,7 +9,7 @@
 # fuzz_TARGET FILE runs it again, also the one that CMake builds.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-targets=(structs serialized sources operations wire sequence)
+targets=(structs serialized sources operations wire sequence plan)
 seconds=8 workers=1 json= update=0 prebuilt= build_only= only=()
 while [ $# -gt 0 ]; do
     case $1 in

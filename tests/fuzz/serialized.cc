@@ -299,6 +299,35 @@ void spliced(const Data &head, const Data &tail, uint64_t row) {
     routecap_routing_free(routing);
 }
 
+// Rows from `row` on, as many as there are of half of them, cut out of the bytes and out of the
+// routing.
+void sliced(const Data &bytes, const routecap_routing *routing, const model::Routing &whole,
+            uint64_t row) {
+    const uint64_t first = whole.first + row;
+    routecap_splice slice{};
+    slice.struct_size = sizeof slice;
+    routecap_piece pieces[ROUTECAP_MAX_PIECES];
+    Data made(header(bytes)->f.header_bytes);
+    const auto call = [&](uint64_t rows) {
+        return routecap_serialized_slice(bytes.data(), bytes.size(), first, rows, made.data(),
+                                         made.size(), pieces, sizeof pieces[0], std::size(pieces),
+                                         &slice);
+    };
+    if (row > whole.rows) return SAME_STATUS(ROUTECAP_ERR_OUT_OF_RANGE, call(0));
+    SAME_STATUS(ROUTECAP_ERR_OUT_OF_RANGE, call(whole.rows - row + 1));
+    const uint64_t rows = (whole.rows - row + 1) / 2;
+    SAME_STATUS(ROUTECAP_OK, call(rows));
+    const Data cut = check::spliced(slice, pieces, made, bytes, {});
+    routecap_routing *read = nullptr, *same = nullptr;
+    if (routecap_routing_deserialize(cut.data(), cut.size(), ROUTECAP_IMPORT_TRUSTED, nullptr,
+                                     nullptr, &read) < 0)
+        check::fail("a slice is no routing: %s", routecap_last_error());
+    SAME_STATUS(ROUTECAP_OK, routecap_routing_slice(routing, first, rows, &same));
+    if (check::serialized(read) != check::serialized(same)) check::fail("a slice has other rows");
+    routecap_routing_free(read);
+    routecap_routing_free(same);
+}
+
 void imported(const routecap_routing *routing, const model::Routing &expected, uint32_t flags) {
     routecap_view view{};
     view.struct_size = sizeof view;
@@ -347,6 +376,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (routing) {
         check::routing(read, *routing);
         imported(read, *routing, flags);
+        sliced(bytes, read, *routing, row);
         routecap_routing_free(read);
     }
     spliced(bytes, other, row);

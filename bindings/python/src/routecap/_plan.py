@@ -83,7 +83,7 @@ class Gathered(NamedTuple):
 class Plan:
     """Which token each row of a trainer's rank is, and what its routers are to be given.
 
-    Immutable; any number of threads may use it at once.
+    Immutable; any number of threads may use it at once. It is freed with the last reference to it (routecap_plan_free).
 
     lengths: tokens of each sequence of the micro-batch, or cu_lengths, which is one longer: the first token of each among all, and their number.
     layers: how many MoE layers this pipeline stage or virtual stage has, or the index of each in the decoder.
