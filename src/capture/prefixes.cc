@@ -55,8 +55,9 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
         if (end > issued && item.count > 0)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) were not issued",
                           ull(std::max(issued, item.first)), ull(end));
+        const uint64_t advanced = store->advanced();
         notice_advances();
-        const uint64_t old_end = request->ages.older_end(store->advanced());
+        const uint64_t old_end = request->ages.older_end(advanced);
         if (old_end > item.first)
             old = std::min<uint64_t>(item.count, (old_end - item.first + rows - 1) / rows);
         for (const DraftSpan *d = request->drafts; d != nullptr; d = d->next)

@@ -31,7 +31,7 @@ public:
     int32_t move(Keys from, Keys to) override;
     int32_t advance(uint64_t generation) override;
     void counts(routecap_store_counts &counts) override;
-    uint64_t advanced() const override { return advanced_.load(std::memory_order_acquire); }
+    uint64_t advanced() override { return advanced_.load(std::memory_order_acquire); }
     int32_t refuse_stale(uint64_t blocks, uint64_t generation) override;
     int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
                     std::vector<Segment> &rows) override;

@@ -20,8 +20,8 @@ namespace {
 
 constexpr char kMagic[8] = {'r', 'c', 's', 't', 'o', 'r', 'e', '\n'};
 constexpr uint32_t kVersion = 1;
-constexpr uint32_t kCells = 16;      // of a bucket
-constexpr uint32_t kFill = 10;       // of them are used on average, if all slots are
+constexpr uint32_t kCells = 16;  // of a bucket
+constexpr uint32_t kFill = 10;   // of them are used on average, if all slots are
 constexpr uint32_t kMostSlots = 1u << 27;
 constexpr uint32_t kLookForDead = 1024;  // claims between two looks
 constexpr uint32_t kAtOnce = 16;         // keys that are looked up side by side
@@ -96,7 +96,7 @@ struct alignas(64) MappedBlocks::Control {
 struct MappedBlocks::Slot {
     MappedWord word;
     MappedWord generation;
-    MappedWord pins;  // a bit for each process that retains the block
+    MappedWord pins;                // a bit for each process that retains the block
     MappedWord key[kMostKeyWords];  // as many as a key has words
 };
 
@@ -234,8 +234,8 @@ int32_t MappedBlocks::open(const StoreConfig &config, int32_t descriptor,
     bool empty = false;
     if (int32_t s = file.begin(descriptor, empty); s < 0) return s;
     if (empty) {
-        if (int32_t s = made->initialise(
-                [&](uint64_t bytes) { return file.take(descriptor, bytes); });
+        if (int32_t s =
+                made->initialise([&](uint64_t bytes) { return file.take(descriptor, bytes); });
             s < 0)
             return s;
     } else {
@@ -327,15 +327,13 @@ uint64_t MappedBlocks::generation() const {
     // Whatever becomes of the word, it never goes back for this process.
     const uint64_t now = control_->generation.load(std::memory_order_acquire);
     uint64_t seen = seen_generation_.load(std::memory_order_relaxed);
-    while (seen < now && !seen_generation_.compare_exchange_weak(seen, now)) {
-    }
+    while (seen < now && !seen_generation_.compare_exchange_weak(seen, now)) {}
     return std::max(seen, now);
 }
 
 void MappedBlocks::advance(uint64_t generation) {
     uint64_t now = this->generation();
-    while (now < generation && !control_->generation.compare_exchange_weak(now, generation)) {
-    }
+    while (now < generation && !control_->generation.compare_exchange_weak(now, generation)) {}
     this->generation();
 }
 
@@ -454,9 +452,9 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
             bits[i] = candidates(both[i], at_once[i].hash);
             if (bits[i] == 0) continue;
             const auto c = static_cast<uint32_t>(__builtin_ctz(bits[i]));
-            const uint32_t number = both[i][c / kCells][c % kCells].load(
-                                        std::memory_order_relaxed) &
-                                    ((1u << slot_bits_) - 1);
+            const uint32_t number =
+                both[i][c / kCells][c % kCells].load(std::memory_order_relaxed) &
+                ((1u << slot_bits_) - 1);
             if (number != 0 && number <= slots_) __builtin_prefetch(&slot(number - 1));
         }
         for (size_t i = 0; i < n; i++) {
@@ -523,8 +521,7 @@ bool MappedBlocks::good_rows(RowPlanes rows, uint64_t n, bool &complete) const {
 }
 
 // Copies the block of a key that was found, or that has taken its place since.
-bool MappedBlocks::read_block(const uint8_t *key, uint64_t generation, Found &found,
-                              RowPlanes to) {
+bool MappedBlocks::read_block(const uint8_t *key, uint64_t generation, Found &found, RowPlanes to) {
     while (found.reason == 0) {
         bool damaged;
         if (copy_block(found, generation, to, damaged)) return true;
@@ -546,9 +543,7 @@ void MappedBlocks::mark_hole(RowPlanes rows, int32_t reason) const {
 
 void MappedBlocks::read(const uint8_t *keys, uint64_t generation, std::span<Found> found,
                         RowPlanes to) {
-    const auto rows_at = [&](size_t i) {
-        return to.from(*config_.shape, i * config_.block_rows);
-    };
+    const auto rows_at = [&](size_t i) { return to.from(*config_.shape, i * config_.block_rows); };
     const size_t group = std::max<size_t>(1, kCheckedBytes / ids_bytes_);
     for (size_t first = 0; first < found.size(); first += group) {
         const size_t end = std::min(found.size(), first + group);
@@ -601,8 +596,8 @@ bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number) {
     const bool has_block = state(word) == kPublished;
     // A block that was published meanwhile has no number, or another one.
     if (ages_->get(index) != number) return false;
-    const bool may_go = has_block ? number != MappedAges::kFree && s.pins.load() == 0
-                                  : state(word) != kClaimed;
+    const bool may_go =
+        has_block ? number != MappedAges::kFree && s.pins.load() == 0 : state(word) != kClaimed;
     if (may_go && s.word.compare_exchange_strong(word, claimed)) {
         if (!has_block || s.pins.load() == 0) {
             ages_->set(index, MappedAges::kNone);
@@ -699,8 +694,8 @@ uint64_t MappedBlocks::write(uint32_t index, const Key &key, uint64_t generation
     to += words_of(ids_bytes_);
     sum = copy_in(to, from.validity, validity_bytes_, sum);
     to += words_of(validity_bytes_);
-    sum = copy_in(to, reinterpret_cast<const uint8_t *>(from.tags),
-                  8 * size_t{config_.block_rows}, sum);
+    sum = copy_in(to, reinterpret_cast<const uint8_t *>(from.tags), 8 * size_t{config_.block_rows},
+                  sum);
     s.pins.store(0, std::memory_order_relaxed);
     const uint64_t word = published_word(s.word.load(std::memory_order_relaxed),
                                          fold(sum) ^ name_sum(key.hash, generation));
@@ -723,7 +718,7 @@ bool MappedBlocks::merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatche
             const uint8_t *new_cell = from.ids + size_t{l} * shape.cell_bytes;
             const bool is_new = Shape::valid(from.validity, l);
             if (Shape::valid(to.validity, l)) {
-                mismatched |= is_new && !shape.same_ids(cell, new_cell);
+                mismatched |= is_new && !shape.same_cell(cell, new_cell);
             } else if (is_new) {
                 std::memcpy(cell, new_cell, shape.cell_bytes);
                 Shape::set_valid(to.validity, l);
@@ -809,8 +804,8 @@ MappedBlocks::Linked MappedBlocks::link(uint32_t index, const Key &key,
             continue;
         }
         if (other) {
-            const bool expected = before && before->slot == other->slot &&
-                                  before->word == other->word;
+            const bool expected =
+                before && before->slot == other->slot && before->word == other->word;
             if (!slot_keys() && !expected) return Linked::other;
             uint32_t seen = other->value;
             if (!other->cell->compare_exchange_strong(seen, value)) continue;
@@ -848,16 +843,15 @@ bool MappedBlocks::make_room(const std::array<Cell *, 2> &both) {
             if (leads) {
                 const uint64_t hash = hash_in(index);
                 const auto own = buckets(hash);
-                leads = state(slot(index).word.load()) == kPublished && cell_value(hash, index) == value &&
-                        (own[0] == bucket || own[1] == bucket);
+                leads = state(slot(index).word.load()) == kPublished &&
+                        cell_value(hash, index) == value && (own[0] == bucket || own[1] == bucket);
             }
             if (!leads) {
                 emptied |= value != 0 && bucket[i].compare_exchange_strong(value, 0);
                 continue;
             }
             const uint32_t age = ages_->get(index);
-            if (age != MappedAges::kNone &&
-                (oldest == UINT32_MAX || ages_->older(age, number)))
+            if (age != MappedAges::kNone && (oldest == UINT32_MAX || ages_->older(age, number)))
                 oldest = index, number = age;
         }
     if (emptied) return true;

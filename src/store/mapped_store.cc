@@ -20,8 +20,8 @@ constexpr size_t kAtOnce = 64;  // keys for which the mutex is held
 class MappedStore::Published final : public Publication,
                                      public std::enable_shared_from_this<Published> {
 public:
-    Published(std::shared_ptr<MappedStore> store, Keys keys, uint64_t generation,
-              const void *owner, bool drafts)
+    Published(std::shared_ptr<MappedStore> store, Keys keys, uint64_t generation, const void *owner,
+              bool drafts)
         : store_(std::move(store)),
           generation_(generation),
           owner_(owner),
@@ -57,11 +57,14 @@ public:
     std::vector<bool> landed_;
 
 private:
-    bool gather(size_t i, std::span<const Segment> rows, RowPlanes to, bool &stale) const;
+    bool gather(size_t i, std::span<const Segment> rows, RowPlanes to) const;
 };
 
 MappedStore::MappedStore(StoreConfig config, std::unique_ptr<MappedBlocks> blocks)
-    : Store(std::move(config)), blocks_(std::move(blocks)), flights_(kBuckets) {}
+    : Store(std::move(config)),
+      blocks_(std::move(blocks)),
+      seen_(blocks_->generation()),
+      flights_(kBuckets) {}
 
 int32_t MappedStore::create(StoreConfig config, int32_t &descriptor, StorePtr &store) {
     std::unique_ptr<MappedBlocks> blocks;
@@ -156,12 +159,11 @@ int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, con
 }
 
 // Copies the rows of block i that are there, and marks the others. False: none is there.
-bool MappedStore::Published::gather(size_t i, std::span<const Segment> rows, RowPlanes to,
-                                    bool &stale) const {
+bool MappedStore::Published::gather(size_t i, std::span<const Segment> rows, RowPlanes to) const {
     const StoreConfig &config = store_->config();
     const Shape &shape = *config.shape;
-    const bool check_tags = (config.flags & ROUTECAP_STORE_OTHER_TAGS) == 0;
-    const uint64_t first_row = first + i * config.block_rows, end_row = first_row + config.block_rows;
+    const uint64_t first_row = first + i * config.block_rows,
+                   end_row = first_row + config.block_rows;
     std::memset(to.validity, 0, size_t{config.block_rows} * shape.validity_bytes);
     std::fill_n(to.tags, config.block_rows, generation_);
     bool any = false;
@@ -186,7 +188,6 @@ bool MappedStore::Published::gather(size_t i, std::span<const Segment> rows, Row
             *row.tags = s->tag(from - s->first + r);
             if (!shape.row_empty(row.validity)) {
                 any = true;
-                stale |= check_tags && *row.tags != generation_;
             } else if (shape.row_reason(row.ids, row.validity) != 0) {
                 shape.mark_missing(row.ids, ROUTECAP_MISSING_NOT_PUBLISHED);
             }
@@ -210,19 +211,19 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
     std::array<uint64_t, static_cast<size_t>(MappedCount::end)> counts{};
     const auto add = [&](MappedCount what) { counts[static_cast<size_t>(what)]++; };
     for (size_t i = 0; i < flights_.size(); i++) {
-        bool stale = false, mismatched = false;
-        const bool any = gather(i, rows, to, stale);
+        bool mismatched = false;
+        const bool any = gather(i, rows, to);
         MappedBlocks::Published result = MappedBlocks::Published::refused;
         bool wanted;
         {
             const std::lock_guard lock(store_->flights_mutex_);
             wanted = flights_[i].wanted;
             store_->unlist(flights_[i]);
-            if (any && !stale && wanted) result = blocks.publish(key(i), generation_, to, mismatched);
+            if (any && wanted) result = blocks.publish(key(i), generation_, to, mismatched);
         }
         if (!any)
             add(MappedCount::empty);
-        else if (stale || (wanted && result == MappedBlocks::Published::stale))
+        else if (wanted && result == MappedBlocks::Published::stale)
             add(MappedCount::stale);
         else if (!wanted || result == MappedBlocks::Published::stored)
             add(MappedCount::published);  // though it was dropped again before it was there
@@ -231,8 +232,8 @@ void MappedStore::Published::land(std::span<const Segment> rows) noexcept try {
         else
             add(MappedCount::refused);
         if (mismatched) add(MappedCount::mismatched);
-        landed_[i] = any && !stale && (!wanted || result == MappedBlocks::Published::stored ||
-                                       result == MappedBlocks::Published::repeated);
+        landed_[i] = any && (!wanted || result == MappedBlocks::Published::stored ||
+                             result == MappedBlocks::Published::repeated);
     }
     for (size_t c = 0; c < counts.size(); c++) blocks.count(static_cast<MappedCount>(c), counts[c]);
 } catch (const std::bad_alloc &) {}  // what has not landed is dropped, which counts it
@@ -400,8 +401,7 @@ int32_t MappedStore::adopt(Keys keys, uint64_t first, uint64_t generation, const
     return ROUTECAP_OK;
 }
 
-int32_t MappedStore::contains(Keys keys, uint64_t generation, int32_t *reasons,
-                              uint64_t *leading) {
+int32_t MappedStore::contains(Keys keys, uint64_t generation, int32_t *reasons, uint64_t *leading) {
     if (int32_t s = check_generation(generation); s < 0) return s;
     std::vector<bool> in_flight(keys.count);
     for_each(keys, [&](size_t i) { in_flight[i] = awaited(keys[i], generation) != nullptr; });
@@ -461,8 +461,7 @@ int32_t MappedStore::evict(Keys keys, uint64_t *evicted) {
 }
 
 int32_t MappedStore::move(Keys from, Keys to) {
-    if (!slot_keys())
-        return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
+    if (!slot_keys()) return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
     std::vector<Flight *> moved(from.count);
     MappedBlocks::Moves moves(from.count);
     const std::lock_guard lock(flights_mutex_);
@@ -489,6 +488,28 @@ int32_t MappedStore::move(Keys from, Keys to) {
 
 int32_t MappedStore::advance(uint64_t generation) {
     blocks_->advance(generation);
+    advanced();
+    return ROUTECAP_OK;
+}
+
+// Another process may have advanced the store. Then this one takes part from its next look on: the
+// rows that it has issued until then are older. Of two threads that notice it at once the later
+// number stands.
+uint64_t MappedStore::advanced() {
+    const uint64_t now = blocks_->generation();
+    for (uint64_t seen = seen_.load(std::memory_order_acquire); seen < now;) {
+        const uint64_t number = Advances::take();
+        uint64_t last = advanced_.load(std::memory_order_relaxed);
+        while (last < number &&
+               !advanced_.compare_exchange_weak(last, number, std::memory_order_release)) {}
+        if (seen_.compare_exchange_weak(seen, now, std::memory_order_acq_rel)) break;
+    }
+    return advanced_.load(std::memory_order_acquire);
+}
+
+int32_t MappedStore::refuse_stale(uint64_t blocks, uint64_t generation) {
+    if (int32_t s = check_generation(generation); s < 0) return s;
+    blocks_->count(MappedCount::stale, blocks);
     return ROUTECAP_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "store/advances.h"
 #include "store/mapped_blocks.h"
 #include "store/store.h"
 
@@ -30,6 +31,8 @@ public:
     int32_t move(Keys from, Keys to) override;
     int32_t advance(uint64_t generation) override;
     void counts(routecap_store_counts &counts) override;
+    uint64_t advanced() override;
+    int32_t refuse_stale(uint64_t blocks, uint64_t generation) override;
     int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
                     std::vector<Segment> &rows) override;
     void note_imported(uint64_t blocks) override;
@@ -65,6 +68,8 @@ private:
                       std::span<MappedBlocks::Found> found, PagePool &pool) const;
 
     const std::unique_ptr<MappedBlocks> blocks_;
+    std::atomic<uint64_t> seen_;         // the generation of the last advance that has a number
+    std::atomic<uint64_t> advanced_{0};  // its number
 
     // Guards the flights of all publications, and that none is dropped while it lands: held for one
     // block at a time. Taken before the mutex of the blocks.

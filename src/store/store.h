@@ -74,8 +74,8 @@ public:
     virtual int32_t move(Keys from, Keys to) = 0;
     virtual int32_t advance(uint64_t generation) = 0;
     virtual void counts(routecap_store_counts &counts) = 0;
-    // The number of its last advance (advances.h); 0: there was none.
-    virtual uint64_t advanced() const = 0;
+    // The number of its last advance (advances.h), which may be given now; 0: there was none.
+    virtual uint64_t advanced() = 0;
     // Counts blocks that are not published because rows are older than that.
     virtual int32_t refuse_stale(uint64_t blocks, uint64_t generation) = 0;
 

@@ -1,6 +1,9 @@
 """The store: rows that live as long as a prefix does, in blocks under keys."""
 
+import os
+import weakref
 from collections.abc import Sequence
+from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any, NamedTuple, Union, Unpack
 
 import numpy as np
@@ -119,6 +122,9 @@ class Store:
 
     A store is used by any threads and any number of capturers of its shape. What was adopted
     outlives it.
+
+    A store of create_shared or open_shared can be pickled, to be sent to processes that
+    multiprocessing starts: that sends its descriptor, and the other process opens it.
     """
 
     @documented("routecap_store_create")
@@ -153,6 +159,8 @@ class Store:
         self.generation = generation
         """That calls name which are given none: the last that this object advanced to."""
         flags = StoreFlag.SLOT_KEYS if slot_keys else 0
+        self._flags = flags
+        self._shared: tuple[int, dict[str, Any]] | None = None  # its descriptor and settings
         self._config = structs.store_config(
             flags=flags,
             block_rows=block_rows,
@@ -180,6 +188,7 @@ class Store:
         self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys)
         of = _shape_of(capturer, shape)
         _, descriptor, self._handle = raw.routecap_store_create_shared(self._config, of.memory)
+        self._share(descriptor, of)
         return self, descriptor
 
     @classmethod
@@ -201,11 +210,35 @@ class Store:
         of = _shape_of(capturer, shape)
         self._handle = raw.routecap_store_open_shared(self._config, of.memory, descriptor)[1]
         self.generation = self.stats().generation
+        self._share(descriptor, of)
         return self
+
+    def _share(self, descriptor: int, of: "_Config") -> None:
+        """Keeps what another process needs to open it."""
+        kept = os.dup(descriptor)
+        shape = dict(zip(structs.config.fields, structs.config.read(of.memory)))
+        self._shared = kept, {
+            "block_rows": self.block_rows,
+            "key_bytes": self.key_bytes,
+            "slot_keys": bool(self._flags & StoreFlag.SLOT_KEYS),
+            "layer_map": of.layer_map,
+            "layer_experts": of.layer_experts,
+            "layer_provenance": of.layer_provenance,
+            **{name: shape[name] for name in ("layers", "k", "experts", "id_space")},
+        }
+        self._drop_descriptor = weakref.finalize(self, os.close, kept)
+
+    def __reduce__(self) -> Any:
+        if self._shared is None or self.closed:
+            raise TypeError("only a shared store that is not closed can be pickled")
+        descriptor, settings = self._shared
+        return _reopened, (reduction.DupFd(descriptor), settings)
 
     def close(self) -> None:
         """Free it, as soon as no call is inside; see routecap_store_free. What was adopted stays with its requests."""
         self._handle = None
+        if self._shared is not None:
+            self._drop_descriptor()
 
     @property
     def closed(self) -> bool:
@@ -320,6 +353,14 @@ class Store:
         """Publish what another store exported: how many blocks."""
         blocks: int = raw.routecap_store_import(self._handle, as_bytes(data, "data"))[1]
         return blocks
+
+
+def _reopened(sent: Any, settings: dict[str, Any]) -> Store:
+    descriptor = sent.detach()
+    try:
+        return Store.open_shared(descriptor, **settings)
+    finally:
+        os.close(descriptor)
 
 
 def _shape_of(capturer: "Capturer | None", settings: Any) -> "_Config":
