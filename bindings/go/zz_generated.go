@@ -297,6 +297,12 @@ static raw_result raw_serialized_splice(const void *head, size_t head_bytes, con
 }
 #cgo noescape raw_serialized_splice
 #cgo nocallback raw_serialized_splice
+static raw_result raw_serialized_slice(const void *data, size_t bytes, uint64_t first, uint64_t rows, void *header, size_t capacity,
+    routecap_piece *pieces, size_t piece_size, size_t piece_capacity, routecap_splice *slice) {
+    return raw_return(routecap_serialized_slice(data, bytes, first, rows, header, capacity, pieces, piece_size, piece_capacity, slice));
+}
+#cgo noescape raw_serialized_slice
+#cgo nocallback raw_serialized_slice
 static raw_result raw_wire_describe(int32_t format, routecap_wire_description *description) {
     return raw_return(routecap_wire_describe(format, description));
 }
@@ -358,6 +364,63 @@ static raw_result raw_wire_splice(int32_t format, const void *head, size_t head_
 }
 #cgo noescape raw_wire_splice
 #cgo nocallback raw_wire_splice
+static raw_result raw_sequence_create(const routecap_sequence_config *config, routecap_sequence **sequence) {
+    return raw_return(routecap_sequence_create(config, sequence));
+}
+#cgo noescape raw_sequence_create
+#cgo nocallback raw_sequence_create
+static void raw_sequence_free(routecap_sequence *sequence) {
+    routecap_sequence_free(sequence);
+}
+#cgo noescape raw_sequence_free
+#cgo nocallback raw_sequence_free
+static raw_result raw_sequence_append(routecap_sequence *sequence, const int32_t *tokens, uint64_t token_start, uint64_t count,
+    const routecap_routing *routing, const routecap_append_options *options, routecap_append_report *report) {
+    return raw_return(routecap_sequence_append(sequence, tokens, token_start, count, routing, options, report));
+}
+#cgo noescape raw_sequence_append
+#cgo nocallback raw_sequence_append
+static raw_result raw_sequence_truncate(routecap_sequence *sequence, uint64_t tokens) {
+    return raw_return(routecap_sequence_truncate(sequence, tokens));
+}
+#cgo noescape raw_sequence_truncate
+#cgo nocallback raw_sequence_truncate
+static raw_result raw_sequence_fork(const routecap_sequence *sequence, uint64_t tokens, routecap_sequence **child) {
+    return raw_return(routecap_sequence_fork(sequence, tokens, child));
+}
+#cgo noescape raw_sequence_fork
+#cgo nocallback raw_sequence_fork
+static raw_result raw_sequence_routing(const routecap_sequence *sequence, routecap_routing **routing) {
+    return raw_return(routecap_sequence_routing(sequence, routing));
+}
+#cgo noescape raw_sequence_routing
+#cgo nocallback raw_sequence_routing
+static raw_result raw_sequence_spans(const routecap_sequence *sequence, routecap_sequence_span *spans, size_t span_size, size_t capacity,
+    uint64_t *count) {
+    return raw_return(routecap_sequence_spans(sequence, spans, span_size, capacity, count));
+}
+#cgo noescape raw_sequence_spans
+#cgo nocallback raw_sequence_spans
+static raw_result raw_sequence_tokens(const routecap_sequence *sequence, uint64_t first, int32_t *tokens, size_t capacity, uint64_t *count) {
+    return raw_return(routecap_sequence_tokens(sequence, first, tokens, capacity, count));
+}
+#cgo noescape raw_sequence_tokens
+#cgo nocallback raw_sequence_tokens
+static raw_result raw_sequence_report(const routecap_sequence *sequence, routecap_append_report *report) {
+    return raw_return(routecap_sequence_report(sequence, report));
+}
+#cgo noescape raw_sequence_report
+#cgo nocallback raw_sequence_report
+static raw_result raw_sequence_serialize(const routecap_sequence *sequence, uint32_t flags, void *dst, size_t dst_bytes, uint64_t *needed) {
+    return raw_return(routecap_sequence_serialize(sequence, flags, dst, dst_bytes, needed));
+}
+#cgo noescape raw_sequence_serialize
+#cgo nocallback raw_sequence_serialize
+static raw_result raw_sequence_deserialize(const void *data, size_t bytes, uint64_t budget_bytes, routecap_sequence **sequence) {
+    return raw_return(routecap_sequence_deserialize(data, bytes, budget_bytes, sequence));
+}
+#cgo noescape raw_sequence_deserialize
+#cgo nocallback raw_sequence_deserialize
 static raw_result raw_store_config_init(routecap_store_config *config, size_t struct_size) {
     return raw_return(routecap_store_config_init(config, struct_size));
 }
@@ -460,6 +523,66 @@ static raw_result raw_store_open_shared(const routecap_store_config *config, con
 }
 #cgo noescape raw_store_open_shared
 #cgo nocallback raw_store_open_shared
+static raw_result raw_plan_config_init(routecap_plan_config *config, size_t struct_size) {
+    return raw_return(routecap_plan_config_init(config, struct_size));
+}
+#cgo noescape raw_plan_config_init
+#cgo nocallback raw_plan_config_init
+static raw_result raw_plan_create(const routecap_plan_config *config, routecap_plan **plan) {
+    return raw_return(routecap_plan_create(config, plan));
+}
+#cgo noescape raw_plan_create
+#cgo nocallback raw_plan_create
+static void raw_plan_free(routecap_plan *plan) {
+    routecap_plan_free(plan);
+}
+#cgo noescape raw_plan_free
+#cgo nocallback raw_plan_free
+static raw_result raw_plan_describe(const routecap_plan *plan, routecap_plan_shape *shape) {
+    return raw_return(routecap_plan_describe(plan, shape));
+}
+#cgo noescape raw_plan_describe
+#cgo nocallback raw_plan_describe
+static raw_result raw_plan_ranges(const routecap_plan *plan, routecap_plan_range *ranges, size_t range_size, size_t capacity, uint64_t *count) {
+    return raw_return(routecap_plan_ranges(plan, ranges, range_size, capacity, count));
+}
+#cgo noescape raw_plan_ranges
+#cgo nocallback raw_plan_ranges
+static raw_result raw_plan_runs(const routecap_plan *plan, routecap_plan_run *runs, size_t run_size, size_t capacity, uint64_t *count) {
+    return raw_return(routecap_plan_runs(plan, runs, run_size, capacity, count));
+}
+#cgo noescape raw_plan_runs
+#cgo nocallback raw_plan_runs
+static raw_result raw_plan_gather(const routecap_plan *plan, const routecap_plan_source *sources, size_t source_size, size_t count, void *dst,
+    size_t dst_bytes, uint8_t *classes, size_t classes_bytes, routecap_plan_report *report) {
+    return raw_return(routecap_plan_gather(plan, sources, source_size, count, dst, dst_bytes, classes, classes_bytes, report));
+}
+#cgo noescape raw_plan_gather
+#cgo nocallback raw_plan_gather
+static raw_result raw_plan_gather_values(const routecap_plan *plan, const void *const *values, size_t element_bytes, const void *fill, void *dst,
+    size_t dst_bytes) {
+    return raw_return(routecap_plan_gather_values(plan, values, element_bytes, fill, dst, dst_bytes));
+}
+#cgo noescape raw_plan_gather_values
+#cgo nocallback raw_plan_gather_values
+static raw_result raw_plan_scatter(const routecap_plan *plan, const void *ids, size_t ids_bytes, const uint8_t *classes, size_t classes_bytes,
+    routecap_routing **routings, size_t count) {
+    return raw_return(routecap_plan_scatter(plan, ids, ids_bytes, classes, classes_bytes, routings, count));
+}
+#cgo noescape raw_plan_scatter
+#cgo nocallback raw_plan_scatter
+static raw_result raw_plan_pack(const routecap_plan *plan, const routecap_plan_source *sources, size_t source_size, size_t count, void *packed,
+    size_t packed_bytes, routecap_plan_report *report) {
+    return raw_return(routecap_plan_pack(plan, sources, source_size, count, packed, packed_bytes, report));
+}
+#cgo noescape raw_plan_pack
+#cgo nocallback raw_plan_pack
+static raw_result raw_plan_unpack(const routecap_plan *plan, const void *packed, size_t packed_bytes, const routecap_plan_target *target,
+    uintptr_t stream) {
+    return raw_return(routecap_plan_unpack(plan, packed, packed_bytes, target, (routecap_stream)stream));
+}
+#cgo noescape raw_plan_unpack
+#cgo nocallback raw_plan_unpack
 static raw_result raw_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, uintptr_t stream) {
     return raw_return(routecap_received_read(capturer, layer, received, (routecap_stream)stream));
 }
@@ -995,6 +1118,30 @@ const (
 	WireHintStrict WireHintFlags = 1
 )
 
+// Which cell stays where the sequence and the call both have one.
+const (
+	// AppendKeep is ROUTECAP_APPEND_KEEP: the sequence's, of the call that sampled the next token
+	AppendKeep AppendPolicy = 0
+	// AppendNewest is ROUTECAP_APPEND_NEWEST: the call's
+	AppendNewest AppendPolicy = 1
+	// AppendEqual is ROUTECAP_APPEND_EQUAL: both must be the same set of ids, and all tokens that both have must be equal;
+	// otherwise ErrConflict
+	AppendEqual AppendPolicy = 2
+)
+
+// A digest stands for this many tokens and all before them. A sequence whose tokens are not in its bytes is told them
+// by the next call, and compares their digests.
+const (
+	// DigestTokens is ROUTECAP_DIGEST_TOKENS
+	DigestTokens = 64
+)
+
+// Flag of routecap_sequence_serialize.
+const (
+	// SequenceWithTokens is ROUTECAP_SEQUENCE_WITH_TOKENS: the tokens themselves, 4 bytes each, not only digests
+	SequenceWithTokens SequenceFlags = 1
+)
+
 const (
 	// StoreSlotKeys is ROUTECAP_STORE_SLOT_KEYS: keys are places in a cache; without it they stand for content
 	StoreSlotKeys StoreFlags = 1
@@ -1007,6 +1154,82 @@ const (
 	MinKeyBytes = 8
 	// MaxKeyBytes is ROUTECAP_MAX_KEY_BYTES
 	MaxKeyBytes = 64
+)
+
+// Limits of this version, as those of base.h.
+const (
+	// MaxPlanRows is ROUTECAP_MAX_PLAN_ROWS: rows of a micro-batch with its padding, of all ranks
+	MaxPlanRows = 1073741824
+	// MaxPlanSamples is ROUTECAP_MAX_PLAN_SAMPLES
+	MaxPlanSamples = 16777216
+	// MaxRanks is ROUTECAP_MAX_RANKS: of each kind of parallelism
+	MaxRanks = 1048576
+)
+
+// How the micro-batch lies before it is divided.
+const (
+	// PlanLayoutPacked is ROUTECAP_PLAN_LAYOUT_PACKED: sequences one after another, each with its padding behind it (THD)
+	PlanLayoutPacked PlanLayout = 0
+	// PlanLayoutPaddedRight is ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT: [samples, width]: padding behind the tokens
+	PlanLayoutPaddedRight PlanLayout = 1
+	// PlanLayoutPaddedLeft is ROUTECAP_PLAN_LAYOUT_PADDED_LEFT: [samples, width]: padding before the tokens
+	PlanLayoutPaddedLeft PlanLayout = 2
+)
+
+// How context parallelism divides it among C ranks.
+const (
+	// PlanContextNone is ROUTECAP_PLAN_CONTEXT_NONE
+	PlanContextNone PlanContext = 0
+	// PlanContextZigzag is ROUTECAP_PLAN_CONTEXT_ZIGZAG: each sequence in 2C chunks: rank r has chunks r and 2C - 1 - r
+	PlanContextZigzag PlanContext = 1
+	// PlanContextContiguous is ROUTECAP_PLAN_CONTEXT_CONTIGUOUS: PACKED: the whole in C intervals; padded: each sequence in
+	// C intervals. Rank r has interval r
+	PlanContextContiguous PlanContext = 2
+	// PlanContextAllgather is ROUTECAP_PLAN_CONTEXT_ALLGATHER: the same intervals, but by default no sequence is padded,
+	// only the whole
+	PlanContextAllgather PlanContext = 3
+)
+
+// Flags of routecap_plan_config.
+const (
+	// PlanSequenceParallel is ROUTECAP_PLAN_SEQUENCE_PARALLEL: what a context-parallel rank has is divided into tensor_size
+	// intervals, and this rank has that of tensor_rank: of its rows if PACKED, otherwise of each sequence
+	PlanSequenceParallel PlanFlags = 1
+	// PlanSequenceFirst is ROUTECAP_PLAN_SEQUENCE_FIRST: of padded layouts: local rows are [width, samples], as in
+	// Megatron, and not [samples, width]
+	PlanSequenceFirst PlanFlags = 2
+)
+
+// What padding and rows that are not needed are filled with.
+const (
+	// PlanFillBalanced is ROUTECAP_PLAN_FILL_BALANCED: k distinct experts that load experts and expert-parallel ranks
+	// evenly; see expert_parallel
+	PlanFillBalanced PlanFill = 0
+	// PlanFillValue is ROUTECAP_PLAN_FILL_VALUE: fill_value
+	PlanFillValue PlanFill = 1
+)
+
+// What lost cells are filled with.
+const (
+	// PlanLostMark is ROUTECAP_PLAN_LOST_MARK: lost_value, for a router that then chooses live
+	PlanLostMark PlanLost = 0
+	// PlanLostBalanced is ROUTECAP_PLAN_LOST_BALANCED: as padding; only their class says that they are lost
+	PlanLostBalanced PlanLost = 1
+	// PlanLostError is ROUTECAP_PLAN_LOST_ERROR: nothing: a lost cell is ErrIncomplete
+	PlanLostError PlanLost = 2
+)
+
+// What a cell of a result is.
+const (
+	// PlanClassValid is ROUTECAP_PLAN_CLASS_VALID: the routing that was captured
+	PlanClassValid PlanClass = 0
+	// PlanClassPadding is ROUTECAP_PLAN_CLASS_PADDING: no token
+	PlanClassPadding PlanClass = 1
+	// PlanClassNotNeeded is ROUTECAP_PLAN_CLASS_NOT_NEEDED: a token behind the last one that has a loss. It is filled, also
+	// where a source has the row
+	PlanClassNotNeeded PlanClass = 2
+	// PlanClassLost is ROUTECAP_PLAN_CLASS_LOST: a needed token whose cell no source has
+	PlanClassLost PlanClass = 3
 )
 
 // Flags of routecap_received.
@@ -1558,6 +1781,90 @@ type WireOptions struct {
 	Fill int64
 }
 
+// cSequenceConfig is routecap_sequence_config. What a sequence holds. The arrays are copied.
+type cSequenceConfig struct {
+	structSize   uint32
+	layers       uint32
+	k            uint32
+	experts      uint32
+	idSpace      IDSpace
+	reserved     uint32
+	budgetBytes  uint64
+	layerMap     unsafe.Pointer
+	layerExperts unsafe.Pointer
+}
+
+// AppendOptions is routecap_append_options. What is known of a call beside its tokens and rows.
+type AppendOptions struct {
+	structSize uint32
+	// Append*
+	Policy AppendPolicy
+	// how many tokens, counted from token 0 of the sequence, the call was given; it sampled the others. 0: not known. With
+	// KEEP it matters for the last row before the sequence's new tokens: if the call sampled the first of them, the row is
+	// the call's, even if there was one
+	PromptTokens uint64
+	// the call's number in the spans; 0: one more than the highest so far. Parts of one call that arrive one by one share a
+	// number
+	Call uint64
+	// of the call's spans: the version of the weights, for instance. The rows keep the tags that they have in their routing
+	Tag uint64
+	// of the call's spans, a number of the caller's: which engine, say
+	Origin uint32
+	flags  uint32
+}
+
+// AppendReport is routecap_append_report. What one append did, or all together. A row is there if a cell of it is
+// valid. Rows are those of the sequence, but for rows_beyond.
+type AppendReport struct {
+	structSize uint32
+	reserved   uint32
+	// its number; of all: the highest
+	Call uint64
+	// of the sequence now
+	Tokens uint64
+	// the call's tokens are the sequence's up to here: the position of the first that differs, or the lower of both ends.
+	// Of all: of the last append
+	TokensCommon uint64
+	// tokens that the call did not have
+	TokensCut uint64
+	// rows that were there and were cut with them
+	RowsCut uint64
+	// rows of which both had a cell
+	RowsOverlap uint64
+	// of these: rows with other ids in such a cell. Drift of the engine; or rows that belong to other tokens
+	RowsDiffered uint64
+	// position of the first of these; RowsAll: there is none
+	FirstDiffered uint64
+	// rows of which the sequence took a cell of the call's
+	RowsTaken uint64
+	// of these: boundary rows, 0 or 1 per append
+	RowsBoundary uint64
+	// of these: rows before the boundary row that had a hole there
+	RowsFilled uint64
+	// of these: rows in which a cell of the call's took the place of another
+	RowsReplaced uint64
+	// rows of the call's routing at or behind its last token: not taken
+	RowsBeyond uint64
+	// rows of the sequence now of which a cell is missing
+	RowsMissing uint64
+	// memory now for rows and tokens, of the sequence and all its forks and of routings that they gave out
+	Bytes uint64
+}
+
+// SequenceSpan is routecap_sequence_span. Consecutive rows that came from one call.
+type SequenceSpan struct {
+	// position of the first row
+	First uint64
+	Rows  uint64
+	// number of the call, as routecap_append_options has it
+	Call uint64
+	// likewise
+	Tag uint64
+	// likewise
+	Origin   uint32
+	reserved uint32
+}
+
 // cStoreConfig is routecap_store_config. What a store is.
 type cStoreConfig struct {
 	structSize  uint32
@@ -1653,6 +1960,137 @@ type cAdoptItem struct {
 	stale        uint64
 	status       Status
 	reserved     int32
+}
+
+// cPlanConfig is routecap_plan_config. A rank of a trainer, and one micro-batch.
+type cPlanConfig struct {
+	structSize     uint32
+	layout         PlanLayout
+	context        PlanContext
+	contextSize    uint32
+	contextRank    uint32
+	tensorSize     uint32
+	tensorRank     uint32
+	flags          PlanFlags
+	samples        uint64
+	lengths        unsafe.Pointer
+	cuLengths      unsafe.Pointer
+	needed         unsafe.Pointer
+	paddedLengths  unsafe.Pointer
+	starts         unsafe.Pointer
+	width          uint64
+	align          uint64
+	alignTotal     uint64
+	leastTotal     uint64
+	alignRank      uint64
+	layers         uint32
+	k              uint32
+	experts        uint32
+	expertParallel uint32
+	layerMap       unsafe.Pointer
+	layerExperts   unsafe.Pointer
+	dtype          DType
+	order          Order
+	fill           PlanFill
+	lost           PlanLost
+	fillValue      int64
+	lostValue      int64
+}
+
+// PlanShape is routecap_plan_shape. Sizes of a plan.
+type PlanShape struct {
+	structSize uint32
+	Layers     uint32
+	K          uint32
+	DType      DType
+	Order      Order
+	reserved   uint32
+	// local rows
+	Rows uint64
+	// of these: tokens whose routing is wanted
+	RowsNeeded uint64
+	// of these: tokens behind the last one that has a loss
+	RowsNotNeeded uint64
+	// of these: no tokens
+	RowsPadding uint64
+	// of the micro-batch with its padding, of all ranks that divide it
+	TotalRows uint64
+	// of padded layouts: columns of this rank; otherwise 0
+	Width uint64
+	// of routecap_plan_ranges
+	Ranges uint64
+	// of routecap_plan_runs
+	Runs uint64
+	// of the result
+	IDsBytes uint64
+	// of its classes: one byte for each cell
+	ClassesBytes uint64
+	// the most that routecap_plan_pack writes, for any plan with the same rows, layers, k and experts
+	PackedBytes uint64
+}
+
+// PlanRange is routecap_plan_range. Rows of one sample that a rank must have.
+type PlanRange struct {
+	Sample uint64
+	// position of the first row
+	First uint64
+	Rows  uint64
+}
+
+// PlanRun is routecap_plan_run. Local rows that follow one another in one sample.
+type PlanRun struct {
+	// `samples` for the padding of align_rank
+	Sample uint64
+	// the token of the first row; of PADDING its column in the padded sequence, or its row in that of align_rank
+	First uint64
+	Rows  uint64
+	// the local row of the first
+	Row uint64
+	// local rows from one to the next: 1, or with SEQUENCE_FIRST `samples`
+	Step uint64
+	// p of the first, where rows are filled; otherwise its row in the whole micro-batch
+	Ordinal uint64
+	// PlanClassValid (needed), _PADDING or _NOT_NEEDED
+	RowClass PlanClass
+	reserved uint32
+}
+
+// cPlanSource is routecap_plan_source. Rows of one sample.
+type cPlanSource struct {
+	sample  uint64
+	routing unsafe.Pointer
+}
+
+// PlanReport is routecap_plan_report. What became of the cells of a result.
+type PlanReport struct {
+	structSize uint32
+	Layers     uint32
+	// local rows; the next five add up to it
+	Rows uint64
+	// every cell is valid
+	RowsValid uint64
+	// some cells are lost
+	RowsPartial uint64
+	// all cells are lost
+	RowsLost      uint64
+	RowsNotNeeded uint64
+	RowsPadding   uint64
+	CellsLost     uint64
+}
+
+// cPlanTarget is routecap_plan_target. Where the ids of a rank go. Addresses are of the device, or with BACKEND_HOST of
+// the host.
+type cPlanTarget struct {
+	structSize   uint32
+	backend      Backend
+	device       int32
+	reserved     uint32
+	scratch      DevicePointer
+	scratchBytes uint64
+	dst          DevicePointer
+	dstBytes     uint64
+	classes      DevicePointer
+	classesBytes uint64
 }
 
 // cReceived is routecap_received. What one dispatch brought to this rank. In parentheses: where DeepEP has it. All
@@ -2001,6 +2439,49 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.Allow)-unsafe.Offsetof(C.routecap_wire_options{}.allow)]
 	_ = [1]struct{}{}[unsafe.Offsetof(WireOptions{}.Fill)-unsafe.Offsetof(C.routecap_wire_options{}.fill)]
 	_ [C.sizeof_routecap_wire_options - unsafe.Sizeof(WireOptions{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cSequenceConfig{}.structSize)-unsafe.Offsetof(C.routecap_sequence_config{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cSequenceConfig{}.layers)-unsafe.Offsetof(C.routecap_sequence_config{}.layers)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cSequenceConfig{}.k)-unsafe.Offsetof(C.routecap_sequence_config{}.k)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cSequenceConfig{}.experts)-unsafe.Offsetof(C.routecap_sequence_config{}.experts)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cSequenceConfig{}.idSpace)-unsafe.Offsetof(C.routecap_sequence_config{}.id_space)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cSequenceConfig{}.reserved)-unsafe.Offsetof(C.routecap_sequence_config{}.reserved)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cSequenceConfig{}.budgetBytes)-unsafe.Offsetof(C.routecap_sequence_config{}.budget_bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cSequenceConfig{}.layerMap)-unsafe.Offsetof(C.routecap_sequence_config{}.layer_map)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cSequenceConfig{}.layerExperts)-unsafe.Offsetof(C.routecap_sequence_config{}.layer_experts)]
+	_ [C.sizeof_routecap_sequence_config - unsafe.Sizeof(cSequenceConfig{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendOptions{}.structSize)-unsafe.Offsetof(C.routecap_append_options{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendOptions{}.Policy)-unsafe.Offsetof(C.routecap_append_options{}.policy)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendOptions{}.PromptTokens)-unsafe.Offsetof(C.routecap_append_options{}.prompt_tokens)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendOptions{}.Call)-unsafe.Offsetof(C.routecap_append_options{}.call)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendOptions{}.Tag)-unsafe.Offsetof(C.routecap_append_options{}.tag)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendOptions{}.Origin)-unsafe.Offsetof(C.routecap_append_options{}.origin)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendOptions{}.flags)-unsafe.Offsetof(C.routecap_append_options{}.flags)]
+	_ [C.sizeof_routecap_append_options - unsafe.Sizeof(AppendOptions{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.structSize)-unsafe.Offsetof(C.routecap_append_report{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.reserved)-unsafe.Offsetof(C.routecap_append_report{}.reserved)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.Call)-unsafe.Offsetof(C.routecap_append_report{}.call)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.Tokens)-unsafe.Offsetof(C.routecap_append_report{}.tokens)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.TokensCommon)-unsafe.Offsetof(C.routecap_append_report{}.tokens_common)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.TokensCut)-unsafe.Offsetof(C.routecap_append_report{}.tokens_cut)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.RowsCut)-unsafe.Offsetof(C.routecap_append_report{}.rows_cut)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.RowsOverlap)-unsafe.Offsetof(C.routecap_append_report{}.rows_overlap)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.RowsDiffered)-unsafe.Offsetof(C.routecap_append_report{}.rows_differed)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.FirstDiffered)-unsafe.Offsetof(C.routecap_append_report{}.first_differed)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.RowsTaken)-unsafe.Offsetof(C.routecap_append_report{}.rows_taken)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.RowsBoundary)-unsafe.Offsetof(C.routecap_append_report{}.rows_boundary)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.RowsFilled)-unsafe.Offsetof(C.routecap_append_report{}.rows_filled)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.RowsReplaced)-unsafe.Offsetof(C.routecap_append_report{}.rows_replaced)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.RowsBeyond)-unsafe.Offsetof(C.routecap_append_report{}.rows_beyond)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.RowsMissing)-unsafe.Offsetof(C.routecap_append_report{}.rows_missing)]
+	_ = [1]struct{}{}[unsafe.Offsetof(AppendReport{}.Bytes)-unsafe.Offsetof(C.routecap_append_report{}.bytes)]
+	_ [C.sizeof_routecap_append_report - unsafe.Sizeof(AppendReport{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(SequenceSpan{}.First)-unsafe.Offsetof(C.routecap_sequence_span{}.first)]
+	_ = [1]struct{}{}[unsafe.Offsetof(SequenceSpan{}.Rows)-unsafe.Offsetof(C.routecap_sequence_span{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(SequenceSpan{}.Call)-unsafe.Offsetof(C.routecap_sequence_span{}.call)]
+	_ = [1]struct{}{}[unsafe.Offsetof(SequenceSpan{}.Tag)-unsafe.Offsetof(C.routecap_sequence_span{}.tag)]
+	_ = [1]struct{}{}[unsafe.Offsetof(SequenceSpan{}.Origin)-unsafe.Offsetof(C.routecap_sequence_span{}.origin)]
+	_ = [1]struct{}{}[unsafe.Offsetof(SequenceSpan{}.reserved)-unsafe.Offsetof(C.routecap_sequence_span{}.reserved)]
+	_ [C.sizeof_routecap_sequence_span - unsafe.Sizeof(SequenceSpan{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(cStoreConfig{}.structSize)-unsafe.Offsetof(C.routecap_store_config{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cStoreConfig{}.flags)-unsafe.Offsetof(C.routecap_store_config{}.flags)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cStoreConfig{}.blockRows)-unsafe.Offsetof(C.routecap_store_config{}.block_rows)]
@@ -2059,6 +2540,93 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.status)-unsafe.Offsetof(C.routecap_adopt_item{}.status)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cAdoptItem{}.reserved)-unsafe.Offsetof(C.routecap_adopt_item{}.reserved)]
 	_ [C.sizeof_routecap_adopt_item - unsafe.Sizeof(cAdoptItem{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.structSize)-unsafe.Offsetof(C.routecap_plan_config{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.layout)-unsafe.Offsetof(C.routecap_plan_config{}.layout)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.context)-unsafe.Offsetof(C.routecap_plan_config{}.context)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.contextSize)-unsafe.Offsetof(C.routecap_plan_config{}.context_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.contextRank)-unsafe.Offsetof(C.routecap_plan_config{}.context_rank)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.tensorSize)-unsafe.Offsetof(C.routecap_plan_config{}.tensor_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.tensorRank)-unsafe.Offsetof(C.routecap_plan_config{}.tensor_rank)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.flags)-unsafe.Offsetof(C.routecap_plan_config{}.flags)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.samples)-unsafe.Offsetof(C.routecap_plan_config{}.samples)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.lengths)-unsafe.Offsetof(C.routecap_plan_config{}.lengths)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.cuLengths)-unsafe.Offsetof(C.routecap_plan_config{}.cu_lengths)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.needed)-unsafe.Offsetof(C.routecap_plan_config{}.needed)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.paddedLengths)-unsafe.Offsetof(C.routecap_plan_config{}.padded_lengths)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.starts)-unsafe.Offsetof(C.routecap_plan_config{}.starts)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.width)-unsafe.Offsetof(C.routecap_plan_config{}.width)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.align)-unsafe.Offsetof(C.routecap_plan_config{}.align)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.alignTotal)-unsafe.Offsetof(C.routecap_plan_config{}.align_total)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.leastTotal)-unsafe.Offsetof(C.routecap_plan_config{}.least_total)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.alignRank)-unsafe.Offsetof(C.routecap_plan_config{}.align_rank)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.layers)-unsafe.Offsetof(C.routecap_plan_config{}.layers)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.k)-unsafe.Offsetof(C.routecap_plan_config{}.k)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.experts)-unsafe.Offsetof(C.routecap_plan_config{}.experts)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.expertParallel)-unsafe.Offsetof(C.routecap_plan_config{}.expert_parallel)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.layerMap)-unsafe.Offsetof(C.routecap_plan_config{}.layer_map)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.layerExperts)-unsafe.Offsetof(C.routecap_plan_config{}.layer_experts)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.dtype)-unsafe.Offsetof(C.routecap_plan_config{}.dtype)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.order)-unsafe.Offsetof(C.routecap_plan_config{}.order)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.fill)-unsafe.Offsetof(C.routecap_plan_config{}.fill)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.lost)-unsafe.Offsetof(C.routecap_plan_config{}.lost)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.fillValue)-unsafe.Offsetof(C.routecap_plan_config{}.fill_value)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanConfig{}.lostValue)-unsafe.Offsetof(C.routecap_plan_config{}.lost_value)]
+	_ [C.sizeof_routecap_plan_config - unsafe.Sizeof(cPlanConfig{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.structSize)-unsafe.Offsetof(C.routecap_plan_shape{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.Layers)-unsafe.Offsetof(C.routecap_plan_shape{}.layers)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.K)-unsafe.Offsetof(C.routecap_plan_shape{}.k)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.DType)-unsafe.Offsetof(C.routecap_plan_shape{}.dtype)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.Order)-unsafe.Offsetof(C.routecap_plan_shape{}.order)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.reserved)-unsafe.Offsetof(C.routecap_plan_shape{}.reserved)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.Rows)-unsafe.Offsetof(C.routecap_plan_shape{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.RowsNeeded)-unsafe.Offsetof(C.routecap_plan_shape{}.rows_needed)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.RowsNotNeeded)-unsafe.Offsetof(C.routecap_plan_shape{}.rows_not_needed)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.RowsPadding)-unsafe.Offsetof(C.routecap_plan_shape{}.rows_padding)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.TotalRows)-unsafe.Offsetof(C.routecap_plan_shape{}.total_rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.Width)-unsafe.Offsetof(C.routecap_plan_shape{}.width)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.Ranges)-unsafe.Offsetof(C.routecap_plan_shape{}.ranges)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.Runs)-unsafe.Offsetof(C.routecap_plan_shape{}.runs)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.IDsBytes)-unsafe.Offsetof(C.routecap_plan_shape{}.ids_bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.ClassesBytes)-unsafe.Offsetof(C.routecap_plan_shape{}.classes_bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanShape{}.PackedBytes)-unsafe.Offsetof(C.routecap_plan_shape{}.packed_bytes)]
+	_ [C.sizeof_routecap_plan_shape - unsafe.Sizeof(PlanShape{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRange{}.Sample)-unsafe.Offsetof(C.routecap_plan_range{}.sample)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRange{}.First)-unsafe.Offsetof(C.routecap_plan_range{}.first)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRange{}.Rows)-unsafe.Offsetof(C.routecap_plan_range{}.rows)]
+	_ [C.sizeof_routecap_plan_range - unsafe.Sizeof(PlanRange{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRun{}.Sample)-unsafe.Offsetof(C.routecap_plan_run{}.sample)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRun{}.First)-unsafe.Offsetof(C.routecap_plan_run{}.first)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRun{}.Rows)-unsafe.Offsetof(C.routecap_plan_run{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRun{}.Row)-unsafe.Offsetof(C.routecap_plan_run{}.row)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRun{}.Step)-unsafe.Offsetof(C.routecap_plan_run{}.step)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRun{}.Ordinal)-unsafe.Offsetof(C.routecap_plan_run{}.ordinal)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRun{}.RowClass)-unsafe.Offsetof(C.routecap_plan_run{}.row_class)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanRun{}.reserved)-unsafe.Offsetof(C.routecap_plan_run{}.reserved)]
+	_ [C.sizeof_routecap_plan_run - unsafe.Sizeof(PlanRun{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanSource{}.sample)-unsafe.Offsetof(C.routecap_plan_source{}.sample)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanSource{}.routing)-unsafe.Offsetof(C.routecap_plan_source{}.routing)]
+	_ [C.sizeof_routecap_plan_source - unsafe.Sizeof(cPlanSource{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanReport{}.structSize)-unsafe.Offsetof(C.routecap_plan_report{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanReport{}.Layers)-unsafe.Offsetof(C.routecap_plan_report{}.layers)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanReport{}.Rows)-unsafe.Offsetof(C.routecap_plan_report{}.rows)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanReport{}.RowsValid)-unsafe.Offsetof(C.routecap_plan_report{}.rows_valid)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanReport{}.RowsPartial)-unsafe.Offsetof(C.routecap_plan_report{}.rows_partial)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanReport{}.RowsLost)-unsafe.Offsetof(C.routecap_plan_report{}.rows_lost)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanReport{}.RowsNotNeeded)-unsafe.Offsetof(C.routecap_plan_report{}.rows_not_needed)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanReport{}.RowsPadding)-unsafe.Offsetof(C.routecap_plan_report{}.rows_padding)]
+	_ = [1]struct{}{}[unsafe.Offsetof(PlanReport{}.CellsLost)-unsafe.Offsetof(C.routecap_plan_report{}.cells_lost)]
+	_ [C.sizeof_routecap_plan_report - unsafe.Sizeof(PlanReport{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.structSize)-unsafe.Offsetof(C.routecap_plan_target{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.backend)-unsafe.Offsetof(C.routecap_plan_target{}.backend)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.device)-unsafe.Offsetof(C.routecap_plan_target{}.device)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.reserved)-unsafe.Offsetof(C.routecap_plan_target{}.reserved)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.scratch)-unsafe.Offsetof(C.routecap_plan_target{}.scratch)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.scratchBytes)-unsafe.Offsetof(C.routecap_plan_target{}.scratch_bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.dst)-unsafe.Offsetof(C.routecap_plan_target{}.dst)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.dstBytes)-unsafe.Offsetof(C.routecap_plan_target{}.dst_bytes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.classes)-unsafe.Offsetof(C.routecap_plan_target{}.classes)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.classesBytes)-unsafe.Offsetof(C.routecap_plan_target{}.classes_bytes)]
+	_ [C.sizeof_routecap_plan_target - unsafe.Sizeof(cPlanTarget{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.structSize)-unsafe.Offsetof(C.routecap_received{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.flags)-unsafe.Offsetof(C.routecap_received{}.flags)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.ranks)-unsafe.Offsetof(C.routecap_received{}.ranks)]
@@ -2416,6 +2984,17 @@ func routecap_serialized_splice(
 	))
 }
 
+func routecap_serialized_slice(
+	data unsafe.Pointer, bytes uintptr, first uint64, rows uint64, header unsafe.Pointer, capacity uintptr,
+	pieces *Piece, pieceSize uintptr, pieceCapacity uintptr, slice *cSplice,
+) Result {
+	return resultOf(C.raw_serialized_slice(
+		data, C.size_t(bytes), C.uint64_t(first), C.uint64_t(rows), header, C.size_t(capacity),
+		(*C.routecap_piece)(unsafe.Pointer(pieces)), C.size_t(pieceSize), C.size_t(pieceCapacity),
+		(*C.routecap_splice)(unsafe.Pointer(slice)),
+	))
+}
+
 func routecap_wire_describe(format int32, description *cWireDescription) Result {
 	return resultOf(C.raw_wire_describe(C.int32_t(format), (*C.routecap_wire_description)(unsafe.Pointer(description))))
 }
@@ -2488,6 +3067,66 @@ func routecap_wire_splice(
 		C.size_t(tailBytes), (*C.routecap_wire_hint)(unsafe.Pointer(tailHint)), C.uint64_t(row), dst,
 		C.size_t(dstBytes), (*C.uint64_t)(unsafe.Pointer(needed)),
 	))
+}
+
+func routecap_sequence_create(config *cSequenceConfig, sequence *unsafe.Pointer) Result {
+	return resultOf(C.raw_sequence_create((*C.routecap_sequence_config)(unsafe.Pointer(config)), (**C.routecap_sequence)(unsafe.Pointer(sequence))))
+}
+
+func routecap_sequence_free(sequence unsafe.Pointer) {
+	C.raw_sequence_free((*C.routecap_sequence)(sequence))
+}
+
+func routecap_sequence_append(
+	sequence unsafe.Pointer, tokens *int32, tokenStart uint64, count uint64, routing unsafe.Pointer,
+	options *AppendOptions, report *AppendReport,
+) Result {
+	return resultOf(C.raw_sequence_append(
+		(*C.routecap_sequence)(sequence), (*C.int32_t)(unsafe.Pointer(tokens)), C.uint64_t(tokenStart),
+		C.uint64_t(count), (*C.routecap_routing)(routing), (*C.routecap_append_options)(unsafe.Pointer(options)),
+		(*C.routecap_append_report)(unsafe.Pointer(report)),
+	))
+}
+
+func routecap_sequence_truncate(sequence unsafe.Pointer, tokens uint64) Result {
+	return resultOf(C.raw_sequence_truncate((*C.routecap_sequence)(sequence), C.uint64_t(tokens)))
+}
+
+func routecap_sequence_fork(sequence unsafe.Pointer, tokens uint64, child *unsafe.Pointer) Result {
+	return resultOf(C.raw_sequence_fork((*C.routecap_sequence)(sequence), C.uint64_t(tokens), (**C.routecap_sequence)(unsafe.Pointer(child))))
+}
+
+func routecap_sequence_routing(sequence unsafe.Pointer, routing *unsafe.Pointer) Result {
+	return resultOf(C.raw_sequence_routing((*C.routecap_sequence)(sequence), (**C.routecap_routing)(unsafe.Pointer(routing))))
+}
+
+func routecap_sequence_spans(sequence unsafe.Pointer, spans *SequenceSpan, spanSize uintptr, capacity uintptr, count *uint64) Result {
+	return resultOf(C.raw_sequence_spans(
+		(*C.routecap_sequence)(sequence), (*C.routecap_sequence_span)(unsafe.Pointer(spans)), C.size_t(spanSize),
+		C.size_t(capacity), (*C.uint64_t)(unsafe.Pointer(count)),
+	))
+}
+
+func routecap_sequence_tokens(sequence unsafe.Pointer, first uint64, tokens *int32, capacity uintptr, count *uint64) Result {
+	return resultOf(C.raw_sequence_tokens(
+		(*C.routecap_sequence)(sequence), C.uint64_t(first), (*C.int32_t)(unsafe.Pointer(tokens)), C.size_t(capacity),
+		(*C.uint64_t)(unsafe.Pointer(count)),
+	))
+}
+
+func routecap_sequence_report(sequence unsafe.Pointer, report *AppendReport) Result {
+	return resultOf(C.raw_sequence_report((*C.routecap_sequence)(sequence), (*C.routecap_append_report)(unsafe.Pointer(report))))
+}
+
+func routecap_sequence_serialize(sequence unsafe.Pointer, flags uint32, dst unsafe.Pointer, dstBytes uintptr, needed *uint64) Result {
+	return resultOf(C.raw_sequence_serialize(
+		(*C.routecap_sequence)(sequence), C.uint32_t(flags), dst, C.size_t(dstBytes),
+		(*C.uint64_t)(unsafe.Pointer(needed)),
+	))
+}
+
+func routecap_sequence_deserialize(data unsafe.Pointer, bytes uintptr, budgetBytes uint64, sequence *unsafe.Pointer) Result {
+	return resultOf(C.raw_sequence_deserialize(data, C.size_t(bytes), C.uint64_t(budgetBytes), (**C.routecap_sequence)(unsafe.Pointer(sequence))))
 }
 
 func routecap_store_config_init(config *cStoreConfig, structSize uintptr) Result {
@@ -2611,6 +3250,81 @@ func routecap_store_open_shared(config *cStoreConfig, shape *cConfig, descriptor
 	return resultOf(C.raw_store_open_shared(
 		(*C.routecap_store_config)(unsafe.Pointer(config)), (*C.routecap_config)(unsafe.Pointer(shape)),
 		C.int32_t(descriptor), (**C.routecap_store)(unsafe.Pointer(store)),
+	))
+}
+
+func routecap_plan_config_init(config *cPlanConfig, structSize uintptr) Result {
+	return resultOf(C.raw_plan_config_init((*C.routecap_plan_config)(unsafe.Pointer(config)), C.size_t(structSize)))
+}
+
+func routecap_plan_create(config *cPlanConfig, plan *unsafe.Pointer) Result {
+	return resultOf(C.raw_plan_create((*C.routecap_plan_config)(unsafe.Pointer(config)), (**C.routecap_plan)(unsafe.Pointer(plan))))
+}
+
+func routecap_plan_free(plan unsafe.Pointer) {
+	C.raw_plan_free((*C.routecap_plan)(plan))
+}
+
+func routecap_plan_describe(plan unsafe.Pointer, shape *PlanShape) Result {
+	return resultOf(C.raw_plan_describe((*C.routecap_plan)(plan), (*C.routecap_plan_shape)(unsafe.Pointer(shape))))
+}
+
+func routecap_plan_ranges(plan unsafe.Pointer, ranges *PlanRange, rangeSize uintptr, capacity uintptr, count *uint64) Result {
+	return resultOf(C.raw_plan_ranges(
+		(*C.routecap_plan)(plan), (*C.routecap_plan_range)(unsafe.Pointer(ranges)), C.size_t(rangeSize),
+		C.size_t(capacity), (*C.uint64_t)(unsafe.Pointer(count)),
+	))
+}
+
+func routecap_plan_runs(plan unsafe.Pointer, runs *PlanRun, runSize uintptr, capacity uintptr, count *uint64) Result {
+	return resultOf(C.raw_plan_runs(
+		(*C.routecap_plan)(plan), (*C.routecap_plan_run)(unsafe.Pointer(runs)), C.size_t(runSize), C.size_t(capacity),
+		(*C.uint64_t)(unsafe.Pointer(count)),
+	))
+}
+
+func routecap_plan_gather(
+	plan unsafe.Pointer, sources *cPlanSource, sourceSize uintptr, count uintptr, dst unsafe.Pointer,
+	dstBytes uintptr, classes *uint8, classesBytes uintptr, report *PlanReport,
+) Result {
+	return resultOf(C.raw_plan_gather(
+		(*C.routecap_plan)(plan), (*C.routecap_plan_source)(unsafe.Pointer(sources)), C.size_t(sourceSize),
+		C.size_t(count), dst, C.size_t(dstBytes), (*C.uint8_t)(unsafe.Pointer(classes)), C.size_t(classesBytes),
+		(*C.routecap_plan_report)(unsafe.Pointer(report)),
+	))
+}
+
+func routecap_plan_gather_values(
+	plan unsafe.Pointer, values *unsafe.Pointer, elementBytes uintptr, fill unsafe.Pointer, dst unsafe.Pointer,
+	dstBytes uintptr,
+) Result {
+	return resultOf(C.raw_plan_gather_values((*C.routecap_plan)(plan), values, C.size_t(elementBytes), fill, dst, C.size_t(dstBytes)))
+}
+
+func routecap_plan_scatter(
+	plan unsafe.Pointer, ids unsafe.Pointer, idsBytes uintptr, classes *uint8, classesBytes uintptr,
+	routings *unsafe.Pointer, count uintptr,
+) Result {
+	return resultOf(C.raw_plan_scatter(
+		(*C.routecap_plan)(plan), ids, C.size_t(idsBytes), (*C.uint8_t)(unsafe.Pointer(classes)),
+		C.size_t(classesBytes), (**C.routecap_routing)(unsafe.Pointer(routings)), C.size_t(count),
+	))
+}
+
+func routecap_plan_pack(
+	plan unsafe.Pointer, sources *cPlanSource, sourceSize uintptr, count uintptr, packed unsafe.Pointer,
+	packedBytes uintptr, report *PlanReport,
+) Result {
+	return resultOf(C.raw_plan_pack(
+		(*C.routecap_plan)(plan), (*C.routecap_plan_source)(unsafe.Pointer(sources)), C.size_t(sourceSize),
+		C.size_t(count), packed, C.size_t(packedBytes), (*C.routecap_plan_report)(unsafe.Pointer(report)),
+	))
+}
+
+func routecap_plan_unpack(plan unsafe.Pointer, packed unsafe.Pointer, packedBytes uintptr, target *cPlanTarget, stream Stream) Result {
+	return resultOf(C.raw_plan_unpack(
+		(*C.routecap_plan)(plan), packed, C.size_t(packedBytes), (*C.routecap_plan_target)(unsafe.Pointer(target)),
+		C.uintptr_t(stream),
 	))
 }
 

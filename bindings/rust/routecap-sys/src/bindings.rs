@@ -163,10 +163,36 @@ pub const ROUTECAP_WIRE_COLUMNS_FOUND: i32 = 0;
 pub const ROUTECAP_WIRE_COLUMNS_CAPTURED: i32 = 1;
 pub const ROUTECAP_WIRE_COLUMNS_DECODER: i32 = 2;
 pub const ROUTECAP_WIRE_HINT_STRICT: u32 = 1;
+pub const ROUTECAP_APPEND_KEEP: i32 = 0;
+pub const ROUTECAP_APPEND_NEWEST: i32 = 1;
+pub const ROUTECAP_APPEND_EQUAL: i32 = 2;
+pub const ROUTECAP_DIGEST_TOKENS: i32 = 64;
+pub const ROUTECAP_SEQUENCE_WITH_TOKENS: u32 = 1;
 pub const ROUTECAP_STORE_SLOT_KEYS: u32 = 1;
 pub const ROUTECAP_MAX_BLOCK_ROWS: u32 = 4096;
 pub const ROUTECAP_MIN_KEY_BYTES: u32 = 8;
 pub const ROUTECAP_MAX_KEY_BYTES: u32 = 64;
+pub const ROUTECAP_MAX_PLAN_ROWS: u32 = 1073741824;
+pub const ROUTECAP_MAX_PLAN_SAMPLES: u32 = 16777216;
+pub const ROUTECAP_MAX_RANKS: u32 = 1048576;
+pub const ROUTECAP_PLAN_LAYOUT_PACKED: i32 = 0;
+pub const ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT: i32 = 1;
+pub const ROUTECAP_PLAN_LAYOUT_PADDED_LEFT: i32 = 2;
+pub const ROUTECAP_PLAN_CONTEXT_NONE: i32 = 0;
+pub const ROUTECAP_PLAN_CONTEXT_ZIGZAG: i32 = 1;
+pub const ROUTECAP_PLAN_CONTEXT_CONTIGUOUS: i32 = 2;
+pub const ROUTECAP_PLAN_CONTEXT_ALLGATHER: i32 = 3;
+pub const ROUTECAP_PLAN_SEQUENCE_PARALLEL: u32 = 1;
+pub const ROUTECAP_PLAN_SEQUENCE_FIRST: u32 = 2;
+pub const ROUTECAP_PLAN_FILL_BALANCED: i32 = 0;
+pub const ROUTECAP_PLAN_FILL_VALUE: i32 = 1;
+pub const ROUTECAP_PLAN_LOST_MARK: i32 = 0;
+pub const ROUTECAP_PLAN_LOST_BALANCED: i32 = 1;
+pub const ROUTECAP_PLAN_LOST_ERROR: i32 = 2;
+pub const ROUTECAP_PLAN_CLASS_VALID: i32 = 0;
+pub const ROUTECAP_PLAN_CLASS_PADDING: i32 = 1;
+pub const ROUTECAP_PLAN_CLASS_NOT_NEEDED: i32 = 2;
+pub const ROUTECAP_PLAN_CLASS_LOST: i32 = 3;
 pub const ROUTECAP_RECEIVED_EXPANDED: u32 = 1;
 pub const ROUTECAP_RECEIVED_GLOBAL: u32 = 2;
 unsafe extern "C" {
@@ -2268,6 +2294,44 @@ unsafe extern "C" {
         splice: *mut routecap_splice,
     ) -> i32;
 }
+unsafe extern "C" {
+    /// Cut rows out of a serialised routing: a new header, and which bytes of the routing follow it.
+    /// Only the header is read, so whoever has the bytes in a file, or on another machine, reads no more
+    /// of them than those pieces.
+    ///
+    /// Positions stay the same. The header is checked; ids, tags and validity are not: whoever
+    /// deserialises the result checks them.
+    ///
+    /// @param[in] data            [bytes] the routing, at least its header.
+    /// @param[in] bytes           How many: header_bytes of routecap_serialized_info or more.
+    /// @param[in] first           Position of the first row.
+    /// @param[in] rows            How many; ROUTECAP_ROWS_ALL: up to the end.
+    /// @param[out] header         [capacity] the new header. NULL with capacity 0 asks for the sizes,
+    ///                            which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] capacity        Size of header, in bytes: slice->header_bytes or more. Those of the
+    ///                            routing's header are always enough.
+    /// @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
+    ///                            from, in order, with ROUTECAP_PIECE_HEAD for the routing; may be NULL
+    ///                            if piece_capacity is 0.
+    /// @param[in] piece_size      sizeof(routecap_piece) of the caller, in bytes.
+    /// @param[in] piece_capacity  Elements of pieces: slice->pieces or more. ROUTECAP_MAX_PIECES is
+    ///                            always enough.
+    /// @param[out] slice          The sizes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_OUT_OF_RANGE (the routing has no such
+    ///         rows); ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
+    pub fn routecap_serialized_slice(
+        data: *const ::core::ffi::c_void,
+        bytes: usize,
+        first: u64,
+        rows: u64,
+        header: *mut ::core::ffi::c_void,
+        capacity: usize,
+        pieces: *mut routecap_piece,
+        piece_size: usize,
+        piece_capacity: usize,
+        slice: *mut routecap_splice,
+    ) -> i32;
+}
 /// A format of this library.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2748,6 +2812,366 @@ unsafe extern "C" {
         dst: *mut ::core::ffi::c_void,
         dst_bytes: usize,
         needed: *mut u64,
+    ) -> i32;
+}
+/// One conversation: its token ids and their rows.
+#[repr(C)]
+#[derive(Debug)]
+pub struct routecap_sequence {
+    _unused: [u8; 0],
+}
+/// What a sequence holds. The arrays are copied.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_sequence_config {
+    pub struct_size: u32,
+    /// captured (MoE) layers, 1 to ROUTECAP_MAX_LAYERS. Required
+    pub layers: u32,
+    /// experts per token, 1 to ROUTECAP_MAX_K. Required
+    pub k: u32,
+    /// ids are in [0, experts). Required unless layer_experts is set
+    pub experts: u32,
+    /// ROUTECAP_ID_SPACE_*
+    pub id_space: i32,
+    /// 0
+    pub reserved: u32,
+    /// the most memory for rows and tokens, of the sequence and all its forks
+    /// together; 0: no limit
+    pub budget_bytes: u64,
+    /// [layers] index of each captured layer in the decoder, strictly
+    /// ascending; default 0..layers-1
+    pub layer_map: *const i32,
+    /// [layers] experts of each layer where they differ
+    pub layer_experts: *const u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_sequence_config"][::core::mem::size_of::<routecap_sequence_config>() - 48usize];
+    ["Alignment of routecap_sequence_config"][::core::mem::align_of::<routecap_sequence_config>() - 8usize];
+    ["Offset of field: routecap_sequence_config::struct_size"][::core::mem::offset_of!(routecap_sequence_config, struct_size) - 0usize];
+    ["Offset of field: routecap_sequence_config::layers"][::core::mem::offset_of!(routecap_sequence_config, layers) - 4usize];
+    ["Offset of field: routecap_sequence_config::k"][::core::mem::offset_of!(routecap_sequence_config, k) - 8usize];
+    ["Offset of field: routecap_sequence_config::experts"][::core::mem::offset_of!(routecap_sequence_config, experts) - 12usize];
+    ["Offset of field: routecap_sequence_config::id_space"][::core::mem::offset_of!(routecap_sequence_config, id_space) - 16usize];
+    ["Offset of field: routecap_sequence_config::reserved"][::core::mem::offset_of!(routecap_sequence_config, reserved) - 20usize];
+    ["Offset of field: routecap_sequence_config::budget_bytes"][::core::mem::offset_of!(routecap_sequence_config, budget_bytes) - 24usize];
+    ["Offset of field: routecap_sequence_config::layer_map"][::core::mem::offset_of!(routecap_sequence_config, layer_map) - 32usize];
+    ["Offset of field: routecap_sequence_config::layer_experts"]
+        [::core::mem::offset_of!(routecap_sequence_config, layer_experts) - 40usize];
+};
+impl Default for routecap_sequence_config {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// Make an empty sequence.
+    ///
+    /// @param[in] config     The shape of its rows, and its budget.
+    /// @param[out] sequence  The sequence, to be freed with routecap_sequence_free; NULL on error.
+    /// @return ROUTECAP_OK.
+    pub fn routecap_sequence_create(config: *const routecap_sequence_config, sequence: *mut *mut routecap_sequence) -> i32;
+}
+unsafe extern "C" {
+    /// Free a sequence. Routings that it gave out and its forks stay as they are. In a forked child
+    /// process it does nothing.
+    ///
+    /// @param[in] sequence  The sequence; may be NULL.
+    pub fn routecap_sequence_free(sequence: *mut routecap_sequence);
+}
+/// What is known of a call beside its tokens and rows.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_append_options {
+    pub struct_size: u32,
+    /// ROUTECAP_APPEND_*
+    pub policy: i32,
+    /// how many tokens, counted from token 0 of the sequence, the call was
+    /// given; it sampled the others. 0: not known. With KEEP it matters for
+    /// the last row before the sequence's new tokens: if the call sampled
+    /// the first of them, the row is the call's, even if there was one
+    pub prompt_tokens: u64,
+    /// the call's number in the spans; 0: one more than the highest so far.
+    /// Parts of one call that arrive one by one share a number
+    pub call: u64,
+    /// of the call's spans: the version of the weights, for instance. The
+    /// rows keep the tags that they have in their routing
+    pub tag: u64,
+    /// of the call's spans, a number of the caller's: which engine, say
+    pub origin: u32,
+    /// 0
+    pub flags: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_append_options"][::core::mem::size_of::<routecap_append_options>() - 40usize];
+    ["Alignment of routecap_append_options"][::core::mem::align_of::<routecap_append_options>() - 8usize];
+    ["Offset of field: routecap_append_options::struct_size"][::core::mem::offset_of!(routecap_append_options, struct_size) - 0usize];
+    ["Offset of field: routecap_append_options::policy"][::core::mem::offset_of!(routecap_append_options, policy) - 4usize];
+    ["Offset of field: routecap_append_options::prompt_tokens"][::core::mem::offset_of!(routecap_append_options, prompt_tokens) - 8usize];
+    ["Offset of field: routecap_append_options::call"][::core::mem::offset_of!(routecap_append_options, call) - 16usize];
+    ["Offset of field: routecap_append_options::tag"][::core::mem::offset_of!(routecap_append_options, tag) - 24usize];
+    ["Offset of field: routecap_append_options::origin"][::core::mem::offset_of!(routecap_append_options, origin) - 32usize];
+    ["Offset of field: routecap_append_options::flags"][::core::mem::offset_of!(routecap_append_options, flags) - 36usize];
+};
+/// What one append did, or all together.
+///
+/// A row is there if a cell of it is valid. Rows are those of the sequence, but for rows_beyond.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_append_report {
+    pub struct_size: u32,
+    /// 0
+    pub reserved: u32,
+    /// its number; of all: the highest
+    pub call: u64,
+    /// of the sequence now
+    pub tokens: u64,
+    /// the call's tokens are the sequence's up to here: the position of the
+    /// first that differs, or the lower of both ends. Of all: of the last
+    /// append
+    pub tokens_common: u64,
+    /// tokens that the call did not have
+    pub tokens_cut: u64,
+    /// rows that were there and were cut with them
+    pub rows_cut: u64,
+    /// rows of which both had a cell
+    pub rows_overlap: u64,
+    /// of these: rows with other ids in such a cell. Drift of the engine;
+    /// or rows that belong to other tokens
+    pub rows_differed: u64,
+    /// position of the first of these; ROUTECAP_ROWS_ALL: there is none
+    pub first_differed: u64,
+    /// rows of which the sequence took a cell of the call's
+    pub rows_taken: u64,
+    /// of these: boundary rows, 0 or 1 per append
+    pub rows_boundary: u64,
+    /// of these: rows before the boundary row that had a hole there
+    pub rows_filled: u64,
+    /// of these: rows in which a cell of the call's took the place of
+    /// another
+    pub rows_replaced: u64,
+    /// rows of the call's routing at or behind its last token: not taken
+    pub rows_beyond: u64,
+    /// rows of the sequence now of which a cell is missing
+    pub rows_missing: u64,
+    /// memory now for rows and tokens, of the sequence and all its forks
+    /// and of routings that they gave out
+    pub bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_append_report"][::core::mem::size_of::<routecap_append_report>() - 128usize];
+    ["Alignment of routecap_append_report"][::core::mem::align_of::<routecap_append_report>() - 8usize];
+    ["Offset of field: routecap_append_report::struct_size"][::core::mem::offset_of!(routecap_append_report, struct_size) - 0usize];
+    ["Offset of field: routecap_append_report::reserved"][::core::mem::offset_of!(routecap_append_report, reserved) - 4usize];
+    ["Offset of field: routecap_append_report::call"][::core::mem::offset_of!(routecap_append_report, call) - 8usize];
+    ["Offset of field: routecap_append_report::tokens"][::core::mem::offset_of!(routecap_append_report, tokens) - 16usize];
+    ["Offset of field: routecap_append_report::tokens_common"][::core::mem::offset_of!(routecap_append_report, tokens_common) - 24usize];
+    ["Offset of field: routecap_append_report::tokens_cut"][::core::mem::offset_of!(routecap_append_report, tokens_cut) - 32usize];
+    ["Offset of field: routecap_append_report::rows_cut"][::core::mem::offset_of!(routecap_append_report, rows_cut) - 40usize];
+    ["Offset of field: routecap_append_report::rows_overlap"][::core::mem::offset_of!(routecap_append_report, rows_overlap) - 48usize];
+    ["Offset of field: routecap_append_report::rows_differed"][::core::mem::offset_of!(routecap_append_report, rows_differed) - 56usize];
+    ["Offset of field: routecap_append_report::first_differed"][::core::mem::offset_of!(routecap_append_report, first_differed) - 64usize];
+    ["Offset of field: routecap_append_report::rows_taken"][::core::mem::offset_of!(routecap_append_report, rows_taken) - 72usize];
+    ["Offset of field: routecap_append_report::rows_boundary"][::core::mem::offset_of!(routecap_append_report, rows_boundary) - 80usize];
+    ["Offset of field: routecap_append_report::rows_filled"][::core::mem::offset_of!(routecap_append_report, rows_filled) - 88usize];
+    ["Offset of field: routecap_append_report::rows_replaced"][::core::mem::offset_of!(routecap_append_report, rows_replaced) - 96usize];
+    ["Offset of field: routecap_append_report::rows_beyond"][::core::mem::offset_of!(routecap_append_report, rows_beyond) - 104usize];
+    ["Offset of field: routecap_append_report::rows_missing"][::core::mem::offset_of!(routecap_append_report, rows_missing) - 112usize];
+    ["Offset of field: routecap_append_report::bytes"][::core::mem::offset_of!(routecap_append_report, bytes) - 120usize];
+};
+unsafe extern "C" {
+    /// Add a call: its tokens and its rows. "What append does" above has the rules.
+    ///
+    /// Give all tokens of the call, from token 0 on, if you have them: only tokens that are given are
+    /// compared. A call with token_start > 0 vouches for those before it. Its routing may begin
+    /// anywhere, also before token_start, and usually does with the boundary row.
+    ///
+    /// Time goes with the call's tokens and rows, at about the speed of memory.
+    ///
+    /// @param[in,out] sequence  The sequence.
+    /// @param[in] tokens        [count] token ids; may be NULL if count is 0.
+    /// @param[in] token_start   Position of tokens[0]: at most the sequence's number of tokens.
+    /// @param[in] count         How many tokens; 0 is allowed, for rows of tokens that are known.
+    /// @param[in] routing       The call's rows, at their own positions. NULL: it brought none. It stays
+    ///                          the caller's.
+    /// @param[in] options       May be NULL.
+    /// @param[out] report       What was done, filled on success; may be NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells of the sequence are missing now);
+    ///         ROUTECAP_ERR_OUT_OF_RANGE (token_start or prompt_tokens beyond what there is, tokens
+    ///         beyond ROUTECAP_MAX_POSITION, or no number left for the call); ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id
+    ///         space differ); ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY;
+    ///         ROUTECAP_ERR_STATE (the sequence does not know its tokens, see
+    ///         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (the budget: it must hold the old
+    ///         and the new rows until the call ends). Nothing has changed on an error.
+    pub fn routecap_sequence_append(
+        sequence: *mut routecap_sequence,
+        tokens: *const i32,
+        token_start: u64,
+        count: u64,
+        routing: *const routecap_routing,
+        options: *const routecap_append_options,
+        report: *mut routecap_append_report,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Cut a sequence: keep its first tokens, and rows 0 to tokens-1.
+    ///
+    /// The last of these rows, that of the last token, is seen again when a token follows it. Nothing
+    /// happens if the sequence is not longer.
+    ///
+    /// @param[in,out] sequence  The sequence.
+    /// @param[in] tokens        How many tokens stay.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (the sequence does not know its tokens, and `tokens` is
+    ///         not a multiple of ROUTECAP_DIGEST_TOKENS).
+    pub fn routecap_sequence_truncate(sequence: *mut routecap_sequence, tokens: u64) -> i32;
+}
+unsafe extern "C" {
+    /// Make a sequence that begins as another: several samples of one prompt, a branch of a
+    /// conversation. Rows are shared, not copied.
+    ///
+    /// @param[in] sequence  The parent. The sums of its reports become the child's.
+    /// @param[in] tokens    How many tokens the child begins with, at most the parent's; it is cut there
+    ///                      as by routecap_sequence_truncate. ROUTECAP_ROWS_ALL: all.
+    /// @param[out] child    The new sequence, to be freed with routecap_sequence_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (as
+    ///         routecap_sequence_truncate).
+    pub fn routecap_sequence_fork(sequence: *const routecap_sequence, tokens: u64, child: *mut *mut routecap_sequence) -> i32;
+}
+unsafe extern "C" {
+    /// Get the rows of the whole conversation: S-1 rows from position 0 on, for S tokens. Pages are
+    /// shared. The routing does not change with the sequence.
+    ///
+    /// @param[in] sequence  The sequence.
+    /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED (a routing whose cells are all
+    ///         missing).
+    pub fn routecap_sequence_routing(sequence: *const routecap_sequence, routing: *mut *mut routecap_routing) -> i32;
+}
+/// Consecutive rows that came from one call.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_sequence_span {
+    /// position of the first row
+    pub first: u64,
+    pub rows: u64,
+    /// number of the call, as routecap_append_options has it
+    pub call: u64,
+    /// likewise
+    pub tag: u64,
+    /// likewise
+    pub origin: u32,
+    /// 0
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_sequence_span"][::core::mem::size_of::<routecap_sequence_span>() - 40usize];
+    ["Alignment of routecap_sequence_span"][::core::mem::align_of::<routecap_sequence_span>() - 8usize];
+    ["Offset of field: routecap_sequence_span::first"][::core::mem::offset_of!(routecap_sequence_span, first) - 0usize];
+    ["Offset of field: routecap_sequence_span::rows"][::core::mem::offset_of!(routecap_sequence_span, rows) - 8usize];
+    ["Offset of field: routecap_sequence_span::call"][::core::mem::offset_of!(routecap_sequence_span, call) - 16usize];
+    ["Offset of field: routecap_sequence_span::tag"][::core::mem::offset_of!(routecap_sequence_span, tag) - 24usize];
+    ["Offset of field: routecap_sequence_span::origin"][::core::mem::offset_of!(routecap_sequence_span, origin) - 32usize];
+    ["Offset of field: routecap_sequence_span::reserved"][::core::mem::offset_of!(routecap_sequence_span, reserved) - 36usize];
+};
+unsafe extern "C" {
+    /// Say which rows came from which call.
+    ///
+    /// Spans ascend and are as long as possible. A row that is not there is in none. A row with cells of
+    /// several calls is of the first that it has a cell of; with a cell of a call that was preferred to
+    /// those before, it is of that call.
+    ///
+    /// @param[in] sequence   The sequence.
+    /// @param[out] spans     [capacity] elements of span_size bytes: the first spans; may be NULL if
+    ///                       capacity is 0.
+    /// @param[in] span_size  sizeof(routecap_sequence_span) of the caller, in bytes.
+    /// @param[in] capacity   How many spans there is room for.
+    /// @param[out] count     How many there are.
+    /// @return ROUTECAP_OK.
+    pub fn routecap_sequence_spans(
+        sequence: *const routecap_sequence,
+        spans: *mut routecap_sequence_span,
+        span_size: usize,
+        capacity: usize,
+        count: *mut u64,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Get token ids of a sequence.
+    ///
+    /// @param[in] sequence  The sequence.
+    /// @param[in] first     Position of the first token, at most the sequence's number of tokens.
+    /// @param[out] tokens   [capacity] the ids; may be NULL if capacity is 0.
+    /// @param[in] capacity  How many ids there is room for.
+    /// @param[out] count    How many there are from `first` on; at most `capacity` of them are written.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (the sequence does not know
+    ///         its tokens).
+    pub fn routecap_sequence_tokens(
+        sequence: *const routecap_sequence,
+        first: u64,
+        tokens: *mut i32,
+        capacity: usize,
+        count: *mut u64,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Say what all appends together did: the sums of their reports, since the sequence was created or
+    /// deserialised.
+    ///
+    /// @param[in] sequence  The sequence.
+    /// @param[out] report   The sums, and what the sequence is now.
+    /// @return ROUTECAP_OK.
+    pub fn routecap_sequence_report(sequence: *const routecap_sequence, report: *mut routecap_append_report) -> i32;
+}
+unsafe extern "C" {
+    /// Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
+    /// digests of its tokens. docs/format.md describes the bytes. Equal sequences give equal bytes. The
+    /// sums of reports are not in them.
+    ///
+    /// @param[in] sequence   The sequence.
+    /// @param[in] flags      0 or ROUTECAP_SEQUENCE_WITH_TOKENS.
+    /// @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, which
+    ///                       returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] dst_bytes  Size of dst, in bytes.
+    /// @param[out] needed    How many bytes it takes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
+    ///                       NULL.
+    /// @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is
+    ///         written); ROUTECAP_ERR_STATE (WITH_TOKENS, and the sequence does not know its tokens).
+    pub fn routecap_sequence_serialize(
+        sequence: *const routecap_sequence,
+        flags: u32,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+        needed: *mut u64,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Make a sequence from such bytes. Nothing in them is trusted: ids are checked as
+    /// routecap_routing_deserialize checks them, tokens by their digests, and spans by the rows.
+    ///
+    /// Without its tokens a sequence can be read, serialised, and cut or forked at multiples of
+    /// ROUTECAP_DIGEST_TOKENS. The next append must give all tokens from 0 on, at least as many as the
+    /// sequence has; it then knows them. Their digests say which are those of the sequence: all, or
+    /// those before the first block of ROUTECAP_DIGEST_TOKENS that has another. The rest is cut from the
+    /// beginning of that block on.
+    ///
+    /// @param[in] data          [bytes] the bytes. They are copied.
+    /// @param[in] bytes         How many: exactly those of one sequence.
+    /// @param[in] budget_bytes  As in routecap_sequence_config.
+    /// @param[out] sequence     The sequence, to be freed with routecap_sequence_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (the text says what is wrong); ROUTECAP_ERR_NO_MEMORY
+    ///         (also the budget).
+    pub fn routecap_sequence_deserialize(
+        data: *const ::core::ffi::c_void,
+        bytes: usize,
+        budget_bytes: u64,
+        sequence: *mut *mut routecap_sequence,
     ) -> i32;
 }
 /// A store.
@@ -3266,21 +3690,26 @@ unsafe extern "C" {
     pub fn routecap_store_import(store: *mut routecap_store, data: *const ::core::ffi::c_void, bytes: usize, blocks: *mut u64) -> i32;
 }
 unsafe extern "C" {
-    /// Create a store that several processes share: memory without a name, which other processes open by
-    /// its descriptor.
+    /// Create a store that several processes of one machine share. Each of them opens it by a descriptor,
+    /// at most 64 at a time.
     ///
-    /// All memory is taken now, and never more. A block exists for another process once it is complete.
-    /// Publishing copies rows in, adopting copies them out and checks them: what another process left
-    /// half done is missing. A process may die at any moment without holding up the others. A process
-    /// that writes into the memory by other means can make rows missing, and with intent make them
-    /// wrong: pass the descriptor to processes that you trust.
+    /// All memory is taken now, and never more. What is budgeted are blocks; some 1.2 MB come on top. A
+    /// block exists for another process once it is complete. The worker thread copies rows in for a
+    /// publish. For an adopt it copies them out into the capturer's budget, and checks them: what
+    /// another process left half done is missing. A block that goes between an adopt and that copy is
+    /// EVICTED, also for the adopter. A process may die at any moment without holding up the others, and
+    /// what it retained is released. Counts are those of all processes.
+    ///
+    /// A process that writes into the memory by other means can make rows missing, and with intent make
+    /// them wrong: pass the descriptor to processes that you trust.
     ///
     /// @param[in] config       The configuration.
     /// @param[in] shape        As in routecap_store_create.
-    /// @param[out] descriptor  A file descriptor, which belongs to the caller and may be passed on, as
-    ///                         over a UNIX socket, or inherited.
+    /// @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
+    ///                         grow. It is the caller's, and may be inherited, passed over a UNIX socket,
+    ///                         and closed. It is closed when the process executes another program.
     /// @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
     pub fn routecap_store_create_shared(
         config: *const routecap_store_config,
         shape: *const routecap_config,
@@ -3289,21 +3718,602 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    /// Open a store that another process, or this one, created with routecap_store_create_shared.
+    /// Open a store that several processes share; or create one in an empty file, which has a name by
+    /// which processes find it, in /dev/shm for instance.
+    ///
+    /// The disk has the memory of such a file from then on. Whoever truncates it ends the processes that
+    /// have it open. A store does not outlive a boot of the machine.
     ///
     /// @param[in] config      The configuration: block_rows, key_bytes and flags as it was created with.
-    ///                        budget_bytes and generation are not looked at.
+    ///                        budget_bytes and generation are looked at only where the file is empty.
     /// @param[in] shape       The shape that it was created with.
-    /// @param[in] descriptor  The descriptor, which stays the caller's and may be closed afterwards.
+    /// @param[in] descriptor  Of routecap_store_create_shared, or of a file opened for reading and
+    ///                        writing. It stays the caller's and may be closed afterwards.
     /// @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no such memory, of another version, of another boot, or
-    ///         damaged); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
-    ///         ROUTECAP_ERR_NO_BACKEND (this system has no such memory).
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
+    ///         damaged one); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
+    ///         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 64 processes have it open);
+    ///         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
     pub fn routecap_store_open_shared(
         config: *const routecap_store_config,
         shape: *const routecap_config,
         descriptor: i32,
         store: *mut *mut routecap_store,
+    ) -> i32;
+}
+/// A plan; see routecap_plan_create.
+#[repr(C)]
+#[derive(Debug)]
+pub struct routecap_plan {
+    _unused: [u8; 0],
+}
+/// A rank of a trainer, and one micro-batch.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_plan_config {
+    pub struct_size: u32,
+    /// ROUTECAP_PLAN_LAYOUT_PACKED, _PADDED_RIGHT or _PADDED_LEFT
+    pub layout: i32,
+    /// ROUTECAP_PLAN_CONTEXT_*
+    pub context: i32,
+    /// context-parallel ranks; default 1
+    pub context_size: u32,
+    pub context_rank: u32,
+    /// tensor-parallel ranks; default 1
+    pub tensor_size: u32,
+    pub tensor_rank: u32,
+    /// ROUTECAP_PLAN_SEQUENCE_PARALLEL, _SEQUENCE_FIRST
+    pub flags: u32,
+    /// sequences of the micro-batch; may be 0
+    pub samples: u64,
+    /// [samples] tokens of each, which may be 0. Required, unless
+    /// cu_lengths is given
+    pub lengths: *const u64,
+    /// [samples + 1] instead of lengths: the first token of each in
+    /// all tokens, and their number. It begins with 0
+    pub cu_lengths: *const u64,
+    /// [samples] rows [0, needed) of each are needed;
+    /// ROUTECAP_ROWS_ALL: all. Default: all but the last
+    pub needed: *const u64,
+    /// [samples] PACKED: rows of each with its padding. Default:
+    /// the lengths, each rounded up to a multiple of `align`
+    pub padded_lengths: *const u64,
+    /// [samples] of padded layouts: the column of each first token.
+    /// Default: 0, and with PADDED_LEFT width - length
+    pub starts: *const u64,
+    /// of padded layouts: columns. Default: the longest sequence, rounded
+    /// up to a multiple of `align`
+    pub width: u64,
+    /// each sequence is padded to a multiple of this. Default: the least
+    /// with which each rank has as many rows of it: C, times 2 with
+    /// ZIGZAG, times tensor_size with SEQUENCE_PARALLEL; 1 with
+    /// ALLGATHER
+    pub align: u64,
+    /// PACKED: the last sequence is padded on, until the whole is a
+    /// multiple of this. Default: with ALLGATHER C, times tensor_size
+    /// with SEQUENCE_PARALLEL; otherwise 1
+    pub align_total: u64,
+    /// PACKED: and until the whole has so many rows
+    pub least_total: u64,
+    /// PACKED: behind all sequences, the rows of each context-parallel
+    /// rank are padded to a multiple of this. Default 1
+    pub align_rank: u64,
+    /// MoE layers of this pipeline stage, or virtual stage. Required
+    pub layers: u32,
+    /// experts per token. Required
+    pub k: u32,
+    /// ids are in [0, experts). Required unless layer_experts is set
+    pub experts: u32,
+    /// expert-parallel ranks P, for BALANCED; default 1. Column c of layer
+    /// l of the filled row p has expert a % P * (E / P) + a / P % (E / P)
+    /// with a = p * k + c + l * P * k, where E is the layer's experts, or
+    /// a % E where P does not divide E. l is the layer's index in the
+    /// decoder. p counts padding and rows that are not needed, in the
+    /// order of the whole micro-batch, before it is divided
+    pub expert_parallel: u32,
+    /// [layers] index of each in the decoder, strictly ascending.
+    /// Default: 0..layers-1
+    pub layer_map: *const i32,
+    /// [layers] experts of each layer where they differ
+    pub layer_experts: *const u32,
+    /// of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64.
+    /// Required
+    pub dtype: i32,
+    /// ROUTECAP_ORDER_ROW_MAJOR: [rows, layers, k]; _LAYER_MAJOR:
+    /// [layers, rows, k]
+    pub order: i32,
+    /// ROUTECAP_PLAN_FILL_*
+    pub fill: i32,
+    /// ROUTECAP_PLAN_LOST_*
+    pub lost: i32,
+    /// with FILL_VALUE: in two's complement, as lost_value
+    pub fill_value: i64,
+    /// with LOST_MARK. 0 is no default here: routecap_plan_config_init
+    /// sets -1
+    pub lost_value: i64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_plan_config"][::core::mem::size_of::<routecap_plan_config>() - 184usize];
+    ["Alignment of routecap_plan_config"][::core::mem::align_of::<routecap_plan_config>() - 8usize];
+    ["Offset of field: routecap_plan_config::struct_size"][::core::mem::offset_of!(routecap_plan_config, struct_size) - 0usize];
+    ["Offset of field: routecap_plan_config::layout"][::core::mem::offset_of!(routecap_plan_config, layout) - 4usize];
+    ["Offset of field: routecap_plan_config::context"][::core::mem::offset_of!(routecap_plan_config, context) - 8usize];
+    ["Offset of field: routecap_plan_config::context_size"][::core::mem::offset_of!(routecap_plan_config, context_size) - 12usize];
+    ["Offset of field: routecap_plan_config::context_rank"][::core::mem::offset_of!(routecap_plan_config, context_rank) - 16usize];
+    ["Offset of field: routecap_plan_config::tensor_size"][::core::mem::offset_of!(routecap_plan_config, tensor_size) - 20usize];
+    ["Offset of field: routecap_plan_config::tensor_rank"][::core::mem::offset_of!(routecap_plan_config, tensor_rank) - 24usize];
+    ["Offset of field: routecap_plan_config::flags"][::core::mem::offset_of!(routecap_plan_config, flags) - 28usize];
+    ["Offset of field: routecap_plan_config::samples"][::core::mem::offset_of!(routecap_plan_config, samples) - 32usize];
+    ["Offset of field: routecap_plan_config::lengths"][::core::mem::offset_of!(routecap_plan_config, lengths) - 40usize];
+    ["Offset of field: routecap_plan_config::cu_lengths"][::core::mem::offset_of!(routecap_plan_config, cu_lengths) - 48usize];
+    ["Offset of field: routecap_plan_config::needed"][::core::mem::offset_of!(routecap_plan_config, needed) - 56usize];
+    ["Offset of field: routecap_plan_config::padded_lengths"][::core::mem::offset_of!(routecap_plan_config, padded_lengths) - 64usize];
+    ["Offset of field: routecap_plan_config::starts"][::core::mem::offset_of!(routecap_plan_config, starts) - 72usize];
+    ["Offset of field: routecap_plan_config::width"][::core::mem::offset_of!(routecap_plan_config, width) - 80usize];
+    ["Offset of field: routecap_plan_config::align"][::core::mem::offset_of!(routecap_plan_config, align) - 88usize];
+    ["Offset of field: routecap_plan_config::align_total"][::core::mem::offset_of!(routecap_plan_config, align_total) - 96usize];
+    ["Offset of field: routecap_plan_config::least_total"][::core::mem::offset_of!(routecap_plan_config, least_total) - 104usize];
+    ["Offset of field: routecap_plan_config::align_rank"][::core::mem::offset_of!(routecap_plan_config, align_rank) - 112usize];
+    ["Offset of field: routecap_plan_config::layers"][::core::mem::offset_of!(routecap_plan_config, layers) - 120usize];
+    ["Offset of field: routecap_plan_config::k"][::core::mem::offset_of!(routecap_plan_config, k) - 124usize];
+    ["Offset of field: routecap_plan_config::experts"][::core::mem::offset_of!(routecap_plan_config, experts) - 128usize];
+    ["Offset of field: routecap_plan_config::expert_parallel"][::core::mem::offset_of!(routecap_plan_config, expert_parallel) - 132usize];
+    ["Offset of field: routecap_plan_config::layer_map"][::core::mem::offset_of!(routecap_plan_config, layer_map) - 136usize];
+    ["Offset of field: routecap_plan_config::layer_experts"][::core::mem::offset_of!(routecap_plan_config, layer_experts) - 144usize];
+    ["Offset of field: routecap_plan_config::dtype"][::core::mem::offset_of!(routecap_plan_config, dtype) - 152usize];
+    ["Offset of field: routecap_plan_config::order"][::core::mem::offset_of!(routecap_plan_config, order) - 156usize];
+    ["Offset of field: routecap_plan_config::fill"][::core::mem::offset_of!(routecap_plan_config, fill) - 160usize];
+    ["Offset of field: routecap_plan_config::lost"][::core::mem::offset_of!(routecap_plan_config, lost) - 164usize];
+    ["Offset of field: routecap_plan_config::fill_value"][::core::mem::offset_of!(routecap_plan_config, fill_value) - 168usize];
+    ["Offset of field: routecap_plan_config::lost_value"][::core::mem::offset_of!(routecap_plan_config, lost_value) - 176usize];
+};
+impl Default for routecap_plan_config {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// Fill a plan's configuration with the defaults: lost_value -1, everything else 0.
+    ///
+    /// @param[out] config      The configuration.
+    /// @param[in] struct_size  sizeof(routecap_plan_config) of the caller, in bytes.
+    pub fn routecap_plan_config_init(config: *mut routecap_plan_config, struct_size: usize) -> i32;
+}
+unsafe extern "C" {
+    /// Make the plan of a rank for one micro-batch.
+    ///
+    /// Its time and memory grow with the number of samples, not of tokens. All ranks must be given the
+    /// same samples.
+    ///
+    /// @param[in] config  The rank and the micro-batch. Read now, with its arrays.
+    /// @param[out] plan   The plan, to be freed with routecap_plan_free; NULL on error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also where rows cannot be divided evenly, and the
+    ///         text says what is no multiple of what); ROUTECAP_ERR_DTYPE (ids, fill_value or lost_value
+    ///         do not fit dtype).
+    pub fn routecap_plan_create(config: *const routecap_plan_config, plan: *mut *mut routecap_plan) -> i32;
+}
+unsafe extern "C" {
+    /// Free a plan.
+    ///
+    /// @param[in,out] plan  The plan; NULL is allowed. Work that routecap_plan_unpack has enqueued goes
+    ///                      on.
+    pub fn routecap_plan_free(plan: *mut routecap_plan);
+}
+/// Sizes of a plan.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_plan_shape {
+    pub struct_size: u32,
+    pub layers: u32,
+    pub k: u32,
+    pub dtype: i32,
+    pub order: i32,
+    /// 0
+    pub reserved: u32,
+    /// local rows
+    pub rows: u64,
+    /// of these: tokens whose routing is wanted
+    pub rows_needed: u64,
+    /// of these: tokens behind the last one that has a loss
+    pub rows_not_needed: u64,
+    /// of these: no tokens
+    pub rows_padding: u64,
+    /// of the micro-batch with its padding, of all ranks that divide it
+    pub total_rows: u64,
+    /// of padded layouts: columns of this rank; otherwise 0
+    pub width: u64,
+    /// of routecap_plan_ranges
+    pub ranges: u64,
+    /// of routecap_plan_runs
+    pub runs: u64,
+    /// of the result
+    pub ids_bytes: u64,
+    /// of its classes: one byte for each cell
+    pub classes_bytes: u64,
+    /// the most that routecap_plan_pack writes, for any plan with the
+    /// same rows, layers, k and experts
+    pub packed_bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_plan_shape"][::core::mem::size_of::<routecap_plan_shape>() - 112usize];
+    ["Alignment of routecap_plan_shape"][::core::mem::align_of::<routecap_plan_shape>() - 8usize];
+    ["Offset of field: routecap_plan_shape::struct_size"][::core::mem::offset_of!(routecap_plan_shape, struct_size) - 0usize];
+    ["Offset of field: routecap_plan_shape::layers"][::core::mem::offset_of!(routecap_plan_shape, layers) - 4usize];
+    ["Offset of field: routecap_plan_shape::k"][::core::mem::offset_of!(routecap_plan_shape, k) - 8usize];
+    ["Offset of field: routecap_plan_shape::dtype"][::core::mem::offset_of!(routecap_plan_shape, dtype) - 12usize];
+    ["Offset of field: routecap_plan_shape::order"][::core::mem::offset_of!(routecap_plan_shape, order) - 16usize];
+    ["Offset of field: routecap_plan_shape::reserved"][::core::mem::offset_of!(routecap_plan_shape, reserved) - 20usize];
+    ["Offset of field: routecap_plan_shape::rows"][::core::mem::offset_of!(routecap_plan_shape, rows) - 24usize];
+    ["Offset of field: routecap_plan_shape::rows_needed"][::core::mem::offset_of!(routecap_plan_shape, rows_needed) - 32usize];
+    ["Offset of field: routecap_plan_shape::rows_not_needed"][::core::mem::offset_of!(routecap_plan_shape, rows_not_needed) - 40usize];
+    ["Offset of field: routecap_plan_shape::rows_padding"][::core::mem::offset_of!(routecap_plan_shape, rows_padding) - 48usize];
+    ["Offset of field: routecap_plan_shape::total_rows"][::core::mem::offset_of!(routecap_plan_shape, total_rows) - 56usize];
+    ["Offset of field: routecap_plan_shape::width"][::core::mem::offset_of!(routecap_plan_shape, width) - 64usize];
+    ["Offset of field: routecap_plan_shape::ranges"][::core::mem::offset_of!(routecap_plan_shape, ranges) - 72usize];
+    ["Offset of field: routecap_plan_shape::runs"][::core::mem::offset_of!(routecap_plan_shape, runs) - 80usize];
+    ["Offset of field: routecap_plan_shape::ids_bytes"][::core::mem::offset_of!(routecap_plan_shape, ids_bytes) - 88usize];
+    ["Offset of field: routecap_plan_shape::classes_bytes"][::core::mem::offset_of!(routecap_plan_shape, classes_bytes) - 96usize];
+    ["Offset of field: routecap_plan_shape::packed_bytes"][::core::mem::offset_of!(routecap_plan_shape, packed_bytes) - 104usize];
+};
+unsafe extern "C" {
+    /// Say how large a plan's results are.
+    ///
+    /// @param[in] plan    The plan.
+    /// @param[out] shape  Its sizes.
+    /// @return ROUTECAP_OK.
+    pub fn routecap_plan_describe(plan: *const routecap_plan, shape: *mut routecap_plan_shape) -> i32;
+}
+/// Rows of one sample that a rank must have.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_plan_range {
+    pub sample: u64,
+    /// position of the first row
+    pub first: u64,
+    pub rows: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_plan_range"][::core::mem::size_of::<routecap_plan_range>() - 24usize];
+    ["Alignment of routecap_plan_range"][::core::mem::align_of::<routecap_plan_range>() - 8usize];
+    ["Offset of field: routecap_plan_range::sample"][::core::mem::offset_of!(routecap_plan_range, sample) - 0usize];
+    ["Offset of field: routecap_plan_range::first"][::core::mem::offset_of!(routecap_plan_range, first) - 8usize];
+    ["Offset of field: routecap_plan_range::rows"][::core::mem::offset_of!(routecap_plan_range, rows) - 16usize];
+};
+unsafe extern "C" {
+    /// Say which rows this rank needs, of which sample: those that it must fetch.
+    ///
+    /// Ranges are ordered by sample, then by row, and are as long as possible: with ZIGZAG two for each
+    /// sample at most, otherwise one.
+    ///
+    /// @param[in] plan        The plan.
+    /// @param[out] ranges     [capacity] elements of range_size bytes: the first of them; may be NULL if
+    ///                        capacity is 0.
+    /// @param[in] range_size  sizeof(routecap_plan_range) of the caller, in bytes.
+    /// @param[in] capacity    How many there is room for.
+    /// @param[out] count      How many there are.
+    /// @return ROUTECAP_OK.
+    pub fn routecap_plan_ranges(
+        plan: *const routecap_plan,
+        ranges: *mut routecap_plan_range,
+        range_size: usize,
+        capacity: usize,
+        count: *mut u64,
+    ) -> i32;
+}
+/// Local rows that follow one another in one sample.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_plan_run {
+    /// `samples` for the padding of align_rank
+    pub sample: u64,
+    /// the token of the first row; of PADDING its column in the padded sequence,
+    /// or its row in that of align_rank
+    pub first: u64,
+    pub rows: u64,
+    /// the local row of the first
+    pub row: u64,
+    /// local rows from one to the next: 1, or with SEQUENCE_FIRST `samples`
+    pub step: u64,
+    /// p of the first, where rows are filled; otherwise its row in the whole
+    /// micro-batch
+    pub ordinal: u64,
+    /// ROUTECAP_PLAN_CLASS_VALID (needed), _PADDING or _NOT_NEEDED
+    pub row_class: i32,
+    /// 0
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_plan_run"][::core::mem::size_of::<routecap_plan_run>() - 56usize];
+    ["Alignment of routecap_plan_run"][::core::mem::align_of::<routecap_plan_run>() - 8usize];
+    ["Offset of field: routecap_plan_run::sample"][::core::mem::offset_of!(routecap_plan_run, sample) - 0usize];
+    ["Offset of field: routecap_plan_run::first"][::core::mem::offset_of!(routecap_plan_run, first) - 8usize];
+    ["Offset of field: routecap_plan_run::rows"][::core::mem::offset_of!(routecap_plan_run, rows) - 16usize];
+    ["Offset of field: routecap_plan_run::row"][::core::mem::offset_of!(routecap_plan_run, row) - 24usize];
+    ["Offset of field: routecap_plan_run::step"][::core::mem::offset_of!(routecap_plan_run, step) - 32usize];
+    ["Offset of field: routecap_plan_run::ordinal"][::core::mem::offset_of!(routecap_plan_run, ordinal) - 40usize];
+    ["Offset of field: routecap_plan_run::row_class"][::core::mem::offset_of!(routecap_plan_run, row_class) - 48usize];
+    ["Offset of field: routecap_plan_run::reserved"][::core::mem::offset_of!(routecap_plan_run, reserved) - 52usize];
+};
+unsafe extern "C" {
+    /// Give out the plan itself: every local row, in runs, each row once.
+    ///
+    /// @param[in] plan      The plan.
+    /// @param[out] runs     [capacity] elements of run_size bytes: the first of them; may be NULL if
+    ///                      capacity is 0.
+    /// @param[in] run_size  sizeof(routecap_plan_run) of the caller, in bytes.
+    /// @param[in] capacity  How many there is room for.
+    /// @param[out] count    How many there are.
+    /// @return ROUTECAP_OK.
+    pub fn routecap_plan_runs(
+        plan: *const routecap_plan,
+        runs: *mut routecap_plan_run,
+        run_size: usize,
+        capacity: usize,
+        count: *mut u64,
+    ) -> i32;
+}
+/// Rows of one sample.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_plan_source {
+    pub sample: u64,
+    /// rows at their positions in the sample; more layers than the
+    /// plan has, and rows that this rank does not need, are not
+    /// looked at
+    pub routing: *const routecap_routing,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_plan_source"][::core::mem::size_of::<routecap_plan_source>() - 16usize];
+    ["Alignment of routecap_plan_source"][::core::mem::align_of::<routecap_plan_source>() - 8usize];
+    ["Offset of field: routecap_plan_source::sample"][::core::mem::offset_of!(routecap_plan_source, sample) - 0usize];
+    ["Offset of field: routecap_plan_source::routing"][::core::mem::offset_of!(routecap_plan_source, routing) - 8usize];
+};
+impl Default for routecap_plan_source {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+/// What became of the cells of a result.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_plan_report {
+    pub struct_size: u32,
+    pub layers: u32,
+    /// local rows; the next five add up to it
+    pub rows: u64,
+    /// every cell is valid
+    pub rows_valid: u64,
+    /// some cells are lost
+    pub rows_partial: u64,
+    /// all cells are lost
+    pub rows_lost: u64,
+    pub rows_not_needed: u64,
+    pub rows_padding: u64,
+    pub cells_lost: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_plan_report"][::core::mem::size_of::<routecap_plan_report>() - 64usize];
+    ["Alignment of routecap_plan_report"][::core::mem::align_of::<routecap_plan_report>() - 8usize];
+    ["Offset of field: routecap_plan_report::struct_size"][::core::mem::offset_of!(routecap_plan_report, struct_size) - 0usize];
+    ["Offset of field: routecap_plan_report::layers"][::core::mem::offset_of!(routecap_plan_report, layers) - 4usize];
+    ["Offset of field: routecap_plan_report::rows"][::core::mem::offset_of!(routecap_plan_report, rows) - 8usize];
+    ["Offset of field: routecap_plan_report::rows_valid"][::core::mem::offset_of!(routecap_plan_report, rows_valid) - 16usize];
+    ["Offset of field: routecap_plan_report::rows_partial"][::core::mem::offset_of!(routecap_plan_report, rows_partial) - 24usize];
+    ["Offset of field: routecap_plan_report::rows_lost"][::core::mem::offset_of!(routecap_plan_report, rows_lost) - 32usize];
+    ["Offset of field: routecap_plan_report::rows_not_needed"][::core::mem::offset_of!(routecap_plan_report, rows_not_needed) - 40usize];
+    ["Offset of field: routecap_plan_report::rows_padding"][::core::mem::offset_of!(routecap_plan_report, rows_padding) - 48usize];
+    ["Offset of field: routecap_plan_report::cells_lost"][::core::mem::offset_of!(routecap_plan_report, cells_lost) - 56usize];
+};
+unsafe extern "C" {
+    /// Write the ids of this rank, in its layout, to host memory.
+    ///
+    /// Every byte of dst and of classes is written exactly once. Rows of a sample may come from several
+    /// sources. Serialised bytes and arrays become sources by routecap_routing_deserialize and
+    /// routecap_routing_import, which use them in place.
+    ///
+    /// On an error nothing is written.
+    ///
+    /// @param[in] plan           The plan.
+    /// @param[in] sources        [count] elements of source_size bytes, in any order; may be NULL if
+    ///                           count is 0. Rows that none has are lost.
+    /// @param[in] source_size    sizeof(routecap_plan_source) of the caller, in bytes.
+    /// @param[in] count          How many sources.
+    /// @param[out] dst           [rows, layers, k] or [layers, rows, k] elements of the plan's dtype.
+    ///                           May be NULL if the plan has no rows.
+    /// @param[in] dst_bytes      Size of dst, in bytes: ids_bytes of the plan's shape or more.
+    /// @param[out] classes       [rows, layers] or [layers, rows] bytes: ROUTECAP_PLAN_CLASS_*. NULL:
+    ///                           not wanted, which is refused where a lost cell would look like experts:
+    ///                           with LOST_BALANCED, and where lost_value is an expert.
+    /// @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape or more.
+    /// @param[out] report        What became of the cells; may be NULL. It is also filled on
+    ///                           ROUTECAP_ERR_INCOMPLETE.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells are lost); ROUTECAP_ERR_INCOMPLETE (LOST_ERROR,
+    ///         and cells are lost); ROUTECAP_ERR_OUT_OF_RANGE (no such sample, or a routing with rows
+    ///         behind its last token); ROUTECAP_ERR_OVERLAP (two sources have one row);
+    ///         ROUTECAP_ERR_UNKNOWN_LAYER (a routing lacks a layer); ROUTECAP_ERR_SHAPE_MISMATCH (k or
+    ///         the experts of a layer differ, or ids are physical); ROUTECAP_ERR_NOT_READY;
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_FORKED (a routing).
+    pub fn routecap_plan_gather(
+        plan: *const routecap_plan,
+        sources: *const routecap_plan_source,
+        source_size: usize,
+        count: usize,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+        classes: *mut u8,
+        classes_bytes: usize,
+        report: *mut routecap_plan_report,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Send one element for each token the same way: token ids, or what else has one.
+    ///
+    /// Rows that are not needed are tokens, and are copied too.
+    ///
+    /// @param[in] plan           The plan.
+    /// @param[in] values         [samples] the elements of each sample, [length] of element_bytes; NULL
+    ///                           where this rank has no row of it.
+    /// @param[in] element_bytes  Size of an element: 1 to 65536 bytes.
+    /// @param[in] fill           [element_bytes] the element that is written where there is no token.
+    /// @param[out] dst           [rows] elements.
+    /// @param[in] dst_bytes      Size of dst, in bytes: rows * element_bytes or more.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
+    pub fn routecap_plan_gather_values(
+        plan: *const routecap_plan,
+        values: *const *const ::core::ffi::c_void,
+        element_bytes: usize,
+        fill: *const ::core::ffi::c_void,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Make routings of ids that this rank's routers have recorded: the inverse of gather.
+    ///
+    /// The result has one routing for each sample, with rows [0, length) and the plan's layers, in which
+    /// the needed rows of this rank are there and all others are ABSENT. routecap_routing_merge unites
+    /// those of all ranks. A cell that is not k distinct ids of its layer is missing: UNWRITTEN if an id
+    /// is below 0, otherwise OUT_OF_RANGE or DUPLICATE. To record the last row of each sample too, make
+    /// a plan with `needed` ROUTECAP_ROWS_ALL.
+    ///
+    /// @param[in] plan           The plan.
+    /// @param[in] ids            [rows, layers, k] or [layers, rows, k] elements of the plan's dtype, in
+    ///                           host memory.
+    /// @param[in] ids_bytes      Size of ids, in bytes: ids_bytes of the plan's shape.
+    /// @param[in] classes        [rows, layers] or [layers, rows] bytes: a cell that is LOST is
+    ///                           UNWRITTEN; NULL: none is.
+    /// @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape.
+    /// @param[out] routings      [count] a routing for each sample, to be freed with
+    ///                           routecap_routing_free; NULL on error.
+    /// @param[in] count          How many: `samples`.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (a needed cell of this rank is missing);
+    ///         ROUTECAP_ERR_ARGUMENT (a size is another than the plan's).
+    pub fn routecap_plan_scatter(
+        plan: *const routecap_plan,
+        ids: *const ::core::ffi::c_void,
+        ids_bytes: usize,
+        classes: *const u8,
+        classes_bytes: usize,
+        routings: *mut *mut routecap_routing,
+        count: usize,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// Write the ids of this rank as they are uploaded: narrow, with what tells a kernel the rest.
+    ///
+    /// The bytes hold for the same plan on the same machine; they are no format.
+    ///
+    /// @param[in] plan          The plan.
+    /// @param[in] sources       [count] elements of source_size bytes, as those of routecap_plan_gather.
+    /// @param[in] source_size   sizeof(routecap_plan_source) of the caller, in bytes.
+    /// @param[in] count         How many sources.
+    /// @param[out] packed       [packed_bytes] host memory, aligned to 8 bytes. Page-locked memory is
+    ///                          uploaded faster, and is required where the upload is captured. The
+    ///                          caller does not write it while an upload reads it.
+    /// @param[in] packed_bytes  Size of packed, in bytes: packed_bytes of the plan's shape or more.
+    /// @param[out] report       What became of the cells; may be NULL. It is also filled on
+    ///                          ROUTECAP_ERR_INCOMPLETE.
+    /// @return As routecap_plan_gather.
+    pub fn routecap_plan_pack(
+        plan: *const routecap_plan,
+        sources: *const routecap_plan_source,
+        source_size: usize,
+        count: usize,
+        packed: *mut ::core::ffi::c_void,
+        packed_bytes: usize,
+        report: *mut routecap_plan_report,
+    ) -> i32;
+}
+/// Where the ids of a rank go. Addresses are of the device, or with BACKEND_HOST of the host.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct routecap_plan_target {
+    pub struct_size: u32,
+    /// ROUTECAP_BACKEND_*
+    pub backend: i32,
+    /// CUDA's number of the device
+    pub device: i32,
+    /// 0
+    pub reserved: u32,
+    /// [device] [scratch_bytes] room for what is uploaded, aligned to 8
+    /// bytes; not used, and may be NULL, on the host
+    pub scratch: *mut ::core::ffi::c_void,
+    /// packed_bytes of the plan's shape or more
+    pub scratch_bytes: u64,
+    /// [device] as dst of routecap_plan_gather
+    pub dst: *mut ::core::ffi::c_void,
+    pub dst_bytes: u64,
+    /// [device] as classes of routecap_plan_gather. NULL: not wanted
+    pub classes: *mut u8,
+    pub classes_bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_plan_target"][::core::mem::size_of::<routecap_plan_target>() - 64usize];
+    ["Alignment of routecap_plan_target"][::core::mem::align_of::<routecap_plan_target>() - 8usize];
+    ["Offset of field: routecap_plan_target::struct_size"][::core::mem::offset_of!(routecap_plan_target, struct_size) - 0usize];
+    ["Offset of field: routecap_plan_target::backend"][::core::mem::offset_of!(routecap_plan_target, backend) - 4usize];
+    ["Offset of field: routecap_plan_target::device"][::core::mem::offset_of!(routecap_plan_target, device) - 8usize];
+    ["Offset of field: routecap_plan_target::reserved"][::core::mem::offset_of!(routecap_plan_target, reserved) - 12usize];
+    ["Offset of field: routecap_plan_target::scratch"][::core::mem::offset_of!(routecap_plan_target, scratch) - 16usize];
+    ["Offset of field: routecap_plan_target::scratch_bytes"][::core::mem::offset_of!(routecap_plan_target, scratch_bytes) - 24usize];
+    ["Offset of field: routecap_plan_target::dst"][::core::mem::offset_of!(routecap_plan_target, dst) - 32usize];
+    ["Offset of field: routecap_plan_target::dst_bytes"][::core::mem::offset_of!(routecap_plan_target, dst_bytes) - 40usize];
+    ["Offset of field: routecap_plan_target::classes"][::core::mem::offset_of!(routecap_plan_target, classes) - 48usize];
+    ["Offset of field: routecap_plan_target::classes_bytes"][::core::mem::offset_of!(routecap_plan_target, classes_bytes) - 56usize];
+};
+impl Default for routecap_plan_target {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+unsafe extern "C" {
+    /// Upload what was packed and write the ids of this rank, in its layout, on a device.
+    ///
+    /// It enqueues one copy and one kernel on the stream, and waits for nothing. Every byte of dst and
+    /// of classes is written exactly once.
+    ///
+    /// Capturable. A replay uploads what `packed` holds then, so that other routing, or another
+    /// micro-batch, can be packed into the same memory between replays. Its plan must have the same
+    /// rows, layers, k, experts, dtype and order. Where it has others, the replay marks every cell as
+    /// LOST.
+    ///
+    /// The first call for a device loads the kernels there, which may take milliseconds.
+    ///
+    /// @param[in] plan          The plan that was packed.
+    /// @param[in] packed        [packed_bytes] what routecap_plan_pack wrote. The stream's work reads
+    ///                          it, so the caller keeps it valid and does not write it until the stream
+    ///                          has reached the end of the copy; on the host it is read now.
+    /// @param[in] packed_bytes  Size of packed, in bytes: as for routecap_plan_pack.
+    /// @param[in] target        Where the ids go.
+    /// @param[in] stream        A stream of the device; NULL on the host.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (packed holds nothing of this plan);
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_NO_BACKEND; ROUTECAP_ERR_DRIVER_TOO_OLD;
+    ///         ROUTECAP_ERR_FORKED (the driver was loaded before fork()).
+    pub fn routecap_plan_unpack(
+        plan: *const routecap_plan,
+        packed: *const ::core::ffi::c_void,
+        packed_bytes: usize,
+        target: *const routecap_plan_target,
+        stream: routecap_stream,
     ) -> i32;
 }
 /// What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C
@@ -3758,6 +4768,46 @@ pub struct routecap_api {
             arg11: *mut u64,
         ) -> i32,
     >,
+    /// Sequences.
+    pub sequence_create:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_sequence_config, arg2: *mut *mut routecap_sequence) -> i32>,
+    pub sequence_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_sequence)>,
+    pub sequence_append: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut routecap_sequence,
+            arg2: *const i32,
+            arg3: u64,
+            arg4: u64,
+            arg5: *const routecap_routing,
+            arg6: *const routecap_append_options,
+            arg7: *mut routecap_append_report,
+        ) -> i32,
+    >,
+    pub sequence_truncate: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_sequence, arg2: u64) -> i32>,
+    pub sequence_fork:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_sequence, arg2: u64, arg3: *mut *mut routecap_sequence) -> i32>,
+    pub sequence_routing:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_sequence, arg2: *mut *mut routecap_routing) -> i32>,
+    pub sequence_spans: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_sequence,
+            arg2: *mut routecap_sequence_span,
+            arg3: usize,
+            arg4: usize,
+            arg5: *mut u64,
+        ) -> i32,
+    >,
+    pub sequence_tokens: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_sequence, arg2: u64, arg3: *mut i32, arg4: usize, arg5: *mut u64) -> i32,
+    >,
+    pub sequence_report:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_sequence, arg2: *mut routecap_append_report) -> i32>,
+    pub sequence_serialize: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_sequence, arg2: u32, arg3: *mut ::core::ffi::c_void, arg4: usize, arg5: *mut u64) -> i32,
+    >,
+    pub sequence_deserialize: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const ::core::ffi::c_void, arg2: usize, arg3: u64, arg4: *mut *mut routecap_sequence) -> i32,
+    >,
     /// The store.
     pub store_config_init: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_store_config, arg2: usize) -> i32>,
     pub store_create: ::core::option::Option<
@@ -3877,10 +4927,89 @@ pub struct routecap_api {
             arg4: *mut *mut routecap_store,
         ) -> i32,
     >,
+    /// Plans.
+    pub plan_config_init: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_plan_config, arg2: usize) -> i32>,
+    pub plan_create: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_plan_config, arg2: *mut *mut routecap_plan) -> i32>,
+    pub plan_free: ::core::option::Option<unsafe extern "C" fn(arg1: *mut routecap_plan)>,
+    pub plan_describe: ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_plan, arg2: *mut routecap_plan_shape) -> i32>,
+    pub plan_ranges: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_plan, arg2: *mut routecap_plan_range, arg3: usize, arg4: usize, arg5: *mut u64) -> i32,
+    >,
+    pub plan_runs: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_plan, arg2: *mut routecap_plan_run, arg3: usize, arg4: usize, arg5: *mut u64) -> i32,
+    >,
+    pub plan_gather: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_plan,
+            arg2: *const routecap_plan_source,
+            arg3: usize,
+            arg4: usize,
+            arg5: *mut ::core::ffi::c_void,
+            arg6: usize,
+            arg7: *mut u8,
+            arg8: usize,
+            arg9: *mut routecap_plan_report,
+        ) -> i32,
+    >,
+    pub plan_gather_values: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_plan,
+            arg2: *const *const ::core::ffi::c_void,
+            arg3: usize,
+            arg4: *const ::core::ffi::c_void,
+            arg5: *mut ::core::ffi::c_void,
+            arg6: usize,
+        ) -> i32,
+    >,
+    pub plan_scatter: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_plan,
+            arg2: *const ::core::ffi::c_void,
+            arg3: usize,
+            arg4: *const u8,
+            arg5: usize,
+            arg6: *mut *mut routecap_routing,
+            arg7: usize,
+        ) -> i32,
+    >,
+    pub plan_pack: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_plan,
+            arg2: *const routecap_plan_source,
+            arg3: usize,
+            arg4: usize,
+            arg5: *mut ::core::ffi::c_void,
+            arg6: usize,
+            arg7: *mut routecap_plan_report,
+        ) -> i32,
+    >,
+    pub plan_unpack: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_plan,
+            arg2: *const ::core::ffi::c_void,
+            arg3: usize,
+            arg4: *const routecap_plan_target,
+            arg5: routecap_stream,
+        ) -> i32,
+    >,
+    pub serialized_slice: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const ::core::ffi::c_void,
+            arg2: usize,
+            arg3: u64,
+            arg4: u64,
+            arg5: *mut ::core::ffi::c_void,
+            arg6: usize,
+            arg7: *mut routecap_piece,
+            arg8: usize,
+            arg9: usize,
+            arg10: *mut routecap_splice,
+        ) -> i32,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 704usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 888usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -3952,25 +5081,48 @@ const _: () = {
     ["Offset of field: routecap_api::wire_decoder_free"][::core::mem::offset_of!(routecap_api, wire_decoder_free) - 528usize];
     ["Offset of field: routecap_api::wire_encode"][::core::mem::offset_of!(routecap_api, wire_encode) - 536usize];
     ["Offset of field: routecap_api::wire_splice"][::core::mem::offset_of!(routecap_api, wire_splice) - 544usize];
-    ["Offset of field: routecap_api::store_config_init"][::core::mem::offset_of!(routecap_api, store_config_init) - 552usize];
-    ["Offset of field: routecap_api::store_create"][::core::mem::offset_of!(routecap_api, store_create) - 560usize];
-    ["Offset of field: routecap_api::store_free"][::core::mem::offset_of!(routecap_api, store_free) - 568usize];
-    ["Offset of field: routecap_api::store_stats"][::core::mem::offset_of!(routecap_api, store_stats) - 576usize];
-    ["Offset of field: routecap_api::store_advance"][::core::mem::offset_of!(routecap_api, store_advance) - 584usize];
-    ["Offset of field: routecap_api::request_publish"][::core::mem::offset_of!(routecap_api, request_publish) - 592usize];
-    ["Offset of field: routecap_api::request_adopt"][::core::mem::offset_of!(routecap_api, request_adopt) - 600usize];
-    ["Offset of field: routecap_api::request_publish_batch"][::core::mem::offset_of!(routecap_api, request_publish_batch) - 608usize];
-    ["Offset of field: routecap_api::request_adopt_batch"][::core::mem::offset_of!(routecap_api, request_adopt_batch) - 616usize];
-    ["Offset of field: routecap_api::key_chain"][::core::mem::offset_of!(routecap_api, key_chain) - 624usize];
-    ["Offset of field: routecap_api::store_contains"][::core::mem::offset_of!(routecap_api, store_contains) - 632usize];
-    ["Offset of field: routecap_api::store_retain"][::core::mem::offset_of!(routecap_api, store_retain) - 640usize];
-    ["Offset of field: routecap_api::store_release"][::core::mem::offset_of!(routecap_api, store_release) - 648usize];
-    ["Offset of field: routecap_api::store_evict"][::core::mem::offset_of!(routecap_api, store_evict) - 656usize];
-    ["Offset of field: routecap_api::store_move"][::core::mem::offset_of!(routecap_api, store_move) - 664usize];
-    ["Offset of field: routecap_api::store_export"][::core::mem::offset_of!(routecap_api, store_export) - 672usize];
-    ["Offset of field: routecap_api::store_import"][::core::mem::offset_of!(routecap_api, store_import) - 680usize];
-    ["Offset of field: routecap_api::store_create_shared"][::core::mem::offset_of!(routecap_api, store_create_shared) - 688usize];
-    ["Offset of field: routecap_api::store_open_shared"][::core::mem::offset_of!(routecap_api, store_open_shared) - 696usize];
+    ["Offset of field: routecap_api::sequence_create"][::core::mem::offset_of!(routecap_api, sequence_create) - 552usize];
+    ["Offset of field: routecap_api::sequence_free"][::core::mem::offset_of!(routecap_api, sequence_free) - 560usize];
+    ["Offset of field: routecap_api::sequence_append"][::core::mem::offset_of!(routecap_api, sequence_append) - 568usize];
+    ["Offset of field: routecap_api::sequence_truncate"][::core::mem::offset_of!(routecap_api, sequence_truncate) - 576usize];
+    ["Offset of field: routecap_api::sequence_fork"][::core::mem::offset_of!(routecap_api, sequence_fork) - 584usize];
+    ["Offset of field: routecap_api::sequence_routing"][::core::mem::offset_of!(routecap_api, sequence_routing) - 592usize];
+    ["Offset of field: routecap_api::sequence_spans"][::core::mem::offset_of!(routecap_api, sequence_spans) - 600usize];
+    ["Offset of field: routecap_api::sequence_tokens"][::core::mem::offset_of!(routecap_api, sequence_tokens) - 608usize];
+    ["Offset of field: routecap_api::sequence_report"][::core::mem::offset_of!(routecap_api, sequence_report) - 616usize];
+    ["Offset of field: routecap_api::sequence_serialize"][::core::mem::offset_of!(routecap_api, sequence_serialize) - 624usize];
+    ["Offset of field: routecap_api::sequence_deserialize"][::core::mem::offset_of!(routecap_api, sequence_deserialize) - 632usize];
+    ["Offset of field: routecap_api::store_config_init"][::core::mem::offset_of!(routecap_api, store_config_init) - 640usize];
+    ["Offset of field: routecap_api::store_create"][::core::mem::offset_of!(routecap_api, store_create) - 648usize];
+    ["Offset of field: routecap_api::store_free"][::core::mem::offset_of!(routecap_api, store_free) - 656usize];
+    ["Offset of field: routecap_api::store_stats"][::core::mem::offset_of!(routecap_api, store_stats) - 664usize];
+    ["Offset of field: routecap_api::store_advance"][::core::mem::offset_of!(routecap_api, store_advance) - 672usize];
+    ["Offset of field: routecap_api::request_publish"][::core::mem::offset_of!(routecap_api, request_publish) - 680usize];
+    ["Offset of field: routecap_api::request_adopt"][::core::mem::offset_of!(routecap_api, request_adopt) - 688usize];
+    ["Offset of field: routecap_api::request_publish_batch"][::core::mem::offset_of!(routecap_api, request_publish_batch) - 696usize];
+    ["Offset of field: routecap_api::request_adopt_batch"][::core::mem::offset_of!(routecap_api, request_adopt_batch) - 704usize];
+    ["Offset of field: routecap_api::key_chain"][::core::mem::offset_of!(routecap_api, key_chain) - 712usize];
+    ["Offset of field: routecap_api::store_contains"][::core::mem::offset_of!(routecap_api, store_contains) - 720usize];
+    ["Offset of field: routecap_api::store_retain"][::core::mem::offset_of!(routecap_api, store_retain) - 728usize];
+    ["Offset of field: routecap_api::store_release"][::core::mem::offset_of!(routecap_api, store_release) - 736usize];
+    ["Offset of field: routecap_api::store_evict"][::core::mem::offset_of!(routecap_api, store_evict) - 744usize];
+    ["Offset of field: routecap_api::store_move"][::core::mem::offset_of!(routecap_api, store_move) - 752usize];
+    ["Offset of field: routecap_api::store_export"][::core::mem::offset_of!(routecap_api, store_export) - 760usize];
+    ["Offset of field: routecap_api::store_import"][::core::mem::offset_of!(routecap_api, store_import) - 768usize];
+    ["Offset of field: routecap_api::store_create_shared"][::core::mem::offset_of!(routecap_api, store_create_shared) - 776usize];
+    ["Offset of field: routecap_api::store_open_shared"][::core::mem::offset_of!(routecap_api, store_open_shared) - 784usize];
+    ["Offset of field: routecap_api::plan_config_init"][::core::mem::offset_of!(routecap_api, plan_config_init) - 792usize];
+    ["Offset of field: routecap_api::plan_create"][::core::mem::offset_of!(routecap_api, plan_create) - 800usize];
+    ["Offset of field: routecap_api::plan_free"][::core::mem::offset_of!(routecap_api, plan_free) - 808usize];
+    ["Offset of field: routecap_api::plan_describe"][::core::mem::offset_of!(routecap_api, plan_describe) - 816usize];
+    ["Offset of field: routecap_api::plan_ranges"][::core::mem::offset_of!(routecap_api, plan_ranges) - 824usize];
+    ["Offset of field: routecap_api::plan_runs"][::core::mem::offset_of!(routecap_api, plan_runs) - 832usize];
+    ["Offset of field: routecap_api::plan_gather"][::core::mem::offset_of!(routecap_api, plan_gather) - 840usize];
+    ["Offset of field: routecap_api::plan_gather_values"][::core::mem::offset_of!(routecap_api, plan_gather_values) - 848usize];
+    ["Offset of field: routecap_api::plan_scatter"][::core::mem::offset_of!(routecap_api, plan_scatter) - 856usize];
+    ["Offset of field: routecap_api::plan_pack"][::core::mem::offset_of!(routecap_api, plan_pack) - 864usize];
+    ["Offset of field: routecap_api::plan_unpack"][::core::mem::offset_of!(routecap_api, plan_unpack) - 872usize];
+    ["Offset of field: routecap_api::serialized_slice"][::core::mem::offset_of!(routecap_api, serialized_slice) - 880usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.
