@@ -28,9 +28,13 @@ int32_t mismatch(const char *what, uint64_t said, uint64_t hinted) {
                   ull(said), ull(hinted));
 }
 
-// An id is an expert if it is below their number as an unsigned number. No negative id is: a layer
-// has at most 32768 experts.
-static_assert(ROUTECAP_MAX_EXPERTS <= 32768);
+// Below which an id of this type is one of so many experts, as an unsigned number: a negative one
+// is not.
+template <class T>
+uint64_t bound(uint32_t experts) {
+    constexpr auto most = static_cast<uint64_t>(std::numeric_limits<T>::max());
+    return experts <= most ? experts : most + 1;
+}
 
 // One number that the bytes and the hint may say.
 template <class T>
@@ -150,7 +154,8 @@ void Cells::look_at_left_out(const uint8_t *row) {
         const uint64_t at = uint64_t{plan_.left_out[i]} * k;
         bool used = k > 1 || ids[at] != 0;  // with one id a zero may be anything
         for (uint32_t c = 0; c < k && used; c++) {
-            used = static_cast<std::make_unsigned_t<T>>(ids[at + c]) < plan_.shape->experts;
+            used =
+                static_cast<std::make_unsigned_t<T>>(ids[at + c]) < bound<T>(plan_.shape->experts);
             for (uint32_t b = 0; b < c; b++) used &= ids[at + b] != ids[at + c];
         }
         in_use_[i] = used;
@@ -176,7 +181,7 @@ void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
             if constexpr (std::is_signed_v<T>) negative |= id < 0;
             zero &= id == 0;
             const auto plain = static_cast<std::make_unsigned_t<T>>(id);
-            in_range &= plain < shape.layer_experts[l];
+            in_range &= plain < bound<T>(shape.layer_experts[l]);
             cell[c] = static_cast<Id>(plain);
         }
         if (in_range && !zero && kernels::distinct<Id, K>(cell, k)) {
@@ -236,7 +241,7 @@ bool Cells::write_complete(const uint8_t *bytes, uint64_t rows, Id *ids, uint8_t
     const Shape &shape = *plan_.shape;
     const uint64_t cells = rows * shape.layers, row_ids = uint64_t{shape.layers} * shape.k;
     const auto most = narrow<T>(bytes, cells * shape.k, ids);
-    if (most >= shape.experts || !distinct_.all(ids, cells)) return false;
+    if (most >= bound<T>(shape.experts) || !distinct_.all(ids, cells)) return false;
     largest_ = std::max<int64_t>(largest_, static_cast<int64_t>(most));
     for (uint64_t r = 0; r < rows; r++)
         note_complete<Id, K>(ids + r * row_ids, validity + r * shape.validity_bytes);
@@ -258,7 +263,7 @@ bool Cells::write_row(const uint8_t *row, Id *ids, uint8_t *validity) {
             end++;
         const auto most = narrow<T>(row + uint64_t{plan_.column[l]} * k * sizeof(T),
                                     uint64_t{end - l} * k, ids + uint64_t{l} * k);
-        good = most < shape.layer_experts[l];
+        good = most < bound<T>(shape.layer_experts[l]);
         largest = std::max(largest, most);
         l = end;
     }

@@ -127,7 +127,7 @@ class Store:
     multiprocessing starts: that sends its descriptor, and the other process opens it.
     """
 
-    @documented("routecap_store_create")
+    @documented("routecap_store_config_init", "routecap_store_create")
     def __init__(
         self,
         capturer: "Capturer | None" = None,
