@@ -73,6 +73,7 @@ docs/replay
 docs/format
 docs/wire
 docs/sequence
+docs/store
 docs/faq
 ```
 ```{toctree}
@@ -91,6 +92,7 @@ examples/model/weights/report
 
 reference/c
 docs/wire
+docs/store
 Python classes <reference/python/routecap/index>
 Python package <bindings/python/README>
 Rust crate <bindings/rust/routecap/README>

@@ -35,12 +35,9 @@ extern "C" {
 #define ROUTECAP_MISSING_REFUSED 6       /* there was no memory for the row */
 #define ROUTECAP_MISSING_TAKEN 7         /* ROUTECAP_EXTRACT_TAKE took the row out of its request;
                                             the routing of that call has it */
-#define ROUTECAP_MISSING_EVICTED 8       /* a store of prefixes had the row and dropped it. No call
-                                            of this version gives this reason */
-#define ROUTECAP_MISSING_NOT_PUBLISHED 9 /* no store of prefixes ever had the row. No call of this
-                                            version gives this reason */
-#define ROUTECAP_MISSING_STALE 10        /* a store of prefixes has the row of older weights only.
-                                            No call of this version gives this reason */
+#define ROUTECAP_MISSING_EVICTED 8       /* a store had the row and dropped it; see store.h */
+#define ROUTECAP_MISSING_NOT_PUBLISHED 9 /* a store never had the row, or dropped it long ago */
+#define ROUTECAP_MISSING_STALE 10        /* a store has the row of older weights only */
 
 /*
  * A cell may have two reasons: rows for one position come together (in a merge or an attach, or if

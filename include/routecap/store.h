@@ -410,7 +410,7 @@ ROUTECAP_API int32_t routecap_store_evict(routecap_store *store, const void *key
  * Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
  * once.
  *
- * What was under to[i] is evicted, also if there is no block under from[i]. from[i] is EVICTED then,
+ * What was under to[i] is evicted, also if there is no block under from[i]. Then from[i] is EVICTED,
  * unless it is also some to[j].
  *
  * @param[in] store  A store of slot keys.
@@ -430,7 +430,7 @@ ROUTECAP_API int32_t routecap_store_move(routecap_store *store, const void *from
  * Write blocks as bytes, to travel beside the KV cache to another machine.
  *
  * Blocks that are not there, not landed or stale are left out. The rows are copied on the calling
- * thread. docs/format.md describes the bytes.
+ * thread. docs/store.md describes the bytes.
  *
  * @param[in] store       The store.
  * @param[in] keys        [count, key_bytes] the keys.

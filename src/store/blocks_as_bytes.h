@@ -1,4 +1,4 @@
-// Blocks as bytes: written, and read without trust. docs/format.md describes them.
+// Blocks as bytes: written, and read without trust. docs/store.md describes them.
 #pragma once
 
 #include <cstddef>
