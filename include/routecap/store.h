@@ -410,8 +410,8 @@ ROUTECAP_API int32_t routecap_store_evict(routecap_store *store, const void *key
  * Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
  * once.
  *
- * What was under to[i] is evicted, also if there is no block under from[i]. Then from[i] is EVICTED,
- * unless it is also some to[j].
+ * What was under to[i] is evicted, even if there is no block under from[i].
+ * Then from[i] is EVICTED, unless it is also some to[j].
  *
  * @param[in] store  A store of slot keys.
  * @param[in] from   [count, key_bytes] the keys, each once.
