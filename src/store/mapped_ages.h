@@ -7,8 +7,9 @@
 // now: what was not used for 2^31 uses passes for new.
 //
 // What is here is a hint: who takes a slot asks the slot itself. When nobody writes, every node is
-// right, because whoever changes one looks at its children once more afterwards. A process that dies
-// between a leaf and the root leaves nodes that are not; rebuild() mends them.
+// right: whoever changes a leaf looks at the nodes above it afterwards, and a node is only changed
+// from what it was when its children were read. A process that dies between a leaf and the root
+// leaves nodes that are not right; rebuild() mends them.
 #pragma once
 
 #include <algorithm>
@@ -80,10 +81,12 @@ public:
     struct Oldest {
         uint32_t slot, number;
     };
-    Oldest oldest() {
+    // `guess`: one that may well be it, as the slot behind the last often is.
+    Oldest oldest(uint32_t guess = 0) {
         for (;;) {
             Best best = best_of(depth_ - 1, 0);
             if (best.rank == 0) return {kNoSlot, kNone};
+            if (guess < levels_[0].width && get(guess) == best.number) return {guess, best.number};
             uint32_t level = depth_ - 1;
             while (level > 0) {
                 const Best below = best_of(level - 1, best.index);
@@ -137,13 +140,15 @@ private:
         }
         return best;
     }
-    // Makes a node what its children say. Whether it changed.
+    // Makes a node what its children say. Whether it changed, by this call or another.
     bool mend(uint32_t level, uint32_t index) {
         Number &node = levels_[level].at[index];
-        for (bool changed = false;; changed = true) {
-            const uint32_t number = best_of(level - 1, index).number;
+        for (bool again = false;; again = true) {
+            uint32_t shown = node.load();
             // A child that changes from here on is looked at by whoever changes it.
-            if (node.exchange(number) == number) return changed;
+            const uint32_t number = best_of(level - 1, index).number;
+            if (number == shown) return again;
+            if (node.compare_exchange_strong(shown, number)) return true;
         }
     }
     // A leaf was `before`, and is something else: nodes that showed it, or must show it now.

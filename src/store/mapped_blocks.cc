@@ -576,10 +576,11 @@ uint64_t MappedBlocks::claimed_word(uint64_t word) const {
 std::optional<uint32_t> MappedBlocks::claim() {
     if (++claims_ >= kLookForDead) bury();
     for (bool buried = false;;) {
-        const MappedAges::Oldest oldest = ages_->oldest();
+        const MappedAges::Oldest oldest = ages_->oldest(next_);
         if (oldest.slot != MappedAges::kNoSlot) {
-            if (claim_oldest(oldest.slot, oldest.number)) return oldest.slot;
-            continue;
+            if (!claim_oldest(oldest.slot, oldest.number)) continue;
+            next_ = oldest.slot + 1;
+            return oldest.slot;
         }
         if (buried) return {};
         bury();
@@ -636,6 +637,7 @@ void MappedBlocks::give_back(uint32_t index) {
     s.pins.store(0);
     s.word.store(next_claim(s.word.load()) | kFree);
     ages_->set(index, MappedAges::kFree);
+    next_ = 0;
 }
 
 // A block of this generation went for room, or was dropped.

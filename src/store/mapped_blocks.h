@@ -252,6 +252,7 @@ private:
     // How often this process retains a key, by its hash.
     std::map<uint64_t, uint32_t> pins_;
     std::vector<uint64_t> scratch_;  // a block
+    uint32_t next_ = 0;              // the slot behind the last that was claimed
     uint32_t claims_ = 0;            // of blocks that had to go, since the dead were looked for
 };
 

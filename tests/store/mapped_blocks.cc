@@ -44,6 +44,8 @@ TEST(Ages, the_oldest_is_that_of_a_list_kept_by_hand) {
         MappedAges::Number clock{4294960000u};  // it wraps
         MappedAges ages(memory.data(), slots, &clock);
         ages.fill(MappedAges::kFree);
+        EXPECT_EQ(ages.oldest(slots - 1).slot, slots - 1);  // as old as any
+        EXPECT_EQ(ages.oldest(slots).slot, 0u);
         std::list<uint32_t> order;  // oldest first
         std::set<uint32_t> free;
         for (uint32_t i = 0; i < slots; i++) free.insert(i);
