@@ -55,7 +55,7 @@ int32_t Capturer::publish(const StorePtr &store, routecap_publish_item &item, ui
         if (end > issued && item.count > 0)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) were not issued",
                           ull(std::max(issued, item.first)), ull(end));
-        const uint64_t advanced = store->advanced();
+        const uint64_t advanced = store->advanced();  // it may hear of another process' only now
         notice_advances();
         const uint64_t old_end = request->ages.older_end(advanced);
         if (old_end > item.first)

@@ -139,10 +139,7 @@ void MappedStore::for_each(Keys keys, F f) {
 int32_t MappedStore::publish(Keys keys, uint64_t first, uint64_t generation, const void *owner,
                              bool drafts, std::shared_ptr<Publication> &publication) {
     if (int32_t s = check_generation(generation); s < 0) return s;
-    if (generation < blocks_->generation()) {
-        blocks_->count(MappedCount::stale, keys.count);
-        return ROUTECAP_OK;
-    }
+    if (generation < blocks_->generation()) return refuse_stale(keys.count, generation);
     auto published =
         std::make_shared<Published>(shared_from_this(), keys, generation, owner, drafts);
     published->first = first;

@@ -249,6 +249,7 @@ TEST(Refused, a_table_of_anything_else_and_the_line_names_it) {
     refused("block_rows", [](auto &c) { c.block_rows = 3; });
     refused("key_bytes", [](auto &c) { c.key_bytes = 16; });
     refused("flags", [](auto &c) { c.flags = ROUTECAP_STORE_SLOT_KEYS; });
+    refused("flags", [](auto &c) { c.flags = 2; });
     const auto shape_with = [](int32_t space, int32_t last_layer, int32_t provenance) {
         return std::make_shared<const Shape>(
             2, space, std::vector<int32_t>{0, last_layer}, std::vector<uint32_t>{20, 20},
