@@ -339,9 +339,22 @@ void damaged(Bytes &in, Data bytes) {
     const SequencePtr other = deserialized(again, status);
     SAME_STATUS(ROUTECAP_OK, status);
     if (serialized(other.get(), 0) != again) check::fail("other bytes than before");
+    // Its spans name the rows that are there.
     routecap_routing *routing = nullptr;
     if (routecap_sequence_routing(made.get(), &routing) < 0) check::fail("no routing");
+    routecap_coverage coverage{};
+    coverage.struct_size = sizeof coverage;
+    if (routecap_routing_coverage(routing, &coverage, nullptr, 0, 0) < 0)
+        check::fail("no coverage");
     routecap_routing_free(routing);
+    uint64_t count = 0, named = 0;
+    SAME_STATUS(ROUTECAP_OK, routecap_sequence_spans(made.get(), nullptr,
+                                                     sizeof(routecap_sequence_span), 0, &count));
+    std::vector<routecap_sequence_span> spans(count);
+    SAME_STATUS(ROUTECAP_OK,
+                routecap_sequence_spans(made.get(), spans.data(), sizeof spans[0], count, &count));
+    for (const routecap_sequence_span &span : spans) named += span.rows;
+    SAME(coverage.rows - coverage.rows_empty, named);
 }
 
 struct Conversation {
