@@ -74,6 +74,7 @@ docs/format
 docs/wire
 docs/sequence
 docs/store
+docs/plan
 docs/faq
 ```
 ```{toctree}
@@ -93,6 +94,7 @@ examples/model/weights/report
 reference/c
 docs/wire
 docs/store
+docs/plan
 Python classes <reference/python/routecap/index>
 Python package <bindings/python/README>
 Rust crate <bindings/rust/routecap/README>

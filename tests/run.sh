@@ -178,6 +178,7 @@ bench() {
     run python3 -m json.tool "$build/bench.json" "$build/bench.pretty.json"
     run env LD_LIBRARY_PATH="$ROUTECAP_FAKE_CUDA" build/tests/bench/bench_driver --quick --json "$build/bench_driver.json"
     run python3 -m json.tool "$build/bench_driver.json" "$build/bench_driver.pretty.json"
+    run build/tests/bench/bench_plan --quick
     install_llama && build_llama_example || return 1
     bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
     run python3 -m json.tool --json-lines "$build/bench_llama.jsonl" "$build/bench_llama.pretty.json"
