@@ -166,3 +166,14 @@ def test_a_program_that_fails_leaves_neither_a_process_nor_a_file():
     while commands_with(session) and time.monotonic() < end:
         time.sleep(0.2)
     assert commands_with(session) == []
+
+
+def test_a_trainers_rank_reads_only_its_rows_from_the_object_store(reference):
+    readers = [routecap.RayRouting.put(routing) for routing in reference.values()]
+    lengths = [rows + 1 for rows in ROWS.values()]
+    for rank in range(2):
+        plan = routecap.Plan(lengths, layers=LAYERS, k=K, experts=EXPERTS, context="zigzag", context_size=2, context_rank=rank)
+        read = plan.fetch(readers)
+        assert sum(each.rows for sources in read.values() for each in sources) == plan.rows_needed < sum(ROWS.values())
+        gathered, expected = plan.gather(readers), plan.gather(list(reference.values()))
+        assert np.array_equal(gathered.ids, expected.ids) and gathered.report == expected.report
