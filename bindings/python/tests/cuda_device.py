@@ -315,6 +315,52 @@ def a_routing_becomes_a_tensor_of_torch() -> None:
     assert torch.equal(out.to(device), ids.to(torch.int64))
 
 
+def planned(rank: int, rows: int) -> tuple[routecap.Plan, list[routecap.Routing]]:
+    """A rank of a trainer with two sequences of so many rows, of which one has holes."""
+    plan = routecap.Plan([rows + 1, 2 * rows + 1], layers=LAYERS, k=K, experts=EXPERTS, context="zigzag", context_size=2, context_rank=rank)
+    routings = []
+    for sample, count in enumerate((rows, 2 * rows)):
+        ids = choose(sample, count).cpu().numpy().transpose(1, 0, 2).astype(np.uint8)
+        valid = np.ones((count, LAYERS), bool)
+        valid[5::7, 3] = valid[11::29] = sample == 0
+        routings.append(routecap.Routing.from_arrays(ids, experts=EXPERTS, valid=valid))
+    return plan, routings
+
+
+@check
+def a_plan_gathers_to_the_device_what_it_gathers_to_the_host() -> None:
+    for rank in range(2):
+        plan, routings = planned(rank, 300)
+        expected = plan.gather(routings)
+        out = torch.full(plan.shape, 77, dtype=torch.int64, device=device)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        for on in (None, stream):
+            gathered = plan.gather(routings, out=out.fill_(77), stream=on)
+            torch.cuda.synchronize()
+            assert gathered.ids is out and gathered.report == expected.report and gathered.report.cells_lost > 0
+            assert (out.cpu().numpy() == expected.ids).all() and (gathered.classes.cpu().numpy() == expected.classes).all()
+
+
+@check
+def a_captured_upload_takes_what_is_packed_at_each_replay() -> None:
+    plan, routings = planned(0, 200)
+    packed = torch.empty(plan.packed_bytes, dtype=torch.uint8, pin_memory=True)
+    scratch = torch.empty(plan.packed_bytes, dtype=torch.uint8, device=device)
+    out = torch.empty(plan.shape, dtype=torch.int64, device=device)
+    classes = torch.empty(plan.shape[:2], dtype=torch.uint8, device=device)
+    plan.pack(routings, packed)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.unpack(packed, out, classes=classes, scratch=scratch)
+    for sources in (routings, [routings[0], None], [None, routings[1]]):
+        plan.pack(sources, packed)
+        graph.replay()
+        torch.cuda.synchronize()
+        expected = plan.gather(sources)
+        assert (out.cpu().numpy() == expected.ids).all() and (classes.cpu().numpy() == expected.classes).all()
+
+
 def main() -> int:
     failed = 0
     for function in checks:
