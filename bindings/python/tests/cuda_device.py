@@ -334,9 +334,10 @@ def a_plan_gathers_to_the_device_what_it_gathers_to_the_host() -> None:
         expected = plan.gather(routings)
         out = torch.full(plan.shape, 77, dtype=torch.int64, device=device)
         stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
         for on in (None, stream):
-            gathered = plan.gather(routings, out=out.fill_(77), stream=on)
+            out.fill_(77)
+            stream.wait_stream(torch.cuda.current_stream())
+            gathered = plan.gather(routings, out=out, stream=on)
             torch.cuda.synchronize()
             assert gathered.ids is out and gathered.report == expected.report and gathered.report.cells_lost > 0
             assert (out.cpu().numpy() == expected.ids).all() and (gathered.classes.cpu().numpy() == expected.classes).all()

@@ -1,6 +1,7 @@
 """The rows of one rank of a trainer, in the layout of its model."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, Union, runtime_checkable
 
 import numpy as np
@@ -296,7 +297,7 @@ class Plan:
             out = np.empty(self.shape, self.dtype)
         tensor = self._result(out, "out", self.dtype, self.shape)
         if tensor.device != HOST:
-            return self._gather_on_device(sources, out, tensor, classes, stream)
+            return self._gather_on_device(sources, out, classes, stream)
         if classes is None:
             classes = np.empty(self.shape[:2], np.uint8)
         report = structs.plan_report.empty()
@@ -389,24 +390,25 @@ class Plan:
         where = 0 if on_host else current_stream(out, device) if stream is None else stream_of(stream)
         raw.routecap_plan_unpack(self._handle, _memory(upload), target, where)
 
-    def _gather_on_device(self, sources: Sources, out: Any, tensor: Tensor, classes: Any, stream: Any) -> Gathered:
+    def _gather_on_device(self, sources: Sources, out: Any, classes: Any, stream: Any) -> Gathered:
         import torch
 
         if not isinstance(out, torch.Tensor):
             raise error(Status.ERR_ARGUMENT, "out is on a device, and no tensor of torch: use pack and unpack")
-        if classes is None:
-            classes = torch.empty(self.shape[:2], dtype=torch.uint8, device=out.device)
         with torch.cuda.device(out.device):
             on = torch.cuda.current_stream() if stream is None else torch.cuda.ExternalStream(stream_of(stream))
+        with torch.cuda.stream(on):  # whose memory this is, and comes back to
+            if classes is None:
+                classes = torch.empty(self.shape[:2], dtype=torch.uint8, device=out.device)
+            scratch = torch.empty(self.packed_bytes, dtype=torch.uint8, device=out.device)
             packed = torch.empty(self.packed_bytes, dtype=torch.uint8, pin_memory=True)
             report = self.pack(sources, packed)
-            scratch = torch.empty(self.packed_bytes, dtype=torch.uint8, device=out.device)
-            scratch.record_stream(on)
             self.unpack(packed, out, classes=classes, scratch=scratch, stream=on)
             arrived = torch.cuda.Event()
             arrived.record(on)
-        _uploads[:] = [(event, held) for event, held in _uploads if not event.query()]
-        _uploads.append((arrived, packed))
+        with _uploading:
+            _uploads[:] = [(event, held) for event, held in _uploads if not event.query()]
+            _uploads.append((arrived, packed))
         return Gathered(out, classes, report)
 
     def _result(self, given: Any, name: str, dtype: "np.dtype[Any]", shape: tuple[int, ...], writable: bool = True) -> Tensor:
@@ -422,7 +424,8 @@ class Plan:
 
 
 _uploads: list[tuple[Any, Any]] = []
-"""Pinned memory that a copy may still read, and the event behind that copy."""
+"""Pinned memory that a copy may still read, and the event behind that copy. Guarded by _uploading."""
+_uploading = Lock()
 
 
 def _bytes(tensor: Tensor) -> int:
