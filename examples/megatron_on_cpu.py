@@ -83,3 +83,11 @@ def start(rank: int = 0, ranks: int = 1, store: Any = None, **parallel: Any) -> 
         moe_utils.te_general_gemm = None
     _OnCpu().__enter__()  # until the end
     parallel_state.initialize_model_parallel(**parallel)
+
+
+def stop() -> None:
+    """Leave the other ranks; `start` may be called again."""
+    from megatron.core import parallel_state
+
+    parallel_state.destroy_model_parallel()
+    torch.distributed.destroy_process_group()

@@ -65,5 +65,5 @@ def route(rank: int, store: str, rollouts: list[Rollout], weights: dict[str, tor
     tokens, places = (batch[name].transpose(0, 1).flatten(0, 1) for name in ("tokens", "places"))
     with torch.no_grad(), replay(ids, layers=layers):
         chosen = model(tokens)
-    torch.distributed.destroy_process_group()
+    megatron_on_cpu.stop()
     return chosen.numpy(), places.numpy()

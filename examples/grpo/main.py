@@ -33,14 +33,13 @@ def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str,
     same = load(arguments.folder, dtype=torch.float32).eval()
     weights = {name: weight.clone() for name, weight in same.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder:
-        given = str(Path(folder) / "store"), rollouts, weights, engine.config, taps_of(engine)
-        results = by_ray(given) if arguments.ray else by_processes(_train, given)
-        given = str(Path(folder) / "context"), *given[1:]
-        otherwise = routed_otherwise(rollouts, by_processes(_route, given), given[-1])
-    print(f"context parallel: {otherwise} of {sum(len(each.tokens) - 1 for each in rollouts):,} tokens x {len(given[-1]['layer_map'])} layers are not "
-          "routed on 2 ranks as the engine routed them")
+        given = folder, rollouts, weights, engine.config, taps_of(engine)
+        results = by_ray(given) if arguments.ray else by_processes(given)
+    otherwise = routed_otherwise(rollouts, [result[2:] for result in results], taps_of(engine))
+    print(f"context parallel: {otherwise:,} of {sum(len(each.tokens) - 1 for each in rollouts) * len(taps_of(engine)['layer_map']):,} tokens x layers "
+          "are not routed on 2 ranks as the engine routed them")
     assert otherwise == 0
-    steps, after = results[0]
+    steps, after = results[0][:2]
     assert all((steps[name].gaps == results[1][0][name].gaps).all() for name in steps)  # of one loss on two ranks
     batch = Padded(rollouts, max(len(rollout.tokens) for rollout in rollouts))
     with torch.no_grad():
@@ -56,11 +55,11 @@ def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str,
     return rollouts, steps, after
 
 
-def by_processes(function: Any, given: tuple[Any, ...]) -> list[Any]:
+def by_processes(given: tuple[Any, ...]) -> list[Any]:
     import torch.multiprocessing
 
     with torch.multiprocessing.get_context("spawn").Pool(2) as pool:
-        return pool.starmap(function, [(rank, *given) for rank in range(2)], chunksize=1)
+        return pool.starmap(_rank, [(rank, *given) for rank in range(2)], chunksize=1)
 
 
 def by_ray(given: tuple[Any, ...]) -> list[Any]:
@@ -70,23 +69,18 @@ def by_ray(given: tuple[Any, ...]) -> list[Any]:
     from ranks import local_ray
 
     with local_ray():
-        store, rollouts, *rest = given
+        folder, rollouts, *rest = given
         held = ray.put(rollouts)  # once, whatever number of ranks reads it
-        return ray.get([ray.remote(num_cpus=1)(_train).remote(rank, store, held, *rest) for rank in range(2)])
+        return ray.get([ray.remote(num_cpus=1)(_rank).remote(rank, folder, held, *rest) for rank in range(2)])
 
 
-def _train(rank: int, *given: Any) -> Any:
-    sys.path.append(str(Path(__file__).parent))
-    from megatron_step import train
-
-    return train(rank, *given)
-
-
-def _route(rank: int, *given: Any) -> Any:
+def _rank(rank: int, folder: str, *given: Any) -> tuple[Any, ...]:
+    """What a rank does: the steps, then the routers with context parallelism."""
     sys.path.append(str(Path(__file__).parent))
     from context_step import route
+    from megatron_step import train
 
-    return route(rank, *given)
+    return *train(rank, f"{folder}/tensor", *given), *route(rank, f"{folder}/context", *given)
 
 
 def on_transformers(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], float]:

@@ -43,7 +43,7 @@ def train(rank: int, store: str, rollouts: list[Rollout], weights: dict[str, tor
         for parameter in model.parameters():
             parameter += RATE * parameter.grad
     after = step_of("after the step", model, replay, plan, batch, routings)
-    torch.distributed.destroy_process_group()
+    megatron_on_cpu.stop()
     return steps, after.objective
 
 

@@ -17,12 +17,12 @@ MICRO_BATCH = 4
 RATE = 0.05
 
 
-def models_of(folder: str | None, device: str, seed: int) -> tuple[Any, Any, list[torch.Tensor]]:
+def models_of(folder: str | None, device: str, count: int, seed: int) -> tuple[Any, Any, list[torch.Tensor]]:
     """The trainer, the engine with its weights in bfloat16, and prompts. Without a folder: 560 million random weights, with routers that decide."""
     if folder:
         load = transformers.AutoModelForCausalLM.from_pretrained
         trainer, engine = (load(folder, dtype=dtype).to(device).eval() for dtype in (torch.float32, torch.bfloat16))
-        return trainer, engine, measure.prompts_of(2, seed)
+        return trainer, engine, measure.prompts_of(count, seed)
     torch.manual_seed(seed)
     config = transformers.Qwen3MoeConfig(
         vocab_size=32000, hidden_size=1024, num_hidden_layers=12, num_attention_heads=16, num_key_value_heads=4, head_dim=64, num_experts=32,
@@ -33,13 +33,13 @@ def models_of(folder: str | None, device: str, seed: int) -> tuple[Any, Any, lis
         torch.nn.init.normal_(tap.gate.weight, std=0.1)
     engine = transformers.Qwen3MoeForCausalLM(config).eval().to(torch.bfloat16)
     engine.load_state_dict(trainer.state_dict())
-    prompts = [torch.randint(32000, (length,)) for length in (40, 64)]
+    prompts = [torch.randint(32000, (40 + 8 * number,)) for number in range(count)]
     return trainer.to(device), engine.to(device), prompts
 
 
 def run(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], float]:
     """Returns the rollouts, the steps that were tried, and the objective after the one that was taken."""
-    trainer, engine, prompts = models_of(arguments.folder, arguments.device, arguments.seed)
+    trainer, engine, prompts = models_of(arguments.folder, arguments.device, arguments.prompts, arguments.seed)
     rollouts = roll_out(engine, prompts, arguments.group, arguments.new_tokens)
     taps = taps_of(trainer)
     del engine

@@ -270,6 +270,11 @@ def test_what_does_not_fit_is_refused_and_the_model_is_as_before():
         assert torch.equal(forward(model, ids, mask)[0], live)
 
 
+def test_a_family_that_chooses_otherwise_is_refused():
+    """phimoe takes the largest score twice, and jitters between."""
+    assert "did not run, or chose its experts in another way" in wrong(random_routings(model_of("phimoe"), missing=False), model_of("phimoe"))
+
+
 def test_a_model_without_experts_has_nothing_to_replay():
     model = AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1))
     with pytest.raises(ValueError, match="no mixture-of-experts layers"), replay(model, []):

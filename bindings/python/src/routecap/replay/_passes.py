@@ -60,6 +60,7 @@ class Replay:
         self._given: tuple[dict[int, torch.Tensor], torch.Tensor | None] | None = None
         self._running: Pass | None = None
         self._backward: Pass | None = None
+        self._was_given_rows = False  # ever: only then it matters which pass runs again
         self._passes = 0
         self._counts: dict[Router, torch.Tensor] = {}
         self._agreeing_of: dict[Router, int] = {}  # ids in a row, where agreement was counted
@@ -112,6 +113,7 @@ class Replay:
         if missing:
             self._running = None
             raise ReplayError(f"there are no rows for {_names(missing)}")
+        self._was_given_rows = True
         self._passes += 1
 
     def end(self, output: Any) -> None:
@@ -137,10 +139,9 @@ class Replay:
 
     @property
     def has_rows(self) -> bool:
-        """Whether a router that runs now runs in a pass with rows, or in backward, where `choose`
-        knows."""
+        """Whether a router that runs now may have to choose what it is given: `choose` knows."""
         if in_backward():
-            return self._passes > 0
+            return self._was_given_rows
         return self._running is not None and self._running.rows is not None
 
     def choose(self, router: Router, live: torch.Tensor, experts: int) -> torch.Tensor | None:
@@ -176,7 +177,7 @@ class Replay:
     def _chosen_before(self, router: Router, live: torch.Tensor) -> torch.Tensor | None:
         of = self._backward
         if of is None:
-            if self._passes == 0:
+            if not self._was_given_rows:
                 return None
             raise ReplayError(
                 f"{router.name} runs again in backward, and of which forward pass is not known: its "

@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from .._routing import Routing
 from ..transformers import Tap, find
 from ..transformers._taps import stack_of
-from ._passes import LIVE, Replay, Router
+from ._passes import LIVE, Replay, Router, in_backward
 
 __all__ = ["ModelReplay", "attach"]
 
@@ -81,7 +81,7 @@ class ModelReplay(Replay):
             self._sequences = self._running = self._given = None
 
     def _before(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._sequences is not None:
+        if self._sequences is not None and not in_backward():
             self._given = self._sequences.place(args, kwargs), None
         self.begin(self.routers)
 
