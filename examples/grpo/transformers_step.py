@@ -43,7 +43,8 @@ def run(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], 
     rollouts = roll_out(engine, prompts, arguments.group, arguments.new_tokens)
     taps = taps_of(trainer)
     del engine
-    trainer.activation_checkpointing_enable({"use_reentrant": False})
+    checkpoint = getattr(trainer, "activation_checkpointing_enable", None) or trainer.gradient_checkpointing_enable  # before transformers 5.23
+    checkpoint({"use_reentrant": False})
     trainer.train()
     routings = [rollout.routing(taps) for rollout in rollouts]
     given = {measure.NONE: None, measure.SHIFTED: [measure.shifted(each) for each in routings], measure.CAPTURED: routings}
