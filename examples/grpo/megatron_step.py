@@ -12,10 +12,9 @@ import measure
 import routecap
 import routecap.replay.megatron
 import torch
-from rollouts import Padded, Rollout, Step
+from rollouts import Padded, Rollout, Step, take_step
 
 RANKS = 2
-RATE = 0.05
 
 
 def train(rank: int, store: str, rollouts: list[Rollout], weights: dict[str, torch.Tensor], hf: Any, taps: dict[str, Any]) -> tuple[dict[str, Step], float]:
@@ -39,9 +38,7 @@ def train(rank: int, store: str, rollouts: list[Rollout], weights: dict[str, tor
     routings = [rollout.routing(taps) for rollout in rollouts]
     given = {measure.NONE: None, measure.SHIFTED: [measure.shifted(each) for each in routings], measure.CAPTURED: routings}
     steps = {name: step_of(name, model, replay, plan, batch, sources) for name, sources in given.items()}
-    with torch.no_grad():  # the gradients of the last one, with the captured rows, are those of the step that is taken
-        for parameter in model.parameters():
-            parameter += RATE * parameter.grad
+    take_step(model, steps[measure.CAPTURED].gradient)  # the last one's gradients are there
     after = step_of("after the step", model, replay, plan, batch, routings)
     megatron_on_cpu.stop()
     return steps, after.objective

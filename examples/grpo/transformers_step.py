@@ -11,10 +11,9 @@ import routecap
 import routecap.replay.transformers
 import torch
 import transformers
-from rollouts import Padded, Rollout, Step, roll_out, taps_of
+from rollouts import Padded, Rollout, Step, roll_out, take_step, taps_of
 
 MICRO_BATCH = 4
-RATE = 0.05
 
 
 def models_of(folder: str | None, device: str, count: int, seed: int) -> tuple[Any, Any, list[torch.Tensor]]:
@@ -31,6 +30,7 @@ def models_of(folder: str | None, device: str, count: int, seed: int) -> tuple[A
     trainer = transformers.Qwen3MoeForCausalLM(config).eval()
     for tap in routecap.transformers.find(trainer):
         torch.nn.init.normal_(tap.gate.weight, std=0.1)
+        torch.nn.init.normal_(tap.module.down_proj, std=0.1)  # what experts add is what a trained model's do, not next to nothing
     engine = transformers.Qwen3MoeForCausalLM(config).eval().to(torch.bfloat16)
     engine.load_state_dict(trainer.state_dict())
     prompts = [torch.randint(32000, (40 + 8 * number,)) for number in range(count)]
@@ -50,10 +50,7 @@ def run(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], 
     given = {measure.NONE: None, measure.SHIFTED: [measure.shifted(each) for each in routings], measure.CAPTURED: routings}
     with routecap.replay.transformers.attach(trainer, agreement=True) as replay:
         steps = {name: step_of(name, trainer, replay, rollouts, sources) for name, sources in given.items()}
-        with torch.no_grad():
-            for parameter in trainer.parameters():
-                if parameter.grad is not None:
-                    parameter += RATE * parameter.grad
+        take_step(trainer, steps[measure.CAPTURED].gradient)  # the last one's gradients are there
         after = step_of("after the step", trainer, replay, rollouts, routings)
     return rollouts, steps, after.objective
 

@@ -10,25 +10,25 @@ full=0
 use_library "$@"
 install_package
 install_transformers
-released megatron-core==0.16.1 megatron-core==0.19.2 nemo-automodel==0.7.0
+released megatron-core==0.19.2 nemo-automodel==0.7.0
 export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
 folder=bindings/python/tests/replay
 set +e
 
 # with NAME PYTHON PACKAGES... -- TESTS...: the tests of some files, beside these released packages.
 with() {
-    local name=$1 python=$2 path=$package files=()
+    local name=$1 python=$2 path=$package files=() file
     shift 2
     while [ "$1" != -- ]; do path=$path:$build/released/$1; shift; done
     for file in "${@:2}"; do files+=("$folder/$file.py"); done
     tests "$name" env PYTHONPATH="$path" "$python" -m pytest -W ignore "${files[@]}"
 }
-with "Megatron-Core 0.19.2, slime, miles" "$torch_python" megatron-core==0.19.2 -- test_megatron test_queues
-with "Automodel 0.7.0" "$transformers_python" nemo-automodel==0.7.0 -- test_automodel
+with "Megatron-Core 0.19.2, Automodel 0.7.0, slime, miles" "$transformers_python" megatron-core==0.19.2 nemo-automodel==0.7.0 -- \
+    test_megatron test_queues test_automodel
 if [ $full = 1 ]; then
-    released verl==0.9.1
+    released megatron-core==0.16.1 verl==0.9.1
     install_verl_needs
-    with "Megatron-Core 0.16.1" "$torch_python" megatron-core==0.16.1 -- test_megatron test_queues
+    with "Megatron-Core 0.16.1, slime, miles" "$torch_python" megatron-core==0.16.1 -- test_megatron test_queues
     for version in 0.16.1 0.19.2; do
         with "verl 0.9.1 with Megatron-Core $version" "$verl_python" verl==0.9.1 megatron-core==$version -- test_verl
     done
