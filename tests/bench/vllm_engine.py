@@ -1,9 +1,9 @@
-"""What capture costs vLLM 0.21 in its own step, off beside on.
+"""What capture costs vLLM in its own step, 0.21 or 0.26, off beside on.
 
-    python3 tests/bench/vllm_engine.py [--engines N] [--modes async,sync] [--json FILE]
+    python3 tests/bench/vllm_engine.py [--engines N] [--modes async,sync] [--own] [--json FILE]
 
-Engine processes without capture and with it alternate on one GPU, N of each; two more are imported
-meanwhile, and do nothing else. The shape is that of Qwen3-30B-A3B with random weights: 48 layers,
+Engine processes without capture and with it alternate on one GPU, N of each, with --own also with
+vLLM's own; two more are imported meanwhile, and do nothing else. The shape is that of Qwen3-30B-A3B with random weights: 48 layers,
 8 of 128 experts, in CUDA graphs. For a decode step at 1, 64 and 256 requests, a prefill of 64 x
 1,024 tokens and a mixed batch of 384 requests it tells the median of the engines without capture,
 how much the median of those with it differs, and as the noise how far those without it are apart.
@@ -11,7 +11,7 @@ Then, of the first engine with capture: what the engine's thread spends in each 
 functions, what 64 requests of 1,024 rows cost it that end at once, and how long routecap's own
 kernels take on the device in a step, beside what all copies take there with capture and without.
 
-It needs the package routecap, built with CUDA, and vLLM 0.21.
+It needs the package routecap, built with CUDA, and vLLM.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ import subprocess
 import sys
 import time
 import traceback
+from importlib.metadata import version
 from pathlib import Path
 
 sys.path.remove(str(Path(__file__).resolve().parent))  # it holds a module of the name vllm
 ENGINE = Path(__file__).resolve().parents[1] / "vllm_engine"
 DECODE = (1, 64, 256)
+KINDS = ("off", "on", "own")
 SAMPLES = [f"decode {n}" for n in DECODE] + ["prefill", "mixed"]
 
 
@@ -39,8 +41,9 @@ SAMPLES = [f"decode {n}" for n in DECODE] + ["prefill", "mixed"]
 class Measured:
     """An engine, and what is measured of it."""
 
-    def __init__(self, capture: bool, steps: int, count: int) -> None:
+    def __init__(self, kind: str, steps: int, count: int) -> None:
         sys.path.insert(0, str(ENGINE))
+        self.kind, capture = kind, kind == "on"
         if capture:
             import routecap.vllm
 
@@ -55,7 +58,7 @@ class Measured:
     def make(self, model: str, asynchronous: bool, memory: int) -> None:
         self.timing = False
         self.llm, self.runner = self.engine.make(
-            model, self.capture, async_scheduling=asynchronous, kv_cache_memory_bytes=memory << 30
+            model, self.kind != "off", async_scheduling=asynchronous, kv_cache_memory_bytes=memory << 30
         )
         self.eng = self.llm.llm_engine
         self.draw, self.names = random.Random(0), iter(range(1 << 60))
@@ -64,7 +67,7 @@ class Measured:
 
     def time_functions(self) -> None:
         """Of routecap's, what the engine's thread calls; they are timed while `timing` says so."""
-        from routecap.vllm import _v021, routed_experts_capturer
+        from routecap.vllm import _face, _v021, _v026, routed_experts_capturer
         from routecap.vllm._capturer import _RoutedExpertsCapturerReal
 
         def time_one(owner: object, name: str, called: str) -> None:
@@ -81,10 +84,15 @@ class Measured:
 
             setattr(owner, name, timed)
 
-        time_one(routed_experts_capturer, "issue_routing_d2h_copy", "issue")
-        time_one(routed_experts_capturer, "extract_routed_experts_for_current_batch", "extract")
-        time_one(routed_experts_capturer, "free_routing_buffers", "free")
-        time_one(_RoutedExpertsCapturerReal, "finalize_pending_copy", "finalize")
+        if _face().module == "_v026":
+            time_one(_v026.Capture, "issue", "issue")
+            time_one(_v026.Capture, "begin", "begin")
+        else:
+            time_one(routed_experts_capturer, "issue_routing_d2h_copy", "issue")
+            extract = "extract_routed_experts_for_current_batch"
+            time_one(routed_experts_capturer, extract, "extract")
+            time_one(routed_experts_capturer, "free_routing_buffers", "free")
+            time_one(_RoutedExpertsCapturerReal, "finalize_pending_copy", "finalize")
         time_one(_v021.TellingScheduler, "_attach", "ends")
 
     def drive(
@@ -134,19 +142,21 @@ class Measured:
         return steps[-1][0] * 1e3
 
     def expect_rows(self, outputs: list[object]) -> None:
-        """Each has all its rows, and none is missing; of the first, every cell is looked at."""
-        if not self.capture:
+        """Each has all its rows, and none is missing; of some, every cell is looked at."""
+        if self.kind == "off":
             return
         for index, output in enumerate(outputs):
             completion = output.outputs[0]
-            pending = [
-                vars(output).get("_prompt_routed_experts"),
-                vars(completion).get("_routed_experts"),
-            ]
-            rows = sum(len(each) for each in pending if each is not None)
+            found = []
+            for owner, name in ((output, "prompt_routed_experts"), (completion, "routed_experts")):
+                for attribute in (f"_{name}", name):  # routecap's rows, or vLLM's array
+                    if attribute in vars(owner):
+                        found.append(vars(owner)[attribute])
+                        break
+            rows = sum(len(each) for each in found if each is not None)
             if rows != len(output.prompt_token_ids) + len(completion.token_ids) - 1:
                 raise RuntimeError(f"{output.request_id} has {rows} rows")
-            if index % 32 == 0 and (output.prompt_routed_experts < 0).any():
+            if self.capture and index % 32 == 0 and (found[0].array() < 0).any():
                 raise RuntimeError(f"{output.request_id} has missing cells")
 
     def measure(self, name: str) -> float:
@@ -249,7 +259,7 @@ def serve(arguments: argparse.Namespace) -> None:
     """Take names of measurements, a line each, and answer each with a line of JSON."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the engine prints is no answer
-    measured = Measured(arguments.on, arguments.steps, arguments.mixed)
+    measured = Measured(arguments.kind, arguments.steps, arguments.mixed)
     for line in sys.stdin:
         name, begun = line.strip(), time.perf_counter()
         answer: object = None
@@ -273,9 +283,9 @@ def serve(arguments: argparse.Namespace) -> None:
 class Engine:
     """A process that has imported all, or will have."""
 
-    def __init__(self, on: bool, mode: str, number: int, arguments: argparse.Namespace) -> None:
-        self.on, self.mode = on, mode
-        self.name = f"{mode} {'on' if on else 'off'} {number}"
+    def __init__(self, kind: str, mode: str, number: int, arguments: argparse.Namespace) -> None:
+        self.kind, self.mode = kind, mode
+        self.name = f"{mode} {kind} {number}"
         command = [sys.executable, __file__, "--serve", "--memory", str(arguments.memory)]
         command += [
             "--model",
@@ -285,7 +295,7 @@ class Engine:
             "--mixed",
             str(arguments.mixed),
         ]
-        command += ["--on"] * on + ["--asynchronous"] * (mode == "async")
+        command += ["--kind", kind] + ["--asynchronous"] * (mode == "async")
         self.log = Path(arguments.logs) / f"{self.name.replace(' ', '_')}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -311,7 +321,7 @@ class Engine:
 
 
 def measure(engine: Engine, first: bool, arguments: argparse.Namespace) -> dict[str, object]:
-    found: dict[str, object] = {"name": engine.name, "mode": engine.mode, "on": engine.on}
+    found: dict[str, object] = {"name": engine.name, "mode": engine.mode, "kind": engine.kind}
     found["start, s"] = engine.ask("make")
     samples = arguments.samples.split(",")
     times = {name: [] for name in samples}
@@ -326,40 +336,38 @@ def measure(engine: Engine, first: bool, arguments: argparse.Namespace) -> dict[
         flush=True,
     )
     if first:
-        for what in ("device", "thread") if engine.on else ("device",):
+        for what in ("device", "thread") if engine.kind == "on" else ("device",):
             found[what] = engine.ask(what)
             print(f"  {what}: {json.dumps(found[what])}", flush=True)
     return found
 
 
 def compare(results: list[dict[str, object]]) -> list[dict[str, object]]:
-    """For each mode and sample: off, by how much on differs, how far apart those off are."""
+    """For each mode and sample: off, by how much the others differ, how far those off are apart."""
     rows = []
+    kinds = [kind for kind in KINDS if any(result["kind"] == kind for result in results)]
     for mode in dict.fromkeys(result["mode"] for result in results):
         for name in SAMPLES:
             medians = {
-                on: [
+                kind: [
                     statistics.median(result["ms"][name])
                     for result in results
-                    if result["mode"] == mode and result["on"] is on and result["ms"].get(name)
+                    if result["mode"] == mode and result["kind"] == kind and result["ms"].get(name)
                 ]
-                for on in (False, True)
+                for kind in kinds
             }
-            if not (medians[False] and medians[True]):
+            if not all(medians.values()):
                 continue
-            off, on = (statistics.median(medians[each]) for each in (False, True))
-            spread = 100 * (max(medians[False]) - min(medians[False])) / off
-            rows.append(
-                {
-                    "mode": mode,
-                    "sample": name,
-                    "off, ms": round(off, 3),
-                    "on, ms": round(on, 3),
-                    "on, %": round(100 * (on / off - 1), 2),
-                    "noise, %": round(spread, 2) if len(medians[False]) > 1 else None,
-                    "engines": [len(medians[False]), len(medians[True])],
-                }
-            )
+            off = statistics.median(medians["off"])
+            spread = 100 * (max(medians["off"]) - min(medians["off"])) / off
+            row = {"mode": mode, "sample": name, "off, ms": round(off, 3)}
+            for kind in kinds[1:]:
+                other = statistics.median(medians[kind])
+                row[f"{kind}, ms"] = round(other, 3)
+                row[f"{kind}, %"] = round(100 * (other / off - 1), 2)
+            row["noise, %"] = round(spread, 2) if len(medians["off"]) > 1 else None
+            row["engines"] = [len(medians[kind]) for kind in kinds]
+            rows.append(row)
     return rows
 
 
@@ -377,7 +385,9 @@ def main() -> None:
     parser.add_argument("--logs", default="vllm_engine_logs")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--no-more", dest="more", action="store_false", help="times of steps alone")
-    for name in ("serve", "on", "asynchronous"):
+    parser.add_argument("--own", action="store_true", help="vLLM's own capture too")
+    parser.add_argument("--kind", choices=KINDS, default="off", help=argparse.SUPPRESS)
+    for name in ("serve", "asynchronous"):
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -388,10 +398,10 @@ def main() -> None:
     Path(arguments.logs).mkdir(parents=True, exist_ok=True)
     until, results = time.monotonic() + arguments.budget, []
     kinds = [
-        (on, mode, number)
+        (kind, mode, number)
         for mode in arguments.modes.split(",")
         for number in range(arguments.engines)
-        for on in (False, True)
+        for kind in (KINDS if arguments.own else KINDS[:2])
     ]
     ahead = [Engine(*kind, arguments) for kind in kinds[:2]]
     took = 0.0
@@ -403,7 +413,7 @@ def main() -> None:
         if index + 2 < len(kinds):
             ahead.append(Engine(*kinds[index + 2], arguments))
         first = engine.mode not in {
-            result["mode"] for result in results if result["on"] is engine.on
+            result["mode"] for result in results if result["kind"] == engine.kind
         }
         try:
             results.append(measure(engine, first and arguments.more, arguments))
@@ -419,7 +429,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
     if arguments.json:
         found = {
-            "title": "vLLM 0.21.0 with routecap in its own step, off beside on",
+            "title": f"vLLM {version('vllm')} with routecap in its own step, off beside on",
             "commit": commit(),
             "processor": processor(),
             "results": rows,

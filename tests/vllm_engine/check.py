@@ -70,6 +70,8 @@ llm, runner = engine.make(
     **more,
 )
 config = llm.llm_engine.vllm_config
+hf = config.model_config.hf_text_config
+ROUTES = [i for i in range(hf.num_hidden_layers) if i not in hf.mlp_only_layers]
 assert config.scheduler_config.async_scheduling is not options.sync
 oracle.forget()
 
@@ -173,34 +175,30 @@ def judge(name):
         counts["without a final output"] += 1
         return
     completion = output.outputs[0]
-    got = [
-        each
-        for each in (output.prompt_routed_experts, completion.routed_experts)
-        if each is not None
-    ]
+    got = engine.given(output, ROUTES)
     if asked.get("routed_experts") is False:
-        counts["off, and without rows" if not got else "WRONG off, and with rows"] += 1
+        counts["off, and without rows" if got is None else "WRONG off, and with rows"] += 1
         return
     first = asked.get("routed_experts_start", 0)
     rows = len(prompt) + len(completion.token_ids) - 1 - first
     counts["requests"] += 1
     if completion.stop_reason is not None:
         counts["requests that ended by a stop token"] += 1
-    if sum(map(len, got)) != rows:
-        counts[f"WRONG {sum(map(len, got))} rows of {rows}, reason {completion.finish_reason}"] += 1
+    came = 0 if got is None else len(got[0])
+    if came != rows:
+        counts[f"WRONG {came} rows of {rows}, reason {completion.finish_reason}"] += 1
         return
-    if not got:
+    if not came:
         return
+    ids, valid = got
     dtype = np.dtype(asked.get("routed_experts_dtype", "int16"))
-    if any(type(each) is not np.ndarray or each.dtype != dtype for each in got):
+    if type(ids) is not np.ndarray or ids.dtype != dtype:
         counts["WRONG dtype"] += 1
     last = vars(completion).get("_routed_experts") or vars(output).get("_prompt_routed_experts")
     tags, reasons = last.routing.tags, last.routing.reasons()
     keys = prefixes_of(name)
-    masks = (output.prompt_routed_experts_validity, completion.routed_experts_validity)
-    valid = np.concatenate([mask for mask in masks if mask is not None])
     computed = truth.get(engines_names[name] or name, {})
-    for position, (row, mask) in enumerate(zip(np.concatenate(got), valid, strict=True), first):
+    for position, (row, mask) in enumerate(zip(ids, valid, strict=True), first):
         known = computed.get(position, [])
         if not known and mask.all():
             found = any(equal(row, tags[position], each) for each in of_prefix[keys[position]])

@@ -1,4 +1,4 @@
-"""vLLM 0.21's engine without a GPU, out of the wheel for CUDA. Import it before vllm.
+"""vLLM's engine, 0.21 or 0.26, without a GPU, out of the wheel for CUDA. Import it before vllm.
 
 What its kernels do, PyTorch does, as in examples/vllm/kernels.py. It shows what the host does, and
 nothing about the device.
@@ -27,7 +27,15 @@ from vllm.model_executor.layers.fused_moe import unquantized_fused_moe_method  #
 from vllm.platforms.cpu import CpuPlatform  # noqa: E402
 
 
-def apply(self, layer, x, topk_weights, topk_ids, shared_experts_input=None):
+if not hasattr(torch.ops._C, "silu_and_mul"):  # of 0.26, by another name
+
+    @kernels.operator("silu_and_mul(Tensor(a!) out, Tensor x) -> ()")
+    def silu_and_mul(out, x):
+        gate, up = x.chunk(2, -1)
+        out.copy_(torch.nn.functional.silu(gate) * up)
+
+
+def apply(self, layer, x, topk_weights, topk_ids, *_, **__):
     out = torch.empty_like(x)
     weights = topk_weights.to(x.dtype)
     kernels.fused_moe(

@@ -1,4 +1,4 @@
-"""vLLM 0.21 in this process, with random weights; and an oracle of what its routers chose.
+"""vLLM in this process, with random weights; and an oracle of what its routers chose.
 
 ON_CPU: without a GPU (VLLM_ENGINE_ON_CPU=1), by cpu.py.
 """
@@ -11,6 +11,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 ON_CPU = os.environ.get("VLLM_ENGINE_ON_CPU") == "1"
 if ON_CPU:
     import cpu
+import numpy as np
 import torch
 from vllm import LLM, SamplingParams
 
@@ -138,6 +139,32 @@ def make(model, capture, seed=1, **arguments):
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     draw_weights(runner.get_model(), seed)
     return llm, runner
+
+
+def given(output, layers):
+    """What the caller got of a finished request, [rows, layers, k], and which cells of it are
+    there, [rows, layers]; None if it got none.
+
+    layers: those of the decoder that route.
+    """
+    completion = output.outputs[0]
+    owners = [(completion, "routed_experts")]
+    if hasattr(output, "prompt_routed_experts"):  # 0.21
+        owners.insert(0, (output, "prompt_routed_experts"))
+    found = [(owner, name) for owner, name in owners if getattr(owner, name) is not None]
+    if not found:
+        return None
+    rows = np.concatenate([getattr(owner, name) for owner, name in found])
+    masks = [getattr(owner, f"{name}_validity", None) for owner, name in found]
+    if masks[0] is None:  # vLLM's own
+        masks = [np.zeros(rows.shape[:2], bool)]
+    valid = np.concatenate(masks)
+    if len(owners) == 1:  # with all layers of the decoder
+        dense = [layer for layer in range(rows.shape[1]) if layer not in layers]
+        assert (rows[:, dense] == (-1 if rows.dtype.kind == "i" else 0)).all()
+        assert not valid[:, dense].any()
+        rows, valid = rows[:, layers], valid[:, layers]
+    return rows, valid
 
 
 def sampling(most, **arguments):

@@ -20,6 +20,7 @@ if engine.ON_CPU:
     engine.cpu.in_each_process()  # in one that is spawned too, which imports this
 
 PROMPT = list(range(100, 133))
+ROUTES = [0, 2, 3]
 
 
 def run(folder, out, asynchronous):
@@ -50,12 +51,12 @@ def run(folder, out, asynchronous):
         completion = output.outputs[0]
         found[f"{name} reason"] = np.array(f"{completion.finish_reason} {completion.stop_reason}")
         found[f"{name} tokens"] = np.array(completion.token_ids)
-        for part, owner in (("prompt_routed_experts", output), ("routed_experts", completion)):
-            rows = getattr(owner, part)
-            assert rows is None or type(rows) is np.ndarray, type(rows)
-            found[f"{name} {part}"] = np.zeros(0) if rows is None else rows
-            mask = getattr(owner, f"{part}_validity", None)
-            found[f"{name} {part}_validity"] = np.zeros(0) if mask is None else mask
+        rows, mask = engine.given(output, ROUTES) or (np.zeros(0), np.zeros(0))
+        first = len(PROMPT) + len(completion.token_ids) - 1 - len(rows)
+        for what, cells in (("", rows), ("_validity", mask)):
+            prompt, generated = np.split(cells, [max(0, len(PROMPT) - first) if len(rows) else 0])
+            found[f"{name} prompt_routed_experts{what}"] = prompt
+            found[f"{name} routed_experts{what}"] = generated
 
     first = ask()
     keep("first", first)
@@ -72,7 +73,7 @@ def run(folder, out, asynchronous):
         found["refused"] = np.array(False)
     except ValueError as error:
         found["refused"] = np.array("routed_experts_start is -1" in str(error))
-    found["ours"] = np.array("routecap.vllm._v021" in sys.modules)
+    found["ours"] = np.array("routecap.vllm.routed_experts_capturer" in sys.modules)
     np.savez(out, **found)
 
 

@@ -14,12 +14,37 @@ import logging
 import os
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
 
 __all__ = ["install", "plugin"]
 
 logger = logging.getLogger("vllm.routecap")
 
-_FACES = {"0.21": "_v021"}  # by the beginning of vLLM's version
+
+
+class _Face(NamedTuple):
+    """A generation of vLLM, and the place in its sources that the face replaces."""
+
+    version: str  # how it begins
+    module: str
+    source: str
+    seam: str
+
+
+_CAPTURER = "model_executor/layers/fused_moe/routed_experts_capturer.py"
+_FACES = (
+    _Face("0.21", "_v021", _CAPTURER, "def issue_routing_d2h_copy("),
+    _Face("0.26", "_v026", _CAPTURER, "class RoutedExpertsManager:"),
+    _Face(
+        "0.33",
+        "_v033",
+        "distributed/aux_output_connector/worker.py",
+        "def get_aux_output_connector(",
+    ),
+)
+_KNOWN = ", ".join(face.version for face in _FACES)
 _ASKED = "ROUTECAP_VLLM"
 
 
@@ -27,15 +52,19 @@ def plugin() -> None:
     """What vLLM calls in each of its processes, if this package is installed."""
     if not _is_asked():
         return
-    known = ", ".join(_FACES)
     face = _face()
     if face is None:
         logger.error(
-            "routecap knows vLLM %s, not %s: routed experts are vLLM's own", known, _version()
+            "routecap knows vLLM %s, not %s: routed experts are vLLM's own", _KNOWN, _version()
         )
         return
     install()
-    logger.info("routecap captures routed experts in vLLM %s (it knows %s)", _version(), known)
+    logger.info(
+        "routecap captures routed experts in vLLM %s, by routecap.vllm.%s (it knows %s)",
+        _version(),
+        face.module,
+        _KNOWN,
+    )
 
 
 def install(name: str | None = None) -> None:
@@ -53,8 +82,8 @@ def install(name: str | None = None) -> None:
         return
     face = _face()
     if face is None:
-        raise RuntimeError(f"routecap knows vLLM {', '.join(_FACES)}, not {_version()}")
-    import_module(face, __name__).apply()
+        raise RuntimeError(f"routecap knows vLLM {_KNOWN}, not {_version()}")
+    import_module(f".{face.module}", __name__).apply()
     os.environ[_ASKED] = "1"
 
 
@@ -70,8 +99,15 @@ def _version() -> str:
         return "of no version"
 
 
-def _face() -> str | None:
+def _face() -> _Face | None:
+    """By the installed engine's version, and by whether what is replaced is there."""
     found = _version()
-    return next(
-        (f".{module}" for known, module in _FACES.items() if found.startswith(f"{known}.")), None
-    )
+    face = next((each for each in _FACES if found.startswith(f"{each.version}.")), None)
+    spec = None if face is None else find_spec("vllm")
+    if face is None or spec is None:
+        return face
+    for folder in spec.submodule_search_locations or ():
+        source = Path(folder) / face.source
+        if source.is_file() and face.seam in source.read_text("utf-8", "replace"):
+            return face
+    return None

@@ -175,6 +175,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         forward: Begin and end of a forward pass, for engines whose model has no hooks.
         layer_map: Index in the decoder of each captured layer.
         prefixes: Who fills rows of cached prefixes, and from which store; None without one.
+        decoder_layers: If not 0, how many layers results have; see `PendingRoutedExperts`.
         tag: Kept with every row that is issued from now on, the version of the weights: how often they have been changed (`weights_changed`), or what
             `set_tag` said. Routings show it.
     """
@@ -204,6 +205,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self.tag = 0
         self._tag_is_told = False
         self._changed_at = -1  # the last step before the weights were changed
+        self.decoder_layers = 0
 
         device = torch.device(device)
         if device.type == "cuda" and device.index is None:
@@ -474,7 +476,22 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     def _pending(self, state: RequestState, rows: int) -> PendingRoutedExperts:
         assert state.routing is not None
         shape = (min(rows, state.routing.rows) if state.routing is state.earlier else rows, self.num_hidden_layers, self.num_experts_per_tok)
-        return PendingRoutedExperts(state.routing, shape, self.options.fill)
+        return PendingRoutedExperts(
+            state.routing, shape, self.options.fill, decoder_layers=self.decoder_layers
+        )
+
+    # ---- For rows that live as long as what the engine caches
+
+    @property
+    def batch_handles(self) -> NDArray[np.uint64]:
+        """Of the batch that was issued last, 0 for requests that are off."""
+        return self._requests.batch_handles
+
+    def store_bytes(self, rows: int) -> int:
+        """What a store needs for so many rows: a third more, for pages of which a part is not used,
+        and not less than it needs for any."""
+        memory = routecap.memory(experts=self.capturer.experts, **self._settings)
+        return max(8 * memory.page_bytes, rows * memory.row_bytes * 4 // 3)
 
     # ---- Requests of an engine whose scheduler tells who ends
 

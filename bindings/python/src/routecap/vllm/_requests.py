@@ -74,7 +74,7 @@ class Requests:
         self._ended: dict[str, RequestState] = {}  # in the order in which they ended
         self.batch: list[str] | None = None  # of the last step, as long as its handles are good
         self._batch_states: list[RequestState] = []
-        self._batch_handles: NDArray[np.uint64] = np.empty(0, np.uint64)
+        self.batch_handles: NDArray[np.uint64] = np.empty(0, np.uint64)
         self.last_ticket = 0  # of the last step of all requests
 
     def find(self, name: str) -> RequestState | None:
@@ -83,7 +83,7 @@ class Requests:
     def handles(self, names: Sequence[str], tag: int = 0) -> NDArray[np.uint64]:
         """The handles of a batch, 0 for those that are off; opens those that are new. A batch like the last one costs one comparison."""
         if self.batch == names:
-            return self._batch_handles
+            return self.batch_handles
         for name in names:
             if name not in self.live:
                 state = self.live[name] = RequestState()
@@ -98,7 +98,7 @@ class Requests:
             new = [i for i in np.flatnonzero(handles == 0) if not states[i].off]
             if new:
                 handles[new] = self._open([states[i] for i in new])
-        self.batch, self._batch_states, self._batch_handles = list(names), states, handles
+        self.batch, self._batch_states, self.batch_handles = list(names), states, handles
         return handles
 
     def _open(self, states: Sequence[RequestState]) -> NDArray[np.uint64]:

@@ -28,6 +28,15 @@ def to_array(routing: routecap.Routing, fill: int, dtype: DTypeLike = np.int16) 
     return out
 
 
+def spread(
+    cells: NDArray[Any], decoder_layers: int, layer_map: NDArray[Any], fill: int
+) -> NDArray[Any]:
+    """[rows, layers that route, ...] to [rows, layers of the decoder, ...], with `fill` elsewhere."""
+    out = np.full((len(cells), decoder_layers, *cells.shape[2:]), fill, cells.dtype)
+    out[:, layer_map] = cells
+    return out
+
+
 class PendingRoutedExperts:
     """The routed experts of a request whose last steps may still be in flight.
 
@@ -40,6 +49,8 @@ class PendingRoutedExperts:
     Attributes:
         routing: routecap's, with the validity, tags and layers of each row.
         first: row of the routing that is its row 0.
+        decoder_layers: If not 0, its layers are so many, those of the decoder. Where one does not
+            route, cells are missing; in unsigned types they are 0.
     """
 
     ndim = 3
@@ -52,9 +63,11 @@ class PendingRoutedExperts:
         *,
         first: int = 0,
         dtype: DTypeLike = np.int16,
+        decoder_layers: int = 0,
     ) -> None:
         self.routing = routing
-        self.shape = shape
+        self.decoder_layers = decoder_layers
+        self.shape = (shape[0], decoder_layers or shape[1], shape[2])
         self.first = first
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self._fill = fill
@@ -67,17 +80,33 @@ class PendingRoutedExperts:
 
     def array(self) -> NDArray[Any]:
         if self._array is None:
-            self._array = to_array(self.part(), self._fill, self.dtype)
+            fill = self._fill if self.dtype.kind == "i" else 0
+            self._array = self._spread(to_array(self.part(), self._fill, self.dtype), fill)
         return self._array
 
     def validity(self) -> NDArray[np.bool_]:
         """[rows, layers]: which cells are there."""
-        return self.part().mask()
+        return self._spread(self.part().mask(), False)
+
+    def _spread(self, cells: NDArray[Any], fill: int) -> NDArray[Any]:
+        """[rows, layers that route, ...] to [rows, layers, ...]."""
+        if not self.decoder_layers:
+            return cells
+        return spread(cells, self.decoder_layers, self.routing.layer_map, fill)
 
     def of(self, dtype: DTypeLike) -> PendingRoutedExperts:
         """The same in another integer type."""
+        return self._part(self.first, self.shape[0], dtype)
+
+    def _part(self, first: int, rows: int, dtype: DTypeLike) -> PendingRoutedExperts:
+        shape = (rows, *self.shape[1:])
         return PendingRoutedExperts(
-            self.routing, self.shape, self._fill, first=self.first, dtype=dtype
+            self.routing,
+            shape,
+            self._fill,
+            first=first,
+            dtype=dtype,
+            decoder_layers=self.decoder_layers,
         )
 
     def part(self) -> routecap.Routing:
@@ -105,10 +134,7 @@ class PendingRoutedExperts:
         """Rows one after another are as lazy as it is; anything else is an array."""
         if isinstance(index, slice) and index.step in (None, 1):
             first, end, _ = index.indices(len(self))
-            shape = (max(0, end - first), *self.shape[1:])
-            return PendingRoutedExperts(
-                self.routing, shape, self._fill, first=self.first + first, dtype=self.dtype
-            )
+            return self._part(self.first + first, max(0, end - first), self.dtype)
         return self.array()[index]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:

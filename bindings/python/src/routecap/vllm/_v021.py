@@ -121,6 +121,12 @@ def replayed_pieces() -> Hashable | None:
 # ---- What the engine refuses
 
 
+def say_captures() -> None:
+    """An engine of this process, or one that it has in another, captures."""
+    global _captures
+    _captures = True
+
+
 def lift_refusal(config_class: Any) -> None:
     """Capture with async scheduling is no error any more; a library that cannot capture is."""
     validate = once(config_class, "_validate_return_routed_experts")
@@ -128,8 +134,7 @@ def lift_refusal(config_class: Any) -> None:
         return
 
     def validate_without_async(config: Any) -> None:
-        global _captures
-        _captures = True
+        say_captures()
         serve()  # its server may have been imported since
         if engine_is_on_cuda() and without_cuda():
             raise ValueError(WITHOUT_CUDA)
@@ -155,8 +160,13 @@ def lift_refusal(config_class: Any) -> None:
 # ---- Who ends
 
 
-def tell_ends(scheduler_config_class: Any) -> None:
-    """Schedulers, of whatever class the configuration names, tell the capturer of their process."""
+def tell_ends(scheduler_config_class: Any, telling: type | None = None) -> None:
+    """Schedulers, of whatever class the configuration names, tell the capturer of their process.
+
+    Args:
+        telling: What is put before their class; `TellingScheduler` unless given.
+    """
+    before = telling or TellingScheduler
     get_class = once(scheduler_config_class, "get_scheduler_cls")
     if get_class is None:
         return
@@ -165,8 +175,8 @@ def tell_ends(scheduler_config_class: Any) -> None:
         cls = get_class(config)
         return (
             cls
-            if issubclass(cls, TellingScheduler)
-            else type(f"Routecap{cls.__name__}", (TellingScheduler, cls), {})
+            if issubclass(cls, before)
+            else type(f"Routecap{cls.__name__}", (before, cls), {})
         )
 
     replace(scheduler_config_class, "get_scheduler_cls", get_class, get_scheduler_cls)
@@ -185,16 +195,23 @@ class TellingScheduler:
         self._capturer: Any = None
         self._prefixes: Any = None
         if self.vllm_config.model_config.enable_return_routed_experts:  # type: ignore[attr-defined]
-            capturer = _module().get_global_experts_capturer()
-            # In another process than the worker there is none: it finds the ends itself.
-            if getattr(capturer, "host_cache", None) is not None:
-                self._capturer = capturer
-                capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
-                self._keep_prefixes()
+            self._find_capturer()
         self._ended: dict[str, int] = {}  # rows
         self._late: list[
             tuple[str, int, PendingRoutedExperts | None]
         ] = []  # and whose client's it is
+
+    def _find_capturer(self) -> None:
+        capturer = _module().get_global_experts_capturer()
+        # In another process than the worker there is none: it finds the ends itself.
+        if getattr(capturer, "host_cache", None) is not None:
+            self._capturer = capturer
+            capturer.tell_ends(self.requests)  # type: ignore[attr-defined]
+            self._keep_prefixes()
+
+    def _front_end_waits(self, sampling_params: Any) -> bool:
+        """Whether the front end waits for the rows of a request that it has aborted."""
+        return waits_for_rows(sampling_params)
 
     # Blocks of the engine's cache: of those that a step fills rows are published, of those that it
     # hits they are adopted, under the engine's own hashes.
@@ -280,7 +297,7 @@ class TellingScheduler:
             for request in map(self.requests.get, request_ids):  # type: ignore[attr-defined]
                 if (
                     request is not None
-                    and waits_for_rows(request.sampling_params)
+                    and self._front_end_waits(request.sampling_params)
                     and not request.is_finished()
                 ):
                     rows = self._end({request.request_id: request.num_tokens - 1})
@@ -395,14 +412,20 @@ def send_bytes(encoder_class: Any) -> None:
 
 
 def to_bytes(rows: PendingRoutedExperts) -> NDArray[np.uint8]:
-    """Waits for rows in flight."""
+    """Layers of the decoder as 4 bytes, and the routing. Waits for rows in flight."""
     rows.routing.wait()
-    return np.frombuffer(rows.routing.serialize(), np.uint8)
+    layers = rows.decoder_layers.to_bytes(4, "little")
+    return np.frombuffer(layers + rows.routing.serialize(), np.uint8)
 
 
 def from_bytes(data: NDArray[np.uint8], fill: int) -> PendingRoutedExperts:
-    routing = routecap.Routing.deserialize(data)
-    return PendingRoutedExperts(routing, (routing.rows, routing.layers, routing.k), fill)
+    routing = routecap.Routing.deserialize(data[4:])
+    return PendingRoutedExperts(
+        routing,
+        (routing.rows, routing.layers, routing.k),
+        fill,
+        decoder_layers=int.from_bytes(data[:4].tobytes(), "little"),
+    )
 
 
 # ---- The front end
@@ -439,20 +462,25 @@ class _Validity:
         return None if rows is None else rows.validity()
 
 
+def make_lazy(cls: Any, name: str) -> None:
+    """Rows in this attribute become an array when it is read; {name}_validity is their mask."""
+    if not isinstance(vars(cls).get(name), _Rows):
+        rows = _Rows(name)
+        setattr(cls, name, rows)
+        setattr(cls, f"{name}_validity", _Validity(rows))
+
+
 def look_later(outputs: Any, processor: Any) -> None:
     """Outputs hold what came, and widen it when it is read; each request gets what it asked for."""
     for cls, name in (
         (outputs.CompletionOutput, "routed_experts"),
         (outputs.RequestOutput, "prompt_routed_experts"),
     ):
-        if not isinstance(vars(cls).get(name), _Rows):
-            rows = _Rows(name)
-            setattr(cls, name, rows)
-            setattr(cls, f"{name}_validity", _Validity(rows))
+        make_lazy(cls, name)
     _carry_rows(outputs.RequestOutput)
-    _ask(processor.RequestState)
+    ask(processor.RequestState)
     _keep_rows(processor.RequestState)
-    _wait_for_rows(processor.RequestState, processor.OutputProcessor)
+    wait_for_rows(processor.RequestState, processor.OutputProcessor)
 
 
 def _carry_rows(output_class: Any) -> None:
@@ -490,7 +518,12 @@ def _keep_rows(state_class: Any) -> None:
     replace(state_class, "_new_completion_output", make, new_completion_output)
 
 
-def _ask(state_class: Any) -> None:
+def ask(state_class: Any, ends: frozenset[str] = frozenset({"stop string"})) -> None:
+    """States of requests in the front end know what was asked for.
+
+    Args:
+        ends: Which of the front end's own ends wait for rows: a "stop string", an "abort".
+    """
     from_request = once(state_class, "from_new_request")
     if from_request is None:
         return
@@ -499,9 +532,11 @@ def _ask(state_class: Any) -> None:
         request = kwargs["request"] if "request" in kwargs else args[1]
         asked = asked_by(request.sampling_params)
         check(asked)
-        waits = _captures and on_both_sides() and waits_for_rows(request.sampling_params)
         state = from_request.__func__(cls, *args, **kwargs)
-        state.routecap = _Asking(asked, waits)
+        start = getattr(request.sampling_params, "routed_experts_prompt_start", 0) or 0
+        asked = asked._replace(start=max(asked.start, start))
+        comes = _captures and asked.capture and on_both_sides()
+        state.routecap = _Asking(asked, ends if comes else frozenset())
         return state
 
     from_new_request._routecap = True  # type: ignore[attr-defined]
@@ -514,16 +549,38 @@ class _Asking:
     rows: as it asked for them, where a server is to answer them.
     """
 
-    __slots__ = ("asked", "output", "rows", "waits")
+    __slots__ = ("asked", "ends", "output", "rows")
 
-    def __init__(self, asked: Asked, waits: bool) -> None:
-        self.asked, self.waits = asked, waits
+    def __init__(self, asked: Asked, ends: frozenset[str]) -> None:
+        self.asked, self.ends = asked, ends
         self.rows: Any = None
         self.output: tuple[Any, ...] | None = None
 
+    def waits(self, finish_reason: Any, stop_reason: Any) -> bool:
+        """Whether an output that ends so, by the front end, waits for its rows."""
+        kind = "stop string" if isinstance(stop_reason, str) else str(finish_reason)
+        return finish_reason is not None and kind in self.ends
 
-def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
-    """An output that ends by a stop string, unknown to the engine, waits for its rows."""
+
+class RowsAsParameter:
+    """Where rows are when the front end makes an output: the second parameter behind four."""
+
+    @staticmethod
+    def found(state: Any, parameters: tuple[Any, ...]) -> Any:
+        return parameters[1] if len(parameters) > 1 else None
+
+    @staticmethod
+    def put(state: Any, parameters: tuple[Any, ...], rows: Any) -> tuple[Any, ...]:
+        """The parameters with these rows."""
+        return (parameters[0], rows)
+
+
+def wait_for_rows(state_class: Any, processor_class: Any, place: Any = RowsAsParameter) -> None:
+    """An output whose end is the front end's, not the engine's, waits for its rows.
+
+    Args:
+        place: Where rows are when the front end makes an output.
+    """
     make = once(state_class, "make_request_output")
     if make is None:
         return
@@ -540,33 +597,22 @@ def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
         pooling_output: Any,
         finish_reason: Any,
         stop_reason: Any,
-        kv_transfer_params: Any = None,
-        routed_experts: Any = None,
+        *parameters: Any,
+        **named: Any,
     ) -> Any:
         asking = getattr(state, "routecap", None)
+        what = (new_token_ids, pooling_output, finish_reason, stop_reason)
         if asking is not None:
-            if routed_experts is not None:
-                routed_experts = _as_asked(routed_experts, asking.asked)
-                asking.rows = None if asking.asked.format is None else routed_experts
-            elif asking.waits and isinstance(stop_reason, str) and asking.output is None:
-                asking.output = (
-                    new_token_ids,
-                    pooling_output,
-                    finish_reason,
-                    stop_reason,
-                    kv_transfer_params,
-                )
+            rows = place.found(state, parameters)
+            if rows is not None:
+                rows = _as_asked(rows, asking.asked)
+                asking.rows = None if asking.asked.format is None else rows
+                parameters = place.put(state, parameters, rows)
+            elif asking.output is None and asking.waits(finish_reason, stop_reason):
+                asking.output = what, parameters, named
                 waiting[state.request_id] = state
                 return None
-        return make(
-            state,
-            new_token_ids,
-            pooling_output,
-            finish_reason,
-            stop_reason,
-            kv_transfer_params,
-            routed_experts,
-        )
+        return make(state, *what, *parameters, **named)
 
     def process_outputs(processor: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         arrived = (
@@ -582,10 +628,10 @@ def _wait_for_rows(state_class: Any, processor_class: Any) -> None:
                 rows = _as_pending(rows)[
                     : state.prompt_len + state.detokenizer.num_output_tokens() - 1
                 ]
-            tokens, pooling_output, finish_reason, stop_reason, parameters = state.routecap.output
-            output = make_request_output(
-                state, tokens, pooling_output, finish_reason, stop_reason, parameters, rows
-            )
+            what, parameters, named = state.routecap.output
+            if rows is not None:
+                parameters = place.put(state, parameters, rows)
+            output = make_request_output(state, *what, *parameters, **named)
             if output is not None and state.queue is not None:
                 state.queue.put(output)
             elif output is not None:

@@ -1,0 +1,255 @@
+"""The face to vLLM 0.26: what of it is replaced, each in one function.
+
+    take_worker     before a worker of this process makes its own capturer, ours takes its place:
+                    the engine's stays off, so it clears, copies and sends nothing
+    scheduler       has no table of rows by slot. It tells the capturer who ended, with how many
+                    rows, and puts the rows on the way to the caller
+    transport       rows go from the engine's process to the front end's as routecap's own bytes
+    front_end       rows become arrays when somebody looks at them, as each request asked
+
+Rows are captured by request, in the worker: its input batch says which rows are whose. A worker in
+a process of its own (tensor parallelism) keeps the engine's capturer, and so does its scheduler.
+Threads are as in the face to 0.21.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from . import _v021, routed_experts_capturer
+from ._asked import asked_by
+from ._blocks import CacheBlocks
+from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
+from ._results import PendingRoutedExperts
+from ._wrap import once, replace
+
+logger = logging.getLogger(__name__)
+
+# Executors whose worker is in the process of the scheduler.
+_ONE_PROCESS = ("uni", "external_launcher")
+
+
+def apply() -> None:
+    """Replace all of it. What is replaced already stays."""
+    _v021.say_pieces(_v021.replayed_pieces)
+    take_worker(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
+    _v021.watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
+    _v021.tell_ends(import_module("vllm.config.scheduler").SchedulerConfig, TellingScheduler)
+    _v021.send_bytes(import_module("vllm.v1.serial_utils").MsgpackEncoder)
+    look_later(
+        import_module("vllm.outputs"),
+        import_module("vllm.v1.engine.output_processor"),
+        import_module("vllm.v1.engine.input_processor"),
+    )
+
+
+def captures(config: Any) -> bool:
+    """Whether engines of this configuration have ours."""
+    return bool(
+        config.model_config is not None
+        and config.model_config.enable_return_routed_experts
+        and config.parallel_config.distributed_executor_backend in _ONE_PROCESS
+    )
+
+
+# ---- The worker
+
+
+def take_worker(wrapper_class: Any) -> None:
+    """A worker's runner gets our capturer where it would make its own: with its caches, before
+    graphs are captured. A library that cannot capture is said before weights are loaded."""
+    init_worker = once(wrapper_class, "init_worker")
+    if init_worker is None:
+        return
+    initialize = wrapper_class.initialize_from_config
+
+    def init_worker_first(wrapper: Any, all_kwargs: Any) -> Any:
+        config = all_kwargs[wrapper.rpc_rank]["vllm_config"]
+        if captures(config):
+            if engine_is_on_cuda() and without_cuda():
+                raise ValueError(WITHOUT_CUDA)
+        elif config.model_config.enable_return_routed_experts:
+            logger.warning(
+                "routed experts: workers are in processes of their own: they are vLLM's own"
+            )
+        return init_worker(wrapper, all_kwargs)
+
+    def initialize_from_config(wrapper: Any, kv_cache_configs: Any) -> Any:
+        if captures(wrapper.vllm_config):
+            runner = wrapper.worker.model_runner
+            runner.init_routed_experts_capturer = functools.partial(Capture, runner)
+        return initialize(wrapper, kv_cache_configs)
+
+    replace(wrapper_class, "init_worker", init_worker, init_worker_first)
+    replace(wrapper_class, "initialize_from_config", initialize, initialize_from_config)
+
+
+class Capture:
+    """What a model runner does at each step, beside its own: on the engine's thread."""
+
+    def __init__(self, runner: Any) -> None:
+        self.runner = runner
+        self.capturer: Any = routed_experts_capturer.init_routed_experts_capturer_with_shared_cache(
+            enable=True,
+            model_config=runner.model_config,
+            num_fused_shared_experts=0,
+            max_num_batched_tokens=runner.scheduler_config.max_num_batched_tokens,
+            max_model_len=runner.max_model_len,
+            device=runner.device,
+        )
+        layers = runner.model_config.get_total_num_hidden_layers()
+        if layers != self.capturer.num_hidden_layers:
+            self.capturer.decoder_layers = layers
+        self.capturer.bind(runner.get_model())
+        self.capturer.extract((), runner.requests, {}, None, 0)  # which it looks at from now on
+        self._blocks = self._make_blocks()
+        self._execute = runner.execute_model
+        self._bookkeep = runner._bookkeeping_sync
+        runner.execute_model, runner._bookkeeping_sync = self.execute_model, self.bookkeep
+
+    def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        self.begin(scheduler_output)
+        return self._execute(scheduler_output, *args, **kwargs)
+
+    def bookkeep(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        """Before the tokens of the step are waited for: its rows are on their way meanwhile."""
+        self.issue(scheduler_output)
+        return self._bookkeep(scheduler_output, *args, **kwargs)
+
+    def begin(self, scheduler_output: Any) -> None:
+        over, preempted = scheduler_output.finished_req_ids, scheduler_output.preempted_req_ids
+        if over or preempted:
+            self.capturer.free(over, preempted)
+        self.capturer.finalize_pending_copy()
+
+    def issue(self, scheduler_output: Any) -> None:
+        runner = self.runner
+        self.capturer.issue(
+            runner.input_batch.req_ids, scheduler_output.num_scheduled_tokens, runner.positions
+        )
+        if self._blocks is not None:
+            self._follow_blocks(self._blocks, scheduler_output)
+
+    # ---- The prefix cache
+
+    def _make_blocks(self) -> CacheBlocks | None:
+        runner = self.runner
+        if not runner.cache_config.enable_prefix_caching:
+            return None
+        self._group = runner._get_attention_kv_cache_gid()
+        table = runner.input_batch.block_table[self._group]
+        slots = runner.kv_cache_config.num_blocks * table.kv_cache_block_size
+        return CacheBlocks(
+            self.capturer.capturer, table.block_size, self.capturer.store_bytes(slots)
+        )
+
+    def _follow_blocks(self, blocks: CacheBlocks, scheduler_output: Any) -> None:
+        runner, batch = self.runner, self.runner.input_batch
+        n = batch.num_reqs
+        handles = self.capturer.batch_handles
+        table = batch.block_table[self._group].get_numpy_array()
+        begins = batch.num_computed_tokens_cpu[:n]
+        starts = runner.query_start_loc.np[: n + 1]
+        ends = begins + (starts[1:] - starts[:-1])
+        first = [each.req_id for each in scheduler_output.scheduled_new_reqs]
+        first += scheduler_output.scheduled_cached_reqs.resumed_req_ids
+        new = [batch.req_id_to_index[name] for name in first]
+        certain = ends
+        settled = begins
+        if drafts := runner.num_spec_tokens:
+            certain = np.minimum(ends, batch.num_tokens_no_spec[:n])
+            settled = begins - drafts
+            settled[new] = begins[new]
+        blocks.computed(handles, begins, ends, settled, certain, table)
+        for index in new:
+            blocks.found(handles[index], int(begins[index]), table[index])
+
+
+# ---- The scheduler
+
+
+class TellingScheduler(_v021.TellingScheduler):
+    """Before a scheduler's class, as in 0.21; and without the engine's table of rows by slot."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
+        ours = captures(config)
+        if ours:
+            config.model_config.enable_return_routed_experts = False
+        try:
+            super().__init__(*args, **kwargs)
+        finally:
+            if ours:
+                config.model_config.enable_return_routed_experts = True
+        if ours:
+            self._find_capturer()
+
+    def _keep_prefixes(self) -> None:
+        """The worker does, by the numbers of blocks."""
+
+    def _front_end_waits(self, sampling_params: Any) -> bool:
+        return self._capturer is not None and asked_by(sampling_params).capture
+
+
+# ---- The front end
+
+
+def look_later(outputs: Any, processor: Any, inputs: Any) -> None:
+    """Outputs hold what came, and widen it when it is read; each request gets what it asked for."""
+    _v021.make_lazy(outputs.CompletionOutput, "routed_experts")
+    _v021.ask(processor.RequestState, frozenset({"stop string", "abort"}))
+    _v021.wait_for_rows(processor.RequestState, processor.OutputProcessor, RowsInState)
+    _keep_lazy(processor.RequestState)
+    _look_at_configuration(inputs.InputProcessor)
+
+
+class RowsInState:
+    """Where rows are when the front end makes an output: in the state of its request."""
+
+    @staticmethod
+    def found(state: Any, parameters: tuple[Any, ...]) -> Any:
+        rows = state.routed_experts_chunks[-1] if state.routed_experts_chunks else None
+        ours = isinstance(rows, PendingRoutedExperts) or getattr(rows, "ndim", 0) == 1
+        return rows if ours else None
+
+    @staticmethod
+    def put(state: Any, parameters: tuple[Any, ...], rows: Any) -> tuple[Any, ...]:
+        state.routed_experts_chunks = [rows]
+        return parameters
+
+
+def _keep_lazy(state_class: Any) -> None:
+    """Rows go into an output as they are, not into an array first."""
+    make = once(state_class, "_new_completion_output")
+    if make is None:
+        return
+
+    def new_completion_output(state: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = RowsInState.found(state, ())
+        if rows is None:
+            return make(state, *args, **kwargs)
+        chunks, state.routed_experts_chunks = state.routed_experts_chunks, []
+        output = make(state, *args, **kwargs)
+        state.routed_experts_chunks = chunks
+        output.routed_experts = rows if output.finish_reason is not None else None
+        return output
+
+    replace(state_class, "_new_completion_output", make, new_completion_output)
+
+
+def _look_at_configuration(processor_class: Any) -> None:
+    init = once(processor_class, "__init__")
+    if init is None:
+        return
+
+    def look(processor: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        if captures(vllm_config):
+            _v021.say_captures()
+        init(processor, vllm_config, *args, **kwargs)
+
+    replace(processor_class, "__init__", init, look)

@@ -1,0 +1,500 @@
+"""The face to vLLM 0.33: both sides of its connector for auxiliary output.
+
+    put_worker      the worker's side: rows are captured by request, kept in routecap's store under
+                    the engine's hashes of blocks, and handed out as each output of a step calls
+                    for them. `RowsConnector` is all of it
+    put_scheduler   the scheduler's side: no prefix is given up because rows of it are gone, and no
+                    row that is gone stops the engine
+
+A row that is not there, because it came with keys and values of another engine or because the
+store was full, is -1. Layers of the decoder that do not route are -1 too. With
+ROUTECAP_VLLM_FILL=0 rows are as the engine's own in type, and 0 there.
+
+Threads: the engine's for `begin_step` and `prepare_output`; the one that takes outputs for
+`process_output`.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+import routecap
+
+from . import _binding
+from ._blocks import publish_blocks
+from ._capturer import RoutedExpertsCapturer
+from ._options import get_options
+from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
+from ._results import spread, to_array
+from ._wrap import once, replace
+
+logger = logging.getLogger(__name__)
+
+_PACKAGE = "vllm.distributed.aux_output_connector"
+
+
+def apply() -> None:
+    """Replace all of it. What is replaced already stays."""
+    take_worker(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
+    take_scheduler(import_module("vllm.config.scheduler").SchedulerConfig)
+
+
+# ---- The worker's side
+
+
+def take_worker(wrapper_class: Any) -> None:
+    """The worker's side is in its place before a runner makes one. A library that cannot capture
+    is said before weights are loaded."""
+    init_worker = once(wrapper_class, "init_worker")
+    if init_worker is None:
+        return
+    initialize = wrapper_class.initialize_from_config
+
+    def init_worker_first(wrapper: Any, all_kwargs: Any) -> Any:
+        config = all_kwargs[wrapper.rpc_rank]["vllm_config"]
+        if config.aux_output_config.enabled and engine_is_on_cuda() and without_cuda():
+            raise ValueError(WITHOUT_CUDA)
+        return init_worker(wrapper, all_kwargs)
+
+    def initialize_from_config(wrapper: Any, kv_cache_configs: Any) -> Any:
+        if wrapper.vllm_config.aux_output_config.enabled:
+            put_worker(import_module("vllm.v1.worker.gpu.model_runner"))
+        return initialize(wrapper, kv_cache_configs)
+
+    replace(wrapper_class, "init_worker", init_worker, init_worker_first)
+    replace(wrapper_class, "initialize_from_config", initialize, initialize_from_config)
+
+
+def put_worker(runner_module: Any) -> None:
+    own = once(runner_module, "get_aux_output_connector")
+    if own is None:
+        return
+
+    def get_aux_output_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> Any:
+        try:
+            return make_connector(model, vllm_config, kv_cache_config)
+        except NotImplementedError as error:
+            logger.warning("routed experts: vLLM's own connector captures, as %s", error)
+            return own(model, vllm_config, kv_cache_config)
+
+    replace(runner_module, "get_aux_output_connector", own, get_aux_output_connector)
+
+
+def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsConnector:
+    """Raises: NotImplementedError: what routers see is not known to be the step's own rows."""
+    if getattr(vllm_config.parallel_config, "enable_dbo", False):
+        raise NotImplementedError("two micro-batches run at once")
+    config, scheduling = vllm_config.model_config, vllm_config.scheduler_config
+    first_rank = import_module("vllm.distributed.parallel_state").get_tp_group().is_first_rank
+    resolve = import_module("vllm.v1.core.kv_cache_utils").resolve_kv_cache_block_sizes
+    block_rows, hashed_rows = resolve(kv_cache_config, vllm_config)
+    capture: Any = RoutedExpertsCapturer.create(
+        enable=True,
+        model_config=config,
+        num_fused_shared_experts=0,
+        max_num_batched_tokens=scheduling.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        device=next(model.parameters()).device,
+        skip_host_cache=not first_rank,
+    )
+    bind(model, capture)
+    store_bytes = vllm_config.aux_output_config.max_bytes
+    if store_bytes is None:
+        rows = kv_cache_config.num_blocks * (block_rows // hashed_rows) * hashed_rows
+        store_bytes = capture.store_bytes(rows)
+    return RowsConnector(
+        capture,
+        block_rows=hashed_rows,
+        store_bytes=store_bytes,
+        decoder_layers=config.get_total_num_hidden_layers(),
+        output=import_module(f"{_PACKAGE}.connector").AuxRequestOutput,
+        owner=first_rank,
+    )
+
+
+def bind(model: Any, capture: Any) -> None:
+    """Tap the model's routers as the engine's own connector does, and begin and end its passes."""
+    for layer in _binding._find_layers(model):
+        _binding._check_layout(layer, int(capture.capturer.layer_experts.max()), placed=False)
+    captured = {place: index for index, place in enumerate(capture.layer_map)}
+    forward = capture.forward
+
+    class Tap:
+        def capture(self, layer_id: int, topk_ids: Any) -> None:
+            if layer_id in captured:
+                forward.route(captured[layer_id], topk_ids)
+
+    name = "vllm.model_executor.layers.fused_moe.routed_experts_capturer"
+    import_module(name).bind_routed_experts_capturer(model, Tap())
+    _binding._delimit(_binding.Binding(), model, capture.device_cache, forward)
+
+
+class _Request:
+    """What is known of one request, from its first step to its end or preemption.
+
+    emit: first position that callers have not got yet.
+    keys: of its blocks, as far as the scheduler has told them, one after another.
+    published: how many of them are.
+    cursor: one past its last row that is a token's; None before its first step was taken.
+    steps: how many of its steps were issued and not taken.
+    retained: keys that the store keeps for it.
+    """
+
+    __slots__ = (
+        "cursor",
+        "emit",
+        "finished",
+        "handle",
+        "keys",
+        "published",
+        "retained",
+        "steps",
+    )
+
+    def __init__(self, emit: int) -> None:
+        self.emit = emit
+        self.handle = 0
+        self.keys = bytearray()
+        self.published = 0
+        self.cursor: int | None = None
+        self.steps = 0
+        self.finished = False
+        self.retained: list[NDArray[np.uint8]] = []
+
+
+class PendingOutput:
+    """A step whose rows are on their way."""
+
+    def __init__(
+        self,
+        take: Callable[[PendingOutput], dict[str, Any]],
+        names: Sequence[str],
+        requests: Sequence[_Request],
+        begins: NDArray[Any],
+        starts: NDArray[Any],
+        step: routecap.Step,
+        first: int,
+    ) -> None:
+        self._take = take
+        self.names, self.requests, self.begins, self.starts = names, requests, begins, starts
+        self.step, self.first = step, first
+        self.sampled: Any = ()
+        self.rejected: Any = ()
+
+    def enqueue_cpu_copy(self, num_sampled: Any, num_rejected: Any) -> None:
+        """The numbers may still be on their way; they are looked at in `process_output`."""
+        self.sampled, self.rejected = num_sampled, num_rejected
+
+    def process_output(self) -> dict[str, Any]:
+        return self._take(self)
+
+
+class RowsConnector:
+    """What the engine's AuxOutputWorkerConnector does, for any number of concurrent steps."""
+
+    def __init__(
+        self,
+        capture: Any,
+        *,
+        block_rows: int,
+        store_bytes: int,
+        decoder_layers: int,
+        output: Callable[[int, NDArray[Any]], Any],
+        owner: bool = True,
+    ) -> None:
+        """
+        Args:
+            capture: A capturer that is bound to the model.
+            block_rows: Rows of a block that has a hash of its own.
+            store_bytes: Upper limit of the memory for rows of blocks.
+            output: Makes what a step gives for a request, of its first position and its rows.
+            owner: False for ranks whose rows are another's: they only take part in forward passes.
+        """
+        self.capture = capture
+        self._capturer: routecap.Capturer = capture.capturer
+        self._decoder_layers = decoder_layers
+        self._output = output
+        self._owner = owner
+        self._fill = get_options().fill
+        own_type = np.uint8 if self._capturer.experts <= 256 else np.uint16
+        self._dtype: DTypeLike = np.int16 if self._fill < 0 else own_type
+        self._lock = threading.Lock()
+        self._metadata: Any = None
+        self._requests: dict[str, _Request] = {}
+        self._keyed: list[_Request] = []  # have keys that are not published
+        self._retained: collections.Counter[bytes] = collections.Counter()
+        self._block_rows = block_rows
+        self._store_bytes = max(store_bytes, capture.store_bytes(0))
+        self._generation = 0
+        self.store: routecap.Store | None = None
+        if owner:
+            # Rows of all requests of a step, in its order: one array for what decodes.
+            self._steps = int(self._capturer.open())
+            self._issued_rows = 0
+
+    # ---- A step
+
+    def begin_step(self, metadata: Any) -> None:
+        self._metadata = metadata
+        if not self._owner or metadata is None:
+            return
+        with self._lock:
+            if metadata.generation > self._generation:
+                self._renew(metadata.generation)
+            for name, emit in metadata.requests.items():
+                known = self._requests.get(name)
+                if known is None or known.finished:
+                    self._requests[name] = _Request(emit)
+            for name, hashes in metadata.block_hashes.items():
+                request = self._requests.get(name)
+                if request is not None:
+                    self._make_store(hashes.item_size)
+                    request.keys += hashes.data
+                    self._keyed.append(request)
+            if any(name not in metadata.requests for name in metadata.block_hashes):
+                self._publish(name for name in metadata.requests)
+            self._retain(metadata.retained_block_hashes)
+            for name in metadata.finished_requests:
+                request = self._requests.get(name)
+                if request is not None:
+                    request.finished = True
+                    if request.steps == 0:
+                        self._end(name, request)
+            self._release(metadata.released_block_hashes)
+
+    def prepare_output(self, input_batch: Any) -> PendingOutput | None:
+        """Behind the forward pass: its rows are issued to whom they belong."""
+        if not self._owner or self._metadata is None:
+            return None
+        names = list(input_batch.req_ids)
+        starts = np.array(input_batch.query_start_loc_np[: len(names) + 1])
+        begins = np.array(input_batch.num_computed_tokens_np[: len(names)])
+        with self._lock:
+            requests = [self._requests[name] for name in names]
+            new = [i for i, request in enumerate(requests) if not request.handle]
+            if new:
+                handles = self._capturer.open_batch(len(new), policy="replace")
+                for i, handle in zip(new, handles.tolist(), strict=True):
+                    requests[i].handle = handle
+            first = self._issued_rows
+            step = self._issue(requests, starts, first, input_batch.positions)
+            cached = begins // self._block_rows
+            for i in new:
+                requests[i].published = int(cached[i])
+            self._publish(())
+            for i in new:
+                self._adopt(requests[i], int(cached[i]))
+            for request in requests:
+                request.steps += 1
+        return PendingOutput(self._take, names, requests, begins, starts, step, first)
+
+    def _issue(
+        self, requests: Sequence[_Request], starts: NDArray[Any], first: int, positions: Any
+    ) -> routecap.Step:
+        total = int(starts[-1])
+        spans = routecap.spans(len(requests) + 1)
+        spans["request"][:-1] = [request.handle for request in requests]
+        spans["rows"][:-1] = starts[1:] - starts[:-1]
+        spans["sink_row"][:-1] = starts[:-1]
+        spans["flags"][:-1] = routecap.SpanFlag.DEVICE_POSITIONS
+        spans["position_end"][:-1] = self.capture.max_model_len
+        spans[-1:]["request"], spans[-1:]["position"] = self._steps, first
+        spans[-1:]["rows"] = total
+        self._issued_rows += total
+        forward = self.capture.forward
+        snapshot = routecap.Snapshot.TAKEN if forward.delimited else routecap.Snapshot.MAKE
+        step = self._capturer.issue(spans, positions=positions, snapshot=snapshot)
+        forward.issued()
+        return step
+
+    def _take(self, pending: PendingOutput) -> dict[str, Any]:
+        """What callers get of a step, and its requests that were over before it was taken."""
+        pending.step.wait()
+        starts = pending.starts.tolist()
+        routing = self._capturer.extract(self._steps, pending.first, starts[-1], mode="take")
+        rows = self._array(routing)
+        found = {}
+        with self._lock:
+            for name, request, begin, start, end, sampled, rejected in zip(
+                pending.names,
+                pending.requests,
+                pending.begins.tolist(),
+                starts[:-1],
+                starts[1:],
+                np.asarray(pending.sampled).tolist(),
+                np.asarray(pending.rejected).tolist(),
+                strict=True,
+            ):
+                end -= rejected
+                if request.cursor is not None:  # the scheduler may have hoped for drafts
+                    begin = min(begin, request.cursor)
+                request.cursor = cursor = begin + end - start
+                emit = request.emit
+                if sampled > 0 and emit <= cursor:
+                    part = (
+                        rows[start + emit - begin : end]
+                        if emit >= begin
+                        else self._read(request, emit, cursor)
+                    )
+                    found[name] = self._output(emit, part)
+                    request.emit = cursor
+                request.steps -= 1
+                if request.finished and request.steps == 0:
+                    self._end(name, request)
+        return found
+
+    def _read(self, request: _Request, first: int, end: int) -> NDArray[Any]:
+        """Rows [first, end), also those that were adopted, which may be on their way."""
+        copy = self._capturer.fork(request.handle, end)
+        routing = self._capturer.finish(copy, end)
+        routing.wait()
+        return self._array(routing.slice(first, end - first))
+
+    def _array(self, routing: routecap.Routing) -> NDArray[Any]:
+        rows = to_array(routing, self._fill, self._dtype)
+        if self._decoder_layers == routing.layers:
+            return rows
+        return spread(rows, self._decoder_layers, routing.layer_map, self._fill)
+
+    # ---- Blocks
+
+    def _make_store(self, key_bytes: int) -> None:
+        if self.store is None:  # nobody has said before how long hashes are
+            self.store = routecap.Store(
+                self._capturer,
+                block_rows=self._block_rows,
+                key_bytes=key_bytes,
+                budget_bytes=self._store_bytes,
+                generation=self._generation,
+                other_tags=True,
+            )
+
+    def _keys(self, data: bytes | bytearray) -> NDArray[np.uint8]:
+        assert self.store is not None
+        return np.frombuffer(bytes(data), np.uint8).reshape(-1, self.store.key_bytes)
+
+    def _publish(self, but: Iterable[str]) -> None:
+        """Blocks whose rows are issued, and stay while their request runs; but not of these."""
+        later = {id(self._requests[name]) for name in but}
+        ready = [request for request in self._keyed if id(request) not in later]
+        self._keyed = [request for request in self._keyed if id(request) in later]
+        for request in ready:
+            keys = self._keys(request.keys)
+            new = keys[request.published :]
+            if len(new) and request.handle:
+                assert self.store is not None
+                firsts = self._block_rows * np.arange(request.published, len(keys))
+                handles = np.full(len(new), request.handle, np.uint64)
+                publish_blocks(self._capturer, self.store, handles, firsts, new)
+                self._keep(request, new)
+                request.published = len(keys)
+
+    def _adopt(self, request: _Request, blocks: int) -> None:
+        """The first blocks of a request that was issued for the first time are out of a cache."""
+        if not blocks:
+            return
+        assert self.store is not None  # the scheduler tells the hashes of what it takes
+        keys = self._keys(request.keys)[:blocks]
+        self._capturer.adopt(request.handle, self.store, 0, keys, generation=self._generation)
+        self._keep(request, keys)
+
+    def _keep(self, request: _Request, keys: NDArray[np.uint8]) -> None:
+        assert self.store is not None
+        request.retained.append(keys[self.store.retain(keys) == 0])
+
+    def _retain(self, hashes: Any) -> None:
+        """Blocks of requests that are over stay while the engine has their keys and values."""
+        if hashes is not None and self.store is not None:
+            keys = self._keys(hashes.data)
+            self._retained.update(map(bytes, keys[self.store.retain(keys) == 0]))
+
+    def _release(self, hashes: Any) -> None:
+        if hashes is not None and self.store is not None:
+            keys = [key for key in map(bytes, self._keys(hashes.data)) if self._retained[key]]
+            self._retained.subtract(keys)
+            self.store.release(keys)
+
+    # ---- Ends
+
+    def _end(self, name: str, request: _Request) -> None:
+        """Its blocks go in the order of their use: the last ones, which fewest share, first."""
+        if request.handle:
+            self._capturer.close_batch(np.array([request.handle], np.uint64))
+            request.handle = 0
+        for keys in reversed(request.retained):
+            assert self.store is not None
+            self.store.release(np.ascontiguousarray(keys[::-1]))
+        request.retained.clear()
+        if self._requests.get(name) is request:
+            del self._requests[name]
+
+    def _renew(self, generation: int) -> None:
+        """All keys stand for something else from now on."""
+        for name, request in list(self._requests.items()):
+            self._end(name, request)
+        self._keyed.clear()
+        self._generation = generation
+        if self.store is not None:
+            self.store.release([key for key in self._retained.elements()])
+            self.store.advance(generation)
+        self._retained.clear()
+
+    def close(self) -> None:
+        with self._lock:
+            self._requests.clear()
+            if self.store is not None:
+                self.store.close()
+                self.store = None
+
+
+# ---- The scheduler's side
+
+
+def take_scheduler(scheduler_config_class: Any) -> None:
+    """Schedulers, of whatever class the configuration names, have ours from now on."""
+    get_class = once(scheduler_config_class, "get_scheduler_cls")
+    if get_class is None:
+        return
+
+    def get_scheduler_cls(config: Any) -> Any:
+        cls = get_class(config)
+        put_scheduler(import_module("vllm.v1.core.sched.scheduler"))
+        return cls
+
+    replace(scheduler_config_class, "get_scheduler_cls", get_class, get_scheduler_cls)
+
+
+def put_scheduler(scheduler_module: Any) -> None:
+    own = scheduler_module.AuxOutputSchedulerConnector
+    if not issubclass(own, TolerantScheduling):
+        name = f"Routecap{own.__name__}"
+        scheduler_module.AuxOutputSchedulerConnector = type(name, (TolerantScheduling, own), {})
+
+
+class TolerantScheduling:
+    """Before the class of the scheduler's side: rows that are gone are missing, and cost nothing
+    else."""
+
+    def max_cache_hit(self, request: Any) -> int:
+        super().max_cache_hit(request)  # type: ignore[misc]  # for what it notes of use
+        tokens: int = request.num_tokens
+        return tokens - 1  # as without auxiliary output
+
+    def cap_external_hit(self, request: Any, num_local: int, num_external: int) -> int:
+        return num_external
+
+    def take_output(self, request: Any, output: Any) -> Any:
+        """The rows of known tokens; None if there are none."""
+        found = None if output is None else output.get(request.request_id)
+        if found is None:
+            return None
+        rows = request.num_tokens - 1 - found.token_start
+        return found.rows[:rows] if rows >= 0 else None

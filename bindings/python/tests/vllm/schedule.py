@@ -1,0 +1,298 @@
+"""Random schedules as vLLM 0.33 makes them, for both sides of its connector for auxiliary output.
+
+Requests share prefixes. They prefill in chunks, decode with and without drafts, are taken up to two
+steps ahead of their outputs, are preempted, and end with steps in flight. Blocks leave the cache,
+and now and then all of it is reset. What the router chose for a token depends on all before it.
+"""
+
+import hashlib
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+BLOCK = 4
+
+
+class Router:
+    """ids(tokens) [layers, k]: what is chosen for the last of them."""
+
+    def __init__(self, layers, k, experts):
+        self.shape, self.experts, self._known = (layers, k), experts, {}
+
+    def ids(self, tokens):
+        name = hashlib.sha256(str(tokens).encode()).digest()
+        if name not in self._known:
+            draw = np.random.default_rng(list(name[:8]))
+            self._known[name] = draw.permuted(
+                np.tile(np.arange(self.experts), (self.shape[0], 1)), axis=1
+            )[:, : self.shape[1]]
+        return self._known[name]
+
+
+class Request:
+    """What a scheduler knows of one."""
+
+    def __init__(self, name, prompt, most, start):
+        self.request_id, self.tokens, self.most = name, list(prompt), most
+        self.num_prompt_tokens = len(prompt)
+        self.sampling_params = SimpleNamespace(routed_experts_prompt_start=start)
+        self.block_hashes = []
+        self.num_computed_tokens = 0
+        self.in_flight = 0
+        self.next = 0  # position that the device computes next
+        self.sampled = len(prompt)  # tokens that the device has
+        self.decodes = False  # has sampled since it was scheduled anew
+        self.over = False
+        self.hash()
+
+    def hash(self):
+        for end in range(BLOCK * (len(self.block_hashes) + 1), len(self.tokens) + 1, BLOCK):
+            self.block_hashes.append(hashlib.sha256(str(self.tokens[:end]).encode()).digest())
+
+    num_tokens = property(lambda self: len(self.tokens))
+    num_output_tokens = property(lambda self: len(self.tokens) - self.num_prompt_tokens)
+
+    def is_finished(self):
+        return self.over
+
+    def truth(self, end):
+        """Its first `end` tokens, also those that are not known yet."""
+        tokens = list(self.tokens[:end])
+        while len(tokens) < end:
+            tokens.append(sum(tokens) % 97 + len(tokens) % 5)
+        return tokens
+
+
+class Cache:
+    """The scheduler's KV cache, as far as its side of the connector looks at it."""
+
+    def __init__(self):
+        self.blocks = set()
+        self.hash_block_size = self.block_size = BLOCK
+        self.block_pool = self
+        self.full_attention_group_id = 0
+        self.coordinator = self
+        self.single_type_managers = [self]
+        self.kv_cache_config = SimpleNamespace(num_blocks=64)
+
+    def get_cached_block(self, block_hash, groups):
+        return [block_hash] if block_hash in self.blocks else None
+
+    def hit(self, request):
+        blocks = 0
+        while blocks < len(request.block_hashes) and request.block_hashes[blocks] in self.blocks:
+            blocks += 1
+        return min(blocks, (request.num_tokens - 1) // BLOCK) * BLOCK
+
+
+class Scheduling:
+    """A stand-in for the scheduler's side: what each step's metadata say."""
+
+    def __init__(self):
+        self._sent, self._over, self._generation = {}, {}, 0
+
+    def build_connector_meta(self, output, requests):
+        starts, hashes = {}, {}
+        for name, count in output.num_scheduled_tokens.items():
+            request = requests[name]
+            self._sent.setdefault(name, 0)
+            self._send(hashes, request, request.num_computed_tokens + count)
+            first = 0 if request.num_output_tokens == 0 else request.num_tokens - 1
+            starts[name] = max(request.sampling_params.routed_experts_prompt_start, first)
+        for name in self._sent.keys() - starts.keys():
+            self._send(hashes, requests[name], requests[name].num_computed_tokens)
+        for name, last in self._over.items():
+            hashes.update(last)
+        over, self._over = tuple(self._over), {}
+        return SimpleNamespace(
+            generation=self._generation,
+            requests=starts,
+            block_hashes=hashes,
+            finished_requests=over,
+            retained_block_hashes=None,
+            released_block_hashes=None,
+        )
+
+    def _send(self, hashes, request, computed):
+        name = request.request_id
+        keyed = min(len(request.block_hashes), computed // BLOCK)
+        if keyed > self._sent[name]:
+            data = b"".join(request.block_hashes[self._sent[name] : keyed])
+            hashes[name] = SimpleNamespace(data=data, item_size=32)
+            self._sent[name] = keyed
+
+    def request_finished(self, request):
+        if request.request_id in self._sent:
+            self._over[request.request_id] = {}
+            self._send(self._over[request.request_id], request, request.num_computed_tokens)
+            del self._sent[request.request_id]
+
+    def reset(self):
+        self._sent.clear()
+        self._over.clear()
+        self._generation += 1
+
+
+def capture(connector, rows):
+    """A forward pass whose routers choose these rows."""
+    for layer in range(rows.shape[1]):
+        connector.capture.capture(layer, torch.from_numpy(np.ascontiguousarray(rows[:, layer])))
+
+
+class Run:
+    """steps(n) drives workers through a schedule; each output is given to `judge`.
+
+    workers: (connector, forward(connector, rows)) each.
+    judge: called with the request, its row in the step, what each worker gave for it.
+    """
+
+    def __init__(self, seed, router, scheduling, workers, judge, drafts=2, ahead=2, prefixes=3, forget=0.05, reset=0.05):
+        self.draw, self.router, self.scheduling = random.Random(seed), router, scheduling
+        self.workers, self.judge, self.drafts, self.ahead = workers, judge, drafts, ahead
+        self.cache, self.forget, self.reset = Cache(), forget, reset
+        self.requests, self.running, self.waiting = {}, [], []
+        self.queue, self.number = [], 0
+        self.hits = self.preempted = self.rejected = self.resets = 0
+        self.prefixes = [[self.draw.randrange(97) for _ in range(24)] for _ in range(prefixes)]
+
+    def steps(self, count):
+        for _ in range(count):
+            self.add()
+            self.preempt()
+            self.step()
+            while len(self.queue) >= self.ahead or self.queue and self.draw.random() < 0.3:
+                self.take()
+            self.forget_blocks()
+        while self.queue:
+            self.take()
+
+    def add(self):
+        if len(self.running) + len(self.waiting) < 6 and self.draw.random() < 0.6:
+            prompt = self.draw.choice(self.prefixes)[: self.draw.randrange(1, 25)]
+            prompt = prompt + [self.draw.randrange(97) for _ in range(self.draw.randrange(1, 9))]
+            start = self.draw.choice((0, 0, 0, self.draw.randrange(len(prompt))))
+            request = Request(f"r{self.number}", prompt, self.draw.randrange(1, 14), start)
+            self.number += 1
+            self.requests[request.request_id] = request
+            self.waiting.append(request)
+
+    def preempt(self):
+        self.left = None  # it is not scheduled in the same step again
+        idle = [request for request in self.running if not request.in_flight]
+        if idle and self.draw.random() < 0.05:
+            self.left = self.draw.choice(idle)
+            self.drop(self.left)
+            self.preempted += 1
+        if not self.queue and self.draw.random() < self.reset:
+            for request in list(self.running):
+                self.drop(request)
+            self.cache.blocks.clear()
+            self.scheduling.reset()
+            self.resets += 1
+
+    def drop(self, request):
+        self.scheduling.request_finished(request)
+        self.running.remove(request)
+        self.waiting.append(request)
+        request.num_computed_tokens = 0
+        request.decodes = False
+
+    def forget_blocks(self):
+        used = {key for request in self.running for key in request.block_hashes}
+        for key in sorted(self.cache.blocks - used):
+            if self.draw.random() < self.forget:
+                self.cache.blocks.discard(key)
+
+    def schedule(self):
+        while self.waiting and len(self.running) < 5 and self.waiting[0] is not self.left:
+            request = self.waiting.pop(0)
+            request.next = request.num_computed_tokens = self.cache.hit(request)
+            request.sampled = request.num_tokens
+            self.hits += request.num_computed_tokens
+            self.running.append(request)
+        counts, room = {}, 20
+        for request in self.running:
+            left = request.num_tokens - request.num_computed_tokens
+            if left > 1 or left == 1 and not request.in_flight:
+                count = min(left, self.draw.choice((3, 8, 20)), room)
+                if left == 1:
+                    count = min(self.one_and_drafts(request), room)
+            elif request.in_flight == 1 and request.next >= request.sampled - 1:
+                count = min(self.one_and_drafts(request), room)  # ahead of its output
+            else:
+                continue
+            if count > 0 and self.draw.random() < 0.9:
+                counts[request.request_id] = count
+                room -= count
+        return counts
+
+    def one_and_drafts(self, request):
+        return 1 + (self.draw.randrange(self.drafts + 1) if request.decodes else 0)
+
+    def step(self):
+        counts = self.schedule()
+        metadata = self.scheduling.build_connector_meta(
+            SimpleNamespace(num_scheduled_tokens=counts), self.requests
+        )
+        names = list(counts)
+        self.draw.shuffle(names)
+        begins, starts, rows, positions, sampled, rejected = [], [0], [], [], [], []
+        for name in names:
+            request, count = self.requests[name], counts[name]
+            begins.append(request.num_computed_tokens)
+            known = request.sampled - request.next
+            drafts = max(0, count - known)
+            accepted = self.draw.randrange(drafts + 1)
+            tokens = request.truth(request.next + count)
+            for i in range(count):
+                position = request.next + i
+                wrong = i >= known + accepted
+                rows.append(self.router.ids(tokens[: position + 1] + ["draft"] * wrong))
+                positions.append(position)
+            starts.append(starts[-1] + count)
+            done = count >= known
+            sampled.append(accepted + 1 if done else 0)
+            rejected.append(drafts - accepted)
+            self.rejected += rejected[-1]
+            request.next += count - rejected[-1]
+            request.sampled += sampled[-1]
+            request.decodes |= done
+            request.num_computed_tokens += count
+            request.in_flight += 1
+            cached = min(len(request.block_hashes), request.num_computed_tokens // BLOCK)
+            self.cache.blocks.update(request.block_hashes[:cached])
+        batch = SimpleNamespace(
+            req_ids=names,
+            query_start_loc_np=np.array(starts, np.int32),
+            num_computed_tokens_np=np.array(begins, np.int32),
+            positions=torch.tensor(positions, dtype=torch.int64),
+        )
+        pending = []
+        for connector, forward in self.workers:
+            connector.begin_step(metadata)
+            if names:
+                forward(connector, np.array(rows, np.int32))
+                output = connector.prepare_output(batch)
+                output.enqueue_cpu_copy(np.array(sampled, np.int32), np.array(rejected, np.int32))
+                pending.append(output)
+        if names:
+            self.queue.append((names, sampled, rejected, pending))
+
+    def take(self):
+        names, sampled, rejected, pending = self.queue.pop(0)
+        outputs = [each.process_output() for each in pending]
+        for name, new, less in zip(names, sampled, rejected):
+            request = self.requests[name]
+            request.in_flight -= 1
+            self.judge(request, [output.get(name) for output in outputs])
+            if request.over:
+                continue
+            request.num_computed_tokens -= less
+            request.tokens = request.truth(request.num_tokens + new)
+            request.hash()
+            if new and request.num_output_tokens >= request.most:
+                self.scheduling.request_finished(request)
+                request.over = True
+                self.running.remove(request)

@@ -1,0 +1,137 @@
+"""The connector of 0.33, under random schedules: every row that is called for, from where it is."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from schedule import BLOCK, Router, Run, Scheduling, capture
+
+from routecap.vllm import _v033
+from routecap.vllm._capturer import RoutedExpertsCapturer
+from routecap.vllm._options import Options, set_options
+
+LAYERS, K, EXPERTS = 3, 2, 16
+
+
+class Output:
+    def __init__(self, token_start, rows):
+        self.token_start, self.rows = token_start, rows
+
+
+def connector(store_bytes=1 << 24, **more):
+    config = SimpleNamespace(
+        model_type="qwen3_moe",
+        num_hidden_layers=LAYERS + 1,
+        num_experts=EXPERTS,
+        num_experts_per_tok=K,
+        mlp_only_layers=[1],
+        decoder_sparse_step=1,
+    )
+    made = RoutedExpertsCapturer.create(
+        True, SimpleNamespace(hf_text_config=config), 0, 64, 256, "cpu"
+    )
+    return _v033.RowsConnector(
+        made,
+        block_rows=BLOCK,
+        store_bytes=store_bytes,
+        decoder_layers=LAYERS + 1,
+        output=Output,
+        **more,
+    )
+
+
+class Judge:
+    """Every output goes on where the last one ended, and has the rows of its tokens."""
+
+    def __init__(self, router):
+        self.router, self.rows, self.missing, self.next = router, 0, 0, {}
+
+    def __call__(self, request, outputs):
+        (output,) = outputs
+        if output is None:
+            return
+        start = self.next.get(request.request_id, request.sampling_params.routed_experts_prompt_start)
+        assert output.token_start == start
+        self.next[request.request_id] = start + len(output.rows)
+        tokens = request.truth(start + len(output.rows))
+        assert output.rows.shape[1:] == (LAYERS + 1, K) and (output.rows[:, 1] == -1).all()
+        for position, row in enumerate(output.rows[:, [0, 2, 3]], start):
+            self.rows += 1
+            if (row == -1).all():
+                self.missing += 1
+            else:
+                np.testing.assert_array_equal(row, self.router.ids(tokens[: position + 1]))
+
+
+def play(made, seed, steps=300, **how):
+    judge = Judge(Router(LAYERS, K, EXPERTS))
+    run = Run(seed, judge.router, Scheduling(), [(made, capture)], judge, **how)
+    run.steps(steps)
+    for request in run.requests.values():
+        if request.over:
+            assert judge.next[request.request_id] >= request.num_tokens - 1
+    return run, judge
+
+
+@pytest.mark.parametrize(("seed", "drafts", "ahead"), [(1, 0, 1), (2, 0, 2), (3, 2, 1), (4, 2, 2)])
+def test_every_row_comes_once_and_is_its_tokens(seed, drafts, ahead):
+    made = connector()
+    run, judge = play(made, seed, drafts=drafts, ahead=ahead)
+    assert judge.missing == 0 and judge.rows > 1500
+    assert run.hits > 300 and run.preempted and run.resets and bool(run.rejected) == bool(drafts)
+    stats = made.store.stats()
+    assert stats.blocks_adopted > 50 and stats.blocks_mismatched == 0
+    assert made._capturer.stats().requests_open < 8  # those that run, and what ended last
+
+
+def test_a_store_that_is_full_costs_rows_and_nothing_else():
+    made = connector(store_bytes=1)
+    run, judge = play(made, 5, steps=400, prefixes=30, forget=0.001, reset=0)
+    assert judge.rows > 1500 and 0 < judge.missing < run.hits
+    assert made.store.stats().blocks_refused + made.store.stats().blocks_evicted
+
+
+def test_zeros_in_the_engines_own_type_if_so_chosen():
+    set_options(Options(fill=0))
+    try:
+        made = connector()
+    finally:
+        set_options(None)
+
+    def judge(request, outputs):
+        if outputs[0] is not None:
+            assert outputs[0].rows.dtype == np.uint8 and not outputs[0].rows[:, 1].any()
+
+    Run(6, Router(LAYERS, K, EXPERTS), Scheduling(), [(made, capture)], judge).steps(40)
+
+
+def test_ranks_that_own_nothing_only_take_part():
+    made = connector(owner=False)
+    made.begin_step(SimpleNamespace())
+    assert made.prepare_output(None) is None
+    made.close()
+
+
+class Own:
+    """The scheduler's side as it is: what it has forgotten is computed again."""
+
+    def max_cache_hit(self, request):
+        return 0
+
+    def cap_external_hit(self, request, num_local, num_external):
+        return 0
+
+
+def test_the_scheduler_gives_up_no_prefix_and_asks_for_no_row_that_is_gone():
+    module = SimpleNamespace(AuxOutputSchedulerConnector=Own)
+    _v033.put_scheduler(module)
+    put = module.AuxOutputSchedulerConnector
+    _v033.put_scheduler(module)
+    assert module.AuxOutputSchedulerConnector is put and issubclass(put, Own)
+    side = put()
+    request = SimpleNamespace(request_id="a", num_tokens=33)
+    assert side.max_cache_hit(request) == 32 and side.cap_external_hit(request, 16, 32) == 32
+    assert side.take_output(request, None) is None and side.take_output(request, {}) is None
+    rows = np.zeros((4, LAYERS, K))
+    assert len(side.take_output(request, {"a": Output(30, rows)})) == 2
+    assert side.take_output(request, {"a": Output(33, rows)}) is None
