@@ -32,8 +32,12 @@ class CacheBlocks:
             key_bytes=8,
             budget_bytes=budget_bytes,
             slot_keys=True,
-            other_tags=True,
         )
+
+    def advance(self, version: int) -> None:
+        """Weights of a later version: what was computed with others is stale from now on."""
+        if version > self.store.generation:
+            self.store.advance(version)
 
     def computed(
         self,

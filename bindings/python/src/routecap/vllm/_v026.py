@@ -125,6 +125,8 @@ class Capture:
         over, preempted = scheduler_output.finished_req_ids, scheduler_output.preempted_req_ids
         if over or preempted:
             self.capturer.free(over, preempted)
+        if self._blocks is not None:
+            self._blocks.advance(self.capturer.tag)
         self.capturer.finalize_pending_copy()
 
     def issue(self, scheduler_output: Any) -> None:

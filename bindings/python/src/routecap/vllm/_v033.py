@@ -374,7 +374,6 @@ class RowsConnector:
                 key_bytes=key_bytes,
                 budget_bytes=self._store_bytes,
                 generation=self._generation,
-                other_tags=True,
             )
 
     def _keys(self, data: bytes | bytearray) -> NDArray[np.uint8]:
