@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs check.py, points.py and server.py in vLLM without a GPU, out of its wheels for CUDA. Needs
-# Python 3.12, fetches 1 GB for each version the first time, and takes some minutes. On a GPU machine
-# that has vLLM and routecap, `python3 check.py` alone is the same on the device.
+# Runs vLLM's engine and server without a GPU, out of its wheels for CUDA, and of 0.33 the worker's
+# connector alone. Needs Python 3.12, fetches 1 GB for each version the first time, and takes some
+# minutes. On a GPU machine that has vLLM and routecap, `python3 check.py` is the same on the device.
 #
-#   check.sh [VERSION...]     0.21 and 0.26 unless named
+#   check.sh [VERSION...]     0.21, 0.26 and 0.33 unless named
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
 
 here=$root/tests/vllm_engine
 versions=("$@")
-[ $# -gt 0 ] || versions=(0.21 0.26)
+[ $# -gt 0 ] || versions=(0.21 0.26 0.33)
 need python3.12=python3.12-venv cc=gcc readelf=binutils
 
 # environment VERSION: makes it, once; afterwards $python is its interpreter.
@@ -29,16 +29,51 @@ environment() {
     printf '%s' "$content" > "$folder/requirements"
 }
 
+# The sources of 0.33, which run in the environment of 0.26.
+sources() {
+    local wheel folder=$build/vllm_sources_$1
+    python=$build/vllm_engine_0.26/bin/python
+    [ ! -e "$folder/ready" ] || return 0
+    say "setup: fetching vLLM $1"
+    rm -rf "$folder" && mkdir -p "$folder/wheel"
+    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$folder/wheel" "vllm==$1.0" || exit 1
+    wheel=$(ls "$folder"/wheel/*.whl)
+    "$python" -c 'import sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+wheel.extractall(sys.argv[2], [n for n in wheel.namelist() if n.endswith(".py") or "dist-info" in n])' "$wheel" "$folder"
+    rm -r "$folder/wheel" && touch "$folder/ready"
+}
+
+# every_row VERSION OPTIONS...: check.py, once with each, and what a user does.
+every_row() {
+    local version=$1 options
+    shift
+    environment "$version"
+    for options; do
+        check "$version: every row, check.py $options" "$python" tests/vllm_engine/check.py $options
+    done
+    check "$version: the plugin, points.py" "$python" tests/vllm_engine/points.py "$build/vllm_engine_points_$version"
+}
+check_0.21() {
+    every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
+        "--lora --prefix" "--weights --preempt --prefix" "--preempt --prefix --store 20000"
+    check "0.21: the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server"
+}
+check_0.26() {
+    every_row 0.26 --sync --preempt "--prefix --seed 5" "--preempt --prefix" "--sync --prefix --seed 2" \
+        "--drafts --prefix" "--weights --preempt --prefix"
+}
+check_0.33() {
+    environment 0.26
+    sources 0.33
+    check "0.33: beside its own connector, aux_output.py" env PYTHONPATH="$build/vllm_sources_0.33:$PYTHONPATH" \
+        "$python" tests/vllm_engine/aux_output.py
+}
+
 install_library
 install_package
 
 export PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 VLLM_ENGINE_ON_CPU=1 VLLM_CPU_KVCACHE_SPACE=1
 export VLLM_CACHE_ROOT=$build/vllm_engine_cache VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
-for version in "${versions[@]}"; do
-    environment "$version"
-    for options in "" --sync "--preempt --prefix" "--sync --prefix --seed 2"; do
-        check "$version: every row, check.py $options" "$python" tests/vllm_engine/check.py $options
-    done
-    check "$version: the plugin, points.py" "$python" tests/vllm_engine/points.py "$build/vllm_engine_points_$version"
-done
+for version in "${versions[@]}"; do "check_$version"; done
 closing
