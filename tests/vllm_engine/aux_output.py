@@ -1,6 +1,6 @@
-"""vLLM 0.33's own connector for auxiliary output beside routecap's, without a GPU, out of its wheel.
+"""vLLM 0.33's own connector for auxiliary output beside routecap's, without a GPU.
 
-    PYTHONPATH=UNPACKED_WHEEL:PACKAGE python3 aux_output.py
+    PYTHONPATH=SOURCES_OF_0.33:PACKAGE python3 aux_output.py
 
 Both sides of both are driven through the same random schedules: every output of every step has the
 same rows from the same position on. Then with a store that is too small, in which the engine's own

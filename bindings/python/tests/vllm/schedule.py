@@ -148,7 +148,19 @@ class Run:
     judge: called with the request, its row in the step, what each worker gave for it.
     """
 
-    def __init__(self, seed, router, scheduling, workers, judge, drafts=2, ahead=2, prefixes=3, forget=0.05, reset=0.05):
+    def __init__(
+        self,
+        seed,
+        router,
+        scheduling,
+        workers,
+        judge,
+        drafts=2,
+        ahead=2,
+        prefixes=3,
+        forget=0.05,
+        reset=0.05,
+    ):
         self.draw, self.router, self.scheduling = random.Random(seed), router, scheduling
         self.workers, self.judge, self.drafts, self.ahead = workers, judge, drafts, ahead
         self.cache, self.forget, self.reset = Cache(), forget, reset

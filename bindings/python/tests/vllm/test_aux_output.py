@@ -50,7 +50,8 @@ class Judge:
         (output,) = outputs
         if output is None:
             return
-        start = self.next.get(request.request_id, request.sampling_params.routed_experts_prompt_start)
+        asked = request.sampling_params.routed_experts_prompt_start
+        start = self.next.get(request.request_id, asked)
         assert output.token_start == start
         self.next[request.request_id] = start + len(output.rows)
         tokens = request.truth(start + len(output.rows))

@@ -24,6 +24,7 @@ import numpy as np
 from . import _v021, routed_experts_capturer
 from ._asked import asked_by
 from ._blocks import CacheBlocks
+from ._forward import say_pieces
 from ._platform import WITHOUT_CUDA, engine_is_on_cuda, without_cuda
 from ._results import PendingRoutedExperts
 from ._wrap import once, replace
@@ -36,7 +37,7 @@ _ONE_PROCESS = ("uni", "external_launcher")
 
 def apply() -> None:
     """Replace all of it. What is replaced already stays."""
-    _v021.say_pieces(_v021.replayed_pieces)
+    say_pieces(_v021.replayed_pieces)
     take_worker(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
     _v021.watch_weights(import_module("vllm.v1.worker.worker_base").WorkerWrapperBase)
     _v021.tell_ends(import_module("vllm.config.scheduler").SchedulerConfig, TellingScheduler)
@@ -94,7 +95,8 @@ class Capture:
 
     def __init__(self, runner: Any) -> None:
         self.runner = runner
-        self.capturer: Any = routed_experts_capturer.init_routed_experts_capturer_with_shared_cache(
+        make = routed_experts_capturer.init_routed_experts_capturer_with_shared_cache
+        self.capturer: Any = make(
             enable=True,
             model_config=runner.model_config,
             num_fused_shared_experts=0,
