@@ -61,6 +61,7 @@ def test_a_face_is_chosen_by_version_and_by_what_is_there(installed, version, fi
 def scheduler_output(counts, new=(), resumed=(), over=()):
     return SimpleNamespace(
         num_scheduled_tokens=counts,
+        total_num_scheduled_tokens=sum(counts.values()),
         scheduled_new_reqs=[SimpleNamespace(req_id=name) for name in new],
         scheduled_cached_reqs=SimpleNamespace(resumed_req_ids=set(resumed)),
         finished_req_ids=set(over),
@@ -200,6 +201,19 @@ def test_rows_of_drafts_are_published_when_they_are_certain(make):
     runner.step([("b", 8, 1, [5, 7, 4])], new=["b"])
     found = ended(capture, "b", 9)
     assert found.routing.complete
+
+
+def test_blocks_that_fill_one_row_a_step_are_published_when_they_are_full(make):
+    runner, capture = make()
+    for position in range(13):
+        runner.step(
+            [("a", position, 1, [5, 7, 9, 11]), ("bb", position, 1, [2, 4, 6, 8])],
+            new=["a", "bb"] if position == 0 else (),
+        )
+        there = capture._blocks.store.reasons([5, 7, 9, 2, 4, 6]) == 0
+        assert there.tolist() == 2 * [(position + 1) // BLOCK > block for block in range(3)]
+    runner.step([("c", 12, 1, [5, 7, 9, 3]), ("dd", 8, 1, [2, 4, 13])], new=["c", "dd"])
+    assert ended(capture, "c", 13).routing.complete and ended(capture, "dd", 9).routing.complete
 
 
 def test_without_a_prefix_cache_there_is_no_store(make):

@@ -57,14 +57,18 @@ class CacheBlocks:
             certain: Rows before this one are of known tokens, others of drafts.
             table: [requests, blocks] the numbers of their blocks.
         """
-        first = -(-begins // self._rows)
-        owners, blocks = _ranges(first, -(-ends // self._rows))
+        more = self._rows - 1
+        owners, blocks = _ranges((begins + more) // self._rows, (ends + more) // self._rows)
         if len(owners):
             self.store.evict(table[owners, blocks].astype(np.uint64))
-        first = np.maximum(settled, 0) // self._rows
-        owners, blocks = _ranges(first, certain // self._rows)
+        owners, blocks = _ranges(settled // self._rows, certain // self._rows)
         if len(owners):
             self._publish(handles[owners], blocks, table[owners, blocks].astype(np.uint64))
+
+    def quiet_steps(self, ends: NDArray[Any]) -> int:
+        """In how many steps, of one more row for each of these requests, no block begins or ends."""
+        within = ends % self._rows
+        return int(np.where(within, self._rows - 1 - within, 0).min())
 
     def _publish(
         self, handles: NDArray[np.uint64], blocks: NDArray[Any], keys: NDArray[np.uint64]
@@ -106,10 +110,13 @@ def publish_blocks(
 
 def _ranges(first: NDArray[Any], end: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Each number of the ranges [first, end), behind which of them it is of."""
-    counts = np.maximum(end - first, 0)
+    owners = np.flatnonzero(end > first)
+    if not len(owners):
+        return owners, owners
+    first = first[owners]
+    counts = end[owners] - first
     total = int(counts.sum())
-    if total == 0:
-        return counts[:0], counts[:0]
-    owners = np.repeat(np.arange(len(counts)), counts)
+    if total == len(owners):
+        return owners, first
     within = np.arange(total) - np.repeat(counts.cumsum() - counts, counts)
-    return owners, first[owners] + within
+    return np.repeat(owners, counts), np.repeat(first, counts) + within

@@ -110,6 +110,8 @@ class Capture:
         self.capturer.bind(runner.get_model())
         self.capturer.extract((), runner.requests, {}, None, 0)  # which it looks at from now on
         self._blocks = self._make_blocks()
+        self._handles: Any = None  # of the last batch that was looked at
+        self._quiet_steps = 0  # in which nothing happens to its blocks if it only decodes
         self._execute = runner.execute_model
         self._bookkeep = runner._bookkeeping_sync
         runner.execute_model, runner._bookkeeping_sync = self.execute_model, self.bookkeep
@@ -156,6 +158,10 @@ class Capture:
         runner, batch = self.runner, self.runner.input_batch
         n = batch.num_reqs
         handles = self.capturer.batch_handles
+        decodes = scheduler_output.total_num_scheduled_tokens == n
+        if decodes and self._quiet_steps and handles is self._handles:
+            self._quiet_steps -= 1
+            return
         table = batch.block_table[self._group].get_numpy_array()
         begins = batch.num_computed_tokens_cpu[:n]
         starts = runner.query_start_loc.np[: n + 1]
@@ -167,11 +173,13 @@ class Capture:
         settled = begins
         if drafts := runner.num_spec_tokens:
             certain = np.minimum(ends, batch.num_tokens_no_spec[:n])
-            settled = begins - drafts
+            settled = np.maximum(begins - drafts, 0)
             settled[new] = begins[new]
         blocks.computed(handles, begins, ends, settled, certain, table)
         for index in new:
             blocks.found(handles[index], int(begins[index]), table[index])
+        self._handles = handles
+        self._quiet_steps = 0 if drafts else blocks.quiet_steps(ends)
 
 
 # ---- The scheduler
