@@ -1,7 +1,7 @@
 """Cell for cell: what callers of vLLM's engine get from routecap, and what its routers chose.
 
     python3 check.py [--eager] [--sync] [--prefix] [--preempt] [--weights] [--drafts] [--lora]
-                     [--seed N]
+                     [--store BYTES] [--seed N]
 
 Random traffic: prompts of many lengths in chunks, requests that end by their number of tokens, by
 stop tokens, at the model's length and by an abort, some of which ask for no capture, for a start
@@ -23,6 +23,7 @@ parser.add_argument("--prefix", action="store_true", help="with the prefix cache
 parser.add_argument(
     "--preempt", action="store_true", help="so few blocks that requests are preempted"
 )
+parser.add_argument("--store", type=int, default=1 << 30, help="bytes for rows of prefixes")
 parser.add_argument("--weights", action="store_true", help="change those of routers, again and again")
 parser.add_argument("--drafts", action="store_true", help="found by n-grams; without async scheduling")
 parser.add_argument("--lora", action="store_true", help="every third request has an adapter")
@@ -39,11 +40,13 @@ import torch  # noqa: E402
 from vllm.lora.request import LoRARequest  # noqa: E402
 
 import routecap.vllm  # noqa: E402
+from routecap.vllm import routed_experts_capturer  # noqa: E402
 
 SCALE, MODEL, VOCABULARY = (8, "tiny", 2048) if engine.ON_CPU else (1, "small", 32768)
 REQUESTS = options.requests // (2 if engine.ON_CPU else 1)
 BLOCKS = 40 if engine.ON_CPU else 500 if options.prefix else 900  # some requests do not fit
 
+routed_experts_capturer.set_options(routed_experts_capturer.Options(store_bytes=options.store))
 routecap.vllm.install()  # after vllm was imported, as by a user's script
 oracle = engine.Oracle(8192)
 more = {"num_gpu_blocks_override": BLOCKS} if options.preempt else {}
@@ -225,7 +228,7 @@ def equal(row, tag, computed):
 
 for name in requests:
     judge(name)
-capturer = routecap.vllm.routed_experts_capturer.get_global_experts_capturer()
+capturer = routed_experts_capturer.get_global_experts_capturer()
 print(
     f"steps {steps}, preempted {oracle.preempted}, layers {len(oracle.buffers)},"
     f" graphs {config.compilation_config.cudagraph_mode}, weights {oracle.version}"
@@ -247,5 +250,6 @@ enough = (
 )
 few = options.preempt and not oracle.preempted or options.weights and oracle.version < 3
 few |= options.prefix and not counts["out of the prefix cache, by the store"]
+few |= options.store < 1 << 20 and not counts["missing: EVICTED"]
 print("FAILED" if wrong or few or not enough else "PASSED")
 raise SystemExit(bool(wrong or few or not enough))

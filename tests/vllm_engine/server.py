@@ -58,10 +58,10 @@ class Server:
         self.address = f"http://127.0.0.1:{port}"
         template = "{% for message in messages %}{{ message.content }} {% endfor %}"
         arguments = [str(folder), "--host", "127.0.0.1", "--port", str(port), "--load-format"]
-        arguments += ["dummy", "--enable-return-routed-experts", "--no-enable-prefix-caching"]
+        arguments += ["dummy", "--enable-return-routed-experts", "--max-num-seqs", "16"]
         arguments += ["--max-model-len", "512", "--max-num-batched-tokens", "128"]
         arguments += ["--chat-template", template, "--enforce-eager", "--served-model-name", "tiny"]
-        arguments += ["--max-num-seqs", "16", "--seed", "0"]
+        arguments += ["--seed", "0"]
         if os.environ.get("VLLM_ENGINE_ON_CPU") == "1":
             custom = json.dumps({"custom_ops": ["none"]})
             arguments += ["--dtype", "float32", "--block-size", "16", "--compilation-config", custom]
