@@ -106,8 +106,8 @@ class Measured:
 
     def probes_driver(self) -> bool:
         """Every fourth time: what one call of the driver takes in the place of issue, whose own time
-        does not count then, as that call has brought the driver into the caches. issue makes eleven, four of which
-        only ask where it is.
+        does not count then, as that call has brought the driver into the caches. issue makes
+        eleven, four of which only ask where it is.
         """
         self.issued += 1
         if self.issued % 4 or self.engine.ON_CPU:

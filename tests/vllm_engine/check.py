@@ -24,8 +24,8 @@ parser.add_argument(
     "--preempt", action="store_true", help="so few blocks that requests are preempted"
 )
 parser.add_argument("--store", type=int, default=1 << 30, help="bytes for rows of prefixes")
-parser.add_argument("--weights", action="store_true", help="change those of routers, again and again")
-parser.add_argument("--drafts", action="store_true", help="found by n-grams; without async scheduling")
+parser.add_argument("--weights", action="store_true", help="change those of routers, many times")
+parser.add_argument("--drafts", action="store_true", help="by n-grams; without async scheduling")
 parser.add_argument("--lora", action="store_true", help="every third request has an adapter")
 parser.add_argument("--requests", type=int, default=96)
 parser.add_argument("--memory", type=float, default=0.1)

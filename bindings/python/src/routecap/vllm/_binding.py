@@ -58,7 +58,7 @@ class Binding:
         setattr(owner, name, value)
 
     def call_after(self, owner: Any, name: str, function: Callable[[], object]) -> None:
-        """Call a function after each call of a method, if the owner has it, whether it raises or not."""
+        """Call a function after each call of a method, also after one that raises."""
         method = getattr(owner, name, None)
         if not callable(method):
             return

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Of names, rows of each, positions and tag: the ticket, or None if the batch is another.
+_IssueAgain = Callable[[Sequence[str], Mapping[str, int], Any, int], int | None]
+
 
 class RoutedExpertsCapturer(ABC):
     """Captures which experts each token of a model's requests was sent to."""
@@ -176,8 +179,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         layer_map: Index in the decoder of each captured layer.
         prefixes: Who fills rows of cached prefixes, and from which store; None without one.
         decoder_layers: If not 0, how many layers results have; see `PendingRoutedExperts`.
-        tag: Kept with every row that is issued from now on, the version of the weights: how often they have been changed (`weights_changed`), or what
-            `set_tag` said. Routings show it.
+        tag: Kept with every row that is issued from now on, the version of the weights: how often
+            they have been changed (`weights_changed`), or what `set_tag` said. Routings show it.
     """
 
     def __init__(
@@ -243,7 +246,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self.host_cache.add_source(self)
         self._spans = BatchSpans(max_model_len)
         self._positions: Tensor | None = None  # of the last step, if on the device
-        self._again: Callable[[Sequence[str], Mapping[str, int], torch.Tensor, int], int | None] | None = None  # the last batch, if it came twice
+        self._again: _IssueAgain | None = None  # the last batch, if it came twice
         self._slots = options.slots
         self._device = device.index or 0
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) if self._on_gpu else None
@@ -274,7 +277,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
                 self.capturer.close()
                 self._open([experts] * self.num_hidden_layers)
         self._bounded = False
-        binding = bind(model, self.device_cache, self.layer_map, int(self.capturer.layer_experts.max()), self.options.place is not None)
+        experts = int(self.capturer.layer_experts.max())
+        placed = self.options.place is not None
+        binding = bind(model, self.device_cache, self.layer_map, experts, placed)
         binding.call_after(model, "load_weights", self.weights_changed)
 
     def set_tag(self, tag: int) -> None:
@@ -333,8 +338,12 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         """A batch has come twice: it will come again."""
         if self.forward.delimited:
             where = self._describe(positions)
-            prepared = self.capturer.prepare_issue(list(req_ids), spans, tag=self.tag, positions=where)
-            self._again = _again(prepared, positions, self._requests, self._slots, self._raw_stream, self._device)
+            prepared = self.capturer.prepare_issue(
+                list(req_ids), spans, tag=self.tag, positions=where
+            )
+            self._again = _again(
+                prepared, positions, self._requests, self._slots, self._raw_stream, self._device
+            )
 
     def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
         if self.host_cache is None:
@@ -507,7 +516,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._requests.tokens_of = self._tokens_of
 
     def keep_prefixes(self, block_rows: int) -> Prefixes | None:
-        """Rows of prefixes are published and adopted from now on as its result is told, in blocks of so many; None if no store is to have them.
+        """Rows of prefixes are published and adopted from now on, as the result is told, in blocks
+        of so many; None if no store is to have them.
 
         Raises:
             ValueError: the store of the options has other blocks.
@@ -596,19 +606,23 @@ def _again(
     slots: int,
     raw_stream: Callable[[int], int] | None,
     device: int,
-) -> Callable[[Sequence[str], Mapping[str, int], torch.Tensor, int], int | None]:
-    """Issues a batch like the prepared one, by a call whose variables lie close together: the engine's thread comes here with a cold cache.
+) -> _IssueAgain:
+    """Issues a batch like the prepared one, by a call whose variables lie close together: the
+    engine's thread comes here with a cold cache.
 
     It returns the ticket; None if the batch is another, or a step that has its slot has not landed.
     """
-    issue_again, handle, batch, address = raw.issue_again, prepared.handle, requests.batch, positions.data_ptr
+    issue_again, handle, batch = raw.issue_again, prepared.handle, requests.batch
+    address = positions.data_ptr
 
-    def issue(req_ids: Sequence[str], counts: Mapping[str, int], at: torch.Tensor, tag: int) -> int | None:
+    def issue(
+        req_ids: Sequence[str], counts: Mapping[str, int], at: torch.Tensor, tag: int
+    ) -> int | None:
         if at is not positions or requests.batch is not batch:
             return None
-        oldest = requests.last_ticket + 2 - slots
+        oldest = max(0, requests.last_ticket + 2 - slots)
         stream = 0 if raw_stream is None else raw_stream(device)
-        found = issue_again(handle, req_ids, counts, address(), tag, oldest if oldest > 0 else 0, stream)
+        found = issue_again(handle, req_ids, counts, address(), tag, oldest, stream)
         return None if found is None else found[1]
 
     return issue

@@ -34,8 +34,9 @@ class Options:
         folder_bytes: Upper limit of the files there of one server process. The oldest go first.
         slots: Steps that may be in flight; a further one waits in `finalize_pending_copy`, or in
             the issue of a batch that has come before.
-        store: Where rows of prefixes are kept under the engine's block hashes, for requests that take
-            the prefix from its cache: for engines in this process whose scheduler tells (vLLM 0.21).
+        store: Where rows of prefixes are kept under the engine's block hashes, for requests that
+            take the prefix from its cache. For an engine whose scheduler and worker are in this
+            process.
         store_bytes: Without one, upper limit of the engine's own; 0: such rows are missing.
         all_ranks: Every rank captures, instead of rank 0 alone: for sequence parallelism, where each has rows that nobody else has.
             `routecap.merge` unites their routings.

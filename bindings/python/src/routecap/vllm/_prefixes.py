@@ -36,6 +36,7 @@ class Prefixes:
     """Publishes and adopts blocks of the requests of a capturer.
 
     Attributes:
+        block_rows: of the engine's blocks.
         store: None until the first key is known.
         waiting: what the next step that is issued fills and hits.
     """
@@ -50,13 +51,12 @@ class Prefixes:
         """
         Args:
             requests: those that are live, by name.
-            block_rows: of the engine's blocks.
             store: or how many bytes one of its own may have.
 
         Raises:
             ValueError: the store has other blocks.
         """
-        self._capturer, self._requests, self._block_rows = capturer, requests, block_rows
+        self._capturer, self._requests, self.block_rows = capturer, requests, block_rows
         self._budget = store if isinstance(store, int) else 0
         self.store = None if isinstance(store, int) else store
         if self.store is not None and self.store.block_rows != block_rows:
@@ -108,7 +108,7 @@ class Prefixes:
         if self.store is None:
             self.store = routecap.Store(
                 self._capturer,
-                block_rows=self._block_rows,
+                block_rows=self.block_rows,
                 key_bytes=len(key),
                 budget_bytes=self._budget,
             )

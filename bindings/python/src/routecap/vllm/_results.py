@@ -149,7 +149,7 @@ class PendingRoutedExperts:
 
 
 def of_array(array: NDArray[np.int16], first: int) -> PendingRoutedExperts:
-    """Rows from position `first` on that came as an array, in which a missing cell has ids of -1."""
+    """Rows from position `first` on that came as an array, -1 where a cell is missing."""
     routing = routecap.Routing.from_arrays(array, experts=routecap.MAX_EXPERTS, first=first)
     rows, layers, k = array.shape
     return PendingRoutedExperts(routing, (rows, layers, k), -1, first=first, dtype=array.dtype)

@@ -262,8 +262,7 @@ class TellingScheduler:
         return output
 
     def _tell_hit(self, name: str, rows: int) -> None:
-        blocks = rows // self.kv_cache_manager.block_pool.hash_block_size  # type: ignore[attr-defined]
-        if blocks:
+        if blocks := rows // self._prefixes.block_rows:
             hashes = self.requests[name].block_hashes  # type: ignore[attr-defined]
             self._prefixes.hits(name, hashes[:blocks])
 
@@ -286,9 +285,9 @@ class TellingScheduler:
             found = {name: requests[name] for name in affected if name in requests}
             self._capturer.cut({name: each.num_computed_tokens for name, each in found.items()})
             if self._prefixes is not None:
-                rows = self.kv_cache_manager.block_pool.hash_block_size  # type: ignore[attr-defined]
                 for each in found.values():
-                    self._prefixes.drop(each.block_hashes[each.num_computed_tokens // rows :])
+                    first = each.num_computed_tokens // self._prefixes.block_rows
+                    self._prefixes.drop(each.block_hashes[first:])
         return affected
 
     def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:

@@ -176,7 +176,9 @@ def _answer_whole(serving_class: Any, name: str) -> None:
     """A coroutine that makes a response of the last of (request, results, ...)."""
     own = getattr(serving_class, name)
 
-    async def responding(serving: Any, request: Any, results: Any, *args: Any, **kwargs: Any) -> Any:
+    async def responding(
+        serving: Any, request: Any, results: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         answers: list[dict[str, Any]] = []
 
         async def taking() -> AsyncIterator[Any]:

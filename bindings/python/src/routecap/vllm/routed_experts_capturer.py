@@ -249,15 +249,17 @@ def free_routing_buffers(finished_req_ids: set[str], preempted_req_ids: set[str]
 
 
 def set_tag(tag: int) -> None:
-    """Which version the weights have from now on: each row's tag says under which it was computed (`Routing.tags`).
+    """Which version the weights have from now on: each row's tag (`Routing.tags`) says under which
+    it was computed. Between two steps.
 
-    Between two steps. Without it the tag counts changes of the weights that the engine tells (`weights_changed`).
+    Without it the tag counts changes of the weights that the engine tells (`weights_changed`).
     """
     _method("set_tag")(tag)
 
 
 def weights_changed() -> None:
-    """The model's weights are others now: for whoever changes them by other means than the model's `load_weights` and the engine's own update."""
+    """The model's weights are others now: for whoever changes them by other means than the model's
+    `load_weights` and the engine's own update."""
     _method("weights_changed")()
 
 
