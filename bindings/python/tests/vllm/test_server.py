@@ -107,6 +107,8 @@ def test_files_are_refused_without_a_folder(monkeypatch, tmp_path):
     asked = _asked.Asked(format="file")
     with pytest.raises(ValueError, match="no ROUTECAP_VLLM_FOLDER"):
         server.check(asked)
+    with pytest.raises(ValueError, match="no ROUTECAP_VLLM_FOLDER"):
+        outputs_of(routed_experts_format="file")  # before a stream begins
     monkeypatch.setenv("ROUTECAP_VLLM_FOLDER", str(tmp_path))
     server.check(asked)
     assert _options.get_options().folder == str(tmp_path)

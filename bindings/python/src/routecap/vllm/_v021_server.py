@@ -72,6 +72,7 @@ def answer_later(engine_class: Any) -> None:
     def answering(engine: Any, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = generate(engine, prompt, sampling_params, *args, **kwargs)
         asked = asked_by(sampling_params)
+        check(asked)  # before a stream begins
         return outputs if asked.format is None else _with_answers(outputs, asked)
 
     replace(engine_class, "generate", generate, answering)
