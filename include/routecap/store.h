@@ -214,7 +214,7 @@ ROUTECAP_API int32_t routecap_store_advance(routecap_store *store, uint64_t gene
  * @param[in] request     The request.
  * @param[in] store       The store.
  * @param[in] first       Position of the first row of the first block.
- * @param[in] keys        [count, key_bytes] the keys.
+ * @param[in] keys        [count, key_bytes] the keys, each once.
  * @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
  *                        do, but not beyond what was issued.
  * @param[in] generation  That the caller is at. If it is older than the store's, nothing is

@@ -734,12 +734,14 @@ int32_t Capturer::accept(const RequestPtr &r, uint64_t ticket, const uint32_t *r
 }
 
 // Rows of steps in flight from there on will be late, but for those that a child is to have.
-void Capturer::cut_in_flight(const RequestPtr &r, uint64_t end) {
+void Capturer::cut_in_flight(const RequestPtr &r, uint64_t end, bool closes) {
     for (const Entry &entry : log_) {
         if (entry.step == nullptr) continue;
-        const uint64_t late = r->lending > 0 && entry.step->ticket <= r->lending_step
-                                  ? std::max(end, r->lending_end)
-                                  : end;
+        uint64_t late = r->lending > 0 && entry.step->ticket <= r->lending_step
+                            ? std::max(end, r->lending_end)
+                            : end;
+        if (closes && r->publishing > 0 && entry.step->ticket <= r->publishing_step)
+            late = std::max(late, r->publishing_end);
         for (const Step::Part &part : entry.step->parts)
             for (const FiledPtr &row : part.rows)
                 if (part.request == r) row->late = std::min(row->late, late);
@@ -775,10 +777,7 @@ int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
     child->reached({.rows = {}, .at_least = rows});
     child->reasons = {r->reasons.begin(), r->reasons.lower_bound(rows)};
     r->lending_end = r->lending++ > 0 ? std::max(r->lending_end, rows) : rows;
-    for (const Entry &entry : log_)
-        for (const Step::Part &part :
-             entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
-            if (part.request == r) r->lending_step = entry.step->ticket;
+    r->lending_step = std::max(r->lending_step, newest_step(r));
     change(child, 0, rows, [r, child = child, rows] {
         child->content = Rows(r->content.begin(), r->content.lower_bound(rows));
         r->lending--;
@@ -809,6 +808,112 @@ int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_
         }
     });
     return ROUTECAP_OK;
+}
+
+uint64_t Capturer::newest_step(const RequestPtr &r) const {
+    uint64_t newest = 0;
+    for (const Entry &entry : log_)
+        for (const Step::Part &part :
+             entry.step != nullptr ? entry.step->parts : std::vector<Step::Part>())
+            if (part.request == r) newest = entry.step->ticket;
+    return newest;
+}
+
+uint8_t Store::why(uint64_t key) const {
+    if (blocks.count(key) > 0) return 0;
+    return gone.count(key) > 0 ? ROUTECAP_MISSING_EVICTED : ROUTECAP_MISSING_NOT_PUBLISHED;
+}
+
+void Store::evict(uint64_t key) {
+    const auto block = blocks.find(key);
+    if (block == blocks.end()) return;
+    block->second->evicted = true;
+    blocks.erase(block);
+    gone.insert(key);
+    counts.blocks_evicted++;
+}
+
+int32_t Capturer::publish(const RequestPtr &r, Store &store, uint64_t first,
+                          const std::vector<uint64_t> &keys) {
+    const uint64_t end = first + keys.size() * store.block_rows;
+    if (!keys.empty() && end > std::max(r->length(), r->issued_end))
+        return ROUTECAP_ERR_OUT_OF_RANGE;
+    if (keys.empty()) return ROUTECAP_OK;
+    r->publishing_end = r->publishing++ > 0 ? std::max(r->publishing_end, end) : end;
+    r->publishing_step = newest_step(r);
+    std::vector<BlockPtr> made;
+    for (uint64_t key : keys) {
+        made.push_back(std::make_shared<Block>());
+        if (store.slots && store.blocks.count(key) > 0) store.counts.blocks_replaced++;
+        if (store.slots || store.blocks.count(key) == 0) store.blocks[key] = made.back();
+    }
+    change(r, 0, 0, [this, r, &store, first, keys, made] {
+        r->publishing--;
+        for (size_t i = 0; i < keys.size(); i++) {
+            const auto at = store.blocks.find(keys[i]);
+            const bool there = at != store.blocks.end(), ours = there && at->second == made[i];
+            const BlockPtr before =
+                !store.slots && there && !ours && at->second->landed ? at->second : nullptr;
+            std::vector<RowPtr> &rows = made[i]->rows;
+            bool any = false, news = false, differs = false;
+            for (uint64_t p = 0; p < store.block_rows; p++) {
+                const auto mine = r->content.find(first + i * store.block_rows + p);
+                RowPtr row = mine != r->content.end() ? mine->second : nullptr;
+                if (row != nullptr && !row->there()) row = nullptr;
+                const RowPtr old = before != nullptr ? before->rows[p] : nullptr;
+                any |= row != nullptr && row->any();
+                for (size_t l = 0; row != nullptr && l < shape->cells(); l++) {
+                    if (!row->valid(l)) continue;
+                    news |= old == nullptr || !old->valid(l);
+                    differs |= old != nullptr && old->valid(l) && !old->same_set(*row, l);
+                }
+                rows.push_back(unite(
+                    old != nullptr ? old : empty_row(*shape, ROUTECAP_MISSING_NOT_PUBLISHED), row));
+            }
+            store.counts.blocks_mismatched += differs;
+            (!any    ? store.counts.blocks_empty
+             : !news ? store.counts.blocks_repeated
+                     : store.counts.blocks_published)++;
+            if (any && news) {
+                made[i]->landed = true;
+                if (ours || (!store.slots && !made[i]->evicted && (before != nullptr || !there)))
+                    store.blocks[keys[i]] = made[i];
+            } else if (ours) {
+                store.blocks.erase(keys[i]);
+            }
+        }
+    });
+    return ROUTECAP_OK;
+}
+
+void Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
+                     const std::vector<uint64_t> &keys, routecap_adoption &found) {
+    if (keys.empty()) return;
+    const uint64_t end = first + keys.size() * store.block_rows;
+    std::vector<std::pair<uint8_t, BlockPtr>> blocks;
+    for (uint64_t key : keys) {
+        const uint8_t why = store.why(key);
+        blocks.emplace_back(why, why == 0 ? store.blocks[key] : nullptr);
+        found.found += why == 0;
+        if (found.found == blocks.size()) found.rows = found.found * store.block_rows;
+        found.evicted += why == ROUTECAP_MISSING_EVICTED;
+        found.not_published += why == ROUTECAP_MISSING_NOT_PUBLISHED;
+    }
+    r->reached({.rows = {}, .at_least = end});
+    change(r, first, end, [this, r, first, blocks, rows = store.block_rows] {
+        for (size_t i = 0; i < blocks.size(); i++) {
+            const auto &[why, block] = blocks[i];
+            for (uint64_t p = 0; p < rows; p++) {
+                const RowPtr row =
+                    block != nullptr && block->landed
+                        ? block->rows[p]
+                        : empty_row(*shape,
+                                    why != 0 ? why : uint8_t{ROUTECAP_MISSING_NOT_PUBLISHED});
+                RowPtr &mine = r->content[first + i * rows + p];
+                mine = unite(mine, row);
+            }
+        }
+    });
 }
 
 std::vector<FiledPtr> Request::waiting() const {
@@ -842,7 +947,7 @@ RoutingPtr Capturer::finish(const RequestPtr &r, uint64_t rows) {
 }
 
 void Capturer::close(const RequestPtr &r) {
-    cut_in_flight(r, 0);
+    cut_in_flight(r, 0, true);
     change(r, 0, 0, [this, r] { drop_drafts(r->waiting(), [](const Filed &) { return true; }); });
     stats.requests_open--;
 }

@@ -194,6 +194,9 @@ struct Request {
     // Forks that are not applied: children are to have rows before.
     int lending = 0;
     uint64_t lending_end = 0, lending_step = 0;  // lending_end of steps up to lending_step
+    // The same for what stores are to have, if the request is closed.
+    int publishing = 0;
+    uint64_t publishing_end = 0, publishing_step = 0;
 
     uint64_t length() const;
     void reached(Reach reach);
@@ -209,6 +212,27 @@ struct Span {
     RequestPtr request;
     routecap_span span;
     int32_t status = ROUTECAP_OK;
+};
+
+// ---- The store -----------------------------------------------------------------------------
+
+// What was published under one key. Its rows come when they land; they do not change then.
+struct Block {
+    bool landed = false, evicted = false;
+    std::vector<RowPtr> rows{};
+};
+using BlockPtr = std::shared_ptr<Block>;
+
+// For a budget that is never reached, and one generation.
+struct Store {
+    bool slots;
+    uint32_t block_rows;
+    std::map<uint64_t, BlockPtr> blocks{};
+    std::set<uint64_t> gone{};  // keys
+    routecap_store_counts counts{};
+
+    uint8_t why(uint64_t key) const;  // 0 if there is a block
+    void evict(uint64_t key);
 };
 
 struct Capturer {
@@ -247,6 +271,11 @@ struct Capturer {
     void truncate(const RequestPtr &r, uint64_t rows);
     int32_t fork(const RequestPtr &r, uint64_t rows, RequestPtr &child);
     int32_t attach(const RequestPtr &r, const RoutingPtr &routing, uint64_t rows);
+    // Of a request without drafts that wait.
+    int32_t publish(const RequestPtr &r, Store &store, uint64_t first,
+                    const std::vector<uint64_t> &keys);
+    void adopt(const RequestPtr &r, Store &store, uint64_t first, const std::vector<uint64_t> &keys,
+               routecap_adoption &found);
     RoutingPtr finish(const RequestPtr &r, uint64_t rows);
     void close(const RequestPtr &r);
     // Reads rows, ALL and LANDED included; a negative status if that is refused.
@@ -271,7 +300,8 @@ private:
         std::function<void()> apply;  // a change of a request
     };
     void change(const RequestPtr &r, uint64_t first, uint64_t end, std::function<void()> apply);
-    void cut_in_flight(const RequestPtr &r, uint64_t end);
+    void cut_in_flight(const RequestPtr &r, uint64_t end, bool closes = false);
+    uint64_t newest_step(const RequestPtr &r) const;
     void land(Step &step);
     void count_cells(const Filed &filed, std::vector<bool> &written, std::vector<bool> &valid);
     void file(Request &r, const Filed &filed);

@@ -36,6 +36,8 @@ struct Engine {
     uint32_t rows = 0;
     std::unique_ptr<model::Sink> sink;
     std::unique_ptr<model::Capturer> model;
+    routecap_store *store = nullptr;
+    std::shared_ptr<model::Store> blocks;  // and its model
     std::map<routecap_request, RequestPtr> requests;
     std::vector<routecap_request> gone;                         // handles that were given back
     std::vector<std::pair<routecap_request, uint64_t>> drafts;  // requests and tickets
@@ -103,11 +105,24 @@ private:
         e.model = std::make_unique<model::Capturer>(
             shape, config.slots != 0 ? config.slots : 4, config.flags,
             config.max_requests != 0 ? config.max_requests : 65536);
+        routecap_store_config store;
+        SAME_STATUS(ROUTECAP_OK, routecap_store_config_init(&store, sizeof store));
+        store.block_rows = in_.pick({1u, 2u, 3u, 16u}), store.key_bytes = 8;
+        store.flags = in_.chance(100) ? ROUTECAP_STORE_SLOT_KEYS : 0;
+        store.budget_bytes = 64 << 20;
+        SAME_STATUS(ROUTECAP_OK, routecap_store_create(&store, &config, &e.store));
+        e.blocks = std::make_shared<model::Store>(model::Store{store.flags != 0, store.block_rows});
         engines_.push_back(std::move(e));
         open();
     }
 
+    // A store may end at any time.
+    void free_store(Engine &e) { routecap_store_free(std::exchange(e.store, nullptr)); }
+
     void finish_all() {
+        for (Engine &e : engines_) check_blocks(e);
+        if (in_.chance(128))
+            for (Engine &e : engines_) free_store(e);
         if (in_.chance(128)) {  // routings outlive the capturer, whose end makes them ready
             destroy();
             check_routings();
@@ -137,6 +152,7 @@ private:
             progress(e);
             check_counters(e);
         }
+        for (Engine &e : engines_) free_store(e);
         // After all have closed: what was attached shares the pages of another.
         for (Engine &e : engines_) SAME(0, stats(e).bytes_in_use);
         destroy();
@@ -147,6 +163,7 @@ private:
             e.device->synchronize();
             routecap_capturer_destroy(e.capturer);
             e.model->land();
+            free_store(e);
         }
         retired_.insert(retired_.end(), std::make_move_iterator(engines_.begin()),
                         std::make_move_iterator(engines_.end()));
@@ -214,7 +231,8 @@ private:
             &World::coverage,      &World::wait,         &World::begin,    &World::record,
             &World::record_layers, &World::write,        &World::snapshot, &World::issue_any,
             &World::discard,       &World::probe,        &World::import,   &World::splice,
-            &World::look};
+            &World::look,          &World::publish,      &World::adopt,    &World::publish,
+            &World::adopt,         &World::evict};
         engine_ = &engines_[in_.below(engines_.size())];
         (this->*kOperations[in_.below(std::size(kOperations))])();
         check_counters(*engine_);
@@ -710,6 +728,77 @@ private:
                      held.expected->pending != nullptr ? ", pending" : "");
         SAME_STATUS(e.model->attach(r, held.expected, rows),
                     routecap_request_attach(e.capturer, handle, held.routing, rows));
+    }
+
+    // Few keys, so that they meet; each once.
+    std::vector<uint64_t> some_keys() {
+        std::vector<uint64_t> keys;
+        for (uint64_t n = in_.below(5); n > 0; n--)
+            if (const uint64_t key = in_.below(12);
+                std::find(keys.begin(), keys.end(), key) == keys.end())
+                keys.push_back(key);
+        return keys;
+    }
+
+    void publish() {
+        Engine &e = *engine_;
+        const auto [handle, r] = any_request();
+        const std::vector<uint64_t> keys = some_keys();
+        const uint64_t first = in_.below((r != nullptr ? r->length() : 0) + 2);
+        if (r != nullptr && !r->waiting().empty()) return;
+        check::trace("  %zu blocks of %llx from row %llu\n", keys.size(), ull(handle), ull(first));
+        SAME_STATUS(r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST
+                                 : e.model->publish(r, *e.blocks, first, keys),
+                    routecap_request_publish(e.capturer, handle, e.store, first, keys.data(),
+                                             keys.size(), 0));
+    }
+
+    void adopt() {
+        Engine &e = *engine_;
+        const auto [handle, r] = any_request();
+        const std::vector<uint64_t> keys = some_keys();
+        const uint64_t first = in_.below((r != nullptr ? r->length() : 0) + 2);
+        if (first + keys.size() * e.blocks->block_rows > kFarthest) return;
+        check::trace("  %zu blocks to %llx from row %llu\n", keys.size(), ull(handle), ull(first));
+        routecap_adoption found{}, expected{};
+        found.struct_size = expected.struct_size = sizeof found;
+        if (r != nullptr) e.model->adopt(r, *e.blocks, first, keys, expected);
+        SAME_STATUS(r == nullptr ? ROUTECAP_ERR_UNKNOWN_REQUEST : ROUTECAP_OK,
+                    routecap_request_adopt(e.capturer, handle, e.store, first, keys.data(),
+                                           keys.size(), 0, &found));
+        if (std::memcmp(&found, &expected, sizeof found) != 0)
+            check::fail("found %llu blocks, expected %llu", ull(found.found), ull(expected.found));
+    }
+
+    void evict() {
+        Engine &e = *engine_;
+        const std::vector<uint64_t> keys = some_keys();
+        for (uint64_t key : keys) e.blocks->evict(key);
+        SAME_STATUS(ROUTECAP_OK, routecap_store_evict(e.store, keys.data(), keys.size(), nullptr));
+        check_blocks(e);
+    }
+
+    void check_blocks(Engine &e) {
+        progress(e);
+        routecap_store_counts counts{};
+        counts.struct_size = sizeof counts;
+        SAME_STATUS(ROUTECAP_OK, routecap_store_stats(e.store, &counts));
+        const routecap_store_counts &m = e.blocks->counts;
+        SAME(e.blocks->blocks.size(), counts.blocks);
+        SAME(0, counts.blocks_in_flight);
+        SAME(m.blocks_published, counts.blocks_published);
+        SAME(m.blocks_repeated, counts.blocks_repeated);
+        SAME(m.blocks_empty, counts.blocks_empty);
+        SAME(m.blocks_mismatched, counts.blocks_mismatched);
+        SAME(m.blocks_replaced, counts.blocks_replaced);
+        SAME(m.blocks_evicted, counts.blocks_evicted);
+        SAME(0, counts.blocks_refused);
+        for (uint64_t key = 0; key < 13; key++) {
+            int32_t reason = -1;
+            SAME_STATUS(ROUTECAP_OK,
+                        routecap_store_contains(e.store, &key, 1, 0, &reason, nullptr));
+            SAME(e.blocks->why(key), reason);
+        }
     }
 
     std::pair<uint64_t, uint64_t> range_in(const RequestPtr &r) {
