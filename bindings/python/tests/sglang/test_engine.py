@@ -180,6 +180,46 @@ def test_one_that_was_retracted_after_an_update_has_the_new_weights_rows(start):
     assert set(routing.tags.tolist()) == {31}
 
 
+def test_one_that_was_retracted_has_the_rows_of_the_kv_that_it_went_on_with(start):
+    """Another computed the same tokens meanwhile, under new weights."""
+    engine = start()
+    first = Request(tokens(20), most=9, parameters={"routed_experts_dtype": "routecap"})
+    engine.prefill(first)
+    engine.tree.reset()
+    engine.weights = 1
+    _v0523.updated(None, None, "31")
+    engine.generate([Request(first.origin_input_ids.tolist(), most=1)])
+    engine.retract(first)
+    assert engine.prefill(first) == 19
+    engine.decode([first])
+    engine.finish(first)
+    routing = routecap.Routing.deserialize(base64.b64decode(engine.answer(first)))
+    assert (routing.ids() == right(first, 1)).all()
+    assert set(routing.tags.tolist()) == {31}
+
+
+def test_a_batch_of_one_that_was_retracted_is_a_new_batch(start):
+    engine = start()
+    request = Request(tokens(5), most=9)
+    engine.prefill(request)
+    engine.decode([request])
+    engine.tree.reset()
+    engine.retract(request)
+    engine.prefill(request)
+    for _ in range(2):
+        engine.decode([request])
+    engine.finish(request)
+    assert (rows_of(engine, request) == right(request)).all()
+
+
+def test_requests_that_were_aborted_leave_no_handle_open(start):
+    engine = start()
+    for _ in range(5):
+        engine.prefill(Request(tokens(20)))
+    stats = engine.capturer.capturer.stats()
+    assert stats.requests_open == 0 and engine.capturer.prefixes.rows == 100
+
+
 def test_weights_without_a_number_are_counted(start):
     engine = start()
     _v0523.updated(None, None, "step-a")
@@ -424,6 +464,24 @@ def test_on_another_host_rows_travel_in_the_message(start, ranks):
     request = Request(tokens(8), most=3)
     engine.generate([request])
     assert engine.capturer._outbox is None
+    assert (rows_of(engine, request) == right(request)).all()
+
+
+def test_drafts_under_data_parallel_attention(start, ranks):
+    ranks.num_dp_ranks, ranks.dp_rank = 2, 1
+    engine = start()
+    request = Request(tokens(6))
+    engine.run_rows("prefill", [request], [0], [6], choose(request.tokens), before=4)
+    request.output_ids.append(3)
+    accepted = tokens(2)
+    rows = choose(request.tokens.tolist() + [*accepted, 5])[6:]
+    issued = engine.run_rows(
+        "verify", [request], [0], [4], rows, before=4, positions=torch.arange(6, 10)
+    )
+    issued.finalize()
+    _v0523.accept([[*accepted, 9]], None, None, types.SimpleNamespace(reqs=[request]))
+    request.output_ids.extend([*accepted, 9])
+    engine.finish(request)
     assert (rows_of(engine, request) == right(request)).all()
 
 

@@ -188,9 +188,9 @@ class Capturer:
         """A verification of `each` rows a request keeps so many of them. Of a tree, those of its
         path [requests, most]: indices into all rows of the pass."""
         lives = [life_of(request) for request in requests]
-        going_on = [i for i, life in enumerate(lives) if life is not None and life.handle]
+        going_on = [i for i, life in enumerate(lives) if life is not None and life.rows.handle]
         items = np.zeros(len(going_on), routecap.accept_dtype)
-        items["request"] = [lives[i].handle for i in going_on]  # type: ignore[union-attr]
+        items["request"] = [lives[i].rows.handle for i in going_on]  # type: ignore[union-attr]
         items["step"] = step.ticket
         items["count"] = [kept[i] for i in going_on]
         rows = None
@@ -208,7 +208,9 @@ class Capturer:
         output = len(request.output_ids_through_stop)
         if life is None or not self.place.owner:
             return None
-        routing = life.finish(prompt + output)
+        # The last token's row is there if it was input to a pass that ran ahead: who continues the
+        # sequence needs it.
+        routing = life.rows.finish(prompt + output)
         finished = Finished(request.rid, routing, prompt, output, self.weight_version)
         if self._sinks:
             self._sinks.put(finished)
@@ -226,7 +228,7 @@ class Capturer:
         """The engine's cache took the KV of a request's first tokens, and from `first` on its own."""
         life = life_of(request)
         if life is not None and self.place.owner:
-            self.prefixes.insert(scope, tokens, first, life)
+            self.prefixes.insert(scope, tokens, first, life.rows)
 
     def set_weight_version(self, version: str | None) -> None:
         """Rows from now on are of these weights."""

@@ -12,39 +12,54 @@ import routecap
 from ._prefixes import Prefixes, Tokens
 
 
-class Life:
-    """One request of the engine; an attribute of it, so that it ends with it.
+class Rows:
+    """What one request computed, from a prefill of its first row on.
 
-    handle: routecap's, while it is open. routing: its rows, once it has ended.
-    end: one past the last row that a prefill issued. adopted: how many of its rows came from the
-    prefix cache. retractions: as the engine counted them when its last prefill began.
+    handle: routecap's, while it is open. routing: its rows, once it has ended, and `count` how many.
+    adopted: how many of them came from the prefix cache.
     """
 
-    __slots__ = ("_capturer", "adopted", "end", "handle", "retractions", "routing")
+    __slots__ = ("_capturer", "adopted", "count", "handle", "routing")
 
-    def __init__(self, capturer: routecap.Capturer, handle: int, retractions: int) -> None:
+    def __init__(self, capturer: routecap.Capturer, handle: int) -> None:
         self._capturer = capturer
         self.handle = handle
         self.routing: routecap.Routing | None = None
-        self.end = self.adopted = 0
-        self.retractions = retractions
+        self.adopted = self.count = 0
 
-    def share(self, rows: int) -> routecap.Routing:
+    def give(self, request: int, rows: int) -> None:
+        """Add its first rows to another request, those in flight included once they land."""
         if self.routing is not None:
-            return self.routing
-        return self._capturer.fork(self.handle, rows).finish(rows)
+            self._capturer.attach(request, self.routing, min(rows, self.count))
+        else:
+            self._capturer.attach(request, self._capturer.fork(self.handle).finish(rows), rows)
 
-    def finish(self, tokens: int) -> routecap.Routing:
-        """A row for each of its tokens, those in flight included once they land. The last token's
-        is there if it was input to a step that ran ahead: whoever continues it needs that row."""
+    def finish(self, count: int | None = None) -> routecap.Routing:
+        """So many rows, or all, those in flight included once they land."""
         if self.routing is None:
-            self.routing = self._capturer.finish(self.handle, tokens)
-            self.handle = 0
+            if count is None:
+                count = self._capturer.request(self.handle).length
+            self.routing = self._capturer.finish(self.handle, count)
+            self.handle, self.count = 0, count
         return self.routing
 
+
+class Life:
+    """One request of the engine; an attribute of it, so that it ends with it.
+
+    end: one past the last row that a prefill issued. prompt: how many tokens it began with.
+    retractions: as the engine counted them then; computed again, a request begins anew.
+    """
+
+    __slots__ = ("end", "prompt", "retractions", "rows")
+
+    def __init__(self, rows: Rows, retractions: int) -> None:
+        self.rows, self.retractions = rows, retractions
+        self.end = self.prompt = 0
+
     def __del__(self) -> None:
-        if self.handle and not self._capturer.closed:
-            self._capturer.close_batch(np.array([self.handle], np.uint64))
+        if self.rows.handle and not self.rows._capturer.closed:
+            self.rows.finish()  # whoever takes its prefix may have them
 
 
 def life_of(request: Any) -> Life | None:
@@ -79,21 +94,25 @@ class Lives:
     _rows = _first = _flags = -1
 
     def _handles(self, requests: list[Any]) -> NDArray[np.uint64]:
-        lives = [life_of(request) for request in requests]
-        new = [i for i, life in enumerate(lives) if life is None]
+        new = [request for request in requests if life_of(request) is None]
         if new:
             opened = self._capturer.open_batch(len(new)).tolist()
-            for i, handle in zip(new, opened, strict=True):
-                request = requests[i]
+            for request, handle in zip(new, opened, strict=True):
                 retractions = getattr(request, "retraction_count", 0)
-                lives[i] = request.routecap = Life(self._capturer, handle, retractions)
-        return np.array([life.handle for life in lives if life is not None], np.uint64)
+                request.routecap = Life(Rows(self._capturer, handle), retractions)
+        return np.array([request.routecap.rows.handle for request in requests], np.uint64)
 
     def prefilling(
         self, requests: list[Any], firsts: list[int], counts: list[int], sink_row: int
     ) -> NDArray[np.void]:
         """Spans of requests that compute positions from `firsts` on, `counts` each. What the engine
         took from its cache before these is taken from who computed it."""
+        for request in requests:
+            life = life_of(request)
+            if life is not None and life.retractions != getattr(request, "retraction_count", 0):
+                life.rows.finish()
+                request.routecap = None
+                self._batch = []
         handles = self._handles(requests)
         for request, first, count in zip(requests, firsts, counts, strict=True):
             self._begin(request, first, count)
@@ -107,31 +126,27 @@ class Lives:
 
     def _begin(self, request: Any, first: int, count: int) -> None:
         life: Life = request.routecap
-        if not life.handle:
+        if not life.rows.handle:
             return
-        retractions = getattr(request, "retraction_count", 0)
-        retracted = retractions != life.retractions
-        if retracted or first < life.end:  # what it computed from here on, it computes again
-            self._capturer.truncate(life.handle, first)
-            life.end, life.adopted = min(life.end, first), min(life.adopted, first)
-            life.retractions = retractions
-        in_prompt = life.end < len(request.origin_input_ids)
-        if first > life.end and (retracted or in_prompt):
+        if life.end == 0:
+            life.prompt = len(request.full_untruncated_fill_ids)
+        if first < life.end:  # what it computed from here on, it computes again
+            self._capturer.truncate(life.rows.handle, first)
+        elif first > life.end and life.end < life.prompt:
             self._adopt(life, request, first)
         life.end = first + count
 
     def _adopt(self, life: Life, request: Any, rows: int) -> None:
         tokens = tokens_of(request.full_untruncated_fill_ids)
-        fresh = life.end == 0
         for scope in scopes_of(request):
             owners = self._prefixes.find(scope, tokens, rows)
             for owner, end in owners:
-                if owner is not life:
-                    self._capturer.attach(life.handle, owner.share(end), end)
+                if owner is not life.rows:
+                    owner.give(life.rows.handle, end)
             if owners and owners[-1][1] == rows:
                 break
-        if fresh:
-            life.adopted = rows
+        if life.end == 0:
+            life.rows.adopted = rows
 
 
 def tokens_of(tokens: Any) -> Tokens:

@@ -19,8 +19,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-import routecap
-
 Tokens = NDArray[np.int64]
 
 
@@ -32,9 +30,8 @@ class Owner(Protocol):
 
     adopted: int
 
-    def share(self, rows: int) -> routecap.Routing:
-        """Its first rows, which may be in flight."""
-        ...
+    def give(self, request: int, rows: int) -> None:
+        """Add its first rows, which may be in flight, to a request of routecap."""
 
 
 class _Part:

@@ -285,7 +285,12 @@ def batch_of(forward_batch: Any, place: Place, in_graph: bool, graph_requests: i
     if sink_row is None:
         return NOBODYS
     if verify:
-        return Batch("verify", requests, sink_row, None, each, forward_batch.positions)
+        positions = forward_batch.positions  # those of all rows that the routers saw
+        if sink_row:
+            import torch
+
+            positions = torch.nn.functional.pad(positions, (sink_row, 0))
+        return Batch("verify", requests, sink_row, None, each, positions)
     if decode:
         return Batch("decode", requests, sink_row, forward_batch.seq_lens_cpu.numpy() - 1)
     firsts, counts = forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu
