@@ -122,6 +122,7 @@ class Bench:
             rows=ROWS,
             cached_tokens=1 << 20,
             max_requests=512,
+            max_tokens=1 << 20,
             device=device,
             place=Place(),
             options=Options(budget_bytes=4 << 30),

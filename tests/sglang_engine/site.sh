@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # site.sh OUT.tar.xz: SGLang 0.5.23 out of its released wheel, with what it needs beside PyTorch 2.11
-# for CUDA 13, transformers and nvcc on Python 3.12, in an archive of 39 MiB for compute
+# for CUDA 13, transformers and nvcc on Python 3.12, in an archive of 41 MiB for compute
 # capability 9.0. For a GPU machine without a network.
 #
 # SGLang wants PyTorch 2.14. Its own kernels are compiled where they run, by nvcc and Triton; those of

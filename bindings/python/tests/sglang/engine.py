@@ -189,7 +189,7 @@ class Engine:
             forward_mode=Mode(kind),
             ids=np.ascontiguousarray(ids),
             positions=torch.zeros(len(rows), dtype=torch.int64) if positions is None else positions,
-            seq_lens_cpu=torch.tensor([f + 1 for f in firsts]),
+            seq_lens_cpu=None if None in firsts else torch.tensor([f + 1 for f in firsts]),
             extend_prefix_lens_cpu=list(firsts),
             extend_seq_lens_cpu=list(counts),
             global_dp_buffer_len=len(ids),

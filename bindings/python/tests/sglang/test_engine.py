@@ -220,6 +220,21 @@ def test_requests_that_were_aborted_leave_no_handle_open(start):
     assert stats.requests_open == 0 and engine.capturer.prefixes.rows == 100
 
 
+def test_a_decode_of_which_only_the_device_knows_the_positions(start):
+    engine = start()
+    request = Request(tokens(5), most=9)
+    engine.prefill(request)
+    for _ in range(3):
+        request.output_ids.append(3)
+        first = len(request.tokens) - 1
+        row = choose(request.tokens)[-1:]
+        position = torch.tensor([first])
+        engine.run_rows("decode", [request], [None], [1], row, positions=position)
+    request.output_ids.append(4)
+    engine.finish(request)
+    assert (rows_of(engine, request) == right(request)).all()
+
+
 def test_weights_without_a_number_are_counted(start):
     engine = start()
     _v0523.updated(None, None, "step-a")
@@ -442,7 +457,7 @@ def test_rows_that_an_attention_group_scatters_are_gathered(start, ranks):
             ranks.parts = [ids[:4], ids[4:]]
             engine.capturer.capture(layer_id=layer, topk_indices=ids[:4])
 
-    engine.model.forward = engine.capturer._forward.around(forward)
+    engine.model.forward = engine.capturer._forward.around(forward, engine.capturer.softly)
     engine.run_rows("prefill", [request], [0], [8], rows)
     request.output_ids.append(4)
     engine.finish(request)
@@ -568,7 +583,7 @@ def test_a_compiled_model_calls_an_op(start):
 
     @torch.compile(backend="eager", fullgraph=True)
     def region(x):
-        capturer.route(0, x + 1)
+        capturer.capture(0, x + 1)
         return x * 2
 
     capturer._forward.begin(4)

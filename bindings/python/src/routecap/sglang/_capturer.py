@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,22 +48,23 @@ class Batch(NamedTuple):
 
     kind: "decode", "prefill" or "verify".
     sink_row: where its first row is among those that the routers saw.
-    firsts, counts: positions and rows of each request; of a decode, an array and nothing.
-    positions: of "verify", on the device.
+    firsts, counts: positions and rows of each request. Of a decode or verification, an array, and
+        one number for all.
+    positions: of all rows that the routers saw, on the device, where the host does not know them.
     """
 
     kind: str
     requests: list[Any]
     sink_row: int
     firsts: Any = None
-    counts: Any = None
+    counts: Any = 1
     positions: torch.Tensor | None = None
 
     @property
     def rows(self) -> int:
         if self.kind == "prefill":
             return sum(self.counts)
-        return len(self.requests) * (self.counts if self.kind == "verify" else 1)
+        return len(self.requests) * int(self.counts)
 
 
 NOBODYS = Batch("decode", [], 0)  # or of whom nobody can tell
@@ -96,6 +97,7 @@ class Capturer:
 
     own: SGLang's own, which stays; or None.
     tag: kept with every row from now on: the version of the weights.
+    failed: something did, and nothing is captured any more.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Capturer:
         rows: int,
         cached_tokens: int,
         max_requests: int,
+        max_tokens: int,
         device: torch.device,
         place: Place,
         options: Options,
@@ -114,7 +117,8 @@ class Capturer:
         from ._op import anchor
 
         settings, self.columns = settings_of(model, config)
-        self.own, self.place = own, place
+        self.own, self.place, self.failed = own, place, False
+        self._max_tokens = max_tokens
         self.capturer = routecap.Capturer(
             **settings,
             rows=rows,
@@ -128,7 +132,7 @@ class Capturer:
         self._layers = {index: i for i, index in enumerate(settings["layer_map"])}
         self._forward = Forward(self.capturer)
         self._anchor = anchor(self._forward, device)
-        model.forward = self._forward.around(model.forward)
+        model.forward = self._forward.around(model.forward, self.softly)
         row_bytes = settings["layers"] * (settings["k"] * (1 + (settings["experts"] > 256)) + 1)
         self.prefixes = Prefixes(
             min(_CACHES * cached_tokens, options.budget_bytes // 2 // row_bytes)
@@ -145,6 +149,17 @@ class Capturer:
         if self._outbox is not None:
             self._outbox.close()
         self.capturer.close()
+
+    def softly(self, call: Callable[..., Any], *args: Any) -> Any:
+        """What must not end the engine. None if it fails, and capture is over."""
+        if self.failed:
+            return None
+        try:
+            return call(*args)
+        except Exception:
+            self.failed = True
+            logger.exception("routed experts: capture ends here; requests have no rows")
+            return None
 
     # ---- The forward pass
 
@@ -172,14 +187,15 @@ class Capturer:
         lives = self._lives
         if batch.kind == "prefill":
             spans = lives.prefilling(batch.requests, batch.firsts, batch.counts, batch.sink_row)
-        elif batch.kind == "verify":
-            flags = routecap.SpanFlag.SPECULATIVE | routecap.SpanFlag.DEVICE_POSITIONS
-            spans = lives.decoding(batch.requests, batch.counts, batch.sink_row, int(flags))
-            spans["position"] = 0
-            spans["position_end"] = routecap.MAX_POSITION
-        else:
+        elif batch.positions is None:
             spans = lives.decoding(batch.requests, 1, batch.sink_row)
             spans["position"] = batch.firsts
+        else:
+            flags = routecap.SpanFlag.DEVICE_POSITIONS
+            if batch.kind == "verify":
+                flags |= routecap.SpanFlag.SPECULATIVE
+            spans = lives.decoding(batch.requests, batch.counts, batch.sink_row, int(flags))
+            spans["position"], spans["position_end"] = 0, self._max_tokens
         return self.capturer.issue(spans, tag=self.tag, positions=batch.positions)
 
     def accept(
@@ -228,6 +244,7 @@ class Capturer:
         """The engine's cache took the KV of a request's first tokens, and from `first` on its own."""
         life = life_of(request)
         if life is not None and self.place.owner:
+            life.rows.kept = max(life.rows.kept, len(tokens))
             self.prefixes.insert(scope, tokens, first, life.rows)
 
     def set_weight_version(self, version: str | None) -> None:

@@ -32,17 +32,17 @@ class Forward:
         self._told = False
         self.held = HeldIds(capturer)
 
-    def around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """A model's forward, with a begin before and a snapshot behind it."""
+    def around(self, forward: Callable[..., Any], softly: Callable[..., Any]) -> Callable[..., Any]:
+        """A model's forward, with a begin before and a snapshot behind it, both called softly."""
 
         @functools.wraps(forward)
         def delimited(
             input_ids: Any, positions: Any, forward_batch: Any, *args: Any, **more: Any
         ) -> Any:
             rows = max(len(positions), getattr(forward_batch, "global_dp_buffer_len", 0) or 0)
-            self.begin(rows)
+            softly(self.begin, rows)
             output = forward(input_ids, positions, forward_batch, *args, **more)
-            self.end()
+            softly(self.end)
             return output
 
         return delimited

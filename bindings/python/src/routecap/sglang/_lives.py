@@ -16,16 +16,16 @@ class Rows:
     """What one request computed, from a prefill of its first row on.
 
     handle: routecap's, while it is open. routing: its rows, once it has ended, and `count` how many.
-    adopted: how many of them came from the prefix cache.
+    adopted: how many of them came from the prefix cache. kept: of how many the cache has the KV.
     """
 
-    __slots__ = ("_capturer", "adopted", "count", "handle", "routing")
+    __slots__ = ("_capturer", "adopted", "count", "handle", "kept", "routing")
 
     def __init__(self, capturer: routecap.Capturer, handle: int) -> None:
         self._capturer = capturer
         self.handle = handle
         self.routing: routecap.Routing | None = None
-        self.adopted = self.count = 0
+        self.adopted = self.count = self.kept = 0
 
     def give(self, request: int, rows: int) -> None:
         """Add its first rows to another request, those in flight included once they land."""
@@ -35,10 +35,9 @@ class Rows:
             self._capturer.attach(request, self._capturer.fork(self.handle).finish(rows), rows)
 
     def finish(self, count: int | None = None) -> routecap.Routing:
-        """So many rows, or all, those in flight included once they land."""
+        """So many rows, or those that others may want, those in flight included once they land."""
         if self.routing is None:
-            if count is None:
-                count = self._capturer.request(self.handle).length
+            count = self.kept if count is None else count
             self.routing = self._capturer.finish(self.handle, count)
             self.handle, self.count = 0, count
         return self.routing
@@ -59,7 +58,7 @@ class Life:
 
     def __del__(self) -> None:
         if self.rows.handle and not self.rows._capturer.closed:
-            self.rows.finish()  # whoever takes its prefix may have them
+            self.rows.finish()
 
 
 def life_of(request: Any) -> Life | None:

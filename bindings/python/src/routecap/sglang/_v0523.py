@@ -18,7 +18,6 @@ requests have no rows.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -88,24 +87,6 @@ def register(options: Options) -> None:
         HookRegistry.register(f"sglang.srt.{target}", hook, kind)
 
 
-def _softly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What must not end the engine. None if it fails, and capture is over."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        global _capturer
-        try:
-            return function(*args, **kwargs)
-        except Exception:
-            if _capturer is not None:
-                logger.exception("routed experts: capture ends here; requests have no rows")
-                _capturer.failed = True
-                _capturer = None
-            return None
-
-    return wrapper
-
-
 # ---- The capturer
 
 
@@ -138,6 +119,7 @@ def _make(
         rows=rows,
         cached_tokens=num_tokens + _host_tokens(serving, num_tokens),
         max_requests=max_requests,
+        max_tokens=model_config.context_len + 2 * drafts,
         device=where,
         place=place,
         options=_options,
@@ -180,14 +162,14 @@ def create(original: Callable[..., Any], **kwargs: Any) -> Any:
 class SGLangCapturer(Capturer):
     """With the methods that SGLang calls."""
 
-    failed = False
     settling: Issued | None = None  # whose results are being processed
 
     def capture(self, layer_id: int, topk_indices: Any) -> None:
         if self.own is not None:
             self.own.capture(layer_id=layer_id, topk_indices=topk_indices)
-        if not self.failed:
-            _route(self, layer_id, topk_indices)
+        if self.place.scattered:  # all ranks do, whatever has failed in one
+            topk_indices = _gathered(topk_indices)
+        self.softly(self.route, layer_id, topk_indices)
 
     def on_forward_end(
         self,
@@ -201,13 +183,11 @@ class SGLangCapturer(Capturer):
             own = self.own.on_forward_end(
                 forward_batch, can_run_graph, cuda_graph_batch, no_copy_to_cpu
             )
-        issued = None
-        if not self.failed:
-            issued = _issue(self, forward_batch, can_run_graph, cuda_graph_batch)
+        issued = self.softly(_issue, self, forward_batch, can_run_graph, cuda_graph_batch)
         if own is not None:
             issued = issued or Issued(self, None, 0)
             issued.own = own
-        return issued
+        return issued  # type: ignore[no-any-return]
 
     def get_topk(self, *args: Any, **kwargs: Any) -> Any:
         return None if self.own is None else self.own.get_topk(*args, **kwargs)
@@ -241,11 +221,6 @@ class Issued:
         self.capturer.settling = self
 
 
-@_softly
-def _route(capturer: SGLangCapturer, layer: int, ids: Any) -> None:
-    capturer.route(layer, _gathered(ids) if capturer.place.scattered else ids)
-
-
 def _gathered(ids: Any) -> Any:
     """The ids of the whole pass, of which each rank of an attention group routes a part."""
     import torch
@@ -260,7 +235,6 @@ def _gathered(ids: Any) -> Any:
     return whole
 
 
-@_softly
 def _issue(
     capturer: SGLangCapturer, forward_batch: Any, in_graph: bool, graph_requests: int | None
 ) -> Issued | None:
@@ -284,13 +258,14 @@ def batch_of(forward_batch: Any, place: Place, in_graph: bool, graph_requests: i
     sink_row = 0 if place.scattered else _first_row(forward_batch, in_graph, padded)
     if sink_row is None:
         return NOBODYS
-    if verify:
-        positions = forward_batch.positions  # those of all rows that the routers saw
+    if verify or decode and forward_batch.seq_lens_cpu is None:
+        positions = forward_batch.positions
         if sink_row:
             import torch
 
             positions = torch.nn.functional.pad(positions, (sink_row, 0))
-        return Batch("verify", requests, sink_row, None, each, positions)
+        kind = "verify" if verify else "decode"
+        return Batch(kind, requests, sink_row, None, each, positions)
     if decode:
         return Batch("decode", requests, sink_row, forward_batch.seq_lens_cpu.numpy() - 1)
     firsts, counts = forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu
@@ -320,13 +295,12 @@ def name_requests(forward_batch: Any, cls: Any, batch: Any, *args: Any, **kwargs
 
 def collect(original: Callable[..., Any], processor: Any, request: Any) -> None:
     capturer = _capturer
-    if capturer is None or capturer.own is not None:
+    if capturer is None or capturer.own is not None or capturer.failed:
         original(processor, request)
     if capturer is not None:
-        _collect(capturer, request)
+        capturer.softly(_collect, capturer, request)
 
 
-@_softly
 def _collect(capturer: SGLangCapturer, request: Any) -> None:
     try:
         ticket = capturer.finish(request)
@@ -339,16 +313,19 @@ def _collect(capturer: SGLangCapturer, request: Any) -> None:
         request.routed_experts = torch.from_numpy(ticket)
 
 
-@_softly
 def accept(tokens: list[Any], processor: Any, result: Any, batch: Any) -> None:
-    issued = None if _capturer is None else _capturer.settling
-    if issued is None or issued.step is None:
-        return
-    assert _capturer is not None
-    _capturer.settling = None
+    if _capturer is not None and (issued := _capturer.settling) is not None:
+        _capturer.settling = None
+        if issued.step is not None:
+            _capturer.softly(_accept, _capturer, issued, batch.reqs, tokens)
+
+
+def _accept(
+    capturer: SGLangCapturer, issued: Issued, requests: list[Any], tokens: list[Any]
+) -> None:
     kept = [len(each) for each in tokens]
     paths = None if issued.paths is None else issued.paths.numpy()
-    _capturer.accept(issued.step, batch.reqs, kept, paths, issued.each)
+    capturer.accept(issued.step, requests, kept, paths, issued.each)
 
 
 def keep_paths(result: Any, *args: Any, **kwargs: Any) -> None:
@@ -359,10 +336,9 @@ def keep_paths(result: Any, *args: Any, **kwargs: Any) -> None:
         issued.paths = index
 
 
-@_softly
 def updated(result: Any, updater: Any, weight_version: str | None = None) -> None:
     if _capturer is not None:
-        _capturer.set_weight_version(weight_version)
+        _capturer.softly(_capturer.set_weight_version, weight_version)
 
 
 # ---- The cache
@@ -379,30 +355,30 @@ def checkpoint(original: Callable[..., Any], cache: Any, req: Any, **kwargs: Any
         _checkpointing = None
 
 
-@_softly
 def inserted(result: Any, cache: Any, params: Any) -> None:
-    request = _checkpointing
-    if request is None or _capturer is None or cache.disable:
-        return
-    key = params.key
+    if _checkpointing is not None and _capturer is not None and not cache.disable:
+        _capturer.softly(_inserted, _capturer, _checkpointing, params.key, result.prefix_len)
+
+
+def _inserted(capturer: SGLangCapturer, request: Any, key: Any, first: int) -> None:
     scope = (key.extra_key, key.cache_salt)
-    _capturer.cached(request, scope, tokens_of(key.token_ids)[: len(key)], result.prefix_len)
+    capturer.cached(request, scope, tokens_of(key.token_ids)[: len(key)], first)
 
 
-@_softly
 def kept_by_session(kept: bool, session: Any, request: Any) -> None:
     """A streaming session keeps the KV of its last turn, outside of the tree."""
-    if not kept or _capturer is None or request.session is None:
-        return
-    scope = scopes_of(request)[0]
+    if kept and _capturer is not None and request.session is not None:
+        _capturer.softly(_kept_by_session, _capturer, request)
+
+
+def _kept_by_session(capturer: SGLangCapturer, request: Any) -> None:
     tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
-    _capturer.cached(request, scope, tokens, 0)
+    capturer.cached(request, scopes_of(request)[0], tokens, 0)
 
 
-@_softly
 def flushed(result: Any, cache: Any) -> None:
     if _capturer is not None:
-        _capturer.prefixes.clear()
+        _capturer.softly(_capturer.prefixes.clear)
 
 
 # ---- The other processes
