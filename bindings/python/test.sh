@@ -119,10 +119,10 @@ fi
 if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
     tests "torch" env PYTHONPATH="$work/unpacked" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
     tests "the drop-in module" env PYTHONPATH="$work/unpacked" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/vllm"
-    tests "SGLang's adapter" env PYTHONPATH="$work/unpacked" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/sglang"
+    tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/sglang"
 else
     tests "the drop-in module, without torch" "$python" -m pytest "$package/tests/vllm"
-    tests "SGLang's adapter, without torch" "$python" -m pytest "$package/tests/sglang"
+    tests "SGLang's adapter, without torch" env PYTHONPATH="$writers" "$python" -m pytest "$package/tests/sglang"
     left_out+=("torch (no ROUTECAP_TORCH_PYTHON)")
 fi
 check "the benchmark runs" "$python" "$package/bench_python.py"

@@ -1,0 +1,108 @@
+"""When the plugin does something, and what it tells SGLang's registry."""
+
+import ast
+import enum
+import logging
+import sys
+import types
+from importlib.metadata import PackageNotFoundError, distribution
+
+import pytest
+
+import routecap.sglang
+from routecap.sglang import _v0523
+
+try:
+    SOURCE = distribution("sglang").locate_file("")
+except PackageNotFoundError:
+    SOURCE = None
+
+
+class HookType(enum.Enum):
+    BEFORE, AFTER, AROUND = 1, 2, 3
+
+
+class Registry:
+    applied = 0
+    hooks = ()
+
+    @classmethod
+    def register(cls, target, hook, kind):
+        cls.hooks.append((target, hook, kind))
+
+    @classmethod
+    def apply_hooks(cls):
+        cls.applied += 1
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    for name in ("sglang", "sglang.srt", "sglang.srt.plugins"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    module = types.ModuleType("sglang.srt.plugins.hook_registry")
+    module.HookRegistry, module.HookType = Registry, HookType
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(Registry, "hooks", [])
+    monkeypatch.setattr(Registry, "applied", 0)
+    monkeypatch.setattr(_v0523, "_registered", False)
+    monkeypatch.setattr(routecap.sglang, "_version", lambda: "0.5.23")
+    for name in ("SGLANG_PLUGINS", "ROUTECAP_SGLANG"):
+        monkeypatch.delenv(name, raising=False)
+    return Registry
+
+
+def test_it_does_nothing_until_it_is_asked(registry, monkeypatch):
+    routecap.sglang.plugin()
+    monkeypatch.setenv("ROUTECAP_SGLANG", "0")
+    monkeypatch.setenv("SGLANG_PLUGINS", "other")
+    routecap.sglang.plugin()
+    assert registry.hooks == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SGLANG_PLUGINS", "other,routecap"), ("ROUTECAP_SGLANG", "1"), ("ROUTECAP_SGLANG", "beside")],
+)
+def test_asked_it_registers_its_hooks_once(registry, monkeypatch, caplog, name, value):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv(name, value)
+    routecap.sglang.plugin()
+    count = len(registry.hooks)
+    routecap.sglang.plugin()
+    assert count == len(registry.hooks) == 12
+    assert _v0523._options.beside is (value == "beside")
+    assert "captures routed experts in SGLang 0.5.23" in caplog.text
+
+
+def test_another_version_is_named_and_left_alone(registry, monkeypatch, caplog):
+    monkeypatch.setenv("ROUTECAP_SGLANG", "1")
+    monkeypatch.setattr(routecap.sglang, "_version", lambda: "0.6.0")
+    routecap.sglang.plugin()
+    assert registry.hooks == [] and "knows SGLang 0.5.23, not 0.6.0" in caplog.text
+    with pytest.raises(RuntimeError, match=r"0\.6\.0"):
+        routecap.sglang.install()
+
+
+def test_a_program_installs_it_for_the_processes_that_it_starts(registry, monkeypatch):
+    monkeypatch.setenv("ROUTECAP_SGLANG_FOLDER", "")
+    for name in ("BESIDE", "CALLBACK", "BUDGET_BYTES", "SLOTS"):
+        monkeypatch.setenv(f"ROUTECAP_SGLANG_{name}", "0")
+    monkeypatch.setenv("ROUTECAP_SGLANG", "1")
+    routecap.sglang.install(routecap.sglang.Options(folder="/data"))
+    assert registry.applied == 1 and len(registry.hooks) == 12
+    assert routecap.sglang.Options.from_environment().folder == "/data"
+    monkeypatch.setenv("SGLANG_PLUGINS", "other")
+    with pytest.raises(RuntimeError, match="other"):
+        routecap.sglang.install()
+
+
+def test_every_target_is_there_in_sglang_0_5_23(registry, monkeypatch):
+    assert SOURCE is not None, "needs SGLang's source: its wheel, and nothing that it needs"
+    monkeypatch.setenv("ROUTECAP_SGLANG", "1")
+    routecap.sglang.plugin()
+    for target, _, _ in registry.hooks:
+        *modules, owner, name = target.split(".")
+        tree = ast.parse((SOURCE / "/".join(modules)).with_suffix(".py").read_text())
+        [found] = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner]
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        assert [n for n in found.body if isinstance(n, functions) and n.name == name], target
