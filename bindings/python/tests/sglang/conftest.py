@@ -36,6 +36,7 @@ class Ranks:
         self.attn_tp_rank, self.attn_tp_size, self.num_dp_ranks, self.dp_rank = 0, 1, 1, 0
         self.scattered = False
         self.parts = None  # what all ranks of an attention group routed, for the gather
+        self.topk = 1  # drafts for each position
         self.enabled, self.drafts, self.nnodes, self.node_rank = True, None, 1, 0
         self.enable_hierarchical_cache, self.hicache_ratio = False, 2.0
 
@@ -60,7 +61,11 @@ def ranks(monkeypatch):
         "sglang.srt.runtime_context",
         get_schedule=lambda: space(chunked_prefill_size=32, max_prefill_tokens=64),
         get_parallel=lambda: known,
-        get_spec=lambda: space(speculative_num_draft_tokens=known.drafts),
+        get_spec=lambda: space(
+            speculative_num_draft_tokens=known.drafts,
+            speculative_algorithm="EAGLE",
+            speculative_eagle_topk=known.topk,
+        ),
         get_server_args=lambda: known,
         get_exec=lambda: space(features=space(enable_return_routed_experts=known.enabled)),
     )

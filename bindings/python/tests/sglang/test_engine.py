@@ -382,8 +382,26 @@ def test_of_a_chain_of_drafts_the_accepted_rows_stay(start, ranks):
         assert (rows_of(engine, request) == right(request)).all()
 
 
+def test_of_a_tree_whose_path_nobody_tells_the_rows_are_missing(start, ranks):
+    ranks.topk = 2
+    engine = start()
+    request = Request(tokens(5))
+    engine.prefill(request)
+    request.output_ids.append(1)
+    issued = engine.run_rows(
+        "verify", [request], [0], [3], choose(tokens(3)), positions=torch.tensor([5, 6, 6])
+    )
+    issued.finalize()
+    _v0523.accept([[8, 9]], None, None, types.SimpleNamespace(reqs=[request]))
+    request.output_ids.extend([8, 9])
+    engine.finish(request)
+    got = rows_of(engine, request)
+    assert (got[:5] == right(request)[:5]).all() and (got[5:] == -1).all()
+
+
 def test_of_a_tree_of_drafts_the_accepted_path_stays(start, ranks):
     """Each request verifies a root and two drafts for each of two positions."""
+    ranks.topk = 2
     engine = start()
     requests = [Request(tokens(n)) for n in (5, 9)]
     for request in requests:

@@ -22,7 +22,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-
 from ._answer import encode
 from ._capturer import NOBODYS, Batch, Capturer, Place
 from ._delivery import fetch
@@ -30,6 +29,10 @@ from ._lives import scopes_of, tokens_of
 from ._options import Options
 
 logger = logging.getLogger("sglang.srt.routecap")
+
+# Who verifies drafts one after another, unless there are several for a position. Of trees the path
+# must be told, or their rows are missing.
+_IN_CHAINS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH")
 
 _registered = False
 _options = Options()
@@ -98,7 +101,8 @@ def _make(
     from sglang.srt.state_capturer.routed_experts import _is_scattered_a2a_backend
 
     schedule, parallel = runtime.get_schedule(), runtime.get_parallel()
-    drafts = getattr(runtime.get_spec(), "speculative_num_draft_tokens", None) or 1
+    spec = runtime.get_spec()
+    drafts = spec.speculative_num_draft_tokens or 1
     prefill = schedule.chunked_prefill_size or 0
     if prefill <= 0:  # not in chunks
         prefill = model_config.context_len
@@ -113,7 +117,7 @@ def _make(
         scattered=_is_scattered_a2a_backend(),
         apart=getattr(serving, "nnodes", 1) > 1 and getattr(serving, "node_rank", 0) > 0,
     )
-    return SGLangCapturer(
+    capturer = SGLangCapturer(
         model,
         model_config.hf_text_config,
         rows=rows,
@@ -125,6 +129,9 @@ def _make(
         options=_options,
         own=own,
     )
+    one_each = (spec.speculative_eagle_topk or 1) == 1
+    capturer.drafts_in_chains = one_each and str(spec.speculative_algorithm) in _IN_CHAINS
+    return capturer
 
 
 def _host_tokens(serving: Any, device_tokens: int) -> int:
@@ -163,6 +170,7 @@ class SGLangCapturer(Capturer):
     """With the methods that SGLang calls."""
 
     settling: Issued | None = None  # whose results are being processed
+    drafts_in_chains = False
 
     def capture(self, layer_id: int, topk_indices: Any) -> None:
         if self.own is not None:
@@ -325,6 +333,8 @@ def _accept(
 ) -> None:
     kept = [len(each) for each in tokens]
     paths = None if issued.paths is None else issued.paths.numpy()
+    if paths is None and not capturer.drafts_in_chains:
+        kept = [0] * len(kept)
     capturer.accept(issued.step, requests, kept, paths, issued.each)
 
 
