@@ -95,7 +95,7 @@ class Capture:
 
     def __init__(self, runner: Any) -> None:
         self.runner = runner
-        make = routed_experts_capturer.init_routed_experts_capturer_with_shared_cache
+        make: Any = routed_experts_capturer.init_routed_experts_capturer_with_shared_cache
         self.capturer: Any = make(
             enable=True,
             model_config=runner.model_config,
