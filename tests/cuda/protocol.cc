@@ -3,6 +3,8 @@
 // readers, and no call that waits for the device. Exact ids and exact missing cells in each.
 #include <rig.h>
 
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -517,6 +519,126 @@ void call_the_wire(Functions &functions, const Shape &shape, const routecap_rout
     }
 }
 
+// A conversation of these 16 rows.
+void call_sequences(Functions &functions, const Shape &shape, const routecap_routing *routing,
+                    const Rows &rows) {
+    routecap_sequence_config config{};
+    config.struct_size = sizeof config;
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts;
+    routecap_sequence *sequence = nullptr, *child = nullptr, *copy = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, sequence_create, &config, &sequence);
+    std::vector<int32_t> tokens(17, 5);
+    EXPECT_CALL(ROUTECAP_OK, sequence_append, sequence, tokens.data(), 0, tokens.size(), routing,
+                nullptr, nullptr);
+    EXPECT_CALL(ROUTECAP_OK, sequence_fork, sequence, ROUTECAP_ROWS_ALL, &child);
+    EXPECT_CALL(ROUTECAP_OK, sequence_truncate, child, 9);
+    routecap_routing *all = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, sequence_routing, sequence, &all);
+    expect_routing(all, shape, 0, rows);
+    routecap_routing_free(all);
+    uint64_t count = 0, needed = 0;
+    EXPECT_CALL(ROUTECAP_OK, sequence_spans, sequence, nullptr, sizeof(routecap_sequence_span), 0,
+                &count);
+    EXPECT_EQ(count, 1u);
+    EXPECT_CALL(ROUTECAP_OK, sequence_tokens, sequence, 0, nullptr, 0, &count);
+    EXPECT_EQ(count, tokens.size());
+    routecap_append_report report{};
+    report.struct_size = sizeof report;
+    EXPECT_CALL(ROUTECAP_OK, sequence_report, sequence, &report);
+    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, sequence_serialize, sequence, 0, nullptr, 0,
+                &needed);
+    std::vector<unsigned char> bytes(needed);
+    EXPECT_CALL(ROUTECAP_OK, sequence_serialize, sequence, 0, bytes.data(), needed, nullptr);
+    EXPECT_CALL(ROUTECAP_OK, sequence_deserialize, bytes.data(), needed, 0, &copy);
+    for (routecap_sequence *each : {sequence, child, copy}) GET(sequence_free)(each);
+}
+
+// The rows of a trainer's rank that has the sample of these 16 rows.
+void call_plans(Functions &functions, const Shape &shape, const routecap_routing *routing) {
+    routecap_plan_config config;
+    EXPECT_CALL(ROUTECAP_OK, plan_config_init, &config, sizeof config);
+    const uint64_t length = 17;
+    config.samples = 1, config.lengths = &length;
+    config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts;
+    config.dtype = ROUTECAP_DTYPE_I64;
+    routecap_plan *plan = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, plan_create, &config, &plan);
+    routecap_plan_shape sizes{};
+    sizes.struct_size = sizeof sizes;
+    EXPECT_CALL(ROUTECAP_OK, plan_describe, plan, &sizes);
+    uint64_t count = 0;
+    EXPECT_CALL(ROUTECAP_OK, plan_ranges, plan, nullptr, sizeof(routecap_plan_range), 0, &count);
+    EXPECT_CALL(ROUTECAP_OK, plan_runs, plan, nullptr, sizeof(routecap_plan_run), 0, &count);
+    const routecap_plan_source source{0, routing};
+    std::vector<uint64_t> ids(sizes.ids_bytes / 8), same(ids.size()), packed(sizes.packed_bytes);
+    std::vector<uint8_t> classes(sizes.classes_bytes);
+    EXPECT_CALL(ROUTECAP_OK, plan_gather, plan, &source, sizeof source, 1, ids.data(),
+                sizes.ids_bytes, classes.data(), classes.size(), nullptr);
+    const std::vector<uint64_t> values(length, 3);
+    const void *const pointers[] = {values.data()};
+    const uint64_t fill = 0;
+    std::vector<uint64_t> gathered(sizes.rows);
+    EXPECT_CALL(ROUTECAP_OK, plan_gather_values, plan, pointers, 8, &fill, gathered.data(),
+                8 * sizes.rows);
+    routecap_routing *scattered = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, plan_scatter, plan, ids.data(), sizes.ids_bytes, classes.data(),
+                classes.size(), &scattered, 1);
+    routecap_routing_free(scattered);
+    EXPECT_CALL(ROUTECAP_OK, plan_pack, plan, &source, sizeof source, 1, packed.data(),
+                sizes.packed_bytes, nullptr);
+    routecap_plan_target target{};
+    target.struct_size = sizeof target, target.backend = ROUTECAP_BACKEND_HOST;
+    target.dst = same.data(), target.dst_bytes = sizes.ids_bytes;
+    EXPECT_CALL(ROUTECAP_OK, plan_unpack, plan, packed.data(), sizes.packed_bytes, &target,
+                nullptr);
+    EXPECT_EQ(ids, same);
+    GET(plan_free)(plan);
+}
+
+// Blocks of a request with 16 rows that have landed.
+void call_stores(Functions &functions, Engine &e, const routecap_config &shape,
+                 routecap_request landed) {
+    routecap_capturer *const capturer = e.rig.capturer();
+    routecap_store_config config;
+    EXPECT_CALL(ROUTECAP_OK, store_config_init, &config, sizeof config);
+    config.block_rows = 4, config.key_bytes = 8, config.budget_bytes = 1 << 22;
+    routecap_store *store = nullptr, *shared = nullptr, *opened = nullptr;
+    EXPECT_CALL(ROUTECAP_OK, store_create, &config, &shape, &store);
+    const std::vector<int32_t> tokens(16, 5);
+    uint64_t keys[4], leading = 0, needed = 0;
+    EXPECT_CALL(ROUTECAP_OK, key_chain, nullptr, 0, tokens.data(), tokens.size(), 4, 8, keys,
+                sizeof keys);
+    EXPECT_CALL(ROUTECAP_OK, request_publish, capturer, landed, store, 0, keys, 3, 0);
+    routecap_publish_item published{landed, 12, &keys[3], 1, 0, 0};
+    EXPECT_CALL(ROUTECAP_OK, request_publish_batch, capturer, store, &published, sizeof published,
+                1, 0);
+    routecap_adoption found{};
+    found.struct_size = sizeof found;
+    EXPECT_CALL(ROUTECAP_OK, request_adopt, capturer, e.rig.open(), store, 0, keys, 4, 0, &found);
+    EXPECT_EQ(found.rows, 16u);
+    routecap_adopt_item adopted{};
+    adopted.request = e.rig.open(), adopted.keys = keys, adopted.count = 4;
+    EXPECT_CALL(ROUTECAP_OK, request_adopt_batch, capturer, store, &adopted, sizeof adopted, 1, 0);
+    EXPECT_CALL(ROUTECAP_OK, store_contains, store, keys, 4, 0, nullptr, &leading);
+    EXPECT_EQ(leading, 4u);
+    EXPECT_CALL(ROUTECAP_OK, store_retain, store, keys, 1, nullptr);
+    EXPECT_CALL(ROUTECAP_OK, store_release, store, keys, 1);
+    EXPECT_CALL(ROUTECAP_ERR_STATE, store_move, store, keys, keys, 1);
+    routecap_store_counts counts{};
+    counts.struct_size = sizeof counts;
+    EXPECT_CALL(ROUTECAP_OK, store_stats, store, &counts);
+    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, store_export, store, keys, 4, 0, nullptr, 0,
+                &needed);
+    EXPECT_CALL(ROUTECAP_ERR_FORMAT, store_import, store, keys, sizeof keys, nullptr);
+    EXPECT_CALL(ROUTECAP_OK, store_evict, store, keys, 4, nullptr);
+    EXPECT_CALL(ROUTECAP_OK, store_advance, store, 1);
+    int32_t descriptor = -1;
+    EXPECT_CALL(ROUTECAP_OK, store_create_shared, &config, &shape, &descriptor, &shared);
+    EXPECT_CALL(ROUTECAP_OK, store_open_shared, &config, &shape, descriptor, &opened);
+    ::close(descriptor);
+    for (routecap_store *each : {store, shared, opened}) GET(store_free)(each);
+}
+
 // What has landed before can be read, whatever is in flight.
 void read_landed(Functions &functions, Engine &e, routecap_request request,
                  routecap_request in_flight) {
@@ -579,6 +701,8 @@ void read_landed(Functions &functions, Engine &e, routecap_request request,
     EXPECT_CALL(ROUTECAP_OK, serialized_splice, serialized.data(), needed, serialized.data(),
                 needed, 8, spliced.data(), spliced.size(), pieces, sizeof pieces[0],
                 std::size(pieces), &splice);
+    EXPECT_CALL(ROUTECAP_OK, serialized_slice, serialized.data(), needed, 4, 4, spliced.data(),
+                spliced.size(), pieces, sizeof pieces[0], std::size(pieces), &splice);
     routecap_routing *deserialized = nullptr, *imported = nullptr;
     EXPECT_CALL(ROUTECAP_OK, routing_deserialize, serialized.data(), needed, 0, nullptr, nullptr,
                 &deserialized);
@@ -586,6 +710,8 @@ void read_landed(Functions &functions, Engine &e, routecap_request request,
     for (const routecap_routing *routing : {merged, deserialized, imported})
         expect_routing(routing, e.rig.shape(), 0, rows);
     call_the_wire(functions, e.rig.shape(), merged, rows, options, same);
+    call_sequences(functions, e.rig.shape(), merged, rows);
+    call_plans(functions, e.rig.shape(), merged);
     for (routecap_routing *routing : {extracted, items[0].routing, parts[0], parts[1], slice,
                                       merged, merged, deserialized, imported})
         GET(routing_free)(routing);
@@ -659,6 +785,10 @@ void expect_only_four_to_wait(bool held) {
     view.struct_size = sizeof view;
     EXPECT_CALL(ROUTECAP_ERR_NOT_READY, routing_view, pending.get(), &view);
     read_landed(functions, e, landed, r[3]);
+    const int32_t provenance[] = {0, 0, 0, ROUTECAP_PROVENANCE_RECOMPUTED};
+    routecap_config rows_of_stores = config_of(e.rig.shape());
+    rows_of_stores.layer_provenance = provenance;
+    call_stores(functions, e, rows_of_stores, landed);
     routecap_stats stats{};
     stats.struct_size = sizeof stats;
     EXPECT_CALL(ROUTECAP_OK, capturer_stats, capturer, &stats);
