@@ -271,6 +271,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
     # ---- The forward pass
 
     def bind(self, model: Any) -> None:
+        while callable(unwrap := getattr(model, "unwrap", None)):
+            model = unwrap()  # what holds its graphs: weights are loaded into the model itself
         if self._bounded and not self.forward.delimited and self.capturer.stats().steps_issued == 0:
             experts = experts_of(model)
             if experts is not None:
