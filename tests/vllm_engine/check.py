@@ -209,6 +209,8 @@ def judge(name):
         elif not known:
             reason = Missing(int(reasons[position].max()))
             gone = reason is Missing.EVICTED or options.weights and reason is Missing.STALE
+            # A store that is too small for what the engine holds refuses blocks.
+            gone |= reason is Missing.NOT_PUBLISHED and options.store < 1 << 20
             empty = not mask.any() and (row == np.array(-1).astype(dtype)).all()
             counts[f"{'' if gone and empty else 'WRONG '}missing: {reason.name}"] += 1
         elif not mask.all():

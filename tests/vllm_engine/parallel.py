@@ -126,7 +126,7 @@ def one_engine(rank):
             counts[f"WRONG {sum(map(len, got))} rows of {n}"] += 1
             continue
         for position, row in enumerate(np.concatenate(got) if got else ()):
-            known = [computed[names[name]][position][-1] for computed in ranks]
+            known = [computed[names[name]][position][-1][0] for computed in ranks]
             if not all((each == known[0]).all() for each in known):
                 counts["rows that ranks route differently"] += 1
             if (row == known[0]).all():
