@@ -971,14 +971,11 @@ const (
 	MissingRefused Reason = 6
 	// MissingTaken is ROUTECAP_MISSING_TAKEN: ExtractTake took the row out of its request; the routing of that call has it
 	MissingTaken Reason = 7
-	// MissingEvicted is ROUTECAP_MISSING_EVICTED: a store of prefixes had the row and dropped it. No call of this version
-	// gives this reason
+	// MissingEvicted is ROUTECAP_MISSING_EVICTED: a store had the row and dropped it; see store.h
 	MissingEvicted Reason = 8
-	// MissingNotPublished is ROUTECAP_MISSING_NOT_PUBLISHED: no store of prefixes ever had the row. No call of this version
-	// gives this reason
+	// MissingNotPublished is ROUTECAP_MISSING_NOT_PUBLISHED: a store never had the row, or dropped it long ago
 	MissingNotPublished Reason = 9
-	// MissingStale is ROUTECAP_MISSING_STALE: a store of prefixes has the row of older weights only. No call of this
-	// version gives this reason
+	// MissingStale is ROUTECAP_MISSING_STALE: a store has the row of older weights only
 	MissingStale Reason = 10
 )
 

@@ -3344,7 +3344,7 @@ unsafe extern "C" {
     /// @param[in] request     The request.
     /// @param[in] store       The store.
     /// @param[in] first       Position of the first row of the first block.
-    /// @param[in] keys        [count, key_bytes] the keys.
+    /// @param[in] keys        [count, key_bytes] the keys, each once.
     /// @param[in] count       How many blocks. Their rows may lie beyond the request's length, as drafts
     ///                        do, but not beyond what was issued.
     /// @param[in] generation  That the caller is at. If it is older than the store's, nothing is
@@ -3630,8 +3630,8 @@ unsafe extern "C" {
     /// Follow a cache that moves its slots: the block of from[i] becomes that of to[i], for all i at
     /// once.
     ///
-    /// What was under to[i] is evicted, also if there is no block under from[i]. from[i] is EVICTED then,
-    /// unless it is also some to[j].
+    /// What was under to[i] is evicted, even if there is no block under from[i].
+    /// Then from[i] is EVICTED, unless it is also some to[j].
     ///
     /// @param[in] store  A store of slot keys.
     /// @param[in] from   [count, key_bytes] the keys, each once.
@@ -3649,7 +3649,7 @@ unsafe extern "C" {
     /// Write blocks as bytes, to travel beside the KV cache to another machine.
     ///
     /// Blocks that are not there, not landed or stale are left out. The rows are copied on the calling
-    /// thread. docs/format.md describes the bytes.
+    /// thread. docs/store.md describes the bytes.
     ///
     /// @param[in] store       The store.
     /// @param[in] keys        [count, key_bytes] the keys.
