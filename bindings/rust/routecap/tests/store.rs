@@ -35,7 +35,7 @@ fn rows_of_a_prefix_come_from_the_request_that_computed_them() {
     let routing = capturer.finish(b, 8).unwrap();
     assert_eq!(routing.wait().unwrap(), Completeness::Complete);
     let mut ids = vec![0i32; routed_rows(1, 0..8).len()];
-    routing.copy_to(&mut ids, None, &CopyOptions::new()).unwrap();
+    assert_eq!(routing.copy_to(&mut ids, None, &CopyOptions::new()).unwrap(), Completeness::Complete);
     assert_eq!(ids, routed_rows(1, 0..8));
 
     let (bytes, completeness) = store.export(&slots(&[1, 9]), 0).unwrap();
