@@ -264,6 +264,9 @@ func TestACheckedCapturerSaysWhichCallWasOutOfOrder(t *testing.T) {
 
 func TestCallsAfterCloseFail(t *testing.T) {
 	c := newCapturer(t, nil)
+	store, err := NewStore(StoreConfig{BlockRows: 4, KeyBytes: 8}, testShape)
+	must(t, err)
+	defer store.Close()
 	open, closed := captured(t, c, 4), captured(t, c, 4)
 	defer open.Close()
 	must(t, closed.Close())
@@ -273,6 +276,7 @@ func TestCallsAfterCloseFail(t *testing.T) {
 	arguments := map[reflect.Type]reflect.Value{
 		reflect.TypeFor[context.Context](): reflect.ValueOf(context.Background()),
 		reflect.TypeFor[*Routing]():        reflect.ValueOf(open),
+		reflect.TypeFor[*Store]():          reflect.ValueOf(store),
 		reflect.TypeFor[io.Writer]():       reflect.ValueOf(io.Discard),
 	}
 	calls := 0
@@ -301,7 +305,7 @@ func TestCallsAfterCloseFail(t *testing.T) {
 	if calls < 40 {
 		t.Errorf("only %d methods were called", calls)
 	}
-	_, _, err := ExtractInto[int32](c, 1, 0, RowsAll, DefaultCopyOptions(), nil, nil)
+	_, _, err = ExtractInto[int32](c, 1, 0, RowsAll, DefaultCopyOptions(), nil, nil)
 	mustBe(t, err, ErrClosed)
 	_, _, err = CopyTo[int32](closed, DefaultCopyOptions(), nil, nil)
 	mustBe(t, err, ErrClosed)
