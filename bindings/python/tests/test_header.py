@@ -52,6 +52,7 @@ GROUPS: dict[str, type[IntEnum]] = {
     "PLAN_CLASS_": routecap.PlanClass,
     "APPEND_": routecap.AppendPolicy,
     "SEQUENCE_": routecap.SequenceFlag,
+    "STORE_": routecap.StoreFlag,
     "WIRE_FACT_": routecap.WireFact,
     "WIRE_COLUMNS_": routecap.WireColumns,
     "WIRE_HINT_": routecap.WireHintFlag,
@@ -229,6 +230,8 @@ def test_a_struct_is_laid_out_as_in_the_header(name: str) -> None:
         ("plan_range", "plan_range_dtype"),
         ("plan_run", "plan_run_dtype"),
         ("sequence_span", "sequence_span_dtype"),
+        ("publish_item", "publish_dtype"),
+        ("adopt_item", "adopt_dtype"),
     ],
 )
 def test_an_array_dtype_is_laid_out_as_in_the_header(name: str, dtype: str) -> None:
@@ -259,6 +262,8 @@ def test_every_struct_of_the_header_is_laid_out_here() -> None:
         "plan_run",
         "plan_source",  # pairs of a number and a routing: see routecap.i
         "sequence_span",
+        "publish_item",
+        "adopt_item",
     }
     here |= {f"routecap_{name}" for name in arrays}
     assert here == set(re.findall(r"^typedef struct (routecap_\w+) \{", CODE, re.MULTILINE)) - {"routecap_api"}
