@@ -4,17 +4,18 @@ import os
 import weakref
 from collections.abc import Sequence
 from multiprocessing import reduction
-from typing import TYPE_CHECKING, Any, NamedTuple, Union, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Union, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import Status, StoreFlag
+from ._constants import IdSpace, Provenance, Status, StoreFlag
 from ._docs import documented
 from ._errors import Error, error
 from ._library import raw
 from ._routing import as_bytes, integers
+from .names import IdSpaceName, ProvenanceName
 
 if TYPE_CHECKING:
     from ._capturer import Capturer, Settings, _Config
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 Keys = Union[Sequence[bytes], Sequence[int], bytes, NDArray[Any]]
 """Keys of blocks: a sequence of bytes, of key_bytes each; all of them one after another, as bytes or
 as an array of uint8 [blocks, key_bytes]; or, where key_bytes is 8, integers."""
+
+
+class Shape(TypedDict, total=False):
+    """The settings of a capturer that a store has too; see Settings."""
+
+    layers: int
+    k: int
+    experts: int
+    id_space: IdSpace | IdSpaceName
+    layer_map: Sequence[int] | NDArray[Any] | None
+    layer_experts: Sequence[int] | NDArray[Any] | None
+    layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
 
 
 class StoreStats(NamedTuple):
@@ -137,7 +150,7 @@ class Store:
         budget_bytes: int | None = None,
         generation: int = 0,
         slot_keys: bool = False,
-        **shape: "Unpack[Settings]",
+        **shape: Unpack[Shape],
     ) -> None:
         """A store in the shape of a capturer, or of settings: layers, k, experts, id_space,
         layer_map, layer_experts, layer_provenance."""
@@ -180,7 +193,7 @@ class Store:
         budget_bytes: int | None = None,
         generation: int = 0,
         slot_keys: bool = False,
-        **shape: "Unpack[Settings]",
+        **shape: Unpack[Shape],
     ) -> tuple["Store", int]:
         """A store that several processes share, and the file descriptor by which others open it."""
         self = cls.__new__(cls)
@@ -201,7 +214,7 @@ class Store:
         block_rows: int = 16,
         key_bytes: int = 32,
         slot_keys: bool = False,
-        **shape: "Unpack[Settings]",
+        **shape: Unpack[Shape],
     ) -> "Store":
         """The store of a descriptor that create_shared gave, in this process or another."""
         self = cls.__new__(cls)
@@ -344,9 +357,9 @@ class Store:
                 )
                 return bytes(memory)
             except Error as small:
-                if small.status != Status.ERR_BUFFER_TOO_SMALL:
+                if small.status != Status.ERR_BUFFER_TOO_SMALL or small.needed is None:
                     raise
-                memory = bytearray(small.needed)  # type: ignore[attr-defined]
+                memory = bytearray(small.needed)
 
     @documented("routecap_store_import")
     def import_blocks(self, data: Any) -> int:
@@ -370,4 +383,4 @@ def _shape_of(capturer: "Capturer | None", settings: Any) -> "_Config":
         if settings:
             raise TypeError("the shape is the capturer's, or that of settings")
         return capturer._config
-    return _Config({"rows": 1, **settings})
+    return _Config(cast("Settings", {"rows": 1, **settings}))

@@ -184,7 +184,7 @@ class Struct:
         """Memory for a call to fill."""
         return bytearray(self._empty)
 
-    def read(self, memory: bytearray) -> tuple[Any, ...]:
+    def read(self, memory: bytes | bytearray) -> tuple[Any, ...]:
         """The values that a call filled in, in order, without struct_size."""
         return self._layout.unpack(memory)[1:]
 

@@ -138,7 +138,7 @@ class Prefixes:
         data = np.frombuffer(b"".join(key for each in keys for key in each), np.uint8)
         counts = [len(each) for each in keys]
         offsets = list(accumulate(counts, initial=0))[:-1]
-        items = np.zeros(len(found), dtype)
+        items: Any = np.zeros(len(found), dtype)
         items["request"], items["first"], items["count"] = handles, firsts, counts
         items["keys"] = data.ctypes.data + np.array(offsets, np.uint64) * store.key_bytes
         call(self._capturer._handle, store._handle, items, generation)
