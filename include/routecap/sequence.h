@@ -178,8 +178,9 @@ typedef struct routecap_append_report {
  * @param[out] report       What was done, filled on success; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells of the sequence are missing now);
  *         ROUTECAP_ERR_OUT_OF_RANGE (token_start or prompt_tokens beyond what there is, tokens
- *         beyond ROUTECAP_MAX_POSITION, or no number left for the call); ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id
- *         space differ); ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY;
+ *         beyond ROUTECAP_MAX_POSITION, or no number left for the call);
+ *         ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id space differ);
+ *         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_STATE (the sequence does not know its tokens, see
  *         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (the budget: it must hold the old
  *         and the new rows until the call ends). Nothing has changed on an error.

@@ -472,8 +472,8 @@ ROUTECAP_API int32_t routecap_store_import(routecap_store *store, const void *da
  * ============================================================================================== */
 
 /**
- * Create a store that several processes of one machine share. Each of them opens it by a descriptor,
- * at most 64 at a time.
+ * Create a store that several processes of one machine share. Each of them opens it by a
+ * descriptor, at most 64 at a time.
  *
  * All memory is taken now, and never more. What is budgeted are blocks; some 1.2 MB come on top. A
  * block exists for another process once it is complete. The worker thread copies rows in for a
@@ -488,8 +488,9 @@ ROUTECAP_API int32_t routecap_store_import(routecap_store *store, const void *da
  * @param[in] config       The configuration.
  * @param[in] shape        As in routecap_store_create.
  * @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
- *                         grow. It is the caller's, and may be inherited, passed over a UNIX socket,
- *                         and closed. It is closed when the process executes another program.
+ *                         grow. It is the caller's, and may be inherited, passed over a UNIX
+ *                         socket, and closed. It is closed when the process executes another
+ *                         program.
  * @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
  */
@@ -511,7 +512,8 @@ ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *c
  *                        writing. It stays the caller's and may be closed afterwards.
  * @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
- *         damaged one); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
+ *         damaged one);
+ *         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
  *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 64 processes have it open);
  *         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
  */

@@ -3004,8 +3004,9 @@ unsafe extern "C" {
     /// @param[out] report       What was done, filled on success; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells of the sequence are missing now);
     ///         ROUTECAP_ERR_OUT_OF_RANGE (token_start or prompt_tokens beyond what there is, tokens
-    ///         beyond ROUTECAP_MAX_POSITION, or no number left for the call); ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id
-    ///         space differ); ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY;
+    ///         beyond ROUTECAP_MAX_POSITION, or no number left for the call);
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id space differ);
+    ///         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY;
     ///         ROUTECAP_ERR_STATE (the sequence does not know its tokens, see
     ///         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (the budget: it must hold the old
     ///         and the new rows until the call ends). Nothing has changed on an error.
@@ -3690,8 +3691,8 @@ unsafe extern "C" {
     pub fn routecap_store_import(store: *mut routecap_store, data: *const ::core::ffi::c_void, bytes: usize, blocks: *mut u64) -> i32;
 }
 unsafe extern "C" {
-    /// Create a store that several processes of one machine share. Each of them opens it by a descriptor,
-    /// at most 64 at a time.
+    /// Create a store that several processes of one machine share. Each of them opens it by a
+    /// descriptor, at most 64 at a time.
     ///
     /// All memory is taken now, and never more. What is budgeted are blocks; some 1.2 MB come on top. A
     /// block exists for another process once it is complete. The worker thread copies rows in for a
@@ -3706,8 +3707,9 @@ unsafe extern "C" {
     /// @param[in] config       The configuration.
     /// @param[in] shape        As in routecap_store_create.
     /// @param[out] descriptor  A file descriptor of memory without a name, which can neither shrink nor
-    ///                         grow. It is the caller's, and may be inherited, passed over a UNIX socket,
-    ///                         and closed. It is closed when the process executes another program.
+    ///                         grow. It is the caller's, and may be inherited, passed over a UNIX
+    ///                         socket, and closed. It is closed when the process executes another
+    ///                         program.
     /// @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
     pub fn routecap_store_create_shared(
@@ -3731,7 +3733,8 @@ unsafe extern "C" {
     ///                        writing. It stays the caller's and may be closed afterwards.
     /// @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
-    ///         damaged one); ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
+    ///         damaged one);
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
     ///         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 64 processes have it open);
     ///         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
     pub fn routecap_store_open_shared(
