@@ -19,12 +19,12 @@ ForkClosed *descriptors = nullptr;
 }  // namespace
 
 uint32_t process_generation() noexcept {
-    static const int watching = pthread_atfork(
-        [] { ForkClosed::before_fork(); }, [] { ForkClosed::after_fork(); },
-        [] {
-            generation.fetch_add(1, std::memory_order_relaxed);
-            ForkClosed::after_fork_in_child();
-        });
+    static const int watching =
+        pthread_atfork([] { ForkClosed::before_fork(); }, [] { ForkClosed::after_fork(); },
+                       [] {
+                           generation.fetch_add(1, std::memory_order_relaxed);
+                           ForkClosed::after_fork_in_child();
+                       });
     static_cast<void>(watching);
     return generation.load(std::memory_order_relaxed);
 }

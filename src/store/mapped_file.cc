@@ -76,8 +76,9 @@ int32_t MappedFile::open_locks(int32_t descriptor) {
 int32_t MappedFile::begin(int32_t descriptor, bool &empty) {
     struct stat now {};
     if (fstat(descriptor, &now) != 0)
-        return errno != EBADF ? failed("fstat")
-                              : report(ROUTECAP_ERR_FORMAT, "descriptor %d is not open", descriptor);
+        return errno != EBADF
+                   ? failed("fstat")
+                   : report(ROUTECAP_ERR_FORMAT, "descriptor %d is not open", descriptor);
     if (!S_ISREG(now.st_mode))
         return report(ROUTECAP_ERR_FORMAT, "descriptor %d is not that of a file", descriptor);
     if (int32_t s = open_locks(descriptor); s < 0) return s;
