@@ -123,7 +123,7 @@ private:
             if (c_.cu_lengths != nullptr && c_.cu_lengths[i + 1] < c_.cu_lengths[i])
                 return report(ROUTECAP_ERR_ARGUMENT, "config.cu_lengths falls at %llu", ull(i));
             sample.length =
-                c_.lengths != nullptr ? c_.lengths[i] : c_.cu_lengths[i + 1] - c_.cu_lengths[i];
+                c_.cu_lengths != nullptr ? c_.cu_lengths[i + 1] - c_.cu_lengths[i] : c_.lengths[i];
             if (sample.length > kMaxRows - tokens) return too_many_rows();
             tokens += sample.length;
             sample.needed = sample.length - (sample.length > 0);
