@@ -47,13 +47,6 @@ int32_t LocalStore::create(StoreConfig config, StorePtr &store) {
     return ROUTECAP_OK;
 }
 
-int32_t LocalStore::check_generation(uint64_t generation) const {
-    const uint64_t at = generation_.load(std::memory_order_acquire);
-    if (generation <= at) return ROUTECAP_OK;
-    return report(ROUTECAP_ERR_STATE, "generation %llu: the store is at %llu, advance it first",
-                  ull(generation), ull(at));
-}
-
 // ---- With the mutex -------------------------------------------------------------------------
 
 // Calls one(i, key, hash) for each key.
@@ -535,7 +528,7 @@ int32_t LocalStore::evict(Keys keys, uint64_t *evicted) {
 }
 
 int32_t LocalStore::move(Keys from, Keys to) {
-    if (!slot_keys()) return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
+    if (int32_t s = check_slot_keys(); s < 0) return s;
     struct Moved {
         Id id;
         uint16_t retained;

@@ -31,6 +31,7 @@ public:
     int32_t move(Keys from, Keys to) override;
     int32_t advance(uint64_t generation) override;
     void counts(routecap_store_counts &counts) override;
+    uint64_t generation() const override { return generation_.load(std::memory_order_acquire); }
     uint64_t advanced() override { return advanced_.load(std::memory_order_acquire); }
     int32_t refuse_stale(uint64_t blocks, uint64_t generation) override;
     int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
@@ -70,7 +71,6 @@ private:
 
     explicit LocalStore(StoreConfig config);
     uint64_t length(uint64_t blocks) const { return blocks * config_.block_rows; }
-    int32_t check_generation(uint64_t generation) const;
 
     // With the mutex; pages that are to be freed without it go to `dropped`, which has room.
     using Dropped = std::vector<PageRef>;

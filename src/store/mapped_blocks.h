@@ -199,7 +199,7 @@ private:
     std::optional<Match> first_match(const Key &key) const;
     int32_t reason_of_absence(uint64_t hash) const;
     bool copy_block(const Found &found, uint64_t generation, RowPlanes rows, bool &damaged) const;
-    bool slot_keys() const { return (config_.flags & ROUTECAP_STORE_SLOT_KEYS) != 0; }
+    bool slot_keys() const { return config_.slot_keys(); }
     bool good_rows(RowPlanes rows, uint64_t n, bool &complete) const;
     bool read_block(const uint8_t *key, uint64_t generation, Found &found, RowPlanes rows);
     void mark_hole(RowPlanes rows, int32_t reason) const;

@@ -80,13 +80,6 @@ int32_t MappedStore::open(StoreConfig config, int32_t descriptor, StorePtr &stor
     return ROUTECAP_OK;
 }
 
-int32_t MappedStore::check_generation(uint64_t generation) const {
-    const uint64_t at = blocks_->generation();
-    if (generation <= at) return ROUTECAP_OK;
-    return report(ROUTECAP_ERR_STATE, "generation %llu: the store is at %llu, advance it first",
-                  ull(generation), ull(at));
-}
-
 // ---- Blocks in flight -------------------------------------------------------------------------
 
 MappedStore::Flight *&MappedStore::flights(const uint8_t *key) {
@@ -458,7 +451,7 @@ int32_t MappedStore::evict(Keys keys, uint64_t *evicted) {
 }
 
 int32_t MappedStore::move(Keys from, Keys to) {
-    if (!slot_keys()) return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
+    if (int32_t s = check_slot_keys(); s < 0) return s;
     std::vector<Flight *> moved(from.count);
     MappedBlocks::Moves moves(from.count);
     const std::lock_guard lock(flights_mutex_);

@@ -31,6 +31,7 @@ public:
     int32_t move(Keys from, Keys to) override;
     int32_t advance(uint64_t generation) override;
     void counts(routecap_store_counts &counts) override;
+    uint64_t generation() const override { return blocks_->generation(); }
     uint64_t advanced() override;
     int32_t refuse_stale(uint64_t blocks, uint64_t generation) override;
     int32_t collect(Keys keys, uint64_t generation, std::vector<size_t> &there,
@@ -49,7 +50,6 @@ private:
     };
 
     MappedStore(StoreConfig config, std::unique_ptr<MappedBlocks> blocks);
-    int32_t check_generation(uint64_t generation) const;
 
     // With flights_mutex_.
     Flight *&flights(const uint8_t *key);

@@ -21,6 +21,8 @@ struct StoreConfig {
     uint32_t key_bytes;
     uint64_t budget_bytes;
     uint64_t generation;
+
+    bool slot_keys() const { return (flags & ROUTECAP_STORE_SLOT_KEYS) != 0; }
 };
 // Checks what a caller gave.
 int32_t read_store_config(const routecap_store_config *config, const routecap_config *shape,
@@ -52,7 +54,9 @@ public:
     virtual ~Store() = default;
 
     const StoreConfig &config() const { return config_; }
-    bool slot_keys() const { return (config_.flags & ROUTECAP_STORE_SLOT_KEYS) != 0; }
+    bool slot_keys() const { return config_.slot_keys(); }
+    // That it is at.
+    virtual uint64_t generation() const = 0;
 
     // Notes the keys. The publication is to get rows of [first, first + count * block_rows), from
     // whoever files; `owner` is its capturer, whose adopters may wait for rows in flight. Blocks
@@ -88,6 +92,10 @@ public:
 
 protected:
     explicit Store(StoreConfig config) : config_(std::move(config)) {}
+
+    // Refuses a generation that it has not advanced to, and what only slot keys can do.
+    int32_t check_generation(uint64_t generation) const;
+    int32_t check_slot_keys() const;
 
     const StoreConfig config_;
 };

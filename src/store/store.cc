@@ -1,6 +1,7 @@
+#include "store/store.h"
+
 #include "base/status.h"
 #include "base/structs.h"
-#include "store/store.h"
 
 namespace routecap {
 
@@ -27,6 +28,18 @@ int32_t read_store_config(const routecap_store_config *config, const routecap_co
         return s;
     return check_between("config", "key_bytes", out.key_bytes, ROUTECAP_MIN_KEY_BYTES,
                          ROUTECAP_MAX_KEY_BYTES);
+}
+
+int32_t Store::check_generation(uint64_t generation) const {
+    const uint64_t at = this->generation();
+    if (generation <= at) return ROUTECAP_OK;
+    return report(ROUTECAP_ERR_STATE, "generation %llu: the store is at %llu, advance it first",
+                  ull(generation), ull(at));
+}
+
+int32_t Store::check_slot_keys() const {
+    if (slot_keys()) return ROUTECAP_OK;
+    return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
 }
 
 }  // namespace routecap
