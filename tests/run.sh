@@ -29,6 +29,10 @@ suite() {
     say "$word  $name: $(tail -n 1 "$logs/$name.log") ($((SECONDS - started)) s)" | tee -a "$results"
 }
 
+# slow NAME COMMAND...: a suite that --full adds.
+left_out=()
+slow() { if [ $full = 1 ]; then suite "$@"; else left_out+=("$1"); fi; }
+
 # run COMMAND...: one check of a suite; counts it.
 run() {
     if "$@"; then
@@ -251,24 +255,22 @@ wait "$beside" || say "FAILED  beside: not every suite was run" | tee -a "$resul
 suite fuzz bash tests/fuzz/run.sh
 suite soak bash tests/soak/check.sh
 suite bench bench
-if [ $full = 1 ]; then
-    suite other-engines other_engines
-    suite every-engine every_engine
-    suite every-trainer bash bindings/python/tests/replay/check.sh --full --library "$prefix"
-    suite grpo-by-ray bash examples/grpo/check.sh --full "$prefix"
-    suite vllm bash examples/vllm/check.sh
-    suite vllm-engine bash tests/vllm_engine/check.sh
-    suite sglang bash tests/sglang_engine/check.sh
-    suite more-random more_random
-    suite more-faults more_faults
-    suite fuzz-proof bash tests/fuzz/prove.sh
-    suite valgrind valgrinded
-    suite coverage bash tests/coverage.sh
-    suite lint bash tests/lint.sh
-fi
+slow other-engines other_engines
+slow every-engine every_engine
+slow every-trainer bash bindings/python/tests/replay/check.sh --full --library "$prefix"
+slow grpo-by-ray bash examples/grpo/check.sh --full "$prefix"
+slow vllm bash examples/vllm/check.sh
+slow vllm-engine bash tests/vllm_engine/check.sh
+slow sglang bash tests/sglang_engine/check.sh
+slow more-random more_random
+slow more-faults more_faults
+slow fuzz-proof bash tests/fuzz/prove.sh
+slow valgrind valgrinded
+slow coverage bash tests/coverage.sh
+slow lint bash tests/lint.sh
 
 say
 cat "$results"
-[ $full = 1 ] || say "left out without --full: other-engines, every-engine, every-trainer, grpo-by-ray, vllm, vllm-engine, sglang, more-random, more-faults, fuzz-proof, valgrind, coverage, lint"
+[ $full = 1 ] || say "left out without --full: ${left_out[*]}"
 [ -s "$results" ] || { say "no suite is called ${only[*]}"; exit 2; }
 ! grep -q ^FAILED "$results"
