@@ -18,6 +18,7 @@ import json
 import statistics
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -165,11 +166,16 @@ class Bench:
         def loop(kind: str) -> float:
             nonlocal position
             pending: list[Callable[[], None]] = []
+            running: deque[torch.cuda.Event] = deque()
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
             begin.record()
             for _ in range(steps):
+                if len(running) > 1:  # as with overlap scheduling
+                    running.popleft().synchronize()
                 graphs[kind].replay()
+                running.append(torch.cuda.Event())
+                running[-1].record()
                 position += 1
                 if kind == "routecap":
                     batch = Batch("decode", requests, 0, np.full(rows, position))

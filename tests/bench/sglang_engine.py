@@ -1,6 +1,7 @@
 """What capture costs SGLang 0.5.23 in its own step: without it, with its own, and with routecap.
 
-    python3 tests/bench/sglang_engine.py [--engines N] [--rounds N] [--budget S] [--json FILE]
+    python3 tests/bench/sglang_engine.py [--engines N] [--kinds KIND,...] [--rounds N] [--budget S]
+        [--json FILE]
 
 Engines of the three kinds take turns on one GPU, N of each, one at a time. The shape is that of
 Qwen3-30B-A3B with random weights: 48 layers, 8 of 128 experts, in CUDA graphs, with overlap
@@ -114,6 +115,7 @@ def compare(results: list[dict[str, object]]) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--engines", type=int, default=2, help="of each kind")
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=KINDS)
     parser.add_argument("--rounds", type=int, default=3, help="of measurements in an engine")
     parser.add_argument("--budget", type=float, default=3600, help="seconds")
     parser.add_argument("--model", default="large")
@@ -132,7 +134,7 @@ def main() -> None:
     Path(arguments.logs).mkdir(parents=True, exist_ok=True)
     until, took, results = time.monotonic() + arguments.budget, 0.0, []
     for number in range(arguments.engines):
-        for kind in KINDS:
+        for kind in arguments.kinds:
             if time.monotonic() + took > until:
                 print(f"no time for {kind} {number}", flush=True)
                 continue

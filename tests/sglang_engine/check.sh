@@ -18,7 +18,7 @@ fi
 install_library
 install_package
 
-export PYTHONPATH=$package:$root/tests/sglang_engine/plugin PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$package:$root/tests/sglang_engine/plugin:$root/tests/sglang_engine/no_gpu PYTHONDONTWRITEBYTECODE=1
 export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1
 for options in "" "--retract --seed 1" "--sync --retract --no-tokenizer --seed 2" "--beside --seed 3" "--beside --sync --retract --seed 4"; do
     # shellcheck disable=SC2086
