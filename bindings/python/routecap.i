@@ -10,6 +10,7 @@
  *                     during another
  *   store             a capsule, freed with it: whoever is in a call holds the capsule
  *   routing           a capsule of one reference, freed with the capsule: whoever is in a call holds the capsule
+ *   outbox            a capsule, closed with it: whoever is in a call holds the capsule
  *   outputs           behind the status, as a tuple
  *
  * The GIL is released where a call waits, or works for long on this thread; a call of the forward path on CUDA does neither, and asking for the
@@ -20,6 +21,9 @@
 %{
 #include <routecap.h>
 
+#include "outbox.h"
+
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -335,6 +339,16 @@ static struct exclusive *exclusive_from(PyObject *object, const char *name) {
     PyOS_snprintf(text, sizeof text, "another thread is in a call of this %s", name);
     set_error(ROUTECAP_ERR_STATE, text);
     return NULL;
+}
+
+static const char outbox_name[] = "outbox";
+
+static void free_outbox(PyObject *capsule) {
+    struct outbox *outbox = PyCapsule_GetPointer(capsule, outbox_name);
+    Py_BEGIN_ALLOW_THREADS
+    outbox_close(outbox);
+    Py_END_ALLOW_THREADS
+    if (atomic_load(&returned) != NULL) drop_returned();
 }
 
 static const char store_name[] = "routecap_store";
@@ -1068,6 +1082,30 @@ const char *text(unsigned long long address) { return (const char *)(uintptr_t)a
 PyObject *serialize(PyObject *capsule) {
     routecap_routing *routing = routing_from(capsule);
     return routing == NULL ? NULL : new_bytes(routing_bytes, routing, 0);
+}
+
+/* An outbox at a name: see outbox.h. */
+PyObject *open_outbox(const char *name) {
+    struct outbox *outbox = outbox_open(name);
+    if (outbox == NULL) return PyErr_SetFromErrno(PyExc_OSError);
+    PyObject *capsule = PyCapsule_New(outbox, outbox_name, free_outbox);
+    if (capsule == NULL) outbox_close(outbox);
+    return capsule;
+}
+
+/* Rows [first, end) of a routing, which may be in flight, for whoever has the ticket. */
+PyObject *put_into_outbox(PyObject *capsule, PyObject *ticket, PyObject *routing, unsigned long long first, unsigned long long end,
+                          unsigned long long most) {
+    struct outbox *outbox = PyCapsule_GetPointer(capsule, outbox_name);
+    const routecap_routing *rows = routing_from(routing);
+    if (outbox == NULL || rows == NULL) return NULL;
+    if (!PyBytes_Check(ticket) || PyBytes_Size(ticket) != OUTBOX_TICKET_BYTES || first > end) {
+        PyErr_SetString(PyExc_ValueError, "a ticket is 16 bytes, and rows end where they begin or later");
+        return NULL;
+    }
+    errno = outbox_put(outbox, (const uint8_t *)PyBytes_AsString(ticket), rows, first, end, most);
+    if (errno != 0) return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
 }
 
 /* And of a sequence. */

@@ -2,6 +2,9 @@
 
 import base64
 import json
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -55,6 +58,62 @@ def test_a_process_that_is_gone_is_an_error_and_the_next_one_is_asked_anew(outbo
     with pytest.raises(RuntimeError):
         fetch(gone)
     assert fetch(outbox.put(routing, Asked("int32", 0, 9, 5)))[0].rows == ROWS
+
+
+CLIENT = """
+import sys, time
+from routecap.sglang._delivery import fetch
+for line in sys.stdin:
+    rows, _ = fetch(bytes.fromhex(line))
+    print(rows.rows, time.monotonic(), flush=True)
+"""
+
+
+def test_an_interpreter_that_is_busy_does_not_hold_rows_back(outbox, routing):
+    tickets = [outbox.put(routing, Asked("int32", 0, 9, 5)).tobytes().hex() for _ in range(32)]
+    interval = sys.getswitchinterval()
+    arguments = [sys.executable, "-c", CLIENT]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(arguments, text=True, **pipes) as client:
+        client.stdin.write(tickets[0] + "\n")
+        client.stdin.flush()
+        client.stdout.readline()  # it has started
+        try:
+            sys.setswitchinterval(1000)
+            client.stdin.write("\n".join(tickets[1:]) + "\n")
+            client.stdin.flush()
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                pass  # no other thread of this interpreter runs
+        finally:
+            sys.setswitchinterval(interval)
+        client.stdin.close()
+        answers = [line.split() for line in client.stdout]
+    assert [int(rows) for rows, _ in answers] == [ROWS] * 31
+    assert float(answers[-1][1]) < until
+
+
+def test_of_too_many_that_nobody_fetches_the_oldest_go(outbox, routing, monkeypatch):
+    monkeypatch.setattr("routecap.sglang._delivery._MOST", 2)
+    tickets = [outbox.put(routing, Asked("int32", 0, 9, 5)) for _ in range(4)]
+    for gone in tickets[:2]:
+        with pytest.raises(RuntimeError, match="does not have"):
+            fetch(gone)
+    assert all(fetch(each)[0].rows == ROWS for each in tickets[2:])
+
+
+def test_rows_in_flight_are_sent_once_they_have_landed(outbox):
+    settings = {"layers": 1, "k": K, "experts": 8, "rows": 4, "backend": "host", "manual_progress": True}
+    with routecap.Capturer(**settings) as capturer:
+        request = capturer.open()
+        capturer.begin(1)
+        capturer.record(0, np.array([[3, 5]], np.int32))
+        capturer.snapshot()
+        capturer.issue(routecap.spans(request=[request], position=[0], rows=[1]))
+        pending = capturer.finish(request)
+        assert not pending.ready
+        rows, _ = fetch(outbox.put(pending, Asked("int32", 0, 1, 1)))
+        assert rows.ids().tolist() == [[[3, 5]]]
 
 
 def test_rows_in_the_message_need_no_socket(routing):

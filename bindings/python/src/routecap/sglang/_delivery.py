@@ -2,8 +2,9 @@
 
 SGLang's message has a tensor for the rows. It gets a small one, a ticket: where the rows can be
 fetched, and how the client asked for them. The rows stay where they are until the detokenizer
-fetches them over a local socket, served by a thread; the scheduler's thread does nothing per row. A
-process on another host gets them in the message.
+fetches them over a local socket, served by threads without the interpreter: the scheduler's does
+nothing per row, and may keep the interpreter busy. A process on another host gets them in the
+message.
 
 The socket is in Linux's abstract namespace, and gives out what is asked for by a random number that
 only the message has, once.
@@ -11,20 +12,19 @@ only the message has, once.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import secrets
 import socket
 import struct
-import threading
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import routecap
 
+from .._library import raw
 from ._sinks import rows_of
 
 logger = logging.getLogger(__name__)
@@ -50,57 +50,25 @@ class Outbox:
     """Rows of finished requests, until they are fetched."""
 
     def __init__(self) -> None:
-        self._waiting: dict[bytes, tuple[routecap.Routing, Asked]] = {}
         self._name = f"routecap-sglang-{os.getpid()}-{secrets.token_hex(4)}"
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind("\0" + self._name)
-        self._socket.listen()
-        threading.Thread(target=self._accept, name="routecap-outbox", daemon=True).start()
+        self._outbox: Any = raw.open_outbox(self._name)
 
-    def put(self, routing: routecap.Routing, asked: Asked) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def put(
+        self, routing: routecap.Routing, asked: Asked
+    ) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The ticket. The routing may be in flight."""
         ticket = secrets.token_bytes(_TICKET_BYTES)
-        self._waiting[ticket] = routing, asked
-        if len(self._waiting) > _MOST:
-            self._waiting.pop(next(iter(self._waiting)), None)
+        first = min(asked.start, asked.end)
+        raw.put_into_outbox(self._outbox, ticket, routing._handle, first, asked.end, _MOST)
         return _pack({**asked._asdict(), "at": self._name, "ticket": ticket.hex()})
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._waiting.clear()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            while ticket := _receive(connection, _TICKET_BYTES):
-                found = self._waiting.pop(bytes(ticket), None)
-                try:
-                    if found is None:
-                        connection.sendall(_SIZE.pack(-1))
-                        continue
-                    data = _serialized(*found)
-                    connection.sendall(_SIZE.pack(len(data)))
-                    connection.sendall(data)
-                except OSError:
-                    return
+        self._outbox = None
 
 
 def in_message(routing: routecap.Routing, asked: Asked) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The rows themselves, for a process on another host. Waits for those in flight."""
-    return _pack(asked._asdict(), _serialized(routing, asked))
-
-
-def _serialized(routing: routecap.Routing, asked: Asked) -> bytes:
-    return rows_of(routing, asked.start, asked.end).serialize()
+    return _pack(asked._asdict(), rows_of(routing, asked.start, asked.end).serialize())
 
 
 def _pack(header: dict[str, Any], data: bytes = b"") -> np.ndarray[Any, np.dtype[np.uint8]]:
