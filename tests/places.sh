@@ -27,9 +27,9 @@ structs=$(sed -n -E 's/^typedef struct (routecap_[a-z_]+) \{/\1/p' "$@")
 for function in $functions; do
     if [ "$function" != routecap_get_api ]; then
         has "$function" "the function table, include/routecap/table.h" "\(\*${function#routecap_}\)\(" "$@"
-        has "$function" "the table's entries, src/api.cc" "ROUTECAP_ENTRY\(${function#routecap_}\)" src/api.cc
+        has "$function" "the table's entries, src/api/table.cc" "ROUTECAP_ENTRY\(${function#routecap_}\)" src/api/table.cc
     fi
-    has "$function" "src/api.cc" "\b$function\(" src/api.cc
+    has "$function" "src/api" "\b$function\(" src/api/*.cc
     has "$function" "src/routecap.map, under the next version" "\b$function;" src/routecap.map
     has "$function" "tests/abi/symbols.txt: run tests/abi/check.sh --refresh" "^$function@" tests/abi/symbols.txt
     has "$function" "Rust's generated layer: run bindings/rust/generate.sh" "\b$function\b" "$raw_rust"

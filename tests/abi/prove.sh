@@ -7,10 +7,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-header=include/routecap.h code=src/api.cc map=src/routecap.map
+header=include/routecap.h code=src/entries.cc map=src/routecap.map
 mkdir -p "$work/whole/include" "$work/whole/src"
 sh "$source_dir/include/single.sh" "$work/whole/$header"  # in one file, whatever is broken is there
-cp "$source_dir/$code" "$source_dir/$map" "$work/whole/src"
+cat "$source_dir"/src/api/*.cc > "$work/whole/$code"
+cp "$source_dir/$map" "$work/whole/src"
 
 # Only the entry points are compiled: what they call does not matter to the ABI.
 gate() {

@@ -1,0 +1,13 @@
+// What the library is, and what went wrong.
+#include "base/status.h"
+#include "routecap.h"
+
+using namespace routecap;
+
+uint32_t routecap_version(void) {
+    return ROUTECAP_VERSION_MAJOR * 10000 + ROUTECAP_VERSION_MINOR * 100 + ROUTECAP_VERSION_PATCH;
+}
+
+const char *routecap_status_name(int32_t status) { return status_name(status); }
+
+const char *routecap_last_error(void) { return last_error(); }

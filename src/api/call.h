@@ -1,0 +1,100 @@
+// What every function of the headers does first: checks what the object is, and guards against
+// exceptions. What a function is about beyond that is in the room below.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <new>
+
+#include "base/process.h"
+#include "base/status.h"
+#include "capture/capturer.h"
+#include "routecap.h"
+#include "routing/routing.h"
+
+namespace routecap {
+
+// What a capturer's handle points to: the object, and the process it was made in. The public types
+// stay incomplete even here, so that no debug information says what is behind them.
+struct CapturerHandle {
+    std::unique_ptr<Capturer> object;
+    uint32_t process;
+};
+inline routecap_capturer *capturer_handle(CapturerHandle *handle) {
+    return reinterpret_cast<routecap_capturer *>(handle);
+}
+inline const CapturerHandle *handle_of(const routecap_capturer *capturer) {
+    return reinterpret_cast<const CapturerHandle *>(capturer);
+}
+
+// No exception crosses the boundary.
+template <class Body>
+int32_t guard(Body body) noexcept {
+    try {
+        return body();
+    } catch (const std::bad_alloc &) {
+        return report(ROUTECAP_ERR_NO_MEMORY, "the system has no memory left");
+    } catch (const std::exception &e) {
+        return report(ROUTECAP_ERR_INTERNAL, "%s", e.what());
+    } catch (...) {
+        return report(ROUTECAP_ERR_INTERNAL, "unknown exception");
+    }
+}
+
+inline int32_t forked() {
+    return report(ROUTECAP_ERR_FORKED,
+                  "this object was made before fork(); it works in the parent only");
+}
+
+template <class Body>
+int32_t with(const routecap_capturer *capturer, Body body) noexcept {
+    if (capturer == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "capturer is NULL");
+    if (handle_of(capturer)->process != process_generation()) return forked();
+    return guard([&] { return body(*handle_of(capturer)->object); });
+}
+
+// The same for the functions of the forward path, which one thread at a time may be in.
+template <class Body>
+int32_t on_forward_path(const routecap_capturer *capturer, Body body) noexcept {
+    return with(capturer, [&](Capturer &c) {
+        const ForwardCheck::Call call(c.check());
+        const int32_t status = call.status();
+        return status < 0 ? status : body(c);
+    });
+}
+
+inline routecap_routing *routing_handle(Routing *routing) {
+    return reinterpret_cast<routecap_routing *>(routing);
+}
+inline Routing **routing_output(routecap_routing **routing) {
+    return reinterpret_cast<Routing **>(routing);
+}
+inline const Routing *routing_of(const routecap_routing *routing) {
+    return reinterpret_cast<const Routing *>(routing);
+}
+
+template <class Body>
+int32_t with(const routecap_routing *routing, Body body) noexcept {
+    if (routing == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "routing is NULL");
+    if (routing_of(routing)->process() != process_generation()) return forked();
+    return guard([&] { return body(*routing_of(routing)); });
+}
+
+// The same for functions that need a routing's rows.
+template <class Body>
+int32_t with_rows(const routecap_routing *routing, Body body) noexcept {
+    return with(routing, [&](const Routing &r) {
+        return r.ready() ? body(r)
+                         : report(ROUTECAP_ERR_NOT_READY, "the routing's last step has not landed");
+    });
+}
+
+// Clears an output handle.
+template <class Output>
+int32_t clear(Output *output, const char *name) noexcept {
+    if (output == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
+    *output = Output{};
+    return ROUTECAP_OK;
+}
+
+}  // namespace routecap
