@@ -106,7 +106,7 @@ void RowWriter::copy(const Piece &piece) {
 template <class T, class Id>
 void RowWriter::copy_rows(const Piece &piece) {
     const uint64_t n = piece.source->layers.size() * plan_.k();
-    if (n == piece.source->routing->shape().layers * plan_.k())
+    if (n == size_t{piece.source->routing->shape().layers} * plan_.k())
         return widen(cell<T>(piece.row, 0), piece.cell<Id>(0, 0, plan_.k()), piece.rows * n);
     for (uint64_t r = 0; r < piece.rows; r++)
         widen(cell<T>(piece.row + r, 0), piece.cell<Id>(r, 0, plan_.k()), n);
@@ -143,14 +143,14 @@ void RowWriter::copy_cells(const Piece &piece) {
 }
 
 void RowWriter::write(const Piece &piece) {
-    if (piece.source != nullptr && piece.validity == nullptr)
-        classify(piece.row, piece.step, piece.rows, ROUTECAP_PLAN_CLASS_VALID);
-    with_width(to_.element_bytes, [&]<class T>(T) {
-        if (piece.source == nullptr) {
+    if (piece.source == nullptr) {
+        with_width(to_.element_bytes, [&]<class T>(T) {
             for (size_t l = 0; l < plan_.layers().size(); l++)
                 for (uint64_t r = 0; r < piece.rows; r++) write_lost<T>(piece, r, l);
-            return;
-        }
+        });
+        return;
+    }
+    with_width(to_.element_bytes, [&]<class T>(T) {
         kernels::with_columns(plan_.k(), [&]<uint32_t K>() {
             if (piece.source->width == 1)
                 copy<T, uint8_t, K>(piece);
@@ -158,7 +158,11 @@ void RowWriter::write(const Piece &piece) {
                 copy<T, uint16_t, K>(piece);
         });
     });
-    if (to_.classes == nullptr || piece.validity == nullptr) return;
+    if (piece.validity == nullptr) {
+        classify(piece.row, piece.step, piece.rows, ROUTECAP_PLAN_CLASS_VALID);
+        return;
+    }
+    if (to_.classes == nullptr) return;
     for (uint64_t r = 0; r < piece.rows; r++)
         for (size_t l = 0; l < plan_.layers().size(); l++)
             if (piece.valid(r, l))
