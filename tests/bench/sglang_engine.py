@@ -8,6 +8,8 @@ Qwen3-30B-A3B with random weights: 48 layers, 8 of 128 experts, in CUDA graphs, 
 scheduling. A decode step is the difference between two lengths of output, by the number of tokens;
 a prefill is 64 x 1,024 tokens and one of output. It tells the median of the engines without
 capture, by how much those of the others differ, and as the noise how far those without are apart.
+The same of the engine's step alone, without what is sent to the caller: by the throughput that the
+engine logs, of the faster half of its intervals, which nothing interrupts.
 
 It needs the package routecap, built with CUDA, and SGLang 0.5.23.
 """
@@ -18,6 +20,7 @@ import argparse
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -90,12 +93,38 @@ def run(kind: str, rounds: int, model: str, settings: dict[str, object]) -> dict
 
 # ---- The process that asks
 
+_INTERVAL = re.compile(
+    r"(Decode|Prefill) batch, #(?:running-req|new-seq: 8, #new-token): (\d+),"
+    r".* (?:gen|input) throughput \(token/s\): ([\d.]+)"
+)
+_NAMES = {("Decode", str(count)): f"decode step {count}" for count in DECODE}
+_NAMES["Prefill", "8192"] = "prefill step"
+
+
+def steps(log: str) -> dict[str, float]:
+    """ms of an engine's steps, as it logs them itself."""
+    found: dict[str, list[float]] = {}
+    before = None
+    for kind, tokens, rate in _INTERVAL.findall(log):
+        name = _NAMES.get((kind, tokens))
+        if name is not None and name == before:  # the first interval has something else, too
+            found.setdefault(name, []).append(1e3 * int(tokens) / float(rate))
+        before = name
+    return {
+        name: round(statistics.median(sorted(times)[: (len(times) + 1) // 2]), 3)
+        for name, times in found.items()
+    }
+
 
 def compare(results: list[dict[str, object]]) -> list[dict[str, object]]:
     rows = []
-    for name in [*(f"decode {count}" for count in DECODE), "prefill"]:
+    for name in dict.fromkeys(name for each in results for name in each["ms"]):
         medians = {
-            kind: [statistics.median(each["ms"][name]) for each in results if each["kind"] == kind]
+            kind: [
+                statistics.median(each["ms"][name])
+                for each in results
+                if each["kind"] == kind and name in each["ms"]
+            ]
             for kind in KINDS
         }
         if not medians["off"]:
@@ -147,8 +176,11 @@ def main() -> None:
             if done.returncode or not lines:
                 print(f"FAILED {kind} {number}: {log.read_text()[-3000:]}", flush=True)
                 continue
-            results.append(json.loads(lines[-1]))
-            print(lines[-1], flush=True)
+            result = json.loads(lines[-1])
+            for name, each in steps(log.read_text()).items():
+                result["ms"][name] = [each]
+            results.append(result)
+            print(json.dumps(result), flush=True)
             took = max(took, time.monotonic() - begun)
     rows = compare(results)
     for row in rows:
