@@ -63,7 +63,8 @@ void StepWorker::stop() {
 // dozes until shortly before that can have landed, then looks again and again, less often the
 // longer it takes: no lock of the driver is touched to see what has landed.
 void StepWorker::work() {
-    constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kWorthDozing{50'000};
+    constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kWorthDozing{50'000},
+        kWorthPreparing{500'000};
     nanoseconds pause = kFirst;
 #if defined(__linux__)
     // Of pauses, in nanoseconds; the default is longer than they are.
@@ -75,6 +76,7 @@ void StepWorker::work() {
         const uint64_t filed = counters_.steps_landed;
         if (progress()) {
             if (stop) return;
+            while (bell_.rings() == rings && storage_->pool->prepare()) {}
             bell_.sleep(rings);
             pause = kFirst;
             continue;
@@ -94,7 +96,7 @@ void StepWorker::work() {
             dozed_ = !stop && look > now + kWorthDozing;
         }
         if (look > now + kWorthDozing && !stop) {
-            bell_.doze(rings, look);
+            if (look < now + kWorthPreparing || !storage_->pool->prepare()) bell_.doze(rings, look);
             pause = kLongest;
             continue;
         }

@@ -20,9 +20,8 @@
 namespace routecap {
 namespace {
 
-constexpr size_t kHugePage = 2 << 20;
 constexpr size_t kHuge = 16;  // as many blocks, or it is not worth rounding up to huge pages
-constexpr std::align_val_t kBlockAlignment{kHugePage};
+constexpr std::align_val_t kBlockAlignment{HugeBlocks::kHugePage};
 
 // What is not in use is out of bounds for AddressSanitizer, and so is what lies between pages.
 #if defined(ROUTECAP_ASAN)
@@ -63,7 +62,7 @@ HugeBlocks::~HugeBlocks() {
 
 void *HugeBlocks::take() {
     if (partial_ == nullptr)
-        if (Block *idle = take_idle(); idle != nullptr) link(idle);
+        if (Block *idle = take_idle(); idle != nullptr) add(idle);
     Block *block = partial_;
     if (block == nullptr) return nullptr;
     void *page = block->given;
@@ -72,6 +71,7 @@ void *HugeBlocks::take() {
     else
         page = reinterpret_cast<uint8_t *>(block + 1) + block->cut++ * stride_;
     allow(page, page_bytes_);
+    room_--;
     if (++block->in_use == block_pages_) unlink(block);
     return page;
 }
@@ -87,13 +87,34 @@ HugeBlocks::Block *HugeBlocks::make() const {
     return block;
 }
 
-void HugeBlocks::add(Block *block) { link(block); }
+void HugeBlocks::touch(Block *block) const {
+    constexpr size_t kSmallPage = 4096;
+    for (size_t at = kSmallPage; at < block_bytes_; at += kSmallPage) {
+        allow(reinterpret_cast<uint8_t *>(block) + at, 1);
+        *(reinterpret_cast<volatile uint8_t *>(block) + at) = 0;
+    }
+    forbid(block + 1, block_bytes_ - sizeof(Block));
+}
+
+void HugeBlocks::add(Block *block) {
+    link(block);
+    blocks_++;
+    room_ += block_pages_ - block->in_use;
+}
+
+void HugeBlocks::add_idle(Block *block) {
+    block->next = std::exchange(idle_, block);
+    idle_blocks_++;
+    blocks_++;
+    room_ += block_pages_;
+}
 
 void HugeBlocks::give(void *page) {
     Block *block = Block::of(page);
     *static_cast<void **>(page) = block->given;
     forbid(static_cast<void **>(page) + 1, page_bytes_ - sizeof(void *));
     block->given = page;
+    room_++;
     if (block->in_use == block_pages_) link(block);
     if (--block->in_use > 0) return;
     unlink(block);
@@ -106,6 +127,8 @@ HugeBlocks::Block *HugeBlocks::take_idle() {
     if (block == nullptr) return nullptr;
     idle_ = block->next;
     idle_blocks_--;
+    blocks_--;
+    room_ -= block_pages_;
     return block;
 }
 

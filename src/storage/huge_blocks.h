@@ -15,6 +15,7 @@ class HugeBlocks {
 public:
     struct Block;
     static constexpr size_t kAlignment = 64;  // of pages
+    static constexpr size_t kHugePage = 2 << 20;
 
     // Pages of so many bytes, a multiple of kAlignment, of which `most` may be in use at a time.
     HugeBlocks(size_t page_bytes, uint64_t most);
@@ -29,6 +30,16 @@ public:
     // Null without memory.
     Block *make() const;
     void add(Block *block);
+
+    // Whether pages are in use, and fewer than `bytes` of memory are ready for more of them.
+    bool wants(size_t bytes) const {
+        return blocks_ > idle_blocks_ && room_ * stride_ < bytes && block_bytes_ == kHugePage;
+    }
+    size_t block_bytes() const { return block_bytes_; }
+    // Has the system find the memory of a block that was not added yet, before it is needed.
+    void touch(Block *block) const;
+    // For pages; none of them is in use.
+    void add_idle(Block *block);
 
     // Bytes of blocks without a page in use; and one of them, which is then its caller's to
     // release, at any time.
@@ -47,6 +58,8 @@ private:
     Block *partial_ = nullptr;  // blocks with room, and pages in use
     Block *idle_ = nullptr;     // blocks without a page in use
     size_t idle_blocks_ = 0;
+    size_t blocks_ = 0;  // in all
+    uint64_t room_ = 0;  // pages of them that are not in use
 };
 
 }  // namespace routecap

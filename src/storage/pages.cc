@@ -8,6 +8,8 @@ namespace {
 
 constexpr std::align_val_t kAlignment{HugeBlocks::kAlignment};
 constexpr size_t kIdleBytes = 64 << 20;  // kept for reuse at most; the rest goes back to the system
+constexpr size_t kReadyBytes = 8 << 20;  // made ready ahead, of budgets that are much larger
+constexpr uint64_t kMuchLarger = 32;
 
 }  // namespace
 
@@ -94,6 +96,22 @@ bool PagePool::release_idle() {
     }
     if (block == nullptr) return false;
     blocks_.release(block);
+    return true;
+}
+
+bool PagePool::prepare() {
+    if (!recycles_ || budget_ / kMuchLarger < kReadyBytes) return false;
+    {
+        const std::lock_guard lock(mutex_);
+        const size_t more = blocks_.idle_bytes() + blocks_.block_bytes();
+        if (!blocks_.wants(kReadyBytes) || more > kIdleBytes || used() + more > budget_)
+            return false;
+    }
+    HugeBlocks::Block *block = blocks_.make();
+    if (block == nullptr) return false;
+    blocks_.touch(block);
+    const std::lock_guard lock(mutex_);
+    blocks_.add_idle(block);
     return true;
 }
 
