@@ -57,6 +57,7 @@ every_row() {
 check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
         "--lora --prefix" "--weights --preempt --prefix" "--preempt --prefix --store 20000"
+    check "0.21: two data-parallel ranks, parallel.py" "$python" tests/vllm_engine/parallel.py data --requests 120
     check "0.21: the HTTP server, server.py" "$python" tests/vllm_engine/server.py "$build/vllm_engine_server"
 }
 check_0.26() {

@@ -46,6 +46,7 @@ def apply(self, layer, x, topk_weights, topk_ids, *_, **__):
 
 method = unquantized_fused_moe_method.UnquantizedFusedMoEMethod
 method.is_monolithic = property(lambda self: False)
+method.supports_internal_mk = property(lambda self: True)  # routes its own rows before any dispatch
 method.process_weights_after_loading = lambda self, layer: None
 method.apply = apply
 

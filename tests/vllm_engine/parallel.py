@@ -1,10 +1,10 @@
 """Several GPUs: what callers of vLLM's engine get, and what the routers of every rank chose.
 
-    python3 parallel.py tensor|expert|data [--ranks N] [--eager]
+    python3 parallel.py tensor|expert|data [--ranks N] [--requests N] [--eager]
 
     tensor  tensor parallel: workers in processes of their own, all of which route the same tokens
     expert  the same, and each rank has its own experts
-    data    data parallel: an engine for each rank, with requests of its own
+    data    data parallel: an engine for each rank, with requests of its own. Also without a GPU
 
 Prints a line for each kind of row, and PASSED or FAILED. One rank shows the program itself.
 """
@@ -12,6 +12,7 @@ Prints a line for each kind of row, and PASSED or FAILED. One rank shows the pro
 import argparse
 import collections
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -23,6 +24,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("kind", choices=("tensor", "expert", "data"))
 parser.add_argument("--ranks", type=int, default=2)
 parser.add_argument("--eager", action="store_true")
+parser.add_argument("--requests", type=int, default=48, help="of each engine")
 parser.add_argument("--memory", type=float, default=0.2)
 options = parser.parse_args()
 
@@ -33,6 +35,7 @@ def in_every_process():
     (folder / "oracle_plugin.py").write_text(
         "import engine\n\n\ndef install():\n"
         "    engine.ORACLE = getattr(engine, 'ORACLE', None) or engine.Oracle(8192)\n"
+        "    if engine.ON_CPU:\n        engine.cpu.without_streams()\n"
     )
     about = folder / "oracle_plugin-0.dist-info"
     about.mkdir()
@@ -46,6 +49,8 @@ def in_every_process():
     )
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     os.environ["ROUTECAP_VLLM"] = "1"
+    if options.kind == "data":  # its ranks step together only in processes of their own
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
 
 
 # In each worker.
@@ -66,7 +71,7 @@ def forget(worker):
 def rows(worker):
     import engine
 
-    return engine.ORACLE.rows()
+    return pickle.dumps(engine.ORACLE.rows())  # vLLM's own encoding leaves arrays in parts
 
 
 def one_engine(rank):
@@ -100,7 +105,7 @@ def one_engine(rank):
 
     draw = random.Random(rank)
     requests, names, outputs = {}, {}, {}
-    for i in range(48 if scale == 1 else 24):
+    for i in range(options.requests):
         prompt = [draw.randrange(vocabulary) for _ in range(draw.randrange(1, 900 // scale))]
         most, stop = draw.choice((1, 2, 17, 64)), {}
         if i % 3 == 2:
@@ -113,7 +118,7 @@ def one_engine(rank):
         for output in llm.llm_engine.step():
             outputs[output.request_id] = output
 
-    ranks, counts = llm.collective_rpc(rows), collections.Counter()
+    ranks, counts = list(map(pickle.loads, llm.collective_rpc(rows))), collections.Counter()
     for name, prompt in requests.items():
         output = outputs[name]
         completion = output.outputs[0]
