@@ -173,10 +173,14 @@ CUresult MemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream st
     });
 }
 
+// The host's side of a copy may be memory that the driver does not know. Where it begins decides: an
+// allocator may place it right behind an allocation.
+bool is_known(const State &s, const void *host) { return s.find(host, 1) != nullptr; }
+
 // Memory that the driver does not know is copied before the call returns, as far as it is read.
 Work from_host(const State &s, CUdeviceptr to, const void *from, size_t bytes) {
     Work work = copy(pointer(to), from, bytes);
-    if (s.find(from, bytes) != nullptr || bytes == 0) return work;
+    if (bytes == 0 || is_known(s, from)) return work;
     auto data = std::make_shared<std::byte[]>(bytes);
     std::memcpy(data.get(), from, bytes);
     work.from = data.get();
@@ -194,7 +198,7 @@ CUresult MemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstrea
 CUresult MemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
     return call({"cuMemcpyDtoHAsync", kNothing, stream}, [&](State &s, Lock &) {
         Work work = copy(to, pointer(from), bytes);
-        work.any_to = s.find(to, 0) == nullptr;
+        work.any_to = !is_known(s, to);
         return submit(s, stream, std::move(work), "cuMemcpyDtoHAsync");
     });
 }
@@ -214,7 +218,7 @@ CUresult MemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes) {
 CUresult MemcpyDtoH(void *to, CUdeviceptr from, size_t bytes) {
     return call({"cuMemcpyDtoH", kContext, nullptr}, [&](State &s, Lock &lock) {
         Work work = copy(to, pointer(from), bytes);
-        work.any_to = s.find(to, 0) == nullptr;
+        work.any_to = !is_known(s, to);
         return copy_now(s, lock, std::move(work), "cuMemcpyDtoH");
     });
 }

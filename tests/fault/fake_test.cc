@@ -5,9 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -17,6 +19,24 @@
 #include "fake_cuda.h"
 #include "kernels/list.h"
 #include "src/backend/cuda/driver.h"
+
+namespace {
+
+// What the driver allocates next lies here, if it is no nullptr.
+void *place = nullptr;
+alignas(256) std::byte placed[512];
+
+}  // namespace
+
+// The driver's memory.
+void *operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_t &) noexcept {
+    if (place != nullptr) return std::exchange(place, nullptr);
+    const auto multiple = static_cast<size_t>(alignment);
+    return std::aligned_alloc(multiple, (bytes + multiple - 1) / multiple * multiple);
+}
+void operator delete(void *memory, std::align_val_t) noexcept {
+    if (memory != placed) std::free(memory);
+}
 
 namespace {
 
@@ -484,6 +504,30 @@ TEST_F(Fake, SynchronousCopiesWaitForTheLegacyStream) {
     back[3] = 6;
     OK(cu().MemcpyHtoD(address(p), back, 4));
     EXPECT_EQ(p[3], 6);
+}
+
+// TSan's allocator leaves no room between two allocations, so that plans met this there.
+TEST_F(Fake, HostMemoryRightBehindAnAllocationIsUnknownToTheDriver) {
+    place = placed;
+    void *pinned = nullptr;
+    OK(cu().MemHostAlloc(&pinned, 256, 0));
+    ASSERT_EQ(pinned, placed);
+    std::byte *const behind = placed + 256;
+    uint8_t *const p = device<uint8_t>(256, 7);
+    OK(cu().MemcpyDtoH(behind, address(p), 256));
+    EXPECT_EQ(behind[255], std::byte{7});
+    OK(cu().MemcpyHtoD(address(p), behind, 256));
+}
+
+// Memory that begins in an allocation is the driver's, and ends with it.
+TEST_F(Fake, ACopyFromTheHostThatRunsBeyondItsAllocationIsRefused) {
+    place = placed;
+    void *pinned = nullptr;
+    OK(cu().MemHostAlloc(&pinned, 256, 0));
+    uint8_t *const p = device<uint8_t>(512);
+    IS(INVALID_VALUE, cu().MemcpyHtoD(address(p), pinned, 257));
+    IS(INVALID_VALUE, cu().MemcpyDtoH(pinned, address(p), 257));
+    expected_violations = 2;
 }
 
 // Under FAKE_CUDA_AT_ONCE such a copy waited for work that only the end of its own call would have
