@@ -514,7 +514,7 @@ ROUTECAP_API int32_t routecap_store_create_shared(const routecap_store_config *c
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, one of another version or another boot, or a
  *         damaged one);
  *         ROUTECAP_ERR_SHAPE_MISMATCH (another shape, block_rows, key_bytes or flags);
- *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 64 processes have it open);
+ *         ROUTECAP_ERR_NO_MEMORY (also if the disk is full, or 48 processes have it open);
  *         ROUTECAP_ERR_NO_BACKEND (this system has no /proc).
  */
 ROUTECAP_API int32_t routecap_store_open_shared(const routecap_store_config *config,

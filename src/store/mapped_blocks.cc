@@ -39,6 +39,16 @@ constexpr uint64_t published_word(uint64_t claimed, uint64_t sum) {
     return (claimed & kClaimNumbers) | kPublished | sum << 32;
 }
 constexpr uint64_t sum_of(uint64_t word) { return word >> 32; }
+
+// ---- A slot's pins: who retains the block, whether somebody takes it out because nobody does (it
+// is going), and of which claim the block is
+constexpr uint64_t kGoing = uint64_t{1} << MappedFile::kLocks, kPinners = kGoing - 1;
+constexpr uint32_t kPinsClaim = MappedFile::kLocks + 1;  // its lowest bit
+constexpr uint64_t pins_of(uint64_t word, uint64_t bits) { return word >> 8 << kPinsClaim | bits; }
+constexpr bool are_of(uint64_t pins, uint64_t word) {
+    return pins >> kPinsClaim << kPinsClaim == pins_of(word, 0);
+}
+constexpr uint64_t pinners(uint64_t pins) { return (pins & kGoing) != 0 ? 0 : pins & kPinners; }
 constexpr uint64_t fold(uint64_t hash) { return (hash ^ hash >> 32) & 0xffffffff; }
 // What a block's key and generation put into its checksum. It can be taken out again.
 constexpr uint64_t name_sum(uint64_t key_hash, uint64_t generation) {
@@ -86,6 +96,7 @@ uint64_t checksum_of(const uint8_t *bytes, size_t n) {
 
 struct alignas(64) MappedBlocks::Control {
     MappedWord generation;
+    MappedWord relinked;  // how many blocks gave way to one whose key is in another cell
     alignas(64) MappedAges::Number clock;
     alignas(64) MappedWord evictions;
     alignas(64) std::array<std::atomic<uint64_t>, static_cast<size_t>(MappedCount::end)> counts;
@@ -96,7 +107,7 @@ struct alignas(64) MappedBlocks::Control {
 struct MappedBlocks::Slot {
     MappedWord word;
     MappedWord generation;
-    MappedWord pins;                // a bit for each process that retains the block
+    MappedWord pins;
     MappedWord key[kMostKeyWords];  // as many as a key has words
 };
 
@@ -356,10 +367,12 @@ MappedBlocks::Key MappedBlocks::key_at(const uint8_t *keys, size_t i) const {
     return key;
 }
 
-uint64_t MappedBlocks::hash_in(uint32_t index) const {
-    const Slot &s = slot(index);
-    return checksum(key_words_, seed_,
-                    [&](size_t w) { return s.key[w].load(std::memory_order_relaxed); });
+MappedBlocks::Key MappedBlocks::key_in(uint32_t index) const {
+    Key key{};
+    for (uint32_t w = 0; w < key_words_; w++)
+        key.words[w] = slot(index).key[w].load(std::memory_order_relaxed);
+    key.hash = checksum(key_words_, seed_, [&](size_t w) { return key.words[w]; });
+    return key;
 }
 
 std::array<MappedBlocks::Cell *, 2> MappedBlocks::buckets(uint64_t hash) const {
@@ -378,10 +391,14 @@ uint32_t MappedBlocks::cell_value(uint64_t hash, uint32_t slot) const {
     const auto print = static_cast<uint32_t>(xxh64::avalanche(hash));
     return print << slot_bits_ | (slot + 1);
 }
+// Wraps if there is none.
+uint32_t MappedBlocks::slot_of(uint32_t cell) const {
+    return (cell & ((1u << slot_bits_) - 1)) - 1;
+}
 
 // Which cells of the two buckets may lead to a key: a bit for each.
 uint32_t MappedBlocks::candidates(const std::array<Cell *, 2> &buckets, uint64_t hash) const {
-    const uint32_t print = cell_value(hash, UINT32_MAX);
+    const uint32_t print = cell_value(hash, 0);
     uint32_t bits = 0;
     for (uint32_t b = 0; b < 2; b++)
         for (uint32_t i = 0; i < kCells; i++) {
@@ -394,9 +411,15 @@ uint32_t MappedBlocks::candidates(const std::array<Cell *, 2> &buckets, uint64_t
 
 std::optional<MappedBlocks::Match> MappedBlocks::match(const Key &key, Cell &cell) const {
     const uint32_t value = cell.load(std::memory_order_acquire);
-    const uint32_t number = value & ((1u << slot_bits_) - 1);
-    if (number == 0 || number > slots_) return {};
-    const Slot &s = slot(number - 1);
+    if (slot_of(value) >= slots_) return {};
+    std::optional<Match> found = match_in(key, slot_of(value));
+    if (found) found->cell = &cell, found->value = value;
+    return found;
+}
+
+// The same in a slot that no cell need lead to.
+std::optional<MappedBlocks::Match> MappedBlocks::match_in(const Key &key, uint32_t index) const {
+    const Slot &s = slot(index);
     const uint64_t word = s.word.load(std::memory_order_acquire);
     if (state(word) != kPublished) return {};
     for (uint32_t w = 0; w < key_words_; w++)
@@ -404,7 +427,7 @@ std::optional<MappedBlocks::Match> MappedBlocks::match(const Key &key, Cell &cel
     const uint64_t generation = s.generation.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (s.word.load(std::memory_order_relaxed) != word) return {};
-    return Match{&cell, value, number - 1, word, generation};
+    return Match{nullptr, 0, index, word, generation};
 }
 
 // Two processes that publish a key at once may both have a block under it for a moment. All agree
@@ -420,13 +443,30 @@ std::optional<MappedBlocks::Match> MappedBlocks::first_match(const Key &key,
     }
     return first;
 }
-std::optional<MappedBlocks::Match> MappedBlocks::first_match(const Key &key) const {
+// A block may give way to another of its key while it is looked for: it is looked for again then.
+// One slot can be left out.
+std::optional<MappedBlocks::Match> MappedBlocks::first_match(const Key &key, uint32_t but) const {
     const auto both = buckets(key.hash);
-    const uint32_t bits = candidates(both, key.hash);
-    std::optional<Match> found = first_match(key, both, bits);
-    // A block may have gone for the sake of another that was linked just before: it is there now.
-    if (!found && bits != 0) found = first_match(key, both, candidates(both, key.hash));
-    return found;
+    for (;;) {
+        const uint64_t relinked = control_->relinked.load(std::memory_order_acquire);
+        std::optional<Match> first;
+        bool changed = false;
+        for (uint32_t bits = candidates(both, key.hash); bits != 0; bits &= bits - 1) {
+            const auto i = static_cast<uint32_t>(__builtin_ctz(bits));
+            Cell &cell = both[i / kCells][i % kCells];
+            const uint32_t value = cell.load(std::memory_order_acquire);
+            const uint32_t index = slot_of(value);
+            if (index >= slots_ || index == but) continue;
+            const uint64_t word = slot(index).word.load(std::memory_order_acquire);
+            const std::optional<Match> found = match(key, cell);
+            if (found && found->slot != but && (!first || found->slot < first->slot)) first = found;
+            changed |= slot(index).word.load(std::memory_order_acquire) != word ||
+                       cell.load(std::memory_order_acquire) != value;
+        }
+        std::atomic_thread_fence(std::memory_order_acquire);
+        changed |= control_->relinked.load(std::memory_order_relaxed) != relinked;
+        if (first || !changed) return first;
+    }
 }
 
 int32_t MappedBlocks::reason_of_absence(uint64_t hash) const {
@@ -442,6 +482,7 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
     uint32_t bits[kAtOnce];
     for (size_t first = 0; first < found.size(); first += kAtOnce) {
         const size_t n = std::min<size_t>(kAtOnce, found.size() - first);
+        const uint64_t relinked = control_->relinked.load(std::memory_order_acquire);
         for (size_t i = 0; i < n; i++) {
             at_once[i] = key_at(keys, first + i);
             both[i] = buckets(at_once[i].hash);
@@ -452,15 +493,15 @@ void MappedBlocks::find(const uint8_t *keys, uint64_t generation, std::span<Foun
             bits[i] = candidates(both[i], at_once[i].hash);
             if (bits[i] == 0) continue;
             const auto c = static_cast<uint32_t>(__builtin_ctz(bits[i]));
-            const uint32_t number =
-                both[i][c / kCells][c % kCells].load(std::memory_order_relaxed) &
-                ((1u << slot_bits_) - 1);
-            if (number != 0 && number <= slots_) __builtin_prefetch(&slot(number - 1));
+            const uint32_t index =
+                slot_of(both[i][c / kCells][c % kCells].load(std::memory_order_relaxed));
+            if (index < slots_) __builtin_prefetch(&slot(index));
         }
         for (size_t i = 0; i < n; i++) {
             const uint64_t hash = at_once[i].hash;
             auto m = first_match(at_once[i], both[i], bits[i]);
-            if (!m && bits[i] != 0) m = first_match(at_once[i]);
+            if (!m && (bits[i] != 0 || control_->relinked.load() != relinked))
+                m = first_match(at_once[i]);
             Found &f = found[first + i];
             if (!m)
                 f = {hash, 0, 0, reason_of_absence(hash), false};
@@ -593,23 +634,23 @@ std::optional<uint32_t> MappedBlocks::claim() {
 bool MappedBlocks::claim_oldest(uint32_t index, uint32_t number) {
     Slot &s = slot(index);
     uint64_t word = s.word.load();
-    const uint64_t claimed = claimed_word(word);
     const bool has_block = state(word) == kPublished;
     // A block that was published meanwhile has no number, or another one.
     if (ages_->get(index) != number) return false;
-    const bool may_go =
-        has_block ? number != MappedAges::kFree && s.pins.load() == 0 : state(word) != kClaimed;
-    if (may_go && s.word.compare_exchange_strong(word, claimed)) {
-        if (!has_block || s.pins.load() == 0) {
-            ages_->set(index, MappedAges::kNone);
-            std::atomic_thread_fence(std::memory_order_release);
-            if (!has_block) return true;
-            const uint64_t hash = hash_in(index);
-            unlink(hash, index);
-            went(hash, s.generation.load(std::memory_order_relaxed));
-            return true;
-        }
-        s.word.store(word);  // somebody pinned it in between: nothing has changed
+    bool may_go = !has_block && state(word) != kClaimed;
+    if (has_block && number != MappedAges::kFree) {
+        // From here on nobody can pin it.
+        uint64_t nobody = pins_of(word, 0);
+        may_go = s.pins.compare_exchange_strong(nobody, nobody | kGoing | my_pin());
+    }
+    if (may_go && s.word.compare_exchange_strong(word, claimed_word(word))) {
+        ages_->set(index, MappedAges::kNone);
+        std::atomic_thread_fence(std::memory_order_release);
+        if (!has_block) return true;
+        const uint64_t hash = key_in(index).hash;
+        unlink(hash, index);
+        went(hash, s.generation.load(std::memory_order_relaxed));
+        return true;
     }
     if (ages_->change(index, number, MappedAges::kNone)) mend_age(index);
     return false;
@@ -621,7 +662,7 @@ void MappedBlocks::mend_age(uint32_t index) {
     const uint64_t word = s.word.load();
     if (state(word) == kFree)
         ages_->change(index, MappedAges::kNone, MappedAges::kFree);
-    else if (state(word) == kPublished && s.pins.load() == 0)
+    else if (state(word) == kPublished && s.pins.load() == pins_of(word, 0))
         ages_->change(index, MappedAges::kNone, newest_number(index));
 }
 
@@ -634,7 +675,6 @@ uint32_t MappedBlocks::newest_number(uint32_t index) {
 
 void MappedBlocks::give_back(uint32_t index) {
     Slot &s = slot(index);
-    s.pins.store(0);
     s.word.store(next_claim(s.word.load()) | kFree);
     ages_->set(index, MappedAges::kFree);
     next_ = 0;
@@ -647,33 +687,31 @@ void MappedBlocks::went(uint64_t hash, uint64_t generation) {
     count(MappedCount::evicted, !stale);
 }
 
-// Takes a block out of the table, whoever retains it. Its pins go to its heir, if it has one. False:
-// it was gone.
-bool MappedBlocks::retire(const Match &match, uint64_t hash, std::optional<uint32_t> heir) {
+// Takes a block out of the table, whoever retains it. False: it was gone. With a key it has given
+// way to another block of that key, which gets its pins.
+bool MappedBlocks::retire(const Match &match, uint64_t hash, const Key *of_another) {
     const uint32_t index = match.slot;
     uint64_t word = match.word;
     Slot &s = slot(index);
     if (!s.word.compare_exchange_strong(word, claimed_word(word))) return false;
     ages_->set(index, MappedAges::kNone);
-    const uint64_t pins = s.pins.load();
-    if (heir && pins != 0) {
-        slot(*heir).pins.fetch_or(pins);
-        ages_->set(*heir, MappedAges::kNone);
-    }
     unlink(hash, index);
+    if (of_another != nullptr)
+        if (const uint64_t pins = s.pins.load(); are_of(pins, match.word))
+            inherit(*of_another, pinners(pins));
     give_back(index);
     return true;
 }
 
 // No cell of a key leads to a slot any more.
 void MappedBlocks::unlink(uint64_t hash, uint32_t index) {
-    const uint32_t value = cell_value(hash, index);
-    for (Cell *bucket : buckets(hash))
-        for (uint32_t i = 0; i < kCells; i++) {
-            uint32_t seen = value;
-            if (bucket[i].load(std::memory_order_relaxed) == value)
-                bucket[i].compare_exchange_strong(seen, 0);
-        }
+    const auto both = buckets(hash);
+    for (uint32_t bits = candidates(both, hash); bits != 0; bits &= bits - 1) {
+        const auto i = static_cast<uint32_t>(__builtin_ctz(bits));
+        Cell &cell = both[i / kCells][i % kCells];
+        uint32_t seen = cell.load(std::memory_order_relaxed);
+        if (slot_of(seen) == index) cell.compare_exchange_strong(seen, 0);
+    }
 }
 
 void MappedBlocks::discard_damaged(const Found &found) {
@@ -685,7 +723,7 @@ void MappedBlocks::discard_damaged(const Found &found) {
 
 // ---- Publishing -------------------------------------------------------------------------------
 
-// Writes a block into a claimed slot and publishes it. Its word.
+// Writes a block into a claimed slot and publishes it. Its word. This process has it pinned.
 uint64_t MappedBlocks::write(uint32_t index, const Key &key, uint64_t generation, RowPlanes from) {
     Slot &s = slot(index);
     for (uint32_t w = 0; w < key_words_; w++)
@@ -698,7 +736,8 @@ uint64_t MappedBlocks::write(uint32_t index, const Key &key, uint64_t generation
     to += words_of(validity_bytes_);
     sum = copy_in(to, reinterpret_cast<const uint8_t *>(from.tags), 8 * size_t{config_.block_rows},
                   sum);
-    s.pins.store(0, std::memory_order_relaxed);
+    s.pins.store(pins_of(s.word.load(std::memory_order_relaxed), my_pin()),
+                 std::memory_order_relaxed);
     const uint64_t word = published_word(s.word.load(std::memory_order_relaxed),
                                          fold(sum) ^ name_sum(key.hash, generation));
     s.word.store(word, std::memory_order_release);
@@ -767,52 +806,58 @@ MappedBlocks::Published MappedBlocks::publish(const uint8_t *key_bytes, uint64_t
         // The claim may have taken the block that was there, if it was the oldest: it is found
         // anew, or not.
         const uint64_t word = write(*to, key, generation, from);
-        const Linked linked = link(*to, key, before);
-        if (linked == Linked::yes) {
-            // What retains the key retains its block, whichever it is.
-            if (pins_.contains(key.hash))
-                if (const auto m = first_match(key)) pin(m->slot);
-            mend_age(*to);
-            return Published::stored;
-        }
-        if (retire({nullptr, 0, *to, word, generation}, key.hash) && linked == Linked::no_room)
-            return Published::refused;
+        const Linked linked = link({nullptr, 0, *to, word, generation}, key, before);
+        settle_pin(key);
+        if (linked == Linked::yes) return Published::stored;
+        if (linked == Linked::no_room) return Published::refused;
     }
 }
 
-// Makes a published slot the one that its key leads to, in place of the block that it had. `other`:
-// there is another block by now, and a content key is that block's.
-MappedBlocks::Linked MappedBlocks::link(uint32_t index, const Key &key,
+// Makes a block that this process has pinned the one that its key leads to, in place of the block
+// that it had. `other`: there is another block by now, and a content key is that block's. What is
+// not linked is given back.
+MappedBlocks::Linked MappedBlocks::link(const Match &own, const Key &key,
                                         const std::optional<Match> &before) {
     const auto both = buckets(key.hash);
-    const uint32_t value = cell_value(key.hash, index);
-    bool linked = false;
+    const uint32_t value = cell_value(key.hash, own.slot);
+    Cell *linked = nullptr;
     for (;;) {
-        std::optional<Match> other;
-        for (uint32_t bits = candidates(both, key.hash); bits != 0 && !other; bits &= bits - 1) {
-            const auto i = static_cast<uint32_t>(__builtin_ctz(bits));
-            other = match(key, both[i / kCells][i % kCells]);
-            if (other && other->slot == index) other.reset();
-        }
-        if (linked) {
-            // Another process has linked the key at the same time.
-            if (!other) return Linked::yes;
-            if (!slot_keys() && other->slot < index) return Linked::other;
-            if (other->slot < index) {
-                retire({nullptr, 0, index, slot(index).word.load(), 0}, key.hash, other->slot);
+        const std::optional<Match> other = first_match(key, own.slot);
+        if (linked != nullptr) {
+            // What is there instead of this block has what it had.
+            if (linked->load() != value) return Linked::yes;
+            if (slot(own.slot).word.load() != own.word) {  // it was dropped
+                uint32_t seen = value;
+                if (!match_in(key, own.slot)) linked->compare_exchange_strong(seen, 0);
                 return Linked::yes;
             }
-            retire(*other, key.hash, index);
+            if (!other) return Linked::yes;
+            // Another process has linked the key at the same time. The lower slot stays, if it can.
+            control_->relinked.fetch_add(1);
+            if (other->slot < own.slot && pin(*other, my_pin())) {
+                retire(own, key.hash, &key);
+                return slot_keys() ? Linked::yes : Linked::other;
+            }
+            retire(*other, key.hash, &key);
             continue;
         }
         if (other) {
             const bool expected =
                 before && before->slot == other->slot && before->word == other->word;
-            if (!slot_keys() && !expected) return Linked::other;
+            if (!slot_keys() && !expected) {
+                retire(own, key.hash, &key);
+                return Linked::other;
+            }
             uint32_t seen = other->value;
             if (!other->cell->compare_exchange_strong(seen, value)) continue;
-            linked = true;
-            if (retire(*other, key.hash, index) && slot_keys()) count(MappedCount::replaced, 1);
+            linked = other->cell;
+            if (retire(*other, key.hash, &key)) {
+                count(MappedCount::replaced, slot_keys());
+            } else if (match_in(key, other->slot)) {
+                // It is the key's next block in that slot, to which the cell leads again.
+                seen = value;
+                if (linked->compare_exchange_strong(seen, other->value)) linked = nullptr;
+            }
             continue;
         }
         // An empty cell of the emptier bucket.
@@ -826,10 +871,12 @@ MappedBlocks::Linked MappedBlocks::link(uint32_t index, const Key &key,
             if (n > most) most = n, empty = first;
         }
         uint32_t none = 0;
-        if (empty != nullptr)
-            linked = empty->compare_exchange_strong(none, value);
-        else if (!make_room(both))
+        if (empty != nullptr) {
+            if (empty->compare_exchange_strong(none, value)) linked = empty;
+        } else if (!make_room(both)) {
+            retire(own, key.hash);
             return Linked::no_room;
+        }
     }
 }
 
@@ -839,17 +886,19 @@ bool MappedBlocks::make_room(const std::array<Cell *, 2> &both) {
     bool emptied = false;
     for (Cell *bucket : both)
         for (uint32_t i = 0; i < kCells; i++) {
-            uint32_t value = bucket[i].load(std::memory_order_relaxed);
-            const uint32_t index = (value & ((1u << slot_bits_) - 1)) - 1;
-            bool leads = index < slots_;
-            if (leads) {
-                const uint64_t hash = hash_in(index);
+            const uint32_t value = bucket[i].load(std::memory_order_relaxed);
+            const uint32_t index = slot_of(value);
+            const auto leads = [&] {
+                if (index >= slots_ || state(slot(index).word.load()) != kPublished) return false;
+                const uint64_t hash = key_in(index).hash;
                 const auto own = buckets(hash);
-                leads = state(slot(index).word.load()) == kPublished &&
-                        cell_value(hash, index) == value && (own[0] == bucket || own[1] == bucket);
-            }
-            if (!leads) {
-                emptied |= value != 0 && bucket[i].compare_exchange_strong(value, 0);
+                return cell_value(hash, index) == value && (own[0] == bucket || own[1] == bucket);
+            };
+            if (!leads()) {
+                uint32_t seen = value, none = 0;
+                emptied |= value == 0 || bucket[i].compare_exchange_strong(seen, 0);
+                // A block may have come to the slot at this moment.
+                if (leads()) bucket[i].compare_exchange_strong(none, value);
                 continue;
             }
             const uint32_t age = ages_->get(index);
@@ -864,13 +913,54 @@ bool MappedBlocks::make_room(const std::array<Cell *, 2> &both) {
 
 // ---- Keeping, dropping and moving -------------------------------------------------------------
 
-void MappedBlocks::pin(uint32_t index) {
-    slot(index).pins.fetch_or(uint64_t{1} << me_);
-    ages_->set(index, MappedAges::kNone);
+// False: the block is gone, or is going.
+bool MappedBlocks::pin(const Match &match, uint64_t bits) {
+    Slot &s = slot(match.slot);
+    uint64_t pins = s.pins.load();
+    do {
+        if (!are_of(pins, match.word) || (pins & kGoing) != 0) return false;
+    } while (!s.pins.compare_exchange_weak(pins, pins | bits));
+    ages_->set(match.slot, MappedAges::kNone);
+    if (s.word.load() == match.word) return true;
+    // It went at this moment. What gave way to another block may have left it its pins already.
+    unpin(match, bits);
+    return false;
 }
 
-void MappedBlocks::unpin(uint32_t index, uint64_t bits) {
-    if ((slot(index).pins.fetch_and(~bits) & ~bits) == 0) mend_age(index);
+// Of this block only, not of the next in its slot.
+void MappedBlocks::unpin(const Match &match, uint64_t bits) {
+    Slot &s = slot(match.slot);
+    uint64_t pins = s.pins.load();
+    while (are_of(pins, match.word) && (pins & kGoing) == 0 &&
+           !s.pins.compare_exchange_weak(pins, pins & ~bits)) {}
+    mend_age(match.slot);
+}
+
+// Pins the block of a key, for all that `bits` stand for. Nullopt: there is none.
+std::optional<MappedBlocks::Match> MappedBlocks::pin_block(const Key &key, uint64_t bits) {
+    for (;;) {
+        const std::optional<Match> m = first_match(key);
+        if (!m || pin(*m, bits)) return m;
+        // Whoever takes it out may be dead.
+        if (retire(*m, key.hash)) went(key.hash, m->generation);
+    }
+}
+
+// A block of a key gave way to another, which is to have the pins that it had.
+void MappedBlocks::inherit(const Key &key, uint64_t bits) {
+    if (bits != 0) pin_block(key, bits);
+}
+
+// A block that this process has written stays pinned only if its key is retained.
+void MappedBlocks::settle_pin(const Key &key) {
+    if (pins_.contains(key.hash)) {
+        pin_block(key, my_pin());
+        return;
+    }
+    while (const auto m = first_match(key)) {
+        unpin(*m, my_pin());
+        if (slot(m->slot).word.load() == m->word) return;
+    }
 }
 
 void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons,
@@ -880,24 +970,19 @@ void MappedBlocks::retain(const uint8_t *keys, size_t n, int32_t *reasons,
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < n; i++) {
         const Key key = key_at(keys, i);
+        std::optional<Match> m = first_match(key);
+        if (m && m->generation == generation()) m = pin_block(key, my_pin());
         int32_t reason = 0;
-        for (;;) {
-            const auto m = first_match(key);
-            if (!m) {
-                reason = reason_of_absence(key.hash);
-                break;
-            }
-            if (m->generation != generation()) {
-                reason = ROUTECAP_MISSING_STALE;
-                break;
-            }
-            pin(m->slot);
-            if (slot(m->slot).word.load() == m->word) break;
-            unpin(m->slot, uint64_t{1} << me_);  // it went at this moment
-        }
+        if (!m)
+            reason = reason_of_absence(key.hash);
+        else if (m->generation != generation())
+            reason = ROUTECAP_MISSING_STALE;
         if (reason != 0 && awaited && awaited(i)) reason = 0;
         if (reasons != nullptr) reasons[i] = reason;
-        if (reason != 0) continue;
+        if (reason != 0) {
+            settle_pin(key);
+            continue;
+        }
         const auto pinned = pins_.find(key.hash);
         if (pinned != pins_.end()) {
             pinned->second++;
@@ -918,7 +1003,7 @@ void MappedBlocks::release(const uint8_t *keys, size_t n) {
         const auto pinned = pins_.find(key.hash);
         if (pinned == pins_.end() || --pinned->second > 0) continue;
         gone.insert(pins_.extract(pinned));
-        if (const auto m = first_match(key)) unpin(m->slot, uint64_t{1} << me_);
+        settle_pin(key);
     }
 }
 
@@ -973,19 +1058,21 @@ void MappedBlocks::move(const uint8_t *from, const uint8_t *to, Moves &moves) {
         const uint64_t generation = s.generation.load(std::memory_order_relaxed);
         const uint64_t word =
             published_word(s.word.load(), moved[i].sum ^ name_sum(key.hash, generation));
+        s.pins.store(pins_of(word, pinners(s.pins.load()) | my_pin()));
         s.word.store(word);
         ages_->set(moved[i].slot, MappedAges::kNone);
-        if (link(moved[i].slot, key, {}) == Linked::no_room &&
-            retire({nullptr, 0, moved[i].slot, word, generation}, key.hash))
+        if (link({nullptr, 0, moved[i].slot, word, generation}, key, {}) == Linked::no_room)
             went(key.hash, generation);
-        mend_age(moved[i].slot);
         // What retained the block still does, under its new key.
-        if (pins[i].empty()) continue;
-        pins[i].key() = key.hash;
-        auto inserted = pins_.insert(std::move(pins[i]));
-        if (inserted.inserted) continue;
-        inserted.position->second += inserted.node.mapped();
-        spare[i] = std::move(inserted.node);
+        if (!pins[i].empty()) {
+            pins[i].key() = key.hash;
+            auto inserted = pins_.insert(std::move(pins[i]));
+            if (!inserted.inserted) {
+                inserted.position->second += inserted.node.mapped();
+                spare[i] = std::move(inserted.node);
+            }
+        }
+        settle_pin(key);
     }
 }
 
@@ -1008,13 +1095,16 @@ void MappedBlocks::sweep(uint32_t process) {
     const uint64_t bit = uint64_t{1} << process;
     for (uint32_t i = 0; i < slots_; i++) {
         Slot &s = slot(i);
-        uint64_t word = s.word.load();
+        uint64_t word = s.word.load(), pins = s.pins.load();
         if ((state(word) == kClaimed && owner(word) == process) || state(word) == kStates) {
-            unlink(hash_in(i), i);
-            s.pins.store(0);
+            const Key key = key_in(i);
+            unlink(key.hash, i);
+            // The block may have given way to another.
+            if (are_of(pins, word - kClaimStep)) inherit(key, pinners(pins) & ~bit);
             s.word.compare_exchange_strong(word, next_claim(word) | kFree);
         }
-        if ((s.pins.load() & bit) != 0) s.pins.fetch_and(~bit);
+        // What it was taking out stays.
+        while ((pins & bit) != 0 && !s.pins.compare_exchange_weak(pins, pins & ~(bit | kGoing))) {}
         if (ages_->get(i) == MappedAges::kNone) mend_age(i);
     }
     ages_->rebuild();
@@ -1023,11 +1113,16 @@ void MappedBlocks::sweep(uint32_t process) {
 // Pins of this process of keys that it does not retain. There is one if a key was released at the
 // moment in which another process gave it a new block, and with it the pins of the old one.
 void MappedBlocks::drop_stray_pins() {
-    const uint64_t mine = uint64_t{1} << me_;
-    for (uint32_t i = 0; i < slots_; i++)
-        if ((slot(i).pins.load(std::memory_order_relaxed) & mine) != 0 &&
-            !pins_.contains(hash_in(i)))
-            unpin(i, mine);
+    for (uint32_t i = 0; i < slots_; i++) {
+        const Slot &s = slot(i);
+        const uint64_t word = s.word.load(), pins = s.pins.load();
+        if (state(word) != kPublished || !are_of(pins, word) || (pinners(pins) & my_pin()) == 0)
+            continue;
+        const uint64_t hash = key_in(i).hash;
+        std::atomic_thread_fence(std::memory_order_acquire);
+        if (s.word.load() == word && !pins_.contains(hash))
+            unpin({nullptr, 0, i, word, 0}, my_pin());
+    }
 }
 
 MappedBlocks::Usage MappedBlocks::usage() {
@@ -1044,7 +1139,7 @@ MappedBlocks::Usage MappedBlocks::usage() {
         ever += word != 0;
         if (state(word) != kPublished) continue;
         usage.blocks++;
-        usage.retained += s.pins.load(std::memory_order_relaxed) != 0;
+        usage.retained += pinners(s.pins.load(std::memory_order_relaxed)) != 0;
     }
     // Free slots are taken in order, so as many were in use at once as were ever used.
     const uint64_t each = slot_bytes(config_);

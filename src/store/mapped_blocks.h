@@ -25,9 +25,13 @@
 // may write is read by atomics, so no access is a data race; what was copied is believed only after
 // the word was the same, the checksum right and every id an expert of its layer.
 //
-// Pins. A slot has a bit for each process that retains its block. Whoever sets a bit looks at the
-// word afterwards, whoever claims the slot of a block that is to go looks at the bits afterwards,
-// both in sequentially consistent order: one of them sees the other.
+// Pins. A slot has a word with a bit for each process that retains its block, and of which claim
+// the block is, so that nobody sets or clears a bit of another block. What goes for room is closed
+// to pins by one compare-and-swap of a word without any, before it is claimed. A block also goes
+// while it is retained: if it is dropped, or if it gives way to another block of its key, which
+// inherits its pins. So whoever sets a bit looks at the slot's word afterwards, and whoever claims
+// looks at the bits afterwards, both in sequentially consistent order: one of them sees the other.
+// A writer has its block pinned until the index leads there.
 //
 // Death. A process has a number, whose lock the kernel drops when the process ends. Its claims are
 // then free and its pins gone: whoever needs a slot, or takes the number, sees to that (bury). A
@@ -192,11 +196,13 @@ private:
     Key key_at(const uint8_t *keys, size_t i) const;
     std::array<Cell *, 2> buckets(uint64_t hash) const;
     uint32_t cell_value(uint64_t hash, uint32_t slot) const;
+    uint32_t slot_of(uint32_t cell) const;
     uint32_t candidates(const std::array<Cell *, 2> &buckets, uint64_t hash) const;
     std::optional<Match> match(const Key &key, Cell &cell) const;
+    std::optional<Match> match_in(const Key &key, uint32_t slot) const;
     std::optional<Match> first_match(const Key &key, const std::array<Cell *, 2> &buckets,
                                      uint32_t candidates) const;
-    std::optional<Match> first_match(const Key &key) const;
+    std::optional<Match> first_match(const Key &key, uint32_t but = UINT32_MAX) const;
     int32_t reason_of_absence(uint64_t hash) const;
     bool copy_block(const Found &found, uint64_t generation, RowPlanes rows, bool &damaged) const;
     bool slot_keys() const { return config_.slot_keys(); }
@@ -209,9 +215,9 @@ private:
     bool claim_oldest(uint32_t slot, uint32_t number);
     uint64_t write(uint32_t slot, const Key &key, uint64_t generation, RowPlanes rows);
     enum class Linked { yes, other, no_room };
-    Linked link(uint32_t slot, const Key &key, const std::optional<Match> &before);
+    Linked link(const Match &own, const Key &key, const std::optional<Match> &before);
     bool make_room(const std::array<Cell *, 2> &buckets);
-    bool retire(const Match &match, uint64_t hash, std::optional<uint32_t> heir = {});
+    bool retire(const Match &match, uint64_t hash, const Key *of_another = nullptr);
     bool drop(const Key &key);
     void unlink(uint64_t hash, uint32_t slot);
     void give_back(uint32_t slot);
@@ -220,12 +226,16 @@ private:
     bool merge(RowPlanes old_rows, RowPlanes new_rows, bool &mismatched) const;
     uint32_t newest_number(uint32_t slot);
     void mend_age(uint32_t slot);
-    void pin(uint32_t slot);
-    void unpin(uint32_t slot, uint64_t bits);
+    uint64_t my_pin() const { return uint64_t{1} << me_; }
+    bool pin(const Match &match, uint64_t bits);
+    void unpin(const Match &match, uint64_t bits);
+    std::optional<Match> pin_block(const Key &key, uint64_t bits);
+    void inherit(const Key &key, uint64_t bits);
+    void settle_pin(const Key &key);
     void bury();
     void sweep(uint32_t process);
     void drop_stray_pins();
-    uint64_t hash_in(uint32_t slot) const;
+    Key key_in(uint32_t slot) const;
 
     Slot &slot(uint32_t index) const;
     MappedWord *rows(uint32_t index) const;

@@ -16,7 +16,7 @@ namespace routecap {
 
 class MappedFile {
 public:
-    static constexpr uint32_t kLocks = 64;
+    static constexpr uint32_t kLocks = 48;
 
     MappedFile() = default;
     MappedFile(const MappedFile &) = delete;

@@ -344,9 +344,9 @@ TEST_F(Table, many_keys_are_read_at_once_and_holes_are_marked) {
     }
 }
 
-TEST_F(Table, more_than_64_cannot_open_it) {
+TEST_F(Table, more_than_48_cannot_open_it) {
     std::vector<std::unique_ptr<Process>> all;
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < 48; i++) {
         all.push_back(std::make_unique<Process>(Options{}, descriptor));
         ASSERT_EQ(all.back()->status, ROUTECAP_OK);
     }

@@ -4,11 +4,13 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <deque>
 #include <functional>
 #include <thread>
 
@@ -211,6 +213,55 @@ TEST(Locks, a_child_of_fork_does_not_keep_its_parent_alive) {
     close(pipes[1]);
 }
 
+// While there is one, its thread stops for some time between two instructions, at random: as on a
+// machine with more threads than cores, but far more often.
+class Interrupted {
+public:
+    explicit Interrupted(uint32_t seed) {
+        state_ = 2654435769u * (seed + 1);
+        struct sigaction action {};
+        action.sa_handler = [](int) {
+            const int error = errno;
+            const timespec stop{0, random()};
+            nanosleep(&stop, nullptr);
+            arm();
+            errno = error;
+        };
+        action.sa_flags = SA_RESTART;
+        sigaction(SIGUSR1, &action, nullptr);
+        sigevent event{};
+        event.sigev_notify = SIGEV_THREAD_ID;
+        event.sigev_signo = SIGUSR1;
+        event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));
+        if (timer_create(CLOCK_MONOTONIC, &event, &timer_) != 0) std::abort();
+        arm();
+    }
+    Interrupted(const Interrupted &) = delete;
+    Interrupted &operator=(const Interrupted &) = delete;
+    ~Interrupted() { timer_delete(timer_); }
+
+private:
+    static long random() {  // up to 131 us
+        state_ = state_ * 1664525u + 1013904223u;
+        return static_cast<long>(state_ >> 15);
+    }
+    static void arm() {
+        const itimerspec once{{0, 0}, {0, 1000 + random()}};
+        timer_settime(timer_, 0, &once, nullptr);
+    }
+    static thread_local uint32_t state_;
+    static thread_local timer_t timer_;
+};
+thread_local uint32_t Interrupted::state_;
+thread_local timer_t Interrupted::timer_;
+
+// A loaded machine takes longer.
+void run_until(const std::function<bool()> &enough) {
+    using std::chrono::milliseconds;
+    std::this_thread::sleep_for(milliseconds(700));
+    for (int i = 0; i < 600 && !enough(); i++) std::this_thread::sleep_for(milliseconds(100));
+}
+
 // Each thread has an object of its own, with a lock of its own, and is a process to the others.
 TEST(AtOnce, every_read_of_a_slot_is_of_a_use_between_the_last_complete_and_the_last_begun) {
     const Options o{.layers = 2, .k = 2, .experts = 20, .block_rows = 2, .key_bytes = 8,
@@ -230,6 +281,7 @@ TEST(AtOnce, every_read_of_a_slot_is_of_a_use_between_the_last_complete_and_the_
         threads.emplace_back([&, w] {
             Process process(o, descriptor);
             std::mt19937 random(w);
+            const Interrupted interrupted(w);
             while (!stop) {
                 const uint64_t key = random() % (kSlots / kWriters) * kWriters + w;
                 const uint64_t use = uses[key].begun.load() + 1;
@@ -242,6 +294,7 @@ TEST(AtOnce, every_read_of_a_slot_is_of_a_use_between_the_last_complete_and_the_
         threads.emplace_back([&, r] {
             Process process(o, descriptor);
             std::mt19937 random(100 + r);
+            const Interrupted interrupted(100 + r);
             while (!stop) {
                 const uint64_t key = random() % kSlots;
                 const uint64_t complete = uses[key].complete;
@@ -259,7 +312,7 @@ TEST(AtOnce, every_read_of_a_slot_is_of_a_use_between_the_last_complete_and_the_
                 ASSERT_TRUE(known) << key << " " << complete << " " << begun;
             }
         });
-    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    run_until([&] { return reads > 100; });
     stop = true;
     for (std::thread &t : threads) t.join();
     EXPECT_GT(reads, 100u);
@@ -281,6 +334,7 @@ TEST(AtOnce, content_that_all_publish_evict_fill_and_retain_is_never_of_another_
         threads.emplace_back([&, t] {
             Process process(o, descriptor);
             std::mt19937 random(t);
+            const Interrupted interrupted(t);
             std::vector<uint64_t> retained;
             const auto seed_of = [](uint64_t key, uint64_t g) { return key + 1000 * g; };
             while (!stop) {
@@ -334,11 +388,17 @@ TEST(AtOnce, what_is_retained_is_there_until_it_is_released) {
         threads.emplace_back([&, t] {
             Process process(o, descriptor);
             std::mt19937 random(t);
+            const Interrupted interrupted(t);
+            std::deque<uint64_t> retained;
             while (!stop) {
                 const uint64_t key = random() % kKeys;
                 if (process.retain(key) != 0) continue;
-                for (int i = 0; i < 20; i++) ASSERT_EQ(process.read(key), 0) << key;
-                process.release(key);
+                retained.push_back(key);
+                for (int i = 0; i < 20; i++)
+                    for (const uint64_t k : retained) ASSERT_EQ(process.read(k), 0) << k;
+                if (retained.size() < 3) continue;
+                process.release(retained.front());
+                retained.pop_front();
                 held++;
             }
         });
@@ -346,12 +406,13 @@ TEST(AtOnce, what_is_retained_is_there_until_it_is_released) {
         threads.emplace_back([&, t] {
             Process process(o, descriptor);
             std::mt19937 random(10 + t);
+            const Interrupted interrupted(10 + t);
             while (!stop) {
                 const uint64_t key = random() % kKeys;
                 process.publish(key, key, random() % 4);
             }
         });
-    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    run_until([&] { return held > 100; });
     stop = true;
     for (std::thread &t : threads) t.join();
     EXPECT_GT(held, 100u);
