@@ -1,5 +1,7 @@
 #include "engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdarg>
@@ -31,15 +33,29 @@ void route(const Shape &shape, uint64_t token, uint32_t layer, bool drift, int64
         ids[c] = static_cast<int64_t>((x + c * stride) % shape.experts);
 }
 
+// The keys of the blocks of which all rows are there, as an engine's block hashes are made.
+std::vector<uint64_t> block_keys(const std::vector<uint64_t> &tokens, size_t rows,
+                                 uint32_t block_rows) {
+    std::vector<uint64_t> keys;
+    uint64_t key = 1;
+    for (size_t i = 0; i < rows / block_rows * block_rows; i++) {
+        key = mix(key + mix(tokens[i]));
+        if ((i + 1) % block_rows == 0) keys.push_back(key);
+    }
+    return keys;
+}
+
 }  // namespace
 
 std::string Shape::text() const {
-    char text[200];
+    static const char *const stores[] = {"", ", a store", ", a shared store"};
+    char text[240];
     std::snprintf(
         text, sizeof text,
-        "%u layers, k %u, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages%s, %u sequences%s",
+        "%u layers, k %u, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages%s, %u sequences%s%s",
         layers, k, experts, rows, slots, dtype, tap, policy, ull(pages),
-        attaches ? "" : " without prefixes", sequences, may_lose ? ", may lose" : "");
+        attaches ? "" : " without prefixes", sequences, may_lose ? ", may lose" : "",
+        stores[store]);
     return text;
 }
 
@@ -67,6 +83,7 @@ Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals)
         model_shape_->layers.push_back(
             {static_cast<int32_t>(l), shape.experts, ROUTECAP_PROVENANCE_CAPTURED});
     model_ = std::make_unique<model::Capturer>(model_shape_, shape.slots, 0, UINT32_MAX);
+    if (shape.store != Shape::no_store) create_store(config);
     ids_ = static_cast<unsigned char *>(
         device_.allocate(size_t{shape.layers} * shape.rows * shape.k * 8));
     live_ = static_cast<int32_t *>(device_.allocate(sizeof *live_));
@@ -81,6 +98,23 @@ Engine::~Engine() {
     device_.synchronize();
     captured_.clear();
     routecap_capturer_destroy(capturer_);
+    routecap_store_free(store_);
+}
+
+void Engine::create_store(const routecap_config &config) {
+    routecap_store_config store;
+    SAME_STATUS(ROUTECAP_OK, routecap_store_config_init(&store, sizeof store));
+    store.block_rows = shape_.block_rows, store.key_bytes = 8;
+    if (shape_.store == Shape::shared) {
+        int32_t descriptor = -1;
+        store.budget_bytes = 128 << 20;
+        SAME_STATUS(ROUTECAP_OK,
+                    routecap_store_create_shared(&store, &config, &descriptor, &store_));
+        close(descriptor);
+    } else {
+        SAME_STATUS(ROUTECAP_OK, routecap_store_create(&store, &config, &store_));
+    }
+    blocks_ = std::make_unique<model::Store>(model::Store{false, shape_.block_rows});
 }
 
 void Engine::note(const SequencePtr &s, const char *format, ...) {
@@ -108,7 +142,7 @@ SequencePtr Engine::make(size_t tokens) {
     s->number = ++numbers_;
     for (size_t i = 0; i < tokens; i++) s->tokens.push_back(random_());
     s->guesses = chance(400);
-    s->streams = chance(150);
+    s->streams = fault(150);  // rows that are taken are published by nobody
     return s;
 }
 
@@ -148,7 +182,79 @@ void Engine::arrive() {
             totals_.attached++;
         }
     }
+    if (store_ != nullptr && s->request->length() == 0 && chance(700)) adopt(s);
     start(s);
+}
+
+// Its prompt begins as what another published did.
+void Engine::adopt(const SequencePtr &s) {
+    if (!published_.empty()) {
+        const std::vector<uint64_t> &tokens = published_[below(published_.size())];
+        std::copy_n(tokens.begin(), below(std::min(tokens.size(), s->prompt)) + 1,
+                    s->tokens.begin());
+    }
+    const std::vector<uint64_t> keys = block_keys(s->tokens, s->prompt, shape_.block_rows);
+    routecap_adoption found{}, expected{};
+    found.struct_size = expected.struct_size = sizeof found;
+    note(s, "adopt %zu blocks", keys.size());
+    SAME_STATUS(ROUTECAP_OK, routecap_request_adopt(capturer_, s->handle, store_, 0, keys.data(),
+                                                    keys.size(), 0, &found));
+    model_->adopt(s->request, *blocks_, 0, keys, expected);
+    model_->land();
+    SAME(expected.rows, found.rows);
+    SAME(expected.found, found.found);
+    SAME(expected.evicted, found.evicted);
+    SAME(expected.not_published, found.not_published);
+    s->computed = std::min<size_t>(found.rows, s->prompt - 1);
+    totals_.adopted += found.found;
+}
+
+// The blocks that are full, of which some are in flight.
+void Engine::publish(const SequencePtr &s) {
+    const std::vector<uint64_t> keys = block_keys(s->tokens, s->computed, shape_.block_rows);
+    if (keys.empty()) return;
+    note(s, "publish %zu blocks", keys.size());
+    SAME_STATUS(ROUTECAP_OK, routecap_request_publish(capturer_, s->handle, store_, 0, keys.data(),
+                                                      keys.size(), 0));
+    SAME(ROUTECAP_OK, model_->publish(s->request, *blocks_, 0, keys));
+    model_->land();
+    totals_.published += keys.size();
+    published_.emplace_back(s->tokens.begin(),
+                            s->tokens.begin() + static_cast<ptrdiff_t>(s->computed));
+    if (published_.size() > 12) published_.pop_front();
+}
+
+// Some blocks of one of the prefixes. A key that two have in flight would be there again.
+void Engine::evict() {
+    if (published_.empty()) return;
+    wait_for_slots(last_step_);
+    routecap_store_counts counts{};
+    counts.struct_size = sizeof counts;
+    do SAME_STATUS(ROUTECAP_OK, routecap_store_stats(store_, &counts));
+    while (counts.blocks_in_flight > 0);
+    const std::vector<uint64_t> &tokens = published_[below(published_.size())];
+    std::vector<uint64_t> keys = block_keys(tokens, tokens.size(), shape_.block_rows);
+    std::erase_if(keys, [this](uint64_t) { return chance(700); });
+    for (const uint64_t key : keys) blocks_->evict(key);
+    SAME_STATUS(ROUTECAP_OK, routecap_store_evict(store_, keys.data(), keys.size(), nullptr));
+    totals_.evicted += keys.size();
+}
+
+// When everything has landed.
+void Engine::compare_store() {
+    routecap_store_counts counts{};
+    counts.struct_size = sizeof counts;
+    SAME_STATUS(ROUTECAP_OK, routecap_store_stats(store_, &counts));
+    SAME(blocks_->blocks.size(), counts.blocks);
+    SAME(0, counts.blocks_in_flight);
+    SAME(0, counts.blocks_mismatched);
+    SAME(0, counts.blocks_refused);
+    for (const auto &[key, block] : blocks_->blocks) {
+        int32_t reason = -1;
+        SAME_STATUS(ROUTECAP_OK, routecap_store_contains(store_, &key, 1, 0, &reason, nullptr));
+        SAME(0, reason);
+    }
+    routecap_store_free(std::exchange(store_, nullptr));
 }
 
 // What the target model found of the drafts: the first of one branch are accepted.
@@ -200,7 +306,7 @@ void Engine::fork(const SequencePtr &s) {
 // Its cache is dropped: it will be computed again, from the start or from a block on.
 void Engine::preempt(const SequencePtr &s) {
     totals_.preempted++;
-    switch (below(3)) {
+    switch (store_ != nullptr ? 2 * below(2) : below(3)) {
         case 0: {  // the rows too
             note(s, "close %llx, to be opened again", ull(s->handle));
             stop(s);
@@ -227,7 +333,7 @@ void Engine::preempt(const SequencePtr &s) {
             break;
         default:  // they are kept, and recorded again
             s->computed = s->taken + below(s->computed - s->taken + 1);
-            s->drifts = shape_.pages == 0 && s->parts.empty() && chance(300);
+            s->drifts = shape_.pages == 0 && s->parts.empty() && fault(300);
             note(s, "is preempted, and goes on from row %zu%s", s->computed,
                  s->drifts ? ", with other ids" : "");
             break;
@@ -266,8 +372,9 @@ void Engine::abort(const SequencePtr &s) {
 
 void Engine::finish(const SequencePtr &s) {
     const uint64_t rows = chance(200)   ? ROUTECAP_ROWS_ALL
-                          : chance(100) ? below(s->computed + 3)
+                          : fault(100) ? below(s->computed + 3)
                                         : s->computed;
+    if (store_ != nullptr) publish(s);
     note(s, "finish with %lld rows", static_cast<long long>(rows));
     stop(s);
     Result result{nullptr, nullptr, s, {}};
@@ -317,8 +424,12 @@ void Engine::step() {
             fork(s);
         } else if (s->streams && chance(50)) {
             stream(s);
+        } else if (store_ != nullptr && chance(30)) {
+            publish(s);
         }
     }
+    // Whoever adopts from a shared store has what is there when the worker copies.
+    if (shape_.store == Shape::local && chance(20)) evict();
     Batch batch;
     schedule(batch);
     forward(batch);
@@ -349,7 +460,7 @@ void Engine::span(const SequencePtr &s, uint64_t position, const std::vector<uin
     }
     for (size_t i = 0; i < tokens.size(); i++)
         batch.rows.push_back({tokens[i], s->drifts, static_cast<int64_t>(position + i)});
-    if ((given.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 && chance(30))
+    if ((given.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0 && fault(30))
         // Not where it may be.
         batch.rows.back().position = static_cast<int64_t>(given.position_end);
     note(s, "rows %llu+%u from sink row %u, flags %u, up to %llu", ull(position), given.rows,
@@ -397,7 +508,7 @@ std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, 
     for (size_t r = 0; r < live; r++) {
         auto row = model::empty_row(*model_shape_, ROUTECAP_MISSING_UNWRITTEN);
         // A layer with an id that is none, or one twice.
-        const uint32_t odd = chance(5) ? static_cast<uint32_t>(below(shape_.layers)) : UINT32_MAX;
+        const uint32_t odd = fault(5) ? static_cast<uint32_t>(below(shape_.layers)) : UINT32_MAX;
         for (uint32_t l = 0; l < shape_.layers; l++) {
             route(shape_, batch.rows[r].token, l, batch.rows[r].drift, ids.data());
             if (l == odd) ids[below(k)] = k > 1 && chance(500) ? ids[below(k)] : shape_.experts;
@@ -475,7 +586,7 @@ void Engine::wait_for_slots(uint64_t step) {
 }
 
 void Engine::forward(Batch &batch) {
-    const bool waits = !chance(20);  // else a step may be lost
+    const bool waits = !fault(20);  // else a step may be lost
     if (waits && last_step_ >= shape_.slots) wait_for_slots(last_step_ + 1 - shape_.slots);
     const bool graph = graphs_ && !chance(200);
     auto rows = static_cast<uint32_t>(std::max<size_t>(1, batch.rows.size()));
@@ -488,9 +599,9 @@ void Engine::forward(Batch &batch) {
                 break;
             }
     } else {
-        if (chance(20)) silent = static_cast<uint32_t>(below(shape_.layers));
-        begins = !chance(5);
-        snapshots = !chance(50);
+        if (fault(20)) silent = static_cast<uint32_t>(below(shape_.layers));
+        begins = !fault(5);
+        snapshots = !fault(50);
         makes = !snapshots && chance(800);
     }
     std::vector<model::RowPtr> taken = write_ids(batch, rows, silent);
@@ -509,7 +620,7 @@ void Engine::forward(Batch &batch) {
 
     if (waits && shape_.slots > 1 && last_step_ + 1 >= shape_.slots)
         wait_for_slots(last_step_ + 2 - shape_.slots);
-    if (chance(100)) tag_++;
+    if (fault(100)) tag_++;
     routecap_issue_options options{};
     options.struct_size = sizeof options;
     options.snapshot = makes ? ROUTECAP_SNAPSHOT_MAKE : ROUTECAP_SNAPSHOT_TAKEN;
@@ -695,6 +806,7 @@ void Engine::compare_counters() {
         return;
     SAME_STATUS(ROUTECAP_OK, routecap_routing_wait(routing, -1));
     routecap_routing_free(routing);
+    if (store_ != nullptr) compare_store();
     routecap_stats s{};
     s.struct_size = sizeof s;
     SAME_STATUS(ROUTECAP_OK, routecap_capturer_stats(capturer_, &s));

@@ -34,6 +34,10 @@ struct Shape {
     bool attaches;
     bool may_lose;       // steps, on the host backend
     uint32_t sequences;  // that run at a time
+    // Sequences publish what they have computed and adopt what others published. Nothing is lost,
+    // cut or computed otherwise then, so that every block is whole whoever publishes it first.
+    enum { no_store, local, shared } store;
+    uint32_t block_rows;
     std::string text() const;
 };
 
@@ -72,7 +76,7 @@ struct Result {
 
 struct Totals {
     uint64_t steps = 0, rows = 0, requests = 0, forks = 0, attached = 0, aborted = 0, preempted = 0,
-             accepted = 0;
+             accepted = 0, published = 0, adopted = 0, evicted = 0;  // blocks, the last three
     uint64_t rows_issued = 0, rows_delivered = 0;  // of rounds with memory enough
     uint64_t rows_lost = 0, rows_refused = 0, steps_lost = 0, bytes_peak = 0;
     std::atomic<uint64_t> routings{0}, cells_compared{0}, live_cells_compared{0}, cells{0},
@@ -114,6 +118,7 @@ private:
 
     uint64_t below(uint64_t n) { return n == 0 ? 0 : random_() % n; }
     bool chance(unsigned of_thousand) { return below(1000) < of_thousand; }
+    bool fault(unsigned of_thousand) { return chance(of_thousand) && shape_.store == 0; }
     void note(const SequencePtr &s, const char *format, ...) __attribute__((format(printf, 3, 4)));
     // Whether a call succeeded that may be refused for memory in this round.
     bool done(const char *call, int32_t expected, int32_t status);
@@ -124,6 +129,11 @@ private:
     void fork(const SequencePtr &s);
     void preempt(const SequencePtr &s);
     void stream(const SequencePtr &s);
+    void create_store(const routecap_config &config);
+    void adopt(const SequencePtr &s);
+    void publish(const SequencePtr &s);
+    void evict();
+    void compare_store();
     void abort(const SequencePtr &s);
     void finish(const SequencePtr &s);
     void start(const SequencePtr &s);
@@ -146,8 +156,10 @@ private:
     Totals &totals_;
     rig::Device device_;
     routecap_capturer *capturer_ = nullptr;
+    routecap_store *store_ = nullptr;
     std::shared_ptr<model::Shape> model_shape_;
     std::unique_ptr<model::Capturer> model_;
+    std::unique_ptr<model::Store> blocks_;
     uint64_t numbers_ = 0, tag_ = 1, last_step_ = 0;
 
     // Device memory that the routers write: ids [layers, rows, k], how many rows are live, and
@@ -163,6 +175,7 @@ private:
     std::deque<Result> results_;
 
     std::deque<Result> prefixes_;  // of finished sequences, to be used again
+    std::deque<std::vector<uint64_t>> published_;  // tokens
     std::atomic<uint64_t> cells_refused_{0};
 };
 

@@ -1,7 +1,12 @@
 // Random traffic of an engine against the model, for a time: prints one line of JSON, and ends with
 // 0 if nothing differed.
 //
-//     soak [--seconds N] [--rounds N] [--seed S] [--round R] [--readers N] [--json FILE]
+//     soak [--seconds N] [--rounds N] [--steps N] [--seed S] [--round R] [--readers N]
+//          [--store 0|1] [--json FILE]
+//
+// It ends with the time, the rounds or the steps, whichever is first. --store 1: in every round
+// sequences share a store (in one of three, one that other processes could open); nothing is lost
+// or cut then.
 //
 // A round is a capturer of its own shape with up to a thousand steps. --round begins with that one:
 // with --rounds 1 it makes what a failure names again. Some rounds have a budget that is too small.
@@ -25,6 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 uint64_t seed = 1, rounds = UINT64_MAX, first_round = 0, seconds = 30, readers = 2;
+uint64_t steps_wanted = UINT64_MAX, with_store = 0;
 uint64_t round_now = 0;
 const soak::Totals *totals_now = nullptr;
 
@@ -50,14 +56,21 @@ soak::Shape shape_of(std::mt19937_64 &random) {
     shape.pages = random() % 4 == 0 ? 4 + random() % (3 * shape.sequences) : 0;
     shape.attaches = shape.pages == 0 || random() % 4 == 0;
     shape.may_lose = random() % 4 == 0;
+    if (with_store == 0) return shape;
+    shape.pages = 0;
+    shape.may_lose = false;
+    shape.block_rows = pick({1, 3, 16, 16, 64});
+    // A shared one has memory for what a round can publish.
+    shape.store = random() % 3 == 0 && shape.layers * shape.k <= 96 ? soak::Shape::shared
+                                                                   : soak::Shape::local;
     return shape;
 }
 
 void tell_where() {
     std::fprintf(stderr,
                  "make it again with --seed %" PRIu64 " --round %" PRIu64
-                 " --rounds 1 (after %" PRIu64 " steps of this run)\n",
-                 seed, round_now, totals_now != nullptr ? totals_now->steps : 0);
+                 " --store %" PRIu64 " --rounds 1 (after %" PRIu64 " steps of this run)\n",
+                 seed, round_now, with_store, totals_now != nullptr ? totals_now->steps : 0);
     if (soak::examined == nullptr) return;
     std::fprintf(stderr, "history of sequence %" PRIu64 ":\n", soak::examined->number);
     for (const std::string &line : soak::examined->history)
@@ -109,6 +122,10 @@ int main(int argc, char **argv) {
             first_round = number();
         else if (is("--readers"))
             readers = number();
+        else if (is("--steps"))
+            steps_wanted = number();
+        else if (is("--store"))
+            with_store = number();
         else if (is("--json"))
             json = argv[i + 1];
         else
@@ -119,7 +136,7 @@ int main(int argc, char **argv) {
     totals_now = &totals;
     const auto begin = Clock::now(), end = begin + std::chrono::seconds(seconds);
     uint64_t done = 0;
-    for (; done < rounds && Clock::now() < end; done++) {
+    for (; done < rounds && totals.steps < steps_wanted && Clock::now() < end; done++) {
         round_now = first_round + done;
         run_round(1000, end, totals);
     }
@@ -139,6 +156,9 @@ int main(int argc, char **argv) {
         {"prefixes_attached", totals.attached},
         {"preempted", totals.preempted},
         {"aborted", totals.aborted},
+        {"blocks_published", totals.published},
+        {"blocks_adopted", totals.adopted},
+        {"blocks_evicted", totals.evicted},
         {"drafts_accepted", totals.accepted},
         {"routings", totals.routings},
         {"cells", totals.cells},
