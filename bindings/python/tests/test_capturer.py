@@ -1015,6 +1015,31 @@ def test_the_items_of_a_large_batch_are_not_all_in_the_text(capturer: routecap.C
     assert list(raised.value.statuses) == list(range(1000))
 
 
+def test_rows_of_spans_lie_one_after_another_unless_said_otherwise() -> None:
+    """Two spans without a sink row both had that of the first."""
+    spans = routecap.spans(request=[1, 2, 3], rows=[4, 1, 2])
+    assert spans["sink_row"].tolist() == [0, 4, 5]
+    assert routecap.spans(3, rows=2)["sink_row"].tolist() == [0, 2, 4]
+    with pytest.raises(ValueError, match="sink_row: 4294967295 is not|sink_row: 8589934590 is not"):
+        routecap.spans(3, rows=0xFFFFFFFF)
+
+
+def test_spans_are_filled_again_in_what_is_given() -> None:
+    spans = routecap.spans(request=[1, 2], rows=[3, 4], flags="speculative")
+    assert routecap.spans(out=spans, position=[7, 8]) is spans
+    assert spans["position"].tolist() == [7, 8] and spans["rows"].tolist() == [3, 4]
+    assert spans["sink_row"].tolist() == [0, 3] and spans["flags"].tolist() == [1, 1]
+    before = spans.copy()
+    with pytest.raises(routecap.ArgumentError, match=r"rows: 2 spans have .* shape \(3,\)"):
+        routecap.spans(out=spans, position=9, rows=[1, 2, 3])
+    for wrong in (spans.reshape(2, 1), np.zeros(2)):
+        with pytest.raises(routecap.Error, match=r"^out "):
+            routecap.spans(out=wrong)
+    with pytest.raises(routecap.ArgumentError, match="out has shape .* give 3 spans"):
+        routecap.spans(3, out=spans)
+    assert (spans == before).all()
+
+
 def test_spans_are_columns_of_one_array() -> None:
     spans = routecap.spans(request=[1, 2, 3], rows=2, sink_row=np.arange(3) * 2, position=10)
     assert spans.dtype == routecap.span_dtype and spans["sink_row"].tolist() == [0, 2, 4] and spans["position"].tolist() == [10] * 3

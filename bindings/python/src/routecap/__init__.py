@@ -83,6 +83,7 @@ from ._sequence import AppendReport, Sequence, SequenceSpan
 from ._store import Adoption, key_chain, Keys, Store, StoreStats
 from ._stored import RayRouting, stored, StoredRouting
 from ._structs import (
+    SpanColumns,
     accept_dtype,
     adopt_dtype,
     extract_dtype,
@@ -102,6 +103,7 @@ from ._wire import (
     WireFormat,
     WireHint,
     WireInfo,
+    WireOptions,
     WireReport,
     wire_decode,
     wire_decode_batch,
@@ -244,6 +246,7 @@ __all__ = [
     "Settings",
     "Snapshot",
     "SourceFlag",
+    "SpanColumns",
     "SpanFlag",
     "Stats",
     "Status",
@@ -262,6 +265,7 @@ __all__ = [
     "WireHint",
     "WireHintFlag",
     "WireInfo",
+    "WireOptions",
     "WireReport",
     "accept_dtype",
     "adopt_dtype",

@@ -153,7 +153,10 @@ class _Config:
     def __init__(self, settings: Settings) -> None:
         unknown = set(settings) - set(Settings.__annotations__)
         if unknown:
-            raise TypeError(f"unknown settings: {', '.join(sorted(unknown))}")
+            raise TypeError(
+                f"unknown settings: {', '.join(sorted(unknown))}; there are "
+                f"{', '.join(Settings.__annotations__)}"
+            )
         self.backend = member(Backend, settings.get("backend", Backend.HOST))
         self.role = member(Role, settings.get("role", Role.OWNER))
         device = settings.get("device", 0)
@@ -166,12 +169,15 @@ class _Config:
         numbers: dict[str, Any] = {}
         for name in ("layers", "k", "experts", "rows", "slots", "max_requests", "budget_bytes"):
             numbers[name] = settings.get(name) or 0
-            if not 0 <= index(numbers[name]) < 1 << (64 if name == "budget_bytes" else 32):
-                raise error(Status.ERR_ARGUMENT, f"{name} is {numbers[name]}")
+            most = 1 << (64 if name == "budget_bytes" else 32)
+            if not 0 <= index(numbers[name]) < most:
+                raise error(
+                    Status.ERR_ARGUMENT, f"{name} is {numbers[name]}: give a number in [0, {most})"
+                )
         for name in ("layer_map", "layer_experts", "layer_provenance"):
             array = getattr(self, name)
             if array is not None and len(array) != self.layers:
-                raise error(Status.ERR_ARGUMENT, f"{name} has {len(array)} elements, {self.layers} layers need one each")
+                raise error(Status.ERR_ARGUMENT, f"{name} has {len(array)} elements, {self.layers} layers need one each: give layers={len(array)}, or that many elements")
             numbers[name] = 0 if array is None or not len(array) else describe(array, name).address
         memory = structs.config.empty()
         raw.routecap_config_init(memory, structs.config.size)
@@ -330,7 +336,7 @@ class Router:
             expect_device(bias, device, "bias")
             expect_dense(bias, "bias")
             if len(bias.shape) != 1 or bias.shape[0] < experts:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"bias has shape {bias.shape}, {(experts,)} is expected")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"bias has shape {bias.shape}, {(experts,)} is expected: give one number for each expert, as one row")
             fields = {**fields, "bias": bias.address, "bias_dtype": expect_kind(bias, self.bias_dtype, _FLOATS, "bias")}
         if self.hash_table is not None:
             table = describe(self.hash_table, "hash_table")
@@ -338,7 +344,7 @@ class Router:
             expect_dtype(table, (Dtype.I32,), "hash_table")
             expect_dense(table, "hash_table")
             if len(table.shape) != 2 or table.shape[1] != k:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"hash_table has shape {table.shape}, (tokens, {k}) is expected")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"hash_table has shape {table.shape}, (tokens, {k}) is expected: a row for each token id, with its k experts")
             fields = {**fields, "hash_table": table.address, "hash_tokens": table.shape[0]}
         return structs.router(**fields)
 
@@ -399,7 +405,7 @@ class Step:
         """Wait as `wait` does; then how many of its cells were recorded twice. NotReadyError after the time."""
         status, conflicting = self._finalize(timeout)
         if status == Status.PENDING:
-            raise error(Status.ERR_NOT_READY, "the step has not landed")
+            raise error(Status.ERR_NOT_READY, "the step has not landed: wait longer, by a larger timeout or without one")
         return conflicting
 
     def _finalize(self, timeout: float | None) -> tuple[Status, int]:
@@ -561,7 +567,7 @@ def _one(tensor: Any, device: int, name: str, count: int = 1) -> int:
     expect_dtype(found, (Dtype.I32,), name)
     expect_dense(found, name)
     if _elements(found) < count:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {found.shape}, {count} elements are needed")
+        raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {found.shape}, {count} elements are needed: give a larger tensor, or fewer rows")
     return found.address
 
 
@@ -741,7 +747,7 @@ class Capturer:
             getattr(status, "dtype", None) != np.int32
             or status.shape != ((0,) if spans is None else spans.shape)
         ):
-            raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each span")
+            raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each span: np.zeros(len(spans), np.int32)")
         options = None
         if tag or positions is not None or snapshot is not Snapshot.TAKEN:
             address, dtype = 0, 0
@@ -754,7 +760,7 @@ class Capturer:
                 if spans is not None and (count := _elements(tensor)) < self.rows:
                     reading = spans[(spans["flags"] & 2) != 0]
                     if (reading["sink_row"].astype(np.uint64) + reading["rows"]).max(initial=0) > count:
-                        raise error(Status.ERR_SHAPE_MISMATCH, f"positions has {count} elements, and spans name sink rows beyond")
+                        raise error(Status.ERR_SHAPE_MISMATCH, f"positions has {count} elements, and spans name sink rows beyond: give a position for each sink row")
             options = structs.issue_options(snapshot=member(Snapshot, snapshot), tag=tag, positions=address, positions_dtype=dtype)
         outcome, ticket = raw.routecap_step_issue(self._handle, spans, options, status, self._stream(stream, positions))
         if outcome is Status.LOST and not self._warned_of_loss:
@@ -810,7 +816,7 @@ class Capturer:
         if rows is None:
             rows = present
         elif rows > present:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {present} rows, not {rows}")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {present} rows, not {rows}: leave rows out, or give as many as there are")
         fields = {"dtype": kind, "ids": tensor.address, "row_stride": row_stride, "column_stride": column_stride, "rows": rows, "k_source": columns}
         if live_rows is not None or row_base is not None or row_index is not None:
             fields["live_rows"] = _one(live_rows, self._place, "live_rows")
@@ -917,11 +923,11 @@ class Capturer:
             addresses.append(fields.pop("ids"))
             if per_layer is not None:
                 if layer not in per_layer:
-                    raise error(Status.ERR_ARGUMENT, f"tables has none for layer {layer}")
+                    raise error(Status.ERR_ARGUMENT, f"tables has none for layer {layer}: give one for each layer of ids, or none at all")
                 table, fields["table_size"] = self._table(per_layer[layer], f"table of layer {layer}")
                 table_addresses.append(table)
             if first and fields != first:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} differ from those of the first layer in dtype, shape, strides or table")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} differ from those of the first layer in dtype, shape, strides or table: record it by itself, with record()")
             first, described = fields, described or tensor
         if given:
             layers["layer"], layers["ids"] = list(given), addresses
@@ -971,9 +977,9 @@ class Capturer:
             }
             rows = present if rows is None else rows
             if rows > present:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"logits has {present} rows, not {rows}")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"logits has {present} rows, not {rows}: leave rows out, or give as many as there are")
         elif rows is None:
-            raise error(Status.ERR_ARGUMENT, "rows is needed where there are no logits")
+            raise error(Status.ERR_ARGUMENT, "rows is needed where there are no logits: give rows=, how many tokens there are")
         else:
             fields["dtype"] = Dtype.F32
         if tokens is not None:
@@ -981,7 +987,7 @@ class Capturer:
             expect_device(tensor, self._place, "tokens")
             expect_dense(tensor, "tokens")
             if _elements(tensor) < rows:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"tokens has shape {tensor.shape}, {rows} elements are needed")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"tokens has shape {tensor.shape}, {rows} elements are needed: give the token id of each row")
             fields["tokens"], fields["tokens_dtype"] = tensor.address, expect_dtype(tensor, (Dtype.I32, Dtype.I64), "tokens")
         if weights is not None:
             tensor = describe(weights, "weights")
@@ -990,7 +996,7 @@ class Capturer:
             expect_writable(tensor, "weights")
             present, columns, row_stride, column_stride = matrix(tensor, "weights", "k or more")
             if present < rows or columns < self.k or column_stride != 1 or row_stride < self.k:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"weights has shape {tensor.shape} and strides {tensor.strides}, {(rows, self.k)} is needed")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"weights has shape {tensor.shape} and strides {tensor.strides}, {(rows, self.k)} is expected, with the columns of a row next to one another")
             fields["weights"], fields["weights_stride"] = tensor.address, row_stride
         memory = structs.logits(
             **fields,
@@ -1053,7 +1059,7 @@ class Capturer:
                 kind = expect_dtype(found, kinds, name)
                 if name in ("ids", "global_ids"):
                     if dtype is not None and dtype_of(dtype) != kind:
-                        raise error(Status.ERR_DTYPE, f"{name} has elements of type {kind.name}, not {dtype_of(dtype).name}")
+                        raise error(Status.ERR_DTYPE, f"{name} has elements of type {kind.name}, not {dtype_of(dtype).name}: ids, global_ids and dtype must be of one type")
                     dtype = kind
             expect_dense(found, name)
             if written:
@@ -1065,7 +1071,7 @@ class Capturer:
                 if name == "global_ids" and expanded:
                     needed = expanded_rows
             if _elements(found) < needed:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {found.shape}, {needed} elements are needed")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {found.shape}, {needed} elements are needed: give a larger tensor")
             addresses[name] = found.address
         flags = (ReceivedFlag.EXPANDED if expanded else 0) | (ReceivedFlag.GLOBAL if already_global else 0)
         received = structs.received(
@@ -1101,15 +1107,15 @@ class Capturer:
         expect_writable(found, "tensor")
         dtype = expect_dtype(found, (Dtype.I16, Dtype.I32, Dtype.I64), "tensor")
         if len(found.shape) not in (2, 3):
-            raise error(Status.ERR_SHAPE_MISMATCH, f"tensor has shape {found.shape}, [rows, k] or [layers, rows, k] is expected")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"tensor has shape {found.shape}, [rows, k] or [layers, rows, k] is expected: give a tensor of two or three dimensions")
         *outer, rows, k = found.shape
         row_stride, column_stride = found.strides[-2:]
         if k > 1 and column_stride != 1:
-            raise error(Status.ERR_ARGUMENT, "tensor: the ids of a row must be next to one another")
+            raise error(Status.ERR_ARGUMENT, "tensor: the ids of a row must be next to one another: give a tensor whose last dimension is dense")
         if rows > 1 and row_stride < k or outer and outer[0] > 1 and found.strides[0] < (rows - 1) * row_stride + k:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"tensor has strides {found.strides}: rows or layers overlap")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"tensor has strides {found.strides}: rows or layers overlap. Give one that is not expanded")
         if found.address % found.itemsize:
-            raise error(Status.ERR_ARGUMENT, "tensor is not aligned to its elements")
+            raise error(Status.ERR_ARGUMENT, "tensor is not aligned to its elements: give one whose address is a multiple of their size")
         layers = outer[0] if outer else 1
         layer_stride = found.strides[0] if layers > 1 else 0
         sink = structs.sink(dtype=dtype, ids=found.address, rows=rows, k=k, row_stride=row_stride if rows > 1 else 0, layer_stride=layer_stride)
@@ -1140,19 +1146,19 @@ class Capturer:
     def _resolve(self, request: Any) -> int:
         if type(request) is Request:
             if request.capturer is not self:
-                raise error(Status.ERR_UNKNOWN_REQUEST, f"{request!r} belongs to another capturer")
+                raise error(Status.ERR_UNKNOWN_REQUEST, f"{request!r} belongs to another capturer: give it to that one, or open one here")
             return request.handle
         if isinstance(request, str):
             try:
                 return self._names[request]
             except KeyError:
-                raise error(Status.ERR_UNKNOWN_REQUEST, f"no request {request!r} is open") from None
+                raise error(Status.ERR_UNKNOWN_REQUEST, f"no request {request!r} is open: open() comes first, and finish() and close() end it") from None
         try:
             return index(request)
         except TypeError:
             raise TypeError(
                 "a request is a Request, its handle or the string id under which it was opened, "
-                f"not {request!r}"
+                f"not {request!r}: give what open() returned"
             ) from None
 
     def _name(self, handle: int, id: str | None) -> Request:
@@ -1163,7 +1169,7 @@ class Capturer:
 
     def _expect_free(self, id: str | None) -> None:
         if id is not None and id in self._names:
-            raise error(Status.ERR_ARGUMENT, f"request {id!r} is open already")
+            raise error(Status.ERR_ARGUMENT, f"request {id!r} is open already: finish or close it first, or take another id")
 
     def _forget(self, handle: int) -> None:
         id = self._ids.pop(handle, None)
@@ -1172,11 +1178,11 @@ class Capturer:
 
     def _ticket(self, step: Any) -> int:
         if type(step) is Step and step.capturer is not self:
-            raise error(Status.ERR_UNKNOWN_STEP, f"{step!r} belongs to another capturer")
+            raise error(Status.ERR_UNKNOWN_STEP, f"{step!r} belongs to another capturer: give it to that one")
         try:
             return index(step)
         except TypeError:
-            raise TypeError(f"a step is a Step or its ticket, not {step!r}") from None
+            raise TypeError(f"a step is a Step or its ticket, not {step!r}: give what issue() returned") from None
 
     @staticmethod
     def _open_options(policy: Policy | PolicyName) -> bytes | None:
@@ -1197,7 +1203,8 @@ class Capturer:
         ids = None if isinstance(requests, int) else requests
         if ids is not None:
             if len(set(ids)) != len(ids):
-                raise error(Status.ERR_ARGUMENT, "one id twice")
+                twice = next(id for id in ids if list(ids).count(id) > 1)
+                raise error(Status.ERR_ARGUMENT, f"{twice!r} is given twice: give each request an id of its own")
             for id in ids:
                 self._expect_free(id)
         handles = np.zeros(requests if isinstance(requests, int) else len(requests), np.uint64)
@@ -1218,7 +1225,7 @@ class Capturer:
         """The handles of requests, to be put into spans and batches."""
         if isinstance(ids, (str, Request, int)):
             raise TypeError(
-                f"{ids!r} is one request, where a sequence of them is expected: [{ids!r}]"
+                f"{ids!r} is one request, where a sequence of them is expected: give [{ids!r}]"
             )
         return np.fromiter((self._resolve(id) for id in ids), np.uint64, len(ids))
 
@@ -1258,7 +1265,7 @@ class Capturer:
             size = paths.size  # type: ignore[union-attr]
             ends = np.cumsum(items["count"], dtype=np.uint64)
             if items["count"].max(initial=0) > size or len(ends) and int(ends[-1]) != size:  # counts beyond might wrap the sum
-                raise error(Status.ERR_SHAPE_MISMATCH, f"paths has {size} indices, the items keep {sum(items['count'].tolist())}")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"paths has {size} indices, the items keep {sum(items['count'].tolist())}: give as many as their counts add up to")
             items["rows"] = (ends - items["count"]) * np.uint64(4) + np.uint64(describe(paths, "paths").address)
         status: Status = raw.routecap_request_accept_batch(self._handle, items)
         if check:
@@ -1438,7 +1445,7 @@ class Capturer:
         structs.expect_array(items, "items", form)
         if items.ndim != 1:
             raise error(
-                Status.ERR_DTYPE, f"items has shape {items.shape}, where one dimension is expected"
+                Status.ERR_DTYPE, f"items has shape {items.shape}, where one dimension is expected: give items.ravel()"
             )
 
     @documented("routecap_request_extract_into")
@@ -1544,7 +1551,7 @@ class Capturer:
         if status is None:
             status = np.empty(len(handles), np.int32)
         elif status.dtype != np.int32 or status.shape != handles.shape:
-            raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each request")
+            raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each request: np.zeros(len(requests), np.int32)")
         try:
             outcome: Status = raw.routecap_request_close_batch(
                 self._handle, handles, status, len(handles)
@@ -1597,7 +1604,7 @@ def received_merge(tables: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     """Experimental. Merge the tables `executed` of all ranks, in host memory."""
     arrays = [np.ascontiguousarray(table) for table in tables]
     if not arrays or any(array.dtype != np.int32 or array.shape != arrays[0].shape for array in arrays):
-        raise error(Status.ERR_SHAPE_MISMATCH, "tables must be int32 arrays of one shape")
+        raise error(Status.ERR_SHAPE_MISMATCH, "tables must be int32 arrays of one shape: give each rank's table `executed` of Capturer.read_received")
     addresses = np.array([describe(array, "table").address for array in arrays], np.uint64)
     merged = np.empty_like(arrays[0])
     raw.routecap_received_merge(addresses, merged.size, merged)

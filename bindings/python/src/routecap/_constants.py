@@ -421,7 +421,7 @@ class StoreFlag(_Flags):
     SLOT_KEYS = 1
 
 
-_Enum = TypeVar("_Enum", bound=IntEnum)
+_Enum = TypeVar("_Enum", bound=_Named)
 
 
 def member(group: type[_Enum], value: _Enum | int | str) -> _Enum:

@@ -19,7 +19,7 @@ from ._constants import IdSpace, Status, member
 from ._errors import Error, error
 from ._routing import Routing
 from ._samples import Sample
-from ._wire import WireHint, wire_decode, wire_encode, wire_formats
+from ._wire import WireHint, WireOptions, wire_decode, wire_encode, wire_format, wire_formats
 
 _ROUTING, _INFO, _TAR, _SAFETENSORS = ".routecap", ".json", ".tar", ".safetensors"
 _Progress = Callable[[Any], Iterable[Any]]
@@ -34,7 +34,7 @@ def save(
     samples: Routing | Sample | Mapping[str, Routing | Sample],
     *,
     progress: _Progress = iter,
-    wire: Mapping[str, Any] | None = None,
+    wire: WireOptions | None = None,
 ) -> None:
     """Write routings to a file or folder. The ending of its name says which:
 
@@ -59,7 +59,7 @@ def save(
     named = {name: each if isinstance(each, Sample) else Sample(each) for name, each in samples.items()}
     for name in named:
         if not name or name.startswith(".") or set(name) & set("/\0\n"):
-            raise error(Status.ERR_ARGUMENT, f"{name!r} cannot be the name of a file")
+            raise error(Status.ERR_ARGUMENT, f"{name!r} cannot be the name of a file: name the sample otherwise, without a slash and without a dot in front")
     if kind == _ROUTING or kind in WIRE_ENDINGS:
         if len(named) != 1:
             raise error(Status.ERR_ARGUMENT, f"{path} holds one routing, not {len(named)}: name a folder, .tar or .safetensors")
@@ -142,14 +142,14 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 def _load_message(path: Path, kind: str, hint: WireHint) -> Sample:
     try:
-        routing, _ = wire_decode(path.read_bytes(), WIRE_ENDINGS[kind], **hint)
+        routing, _ = wire_decode(path.read_bytes(), wire_format(kind), **hint)
     except Error as reason:
         raise error(reason.status, f"{path}: {reason}") from None
     return Sample(routing, _info_beside(path, kind))
 
 
-def _save_one(path: Path, sample: Sample, kind: str = _ROUTING, wire: Mapping[str, Any] = {}) -> None:
-    data = sample.routing.serialize() if kind == _ROUTING else wire_encode(sample.routing, WIRE_ENDINGS[kind], **wire)[0]
+def _save_one(path: Path, sample: Sample, kind: str = _ROUTING, wire: WireOptions = {}) -> None:
+    data = sample.routing.serialize() if kind == _ROUTING else wire_encode(sample.routing, wire_format(kind), **wire)[0]
     with _replacing(path) as part:
         part.write_bytes(data)
     beside = _beside(path, kind)
@@ -183,7 +183,7 @@ def _load_tar(path: Path, mmap: bool, progress: _Progress) -> dict[str, Sample]:
                 if not entry.isfile() or file.suffix not in (_ROUTING, _INFO):
                     continue
                 if file.stem in (routings if file.suffix == _ROUTING else infos):
-                    raise error(Status.ERR_FORMAT, f"{path} has {file.name} twice")
+                    raise error(Status.ERR_FORMAT, f"{path} has {file.name} twice: give each routing of an archive a name of its own")
                 data = content[entry.offset_data :][: entry.size] if content else cast(Any, archive.extractfile(entry)).read()
                 if file.suffix == _ROUTING:
                     routings[file.stem] = _routing(data, f"{path}: {entry.name}")
@@ -228,7 +228,7 @@ def _info(text: bytes | str, source: object) -> dict[str, Any]:
 
 def _object(value: Any, source: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise error(Status.ERR_FORMAT, f"{source}: this is no JSON object")
+        raise error(Status.ERR_FORMAT, f"{source}: this is no JSON object: write {{...}}, or take the file away")
     return value
 
 
@@ -270,7 +270,7 @@ def _sample(name: str, text: str, tensor: Callable[[str], NDArray[Any]]) -> Samp
     about = _info(text, name)
     ids, missing = tensor(f"{name}/ids").copy(), tensor(f"{name}/missing")
     if ids.shape[:2] != missing.shape:
-        raise error(Status.ERR_FORMAT, f"{name}: missing is {missing.shape}, ids are {ids.shape}")
+        raise error(Status.ERR_FORMAT, f"{name}: missing is {missing.shape}, ids are {ids.shape}: give a file that routecap.save wrote")
     ids[missing != 0, 0] = missing[missing != 0]
     routing = Routing.from_arrays(
         ids,

@@ -143,12 +143,18 @@ class Plan:
             )
         }
         samples = _samples(held)
+        for name, given, names in (("fill", fill, ("balanced",)), ("lost", lost, tuple(_LOST))):
+            if isinstance(given, str) and given not in names:
+                wanted = " or ".join(map(repr, names))
+                raise error(
+                    Status.ERR_ARGUMENT, f"{name} is {given!r}: give {wanted}, or a number"
+                )
         layer_map = None if isinstance(layers, int) else integers(layers, np.int32)
         held["layer_map"] = layer_map
         count = layers if isinstance(layers, int) else len(layers)
         held["layer_experts"] = integers(layer_experts, np.uint32)
         if (each := held["layer_experts"]) is not None and each.size != count:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"layer_experts has {each.size} elements for {count} layers")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"layer_experts has {each.size} elements for {count} layers: give one for each layer")
         config = structs.plan_config(
             layout=member(PlanLayout, layout),
             context=member(PlanContext, context),
@@ -320,19 +326,19 @@ class Plan:
         arrays = {sample: np.ascontiguousarray(each) for sample, each in given if each is not None}
         kinds = {(each.dtype, each.shape[1:]) for each in arrays.values()}
         if len(kinds) > 1:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"values have different types or shapes: {sorted(map(str, kinds))}")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"values have different types or shapes: {sorted(map(str, kinds))}. Give arrays of one type, alike but for their length")
         dtype, shape = kinds.pop() if kinds else (np.asarray(fill).dtype, ())
         addresses = np.zeros(self.samples, np.uint64)
         for sample, each in arrays.items():
             if not 0 <= sample < self.samples or len(each) != self._lengths[sample]:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"sample {sample} has {len(each)} values, and must have one for each token")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"sample {sample} has {len(each)} values, and must have one for each token: give as many as `lengths` has for it")
             addresses[sample] = each.ctypes.data or 1  # of nothing
         filler = np.ascontiguousarray(np.broadcast_to(np.asarray(fill, dtype), shape))
         if out is None:
             out = np.empty((self.rows, *shape), dtype)
         tensor = describe(out, "out")
         if tensor.shape != (self.rows, *shape) or tensor.itemsize != dtype.itemsize or tensor.device != HOST:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"out has shape {tensor.shape}, {(self.rows, *shape)} of {dtype} in host memory is expected")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"out has shape {tensor.shape}, {(self.rows, *shape)} of {dtype} in host memory is expected: leave it out, or give such an array")
         expect_dense(tensor, "out")
         expect_writable(tensor, "out")
         raw.routecap_plan_gather_values(self._handle, addresses, filler.nbytes, filler, _memory(tensor))
@@ -379,7 +385,7 @@ class Plan:
             expect_dense(places["scratch"], "scratch")
         for name, each in places.items():
             if each.device not in (tensor.device, None):
-                raise error(Status.ERR_ARGUMENT, f"{name} is not where out is")
+                raise error(Status.ERR_ARGUMENT, f"{name} is not where out is: give a tensor on the same device")
         device = 0 if on_host else tensor.device or 0
         target = structs.plan_target(
             backend=Backend.HOST if on_host else Backend.CUDA,
@@ -394,7 +400,7 @@ class Plan:
         import torch
 
         if not isinstance(out, torch.Tensor):
-            raise error(Status.ERR_ARGUMENT, "out is on a device, and no tensor of torch: use pack and unpack")
+            raise error(Status.ERR_ARGUMENT, "out is on a device, and no tensor of torch: give one, or take pack and unpack")
         with torch.cuda.device(out.device):
             on = torch.cuda.current_stream() if stream is None else torch.cuda.ExternalStream(stream_of(stream))
         with torch.cuda.stream(on):  # whose memory this is, and comes back to
@@ -414,9 +420,9 @@ class Plan:
     def _result(self, given: Any, name: str, dtype: "np.dtype[Any]", shape: tuple[int, ...], writable: bool = True) -> Tensor:
         tensor = describe(given, name)
         if tensor.shape != shape:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {tensor.shape}, {shape} is expected")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {tensor.shape}, {shape} is expected: make it by the shape of the plan")
         if tensor.dtype != dtype_of(dtype):
-            raise error(Status.ERR_DTYPE, f"{name} has elements of another type than {dtype}")
+            raise error(Status.ERR_DTYPE, f"{name} has elements of another type than {dtype}: give such an array, or another dtype to the Plan")
         expect_dense(tensor, name)
         if writable:
             expect_writable(tensor, name)
@@ -440,7 +446,7 @@ def _samples(arrays: Mapping[str, NDArray[Any] | None]) -> int:
     """How many samples there are; all arrays must have as many."""
     counts = {name: array.size - (name == "cu_lengths") for name, array in arrays.items() if array is not None}
     if len(set(counts.values())) > 1 or -1 in counts.values():
-        raise error(Status.ERR_SHAPE_MISMATCH, "these are not of equally many samples: " + ", ".join(f"{n} has {c}" for n, c in counts.items()))
+        raise error(Status.ERR_SHAPE_MISMATCH, "these are not of equally many samples: " + ", ".join(f"{n} has {c}" for n, c in counts.items()) + ". Give one element for each sample, and one more in cu_lengths")
     return next(iter(counts.values()), 0)
 
 

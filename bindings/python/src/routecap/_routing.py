@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from time import monotonic
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -16,7 +16,10 @@ from ._docs import documented
 from ._errors import Error, PartialError, error
 from ._library import raw
 from ._tensors import describe, dtype_of, expect_device, expect_writable, numpy_dtype, HOST
-from .names import DtypeLike, IdSpaceName, OrderName
+from .names import DtypeLike, IdSpaceName, OrderName, WireLike
+
+if TYPE_CHECKING:
+    from ._wire import WireHint, WireOptions
 
 _PENDING = Status.PENDING
 _SLICE_NS = 100_000_000  # waiting is cut into pieces, so that a signal, Ctrl-C for instance, is noticed in between
@@ -111,23 +114,23 @@ def copy_into(
     expect_writable(tensor, "out")
     dtype = dtype_of(tensor.dtype)
     if len(tensor.shape) != 3 or tensor.shape[2] != k:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"out has shape {tensor.shape}, three dimensions and {k} columns are expected")
+        raise error(Status.ERR_SHAPE_MISMATCH, f"out has shape {tensor.shape}, three dimensions and {k} columns are expected: give [rows, layers, {k}], or [layers, rows, {k}] with order='layer_major'")
     if k > 1 and tensor.strides[2] != 1:
-        raise error(Status.ERR_ARGUMENT, "out: the ids of a cell must be next to one another")
+        raise error(Status.ERR_ARGUMENT, "out: the ids of a cell must be next to one another: give an array whose last dimension is dense")
     order = member(Order, order)
     rows, layer = (0, 1) if order == Order.ROW_MAJOR else (1, 0)
     if tensor.shape[layer] != layers:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"out has {tensor.shape[layer]} layers, {layers} are copied")
+        raise error(Status.ERR_SHAPE_MISMATCH, f"out has {tensor.shape[layer]} layers, {layers} are copied: give layers={tensor.shape[layer]}, or room for all; and see order")
     row_stride, layer_stride = tensor.strides[rows], tensor.strides[layer]
     if row_stride < 0 or layer_stride < 0:
-        raise error(Status.ERR_ARGUMENT, "out: rows and layers must be in ascending order in memory")
+        raise error(Status.ERR_ARGUMENT, "out: rows and layers must be in ascending order in memory: give an array that is not turned around")
     if tensor.shape[rows] == 1:
         row_stride = max(row_stride, layers * layer_stride, k)
     if layers == 1:
         layer_stride = max(layer_stride, tensor.shape[rows] * row_stride, k)
     if mask is not None:
         if not isinstance(mask, np.ndarray) or mask.shape != tensor.shape[:2] or mask.dtype not in (np.dtype(np.bool_), np.dtype(np.uint8)):
-            raise error(Status.ERR_SHAPE_MISMATCH, f"mask must be an array of bool or uint8 of shape {tensor.shape[:2]}")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"mask must be an array of bool or uint8 of shape {tensor.shape[:2]}: np.empty({tensor.shape[:2]}, bool)")
         mask = mask.view(np.uint8)
     elements = 0
     if all(tensor.shape):
@@ -441,7 +444,7 @@ class Routing:
     def _expect_rows(self, shape: tuple[int, ...], order: Order) -> None:
         rows = shape[0 if order == Order.ROW_MAJOR else 1] if len(shape) == 3 else self.rows
         if rows != self.rows:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"out has {rows} rows, the routing {self.rows}")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"out has {rows} rows, the routing {self.rows}: give out that many, or slice the routing")
 
     @overload
     def ids(
@@ -518,7 +521,9 @@ class Routing:
         first_layer: int = 0,
         layers: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """The ids as a new array, with `fill`, which may be any number here, in missing cells; and the mask: True where a cell is valid."""
+        """The ids as a new array, as they are kept (`Routing.dtype`) unless `dtype` says otherwise,
+        with `fill`, which may be any number here, in missing cells; and the mask: True where a cell
+        is valid."""
         out, mask = self._room(self.dtype if dtype is None else numpy_dtype(dtype_of(dtype)), order, first_layer, layers)
         self.copy_to(out, mask=mask, fill=fill, order=order, first_layer=first_layer, layers=layers)
         return out, mask
@@ -528,7 +533,11 @@ class Routing:
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         view = self._look()
         if not 0 <= first_layer <= view.layers or layers is not None and not 0 <= layers <= view.layers - first_layer:
-            raise error(Status.ERR_UNKNOWN_LAYER, f"layers {first_layer}..., {layers} of them; the routing has {view.layers}")
+            raise error(
+                Status.ERR_UNKNOWN_LAYER,
+                f"first_layer={first_layer} and layers={layers} are not within the routing's "
+                f"{view.layers} layers: give layers as captured, from 0 on, and not as in the decoder (layer_map)",
+            )
         shape = view.rows, view.layers - first_layer if layers is None else layers
         if member(Order, order) == Order.LAYER_MAJOR:
             shape = shape[::-1]
@@ -564,7 +573,7 @@ class Routing:
         ids = self.ids(None if dtype is None else np.dtype(dtype))
         if ids.flags.writeable:  # a copy already
             if copy is False:
-                raise ValueError("these ids cannot be had without a copy")
+                raise ValueError("these ids cannot be had without a copy: leave copy out, or take Routing.segments, which are in place")
             return ids
         return ids.copy() if copy else ids
 
@@ -574,13 +583,13 @@ class Routing:
         """The ids, as `ids()` has them, for other frameworks. Only those that can be told that memory is read-only (DLPack 1.0) get it without a
         copy."""
         if dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError("routings are in host memory")
+            raise BufferError("routings are in host memory: take it there, and copy it to the device")
         ids = self.ids()
         shared = max_version is not None and max_version[0] >= 1
         if copy is False and (ids.flags.writeable or not shared):
             raise BufferError(
                 "a copy is needed, unless the ids are kept as int16 in one segment, none is "
-                "missing, and DLPack is 1.0, which has a word for read-only"
+                "missing, and DLPack is 1.0, which has a word for read-only. Leave copy out"
             )
         if not ids.flags.writeable and (copy or not shared):
             ids = ids.copy()
@@ -619,7 +628,7 @@ class Routing:
         if isinstance(index, _Slice):
             start, stop, step = index.indices(self.rows)
             if step != 1:
-                raise error(Status.ERR_ARGUMENT, "a routing has consecutive rows: slice it with step 1")
+                raise error(Status.ERR_ARGUMENT, "a routing has consecutive rows: take a slice with step 1")
             return self.slice(self.first + start, max(stop - start, 0))
         number = range(self.rows)[index]  # negative ones from the end, and IndexError
         return self.slice(self.first + number, 1).ids()[0]
@@ -672,7 +681,7 @@ class Routing:
     # ---- Arrays of any origin
 
     @staticmethod
-    def from_wire(data: Any, format: Any = "any", **hint: Any) -> "Routing":
+    def from_wire(data: Any, format: WireLike = "any", **hint: "Unpack[WireHint]") -> "Routing":
         """A routing of a message of a server: bytes, text, or what json.loads made of it.
 
         `format` is its name or who writes it: "vllm", "sglang", "nemo-rl", "megatron". `hint` is what the bytes do not say, `experts` above all:
@@ -682,7 +691,7 @@ class Routing:
 
         return wire_decode(data, format, **hint)[0]
 
-    def to_wire(self, format: Any, **options: Any) -> bytes:
+    def to_wire(self, format: WireLike, **options: "Unpack[WireOptions]") -> bytes:
         """A message as others write it: see wire_encode. What the format cannot say is an error, unless `allow` names it."""
         from ._wire import wire_encode
 
@@ -722,10 +731,10 @@ class Routing:
             )
         given = np.asarray(ids)
         if given.ndim != 3:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"ids has shape {given.shape}, [rows, layers, k] is expected")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"ids has shape {given.shape}, [rows, layers, k] is expected: give an array of three dimensions")
         if given.dtype.kind not in "iu":
             raise error(
-                Status.ERR_DTYPE, f"ids has elements of type {given.dtype}, integers are expected"
+                Status.ERR_DTYPE, f"ids has elements of type {given.dtype}, integers are expected: give ids.astype(np.int32)"
             )
         rows, layers, k = given.shape
         kept = np.ascontiguousarray(given, np.uint8 if most <= 256 else np.int16)
@@ -739,7 +748,7 @@ class Routing:
         if valid is not None:
             valid = np.asarray(valid, np.bool_)
             if valid.shape != (rows, layers):
-                raise error(Status.ERR_SHAPE_MISMATCH, f"valid has shape {valid.shape}, {(rows, layers)} is expected")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"valid has shape {valid.shape}, {(rows, layers)} is expected: True or False for each cell")
             validity = np.packbits(valid, axis=1, bitorder="little")
         if kept.dtype != given.dtype:
             wrong: NDArray[np.bool_] = (given < 0) | (given >= most)
@@ -748,7 +757,7 @@ class Routing:
                 raise _wrong_cell(given, outside, f"ids of {most} experts are in [0, {most - 1}]")
         tags = np.asarray(tags, np.uint64)
         if tags.ndim and tags.shape != (rows,):
-            raise error(Status.ERR_SHAPE_MISMATCH, f"tags has shape {tags.shape}, {(rows,)} is expected")
+            raise error(Status.ERR_SHAPE_MISMATCH, f"tags has shape {tags.shape}, {(rows,)} is expected: give one tag, or one for each row")
         segment = Segment(first, rows, kept, validity, np.ascontiguousarray(tags) if tags.ndim else None, 0 if tags.ndim else int(tags))
         return Routing.from_segments(
             [segment] if rows else [],
@@ -805,7 +814,10 @@ class Routing:
             try:
                 entry["first"], entry["rows"], entry["tag"], entry["reason"] = segment.first, segment.rows, segment.tag, segment.reason
             except OverflowError as reason:
-                raise error(Status.ERR_ARGUMENT, f"a number is out of range: {reason}") from None
+                raise error(
+                    Status.ERR_ARGUMENT,
+                    f"a number is out of range: {reason}. Give a Segment whose first, rows and tag have 64 bits, and whose reason is a Missing",
+                ) from None
             entry["ids"] = address(segment.ids, (segment.rows, layers, k), numpy_dtype(dtype), "ids")
             entry["validity"] = address(segment.validity, (segment.rows, (layers + 7) // 8), np.uint8, "validity")
             entry["tags"] = address(segment.tags, (segment.rows,), np.uint64, "tags")
@@ -877,7 +889,7 @@ def _wrong_cell(ids: NDArray[Any], wrong: Any, reason: str) -> Error:
     found = f"ids[{row}, {layer}] is {ids[row, layer].tolist()}, but {reason}"
     return error(
         Status.ERR_FORMAT,
-        f"{found}. A missing cell is False in valid, or without valid has -1 in every column",
+        f"{found}. Give a missing cell False in valid, or without valid -1 in every column",
     )
 
 
@@ -924,7 +936,7 @@ def integers(values: Any, kind: Any) -> NDArray[Any] | None:
     array = np.asarray(values)
     limits = np.iinfo(kind)
     if array.ndim != 1 or array.size and (array.dtype.kind not in "iu" or array.min() < limits.min or array.max() > limits.max):
-        raise error(Status.ERR_ARGUMENT, f"{values!r} is not a sequence of integers that fit into {np.dtype(kind)}")
+        raise error(Status.ERR_ARGUMENT, f"{values!r} is not a sequence of integers that fit into {np.dtype(kind)}: give a list or an array, of one dimension, of such")
     return np.ascontiguousarray(array, kind)
 
 
@@ -967,11 +979,11 @@ class Routings(Sequence[Routing]):
             return Routing._of(handle)
         status = Status(self.statuses[number])
         if status >= 0:
-            raise error(Status.ERR_STATE, "the routing was freed")
+            raise error(Status.ERR_STATE, "the routing was freed: take it out before free() or the end of the with block")
         raise error(
             status,
             f"item {number} of {len(self)}, request {self._requests[number]:#x}, was refused: "
-            f"{status}",
+            f"{status}. Take the others; Routings.statuses has the status of each",
         )
 
     def __iter__(self) -> Iterator[Routing]:
@@ -1046,7 +1058,7 @@ def as_bytes(data: Any, name: str) -> memoryview:
     try:
         return memoryview(data).cast("B")
     except TypeError as reason:
-        raise error(Status.ERR_ARGUMENT, f"{name} must be a C-contiguous buffer: {reason}") from None
+        raise error(Status.ERR_ARGUMENT, f"{name} must be a C-contiguous buffer: {reason}. Give bytes, a memoryview or a dense array") from None
 
 
 class Serialized(NamedTuple):
@@ -1090,7 +1102,7 @@ def _pieces(call: Callable[[Any, Any, bytearray], Any], sources: list[memoryview
     for offset, size, source, _ in table.tolist():
         piece = memoryview(bytes(size)) if source == Piece.ZERO else by_source[source][offset : offset + size]
         if len(piece) != size:
-            raise error(Status.ERR_FORMAT, f"{names} is shorter than its header says")
+            raise error(Status.ERR_FORMAT, f"{names} is shorter than its header says: give all of its bytes (serialized_info says how many)")
         pieces.append(piece)
     return pieces
 

@@ -26,7 +26,7 @@ def token_texts(sample: Sample) -> list[str] | None:
     if tokens is None:
         return None
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise error(Status.ERR_FORMAT, '"tokens" is not an array of strings')
+        raise error(Status.ERR_FORMAT, '"tokens" is not an array of strings: give the text of each token')
     decoder = getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(token.encode("utf-8", "surrogateescape")) for token in tokens]
     first, rows = sample.routing.first, sample.routing.rows
@@ -37,7 +37,7 @@ def layer_of(routing: Routing, decoder_layer: int) -> int:
     """The captured layer of a decoder layer."""
     layers: list[int] = routing.layer_map.tolist()
     if decoder_layer not in layers:
-        raise error(Status.ERR_UNKNOWN_LAYER, f"layer {decoder_layer} of the decoder was not captured; these were: {', '.join(map(str, layers))}")
+        raise error(Status.ERR_UNKNOWN_LAYER, f"layer {decoder_layer} of the decoder was not captured: give one of {', '.join(map(str, layers))}")
     return layers.index(decoder_layer)
 
 

@@ -101,7 +101,7 @@ class Sequence:
         held = [integers(layer_map, np.int32), integers(layer_experts, np.uint32)]
         for name, array in zip(("layer_map", "layer_experts"), held):
             if array is not None and array.size != layers:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {array.size} elements for {layers} layers")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {array.size} elements for {layers} layers: give one for each layer")
         config = structs.sequence_config(
             layers=layers,
             k=k,
@@ -161,10 +161,10 @@ class Sequence:
         """
         ids = integers(tokens, np.int32)
         if ids is None:
-            raise error(Status.ERR_ARGUMENT, "tokens is None")
+            raise error(Status.ERR_ARGUMENT, "tokens is None: give the ids of all tokens of the call, prompt and answer")
         handle = None if routing is None else routing._handle
         if routing is not None and handle is None:
-            raise error(Status.ERR_STATE, "the routing was freed")
+            raise error(Status.ERR_STATE, "the routing was freed: append it before free() or the end of its with block")
         options = structs.append_options(
             policy=member(AppendPolicy, policy), prompt_tokens=prompt_tokens, call=call, tag=tag, origin=origin
         )

@@ -85,7 +85,7 @@ def checked_keys(keys: Any, key_bytes: int, name: str = "keys") -> tuple[Any, in
         if keys and not isinstance(keys[0], (bytes, bytearray, memoryview)):
             keys = integers(keys, np.uint64)
         elif any(len(key) != key_bytes for key in keys):
-            raise error(Status.ERR_ARGUMENT, f"{name}: each must have {key_bytes} bytes")
+            raise error(Status.ERR_ARGUMENT, f"{name}: each must have {key_bytes} bytes, which is the store's key_bytes")
         else:
             keys = b"".join(keys)
     if isinstance(keys, np.ndarray):
@@ -94,13 +94,13 @@ def checked_keys(keys: Any, key_bytes: int, name: str = "keys") -> tuple[Any, in
             raise error(
                 Status.ERR_ARGUMENT,
                 f"{name} is an array of {keys.dtype} of shape {keys.shape}, where uint8 of shape "
-                f"(blocks, {key_bytes}) is expected, dense",
+                f"(blocks, {key_bytes}) is expected, dense: key_bytes is the store's",
             )
         return keys, len(keys)
     data = as_bytes(keys, name)
     if data.nbytes % key_bytes:
         raise error(
-            Status.ERR_ARGUMENT, f"{name} has {data.nbytes} bytes, no multiple of {key_bytes}"
+            Status.ERR_ARGUMENT, f"{name} has {data.nbytes} bytes, no multiple of {key_bytes}, which is the store's key_bytes: give whole keys"
         )
     return data, data.nbytes // key_bytes
 
@@ -243,7 +243,7 @@ class Store:
 
     def __reduce__(self) -> Any:
         if self._shared is None or self.closed:
-            raise TypeError("only a shared store that is not closed can be pickled")
+            raise TypeError("only a shared store that is not closed can be pickled: make it by Store.create_shared")
         descriptor, settings = self._shared
         return _reopened, (reduction.DupFd(descriptor), settings)
 
@@ -326,7 +326,7 @@ class Store:
         data, count = checked_keys(source, self.key_bytes, "source")
         to, places = checked_keys(destination, self.key_bytes, "destination")
         if places != count:
-            raise error(Status.ERR_ARGUMENT, f"{count} slots cannot move to {places}")
+            raise error(Status.ERR_ARGUMENT, f"{count} slots cannot move to {places}: give a destination for each source")
         raw.routecap_store_move(self._handle, data, to, count)
 
     # ---- The whole
@@ -381,6 +381,6 @@ def _shape_of(capturer: "Capturer | None", settings: Any) -> "_Config":
 
     if capturer is not None:
         if settings:
-            raise TypeError("the shape is the capturer's, or that of settings")
+            raise TypeError("the shape is the capturer's, or that of settings: give one of them")
         return capturer._config
     return _Config(cast("Settings", {"rows": 1, **settings}))

@@ -24,7 +24,7 @@ class StoredRouting:
         self._data = memoryview(data).cast("B")
         self.info: Serialized = serialized_info(self._data[:64])
         if len(self._data) != self.info.bytes:
-            raise error(Status.ERR_FORMAT, f"{len(self._data)} bytes of a routing of {self.info.bytes}")
+            raise error(Status.ERR_FORMAT, f"{len(self._data)} bytes of a routing of {self.info.bytes}: give all of its bytes and no others")
 
     @property
     def first(self) -> int:
@@ -64,7 +64,7 @@ def stored(path: str | os.PathLike[str]) -> dict[str, StoredRouting]:
 
 def _mapped(path: Path) -> memoryview:
     if not path.stat().st_size:
-        raise error(Status.ERR_FORMAT, f"{path} is empty")
+        raise error(Status.ERR_FORMAT, f"{path} is empty: write the routing again")
     with path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 

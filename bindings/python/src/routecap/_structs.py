@@ -3,13 +3,14 @@
 import struct
 from collections.abc import Callable
 from operator import index
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._constants import Status
+from ._constants import SpanFlag, Status, member
 from ._errors import Error, error
+from .names import Integers, SpanFlagName
 
 # ---- Arrays
 
@@ -41,45 +42,74 @@ sequence_span_dtype = _dtype("first:u8 rows:u8 call:u8 tag:u8 origin:u4 reserved
 
 
 _MOST = {name: int(np.iinfo(span_dtype[name]).max) for name in span_dtype.names or ()}
-_SPANS = "routecap.spans(request=[a, b], position=0, sink_row=[0, 4], rows=4)"
+_SPANS = "routecap.spans(request=[a, b], position=0, rows=4)"
+
+
+class SpanColumns(TypedDict, total=False):
+    """Columns of spans: each is an integer, for all spans, or a sequence with one for each."""
+
+    request: Integers
+    """Requests, or handles (Capturer.open_batch, Capturer.handles); 0, which is nobody's, unless given."""
+    position: Integers
+    """Of the first row; 0 unless given."""
+    rows: Integers
+    """1 unless given."""
+    sink_row: Integers
+    """The first; unless given the rows of all spans lie one after another, from 0 on."""
+    flags: SpanFlagName | Integers
+    """SpanFlags, or the name of one for all spans; none unless given."""
+    position_end: Integers
+    """With "device_positions": one past the highest position; see routecap_span in the header."""
 
 
 def spans(
-    n: int | None = None, /, *, request: Any = 0, position: Any = 0, sink_row: Any = 0, rows: Any = 1, flags: Any = 0, position_end: Any = 0
+    n: int | None = None,
+    /,
+    *,
+    out: NDArray[np.void] | None = None,
+    **columns: Unpack[SpanColumns],
 ) -> NDArray[np.void]:
-    """An array of spans: `n` of them, or as many as the longest column has. Each column is an
-    integer or a sequence of integers.
+    """An array of spans: `n` of them, or as many as the longest of its `columns` has (see SpanColumns).
 
-    request: handles (Capturer.open_batch, Capturer.handles) or Requests. Fill an array again for the next step rather than make a new one.
+    out: spans to fill again, for the next step; columns that are not given stay as they are.
     """
-    given = {
-        "request": request,
-        "position": position,
-        "position_end": position_end,
-        "sink_row": sink_row,
-        "rows": rows,
-        "flags": flags,
-    }
-    columns = {name: _column(name, each) for name, each in given.items()}
-    length = (
-        n
-        if n is not None
-        else max((len(column) for column in columns.values() if column.ndim), default=1)
-    )
-    array = np.zeros(length, span_dtype)
-    for name, column in columns.items():
-        if column.shape not in ((), (1,), (length,)):
+    if unknown := columns.keys() - SpanColumns.__annotations__.keys():
+        raise TypeError(
+            f"a span has no {', '.join(sorted(unknown))}; it has {', '.join(SpanColumns.__annotations__)}"
+        )
+    given = {name: _column(name, each) for name, each in columns.items()}
+    if out is None:
+        longest = max((len(column) for column in given.values() if column.ndim), default=1)
+        array = np.zeros(longest if n is None else n, span_dtype)
+        given.setdefault("rows", np.array(1))
+    else:
+        expect_array(out, "out", "span_dtype")
+        if out.ndim != 1 or n not in (None, len(out)):
+            wanted = "one dimension" if n is None else f"{n} spans"
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"{name}: {length} spans have a column of as many elements, not one of shape "
+                f"out has shape {out.shape}: give {wanted}, such as routecap.spans(n) or a slice of it",
+            )
+        array = out
+    for name, column in given.items():
+        if column.shape not in ((), (1,), array.shape):
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"{name}: {len(array)} spans have a column of as many elements, not one of shape "
                 f"{column.shape}. Spans are made by {_SPANS}",
             )
+    if out is None and "sink_row" not in given:
+        rows = np.broadcast_to(given["rows"].astype(np.uint64), array.shape)
+        given["sink_row"] = _column("sink_row", rows.cumsum() - rows)
+    for name, column in given.items():
         array[name] = column
     return array
 
 
 def _column(name: str, given: Any) -> NDArray[Any]:
     """A column of spans as an array, of numbers that fit its field."""
+    if isinstance(given, str) and name == "flags":
+        given = member(SpanFlag, given)
     most = _MOST[name]
     if type(given) is int and 0 <= given <= most:
         return np.array(given, np.uint64)
@@ -116,7 +146,7 @@ def _no_number(name: str, what: str, value: Any) -> Error:
 
 
 _FORMS = {
-    "span_dtype": (span_dtype, "routecap.spans(request=request, position=0, sink_row=0, rows=4)"),
+    "span_dtype": (span_dtype, "routecap.spans(request=request, position=0, rows=4)"),
     "accept_dtype": (
         accept_dtype,
         "np.zeros(n, routecap.accept_dtype), with request, step and count filled in",
@@ -178,7 +208,7 @@ class Struct:
         try:
             return self._pack(**values)
         except struct.error as reason:
-            raise error(Status.ERR_ARGUMENT, f"a number is out of range: {reason}") from None
+            raise error(Status.ERR_ARGUMENT, f"a number is out of range: {reason}. Give numbers that are not negative, of 32 bits, or of 64 for positions and bytes") from None
 
     def empty(self) -> bytearray:
         """Memory for a call to fill."""

@@ -99,7 +99,7 @@ _KINDS = {dtype: Dtype(kind) for kind, dtype in _NUMPY_TYPES.items()}
 
 def numpy_dtype(dtype: int) -> "np.dtype[Any]":
     if dtype not in _NUMPY_TYPES:
-        raise error(Status.ERR_DTYPE, f"NumPy has no type for dtype {dtype}")
+        raise error(Status.ERR_DTYPE, f"NumPy has no type for dtype {dtype}: take one of the integers that routecap.Dtype names")
     return _NUMPY_TYPES[dtype]
 
 
@@ -117,7 +117,7 @@ def dtype_of(value: Any) -> Dtype:
     try:
         return _KINDS[np.dtype(other)]
     except (KeyError, TypeError):
-        raise error(Status.ERR_DTYPE, f"{value!r} is no type of ids") from None
+        raise error(Status.ERR_DTYPE, f"{value!r} is no type of ids: give one of {', '.join(str(kind) for kind in _KINDS)}") from None
 
 
 # ---- Tensors in
@@ -133,7 +133,7 @@ def _no() -> bool:
 
 def _in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[int, ...]:
     if any(stride % itemsize for stride in strides):
-        raise error(Status.ERR_ARGUMENT, f"{name} has strides of {strides} bytes, which are no multiples of its elements' {itemsize}")
+        raise error(Status.ERR_ARGUMENT, f"{name} has strides of {strides} bytes, which are no multiples of its elements' {itemsize}: make it contiguous")
     return tuple([stride // itemsize for stride in strides])
 
 
@@ -147,10 +147,10 @@ def _from_buffer(tensor: Any, name: str) -> Tensor:
 
 def _from_torch(tensor: Any, name: str) -> Tensor:
     if str(tensor.layout) != "torch.strided":
-        raise error(Status.ERR_ARGUMENT, f"{name} is a tensor of layout {tensor.layout}")
+        raise error(Status.ERR_ARGUMENT, f"{name} is a tensor of layout {tensor.layout}: give a dense one (to_dense())")
     kind = tensor.device.type
     if kind not in ("cpu", "cuda"):
-        raise error(Status.ERR_ARGUMENT, f"{name} is on {tensor.device}, where routecap cannot go")
+        raise error(Status.ERR_ARGUMENT, f"{name} is on {tensor.device}, where routecap cannot go: copy it to the host or a CUDA device")
     device = HOST if kind == "cpu" else tensor.device.index
     dtype = str(tensor.dtype)
     return Tensor(
@@ -169,7 +169,7 @@ def _from_torch(tensor: Any, name: str) -> Tensor:
 def _from_cuda_array(tensor: Any, name: str) -> Tensor:
     face = tensor.__cuda_array_interface__
     if face.get("mask") is not None:
-        raise error(Status.ERR_ARGUMENT, f"{name} is a masked array")
+        raise error(Status.ERR_ARGUMENT, f"{name} is a masked array: give its data, with an id that no expert has where it is masked")
     address, readonly = face["data"]
     shape, typestr = tuple(face["shape"]), face["typestr"]
     itemsize = int(typestr[2:])
@@ -207,7 +207,7 @@ def _from_dlpack(tensor: Any, name: str) -> Tensor:
         capsule = tensor.__dlpack__(**options)
     address, code, bits, shape, strides, readonly, kind, device = raw.describe_dlpack(capsule)
     if kind not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
-        raise error(Status.ERR_ARGUMENT, f"{name} is on a device of DLPack's type {kind}, where routecap cannot go")
+        raise error(Status.ERR_ARGUMENT, f"{name} is on a device of DLPack's type {kind}, where routecap cannot go: copy it to the host or a CUDA device")
     return Tensor(
         address,
         _DLPACK_TYPES.get((code, bits), f"DLPack type {code} of {bits} bits"),
@@ -241,7 +241,7 @@ def describe(tensor: Any, name: str) -> Tensor:
     except (TypeError, ValueError, BufferError) as reason:
         raise error(
             Status.ERR_ARGUMENT,
-            f"{name} is a {type(tensor).__name__}, not a NumPy array, a tensor with __dlpack__ or __cuda_array_interface__: {reason}",
+            f"{name} is a {type(tensor).__name__}, not a NumPy array, a tensor with __dlpack__ or __cuda_array_interface__: {reason}. Give np.asarray({name})",
         ) from reason
 
 
@@ -267,7 +267,7 @@ def expect_device(tensor: Tensor, device: int, name: str) -> None:
     place = {HOST: "in host memory", None: "on a CUDA device"}
     raise error(
         Status.ERR_ARGUMENT,
-        f"{name} is {place.get(tensor.device, f'on cuda:{tensor.device}')}, the capturer's memory is {place.get(device, f'on cuda:{device}')}",
+        f"{name} is {place.get(tensor.device, f'on cuda:{tensor.device}')}, the capturer's memory is {place.get(device, f'on cuda:{device}')}: copy it there, or make the capturer with backend= and device= of where the model is",
     )
 
 
@@ -275,7 +275,7 @@ def expect_dtype(tensor: Tensor, dtypes: tuple[Dtype, ...], name: str) -> Dtype:
     if tensor.dtype in dtypes:
         return Dtype(tensor.dtype)
     found = tensor.dtype.name if isinstance(tensor.dtype, Dtype) else tensor.dtype
-    raise error(Status.ERR_DTYPE, f"{name} has elements of type {found}, not {' or '.join(dtype.name for dtype in dtypes)}")
+    raise error(Status.ERR_DTYPE, f"{name} has elements of type {found}, not {' or '.join(dtype.name for dtype in dtypes)}: convert it, or say dtype= where its bits mean something else")
 
 
 def expect_kind(tensor: Tensor, dtype: Any, dtypes: tuple[Dtype, ...], name: str) -> Dtype:
@@ -284,13 +284,13 @@ def expect_kind(tensor: Tensor, dtype: Any, dtypes: tuple[Dtype, ...], name: str
         return expect_dtype(tensor, dtypes, name)
     kind = dtype_of(dtype)
     if tensor.itemsize != _SIZES[kind]:
-        raise error(Status.ERR_DTYPE, f"{name} has elements of {tensor.itemsize} bytes, which are no {kind.name}")
+        raise error(Status.ERR_DTYPE, f"{name} has elements of {tensor.itemsize} bytes, which are no {kind.name}: give a tensor of {_SIZES[kind]} bytes an element, or another dtype")
     return kind
 
 
 def expect_writable(tensor: Tensor, name: str) -> None:
     if tensor.readonly:
-        raise error(Status.ERR_ARGUMENT, f"{name} may not be written")
+        raise error(Status.ERR_ARGUMENT, f"{name} may not be written: give a copy of it, which may")
 
 
 def expect_dense(tensor: Tensor, name: str) -> None:
@@ -298,14 +298,14 @@ def expect_dense(tensor: Tensor, name: str) -> None:
     dense = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.strides)):
         if size > 1 and stride != dense:
-            raise error(Status.ERR_ARGUMENT, f"{name} must be C-contiguous")
+            raise error(Status.ERR_ARGUMENT, f"{name} must be C-contiguous: give np.ascontiguousarray({name}), or {name}.contiguous()")
         dense *= size
 
 
 def matrix(tensor: Tensor, name: str, columns: str) -> tuple[int, int, int, int]:
     """Rows, columns, and the strides of both, of a two-dimensional tensor."""
     if len(tensor.shape) != 2:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {tensor.shape}, [rows, {columns}] is expected")
+        raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {tensor.shape}, [rows, {columns}] is expected: reshape it to two dimensions")
     (rows, k), (row_stride, column_stride) = tensor.shape, tensor.strides
     if k == 1:
         column_stride = 1
@@ -331,7 +331,7 @@ def stream_of(stream: Any) -> int:
     if protocol is not None:
         found: Any = protocol() if callable(protocol) else protocol
         return int(found[1])
-    raise error(Status.ERR_ARGUMENT, f"stream is a {type(stream).__name__}, not a number or a CUDA stream")
+    raise error(Status.ERR_ARGUMENT, f"stream is a {type(stream).__name__}, not a number or a CUDA stream: give torch's, cupy's or CUDA Python's, or its address")
 
 
 def current_stream(tensor: Any, device: int) -> int:
@@ -372,7 +372,7 @@ class DeviceArray:
         self, *, stream: Any = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None
     ) -> Any:
         if copy or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError("the sink is given away in place only")
+            raise BufferError("the sink is given away in place only: copy what you made of it")
         return raw.make_dlpack(self._address, self.device, self.dtype.itemsize * 8, *self.shape, self._row_stride, self._owner)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -382,7 +382,7 @@ class DeviceArray:
         """A torch tensor over the same memory. torch must be imported."""
         torch = sys.modules.get("torch")
         if torch is None:
-            raise error(Status.ERR_STATE, "torch is not imported")
+            raise error(Status.ERR_STATE, "torch is not imported: import it first, or use __dlpack__ or __cuda_array_interface__")
         return torch.from_dlpack(self)
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from ._errors import error
 from ._library import raw
 from ._routing import FILL, Routing, copy_into, integers
 from ._tensors import describe
-from .names import DtypeLike, IdSpaceName, OrderName, WireColumnsName, WireFactName
+from .names import IdSpaceName, OrderName, WireColumnsName, WireDtypeLike, WireFactName, WireLike
 
 
 class WireFormat(NamedTuple):
@@ -85,7 +85,7 @@ class WireHint(TypedDict, total=False):
     columns: int
     """Where the bytes do not say it: the length of the layer axis."""
     k: int
-    dtype: DtypeLike | str
+    dtype: WireDtypeLike
     column_kind: WireColumns | WireColumnsName
     id_space: IdSpace | IdSpaceName
     first: int
@@ -100,6 +100,15 @@ class WireHint(TypedDict, total=False):
     layer_experts: Any
     strict: bool
     """A missing cell is an error."""
+
+
+class WireOptions(TypedDict, total=False):
+    """How a routing is written as a message: what `wire_encode` takes, which has the meaning."""
+
+    dtype: WireDtypeLike | None
+    columns: int | None
+    allow: Iterable[WireFact | WireFactName]
+    fill: int
 
 
 def wire_formats() -> dict[str, WireFormat]:
@@ -140,7 +149,7 @@ def _message(data: Any) -> Any:
         try:
             return data.encode("ascii")
         except UnicodeEncodeError:
-            raise error(Status.ERR_FORMAT, "the text is not ASCII") from None
+            raise error(Status.ERR_FORMAT, "the text is not ASCII, as base64 and JSON of ids are: give the message alone, or bytes") from None
     return data
 
 
@@ -152,7 +161,7 @@ def _hint(given: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
         if array is not None:
             values[name] = array.ctypes.data
             if values.setdefault("layers", array.size) != array.size:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {array.size} elements for {values['layers']} layers")
+                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {array.size} elements for {values['layers']} layers: give one for each layer")
     if "dtype" in values:
         values["dtype"] = _dtype(values["dtype"])
     if "column_kind" in values:
@@ -182,7 +191,7 @@ def wire_probe(data: Any) -> WireInfo:
 
 
 @documented("routecap_wire_decode")
-def wire_decode(data: Any, format: Wire | str = Wire.ANY, **hint: Unpack[WireHint]) -> tuple[Routing, WireReport]:
+def wire_decode(data: Any, format: WireLike = Wire.ANY, **hint: Unpack[WireHint]) -> tuple[Routing, WireReport]:
     """A routing of a message, and what the message was.
 
     `data` is bytes, text, or what json.loads made of an object or of lists. `format` is its name, or who writes it: "vllm", "sglang", "nemo-rl".
@@ -195,7 +204,7 @@ def wire_decode(data: Any, format: Wire | str = Wire.ANY, **hint: Unpack[WireHin
 
 def wire_decode_batch(
     messages: Iterable[Any],
-    format: Wire | str = Wire.ANY,
+    format: WireLike = Wire.ANY,
     *,
     hints: Sequence[WireHint] | None = None,
     threads: int = 1,
@@ -207,7 +216,7 @@ def wire_decode_batch(
     """
     listed, number = list(messages), wire_format(format)
     if hints is not None and len(hints) != len(listed):
-        raise error(Status.ERR_ARGUMENT, f"{len(listed)} messages have {len(hints)} hints")
+        raise error(Status.ERR_ARGUMENT, f"{len(listed)} messages have {len(hints)} hints: give one for each message")
 
     def decode(index: int) -> tuple[Routing, WireReport]:
         try:
@@ -229,7 +238,7 @@ def wire_decode_batch(
 def wire_decode_into(
     data: Any,
     out: Any,
-    format: Wire | str = Wire.ANY,
+    format: WireLike = Wire.ANY,
     *,
     mask: Any = None,
     fill: int = FILL,
@@ -243,7 +252,7 @@ def wire_decode_into(
     """
     tensor = describe(out, "out")
     if len(tensor.shape) != 3:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"out has shape {tensor.shape}, three dimensions are expected")
+        raise error(Status.ERR_SHAPE_MISMATCH, f"out has shape {tensor.shape}, three dimensions are expected: give [rows, layers, k] or [layers, rows, k]")
     order = member(Order, order)
     rows, layers, k = tensor.shape if order == Order.ROW_MAJOR else (tensor.shape[1], tensor.shape[0], tensor.shape[2])
     given, _held = _hint({"rows": rows, "k": k, **hint})  # a message of another shape is refused before anything is written
@@ -260,7 +269,7 @@ class WireDecoder:
     """Decodes a message that arrives piece by piece: write(bytes) as often as there are some, then finish(). It is freed with the object
     (routecap_wire_decoder_free)."""
 
-    def __init__(self, format: Wire | str = Wire.ANY, **hint: Unpack[WireHint]) -> None:
+    def __init__(self, format: WireLike = Wire.ANY, **hint: Unpack[WireHint]) -> None:
         given, _held = _hint(hint)
         _, self._handle = raw.routecap_wire_decoder_create(wire_format(format), given)
 
@@ -277,19 +286,19 @@ class WireDecoder:
         return Routing._of(handle), _report(memory)
 
 
-def _fact(name: str) -> WireFact:
+def wire_fact(name: str) -> WireFact:
     try:
         return WireFact[name.upper()]
     except KeyError:
-        raise error(Status.ERR_ARGUMENT, f"{name!r} is no fact: {', '.join(fact.name.lower() for fact in WireFact if fact.name)}") from None
+        raise error(Status.ERR_ARGUMENT, f"{name!r} is no fact; there are {', '.join(fact.name.lower() for fact in WireFact if fact.name)}") from None
 
 
 @documented("routecap_wire_encode")
 def wire_encode(
     routing: Routing,
-    format: Wire | str,
+    format: WireLike,
     *,
-    dtype: DtypeLike | str | None = None,
+    dtype: WireDtypeLike | None = None,
     columns: int | None = None,
     allow: Iterable[WireFact | WireFactName] = (),
     fill: int = 0,
@@ -301,7 +310,7 @@ def wire_encode(
     """
     facts = WireFact(0)
     for fact in [allow] if isinstance(allow, (str, WireFact)) else allow:
-        facts |= fact if isinstance(fact, WireFact) else _fact(fact)
+        facts |= fact if isinstance(fact, WireFact) else wire_fact(fact)
     options = structs.wire_options(
         format=wire_format(format),
         dtype=_dtype(dtype) if dtype is not None else 0,
@@ -316,7 +325,7 @@ def wire_encode(
 
 @documented("routecap_wire_splice")
 def wire_splice(
-    format: Wire | str, head: Any, tail: Any, row: int, *, head_hint: WireHint | None = None, tail_hint: WireHint | None = None
+    format: WireLike, head: Any, tail: Any, row: int, *, head_hint: WireHint | None = None, tail_hint: WireHint | None = None
 ) -> bytes:
     """One message of two: the rows of `head` before position `row`, and those of `tail` from it on."""
     (head_given, _held), (tail_given, _held_too) = _hint(head_hint or {}), _hint(tail_hint or {})

@@ -25,11 +25,11 @@ def expert_load(routings: Routing | Iterable[Routing]) -> NDArray[np.int64]:
     """[layers, experts] how many tokens were sent to each expert, of one routing or of all together. Routings must have the same layers."""
     routings = [routings] if isinstance(routings, Routing) else list(routings)
     if not routings:
-        raise error(Status.ERR_ARGUMENT, "no routing is given")
+        raise error(Status.ERR_ARGUMENT, "no routing is given: give one at least")
     like = routings[0]
     for each in routings:
         if not (np.array_equal(each.layer_map, like.layer_map) and np.array_equal(each.layer_experts, like.layer_experts)):
-            raise error(Status.ERR_SHAPE_MISMATCH, "the routings are not of the same layers")
+            raise error(Status.ERR_SHAPE_MISMATCH, "the routings are not of the same layers: give those of one model at a time")
     load = np.zeros(like.layers * like.experts, np.int64)
     base = np.arange(like.layers)[:, None] * like.experts
     for each in routings:
@@ -96,7 +96,7 @@ class Difference(NamedTuple):
 def difference(first: Routing, second: Routing) -> Difference:
     """Compare two routings of one sequence, with the same k. Positions and layers that only one of them has are left out."""
     if first.k != second.k:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"k is {first.k} and {second.k}")
+        raise error(Status.ERR_SHAPE_MISMATCH, f"k is {first.k} and {second.k}: give two routings of one model")
     layer_map, ours, theirs = np.intersect1d(first.layer_map, second.layer_map, return_indices=True)
     counts = np.zeros((6, len(layer_map)), np.int64)
     start, end = max(first.first, second.first), min(first.first + first.rows, second.first + second.rows)

@@ -5,11 +5,13 @@ A program that has such a name in a variable of type str asks the enum for the m
 ``routecap.Backend[name.upper()]``.
 """
 
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Literal, SupportsIndex, TypeAlias, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ._constants import Dtype
+from ._constants import Dtype, Wire
 
 __all__ = [
     "AppendPolicyName",
@@ -20,6 +22,7 @@ __all__ = [
     "GroupScoreName",
     "IdSpaceName",
     "IntegerName",
+    "Integers",
     "MethodName",
     "OrderName",
     "PlanContextName",
@@ -29,8 +32,12 @@ __all__ = [
     "RoleName",
     "ScoreName",
     "SnapshotName",
+    "SpanFlagName",
+    "WireAlias",
     "WireColumnsName",
+    "WireDtypeLike",
     "WireFactName",
+    "WireLike",
     "WireName",
 ]
 
@@ -54,10 +61,34 @@ MethodName: TypeAlias = Literal[
     "ernie",
 ]
 SnapshotName: TypeAlias = Literal["taken", "make"]
+SpanFlagName: TypeAlias = Literal["speculative", "device_positions"]
 PolicyName: TypeAlias = Literal["keep", "replace"]
 AppendPolicyName: TypeAlias = Literal["keep", "newest", "equal"]
 ExtractName: TypeAlias = Literal["share", "take", "copy"]
 WireName: TypeAlias = Literal["any", "serialized", "npy", "npy_base64", "raw", "raw_base64", "object", "nrlre1", "lists"]
+WireAlias: TypeAlias = Literal[
+    "routecap",
+    "npy.base64",
+    "vllm",
+    "raw.base64",
+    "sglang",
+    "dynamo",
+    "prime-rl",
+    "verifiers",
+    "nemo-rl",
+    "megatron",
+    "skyrl",
+    ".routecap",
+    ".npy",
+    ".npy.b64",
+    ".b64",
+    ".routes.json",
+    ".nrlre1",
+    ".lists.json",
+]
+"""What else names a format of the wire: its name in the library, who writes it, the ending of files."""
+WireLike: TypeAlias = Wire | WireName | WireAlias
+"""What names a format of the wire. `routecap.wire_format` takes any str, and gives the Wire."""
 WireFactName: TypeAlias = Literal[
     "shape", "dtype", "experts", "layers", "first", "validity", "reasons", "tags", "id_space", "provenance"
 ]
@@ -75,3 +106,8 @@ DtypeLike: TypeAlias = (
     Dtype | DtypeName | IntegerName | np.dtype[Any] | type[np.integer[Any]] | type[int]
 )
 """What names a type of ids."""
+WireDtypeLike: TypeAlias = DtypeLike | Literal["int8", "uint64"]
+"""What names a type of the ids in a message."""
+
+Integers: TypeAlias = Union[SupportsIndex, Sequence[SupportsIndex], NDArray[np.integer[Any]]]
+"""One integer, or a sequence of them. A Request counts as its handle, a Step as its ticket."""

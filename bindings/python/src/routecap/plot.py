@@ -129,7 +129,7 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     """A figure of samples of one model: the load and balance of all together; of the first one the tokens and positions in a layer, an index in the
     decoder (the first one is the default), and what is missing."""
     if len(alike(samples)) != 1:
-        raise error(Status.ERR_SHAPE_MISMATCH, "one picture is of one model: these have different layers, experts or k")
+        raise error(Status.ERR_SHAPE_MISMATCH, "one picture is of one model: these have different layers, experts or k. Draw those of each model by themselves")
     name, first = next(iter(samples.items()))
     routing = first.routing
     layer = int(routing.layer_map[0]) if layer is None else layer

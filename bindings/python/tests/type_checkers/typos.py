@@ -22,6 +22,13 @@ routing = request.extract(mode="take")
 routing.copy_to(np.zeros((3, 4, 2)), order="layer_major")
 routing.ids(np.int64, order=routecap.Order.ROW_MAJOR)
 routecap.Router("deepseek_v3", score="sigmoid", group_score="top2", bias_dtype="bf16")
+batch = routecap.spans(request=[request, 7], position=range(2), rows=np.ones(2, np.uint32))
+routecap.spans(out=batch, request=capturer.open_batch(2), flags="speculative")
+routecap.spans(2, flags=routecap.SpanFlag.DEVICE_POSITIONS, position_end=routecap.MAX_POSITION)
+routing.to_wire("nemo-rl", dtype="int8", allow=["reasons", routecap.WireFact.TAGS])
+routecap.wire_decode(b"", routecap.wire_format(str(place)), experts=8, column_kind="captured")
+routecap.save("a.npy", routing, wire={"columns": 4})
+assert_type(batch, NDArray[np.void])
 assert_type(step.status, routecap.Status)
 assert_type(step.lost, bool)
 assert_type(routing.ids(), NDArray[np.int16])
@@ -59,3 +66,21 @@ routecap.Router(score="relu")  # wrong
 routecap.Router(group_score="top3")  # wrong
 routecap.Router(bias_dtype="bf61")  # wrong
 routecap.spans(requset=3)  # wrong
+routecap.spans(request="a")  # wrong
+routecap.spans(rows=2.5)  # wrong
+routecap.spans(position=[0.5])  # wrong
+routecap.spans(sink_row=None)  # wrong
+routecap.spans(flags="speculativ")  # wrong
+routecap.spans(out=[1, 2])  # wrong
+routing.to_wire("nemorl")  # wrong
+routing.to_wire("vllm", alow=["tags"])  # wrong
+routing.to_wire("vllm", allow=["tag"])  # wrong
+routecap.Routing.from_wire(b"", "sglan")  # wrong
+routecap.Routing.from_wire(b"", "sglang", expert=8)  # wrong
+routecap.wire_decode(b"", "npy", dtype="int23")  # wrong
+routecap.wire_encode(routing, "npz")  # wrong
+routecap.WireDecoder("object", column_kind="all")  # wrong
+routecap.save("a.npy", routing, wire={"column": 4})  # wrong
+routecap.Plan([3], layers=1, k=2, layout="packd")  # wrong
+routecap.Plan([3], layers=1, k=2, lost="balance")  # wrong
+routecap.Sequence(4, 2, 8, id_space="local")  # wrong

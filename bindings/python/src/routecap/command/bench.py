@@ -81,7 +81,7 @@ def _measure(
             moments.append(now())
             with request.finish(rows) as routing:
                 if routing.wait() != Status.OK or not (routing.ids() == ids).all():
-                    raise Error(Status.ERR_INTERNAL, "what was read is not what was recorded")
+                    raise Error(Status.ERR_INTERNAL, "what was read is not what was recorded: report it with the version of the driver")
             if measured:
                 for name, start, end in zip(times, moments, moments[1:]):
                     times[name].append(end - start)
@@ -109,10 +109,10 @@ def _on_device(layers: NDArray[np.int32]) -> Iterator[list[Any]]:
     def check(name: str, *arguments: Any) -> None:
         address, found = ctypes.c_void_p(), ctypes.c_int()
         if cuda.cuGetProcAddress_v2(name.encode(), ctypes.byref(address), 12030, ctypes.c_uint64(0), ctypes.byref(found)) or not address.value:
-            raise Error(Status.ERR_DEVICE, f"the driver has no {name}")
+            raise Error(Status.ERR_DEVICE, f"the driver has no {name}: install a newer one, or take --backend host")
         status = ctypes.CFUNCTYPE(ctypes.c_int)(address.value)(*arguments)
         if status:
-            raise Error(Status.ERR_DEVICE, f"{name} returned {status}")
+            raise Error(Status.ERR_DEVICE, f"{name} returned {status}: look whether device 0 can be used (routecap info), or take --backend host")
 
     check("cuInit", 0)
     check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)

@@ -60,7 +60,7 @@ def read(files: list[str], terminal: Terminal, wire: Any = None) -> dict[str, Sa
         for name, sample in load(file, wire=wire).items():
             samples[f"{file}:{name}" if name in samples else name] = sample
     if not samples:
-        raise ArgumentError(Status.ERR_ARGUMENT, f"no routing in {', '.join(files)}")
+        raise ArgumentError(Status.ERR_ARGUMENT, f"no routing in {', '.join(files)}: name files, folders or archives that have NAME.routecap in them")
     return samples
 
 

@@ -3,7 +3,8 @@
 import argparse
 from typing import Any
 
-from .. import WireFact
+from .. import WireFact, WireOptions
+from .._wire import wire_fact
 
 _HINTS = {
     "experts": "experts of a layer: ids are below it; required",
@@ -43,8 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out-columns", type=int, metavar="N", help="write all N layers of the decoder to OUT, those that are not captured as zeros")
 
 
-def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"allow": [fact for fact in arguments.allow.split(",") if fact], "dtype": arguments.out_dtype, "columns": arguments.out_columns}
+def options_of(arguments: argparse.Namespace) -> WireOptions:
+    allow = [wire_fact(fact) for fact in arguments.allow.split(",") if fact]
+    return {"allow": allow, "dtype": arguments.out_dtype, "columns": arguments.out_columns}
 
 
 def _layers(text: str) -> list[int]:

@@ -41,9 +41,11 @@ def encode(routing: routecap.Routing, asked: Asked) -> str:
     if asked.dtype == "routecap":
         return base64.b64encode(routing.serialize()).decode()
     if asked.dtype == "int32":
-        lost = ("first", "tags", "validity", "reasons", "layers")
         return routing.to_wire(
-            "raw.base64", dtype="int32", columns=asked.columns, allow=lost
+            "raw.base64",
+            dtype="int32",
+            columns=asked.columns,
+            allow=("first", "tags", "validity", "reasons", "layers"),
         ).decode()
     dtype = np.dtype(asked.dtype)
     largest = np.iinfo(dtype).max

@@ -78,7 +78,11 @@ def _value(rows: PendingRoutedExperts, asked: Asked, folder: Folder | None) -> A
             allow = (*allow, "validity")
     assert asked.format is not None
     message, _ = routecap.wire_encode(
-        routing, asked.format, dtype=asked.dtype, allow=allow, fill=fill
+        routing,
+        routecap.wire_format(asked.format),
+        dtype=np.dtype(asked.dtype),
+        allow=allow,
+        fill=fill,
     )
     return json.loads(message) if asked.format == "object" else message.decode("ascii")
 

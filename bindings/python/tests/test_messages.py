@@ -1,0 +1,50 @@
+"""Messages say what to do: all that this package raises itself are looked at, not only those that a
+test happens to provoke."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import routecap
+
+PACKAGE = Path(routecap.__file__).parent
+MODULES = sorted([*PACKAGE.glob("*.py"), *PACKAGE.glob("command/*.py")])
+WHAT_TO_DO = re.compile(
+    r"\b(give|make|take|name|open|wait|leave|copy|convert|import|install|write|draw|reshape|record"
+    r"|append|report|finish|unset|pip install|is expected|is one of|must be|must have|come from|are made by"
+    r"|there are|it has)\b",
+    re.IGNORECASE,
+)
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """The texts of what a module raises, with `{}` for what is filled in."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        called = getattr(node.func, "id", "")
+        if called == "error" or called.endswith("Error"):
+            text = node.args[-1]
+            parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+            if any(isinstance(part, ast.Constant) for part in parts):
+                found = "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts
+                )
+                yield node.lineno, found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_message_says_what_to_do(path: Path) -> None:
+    """Those that pass on another's text, of a file for instance, add no more than where it was."""
+    silent = [
+        f"{path.name}:{line}: {text}"
+        for line, text in messages(path)
+        if re.search(r"[a-z]{3}", text) and not WHAT_TO_DO.search(text)
+    ]
+    assert not silent
+
+
+def test_the_messages_are_found() -> None:
+    assert sum(len(list(messages(path))) for path in MODULES) > 100
