@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import routecap
-from helpers import EXPERTS, LAYERS, expected_ids
+from helpers import EXPERTS, K, LAYERS, expected_ids
 from routecap import analysis
 from routecap.command import main
 from routecap.command.terminal import Terminal
@@ -99,6 +99,35 @@ def test_show_names_all_missing_blocks_only_if_asked(tmp_path: Path, capsys: Cap
     assert main(["show", str(tmp_path / "a.routecap"), "--missing"]) == 0
     text = capsys.readouterr().out
     assert text.count("missing: ") == 20 and "more" not in text
+
+
+def test_show_lists_many_routings_in_a_table(tmp_path: Path, capsys: Capture) -> None:
+    """Each was a block of lines of its own, and the load was a screen away."""
+    valid = np.ones((6, LAYERS), bool)
+    valid[2:4] = False
+    valid[5, 1] = False
+    whole = {f"r-{i}": routecap.Routing.from_arrays(expected_ids(i, 10 * i), experts=EXPERTS, first=i, tags=i) for i in range(1, 5)}
+    holey = routecap.Routing.from_arrays(expected_ids(9, 6), experts=EXPERTS, valid=valid)
+    routecap.save(tmp_path / "job.tar", {**whole, "holey": holey})
+    assert main(["show", str(tmp_path / "job.tar")]) == 0
+    text = lines(capsys)
+    assert text[0].split() == ["request", "first", "rows", "layers", "experts", "there", "tags", "missing", "cells"]
+    assert [line.split()[:3] for line in text[1:5]] == [[f"r-{i}", str(i), str(10 * i)] for i in range(1, 5)]
+    assert text[1].split()[4:] == [str(K), "of", str(EXPERTS), "100", "%", "1"]
+    share = f"{100 * (1 - (2 * LAYERS + 1) / (6 * LAYERS)):.4g}"
+    assert text[5].split()[7:10] == [share, "%", "-"]
+    assert text[5].endswith(f"{2 * LAYERS} absent, 1 unwritten")
+    assert text[7] == "5 routings of 106 rows, 4 of them complete"
+    assert not any("missing: " in line for line in text)
+    assert main(["show", str(tmp_path / "job.tar"), "--missing"]) == 0
+    assert sum("missing: " in line for line in lines(capsys)) == 2
+
+
+def test_no_cell_that_is_missing_is_rounded_away() -> None:
+    valid = np.ones((40_000, LAYERS), bool)
+    valid[7, 1] = False
+    routing = routecap.Routing.from_arrays(np.tile(expected_ids(1, 1), (40_000, 1, 1)), experts=EXPERTS, valid=valid)
+    assert analysis.there(routing) == "99.99 %" and analysis.there(routing[:7]) == "100 %"
 
 
 def test_show_gives_json(job: Path, capsys: Capture) -> None:
@@ -233,7 +262,7 @@ def test_errors_are_one_line_and_status_2(job: Path, tmp_path: Path) -> None:
         (["show", str(tmp_path / "absent.routecap")], "No such file"),
         (["show", str(tmp_path / "bad.routecap")], "bad.routecap"),
         (["show", str(tmp_path / "none")], "no routing in"),
-        (["show", str(job), "--layer", "9"], "layer 9 of the decoder was not captured; these were: 0, 1, 2, 3, 4"),
+        (["show", str(job), "--layer", "9"], "layer 9 of the decoder was not captured: give one of 0, 1, 2, 3, 4"),
         (["compare", str(job), str(tmp_path / "bad.routecap")], "bad.routecap"),
         (["convert", str(job), str(tmp_path / "x.routecap")], "holds one routing, not 2"),
         (["convert", str(job), str(tmp_path / "x.npy.gz")], "x.npy.gz ends in .gz"),

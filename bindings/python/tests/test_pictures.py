@@ -129,6 +129,37 @@ def test_text_is_on_the_colour_of_its_first_expert(samples: dict[str, routecap.S
     assert [each.get_text() for each in axes.texts] == ["a", "b", "c"]
 
 
+def test_of_a_long_request_nothing_that_is_missing_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row of 36,000 was a tint that nobody saw, and the experts of the others were too."""
+    monkeypatch.setattr(plot, "_PLACES", 50)
+    ids, valid = np.zeros((1000, LAYERS, K), np.int64), np.ones((1000, LAYERS), bool)
+    ids[:] = np.arange(K)
+    ids[500:520, 1, 0] = EXPERTS - 1  # a column whole
+    ids[520:530, 1, 0] = EXPERTS - 1  # and half of the next
+    valid[703, 1] = False
+    routing = routecap.Routing.from_arrays(ids, experts=EXPERTS, valid=valid, first=100)
+    axes = axes_of(Figure())
+    plot.coverage(axes, routing)
+    image = axes.images[0].get_array()
+    different = (image != image[0, 0]).any(axis=2)
+    assert image.shape[:2] == (LAYERS, 50) and np.argwhere(different).tolist() == [[1, 35]]
+    axes = axes_of(Figure())
+    plot.positions(axes, routing, 1)
+    image = axes.images[0].get_array().astype(int)
+    assert axes.images[0].get_extent()[:2] == [99.5, 1099.5]
+    card, row = image[EXPERTS - 2, 0], image[EXPERTS - 1]
+    strength = np.abs(row - card).sum(axis=1)
+    assert tuple(row[25]) == colours.mark(EXPERTS - 1, False) and 0 < strength[26] < strength[25]
+    assert np.flatnonzero((image[EXPERTS - 2] != card).any(axis=1)).tolist() == [35]
+
+
+def test_the_picture_is_as_high_as_the_text_is_long(samples: dict[str, routecap.Sample]) -> None:
+    short = samples["plain"]._replace(info={"tokens": ["a"] * 21})
+    long = samples["plain"]._replace(info={"tokens": ["a\n"] * 21})
+    heights = [plot.overview({"a": each}).get_figheight() for each in (short, long)]
+    assert heights[1] - heights[0] == pytest.approx(0.23 * (plot._LINES - 1))
+
+
 def test_every_reason_has_a_colour_of_its_own() -> None:
     axes, reasons = axes_of(Figure()), routecap.Missing
     plot.coverage(axes, a_row_of_each_reason())

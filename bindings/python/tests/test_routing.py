@@ -66,12 +66,27 @@ def test_every_missing_cell_has_the_reason_of_its_block() -> None:
     random = np.random.default_rng(1)
     ids = expected_ids(1, 30).astype(np.uint8)
     valid = random.random((30, LAYERS)) < 0.5
-    ids[~valid, 0] = random.integers(0, 13, (~valid).sum())  # some of which are no reason, and stand for UNWRITTEN
-    routing = routecap.Routing.from_arrays(ids, experts=EXPERTS, valid=valid, tags=5)
+    reasons = random.integers(0, 13, valid.shape)  # some of which are none, and stand for UNWRITTEN
+    routing = routecap.Routing.from_arrays(ids, experts=EXPERTS, valid=valid, reasons=reasons, tags=5)
     expected = np.zeros((30, LAYERS), np.uint8)
     for block in routing.missing:
         expected[block["first"] :, block["first_layer"] :][: block["rows"], : block["layers"]] = block["reason"]
     assert (routing.reasons() == expected).all() and (routing.mask() == (expected == 0)).all() and set(expected.flat) == set(range(11))
+
+
+def test_ids_of_a_missing_cell_are_no_reason() -> None:
+    """Whatever id lay there became one: cells of expert 7 were "taken", of expert 10 "stale"."""
+    ids, valid = expected_ids(1, 30), np.ones((30, LAYERS), bool)
+    valid[4:6], valid[20:, 1] = False, False
+    given = ids.astype(np.uint8)
+    before = given.copy()
+    for each in (ids, given):
+        routing = routecap.Routing.from_arrays(each, experts=EXPERTS, valid=valid)
+        reasons = routing.reasons()
+        assert (reasons[4:6] == routecap.Missing.ABSENT).all()
+        assert (reasons[20:, 1] == routecap.Missing.UNWRITTEN).all()
+        assert len(routing.missing) == 2
+    assert (given == before).all()
 
 
 def test_segments_without_ids_say_why_their_rows_are_not_there() -> None:

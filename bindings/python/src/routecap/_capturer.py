@@ -286,6 +286,11 @@ class Stats(NamedTuple):
     bytes_peak: int
     bytes_budget: int
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.counters("Counters of a capturer", self._asdict())
+
 
 class Router:
     """How a router chooses experts: a method in use, and what it takes from the model (routecap_router_init).
@@ -688,6 +693,11 @@ class Capturer:
         """[layers]"""
         given = self._config.layer_experts
         return np.full(self.layers, self.experts, np.uint32) if given is None else given.copy()
+
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.card(repr(self)[1:-1]) if self.closed else _html.counters(repr(self)[1:-1], self.stats()._asdict())
 
     def __repr__(self) -> str:
         config = self._config

@@ -268,14 +268,14 @@ def _load_safetensors(path: Path, progress: _Progress) -> dict[str, Sample]:
 
 def _sample(name: str, text: str, tensor: Callable[[str], NDArray[Any]]) -> Sample:
     about = _info(text, name)
-    ids, missing = tensor(f"{name}/ids").copy(), tensor(f"{name}/missing")
+    ids, missing = tensor(f"{name}/ids"), tensor(f"{name}/missing")
     if ids.shape[:2] != missing.shape:
         raise error(Status.ERR_FORMAT, f"{name}: missing is {missing.shape}, ids are {ids.shape}: give a file that routecap.save wrote")
-    ids[missing != 0, 0] = missing[missing != 0]
     routing = Routing.from_arrays(
         ids,
         first=tensor(f"{name}/first").item(),
         valid=missing == 0,
+        reasons=missing,
         tags=tensor(f"{name}/tags"),
         layer_map=tensor(f"{name}/layer_map"),
         layer_experts=tensor(f"{name}/layer_experts"),

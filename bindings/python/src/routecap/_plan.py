@@ -258,6 +258,12 @@ class Plan:
         raw.routecap_plan_runs(self._handle, runs)
         return runs
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        names = ("rows", "rows_needed", "rows_not_needed", "rows_padding", "ids_bytes", "packed_bytes")
+        return _html.counters(repr(self), {name: self._shape[name] for name in names})
+
     def __repr__(self) -> str:
         return f"Plan({self.rows} of {self.total_rows} rows of {self.samples} samples, {self.layers} layers, {self.dtype})"
 

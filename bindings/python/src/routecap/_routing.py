@@ -704,6 +704,7 @@ class Routing:
         experts: int | None = None,
         first: int = 0,
         valid: NDArray[Any] | None = None,
+        reasons: NDArray[Any] | None = None,
         tags: Any = 0,
         layer_map: Any = None,
         layer_experts: Any = None,
@@ -716,11 +717,12 @@ class Routing:
         or [rows].
 
         `valid` [rows, layers] says which cells are there. Without it those are missing that have -1
-        in every column, as in what `ids` gives. Why they are is not known then: rows without any
-        cell become ABSENT, other missing cells UNWRITTEN.
+        in every column, as in what `ids` gives. `reasons` [rows, layers] says why the others are
+        not (one of Missing each, as `reasons` gives). Without it rows without any cell become
+        ABSENT, other missing cells UNWRITTEN.
 
-        ids of the type that routings have, uint8 up to 256 experts and else int16, C-contiguous, are used in place and must not change; others, and
-        all with `copy`, are copied. Every valid cell is checked for k distinct experts, unless `trusted`.
+        ids of the type that routings have, uint8 up to 256 experts and else int16, C-contiguous and
+        complete, are used in place and must not change; others, and all with `copy`, are copied. Every valid cell is checked for k distinct experts, unless `trusted`.
         """
         most = experts if layer_experts is None else int(np.max(layer_experts, initial=1))
         if most is None:
@@ -740,16 +742,15 @@ class Routing:
         kept = np.ascontiguousarray(given, np.uint8 if most <= 256 else np.int16)
         if valid is None:
             valid = _valid_by_fill(given)
-            if valid is not None:
-                kept = kept.copy() if np.may_share_memory(kept, given) else kept
-                kept[~valid, 0] = Missing.UNWRITTEN
-                kept[~valid.any(axis=1), :, 0] = Missing.ABSENT
         validity = None
         if valid is not None:
             valid = np.asarray(valid, np.bool_)
             if valid.shape != (rows, layers):
                 raise error(Status.ERR_SHAPE_MISMATCH, f"valid has shape {valid.shape}, {(rows, layers)} is expected: True or False for each cell")
             validity = np.packbits(valid, axis=1, bitorder="little")
+            if not valid.all():  # the first id of a missing cell is why it is
+                kept = kept.copy() if np.may_share_memory(kept, given) else kept
+                kept[~valid, 0] = _reasons(valid)[~valid] if reasons is None else np.asarray(reasons)[~valid]
         if kept.dtype != given.dtype:
             wrong: NDArray[np.bool_] = (given < 0) | (given >= most)
             outside = wrong.any(axis=2) if valid is None else wrong.any(axis=2) & valid
@@ -859,6 +860,11 @@ class Routing:
     def __deepcopy__(self, memo: Any) -> "Routing":
         return self._of(self._handle)  # nothing in it can change
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.routing(self)
+
     def __repr__(self) -> str:
         if self.freed:
             return "<routecap.Routing, freed>"
@@ -881,6 +887,13 @@ def _valid_by_fill(ids: NDArray[Any]) -> NDArray[np.bool_] | None:
     if partly.any():
         raise _wrong_cell(ids, partly, "some of its experts are missing and others are not")
     return ~missing
+
+
+def _reasons(valid: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Why cells are missing, where nobody knows."""
+    reasons = np.full(valid.shape, Missing.UNWRITTEN, np.uint8)
+    reasons[~valid.any(axis=1)] = Missing.ABSENT
+    return reasons
 
 
 def _wrong_cell(ids: NDArray[Any], wrong: Any, reason: str) -> Error:
@@ -1004,6 +1017,15 @@ class Routings(Sequence[Routing]):
             else ""
         )
         return f"<routecap.Routings of {len(self)}, {self.status}{refused}>"
+
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        rows = [
+            (item, f"{request:#x}", str(Status(status)))
+            for item, (request, status) in enumerate(zip(self._requests.tolist(), self.statuses.tolist()))
+        ]
+        return _html.card(f"{len(self)} routings", _html.table(("item", "request", "status"), rows))
 
     def __enter__(self) -> "Routings":
         return self

@@ -19,6 +19,11 @@ class Sample(NamedTuple):
     its position, where bytes that are no UTF-8 by themselves are U+DC80..U+DCFF, as Python's surrogateescape has them; and "prompt_tokens", how many
     of them are the prompt's."""
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.routing(self.routing, f"Sample: routing, {', '.join(self.info) or 'no info'}")
+
 
 def token_texts(sample: Sample) -> list[str] | None:
     """The text of each row's token, None if it is not known. Of tokens that are UTF-8 only together, the last has the character."""

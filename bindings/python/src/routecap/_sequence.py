@@ -224,5 +224,16 @@ class Sequence:
         """The sequence of such bytes. Nothing in them is trusted."""
         return Sequence._of(raw.routecap_sequence_deserialize(data, budget_bytes)[1])
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.conversation(self)
+
+    def __repr__(self) -> str:
+        if self._handle is None:
+            return "<routecap.Sequence, freed>"
+        report = self.report()
+        return f"<routecap.Sequence of {report.tokens} tokens, {report.rows_missing} rows missing>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Sequence.deserialize, (self.serialize(),)

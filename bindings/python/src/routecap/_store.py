@@ -63,6 +63,11 @@ class StoreStats(NamedTuple):
     blocks_imported: int
     rows_copied: int
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.counters("Counters of a store", self._asdict())
+
 
 class Adoption(NamedTuple):
     """What an adopt found."""

@@ -74,6 +74,11 @@ class WireReport(NamedTuple):
     rows_counting: int
     largest_id: int
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.counters("Report of a message", self._asdict())
+
 
 class WireHint(TypedDict, total=False):
     """What is known of messages beside their bytes. Where they say it too, both must agree."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._constants import Status
+from ._constants import Provenance, Status
 from ._errors import error
 from ._routing import Routing
 
@@ -19,6 +19,32 @@ def _parts(routing: Routing) -> Iterator[tuple[int, NDArray[Any], NDArray[np.boo
     for start in range(0, routing.rows, step):
         part = routing[start : start + step]
         yield part.first, *part.masked()
+
+
+def facts(routing: Routing) -> list[str]:
+    """What a routing is, in a few words each: its size, how much of it is there, its tags."""
+    cells, tags = routing.rows * routing.layers, np.unique(routing.tags)
+    recomputed = int((routing.layer_provenance == Provenance.RECOMPUTED).sum())
+    found = [
+        f"{routing.rows} rows" + (f" from position {routing.first}" if routing.first else ""),
+        f"{routing.layers} layers",
+        f"{routing.k} of {routing.experts} experts",
+        f"{there(routing)} of the cells" if cells else "no cells",
+    ]
+    if routing.id_space:
+        found.append(f"{routing.id_space.name.lower()} ids")
+    if recomputed:
+        found.append(f"{recomputed} layers recomputed from logits")
+    if tags.any():
+        found.append(f"tag {tags[0]}" if len(tags) == 1 else f"{len(tags)} tags, {tags[0]} to {tags[-1]}")
+    return found
+
+
+def there(routing: Routing) -> str:
+    """The share of its cells that are there: 100 % only if none is missing."""
+    cells, missing = routing.rows * routing.layers, routing.coverage().cells_missing
+    share = 100 * (1 - missing / cells) if cells else 100
+    return f"{min(float(f'{share:.4g}'), 99.99) if missing else 100:g} %"
 
 
 def expert_load(routings: Routing | Iterable[Routing]) -> NDArray[np.int64]:

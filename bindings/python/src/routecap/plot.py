@@ -10,7 +10,7 @@ from ._constants import Missing, Status
 from ._errors import error
 from ._routing import Routing
 from ._samples import Sample, alike, layer_of, token_texts
-from .analysis import balance, expert_load
+from .analysis import balance, expert_load, facts
 
 try:
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _CARD, _INK, _SOFT, _LINE, _ACCENT, _TEAL, _ORANGE, _HOLE = "#fffefb #23222b #6d6b78 #e4e1d9 #4b3fa7 #149a8a #c8651b #f6d9c5".split()
 _COLUMNS, _LINES = 150, 14  # of text that is drawn
+_PLACES = 800  # columns of a picture over positions
 _REASONS = {reason: colours.hexadecimal(colours.mark(reason, False)) for reason in Missing}
 _REASONS |= {Missing.ABSENT: _ORANGE, Missing.UNWRITTEN: _ACCENT}
 _REASONS |= {Missing.OUT_OF_RANGE: _INK, Missing.DUPLICATE: "#9a97a8"}
@@ -36,7 +37,7 @@ def heat_map(axes: "Axes", load: Any, layer_map: Any = None) -> None:
     steps = LinearSegmentedColormap.from_list("load", [colours.hexadecimal(step) for step in colours.ramp(False)])
     norm = PowerNorm(colours.exponent(float(means.max(initial=1))), vmin=0)
     image = axes.imshow(means, cmap=steps, norm=norm, aspect="auto", interpolation="nearest")
-    bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03, aspect=60)
     bar.ax.set_ylabel("load, in means of its layer")
     axes.set_xlabel("expert")
     _layers(axes, load.shape[0], layer_map)
@@ -64,22 +65,37 @@ def balances(axes: "Axes", load: Any, layer_map: Any = None, layer_experts: Any 
 
 
 def positions(axes: "Axes", routing: Routing, layer: int) -> None:
-    """A mark for each expert of each row in a layer, an index in the decoder; missing cells are shaded."""
+    """A mark for each expert of each row in a layer, an index in the decoder; missing cells are
+    shaded.
+
+    Where there are more rows than a picture has room for, a mark is of several rows next to one
+    another: the stronger, the more of them were sent there. Of these none may be missing without
+    being seen: then all are shaded.
+    """
     captured = layer_of(routing, layer)
-    ids, valid = (array[:, 0] for array in routing.masked(first_layer=captured, layers=1))
+    ids, valid = (array[:, 0] for array in routing.masked(np.int64, first_layer=captured, layers=1))
     experts = int(routing.layer_experts[captured])
-    image = np.full((experts, max(routing.rows, 1), 3), _rgb(_CARD), np.uint8)
-    image[:, np.flatnonzero(~valid)] = _rgb(_HOLE)
-    rows = np.flatnonzero(valid)
-    image[ids[rows], rows[:, None]] = np.array([colours.mark(number, False) for number in range(experts)], np.uint8)[ids[rows]]
-    _image(axes, image, routing)
+    starts = _bins(routing.rows)
+    column = np.repeat(np.arange(len(starts)), np.diff(starts, append=routing.rows))
+    counts = np.bincount(
+        (ids * len(starts) + column[:, None])[valid].ravel(), minlength=experts * len(starts)
+    ).reshape(experts, len(starts))
+    share = counts / np.maximum(np.bincount(column[valid], minlength=len(starts)), 1)
+    strength = np.minimum(share / max(np.quantile(share[share > 0], 0.99), 1e-9), 1) if counts.any() else share
+    background = np.full((max(len(starts), 1), 3), _rgb(_CARD), float)
+    background[column[~valid]] = _rgb(_HOLE)
+    marks = np.array([colours.mark(number, False) for number in range(experts)], float)
+    weight = strength[..., None] if strength.size else np.zeros((experts, 1, 1))
+    image = background + (marks[:, None] - background) * weight**0.7
+    _image(axes, image.round().astype(np.uint8), routing)
     axes.set_ylabel("expert")
 
 
 def coverage(axes: "Axes", routing: Routing) -> None:
-    """Which cells are missing, coloured by why."""
-    why = np.zeros((max(routing.rows, 1), routing.layers), np.uint8)
-    why[: routing.rows] = routing.reasons()
+    """Which cells are missing, coloured by why. However many rows there are, none of these is too small to be seen."""
+    why = np.zeros((1, routing.layers), np.uint8)
+    if routing.rows:
+        why = np.maximum.reduceat(routing.reasons(), _bins(routing.rows), axis=0)
     tones = np.full((256, 3), _rgb(_ORANGE), np.uint8)  # of reasons that a later library may say, too
     tones[0] = _rgb("#efece4")
     tones[list(Missing)] = [_rgb(_REASONS[reason]) for reason in Missing]
@@ -99,6 +115,19 @@ def coverage(axes: "Axes", routing: Routing) -> None:
 def text(axes: "Axes", sample: Sample, layer: int) -> None:
     """The beginning of a sample's text, or the numbers of its rows, each token on the colour of its first expert in a layer, an index in the
     decoder."""
+    lines, image = _typeset(sample, layer)
+    axes.imshow(image, aspect="auto", interpolation="nearest", extent=(0, _COLUMNS, len(lines), 0))
+    for line, characters in enumerate(lines):
+        for column, character in enumerate(characters):
+            if character != " ":
+                drawn = axes.text(column + 0.5, line + 0.54, character, family="monospace", fontsize=10.5, ha="center", va="center", parse_math=False)
+                drawn.set_in_layout(False)
+    axes.hlines(range(1, len(lines)), 0, _COLUMNS, color=_CARD, linewidth=1.5)
+    axes.set_axis_off()
+
+
+def _typeset(sample: Sample, layer: int) -> tuple[list[str], Any]:
+    """The lines of text that there is room for, and the colour of each character [lines, columns]."""
     routing = sample.routing[: _COLUMNS * _LINES]  # more there is no room for
     ids, valid = routing.masked(first_layer=layer_of(routing, layer), layers=1)
     texts = token_texts(sample._replace(routing=routing)) or [f" {routing.first + row} " for row in range(routing.rows)]
@@ -115,14 +144,7 @@ def text(axes: "Axes", sample: Sample, layer: int) -> None:
             lines[line] += character if character.isprintable() else " "
             column = _COLUMNS if character == "\n" else column + 1
     lines = lines[:_LINES]
-    axes.imshow(image[: len(lines)], aspect="auto", interpolation="nearest", extent=(0, _COLUMNS, len(lines), 0))
-    for line, characters in enumerate(lines):
-        for column, character in enumerate(characters):
-            if character != " ":
-                drawn = axes.text(column + 0.5, line + 0.55, character, family="monospace", fontsize=8.5, ha="center", va="center", parse_math=False)
-                drawn.set_in_layout(False)
-    axes.hlines(range(1, len(lines)), 0, _COLUMNS, color=_CARD, linewidth=1.5)
-    axes.set_axis_off()
+    return lines, image[: len(lines)]
 
 
 def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
@@ -134,23 +156,28 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     routing = first.routing
     layer = int(routing.layer_map[0]) if layer is None else layer
     load = expert_load(sample.routing for sample in samples.values())
-    heights = [min(max(1.6 + 0.16 * routing.layers, 2.4), 9), 3.0, 2.6] + ([] if routing.complete else [1.6])
-    figure = Figure(figsize=(14, sum(heights) + 0.9 * len(heights)), dpi=130, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor=_CARD)
-    parts: Any = figure.subfigures(len(heights), 1, height_ratios=[height + 0.9 for height in heights], hspace=0.02)
+    written = len(_typeset(first, layer)[0])
+    load_height = min(max(1.6 + 0.16 * routing.layers, 2.4), 9)
+    heights = [load_height + 1.4, 0.23 * written + 0.5, 3.5] + ([] if routing.complete else [2.5])
+    figure = Figure(figsize=(14, sum(heights)), dpi=130, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor=_CARD)
+    parts: Any = figure.subfigures(len(heights), 1, height_ratios=heights, hspace=0.02)
     left, right = parts[0].subplots(1, 2, width_ratios=[2.8, 1])
     heat_map(left, load, routing.layer_map)
     balances(right, load, routing.layer_map, routing.layer_experts)
-    _title(left, "Load of the experts, " + (name if len(samples) == 1 else f"{len(samples)} routings together"))
+    _title(left, "Load of the experts" + ("" if len(samples) == 1 else f", {len(samples)} routings together"))
+    parts[0].suptitle(f"{name}: {', '.join(facts(routing))}", x=0.009, ha="left", fontsize=12, color=_INK)
     middle = parts[1].subplots()
     text(middle, first, layer)
-    _title(middle, f"{name}: tokens on the colour of their first expert in layer {layer}")
+    _title(middle, f"{'Tokens' if first.info.get('tokens') else 'Rows'} on the colour of their first expert in layer {layer}" + (", the beginning" if written == _LINES else ""))
     middle = parts[2].subplots()
     positions(middle, routing, layer)
-    _title(middle, f"{name}: experts of layer {layer} over the sequence")
+    if (prompt := first.info.get("prompt_tokens")) is not None:
+        middle.axvline(prompt - 0.5, color=_INK, linewidth=1)
+    _title(middle, f"Experts of layer {layer} over the sequence" + ("" if prompt is None else "; the line is the end of the prompt"))
     if not routing.complete:
         lowest = parts[3].subplots()
         coverage(lowest, routing)
-        _title(lowest, f"{name}: what is missing")
+        _title(lowest, "What is missing")
     return figure
 
 
@@ -162,10 +189,15 @@ def _title(axes: "Axes", title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=_INK)
 
 
+def _bins(rows: int) -> Any:
+    """The first row of each column of a picture: one for each row, as long as there is room."""
+    return np.linspace(0, rows, min(rows, _PLACES), endpoint=False).astype(np.int64)
+
+
 def _image(axes: "Axes", image: Any, routing: Routing) -> None:
-    """An image whose columns are rows of a routing."""
-    extent = (routing.first - 0.5, routing.first + image.shape[1] - 0.5, image.shape[0] - 0.5, -0.5)
-    axes.imshow(image, aspect="auto", interpolation="nearest" if routing.rows < 1500 else "antialiased", extent=extent)
+    """An image whose columns are the rows of a routing, or equally many of them each."""
+    extent = (routing.first - 0.5, routing.first + max(routing.rows, 1) - 0.5, image.shape[0] - 0.5, -0.5)
+    axes.imshow(image, aspect="auto", interpolation="nearest", extent=extent)
     axes.set_xlabel("position")
     _plain(axes)
 

@@ -1,7 +1,7 @@
 """Show routings: what is there, what is missing, and the load of the experts in each layer, as text and as pictures.
 
 FILE is FILE.routecap, a folder of them, FILE.tar, FILE.safetensors, or a message of the wire (FILE.npy, for instance, with --experts). What is known of a request beside its routing, the text of its tokens above
-all, is read from FILE.json: {"tokens": ["The", " cat", ...], "prompt_tokens": 7}.
+all, is read from FILE.json: {"tokens": ["The", " cat", ...], "prompt_tokens": 7}. More than four routings are listed in a table.
 """
 
 import argparse
@@ -13,10 +13,11 @@ import numpy as np
 
 from .. import ArgumentError, Missing, Provenance, Routing, Sample, Status, load
 from .._samples import alike, layer_of, token_texts
-from ..analysis import Balance, balance, expert_load
+from ..analysis import Balance, balance, expert_load, facts, there
 from .terminal import Terminal
 from .wire import add_hints, hint_of
 
+_MANY = 4  # routings: more are listed in a table, a line each
 _BLOCKS = 8  # of missing cells that are named, unless all are asked for
 
 
@@ -43,8 +44,11 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if arguments.json:
         print(json.dumps({name: _described(sample.routing) for name, sample in samples.items()}))
     else:
+        if len(samples) > _MANY:
+            _list(samples, terminal)
         for name, sample in samples.items():
-            _show(name, sample.routing, arguments.missing, terminal)
+            if len(samples) <= _MANY or arguments.missing and not sample.routing.complete:
+                _show(name, sample.routing, arguments.missing, terminal)
         for group in alike(samples):
             _show_load([sample.routing for sample in group.values()], terminal)
         if arguments.layer is not None:
@@ -69,29 +73,49 @@ def _layers(routing: Routing, first: int, count: int) -> str:
     return f"layer {numbers[0]}" if count == 1 else f"layers {numbers[0]} to {numbers[-1]}"
 
 
+def _list(samples: dict[str, Sample], terminal: Terminal) -> None:
+    """A line for each routing, and one for all."""
+    rows = [(name, *_line(sample.routing)) for name, sample in samples.items()]
+    columns = ("<request", "first", "rows", "layers", "experts", "there", "tags", "<missing cells")
+    terminal.table(columns, rows)
+    routings = [sample.routing for sample in samples.values()]
+    complete = sum(routing.complete for routing in routings)
+    terminal.line()
+    terminal.line(
+        f"{len(routings)} routings of {sum(routing.rows for routing in routings)} rows, {complete} of them complete",
+        "" if complete == len(routings) else "yellow",
+    )
+
+
+def _line(routing: Routing) -> tuple[str, ...]:
+    tags = np.unique(routing.tags)
+    cells: dict[str, int] = {}
+    for block in routing.missing:
+        reason = _reason(block)
+        cells[reason] = cells.get(reason, 0) + int(block["rows"]) * int(block["layers"])
+    return (
+        str(routing.first),
+        str(routing.rows),
+        str(routing.layers),
+        f"{routing.k} of {routing.experts}",
+        there(routing) if routing.rows else "-",
+        "-".join(map(str, dict.fromkeys(tags[[0, -1]].tolist()))) if tags.any() else "-",
+        ", ".join(f"{count} {reason}" for reason, count in cells.items()),
+    )
+
+
+def _reason(block: Any) -> str:
+    return Missing(block["reason"]).name.lower().replace("_", " ")
+
+
 def _show(name: str, routing: Routing, every_block: bool, terminal: Terminal) -> None:
-    coverage, tags = routing.coverage(), np.unique(routing.tags)
-    cells = routing.rows * routing.layers
-    recomputed = int((routing.layer_provenance == Provenance.RECOMPUTED).sum())
-    about = [
-        f"{routing.rows} rows" + (f" from position {routing.first}" if routing.first else ""),
-        f"{routing.layers} layers",
-        f"{routing.k} of {routing.experts} experts",
-        f"{100 * (1 - coverage.cells_missing / cells):.4g} % of the cells" if cells else "no cells",
-    ]
-    if routing.id_space:
-        about.append(f"{routing.id_space.name.lower()} ids")
-    if recomputed:
-        about.append(f"{recomputed} layers recomputed from logits")
-    if tags.any():
-        about.append(f"tag {tags[0]}" if len(tags) == 1 else f"{len(tags)} tags, {tags[0]} to {tags[-1]}")
     terminal.title(name)
-    terminal.line("  " + ", ".join(about))
+    terminal.line("  " + ", ".join(facts(routing)))
     blocks = routing.missing
     for block in blocks if every_block else blocks[:_BLOCKS]:
         first, last = int(block["first"]), int(block["first"]) + int(block["rows"]) - 1
         where = _layers(routing, int(block["first_layer"]), int(block["layers"]))
-        terminal.line(f"  missing: rows {first} to {last} of {where}: {Missing(block['reason']).name.lower().replace('_', ' ')}", "yellow")
+        terminal.line(f"  missing: rows {first} to {last} of {where}: {_reason(block)}", "yellow")
     if len(blocks) > _BLOCKS and not every_block:
         terminal.line(f"  and {len(blocks) - _BLOCKS} more (--missing names them)", "yellow")
 

@@ -1,0 +1,151 @@
+"""What notebooks show of an object: `_repr_html_`. One card of its own colours, which is read on any
+theme, with figures and, of routings, the load of the experts as a picture."""
+
+import zlib
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from html import escape
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import colours
+from ._constants import Missing
+from .analysis import balance, expert_load, facts
+
+if TYPE_CHECKING:
+    from ._routing import Routing
+    from ._sequence import Sequence as Conversation
+
+_ROWS = 16384  # of which the load is counted: more would keep a notebook waiting
+_SHOWN = 8  # lines of a table
+_CARD = (
+    "display:inline-block;max-width:100%;box-sizing:border-box;padding:10px 14px;margin:2px 0;"
+    "border:1px solid #e4e1d9;border-radius:8px;background:#fffefb;color:#23222b;"
+    "font:13px/1.45 system-ui,sans-serif"
+)
+_SOFT = "color:#6d6b78"
+_CELL = "padding:1px 14px 1px 0;background:#fffefb;color:#23222b;border:0"
+
+
+def card(title: str, *parts: str) -> str:
+    """A card: `title` is text, the parts are HTML."""
+    inner = "".join(f'<div style="margin-top:6px">{part}</div>' for part in parts if part)
+    return f'<div style="{_CARD}"><b>{escape(title)}</b>{inner}</div>'
+
+
+def line(texts: Iterable[str]) -> str:
+    return " · ".join(escape(text) for text in texts)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Of many rows the first; the last line says how many there are."""
+    head = "".join(
+        f'<th style="{_CELL};{_SOFT};text-align:left;font-weight:400">{escape(name)}</th>'
+        for name in columns
+    )
+    body = "".join(
+        "<tr>" + "".join(_cell(each) for each in row) + "</tr>" for row in rows[:_SHOWN]
+    )
+    more = len(rows) - _SHOWN
+    rest = f'<div style="{_SOFT}">and {more:,} more</div>' if more > 0 else ""
+    return (
+        f'<table style="border-collapse:collapse;margin:0;font:inherit"><tr>{head}</tr>{body}</table>{rest}'
+    )
+
+
+def _cell(value: object) -> str:
+    number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    text = f"{value:,d}" if number else str(value)
+    return f'<td style="{_CELL};text-align:{"right" if number else "left"}">{escape(text)}</td>'
+
+
+def counters(title: str, values: dict[str, Any]) -> str:
+    """Those that are not 0, by their names."""
+    rows = [(name.replace("_", " "), value) for name, value in values.items() if value]
+    shown = [rows[start : start + _SHOWN] for start in range(0, len(rows), _SHOWN)]
+    tables = "".join(
+        f'<div style="display:inline-block;vertical-align:top">{table(("", ""), part)}</div>'
+        for part in shown
+    )
+    zeros = len(values) - len(rows)
+    return card(title, tables, f'<span style="{_SOFT}">{zeros} more are 0</span>' if zeros else "")
+
+
+def routing(of: "Routing", title: str = "Routing") -> str:
+    """What is there, what is missing, and the load of the experts in each layer."""
+    if of.freed:
+        return card(title, "freed")
+    if not of.ready:
+        return card(title, "pending: its last step has not landed; <code>wait()</code> for it")
+    return card(title, line(facts(of)), _missing(of), _load(of))
+
+
+def _missing(of: "Routing") -> str:
+    if of.complete:
+        return ""
+    rows = []
+    for block in of.missing[: _SHOWN + 1]:
+        first, first_layer = int(block["first"]), int(block["first_layer"])
+        last, last_layer = first + int(block["rows"]) - 1, first_layer + int(block["layers"]) - 1
+        layers = of.layer_map[[first_layer, last_layer]].tolist()
+        reason = Missing(block["reason"]).name.lower().replace("_", " ")
+        rows.append((f"{first} to {last}", f"{layers[0]} to {layers[1]}", reason))
+    return table(("rows missing", "in layers", "because"), rows)
+
+
+def _load(of: "Routing") -> str:
+    counted = of[:_ROWS]
+    load = expert_load(counted)
+    if not load.any():
+        return ""
+    figures = balance(load, of.layer_experts)
+    worst = int(np.nanargmax(figures.peak))
+    about = [
+        f"load of {of.experts} experts in {of.layers} layers"
+        + (f", of the first {_ROWS:,} rows" if counted.rows < of.rows else ""),
+        f"busiest: {figures.peak[worst]:.2f} means, expert {figures.busiest[worst]} in layer "
+        f"{of.layer_map[worst]}",
+        f"entropy {np.nanmean(figures.entropy):.3f}",
+    ]
+    wide, high = max(1, 560 // of.experts), min(10, max(3, 240 // of.layers))
+    picture = b64encode(_png(load)).decode()
+    return (
+        f'<img alt="{escape(about[0])}" src="data:image/png;base64,{picture}" style="display:block;'
+        f"image-rendering:pixelated;width:{wide * of.experts}px;max-width:100%;"
+        f'height:{high * of.layers}px;border:1px solid #e4e1d9"><span style="{_SOFT}">'
+        f"{line(about)}</span>"
+    )
+
+
+def _png(load: NDArray[np.int64]) -> bytes:
+    """A picture with one pixel for each layer and expert, as deep as the load in means is high."""
+    means = load / np.maximum(load.mean(axis=1, keepdims=True), 1e-9)
+    ramp = colours.ramp(False)
+    most = float(means.max(initial=1))
+    places = ((means / most) ** colours.exponent(most) * (len(ramp) - 1)).astype(np.uint8)
+    lines = np.pad(places, ((0, 0), (1, 0)))  # each line begins with its filter: 0, none
+    height, width = load.shape
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return pack(">I", len(data)) + name + data + pack(">I", zlib.crc32(name + data))
+
+    header = pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)  # 8 bits, by a palette
+    palette = b"".join(bytes(step) for step in ramp)
+    parts = [(b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(lines.tobytes()))]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in [*parts, (b"IEND", b"")])
+
+
+def conversation(of: "Conversation") -> str:
+    """Its routing, and which rows came from which call."""
+    report = of.report()
+    title = f"Sequence of {report.tokens:,} tokens"
+    rows = [
+        (span.call, f"{span.first} to {span.first + span.rows - 1}", span.tag, span.origin)
+        for span in of.spans()
+    ]
+    calls = table(("call", "rows", "tag", "origin"), rows) if rows else ""
+    with of.routing() as whole:
+        return card(title, line(facts(whole)), calls, _missing(whole), _load(whole))
