@@ -183,6 +183,8 @@ bench() {
     run env LD_LIBRARY_PATH="$ROUTECAP_FAKE_CUDA" build/tests/bench/bench_driver --quick --json "$build/bench_driver.json"
     run python3 -m json.tool "$build/bench_driver.json" "$build/bench_driver.pretty.json"
     run build/tests/bench/bench_plan --quick
+    run build/tests/bench/bench_scale --quick
+    run env PYTHONPATH=build/python_package/unpacked build/python_package/tested/bin/python tests/bench/traffic.py --samples 512
     install_llama && build_llama_example || return 1
     bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
     run python3 -m json.tool --json-lines "$build/bench_llama.jsonl" "$build/bench_llama.pretty.json"
