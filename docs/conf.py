@@ -109,6 +109,7 @@ include/COMPATIBILITY
 :caption: Know it
 
 docs/performance
+docs/scale
 docs/evidence
 docs/failures
 docs/comparison

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import secrets
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import routecap
+from machine import commit, processor
 from numpy.typing import NDArray
 
 MEAN, MOST = 16384, 131072  # tokens of a sample
@@ -176,12 +176,14 @@ def main() -> None:
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
     about: dict[str, Any] = {
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
+        "processor": processor(),
         "samples": arguments.samples,
         "jobs": [traffic(job, arguments.samples) for job in JOBS],
     }
+    print(f"Routing that {about['samples']} samples bring to a trainer's ranks")
+    print(f"{about['processor']}, {about['commit']}")
     for job in about["jobs"]:
         # Nothing of the input is read twice within a stage, and nothing is left out.
         assert job["routing_bytes"] <= job["by_plan_one_stage_reads_bytes"] < 1.02 * job["routing_bytes"]
@@ -193,6 +195,7 @@ def main() -> None:
         print(f"  {'making a plan':32} {job['plan_us']:12.0f} us")
     if arguments.ray:
         about["ray"] = object_store()
+        print("Ray's object store, on this machine")
         for name, value in about["ray"].items():
             print(f"  {name.replace('_', ' '):32} {value:14,.1f}")
     if arguments.json:
