@@ -56,7 +56,7 @@ def route(rank: int, store: str, rollouts: list[Rollout], weights: dict[str, tor
         [len(rollout.tokens) for rollout in rollouts], layers=layers, k=taps["k"], experts=max(taps["layer_experts"]), layout="padded_right",
         sequence_first=True, context="zigzag", context_size=RANKS, context_rank=rank, dtype="uint8", lost="error",
     )  # fmt: skip
-    ids = torch.from_numpy(plan.gather([rollout.routing(taps) for rollout in rollouts]).ids)
+    ids = torch.from_numpy(plan.gather([rollout.routing() for rollout in rollouts]).ids)
 
     width = plan.width * RANKS
     batch = {"tokens": Padded(rollouts, width).tokens, "places": torch.cartesian_prod(torch.arange(len(rollouts)), torch.arange(width))}

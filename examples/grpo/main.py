@@ -4,9 +4,10 @@
     main.py megatron FOLDER [--ray]         # the trainer: two ranks of Megatron-Core, on CPUs. FOLDER: examples/model/weights
     main.py transformers [FOLDER]           # the trainer: transformers, on a GPU if there is one. Without FOLDER a model with random weights
 
-Transformers generates in bfloat16, in one batch with a cache, and routecap captures the routing. Each answer's routing is encoded as vLLM sends it, and
-travels with its tokens and log-probabilities: to other processes, or with --ray through Ray's object store to Ray's actors. The trainer decodes it, lays
-it out by a plan, and makes the step in float32 with activation checkpointing: without replay, with replay, and with rows shifted by one. It exits with 1
+Transformers generates in bfloat16, in one batch with a cache, and routecap captures the routing. Each answer takes two calls, as where rollouts are
+interrupted. Each call's routing is encoded as vLLM sends it, decoded, and appended to the answer's sequence, which keeps the rows with which its tokens
+were made. Sequences travel with log-probabilities: to other processes, or with --ray through Ray's object store to Ray's actors. The trainer lays
+rows out by a plan, and makes the step in float32 with activation checkpointing: without replay, with replay, and with rows shifted by one. It exits with 1
 unless replay narrows the gap of log-probabilities, shifted rows widen it, and every row came through. The ranks of Megatron-Core are tensor parallel,
 with sequence parallelism, and divide the experts. Then its routers alone, on two context-parallel ranks, are given the same routing.
 """
@@ -35,7 +36,7 @@ def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str,
     with tempfile.TemporaryDirectory() as folder:
         given = folder, rollouts, weights, engine.config, taps_of(engine)
         results = by_ray(given) if arguments.ray else by_processes(given)
-    otherwise = routed_otherwise(rollouts, [result[2:] for result in results], taps_of(engine))
+    otherwise = routed_otherwise(rollouts, [result[2:] for result in results])
     print(f"context parallel: {otherwise:,} of {sum(len(each.tokens) - 1 for each in rollouts) * len(taps_of(engine)['layer_map']):,} tokens x layers "
           "are not routed on 2 ranks as the engine routed them")
     assert otherwise == 0
@@ -102,7 +103,10 @@ def main() -> int:
     arguments = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
     rollouts, steps, after = on_megatron(arguments) if arguments.trainer == "megatron" else on_transformers(arguments)
-    print(f"{len(rollouts)} rollouts of {arguments.new_tokens} tokens, {sum(len(each.message) for each in rollouts):,} bytes of routing on the wire\n")
+    print(f"{len(rollouts)} rollouts of {arguments.new_tokens} tokens, {sum(each.wire_bytes for each in rollouts):,} bytes of routing on the wire")
+    reports = [each.sequence.report() for each in rollouts]
+    print(f"{sum(each.rows_differed for each in reports):,} of {sum(each.rows_overlap for each in reports):,} rows were others when the engine read their tokens again: "
+          "those that made the tokens stay\n")
     print("\n".join([HEAD, *(steps[name].line() for name in (measure.NONE, measure.CAPTURED, measure.SHIFTED))]))
     print(f"\nThe objective of these rollouts after the step: {after:+.4f}")
     found = failures(steps)

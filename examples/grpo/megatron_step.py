@@ -35,7 +35,7 @@ def train(rank: int, store: str, rollouts: list[Rollout], weights: dict[str, tor
         lost="error",
     )  # fmt: skip
     batch = Padded(rollouts, plan.width * RANKS)
-    routings = [rollout.routing(taps) for rollout in rollouts]
+    routings = [rollout.routing() for rollout in rollouts]
     given = {measure.NONE: None, measure.SHIFTED: [measure.shifted(each) for each in routings], measure.CAPTURED: routings}
     steps = {name: step_of(name, model, replay, plan, batch, sources) for name, sources in given.items()}
     take_step(model, steps[measure.CAPTURED].gradient)  # the last one's gradients are there

@@ -34,15 +34,20 @@ def take_step(model: torch.nn.Module, gradient: float) -> None:
 class Rollout:
     """What travels from the engine to the trainer."""
 
-    tokens: np.ndarray  # int64 [S]
+    sequence: routecap.Sequence  # its S tokens, and the routing of all but the last
     prompt: int  # tokens that were given
     log_probabilities: np.ndarray  # float32 [S - prompt], with which the engine sampled
     advantage: float  # of its reward among those of its prompt
-    message: bytes  # the routing of its S - 1 input tokens
+    wire_bytes: int  # of the messages in which the routing came
 
-    def routing(self, taps: dict[str, Any]) -> routecap.Routing:
-        """The routing of the message, which must have a row for each token but the last. taps: see `taps_of`."""
-        return routecap.wire_decode(self.message, WIRE, rows=len(self.tokens) - 1, **taps)[0]
+    @property
+    def tokens(self) -> np.ndarray:
+        """int64 [S]"""
+        return self.sequence.tokens.astype(np.int64)
+
+    def routing(self) -> routecap.Routing:
+        """With a row for each token but the last."""
+        return self.sequence.routing()
 
 
 def taps_of(model: Any) -> dict[str, Any]:
@@ -57,18 +62,29 @@ def reward(tokens: np.ndarray) -> float:
 
 
 def roll_out(model: Any, prompts: Sequence[torch.Tensor], group: int, new_tokens: int, seed: int = 0) -> list[Rollout]:
-    """Sample `group` answers to each prompt, in one batch, and encode their routing as a server sends it."""
-    generation = measure.generate(model, [prompt for prompt in prompts for _ in range(group)], new_tokens, seed)
-    rewards = np.array([reward(tokens[prompt:].cpu().numpy()) for tokens, prompt in zip(generation.tokens, generation.prompts)]).reshape(-1, group)
+    """Sample `group` answers to each prompt, in one batch. They are made in two calls, as where rollouts are interrupted for new weights: the second one
+    is given the first one's tokens. The server encodes each call's routing; here the sequence of an answer decides which rows count."""
+    taps = taps_of(model)
+    texts = [prompt for prompt in prompts for _ in range(group)]
+    lengths = [len(text) for text in texts]
+    sequences = [routecap.Sequence(len(taps["layer_map"]), **taps) for _ in texts]
+    log_probabilities: list[list[np.ndarray]] = [[] for _ in texts]
+    wire_bytes = [0] * len(texts)
+    for call, count in enumerate((new_tokens - new_tokens // 2, new_tokens // 2), 1):
+        generation = measure.generate(model, texts, count, seed + call)
+        texts = generation.tokens
+        for each, (tokens, prompt, logs, routing) in enumerate(zip(texts, generation.prompts, generation.logs, generation.routings)):
+            message, _ = routecap.wire_encode(routing, WIRE)
+            wire_bytes[each] += len(message)
+            rows, _ = routecap.wire_decode(message, WIRE, rows=len(tokens) - 1, **taps)
+            sequences[each].append(tokens.cpu().numpy(), rows, prompt_tokens=prompt, call=call)
+            log_probabilities[each].append(logs.gather(-1, tokens[prompt:, None].to(logs.device))[:, 0].cpu().numpy())
+    rewards = np.array([reward(tokens[length:].cpu().numpy()) for tokens, length in zip(texts, lengths)]).reshape(-1, group)
     advantages = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, keepdims=True) + 1e-6)
-    rollouts = []
-    for tokens, prompt, logs, routing, advantage in zip(
-        generation.tokens, generation.prompts, generation.logs, generation.routings, advantages.ravel()
-    ):
-        sampled = logs.gather(-1, tokens[prompt:, None].to(logs.device))[:, 0]
-        message, _ = routecap.wire_encode(routing, WIRE)
-        rollouts.append(Rollout(tokens.cpu().numpy(), prompt, sampled.cpu().numpy(), float(advantage), message))
-    return rollouts
+    return [
+        Rollout(sequence, length, np.concatenate(logs), float(advantage), size)
+        for sequence, length, logs, advantage, size in zip(sequences, lengths, log_probabilities, advantages.ravel(), wire_bytes)
+    ]
 
 
 class Padded:
@@ -83,8 +99,9 @@ class Padded:
         self.behind = torch.zeros(shape)  # log-probabilities with which the labels were sampled
         self.advantages = torch.tensor([rollout.advantage for rollout in rollouts])[:, None]
         for row, rollout in enumerate(rollouts):
-            length = len(rollout.tokens)
-            self.tokens[row, :length] = torch.from_numpy(rollout.tokens)
+            tokens = rollout.tokens
+            length = len(tokens)
+            self.tokens[row, :length] = torch.from_numpy(tokens)
             self.mask[row, :length] = 1
             self.labels[row, : length - 1] = self.tokens[row, 1:length]
             self.answers[row, rollout.prompt - 1 : length - 1] = True
@@ -141,12 +158,12 @@ def failures(steps: dict[str, Step]) -> list[str]:
     return found
 
 
-def routed_otherwise(rollouts: Sequence[Rollout], ranks: Sequence[tuple[Any, Any]], taps: dict[str, Any]) -> int:
+def routed_otherwise(rollouts: Sequence[Rollout], ranks: Sequence[tuple[Any, Any]]) -> int:
     """Cells that were not routed as the engine routed them, or not by exactly one rank. ranks: see context_step.route."""
     cells = 0
     chosen, places = (np.concatenate([rank[index] for rank in ranks], 1 - index) for index in range(2))
     for number, rollout in enumerate(rollouts):
-        ids = rollout.routing(taps).ids()
+        ids = rollout.routing().ids()
         expected = np.zeros((*ids.shape[:2], chosen.shape[-1]), bool)
         np.put_along_axis(expected, ids.astype(np.int64), True, -1)
         mine = places[:, 0] == number

@@ -4,26 +4,26 @@ import numpy as np
 import pytest
 import routecap
 import torch
-from rollouts import WIRE, Padded, Rollout, Step, failures, measure, routed_otherwise
+from rollouts import Padded, Rollout, Step, failures, measure, routed_otherwise
 from routecap.replay import LayerReport, Report
 
 EXPERTS, K = 8, 2
-TAPS = {"layer_map": [0, 2], "layer_experts": [EXPERTS] * 2, "k": K}
 
 
 def rollout(length: int, seed: int) -> Rollout:
     random = np.random.default_rng(seed)
     ids = np.array([[random.permutation(EXPERTS)[:K] for _ in range(2)] for _ in range(length - 1)], np.uint8)
     routing = routecap.Routing.from_arrays(ids, experts=EXPERTS, layer_map=[0, 2])
-    message, _ = routecap.wire_encode(routing, WIRE, allow=["layers"])
-    return Rollout(random.integers(0, 256, length), 3, np.zeros(length - 3, np.float32), 1.0, message)
+    sequence = routecap.Sequence.like(routing)
+    sequence.append(random.integers(0, 256, length), routing)
+    return Rollout(sequence, 3, np.zeros(length - 3, np.float32), 1.0, 0)
 
 
 def ranks_of(rollouts, shift=0):
     """What two ranks give that have every other token, and take rows `shift` too late."""
     chosen, places = [], []
     for number, each in enumerate(rollouts):
-        ids = np.roll(each.routing(TAPS).ids(), shift, 0)
+        ids = np.roll(each.routing().ids(), shift, 0)
         for position in range(len(each.tokens)):
             row = np.zeros((2, EXPERTS), bool)
             if position < len(ids):
@@ -35,10 +35,10 @@ def ranks_of(rollouts, shift=0):
 
 def test_rows_of_other_tokens_and_tokens_that_no_rank_has_are_noticed():
     rollouts = [rollout(9, 1), rollout(6, 2)]
-    assert routed_otherwise(rollouts, ranks_of(rollouts), TAPS) == 0
-    assert routed_otherwise(rollouts, ranks_of(rollouts, 1), TAPS) > 15
+    assert routed_otherwise(rollouts, ranks_of(rollouts)) == 0
+    assert routed_otherwise(rollouts, ranks_of(rollouts, 1)) > 15
     with pytest.raises(AssertionError):
-        routed_otherwise(rollouts, [ranks_of(rollouts)[0]] * 2, TAPS)
+        routed_otherwise(rollouts, [ranks_of(rollouts)[0]] * 2)
 
 
 def test_a_token_is_scored_by_the_row_before_it():

@@ -11,7 +11,7 @@ import routecap
 import routecap.replay.transformers
 import torch
 import transformers
-from rollouts import Padded, Rollout, Step, roll_out, take_step, taps_of
+from rollouts import Padded, Rollout, Step, roll_out, take_step
 
 MICRO_BATCH = 4
 
@@ -41,12 +41,11 @@ def run(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], 
     """Returns the rollouts, the steps that were tried, and the objective after the one that was taken."""
     trainer, engine, prompts = models_of(arguments.folder, arguments.device, arguments.prompts, arguments.seed)
     rollouts = roll_out(engine, prompts, arguments.group, arguments.new_tokens)
-    taps = taps_of(trainer)
     del engine
     checkpoint = getattr(trainer, "activation_checkpointing_enable", None) or trainer.gradient_checkpointing_enable  # before transformers 5.23
     checkpoint({"use_reentrant": False})
     trainer.train()
-    routings = [rollout.routing(taps) for rollout in rollouts]
+    routings = [rollout.routing() for rollout in rollouts]
     given = {measure.NONE: None, measure.SHIFTED: [measure.shifted(each) for each in routings], measure.CAPTURED: routings}
     with routecap.replay.transformers.attach(trainer, agreement=True) as replay:
         steps = {name: step_of(name, trainer, replay, rollouts, sources) for name, sources in given.items()}
