@@ -137,6 +137,91 @@ func TestPlansPutTokensWhereTrainersPutThem(t *testing.T) {
 	}
 }
 
+// What small plans with holes gather, cell by cell: tests/plan/golden/gathers.json.
+func TestPlansGatherTheGoldenCells(t *testing.T) {
+	text, err := os.ReadFile("../../tests/plan/golden/gathers.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Lengths, Needed             []uint64
+		Layers                      []int32
+		K, Experts, Expert_parallel uint32
+		Layout, Context, Order      string
+		Context_size, Tensor_size   uint32
+		Sequence_parallel           bool
+		Align                       uint64
+		Fill                        *int64
+		Lost                        int64
+		Valid                       [][]int
+		Ranks                       []struct {
+			Ids        []int64
+			Classes    []int
+			Cells_lost uint64
+		}
+	}
+	if err := json.Unmarshal(text, &cases); err != nil || len(cases) < 5 {
+		t.Fatal(err, len(cases))
+	}
+	for _, golden := range cases {
+		config := routecap.DefaultPlanConfig()
+		config.Layout = routecap.PlanLayout(slices.Index([]string{"packed", "padded_right"}, golden.Layout))
+		config.Context = routecap.PlanContext(slices.Index([]string{"none", "zigzag", "contiguous"}, golden.Context))
+		config.Order = routecap.Order(slices.Index([]string{"row_major", "layer_major"}, golden.Order))
+		config.ContextSize, config.TensorSize = golden.Context_size, golden.Tensor_size
+		tensorRanks := uint32(1)
+		if golden.Sequence_parallel {
+			config.Flags |= routecap.PlanSequenceParallel
+			tensorRanks = golden.Tensor_size
+		}
+		config.Lengths, config.Needed, config.LayerMap = golden.Lengths, golden.Needed, golden.Layers
+		config.K, config.Experts, config.ExpertParallel = golden.K, golden.Experts, golden.Expert_parallel
+		config.Align, config.LostValue = golden.Align, golden.Lost
+		if golden.Fill != nil {
+			config.Fill, config.FillValue = routecap.PlanFillValue, *golden.Fill
+		}
+		var sources []routecap.PlanSource
+		for sample, bits := range golden.Valid {
+			var ids, validity []uint8
+			for token, valid := range bits {
+				validity = append(validity, uint8(valid))
+				for cell := range 5 * int(golden.K) {
+					layer, column := cell/int(golden.K), cell%int(golden.K)
+					ids = append(ids, uint8((977*sample+31*token+7*layer+column)%int(golden.Experts)))
+				}
+			}
+			view := routecap.View{DType: routecap.DTypeU8, Layers: 5, K: golden.K, Experts: golden.Experts, Rows: uint64(len(bits))}
+			if len(bits) > 0 {
+				view.Segments = []routecap.Segment{{Rows: uint64(len(bits)), IDs8: ids, Validity: validity}}
+			}
+			routing, _, err := routecap.Import(view, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { routing.Close() })
+			sources = append(sources, routecap.PlanSource{Sample: sample, Routing: routing})
+		}
+		for rank, expected := range golden.Ranks {
+			config.ContextRank, config.TensorRank = uint32(rank)/tensorRanks, uint32(rank)%tensorRanks
+			plan, err := routecap.NewPlan[int64](config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids, classes := make([]int64, len(expected.Ids)), make([]uint8, len(expected.Classes))
+			report, _, err := plan.Gather(sources, ids, classes)
+			if err != nil || report.CellsLost != expected.Cells_lost || !slices.Equal(ids, expected.Ids) {
+				t.Fatalf("rank %d of %v: %v, %v, %v instead of %v", rank, golden, err, report, ids, expected)
+			}
+			for at, class := range expected.Classes {
+				if int(classes[at]) != class {
+					t.Fatalf("rank %d: cell %d is of class %d, not %d", rank, at, classes[at], class)
+				}
+			}
+			plan.Close()
+		}
+	}
+}
+
 func TestAPlanScattersWhatItGathers(t *testing.T) {
 	config := routecap.DefaultPlanConfig()
 	config.CuLengths, config.LayerMap, config.K, config.Experts = []uint64{0, 6, 10}, []int32{0, 2}, 2, 256

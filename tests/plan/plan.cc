@@ -604,6 +604,67 @@ TEST(Plan, puts_each_token_where_slime_and_verl_put_it) {
     }
 }
 
+// What small plans with holes gather, cell by cell, which all languages read.
+TEST(Plan, gathers_what_the_golden_cells_are) {
+    std::ifstream file(ROUTECAP_GOLDEN_GATHERS);
+    const auto cases = nlohmann::json::parse(file);
+    ASSERT_GT(cases.size(), 5u);
+    for (const auto &golden : cases) {
+        SCOPED_TRACE(golden.dump().substr(0, 200));
+        Config c;
+        c.layout = golden["layout"] == "packed" ? ROUTECAP_PLAN_LAYOUT_PACKED
+                                                : ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT;
+        c.context = golden["context"] == "zigzag"       ? ROUTECAP_PLAN_CONTEXT_ZIGZAG
+                    : golden["context"] == "contiguous" ? ROUTECAP_PLAN_CONTEXT_CONTIGUOUS
+                                                        : ROUTECAP_PLAN_CONTEXT_NONE;
+        c.context_size = golden["context_size"], c.tensor_size = golden["tensor_size"];
+        if (golden["sequence_parallel"]) c.flags |= ROUTECAP_PLAN_SEQUENCE_PARALLEL;
+        c.lengths_ = golden["lengths"].get<std::vector<uint64_t>>();
+        c.needed_ = golden["needed"].get<std::vector<uint64_t>>();
+        c.map_ = golden["layers"].get<std::vector<int32_t>>();
+        c.layers = static_cast<uint32_t>(c.map_.size());
+        c.k = golden["k"], c.experts = golden["experts"];
+        c.expert_parallel = golden["expert_parallel"], c.align = golden["align"];
+        c.order = golden["order"] == "layer_major" ? ROUTECAP_ORDER_LAYER_MAJOR
+                                                   : ROUTECAP_ORDER_ROW_MAJOR;
+        if (!golden["fill"].is_null())
+            c.fill = ROUTECAP_PLAN_FILL_VALUE, c.fill_value = golden["fill"];
+        c.lost_value = golden["lost"];
+        const std::vector<int32_t> map{0, 1, 2, 3, 4};
+        const Truth there = [&](size_t sample, uint64_t token, int32_t layer) {
+            return (golden["valid"][sample][token].get<int>() >> layer & 1) != 0;
+        };
+        std::vector<RoutingPtr> routings;
+        std::vector<routecap_plan_source> sources;
+        for (size_t i = 0; i < c.lengths_.size(); i++) {
+            routings.push_back(routing_of(c, i, 0, c.lengths_[i] - 1, map,
+                                          std::vector<uint32_t>(5, c.experts), there, 1000));
+            sources.push_back({i, routings.back().get()});
+        }
+        size_t n = 0;
+        for (c.context_rank = 0; c.context_rank < c.context_size; c.context_rank++)
+            for (c.tensor_rank = 0;
+                 c.tensor_rank < (golden["sequence_parallel"] ? c.tensor_size : 1);
+                 c.tensor_rank++, n++) {
+                const auto &expected = golden["ranks"][n];
+                const PlanPtr plan = make(c);
+                const routecap_plan_shape shape = shape_of(plan);
+                std::vector<int64_t> ids(shape.ids_bytes / 8);
+                std::vector<uint8_t> classes(shape.classes_bytes);
+                routecap_plan_report report{};
+                report.struct_size = sizeof report;
+                const bool lost = expected["cells_lost"] != 0;
+                ASSERT_STATUS(lost ? ROUTECAP_INCOMPLETE : ROUTECAP_OK,
+                              routecap_plan_gather(plan.get(), sources.data(), sizeof sources[0],
+                                                   sources.size(), ids.data(), shape.ids_bytes,
+                                                   classes.data(), classes.size(), &report));
+                EXPECT_EQ(expected["ids"].get<std::vector<int64_t>>(), ids);
+                EXPECT_EQ(expected["classes"].get<std::vector<uint8_t>>(), classes);
+                EXPECT_EQ(expected["cells_lost"].get<uint64_t>(), report.cells_lost);
+            }
+    }
+}
+
 // Each rank agrees with the model, and the union of what all ranks have is the input: scattered
 // back and merged, every needed cell comes out as it went in.
 TEST(Plan, agrees_with_the_model_and_all_ranks_together_have_the_input) {

@@ -60,6 +60,32 @@ def test_ids_and_tokens_go_where_the_trainer_puts_them(case: dict[str, Any]) -> 
             assert {tuple(r) for r in plan.ranges.tolist()} == set(spans_of(rows[valid], first))
 
 
+GATHERS: list[dict[str, Any]] = json.loads(GOLDEN.with_name("gathers.json").read_text())
+
+
+@pytest.mark.parametrize("case", GATHERS, ids=lambda case: f"{case['layout']}-{case['context']}-{case['k']}")
+def test_every_cell_is_what_the_model_says(case: dict[str, Any]) -> None:
+    """Also where rows are lost, or filled."""
+    routings = []
+    for sample, bits in enumerate(case["valid"]):
+        row, layer, column = np.ogrid[: len(bits), :5, : case["k"]]
+        ids = (977 * sample + 31 * row + 7 * layer + column) % case["experts"]
+        valid = (np.array(bits, int)[:, None] >> np.arange(5) & 1).astype(bool)
+        routings.append(Routing.from_arrays(ids, experts=case["experts"], valid=valid))
+    names = ("layers", "k", "experts", "expert_parallel", "needed", "layout", "context", "context_size", "tensor_size", "sequence_parallel",
+             "align", "order", "lost")  # fmt: skip
+    given = {name: case[name] for name in names} | {"fill": "balanced" if case["fill"] is None else case["fill"]}
+    ranks = iter(case["ranks"])
+    for context_rank in range(case["context_size"]):
+        for tensor_rank in range(case["tensor_size"] if case["sequence_parallel"] else 1):
+            expected = next(ranks)
+            plan = routecap.Plan(case["lengths"], context_rank=context_rank, tensor_rank=tensor_rank, **given)
+            ids, classes, report = plan.gather(routings)
+            assert ids.ravel().tolist() == expected["ids"]
+            assert classes.ravel().tolist() == expected["classes"]
+            assert report.cells_lost == expected["cells_lost"]
+
+
 def spans_of(numbers: NDArray[Any], first: NDArray[Any]) -> list[tuple[int, int, int]]:
     """Tokens as ranges of samples."""
     found: list[tuple[int, int, int]] = []

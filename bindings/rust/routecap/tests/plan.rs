@@ -1,8 +1,8 @@
 //! Plans from Rust: the layouts of slime, verl and Megatron-Core, and what only this layer can get wrong.
 
 use routecap::{
-    ArraySegment, Arrays, ErrorKind, Order, PlanClass, PlanConfig, PlanContext, PlanLayout, PlanLost, Routing, Trust, serialized_info,
-    slice_serialized,
+    ArraySegment, Arrays, ErrorKind, Order, PlanClass, PlanConfig, PlanContext, PlanFill, PlanLayout, PlanLost, Routing, Trust,
+    serialized_info, slice_serialized,
 };
 use serde_json::Value;
 
@@ -88,6 +88,68 @@ fn tokens_go_where_trainers_put_them() {
                 assert_eq!(plan.runs().unwrap().iter().map(|run| run.rows).sum::<u64>(), shape.rows);
                 assert_eq!(plan.ranges().unwrap().iter().map(|range| range.rows).sum::<u64>(), shape.rows_needed);
             }
+        }
+    }
+}
+
+/// What small plans with holes gather, cell by cell.
+#[test]
+fn the_golden_cells_are_gathered() {
+    let path = format!("{}/../../../tests/plan/golden/gathers.json", env!("CARGO_MANIFEST_DIR"));
+    let cases: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let cases = cases.as_array().unwrap();
+    assert!(cases.len() > 5);
+    fn all<T: TryFrom<i64>>(value: &Value) -> Vec<T> {
+        let number = |n: &Value| T::try_from(n.as_i64().unwrap()).ok().unwrap();
+        value.as_array().unwrap().iter().map(number).collect()
+    }
+    for case in cases {
+        let (k, experts) = (number(case, "k") as usize, number(case, "experts") as usize);
+        let valid: Vec<Vec<u8>> = case["valid"].as_array().unwrap().iter().map(all).collect();
+        let routings: Vec<Routing> = valid
+            .iter()
+            .enumerate()
+            .map(|(sample, bits)| {
+                let at = |i: usize| ((977 * sample + 31 * (i / k / 5) + 7 * (i / k % 5) + i % k) % experts) as u8;
+                let ids: Vec<u8> = (0..bits.len() * 5 * k).map(at).collect();
+                let mut arrays = Arrays::new(5, k as u32, 0, bits.len() as u64).experts(experts as u32);
+                if !bits.is_empty() {
+                    arrays = arrays.segment(ArraySegment::new(0, bits.len() as u64).ids(&ids[..]).validity(bits));
+                }
+                Routing::import(&arrays, Trust::None).unwrap()
+            })
+            .collect();
+        let sources: Vec<(u64, &Routing)> = routings.iter().enumerate().map(|(i, r)| (i as u64, r)).collect();
+        let context = match case["context"].as_str().unwrap() {
+            "zigzag" => PlanContext::Zigzag,
+            "contiguous" => PlanContext::Contiguous,
+            _ => PlanContext::None,
+        };
+        let parallel = case["sequence_parallel"].as_bool().unwrap();
+        let tensor_ranks = if parallel { number(case, "tensor_size") as u32 } else { 1 };
+        let layers: Vec<i32> = all(&case["layers"]);
+        for (rank, expected) in case["ranks"].as_array().unwrap().iter().enumerate() {
+            let rank = rank as u32;
+            let mut config = PlanConfig::new(all::<u64>(&case["lengths"]), layers.len() as u32, k as u32, experts as u32)
+                .layer_map(layers.clone())
+                .needed(all::<u64>(&case["needed"]))
+                .context(context, number(case, "context_size") as u32, rank / tensor_ranks)
+                .expert_parallel(number(case, "expert_parallel") as u32)
+                .align(number(case, "align"))
+                .order(if case["order"] == "row_major" { Order::RowMajor } else { Order::LayerMajor })
+                .fill(case["fill"].as_i64().map_or(PlanFill::Balanced, PlanFill::Value))
+                .lost(PlanLost::Mark(case["lost"].as_i64().unwrap()));
+            if parallel {
+                config = config.sequence_parallel(tensor_ranks, rank % tensor_ranks);
+            }
+            if case["layout"] == "padded_right" {
+                config = config.layout(PlanLayout::PaddedRight);
+            }
+            let plan = config.create::<i64>().unwrap();
+            let (wanted, classes): (Vec<i64>, Vec<u8>) = (all(&expected["ids"]), all(&expected["classes"]));
+            let (mut ids, mut found) = (vec![99; wanted.len()], vec![9; classes.len()]);
+            let report = plan.gather(&sources, &mut ids, Some(&mut found)).unwrap();
+            assert_eq!((ids, found, report.cells_lost), (wanted, classes, number(expected, "cells_lost")));
         }
     }
 }
