@@ -1020,6 +1020,7 @@ def test_rows_of_spans_lie_one_after_another_unless_said_otherwise() -> None:
     spans = routecap.spans(request=[1, 2, 3], rows=[4, 1, 2])
     assert spans["sink_row"].tolist() == [0, 4, 5]
     assert routecap.spans(3, rows=2)["sink_row"].tolist() == [0, 2, 4]
+    assert routecap.spans(3)["sink_row"].tolist() == [0, 0, 0]  # to be filled
     with pytest.raises(ValueError, match="sink_row: 4294967295 is not|sink_row: 8589934590 is not"):
         routecap.spans(3, rows=0xFFFFFFFF)
 

@@ -70,6 +70,7 @@ def spans(
     **columns: Unpack[SpanColumns],
 ) -> NDArray[np.void]:
     """An array of spans: `n` of them, or as many as the longest of its `columns` has (see SpanColumns).
+    Without any column they are spans to be filled: of one row each, at sink row 0.
 
     out: spans to fill again, for the next step; columns that are not given stay as they are.
     """
@@ -98,7 +99,7 @@ def spans(
                 f"{name}: {len(array)} spans have a column of as many elements, not one of shape "
                 f"{column.shape}. Spans are made by {_SPANS}",
             )
-    if out is None and "sink_row" not in given:
+    if out is None and columns and "sink_row" not in given:
         rows = np.broadcast_to(given["rows"].astype(np.uint64), array.shape)
         given["sink_row"] = _column("sink_row", rows.cumsum() - rows)
     for name, column in given.items():
