@@ -1,5 +1,5 @@
 // Package routecap captures which experts every token was sent to, in every layer of a mixture-of-experts model, from any inference engine.
-// It is the Go face of the C library routecap, which it finds through pkg-config.
+// It is the Go face of the C library routecap: in it as a released module, through pkg-config in the sources.
 //
 // # Concepts
 //

@@ -3,7 +3,6 @@
 package routecap
 
 /*
-#cgo pkg-config: routecap
 #include "lend.h"
 #include <routecap.h>
 #include <stdlib.h>

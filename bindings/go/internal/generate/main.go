@@ -191,8 +191,7 @@ func generate(header string, declarations []node) []byte {
 // What all wrappers share. They call the function and fetch its text in one crossing: the text belongs to the thread, and the next call of a
 // goroutine may run on another one. No function of the library calls Go, and none keeps a pointer to Go memory unless it is lent (lend.go), which
 // is pinned: so their arguments need not escape.
-const intro = `#cgo pkg-config: routecap
-#include "lend.h"
+const intro = `#include "lend.h"
 #include <routecap.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,30 @@
+# CPack's settings: `cpack -G TGZ` makes an archive with everything, `cpack -G DEB` the packages libroutecap1 and libroutecap-dev, in a build folder.
+# A folder for packages of Debian is configured with CMAKE_INSTALL_PREFIX=/usr and CMAKE_INSTALL_LIBDIR=lib/MULTIARCH.
+set(CPACK_PACKAGE_VENDOR "The routecap authors")
+set(CPACK_PACKAGE_CONTACT "The routecap authors")
+set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_CURRENT_SOURCE_DIR}/LICENSE)
+set(CPACK_PACKAGE_FILE_NAME routecap-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR})
+set(CPACK_COMPONENTS_ALL runtime development)
+set(CPACK_STRIP_FILES OFF)  # the linker has done it, for either processor
+set(CPACK_VERBATIM_VARIABLES ON)
+
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL aarch64)
+  set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
+else()
+  set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE amd64)
+endif()
+set(runtime_package libroutecap${PROJECT_VERSION_MAJOR})
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME ${runtime_package})
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_DEPENDS "libc6 (>= 2.28)")
+set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "${PROJECT_DESCRIPTION}\nWhich experts every token was sent to, in every layer, from any inference engine. This package has the library.")
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libroutecap-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "${runtime_package} (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "${PROJECT_DESCRIPTION} (development files)\nHeaders, and what pkg-config and CMake find the library by.")
+set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_SOURCE_DIR}/packaging/debian_copyright.cmake)
+
+include(CPack)

@@ -1,0 +1,12 @@
+# An overlay port of the sources that it lies in: vcpkg install routecap --overlay-ports=packaging/vcpkg
+get_filename_component(SOURCE_PATH "${CURRENT_PORT_DIR}/../../.." ABSOLUTE)
+set(cuda OFF)
+if("cuda" IN_LIST FEATURES)
+  set(cuda ON)
+endif()
+vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}" OPTIONS -DROUTECAP_CUDA=${cuda})
+vcpkg_cmake_install()
+vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/routecap)
+vcpkg_fixup_pkgconfig()
+file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share")
+vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE" "${SOURCE_PATH}/src/third_party/base64/LICENSE" "${SOURCE_PATH}/src/third_party/blake2/LICENSE")
