@@ -121,6 +121,7 @@ Replay, measured <tests/bench/results/replay_h200>
 
 docs/architecture
 docs/threading
+docs/releasing
 tests/README
 tests/vectors/README
 CONTRIBUTING

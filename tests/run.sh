@@ -268,6 +268,7 @@ slow more-random more_random
 slow more-faults more_faults
 slow fuzz-proof bash tests/fuzz/prove.sh
 slow valgrind valgrinded
+slow artefacts bash packaging/check.sh
 slow coverage bash tests/coverage.sh
 slow lint bash tests/lint.sh
 
