@@ -22,8 +22,8 @@ for processor in "${processors[@]}"; do
     object=$module/routecap_linux_${names[$processor]}.syso
     mapfile -t archives < <(runtime "$processor")
     [ ${#archives[@]} = 4 ] || { say "no C++ runtime for $processor"; exit 1; }
-    find "$work/$processor/CMakeFiles" -path '*/routecap*.dir/*' -name '*.o' -print0 | sort -z | xargs -0 \
-        "$processor-linux-gnu-ld" -r --force-group-allocation -o "$work/go/whole.o" --start-group "${archives[@]}" --end-group
+    mapfile -t objects < <(find "$work/$processor/CMakeFiles" -path '*/routecap*.dir/*' -name '*.o' | sort)
+    "$processor-linux-gnu-ld" -r --force-group-allocation -o "$work/go/whole.o" "${objects[@]}" --start-group "${archives[@]}" --end-group
     "$processor-linux-gnu-objcopy" --strip-debug --wildcard --keep-global-symbol='routecap_*' "$work/go/whole.o" "$object"
 done
 

@@ -17,7 +17,9 @@ for processor in "${processors[@]}"; do
     logged "wheel-$processor" env PATH="$tools/bin:$PATH" _PYTHON_HOST_PLATFORM="linux-$processor" "$tools/bin/pip" wheel --no-deps --no-build-isolation \
         -w "$work/wheel-$processor" "${options[@]}" -C cmake.define.Python_INCLUDE_DIR="$headers" \
         -C cmake.define.ROUTECAP_BUNDLE="$work/$processor/libroutecap.so.$version" bindings/python
-    logged "auditwheel-$processor" env PATH="$tools/bin:$PATH" "$tools/bin/auditwheel" repair --plat "manylinux_2_28_$processor" --only-plat -w "$dist" \
-        "$work/wheel-$processor"/routecap-*.whl
+    # auditwheel takes the platforms that it may name from the machine.
+    logged "auditwheel-$processor" env PATH="$tools/bin:$PATH" "$tools/bin/python" -c \
+        "import platform, sys; platform.machine = lambda: '$processor'; from auditwheel.main import main; sys.exit(main())" \
+        repair --plat "manylinux_2_28_$processor" --only-plat -w "$dist" "$work/wheel-$processor"/routecap-*.whl
 done
 logged sdist env PATH="$tools/bin:$PATH" "$tools/bin/python" -m build --sdist --no-isolation -o "$dist" bindings/python
