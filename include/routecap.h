@@ -21,6 +21,7 @@
  *   routecap/sequence.h        one conversation's rows out of many calls
  *   routecap/store.h           rows that live as long as a prefix does: publish, adopt
  *   routecap/plan.h            the rows of a trainer's rank, in the layout of its model
+ *   routecap/load.h            how often each expert was chosen: for operators and balancers
  *   routecap/dispatch_check.h  experimental: was what was executed also what was routed?
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
  *
@@ -53,8 +54,7 @@
  * If a program forgets one of these calls, rows are missing and are reported as missing. They are
  * never wrong.
  *
- * To measure the load of the experts, open a request for each step that is to be counted. Issue it
- * with one span that has all rows, finish it, and count the ids of its view.
+ * To measure the load of the experts, set ROUTECAP_CONFIG_LOAD: see routecap/load.h.
  *
  * ------------------------------------------------------------------------------------------------
  * Words
@@ -106,6 +106,7 @@
 #include "routecap/sequence.h"
 #include "routecap/store.h"
 #include "routecap/plan.h"
+#include "routecap/load.h"
 #include "routecap/dispatch_check.h"
 #include "routecap/table.h"
 

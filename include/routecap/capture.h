@@ -42,6 +42,10 @@ extern "C" {
 #define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: a begin without a free slot loses the
                                               step, as on a device, instead of filing the oldest */
 #define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, below */
+#define ROUTECAP_CONFIG_LOAD 32u           /* since 1.1: count how often each expert was chosen; see
+                                              load.h */
+#define ROUTECAP_CONFIG_LOAD_TAGS 64u      /* since 1.1: and each tag apart; needs
+                                              ROUTECAP_CONFIG_LOAD */
 
 /*
  * Checked mode is for development and tests. ROUTECAP_CONFIG_CHECKED turns it on, and so does
@@ -194,6 +198,9 @@ ROUTECAP_API int32_t routecap_step_snapshot(routecap_capturer *capturer, routeca
 #define ROUTECAP_SPAN_SPECULATIVE 1u      /* drafts: provisional until routecap_request_accept */
 #define ROUTECAP_SPAN_DEVICE_POSITIONS 2u /* positions come from routecap_issue_options.positions;
                                              they are in [position, position_end) */
+#define ROUTECAP_SPAN_PREFILL 4u          /* since 1.1: its load is that of prefill; see load.h */
+#define ROUTECAP_SPAN_DECODE 8u           /* since 1.1: its load is that of decode; not with
+                                             PREFILL */
 
 /*
  * Sink rows of one step that belong to one request.

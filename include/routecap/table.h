@@ -11,6 +11,7 @@
 
 #include "capture.h"
 #include "dispatch_check.h"
+#include "load.h"
 #include "plan.h"
 #include "record.h"
 #include "requests.h"
@@ -194,6 +195,10 @@ typedef struct routecap_api {
                            const routecap_plan_target *, routecap_stream);
     int32_t (*serialized_slice)(const void *, size_t, uint64_t, uint64_t, void *, size_t,
                                 routecap_piece *, size_t, size_t, routecap_splice *);
+    /* Load. */
+    int32_t (*capturer_load)(const routecap_capturer *, const uint64_t *, routecap_load *,
+                             uint64_t *, size_t);
+    int32_t (*capturer_load_tags)(const routecap_capturer *, uint64_t *, size_t, uint64_t *);
 } routecap_api;
 
 /**

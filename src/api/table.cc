@@ -117,9 +117,12 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         ROUTECAP_ENTRY(plan_pack),
         ROUTECAP_ENTRY(plan_unpack),
         ROUTECAP_ENTRY(serialized_slice),
+        // Load.
+        ROUTECAP_ENTRY(capturer_load),
+        ROUTECAP_ENTRY(capturer_load_tags),
 #undef ROUTECAP_ENTRY
     };
-    static_assert(sizeof(routecap_api) == 16 + 109 * sizeof(void *),
+    static_assert(sizeof(routecap_api) == 16 + 111 * sizeof(void *),
                   "an entry was added: add it to the table above");
     return major == ROUTECAP_VERSION_MAJOR && minor <= ROUTECAP_VERSION_MINOR ? &api : nullptr;
 }

@@ -13,7 +13,8 @@ namespace {
 
 constexpr uint32_t kFlags = ROUTECAP_CONFIG_COMPARE | ROUTECAP_CONFIG_EXTERNAL_SINK |
                             ROUTECAP_CONFIG_MANUAL_PROGRESS | ROUTECAP_CONFIG_MAY_LOSE |
-                            ROUTECAP_CONFIG_CHECKED;
+                            ROUTECAP_CONFIG_CHECKED | ROUTECAP_CONFIG_LOAD |
+                            ROUTECAP_CONFIG_LOAD_TAGS;
 
 int32_t between(const char *name, uint64_t value, uint64_t low, uint64_t high) {
     return check_between("config", name, value, low, high);
@@ -54,6 +55,11 @@ int32_t read_config(const routecap_config *config, Config &out) {
     out.external_sink = (c.flags & ROUTECAP_CONFIG_EXTERNAL_SINK) != 0;
     out.manual_progress = (c.flags & ROUTECAP_CONFIG_MANUAL_PROGRESS) != 0;
     out.may_lose = (c.flags & ROUTECAP_CONFIG_MAY_LOSE) != 0;
+    out.load = (c.flags & ROUTECAP_CONFIG_LOAD) != 0;
+    out.load_tags = (c.flags & ROUTECAP_CONFIG_LOAD_TAGS) != 0;
+    if (out.load_tags && !out.load)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "config.flags has ROUTECAP_CONFIG_LOAD_TAGS without ROUTECAP_CONFIG_LOAD");
     const char *checked = std::getenv("ROUTECAP_CHECKED");
     out.checked = (c.flags & ROUTECAP_CONFIG_CHECKED) != 0 ||
                   (checked != nullptr && checked[0] != '\0' && std::string_view(checked) != "0");

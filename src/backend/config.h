@@ -13,17 +13,22 @@ struct Config {
     int32_t role = 0;
     int32_t device = 0;
     uint32_t rows = 0;
-    uint32_t slots = 0;
+    uint32_t slots = 0;  // steps in flight
     int32_t sink_dtype = 0;
     bool compare = false;
     bool external_sink = false;
     bool manual_progress = false;
     bool may_lose = false;
     bool checked = false;
+    bool load = false;  // counts how often each expert was chosen
+    bool load_tags = false;
     uint32_t max_requests = 0;
     uint64_t budget_bytes = 0;
     uint64_t first_epoch = 1;  // of the names of slots (kernels/body.h); tests begin late
     ShapePtr shape;            // null if disabled
+
+    // Those of steps in flight, and one whose rows have landed and are being counted.
+    uint32_t all_slots() const { return slots + load; }
 };
 
 int32_t read_config(const routecap_config *config, Config &out);

@@ -16,12 +16,15 @@ routecap_memory memory_of(const Config &config) {
         config.external_sink
             ? 0
             : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
-    const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
+    const uint64_t slots =
+        config.role == ROUTECAP_ROLE_OWNER ? config.all_slots() * layout.bytes() : 0;
     const bool host = config.backend == ROUTECAP_BACKEND_HOST;
     m.host_bytes = (host ? sink + slots : 0) + sizeof(Capturer) + size_t{256} * 1024;
     if (config.role == ROUTECAP_ROLE_OWNER)
-        m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows) +
-                        RequestTable::bytes(config.max_requests);
+        m.host_bytes +=
+            config.all_slots() * Steps::bytes_per_slot(config.rows) +
+            RequestTable::bytes(config.max_requests) +
+            (config.load ? LoadCounter::bytes(shape, config.rows, config.load_tags) : 0);
     const DeviceMemory device = device_memory_of(config);
     m.device_bytes = device.device_bytes;
     m.pinned_bytes = device.pinned_bytes;
@@ -40,9 +43,13 @@ Capturer::Capture::Capture(const Config &config, Backend &backend)
       pool(*storage->pool),
       completion(*storage->completion),
       counters(config.shape->layers),
-      steps(config.slots, config.rows),
+      steps(config.all_slots(), config.slots, config.rows),
       requests(config.max_requests),
-      worker(mutex, storage, backend, steps, counters) {}
+      worker(mutex, storage, backend, steps, counters) {
+    if (!config.load) return;
+    load.emplace(config.shape, config.rows, config.load_tags);
+    worker.set_load(&*load);
+}
 
 int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &capturer) {
     std::unique_ptr<Capturer> c(new Capturer(config));
@@ -289,6 +296,60 @@ int32_t Capturer::layer_stats(routecap_layer_stats *stats, size_t stat_size, siz
         }
         write_bytes(reinterpret_cast<char *>(stats) + l * stat_size, stat_size, out);
     }
+    return ROUTECAP_OK;
+}
+
+// ---- Load -----------------------------------------------------------------------------------
+
+int32_t Capturer::load(const uint64_t *tag, routecap_load *load, uint64_t *counts, size_t count) {
+    if (int32_t s = check_output(load, "load"); s < 0) return s;
+    if (counts == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "counts is NULL");
+    routecap_load out{};
+    if (!owner()) {
+        std::fill_n(counts, count, 0);
+        write_struct(load, out);
+        return ROUTECAP_OK;
+    }
+    if (!config_.load || (tag != nullptr && !config_.load_tags))
+        return report(ROUTECAP_ERR_ARGUMENT, "the capturer was created without %s",
+                      config_.load ? "ROUTECAP_CONFIG_LOAD_TAGS" : "ROUTECAP_CONFIG_LOAD");
+    LoadCounter &counter = *capture_->load;
+    const TakenTurn reads(counter.readers());
+    capture_->worker.hand_over_load();
+    counter.merge();
+    const bool fits = count == counter.size();
+    LoadCounter::Reading reading;
+    if (!counter.read(tag, reading, fits ? counts : nullptr))
+        return report(ROUTECAP_ERR_OUT_OF_RANGE, "tag %llu: none of its steps was counted",
+                      ull(*tag));
+    out.layers = config_.shape->layers;
+    out.experts = config_.shape->experts;
+    out.steps = reading.steps;
+    out.first_step = reading.first_step;
+    out.last_step = reading.last_step;
+    out.rows_prefill = reading.rows[ROUTECAP_LOAD_PREFILL];
+    out.rows_decode = reading.rows[ROUTECAP_LOAD_DECODE];
+    write_struct(load, out);
+    return fits || count == 0
+               ? ROUTECAP_OK
+               : report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "%zu counts of %zu", count, counter.size());
+}
+
+int32_t Capturer::load_tags(uint64_t *tags, size_t capacity, uint64_t *count) {
+    if (tags == nullptr && capacity > 0) return report(ROUTECAP_ERR_ARGUMENT, "tags is NULL");
+    if (count == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "count is NULL");
+    *count = 0;
+    if (!owner()) return ROUTECAP_OK;
+    if (!config_.load_tags)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "the capturer was created without ROUTECAP_CONFIG_LOAD_TAGS");
+    LoadCounter &counter = *capture_->load;
+    const TakenTurn reads(counter.readers());
+    capture_->worker.hand_over_load();
+    counter.merge();
+    const std::vector<uint64_t> known = counter.tags();
+    std::copy_n(known.begin(), std::min(capacity, known.size()), tags);
+    *count = known.size();
     return ROUTECAP_OK;
 }
 

@@ -41,6 +41,8 @@ public:
 
     int32_t stats(routecap_stats *stats) const;
     int32_t layer_stats(routecap_layer_stats *stats, size_t stat_size, size_t count) const;
+    int32_t load(const uint64_t *tag, routecap_load *load, uint64_t *counts, size_t count);
+    int32_t load_tags(uint64_t *tags, size_t capacity, uint64_t *count);
     int32_t progress();
 
     // For each call of the forward path, whose thread it checks in checked mode.
@@ -119,6 +121,7 @@ private:
         Steps steps;
         RequestTable requests;
         std::atomic<bool> tags_vary{false};  // the steps have not all had the same tag
+        std::optional<LoadCounter> load;     // if it is counted
         StepWorker worker;                   // last: it uses the others
     };
 

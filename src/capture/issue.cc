@@ -11,6 +11,18 @@
 
 namespace routecap {
 
+constexpr uint32_t kPhaseFlags = ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE;
+
+// Settled rows whose positions the host knows.
+static bool plain(const routecap_span &span) { return (span.flags & ~kPhaseFlags) == 0; }
+
+static Phase phase_of(const routecap_span &span) {
+    if ((span.flags & kPhaseFlags) != 0)
+        return (span.flags & ROUTECAP_SPAN_PREFILL) != 0 ? Phase::prefill : Phase::decode;
+    return (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0 || span.rows == 1 ? Phase::decode
+                                                                           : Phase::prefill;
+}
+
 // One call, and what its spans add up to.
 struct Capturer::Issue {
     const char *spans;
@@ -62,7 +74,7 @@ struct Capturer::Issue {
     // Settled rows in pages that the request has and nobody else sees, of the tag that it has:
     // nearly all spans.
     bool ordinary(const routecap_span &span, const Request &request) const {
-        if (span.flags != 0 || lost) return false;
+        if (!plain(span) || lost) return false;
         const uint64_t end = span.position + span.rows;
         if (!request.pages.contains(page_of(span.position), page_of(end - 1) + 1)) return false;
         if (!request.changed) return !tags_vary;
@@ -113,7 +125,8 @@ struct Capturer::Issue {
 };
 
 int32_t Capturer::check_spans(Issue &issue) {
-    constexpr uint32_t kFlags = ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS;
+    constexpr uint32_t kFlags =
+        ROUTECAP_SPAN_SPECULATIVE | ROUTECAP_SPAN_DEVICE_POSITIONS | kPhaseFlags;
     const routecap_issue_options &options = issue.options;
     issue.wanted = issue.nodes = 0;
     issue.tangled = false;
@@ -131,7 +144,8 @@ int32_t Capturer::check_spans(Issue &issue) {
         const routecap_span &span = issue.span(i);
         const bool device = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0;
         if (span.rows == 0) return report(ROUTECAP_ERR_ARGUMENT, "span %u has no rows", i);
-        if ((span.flags & ~kFlags) != 0 || span.reserved != 0)
+        if ((span.flags & ~kFlags) != 0 || (span.flags & kPhaseFlags) == kPhaseFlags ||
+            span.reserved != 0)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: flags is %u and reserved %u", i,
                           span.flags, span.reserved);
         if (span.rows > config_.rows || span.sink_row > config_.rows - span.rows)
@@ -158,7 +172,7 @@ int32_t Capturer::check_spans(Issue &issue) {
             issue.wanted += issue.memory(span, *request, capture_->pool).bytes;
             issue.nodes += 3;  // an interval of pages, a draft, a note
         }
-        if (span.flags != 0) continue;
+        if (!plain(span)) continue;
         if (request->check == checks_) {
             const Checked &before = checked_[request->check_last];
             issue.tangled |= checked_[i].first < before.end && checked_[i].end > before.first;
@@ -201,7 +215,7 @@ static void sort_by_position(std::vector<uint32_t> &order, std::vector<uint32_t>
 bool Capturer::overlaps(const Issue &issue) {
     order_.clear();
     for (uint32_t i = 0; i < issue.count; i++)
-        if (checked_[i].request != nullptr && issue.span(i).flags == 0) order_.push_back(i);
+        if (checked_[i].request != nullptr && plain(issue.span(i))) order_.push_back(i);
     sort_by_position(order_, sorted_, [&](uint32_t i) { return issue.span(i).position; });
     // How far the spans of each request reach is kept with the last one of it.
     for (uint32_t i : order_) checked_[checked_[i].request->check_last].end = 0;
@@ -273,7 +287,7 @@ inline void Capturer::hand_over(Issue &issue, const routecap_span &span, Request
                  .speculative = (span.flags & ROUTECAP_SPAN_SPECULATIVE) != 0,
                  .device_positions = (span.flags & ROUTECAP_SPAN_DEVICE_POSITIONS) != 0,
                  .extra = extra != nullptr,
-                 .unused = 0};
+                 .phase = phase_of(span)};
     if (extra != nullptr) issue.step->extras[index] = *extra;
     request.newest_step = issue.ticket;
     request.newest_span = index;

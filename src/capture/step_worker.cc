@@ -129,7 +129,7 @@ bool StepWorker::with_turn(Until until) {
     }
     if (manual_)
         released_.free();
-    else if (!released_.empty())
+    else if (!released_.empty() || load_ != nullptr)
         bell_.call();
     return done;
 }
@@ -194,6 +194,7 @@ bool StepWorker::apply_ready(Until until) {
     }
     pending_.erase(kept, pending_.end());
     if (applied) storage_->completion->notify();
+    if (until != Until::step_filed) count_load();
     return pending_.empty() && taken_ == nullptr && !short_of_memory_;
 }
 
@@ -222,7 +223,7 @@ bool StepWorker::apply(LogEntry &entry) {
                 count_settled(what.rows->settle(
                     what.step,
                     what.kept ? std::span<const uint32_t>(*what.kept) : std::span<const uint32_t>(),
-                    what.keep_first));
+                    what.keep_first, load_));
                 applied(*what.rows);
             } else if constexpr (std::is_same_v<What, Truncate>) {
                 what.rows->truncate(what.end);
@@ -312,10 +313,15 @@ static void fetch_place(const Step &step, uint32_t span) {
 }
 
 void StepWorker::file_step(int32_t slot) {
+    if (uncounted_ != kernels::kNoSlot) {  // first whoever waits for what was filed before
+        storage_->completion->notify();
+        count_load();
+    }
     Step &step = steps_.step(slot);
     rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
     const SlotContents contents = backend_.contents(slot);
     const char *failure = backend_.failure(slot);
+    if (load_ != nullptr && failure == nullptr) load_->add_step(step.ticket, step.tag);
     RowOutcomes filed;
     for (uint32_t i = 0; i < step.span_count; i++) {
         fetch_object(step, i + 2 * kAhead);
@@ -333,7 +339,21 @@ void StepWorker::file_step(int32_t slot) {
                              ? ForwardCheck::slip_of(contents, step.rows_copied)
                              : ROUTECAP_OK;
     if (check_ != nullptr) check_->found(step.ticket, slip);
-    steps_.filed(slot, contents.conflicts, failure, slip);
+    if (load_ != nullptr) uncounted_ = slot;
+    steps_.filed(slot, contents.conflicts, failure, slip, load_ != nullptr);
+}
+
+// What was filed since the last time, after it was announced.
+void StepWorker::count_load() {
+    if (load_ == nullptr) return;
+    load_->count();
+    if (uncounted_ != kernels::kNoSlot) steps_.free(std::exchange(uncounted_, kernels::kNoSlot));
+}
+
+void StepWorker::hand_over_load() {
+    TakenTurn turn(turn_);
+    count_load();
+    load_->hand_over();
 }
 
 RowSource StepWorker::source(uint8_t *slot, uint32_t row) const {
@@ -422,7 +442,7 @@ RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents
         for (uint32_t r = 0; r < span.count; r++)
             kept += (positions[r] = place(r)) != RowStore::kDropped;
         if (span.rows->file_draft(step.ticket, extra.draft_index, std::move(positions), covered,
-                                  rows, step.tag, reserved, failed))
+                                  rows, step.tag, span.phase, reserved, failed))
             filed.provisional = kept;
         else
             filed.refused = kept;
@@ -434,7 +454,8 @@ RowOutcomes StepWorker::file_span(Step &step, uint32_t index, const SlotContents
     const auto flush = [&] {
         if (n == 0) return;
         if (start < covered)
-            filed += span.rows->file_rows(first, rows.from(start), n, step.tag, reserved);
+            filed += span.rows->file_rows(first, rows.from(start), n, step.tag, reserved,
+                                          {load_, span.phase});
         else
             filed.missing += n;
         if (device != nullptr) span.rows->placed(first + n);

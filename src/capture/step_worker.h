@@ -23,6 +23,7 @@
 #include "base/mutex.h"
 #include "base/node_pool.h"
 #include "capture/forward_check.h"
+#include "capture/load_counter.h"
 #include "capture/operation_log.h"
 #include "capture/rhythm.h"
 #include "capture/steps.h"
@@ -99,6 +100,8 @@ public:
 
     // In checked mode, before start(): who hears of slips that the device saw.
     void set_check(ForwardCheck *check) { check_ = check; }
+    // Before start(): who counts the load.
+    void set_load(LoadCounter *load) { load_ = load; }
     // Starts the worker thread, or lets whoever waits do its work.
     int32_t start(bool manual);
     // Files everything that was issued, then stops. No call may follow.
@@ -122,6 +125,8 @@ public:
     // And without a step, where there is no worker thread that files them: what has ended gives
     // back its memory.
     void reclaim();
+    // Everything that has landed is counted, and handed over to who reads the load. On any thread.
+    void hand_over_load();
 
 private:
     enum class Until { all_applied, step_filed, operations_applied };
@@ -133,6 +138,7 @@ private:
     bool apply(LogEntry &entry);
     void release_early(LogEntry &entry);
     void file_step(int32_t slot);
+    void count_load();
     RowOutcomes file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed);
     void tally(const uint8_t *ids, const uint8_t *validity);
     void finish_tally();
@@ -144,6 +150,7 @@ private:
     const StoragePtr storage_;
     const Shape *const shape_;
     ForwardCheck *check_ = nullptr;
+    LoadCounter *load_ = nullptr;
     Backend &backend_;
     Steps &steps_;
     Counters &counters_;
@@ -166,9 +173,10 @@ private:
         uint64_t unwritten, out_of_range, duplicate;
         uint64_t missing() const { return unwritten + out_of_range + duplicate; }
     };
-    std::vector<Tally> tallies_;   // of the step being filed, per layer
-    uint32_t refused_at_end_ = 0;  // times that memory was refused since stop
-    uint64_t tallied_ = 0;         // rows of it
+    std::vector<Tally> tallies_;            // of the step being filed, per layer
+    int32_t uncounted_ = kernels::kNoSlot;  // the slot that holds rows whose load is to be counted
+    uint32_t refused_at_end_ = 0;           // times that memory was refused since stop
+    uint64_t tallied_ = 0;                  // rows of it
     bool any_missing_ = false;
 };
 

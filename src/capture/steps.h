@@ -48,7 +48,7 @@ struct alignas(64) StepSpan {
     uint8_t speculative;
     uint8_t device_positions;
     uint8_t extra;  // it has a SpanExtra
-    uint8_t unused;
+    Phase phase;
 };
 static_assert(sizeof(StepSpan) == 64);
 struct SpanExtra {
@@ -96,8 +96,12 @@ struct StepResult {
 // capturer's mutex, while it is in flight.
 class Steps {
 public:
-    explicit Steps(uint32_t slots, uint32_t sink_rows)
-        : slots_(slots), steps_(new Step[slots]), in_slot_(new std::atomic<uint64_t>[slots]()) {
+    // Of these slots so many may hold steps in flight.
+    Steps(uint32_t slots, uint32_t in_flight, uint32_t sink_rows)
+        : slots_(slots),
+          most_in_flight_(in_flight),
+          steps_(new Step[slots]),
+          in_slot_(new std::atomic<uint64_t>[slots]()) {
         for (uint32_t slot = 0; slot < slots; slot++)
             steps_[slot].begin(0, 0, first_spans(sink_rows));
     }
@@ -108,15 +112,23 @@ public:
     // The slot that the next snapshot fills, as issue, discard or begin named it.
     int32_t named() const { return named_; }
     void name(int32_t slot) { named_ = slot; }
-    // A slot that holds no step, or none.
+    // A slot that holds no step; none while as many steps are in flight as may be.
     int32_t free_slot() const {
         const auto n = static_cast<int32_t>(slots_);
-        for (int32_t i = 1; i <= n; i++) {
-            const int32_t slot = (named_ + i + n) % n;
-            if (in_slot_[static_cast<size_t>(slot)].load(std::memory_order_acquire) == 0)
-                return slot;
+        for (;;) {
+            uint32_t in_flight = 0;
+            int32_t found = kernels::kNoSlot;
+            for (int32_t i = 1; i <= n; i++) {
+                const int32_t slot = (named_ + i + n) % n;
+                const uint64_t step =
+                    in_slot_[static_cast<size_t>(slot)].load(std::memory_order_acquire);
+                in_flight += step != 0 && step != kLanded;
+                if (step == 0 && found == kernels::kNoSlot) found = slot;
+            }
+            if (in_flight >= most_in_flight_) return kernels::kNoSlot;
+            // If none was found, one slot was freed behind the look at it, and another has landed.
+            if (found != kernels::kNoSlot) return found;
         }
-        return kernels::kNoSlot;
     }
     Step &step(int32_t slot) { return steps_[static_cast<size_t>(slot)]; }
     const Step &step(int32_t slot) const { return steps_[static_cast<size_t>(slot)]; }
@@ -138,8 +150,9 @@ public:
         issued_.store(ticket, std::memory_order_release);
     }
 
-    // A step was filed: steps are, in order of issue.
-    void filed(int32_t slot, uint64_t conflicts, const char *failure, int32_t slip) {
+    // A step was filed: steps are, in order of issue. Its slot is free then, unless it is to be
+    // `kept` until free(): of one step at a time.
+    void filed(int32_t slot, uint64_t conflicts, const char *failure, int32_t slip, bool kept) {
         const uint64_t ticket = step(slot).ticket;
         {
             std::lock_guard lock(results_mutex_);
@@ -157,6 +170,9 @@ public:
             }
         }
         filed_.store(ticket, std::memory_order_release);
+        in_slot_[static_cast<size_t>(slot)].store(kept ? kLanded : 0, std::memory_order_release);
+    }
+    void free(int32_t slot) {
         in_slot_[static_cast<size_t>(slot)].store(0, std::memory_order_release);
     }
     // Of a step that has a slot, whether it was not filed yet: a link to its spans is valid as
@@ -165,7 +181,7 @@ public:
         return ticket > filed_.load(std::memory_order_acquire);
     }
 
-    // For steps that were issued. Who sees that one has landed finds its slot free.
+    // For steps that were issued. Who sees that one has landed finds a slot free.
     bool landed(uint64_t ticket) const {
         for (size_t slot = 0; slot < slots_; slot++)
             if (in_slot_[slot].load(std::memory_order_acquire) == ticket) return false;
@@ -190,10 +206,14 @@ private:
     };
     using Text = std::array<char, 200>;
 
+    static constexpr uint64_t kLanded = UINT64_MAX;
+
     const size_t slots_;
-    std::unique_ptr<Step[]> steps_;                     // by slot
-    std::unique_ptr<std::atomic<uint64_t>[]> in_slot_;  // the ticket of the step in each, or 0
-    int32_t named_ = kernels::kNoSlot;                  // the forward path's own
+    const uint32_t most_in_flight_;
+    std::unique_ptr<Step[]> steps_;  // by slot
+    // The ticket of the step in each; kLanded: its rows are still looked at; 0: it is free.
+    std::unique_ptr<std::atomic<uint64_t>[]> in_slot_;
+    int32_t named_ = kernels::kNoSlot;  // the forward path's own
     std::atomic<uint64_t> issued_{0}, filed_{0};
     mutable QuickMutex results_mutex_;    // guards what follows; held for a few instructions
     std::array<Result, 1024> results_{};  // of the last steps

@@ -108,13 +108,13 @@ void RowStore::prefetch_row(uint64_t position) {
 }
 
 RowOutcomes RowStore::file_rows(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
-                                ReservedMemory &reserved) {
+                                ReservedMemory &reserved, Counting counting) {
     Supply supply{.store = *this, .reserved = reserved};
-    return file_with(position, source, rows, tag, policy_, supply);
+    return file_with(position, source, rows, {tag, policy_, counting}, supply);
 }
 
-RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
-                                Policy policy, Supply &supply) {
+RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t rows,
+                                const Filing &filing, Supply &supply) {
     RowOutcomes filed;
     const uint64_t page_rows = shape_->page_rows;
     while (rows > 0) {
@@ -123,9 +123,9 @@ RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t ro
         Supply::Need need;
         {
             std::lock_guard lock(mutex);
-            need = prepare(index, position, source, n, tag, policy, supply);
+            need = prepare(index, position, source, n, filing, supply);
             if (need == Supply::Need::nothing)
-                file_in_page(index, position, source, n, tag, policy, supply, filed);
+                file_in_page(index, position, source, n, filing, supply, filed);
         }
         supply.dropped = PageRef();
         if (need == Supply::Need::memory && supply.fetch()) continue;
@@ -140,8 +140,8 @@ RowOutcomes RowStore::file_with(uint64_t position, RowSource source, uint64_t ro
 
 // Pays for what filing rows into one page will need.
 RowStore::Supply::Need RowStore::prepare(uint64_t index, uint64_t position, RowSource source,
-                                         uint64_t rows, uint64_t tag, Policy policy,
-                                         Supply &supply) {
+                                         uint64_t rows, const Filing &filing, Supply &supply) {
+    const uint64_t tag = filing.tag;
     supply.copies = false;
     const auto entry = at_or_after(index);
     if (entry == entries_.end() || entry->index != index)
@@ -157,7 +157,7 @@ RowStore::Supply::Need RowStore::prepare(uint64_t index, uint64_t position, RowS
         copies |= !writable(*entry, position, empty ? inside : entry->first), whole = true;
     if (inside < after && (!writable(*entry, inside, after) || needs_tags(*entry, tag)))
         for (uint64_t p = inside; p < after; p++) {
-            const Meeting m = meet(*entry, p, source.from(p - position), policy);
+            const Meeting m = meet(*entry, p, source.from(p - position), filing.policy);
             whole |= m.whole || m.first;
             copies |= m.writes && !writable(*entry, p, p + 1);
         }
@@ -170,7 +170,7 @@ RowStore::Supply::Need RowStore::prepare(uint64_t index, uint64_t position, RowS
 }
 
 void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
-                            uint64_t tag, Policy policy, Supply &supply, RowOutcomes &filed) {
+                            const Filing &filing, Supply &supply, RowOutcomes &filed) {
     auto entry = at_or_after(index);
     if (entry == entries_.end() || entry->index != index) entry = supply.add_entry(index);
     if (!entry->page) {
@@ -187,13 +187,15 @@ void RowStore::file_in_page(uint64_t index, uint64_t position, RowSource source,
     const auto add_new = [&](uint64_t from, uint64_t to) {
         if (from == to) return;
         const RowSource part = source.from(from - position);
-        append(*entry, from, part, to - from, tag, supply);
+        append(*entry, from, part, to - from, filing.tag, supply);
+        if (filing.counting.cells != nullptr)
+            filing.counting.cells->add(part, to - from, filing.tag, filing.counting.phase);
         for (uint64_t r = 0; r < to - from; r++)
             (shape_->row_empty(part.from(r).validity) ? filed.missing : filed.delivered)++;
     };
     const uint64_t visible_first = entry->first, visible_end = entry->end;
     for (uint64_t p = std::max(position, visible_first); p < std::min(end, visible_end); p++)
-        merge(*entry, p, source.from(p - position), tag, policy, supply, filed);
+        merge(*entry, p, source.from(p - position), filing, supply, filed);
     add_new(after, end);
     add_new(position, inside);
 }
@@ -248,11 +250,14 @@ bool RowStore::better(uint32_t layer, const uint8_t *ids, const uint8_t *validit
 }
 
 // Files one row at a position that has one.
-void RowStore::merge(Entry &entry, uint64_t position, RowSource source, uint64_t tag, Policy policy,
+void RowStore::merge(Entry &entry, uint64_t position, RowSource source, const Filing &filing,
                      Supply &supply, RowOutcomes &filed) {
-    const Meeting m = meet(entry, position, source, policy);
+    const Meeting m = meet(entry, position, source, filing.policy);
     if (m.writes) {
-        if (m.whole || m.first) supply.tag_rows(entry, position, 1, tag);
+        if (filing.counting.cells != nullptr)
+            filing.counting.cells->add_missing(source, entry.page->validity(entry.row(position)),
+                                               filing.tag, filing.counting.phase);
+        if (m.whole || m.first) supply.tag_rows(entry, position, 1, filing.tag);
         if (m.whole) {
             put(entry, position, source, 1);
         } else {
@@ -298,8 +303,8 @@ void RowStore::keep(uint64_t position, uint64_t end, ReservedMemory &reserved) {
 }
 
 bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                          uint64_t covered, RowSource source, uint64_t tag, ReservedMemory reserved,
-                          bool lost) {
+                          uint64_t covered, RowSource source, uint64_t tag, Phase phase,
+                          ReservedMemory reserved, bool lost) {
     const auto rows = static_cast<uint32_t>(positions.size());
     const bool kept = !lost && std::any_of(positions.begin(), positions.end(),
                                            [](uint64_t p) { return p < kPast; });
@@ -325,7 +330,7 @@ bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint6
     }
     try {
         drafts_.push_back(
-            {step, first_index, std::move(page), std::move(positions), reserved, lost});
+            {step, first_index, std::move(page), std::move(positions), reserved, phase, lost});
         return true;
     } catch (const std::bad_alloc &) {
         give_back(reserved);
@@ -333,7 +338,8 @@ bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint6
     }
 }
 
-RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first) {
+RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first,
+                             NewCells *counted) {
     RowOutcomes filed;
     for (Draft &draft : drafts_) {
         if (draft.step != step) continue;
@@ -352,11 +358,12 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
             } else {
                 filed += file_rows(draft.positions[r],
                                    {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
-                                   draft.page->tag_of(r), draft.reserved);
+                                   draft.page->tag_of(r), draft.reserved, {counted, draft.phase});
                 placed(draft.positions[r] + 1);
             }
         }
         give_back(draft.reserved);
+        if (counted != nullptr && draft.page) counted->hold(std::move(draft.page));
     }
     std::erase_if(drafts_, [step](const Draft &draft) { return draft.step == step; });
     publish_settled(false);
@@ -619,7 +626,7 @@ RowOutcomes RowStore::attach_segment(const Segment &segment, uint64_t end, Suppl
         for (uint64_t p = position; !shared && p < position + n; p++) {
             const uint64_t row = p - segment.first;
             filed += file_with(p, {segment.ids(row), segment.validity(row), 0, 0}, 1,
-                               segment.tag(row), Policy::keep, supply);
+                               {segment.tag(row), Policy::keep}, supply);
         }
         position += n;
     }
@@ -654,7 +661,7 @@ RowOutcomes RowStore::attach_missing(const MissingRows &missing, uint64_t first,
         missing_->for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
             shape_->mark_missing(cells.data(), reason);
             for (uint64_t p = next(from, to); p < to; p = next(p + 1, to))
-                filed += file_with(p, row, 1, 0, Policy::keep, supply);
+                filed += file_with(p, row, 1, {0, Policy::keep}, supply);
         });
     }
     give_back(reserved);

@@ -15,6 +15,7 @@
 
 #include "base/intervals.h"
 #include "storage/missing_rows.h"
+#include "storage/new_cells.h"
 #include "storage/publication.h"
 #include "storage/reserved_memory.h"
 #include "storage/storage.h"
@@ -123,7 +124,7 @@ public:
     // Files rows at consecutive positions. A page that they need is the one promised at its index,
     // or comes out of what is reserved, or of the budget.
     RowOutcomes file_rows(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
-                          ReservedMemory &reserved);
+                          ReservedMemory &reserved, Counting counting = {});
     RowOutcomes file_from_budget(uint64_t position, RowSource source, uint64_t rows, uint64_t tag) {
         ReservedMemory reserved;
         const RowOutcomes filed = file_rows(position, source, rows, tag, reserved);
@@ -143,13 +144,14 @@ public:
     // settling. Of a step whose copy failed they are `lost`. False without memory; the reservations
     // are then given back.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                    uint64_t covered, RowSource source, uint64_t tag, ReservedMemory reserved,
-                    bool lost);
+                    uint64_t covered, RowSource source, uint64_t tag, Phase phase,
+                    ReservedMemory reserved, bool lost);
     static constexpr uint64_t kDropped = UINT64_MAX, kCut = UINT64_MAX - 1, kPast = UINT64_MAX - 2;
 
     // Files the kept drafts of a step and rejects the others. `kept` are ascending indices; without
     // them the first keep_first are kept.
-    RowOutcomes settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first);
+    RowOutcomes settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first,
+                       NewCells *counted);
     // Ends all others: those at and after `end` are late, as those that were cut are, and the rest
     // is rejected.
     RowOutcomes drop_drafts(uint64_t end);
@@ -276,7 +278,15 @@ private:
         PageRef page;  // none if no row is left
         std::vector<uint64_t> positions;
         ReservedMemory reserved;
+        Phase phase;
         bool lost;
+    };
+
+    // What holds for all rows of a call.
+    struct Filing {
+        uint64_t tag;
+        Policy policy;
+        Counting counting{};
     };
 
     // Memory for filing rows into one page after another. What one page's rows need is paid for
@@ -308,12 +318,12 @@ private:
         }
     };
 
-    RowOutcomes file_with(uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
-                          Policy policy, Supply &supply);
+    RowOutcomes file_with(uint64_t position, RowSource source, uint64_t rows, const Filing &filing,
+                          Supply &supply);
     Supply::Need prepare(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
-                         uint64_t tag, Policy policy, Supply &supply);
+                         const Filing &filing, Supply &supply);
     void file_in_page(uint64_t index, uint64_t position, RowSource source, uint64_t rows,
-                      uint64_t tag, Policy policy, Supply &supply, RowOutcomes &filed);
+                      const Filing &filing, Supply &supply, RowOutcomes &filed);
     RowOutcomes attach_segment(const Segment &segment, uint64_t end, Supply &supply);
     void append(Entry &entry, uint64_t position, RowSource source, uint64_t rows, uint64_t tag,
                 Supply &supply);
@@ -328,8 +338,8 @@ private:
     bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity,
                 RowSource source) const;
     Meeting meet(const Entry &entry, uint64_t position, RowSource source, Policy policy) const;
-    void merge(Entry &entry, uint64_t position, RowSource row, uint64_t tag, Policy policy,
-               Supply &supply, RowOutcomes &filed);
+    void merge(Entry &entry, uint64_t position, RowSource row, const Filing &filing, Supply &supply,
+               RowOutcomes &filed);
     Entries::iterator at_or_after(uint64_t index);
     bool writable(Entry &entry, uint64_t first, uint64_t end);
     void make_writable(Entry &entry, Supply &supply);

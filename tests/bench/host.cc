@@ -34,7 +34,7 @@ std::string parameter(const char *name, uint64_t value) {
 
 // An engine without a model: its routers' ids lie ready.
 struct Engine {
-    explicit Engine(uint32_t rows, uint64_t budget = uint64_t{4} << 30)
+    explicit Engine(uint32_t rows, uint64_t budget = uint64_t{4} << 30, uint32_t flags = 0)
         : ids(static_cast<size_t>(rows) * kK) {
         routecap_config config;
         CHECK(routecap_config_init(&config, sizeof config));
@@ -44,6 +44,7 @@ struct Engine {
         config.experts = kExperts;
         config.rows = rows;
         config.budget_bytes = budget;
+        config.flags = flags;
         CHECK(routecap_capturer_create(&config, &capturer));
         for (size_t i = 0; i < ids.size(); i++)
             ids[i] = static_cast<int32_t>((i / kK * 13 + i % kK * 31) % kExperts);
@@ -329,6 +330,74 @@ void worker(Report &report) {
                estimate(landing));
 }
 
+// The load of the experts: what it costs whoever waits for a step, and what it takes afterwards.
+void load(Report &report) {
+    constexpr int kSteps = 20;
+    const std::string group = "Load of the experts, a row of each of as many requests";
+    for (uint32_t n : {1u, 256u, 4096u}) {
+        const uint64_t budget = uint64_t{4} << 30;
+        Engine plain(n, budget), counting(n, budget, ROUTECAP_CONFIG_LOAD);
+        Engine *const engines[] = {&plain, &counting};
+        std::vector<double> landed[2], begun[2], counted, landing_ratio;
+        std::vector<routecap_span> spans[2];
+        for (int k = 0; k < 2; k++) {
+            std::vector<routecap_request> requests(n);
+            CHECK(routecap_request_open(engines[k]->capturer, nullptr, requests.data(), n));
+            for (uint32_t i = 0; i < n; i++) spans[k].push_back(Engine::span(requests[i], 0, i, 1));
+        }
+        std::vector<uint64_t> counts(size_t{ROUTECAP_LOAD_PHASES} * kLayers * kExperts);
+        routecap_load load{};
+        load.struct_size = sizeof load;
+        std::vector<double> reading;
+        for (int i = -1; i < repetitions; i++) {
+            std::vector<double> waits[2], begins[2], rest;
+            for (int s = 0; s < kSteps; s++)
+                for (int k = 0; k < 2; k++) {
+                    Engine &engine = *engines[k];
+                    const double start = wall_us();
+                    engine.begin(n);
+                    begins[k].push_back(wall_us() - start);
+                    engine.record(n);
+                    engine.snapshot();
+                    const double issued = wall_us();
+                    const routecap_step step = engine.issue(spans[k]);
+                    engine.land(step);
+                    const double seen = wall_us();
+                    waits[k].push_back(seen - issued);
+                    for (routecap_span &span : spans[k]) span.position++;
+                    if (k == 0) continue;
+                    // It waits until the step is counted.
+                    CHECK(routecap_capturer_load(engine.capturer, nullptr, &load, nullptr, 0));
+                    rest.push_back(wall_us() - seen);
+                }
+            const double start = wall_us();
+            CHECK(routecap_capturer_load(counting.capturer, nullptr, &load, counts.data(),
+                                         counts.size()));
+            const double read = wall_us() - start;
+            if (i < 0) continue;
+            for (int k = 0; k < 2; k++) {
+                landed[k].push_back(estimate(waits[k]).median);
+                begun[k].push_back(estimate(begins[k]).median);
+            }
+            landing_ratio.push_back(landed[1].back() / landed[0].back());
+            counted.push_back(estimate(rest).median);
+            reading.push_back(read);
+        }
+        const std::string rows = std::to_string(n) + " rows", p = parameter("rows", n);
+        report.add(group, rows + ", from issue to readable rows, off", p, "us",
+                   estimate(landed[0]));
+        report.add(group, rows + ", from issue to readable rows, on", p, "us", estimate(landed[1]));
+        report.add(group, rows + ", on over off", p, "ratio", estimate(landing_ratio),
+                   "target 1.0");
+        report.add(group, rows + ", from readable to counted", p, "us", estimate(counted),
+                   "by the worker");
+        report.add(group, rows + ", begin, off", p, "us", estimate(begun[0]));
+        report.add(group, rows + ", begin, on", p, "us", estimate(begun[1]));
+        report.add(group, rows + ", reading the counts", p, "us", estimate(reading),
+                   "by whoever reads");
+    }
+}
+
 void extractions(Report &report) {
     for (uint64_t rows : {uint64_t{1024}, uint64_t{4096}, uint64_t{32768}, uint64_t{131072}}) {
         Engine engine(8192);
@@ -380,6 +449,7 @@ int main(int argc, char **argv) {
     landing(report);
     bystander(report);
     worker(report);
+    load(report);
     extractions(report);
     memory(report);
     if (!json.empty()) report.write_json(json);

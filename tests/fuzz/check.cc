@@ -159,6 +159,39 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
     return compared;
 }
 
+void load(const routecap_capturer *capturer, const uint64_t *tag, const model::Shape &shape,
+          const model::Load &expected, bool lacks) {
+    const size_t layers = shape.cells(), experts = shape.experts();
+    std::vector<uint64_t> counts(ROUTECAP_LOAD_PHASES * layers * experts, 77);
+    routecap_load got{};
+    got.struct_size = sizeof got;
+    SAME_STATUS(ROUTECAP_OK,
+                routecap_capturer_load(capturer, tag, &got, counts.data(), counts.size()));
+    SAME(layers, got.layers);
+    SAME(experts, got.experts);
+    const uint64_t rows[] = {got.rows_prefill, got.rows_decode};
+    SAME(expected.steps, got.steps);
+    SAME(expected.first_step, got.first_step);
+    SAME(expected.last_step, got.last_step);
+    for (int phase = 0; phase < ROUTECAP_LOAD_PHASES; phase++) {
+        if (lacks ? rows[phase] > expected.rows[phase] : rows[phase] != expected.rows[phase])
+            fail("phase %d: the load is of %llu rows of %llu", phase,
+                 static_cast<unsigned long long>(rows[phase]),
+                 static_cast<unsigned long long>(expected.rows[phase]));
+        for (size_t l = 0; l < layers; l++)
+            for (size_t e = 0; e < experts; e++) {
+                const auto found = expected.counts.find({phase, l, static_cast<uint16_t>(e)});
+                const uint64_t n = found != expected.counts.end() ? found->second : 0,
+                               is = counts[(static_cast<size_t>(phase) * layers + l) * experts + e];
+                if (lacks ? is > n : is != n)
+                    fail(
+                        "phase %d, layer %zu: expert %zu was chosen %llu times, and is counted %llu times",
+                        phase, l, e, static_cast<unsigned long long>(n),
+                        static_cast<unsigned long long>(is));
+            }
+    }
+}
+
 std::vector<uint8_t> serialized(const routecap_routing *routing) {
     uint64_t needed = 0;
     SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,

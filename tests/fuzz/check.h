@@ -53,6 +53,11 @@ void copy(const Copy &copy, int32_t read, const model::Routing &expected,
           const std::function<int32_t(const routecap_copy_options *, void *, size_t, uint8_t *,
                                       size_t, uint64_t *)> &call);
 
+// The load that a capturer counted, of a tag or of all steps. `lacks`: rows that the model has may
+// be missing in it.
+void load(const routecap_capturer *capturer, const uint64_t *tag, const model::Shape &shape,
+          const model::Load &expected, bool lacks = false);
+
 std::vector<uint8_t> serialized(const routecap_routing *routing);
 // What the pieces of a splice are, one after another.
 std::vector<uint8_t> spliced(const routecap_splice &splice, const routecap_piece *pieces,

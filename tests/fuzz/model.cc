@@ -525,7 +525,7 @@ uint64_t Capturer::in_flight() const {
 int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_t> &positions,
                         uint64_t tag, const Sink::Taken &taken, bool lost, uint64_t &ticket) {
     ticket = ++stats.steps_issued;
-    auto step = std::make_shared<Step>(Step{ticket, {}, taken.dropped, taken.conflicts});
+    auto step = std::make_shared<Step>(Step{ticket, {}, taken.dropped, taken.conflicts, tag});
     bool partial = false;
     for (const Span &s : spans) {
         partial |= s.request == nullptr || s.status != ROUTECAP_OK;
@@ -545,6 +545,10 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
             filed->end = device ? s.span.position_end : filed->real + 1;
             filed->row = sink_row < taken.rows.size() ? taken.rows[sink_row] : nullptr;
             filed->tag = tag;
+            filed->phase = (s.span.flags & ROUTECAP_SPAN_PREFILL) != 0  ? ROUTECAP_LOAD_PREFILL
+                           : (s.span.flags & ROUTECAP_SPAN_DECODE) != 0 ? ROUTECAP_LOAD_DECODE
+                           : speculative || s.span.rows == 1            ? ROUTECAP_LOAD_DECODE
+                                                                        : ROUTECAP_LOAD_PREFILL;
             filed->device = device;
             filed->known = !device;
             filed->never = lost                      ? ROUTECAP_MISSING_LOST
@@ -601,6 +605,10 @@ void Capturer::land(Step &step) {
     if (step.conflicts > 0) conflicting_[step.ticket] = step.conflicts;
     stats.cells_conflicting += step.conflicts;
     stats.rows_dropped += step.dropped;
+    for (Load *l : {&load, &load_of_tags[step.tag]}) {
+        if (l->steps++ == 0) l->first_step = step.ticket;
+        l->last_step = step.ticket;
+    }
     std::vector<bool> written(shape->cells()), valid(shape->cells());
     uint64_t counted = 0;
     for (const Step::Part &part : step.parts)
@@ -652,6 +660,7 @@ void Capturer::file(Request &r, const Filed &filed) {
     }
     if (filed.row == nullptr) return;
     RowPtr &mine = r.content[filed.real];
+    count_load(filed, mine);
     bool overlap = false, mismatch = false;
     for (size_t l = 0; mine != nullptr && l < shape->cells(); l++) {
         if (!mine->valid(l) || !filed.row->valid(l)) continue;
@@ -663,6 +672,17 @@ void Capturer::file(Request &r, const Filed &filed) {
     auto row = std::make_shared<Row>(*filed.row);
     row->tag = filed.tag;
     mine = r.policy == ROUTECAP_POLICY_REPLACE && row->any() ? row : unite(mine, row);
+}
+
+// The cells of a row that its request has not.
+void Capturer::count_load(const Filed &filed, const RowPtr &known) {
+    for (Load *l : {&load, &load_of_tags[filed.tag]}) {
+        l->rows[filed.phase] += filed.row->any() && (known == nullptr || !known->any());
+        for (size_t layer = 0; layer < shape->cells(); layer++)
+            if (filed.row->valid(layer) && (known == nullptr || !known->valid(layer)))
+                for (size_t j = layer * shape->k; j < (layer + 1) * shape->k; j++)
+                    l->counts[{filed.phase, layer, filed.row->ids[j]}]++;
+    }
 }
 
 // ---- Requests ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <vector>
 
 namespace model {
@@ -161,6 +162,7 @@ struct Filed {
     uint64_t span;        // the first position of its span
     RowPtr row{};         // null: not in the snapshot
     uint64_t tag = 0;
+    int phase = ROUTECAP_LOAD_DECODE;
     bool device = false;        // its position is on the device
     bool known = true;          // the host knows where it is: from the start, or since it landed
     uint8_t never = 0;          // why it is not filed: ROUTECAP_MISSING_LOST or _REFUSED
@@ -235,6 +237,13 @@ struct Store {
     void evict(uint64_t key);
 };
 
+// How often each expert was chosen, by phase, layer and expert.
+struct Load {
+    uint64_t steps = 0, first_step = 0, last_step = 0;
+    uint64_t rows[ROUTECAP_LOAD_PHASES] = {};
+    std::map<std::tuple<int, size_t, uint16_t>, uint64_t> counts{};
+};
+
 struct Capturer {
     Capturer(ShapePtr s, uint32_t sl, uint32_t f, uint32_t requests)
         : shape(std::move(s)),
@@ -247,6 +256,8 @@ struct Capturer {
     uint32_t slots, flags, max_requests;
     routecap_stats stats{};
     std::vector<routecap_layer_stats> layer_stats;
+    Load load{};
+    std::map<uint64_t, Load> load_of_tags{};
     bool slot = true;  // whether one was free for the next forward
 
     // Steps. A slot is chosen by begin, discard and issue.
@@ -293,7 +304,7 @@ private:
             bool speculative;
         };
         std::vector<Part> parts;
-        uint64_t dropped, conflicts;
+        uint64_t dropped, conflicts, tag;
     };
     struct Entry {
         std::shared_ptr<Step> step;   // or
@@ -305,6 +316,7 @@ private:
     void land(Step &step);
     void count_cells(const Filed &filed, std::vector<bool> &written, std::vector<bool> &valid);
     void file(Request &r, const Filed &filed);
+    void count_load(const Filed &filed, const RowPtr &known);
     // Drafts that wait are dropped at the request's end: `late` says of which rows that is late,
     // and not rejected.
     void drop_drafts(const std::vector<FiledPtr> &drafts,

@@ -93,6 +93,9 @@ private:
         const uint64_t kind = in_.number(1);
         config.flags = ROUTECAP_CONFIG_MANUAL_PROGRESS |
                        (kind >= 128 ? ROUTECAP_CONFIG_COMPARE : 0) |
+                       (kind % 8 < 2   ? 0
+                        : kind % 8 < 5 ? ROUTECAP_CONFIG_LOAD
+                                       : ROUTECAP_CONFIG_LOAD | ROUTECAP_CONFIG_LOAD_TAGS) |
                        (kind % 2 == 1 ? ROUTECAP_CONFIG_MAY_LOSE : 0);
         e.files_in_begin = !rig::on_cuda() && kind % 2 == 0;
         config.id_space = shape->id_space;
@@ -217,6 +220,29 @@ private:
         for (size_t l = 0; l < layers.size(); l++)
             if (std::memcmp(&layers[l], &e.model->layer_stats[l], sizeof layers[l]) != 0)
                 check::fail("the counters of layer %zu differ", l);
+        check_load(e);
+    }
+
+    void check_load(Engine &e) {
+        const model::Capturer &m = *e.model;
+        routecap_load load{};
+        load.struct_size = sizeof load;
+        if ((m.flags & ROUTECAP_CONFIG_LOAD) == 0) {
+            SAME_STATUS(ROUTECAP_ERR_ARGUMENT,
+                        routecap_capturer_load(e.capturer, nullptr, &load, nullptr, 0));
+            return;
+        }
+        check::load(e.capturer, nullptr, *e.shape, m.load);
+        std::array<uint64_t, ROUTECAP_LOAD_TAGS + 1> tags{};
+        uint64_t count = 0;
+        const bool apart = (m.flags & ROUTECAP_CONFIG_LOAD_TAGS) != 0;
+        SAME_STATUS(apart ? ROUTECAP_OK : ROUTECAP_ERR_ARGUMENT,
+                    routecap_capturer_load_tags(e.capturer, tags.data(), tags.size(), &count));
+        if (!apart) return;
+        SAME(std::min<size_t>(m.load_of_tags.size(), ROUTECAP_LOAD_TAGS), count);
+        if (m.load_of_tags.size() > ROUTECAP_LOAD_TAGS) return;
+        for (const auto &[tag, of_tag] : m.load_of_tags)
+            check::load(e.capturer, &tag, *e.shape, of_tag);
     }
 
     // ---- One operation
@@ -509,7 +535,7 @@ private:
             s.sink_row = row;
             s.rows = 1 + static_cast<uint32_t>(
                              in_.below(std::min<uint64_t>(e.rows - row, in_.chance(64) ? 16 : 3)));
-            const uint64_t kind = in_.below(16);
+            const uint64_t drawn = in_.below(64), kind = drawn % 16, phase = drawn / 16 % 3;
             if (kind % 4 == 3) s.flags |= ROUTECAP_SPAN_SPECULATIVE;
             if (kind / 4 == 3) {
                 s.flags |= ROUTECAP_SPAN_DEVICE_POSITIONS;
@@ -527,6 +553,7 @@ private:
                     overlap |= std::max(first, s.position) < std::min(end, s.position + s.rows);
                 settled[r].emplace_back(s.position, s.position + s.rows);
             }
+            if (phase != 0) s.flags |= phase == 1 ? ROUTECAP_SPAN_PREFILL : ROUTECAP_SPAN_DECODE;
             given.push_back(s);
             spans.push_back({r, s});
             if (!in_.chance(26)) row += s.rows;  // else the next span names the same sink rows
@@ -544,7 +571,9 @@ private:
             wrong = ROUTECAP_ERR_ARGUMENT;
             switch (in_.below(9)) {
                 case 0: s.rows = 0; break;
-                case 1: s.flags |= 4; break;
+                case 1:
+                    s.flags |= in_.chance(128) ? 16 : ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE;
+                    break;
                 case 2: s.reserved = 1; break;
                 case 3: s.sink_row = e.rows, wrong = ROUTECAP_ERR_CAPACITY; break;
                 case 4: s.rows = e.rows + 1, s.sink_row = 0, wrong = ROUTECAP_ERR_CAPACITY; break;

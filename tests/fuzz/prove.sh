@@ -92,6 +92,11 @@ breaks operations "all drafts are kept" src/storage/row_store.cc \
     's/const bool keep = kept\.empty\(\) \? index < keep_first/const bool keep = kept.empty() ? index <= keep_first/'
 breaks operations "a step is not lost" src/capture/issue.cc \
     's/\.lost = slot == kernels::kNoSlot && count > 0/.lost = false/'
+breaks operations "what was there is counted again" src/capture/load_counter.cc \
+    's/return Shape::valid\(row\.validity, layer\) \&\& !Shape::valid\(known, layer\);/return Shape::valid(row.validity, layer);/'
+breaks operations "rows one after another are counted twice" src/capture/load_counter.cc 's/last\.rows \+= count;/last.rows += count + (count > 2);/'
+breaks operations "a reading lacks what was handed over" src/capture/load_counter.cc 's/add_up\(handed_over_, s, total_, s\);/if (s < 3) add_up(handed_over_, s, total_, s);/'
+breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/rows, step\.tag, span\.phase, reserved/rows, step.tag, Phase::decode, reserved/'
 breaks sources "unsigned ids are signed" kernels/record.h \
     's/read<uint32_t>\(layer, row, to\)/read<int32_t>(layer, row, to)/' src/backend/host/host_backend.cc
 breaks sources "the offset wraps" kernels/record.h \

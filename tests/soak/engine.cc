@@ -71,7 +71,7 @@ Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals)
                             ? shape.dtype
                             : ROUTECAP_DTYPE_I32;
     config.flags = (shape.tap == 3 ? ROUTECAP_CONFIG_EXTERNAL_SINK : 0) |
-                   (shape.may_lose ? ROUTECAP_CONFIG_MAY_LOSE : 0);
+                   (shape.may_lose ? ROUTECAP_CONFIG_MAY_LOSE : 0) | ROUTECAP_CONFIG_LOAD;
     routecap_memory memory{};
     memory.struct_size = sizeof memory;
     SAME_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
@@ -830,6 +830,9 @@ void Engine::compare_counters() {
         check::fail("more rows were filed than issued");
     SAME(m.rows_delivered + m.rows_missing + m.rows_late,
          s.rows_delivered + s.rows_missing + s.rows_late);
+    if (shape_.pages == 0)  // else the model has rows that were refused
+        check::load(capturer_, nullptr, *model_shape_, model_->load,
+                    s.rows_delivered != m.rows_delivered);
     for (int tries = 0; s.bytes_in_use > 0 && tries < 1000; tries++) {
         // The worker lets go of the last a moment later.
         std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,0 +1,121 @@
+/*
+ * routecap, chapter 12: the load of the experts.
+ *
+ * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
+ *
+ * A capturer that was created with ROUTECAP_CONFIG_LOAD counts how often each expert of each layer
+ * was chosen: prefill and decode apart, and with ROUTECAP_CONFIG_LOAD_TAGS each tag apart.
+ *
+ *   routecap_capturer_load         read the counts
+ *   routecap_capturer_load_tags    of which tags they are kept apart
+ *
+ *     config.flags |= ROUTECAP_CONFIG_LOAD;                     // at create
+ *     ...
+ *     routecap_load load = {.struct_size = sizeof load};
+ *     routecap_capturer_load(capturer, NULL, &load, NULL, 0);   // how large: 58 layers, 256 experts
+ *     size_t n = ROUTECAP_LOAD_PHASES * (size_t)load.layers * load.experts;
+ *     uint64_t *counts = calloc(n, sizeof *counts);
+ *     routecap_capturer_load(capturer, NULL, &load, counts, n); // counts [2, layers, experts]
+ *
+ * Which cells count. A cell counts for its k experts when it becomes valid in its request by a step
+ * that landed, or by an accept of drafts. So the counts of a layer are k times the valid cells of
+ * it that requests were given. They equal what one would count in the routings of all requests.
+ *   - Rows that were lost, refused, late or unplaced do not count, and rejected drafts neither.
+ *   - A position that is issued again counts only in cells that were missing. After truncate it
+ *     counts anew.
+ *   - Rows that fork, attach or adopt bring count where they were computed, and not again.
+ *   - Only owners count. The mirrors of a tensor-parallel group have the same rows.
+ *   - A sink row that several spans name counts for each of them.
+ *
+ * When. Counting comes last: the rows of a step are filed, whoever waits for them is told, and then
+ * they are counted, on the thread that filed them. So landing is not later by it. A draft is
+ * counted when it is accepted.
+ *
+ * Windows. The counters only grow, and a reading has whole steps and whole accepts. The difference
+ * of two readings is therefore exactly what was counted between them: a window. Any number of
+ * readers may read, each in windows of its own.
+ *
+ * Without ROUTECAP_CONFIG_LOAD nothing of this takes time or memory. With it a capturer has one
+ * slot more, which is counted while the others are in flight. config.slots stays the limit of steps
+ * in flight. routecap_config_memory says what that takes.
+ */
+#ifndef ROUTECAP_LOAD_H
+#define ROUTECAP_LOAD_H
+
+#include "capture.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Phases: the first index of the counts. ROUTECAP_SPAN_PREFILL and ROUTECAP_SPAN_DECODE say of
+ * which phase a span is. Without them a span of one row and a span of drafts are decode, and others
+ * are prefill.
+ */
+#define ROUTECAP_LOAD_PREFILL 0
+#define ROUTECAP_LOAD_DECODE 1
+#define ROUTECAP_LOAD_PHASES 2
+
+/* With ROUTECAP_CONFIG_LOAD_TAGS so many tags are kept apart: the newest. */
+#define ROUTECAP_LOAD_TAGS 8
+
+/* What a reading of the load is of. */
+typedef struct routecap_load {
+    uint32_t struct_size;
+    uint32_t layers;       /* of the counts: those of the capturer */
+    uint32_t experts;      /* of the counts: the most experts of any layer */
+    uint32_t reserved;     /* 0 */
+    uint64_t steps;        /* steps that landed with rows and are counted */
+    uint64_t first_step;   /* ticket of the first of them; 0: none */
+    uint64_t last_step;    /* ticket of the last of them */
+    uint64_t rows_prefill; /* rows that got their first valid cell */
+    uint64_t rows_decode;  /* likewise */
+} routecap_load;
+
+/**
+ * Read how often each expert was chosen since the capturer was created.
+ *
+ * The reading has all steps that had landed, and all accepts that were applied, when the call
+ * began. It has each of them whole. If the worker is filing or counting, the call waits for that:
+ * microseconds for a decode step, some milliseconds for thousands of rows. The worker does not wait
+ * while counts are copied. Any thread may call it.
+ *
+ * A disabled or mirroring capturer counts nothing: all numbers are 0.
+ *
+ * @param[in] capturer  The capturer.
+ * @param[in] tag       The tag whose steps are wanted; NULL: all steps.
+ * @param[out] load     What the counts are of.
+ * @param[out] counts   [ROUTECAP_LOAD_PHASES, layers, experts] in C order. Beyond the experts of a
+ *                      layer they are 0. NULL if count is 0.
+ * @param[in] count     Elements of counts: 0, or all.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
+ *         ROUTECAP_CONFIG_LOAD, or with a tag without ROUTECAP_CONFIG_LOAD_TAGS);
+ *         ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or it is no longer kept
+ *         apart); ROUTECAP_ERR_BUFFER_TOO_SMALL (count; load is filled, counts are not).
+ */
+ROUTECAP_API int32_t routecap_capturer_load(const routecap_capturer *capturer, const uint64_t *tag,
+                                            routecap_load *load, uint64_t *counts, size_t count);
+
+/**
+ * List the tags whose load is kept apart, in the order in which they were first counted.
+ *
+ * The counts of an older tag stay in those of all steps. A tag that comes back after
+ * ROUTECAP_LOAD_TAGS others begins anew: first_step of its load says since when. Waits as
+ * routecap_capturer_load does. Any thread may call it.
+ *
+ * @param[in] capturer   The capturer.
+ * @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.
+ * @param[in] capacity   How many tags there is room for: at most ROUTECAP_LOAD_TAGS are needed.
+ * @param[out] count     How many tags there are. More than capacity are not an error.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
+ *         ROUTECAP_CONFIG_LOAD_TAGS).
+ */
+ROUTECAP_API int32_t routecap_capturer_load_tags(const routecap_capturer *capturer, uint64_t *tags,
+                                                 size_t capacity, uint64_t *count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ROUTECAP_LOAD_H */
