@@ -72,11 +72,14 @@ type ProbeFlags uint32
 // ReceivedFlags of a Received.
 type ReceivedFlags uint32
 
-// SpanFlags of a Span: SpanSpeculative, SpanDevicePositions.
+// SpanFlags of a Span: SpanSpeculative, SpanDevicePositions, and SpanPrefill or SpanDecode for the load.
 type SpanFlags uint32
 
 // Snapshot says who takes the snapshot: the forward pass, SnapshotTaken, or the issue, SnapshotMake.
 type Snapshot int32
+
+// Phase is that of a step's rows, by which their load is counted: PhasePrefill or PhaseDecode.
+type Phase int32
 
 // Policy says which of two rows for one position is kept: PolicyKeep, the first, or PolicyReplace, the last.
 type Policy int32

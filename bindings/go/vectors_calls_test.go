@@ -94,6 +94,31 @@ func init() {
 				}
 			}
 		},
+		"capturer_load": func(r *replay, in, out *said) {
+			load, err := Load{}, error(nil)
+			if in.has("tag") {
+				load, err = in.capturer().LoadOfTag(in.uint("tag"))
+			} else {
+				load, err = in.capturer().Load()
+			}
+			if r.done(err) {
+				expected := out.object("load")
+				for name, got := range map[string]uint64{"layers": uint64(load.Layers), "experts": uint64(load.Experts), "steps": load.Steps,
+					"first_step": uint64(load.FirstStep), "last_step": uint64(load.LastStep), "rows_prefill": load.RowsPrefill,
+					"rows_decode": load.RowsDecode} {
+					r.equal(name, expected.uint(name), got)
+				}
+				if out.has("counts") {
+					r.equal("counts", numbers[uint64](out.list("counts")), load.Counts)
+				}
+			}
+		},
+		"capturer_load_tags": func(r *replay, in, out *said) {
+			tags, err := in.capturer().LoadTags()
+			if r.done(err) {
+				r.equal("tags", numbers[uint64](out.list("tags")), tags)
+			}
+		},
 		"capturer_progress": func(r *replay, in, out *said) { r.done(in.capturer().Progress()) },
 
 		"sink_bind":  replaySinkBind,

@@ -582,6 +582,16 @@ static raw_result raw_plan_unpack(const routecap_plan *plan, const void *packed,
 }
 #cgo noescape raw_plan_unpack
 #cgo nocallback raw_plan_unpack
+static raw_result raw_capturer_load(const routecap_capturer *capturer, const uint64_t *tag, routecap_load *load, uint64_t *counts, size_t count) {
+    return raw_return(routecap_capturer_load(capturer, tag, load, counts, count));
+}
+#cgo noescape raw_capturer_load
+#cgo nocallback raw_capturer_load
+static raw_result raw_capturer_load_tags(const routecap_capturer *capturer, uint64_t *tags, size_t capacity, uint64_t *count) {
+    return raw_return(routecap_capturer_load_tags(capturer, tags, capacity, count));
+}
+#cgo noescape raw_capturer_load_tags
+#cgo nocallback raw_capturer_load_tags
 static raw_result raw_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, uintptr_t stream) {
     return raw_return(routecap_received_read(capturer, layer, received, (routecap_stream)stream));
 }
@@ -838,6 +848,10 @@ const (
 	ConfigMayLose ConfigFlags = 8
 	// ConfigChecked is ROUTECAP_CONFIG_CHECKED: checked mode, below
 	ConfigChecked ConfigFlags = 16
+	// ConfigLoad is ROUTECAP_CONFIG_LOAD: since 1.1: count how often each expert was chosen; see load.h
+	ConfigLoad ConfigFlags = 32
+	// ConfigLoadTags is ROUTECAP_CONFIG_LOAD_TAGS: since 1.1: and each tag apart; needs ConfigLoad
+	ConfigLoadTags ConfigFlags = 64
 )
 
 // Flags of routecap_span. They may be combined.
@@ -847,6 +861,10 @@ const (
 	// SpanDevicePositions is ROUTECAP_SPAN_DEVICE_POSITIONS: positions come from routecap_issue_options.positions; they are
 	// in [position, position_end)
 	SpanDevicePositions SpanFlags = 2
+	// SpanPrefill is ROUTECAP_SPAN_PREFILL: since 1.1: its load is that of prefill; see load.h
+	SpanPrefill SpanFlags = 4
+	// SpanDecode is ROUTECAP_SPAN_DECODE: since 1.1: its load is that of decode; not with PREFILL
+	SpanDecode SpanFlags = 8
 )
 
 const (
@@ -1226,6 +1244,22 @@ const (
 	PlanClassNotNeeded PlanClass = 2
 	// PlanClassLost is ROUTECAP_PLAN_CLASS_LOST: a needed token whose cell no source has
 	PlanClassLost PlanClass = 3
+)
+
+// Phases: the first index of the counts. SpanPrefill and SpanDecode say of which phase a span is. Without them a span
+// of one row and a span of drafts are decode, and others are prefill.
+const (
+	// PhasePrefill is ROUTECAP_PHASE_PREFILL
+	PhasePrefill Phase = 0
+	// PhaseDecode is ROUTECAP_PHASE_DECODE
+	PhaseDecode Phase = 1
+	// LoadPhases is ROUTECAP_LOAD_PHASES
+	LoadPhases = 2
+)
+
+const (
+	// MaxLoadTags is ROUTECAP_MAX_LOAD_TAGS: that are kept apart: the newest
+	MaxLoadTags = 8
 )
 
 // Flags of routecap_received.
@@ -2089,6 +2123,19 @@ type cPlanTarget struct {
 	classesBytes uint64
 }
 
+// cLoad is routecap_load. What a reading of the load is of.
+type cLoad struct {
+	structSize  uint32
+	layers      uint32
+	experts     uint32
+	reserved    uint32
+	steps       uint64
+	firstStep   uint64
+	lastStep    uint64
+	rowsPrefill uint64
+	rowsDecode  uint64
+}
+
 // cReceived is routecap_received. What one dispatch brought to this rank. In parentheses: where DeepEP has it. All
 // arrays are in C order, without gaps.
 type cReceived struct {
@@ -2623,6 +2670,16 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.classes)-unsafe.Offsetof(C.routecap_plan_target{}.classes)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cPlanTarget{}.classesBytes)-unsafe.Offsetof(C.routecap_plan_target{}.classes_bytes)]
 	_ [C.sizeof_routecap_plan_target - unsafe.Sizeof(cPlanTarget{})]struct{} // the library's may be newer and longer
+	_ = [1]struct{}{}[unsafe.Offsetof(cLoad{}.structSize)-unsafe.Offsetof(C.routecap_load{}.struct_size)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cLoad{}.layers)-unsafe.Offsetof(C.routecap_load{}.layers)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cLoad{}.experts)-unsafe.Offsetof(C.routecap_load{}.experts)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cLoad{}.reserved)-unsafe.Offsetof(C.routecap_load{}.reserved)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cLoad{}.steps)-unsafe.Offsetof(C.routecap_load{}.steps)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cLoad{}.firstStep)-unsafe.Offsetof(C.routecap_load{}.first_step)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cLoad{}.lastStep)-unsafe.Offsetof(C.routecap_load{}.last_step)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cLoad{}.rowsPrefill)-unsafe.Offsetof(C.routecap_load{}.rows_prefill)]
+	_ = [1]struct{}{}[unsafe.Offsetof(cLoad{}.rowsDecode)-unsafe.Offsetof(C.routecap_load{}.rows_decode)]
+	_ [C.sizeof_routecap_load - unsafe.Sizeof(cLoad{})]struct{} // the library's may be newer and longer
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.structSize)-unsafe.Offsetof(C.routecap_received{}.struct_size)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.flags)-unsafe.Offsetof(C.routecap_received{}.flags)]
 	_ = [1]struct{}{}[unsafe.Offsetof(cReceived{}.ranks)-unsafe.Offsetof(C.routecap_received{}.ranks)]
@@ -3321,6 +3378,20 @@ func routecap_plan_unpack(plan unsafe.Pointer, packed unsafe.Pointer, packedByte
 	return resultOf(C.raw_plan_unpack(
 		(*C.routecap_plan)(plan), packed, C.size_t(packedBytes), (*C.routecap_plan_target)(unsafe.Pointer(target)),
 		C.uintptr_t(stream),
+	))
+}
+
+func routecap_capturer_load(capturer unsafe.Pointer, tag *uint64, load *cLoad, counts *uint64, count uintptr) Result {
+	return resultOf(C.raw_capturer_load(
+		(*C.routecap_capturer)(capturer), (*C.uint64_t)(unsafe.Pointer(tag)), (*C.routecap_load)(unsafe.Pointer(load)),
+		(*C.uint64_t)(unsafe.Pointer(counts)), C.size_t(count),
+	))
+}
+
+func routecap_capturer_load_tags(capturer unsafe.Pointer, tags *uint64, capacity uintptr, count *uint64) Result {
+	return resultOf(C.raw_capturer_load_tags(
+		(*C.routecap_capturer)(capturer), (*C.uint64_t)(unsafe.Pointer(tags)), C.size_t(capacity),
+		(*C.uint64_t)(unsafe.Pointer(count)),
 	))
 }
 

@@ -723,6 +723,15 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 }
 %typemap(freearg) (const routecap_routing *const *routings, size_t count) { free(array$argnum); }
 
+/* A tag, or None for all. */
+%typemap(in) const uint64_t *tag (unsigned long long value, uint64_t number) {
+    if ($input != Py_None) {
+        if (!unsigned_from($input, UINT64_MAX, "tag", &value)) SWIG_fail;
+        number = value;
+        $1 = &number;
+    }
+}
+
 /* ---- Numbers that are outputs -------------------------------------------------------------- */
 
 %define %number_output(TYPE, NAME)
@@ -784,6 +793,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %struct_output(routecap_backend)
 %struct_output(routecap_memory)
 %struct_output(routecap_stats)
+%struct_output(routecap_load)
 %struct_output(routecap_coverage)
 %struct_output(routecap_serialized)
 %struct_output(routecap_splice)
@@ -840,6 +850,8 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %typemap(freearg) (TYPE *NAME, size_t COUNT) { if (buffer$argnum.obj != NULL) PyBuffer_Release(&buffer$argnum); }
 %enddef
 %plain_array(routecap_request, requests, 1, sizeof(routecap_request), count)
+%plain_array(uint64_t, counts, 1, sizeof(uint64_t), count)
+%plain_array(uint64_t, tags, 1, sizeof(uint64_t), capacity)
 %plain_array(const void, data, 0, 1, bytes)
 %plain_array(void, dst, 1, 1, dst_bytes)
 %plain_array(uint8_t, mask, 1, 1, mask_bytes)

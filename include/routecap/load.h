@@ -12,7 +12,7 @@
  *     config.flags |= ROUTECAP_CONFIG_LOAD;                     // at create
  *     ...
  *     routecap_load load = {.struct_size = sizeof load};
- *     routecap_capturer_load(capturer, NULL, &load, NULL, 0);   // how large: 58 layers, 256 experts
+ *     routecap_capturer_load(capturer, NULL, &load, NULL, 0);   // how large the counts are
  *     size_t n = ROUTECAP_LOAD_PHASES * (size_t)load.layers * load.experts;
  *     uint64_t *counts = calloc(n, sizeof *counts);
  *     routecap_capturer_load(capturer, NULL, &load, counts, n); // counts [2, layers, experts]
@@ -53,12 +53,11 @@ extern "C" {
  * which phase a span is. Without them a span of one row and a span of drafts are decode, and others
  * are prefill.
  */
-#define ROUTECAP_LOAD_PREFILL 0
-#define ROUTECAP_LOAD_DECODE 1
+#define ROUTECAP_PHASE_PREFILL 0
+#define ROUTECAP_PHASE_DECODE 1
 #define ROUTECAP_LOAD_PHASES 2
 
-/* With ROUTECAP_CONFIG_LOAD_TAGS so many tags are kept apart: the newest. */
-#define ROUTECAP_LOAD_TAGS 8
+#define ROUTECAP_MAX_LOAD_TAGS 8 /* that are kept apart: the newest */
 
 /* What a reading of the load is of. */
 typedef struct routecap_load {
@@ -101,12 +100,12 @@ ROUTECAP_API int32_t routecap_capturer_load(const routecap_capturer *capturer, c
  * List the tags whose load is kept apart, in the order in which they were first counted.
  *
  * The counts of an older tag stay in those of all steps. A tag that comes back after
- * ROUTECAP_LOAD_TAGS others begins anew: first_step of its load says since when. Waits as
+ * ROUTECAP_MAX_LOAD_TAGS others begins anew: first_step of its load says since when. Waits as
  * routecap_capturer_load does. Any thread may call it.
  *
  * @param[in] capturer   The capturer.
  * @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.
- * @param[in] capacity   How many tags there is room for: at most ROUTECAP_LOAD_TAGS are needed.
+ * @param[in] capacity   How many tags there is room for: at most ROUTECAP_MAX_LOAD_TAGS are needed.
  * @param[out] count     How many tags there are. More than capacity are not an error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
  *         ROUTECAP_CONFIG_LOAD_TAGS).

@@ -327,8 +327,8 @@ int32_t Capturer::load(const uint64_t *tag, routecap_load *load, uint64_t *count
     out.steps = reading.steps;
     out.first_step = reading.first_step;
     out.last_step = reading.last_step;
-    out.rows_prefill = reading.rows[ROUTECAP_LOAD_PREFILL];
-    out.rows_decode = reading.rows[ROUTECAP_LOAD_DECODE];
+    out.rows_prefill = reading.rows[ROUTECAP_PHASE_PREFILL];
+    out.rows_decode = reading.rows[ROUTECAP_PHASE_DECODE];
     write_struct(load, out);
     return fits || count == 0
                ? ROUTECAP_OK

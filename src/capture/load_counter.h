@@ -68,7 +68,7 @@ private:
         Reading sums;
         bool used = false;  // a count is not 0
     };
-    static constexpr uint32_t kMostSeries = 1 + ROUTECAP_LOAD_TAGS;
+    static constexpr uint32_t kMostSeries = 1 + ROUTECAP_MAX_LOAD_TAGS;
     struct Free {
         void operator()(uint64_t *counts) const { std::free(counts); }
     };

@@ -10,7 +10,7 @@ namespace routecap {
 
 struct RowSource;
 
-enum class Phase : uint8_t { prefill = ROUTECAP_LOAD_PREFILL, decode = ROUTECAP_LOAD_DECODE };
+enum class Phase : uint8_t { prefill = ROUTECAP_PHASE_PREFILL, decode = ROUTECAP_PHASE_DECODE };
 
 // Called by whoever files, also with the mutex of a request's rows: nothing here allocates.
 class NewCells {

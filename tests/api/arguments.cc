@@ -80,7 +80,8 @@ TEST(Arguments, configuration) {
         [](auto &c) { c.rows = ROUTECAP_MAX_ROWS + 1; },
         [](auto &c) { c.slots = ROUTECAP_MAX_SLOTS + 1; },
         [](auto &c) { c.sink_dtype = ROUTECAP_DTYPE_U8; },
-        [](auto &c) { c.flags = 32; },
+        [](auto &c) { c.flags = 128; },
+        [](auto &c) { c.flags = ROUTECAP_CONFIG_LOAD_TAGS; },
         [](auto &c) { c.id_space = 2; },
         [](auto &c) { c.max_requests = UINT32_MAX; },
         [](auto &c) { c.reserved = 1; },
@@ -306,7 +307,9 @@ TEST(Arguments, spans) {
         return std::vector<routecap_span>{span};
     };
     refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.rows = 0; }));
-    refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.flags = 4; }));
+    refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.flags = 16; }));
+    refused(ROUTECAP_ERR_ARGUMENT,
+            with([](auto &x) { x.flags = ROUTECAP_SPAN_PREFILL | ROUTECAP_SPAN_DECODE; }));
     refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.reserved = 1; }));
     refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.position_end = 1; }));
     refused(ROUTECAP_ERR_ARGUMENT, with([](auto &x) { x.position = ROUTECAP_MAX_POSITION; }));

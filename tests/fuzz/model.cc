@@ -545,10 +545,10 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
             filed->end = device ? s.span.position_end : filed->real + 1;
             filed->row = sink_row < taken.rows.size() ? taken.rows[sink_row] : nullptr;
             filed->tag = tag;
-            filed->phase = (s.span.flags & ROUTECAP_SPAN_PREFILL) != 0  ? ROUTECAP_LOAD_PREFILL
-                           : (s.span.flags & ROUTECAP_SPAN_DECODE) != 0 ? ROUTECAP_LOAD_DECODE
-                           : speculative || s.span.rows == 1            ? ROUTECAP_LOAD_DECODE
-                                                                        : ROUTECAP_LOAD_PREFILL;
+            filed->phase = (s.span.flags & ROUTECAP_SPAN_PREFILL) != 0  ? ROUTECAP_PHASE_PREFILL
+                           : (s.span.flags & ROUTECAP_SPAN_DECODE) != 0 ? ROUTECAP_PHASE_DECODE
+                           : speculative || s.span.rows == 1            ? ROUTECAP_PHASE_DECODE
+                                                                        : ROUTECAP_PHASE_PREFILL;
             filed->device = device;
             filed->known = !device;
             filed->never = lost                      ? ROUTECAP_MISSING_LOST

@@ -162,7 +162,7 @@ struct Filed {
     uint64_t span;        // the first position of its span
     RowPtr row{};         // null: not in the snapshot
     uint64_t tag = 0;
-    int phase = ROUTECAP_LOAD_DECODE;
+    int phase = ROUTECAP_PHASE_DECODE;
     bool device = false;        // its position is on the device
     bool known = true;          // the host knows where it is: from the start, or since it landed
     uint8_t never = 0;          // why it is not filed: ROUTECAP_MISSING_LOST or _REFUSED

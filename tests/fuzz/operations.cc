@@ -233,14 +233,14 @@ private:
             return;
         }
         check::load(e.capturer, nullptr, *e.shape, m.load);
-        std::array<uint64_t, ROUTECAP_LOAD_TAGS + 1> tags{};
+        std::array<uint64_t, ROUTECAP_MAX_LOAD_TAGS + 1> tags{};
         uint64_t count = 0;
         const bool apart = (m.flags & ROUTECAP_CONFIG_LOAD_TAGS) != 0;
         SAME_STATUS(apart ? ROUTECAP_OK : ROUTECAP_ERR_ARGUMENT,
                     routecap_capturer_load_tags(e.capturer, tags.data(), tags.size(), &count));
         if (!apart) return;
-        SAME(std::min<size_t>(m.load_of_tags.size(), ROUTECAP_LOAD_TAGS), count);
-        if (m.load_of_tags.size() > ROUTECAP_LOAD_TAGS) return;
+        SAME(std::min<size_t>(m.load_of_tags.size(), ROUTECAP_MAX_LOAD_TAGS), count);
+        if (m.load_of_tags.size() > ROUTECAP_MAX_LOAD_TAGS) return;
         for (const auto &[tag, of_tag] : m.load_of_tags)
             check::load(e.capturer, &tag, *e.shape, of_tag);
     }

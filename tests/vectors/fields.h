@@ -42,6 +42,12 @@ void fields(routecap_layer_stats &s, F &&f) {
     FIELD(rows_written) FIELD(unwritten) FIELD(out_of_range) FIELD(duplicate) FIELD(silent_steps)
 }
 template <class F>
+void fields(routecap_load &s, F &&f) {
+    FIELD(layers)
+    FIELD(experts) FIELD(steps) FIELD(first_step) FIELD(last_step) FIELD(rows_prefill)
+        FIELD(rows_decode)
+}
+template <class F>
 void fields(routecap_sink &s, F &&f) {
     FIELD(dtype) FIELD(rows) FIELD(k) FIELD(row_stride) FIELD(layer_stride)
 }

@@ -94,7 +94,7 @@ class World:
 
         check(get("backend") > 0)
         check(get("backend") in (HOST, CUDA), "ERR_NO_BACKEND")
-        check(get("role") in (0, 1, 2) and get("id_space") in (0, 1) and get("flags") & ~31 == 0 and get("reserved") == 0)
+        check(get("role") in (0, 1, 2) and get("id_space") in (0, 1) and get("flags") & ~127 == 0 and get("flags") & (c.LOAD | c.LOAD_TAGS) != c.LOAD_TAGS and get("reserved") == 0)
         check(1 <= get("layers") <= r.MAX_LAYERS and 1 <= get("k") <= r.MAX_K and 1 <= get("rows") <= MAX_ROWS and get("slots") <= MAX_SLOTS)
         check(get("sink_dtype") in (0, *SINK_DTYPES))
         experts = config.get("layer_experts") or [get("experts")] * get("layers")
@@ -128,6 +128,26 @@ class World:
         stats = self.named[capturer].layer_stats
         check(count <= len(stats), "ERR_UNKNOWN_LAYER")
         return "OK", {"stats": [dict(layer) for layer in stats[:count]]}
+
+    def counting(self, capturer, flag):
+        capturer = self.named[capturer]
+        counts = capturer.layers and not capturer.mirror
+        check(not counts or capturer.flags & flag)
+        return capturer, counts
+
+    def capturer_load(self, capturer, tag=None):
+        capturer, counts = self.counting(capturer, c.LOAD if tag is None else c.LOAD_TAGS)
+        if not counts:
+            return "OK", {"load": dict.fromkeys(("layers", "experts", "steps", "first_step", "last_step", "rows_prefill", "rows_decode"), 0)}
+        check(tag is None or tag in capturer.tag_loads, "ERR_OUT_OF_RANGE")
+        load = capturer.load if tag is None else capturer.tag_loads[tag]
+        of = {"layers": len(capturer.layers), "experts": load.experts, "steps": load.steps, "first_step": load.first_step}
+        of |= {"last_step": load.last_step, "rows_prefill": load.rows[c.PREFILL], "rows_decode": load.rows[c.DECODE]}
+        return "OK", {"load": of, "counts": [n for phase in load.counts for layer in phase for n in layer]}
+
+    def capturer_load_tags(self, capturer):
+        capturer, counts = self.counting(capturer, c.LOAD_TAGS)
+        return "OK", {"tags": list(capturer.tag_loads) if counts else []}
 
     def capturer_progress(self, capturer):
         self.named[capturer].progress()
@@ -236,12 +256,12 @@ class World:
         for span in spans:
             flags, first, rows = span.get("flags", 0), span.get("position", 0), span["rows"]
             device = flags & c.DEVICE_POSITIONS
-            check(rows >= 1 and flags & ~3 == 0 and span.get("reserved", 0) == 0)
+            check(rows >= 1 and flags & ~15 == 0 and flags & c.PHASES != c.PHASES and span.get("reserved", 0) == 0)
             end = span.get("position_end", 0) if device else first + rows
             check(end <= r.MAX_POSITION and first < end)
             check(not device or options.get("positions") is not None)
             check(span.get("sink_row", 0) + rows <= named.rows, "ERR_CAPACITY")
-            if flags == 0:
+            if flags & ~c.PHASES == 0:
                 others = taken.setdefault(span["request"], [])
                 check(not any(a < end and first < b for a, b in others), "ERR_OVERLAP")
                 others.append((first, end))

@@ -9,8 +9,11 @@ import weakref
 from . import routing as r
 from .routing import Routing, Row, better, check, judge, same_ids, unite
 
-COMPARE, EXTERNAL_SINK, MAY_LOSE, CHECKED = 1, 2, 8, 16  # ROUTECAP_CONFIG_*
-SPECULATIVE, DEVICE_POSITIONS = 1, 2  # ROUTECAP_SPAN_*
+COMPARE, EXTERNAL_SINK, MAY_LOSE, CHECKED, LOAD, LOAD_TAGS = 1, 2, 8, 16, 32, 64  # ROUTECAP_CONFIG_*
+SPECULATIVE, DEVICE_POSITIONS, SPAN_PREFILL, SPAN_DECODE = 1, 2, 4, 8  # ROUTECAP_SPAN_*
+PHASES = SPAN_PREFILL | SPAN_DECODE
+PREFILL, DECODE = 0, 1  # ROUTECAP_PHASE_*
+MAX_LOAD_TAGS = 8
 SILENT, INCOMPLETE, OUT_OF_RANGE, DUPLICATE, SEQUENCE, CONSTANT, REPEATED = 1, 2, 4, 8, 16, 32, 64  # ROUTECAP_PROBE_*
 LIBRARY = "library"  # in place of memory that was bound: the library's own
 REPLACE = 1
@@ -27,7 +30,8 @@ class Page:
 class Filed:
     """One row of a span: where it goes, and what its step holds for it once it has landed."""
 
-    def __init__(self, real, bounds, row, known=True, missing=None):
+    def __init__(self, real, bounds, row, known=True, missing=None, phase=DECODE):
+        self.phase = phase
         self.real, self.bounds, self.row = real, bounds, row
         self.position = real if known else None  # None: unknown to the host until the row has landed
         self.cut_at = math.inf  # rows from there on were cut after the row was issued
@@ -46,6 +50,36 @@ class Filed:
         return self.position >= self.cut_at
 
 
+class Load:
+    """How often each expert was chosen."""
+
+    def __init__(self, layers):
+        self.experts = max((layer.experts for layer in layers), default=0)
+        self.steps = self.first_step = self.last_step = 0
+        self.rows = [0, 0]
+        self.counts = [[[0] * self.experts for _ in layers] for _ in self.rows]
+
+    def add_step(self, ticket):
+        self.steps += 1
+        self.first_step = self.first_step or ticket
+        self.last_step = ticket
+
+    def add(self, phase, row, known):
+        """The valid cells of a row but for those that are known."""
+        self.rows[phase] += row.any() and not (known and known.any())
+        for layer, cell in enumerate(row.cells):
+            if isinstance(cell, tuple) and not (known and isinstance(known.cells[layer], tuple)):
+                for expert in cell:
+                    self.counts[phase][layer][expert] += 1
+
+
+def phase_of(span):
+    flags = span.get("flags", 0)
+    if flags & PHASES:
+        return PREFILL if flags & SPAN_PREFILL else DECODE
+    return DECODE if flags & SPECULATIVE or span["rows"] == 1 else PREFILL
+
+
 class Span:
     def __init__(self, request, rows, speculative):
         self.request, self.rows, self.speculative = request, rows, speculative
@@ -58,8 +92,8 @@ class Span:
 
 
 class Step:
-    def __init__(self, ticket, spans, dropped, conflicts):
-        self.ticket, self.spans, self.dropped, self.conflicts = ticket, spans, dropped, conflicts
+    def __init__(self, ticket, spans, dropped, conflicts, tag):
+        self.ticket, self.spans, self.dropped, self.conflicts, self.tag = ticket, spans, dropped, conflicts, tag
 
 
 class Change:
@@ -129,6 +163,8 @@ class Capturer:
         self.cells_conflicting = 0
         self.layer_stats = [dict.fromkeys(("rows_written", "unwritten", "out_of_range", "duplicate", "silent_steps"), 0) for _ in layers]
         self.silent_layers = 0
+        self.load = Load(layers)
+        self.tag_loads = {}  # of the newest tags, the oldest first
 
     # ---- The sink
 
@@ -277,9 +313,9 @@ class Capturer:
             at = span.get("sink_row", 0) + i
             row = Row(tuple(taken[at]), options.get("tag", 0)) if at < len(taken) else None
             if device:
-                rows.append(Filed(options["positions"][at], (first, span["position_end"]), row, known=False))
+                rows.append(Filed(options["positions"][at], (first, span["position_end"]), row, known=False, phase=phase_of(span)))
             else:
-                rows.append(Filed(first + i, (first + i, first + i + 1), row))
+                rows.append(Filed(first + i, (first + i, first + i + 1), row, phase=phase_of(span)))
         return rows
 
     def issue(self, spans, options):
@@ -319,7 +355,7 @@ class Capturer:
             self.steps[ticket] = "LOST" if lost else "OK"
         else:
             self.steps[ticket] = "PENDING"
-            self.log.append(Step(ticket, filed, self.dropped, self.conflicts))
+            self.log.append(Step(ticket, filed, self.dropped, self.conflicts, options.get("tag", 0)))
         self.discard()
         return "LOST" if lost else "OK" if set(statuses) <= {"OK"} else "PARTIAL", statuses, ticket
 
@@ -359,6 +395,8 @@ class Capturer:
         self.step_conflicts[step.ticket] = step.conflicts
         self.cells_conflicting += step.conflicts
         self.counters["dropped"] += step.dropped
+        for load in self.loads(step.tag):
+            load.add_step(step.ticket)
         written, valid, counted = [False] * len(self.layers), [False] * len(self.layers), 0
         for span in step.spans:
             for row in span.rows:
@@ -394,8 +432,18 @@ class Capturer:
             else:
                 stats[REASON_COUNTERS[cell]] += 1
 
+    def loads(self, tag):
+        """The counts of all steps, and those of a tag, which may be new."""
+        if tag not in self.tag_loads:
+            while len(self.tag_loads) >= MAX_LOAD_TAGS:
+                del self.tag_loads[next(iter(self.tag_loads))]
+            self.tag_loads[tag] = Load(self.layers)
+        return self.load, self.tag_loads[tag]
+
     def file(self, request, filed):
         row, mine = filed.row, request.content.get(filed.position)
+        for load in self.loads(row.tag) if row is not None else ():
+            load.add(filed.phase, row, mine)
         if row is None or not row.any():
             self.counters["missing"] += 1
         else:

@@ -167,6 +167,14 @@ def _(v):
     v.told("capturer_probe", "PARTIAL", capturer=c, rows=1, count=3, layer_size=40)
 
 
+@topic.vector("counts of the load are all there is room for, or none")
+def _(v):
+    c = v.capturer(flags=32)
+    v.told("capturer_load", "ERR_BUFFER_TOO_SMALL", capturer=c, count=95)
+    v.told("capturer_load", "ERR_BUFFER_TOO_SMALL", capturer=c, count=97)
+    v.told("capturer_load", "OK", {"load": {"layers": 3, "experts": 16}}, capturer=c, count=0)
+
+
 def null(v, call, names, **given):
     for name in names:
         v.told(call, "ERR_ARGUMENT", null=[name], **given)
@@ -182,6 +190,8 @@ def _(v):
     null(v, "capturer_create", ["config", "capturer"], config=CONFIG)
     null(v, "capturer_stats", ["stats"], capturer=c)
     null(v, "capturer_layer_stats", ["stats"], capturer=c, count=1)
+    null(v, "capturer_load", ["load", "counts"], capturer=v.capturer(flags=32), count=96)
+    null(v, "capturer_load_tags", ["tags", "count"], capturer=v.capturer(flags=96), capacity=1)
     null(v, "sink_bind", ["sink"], capturer=c, first_layer=0, layers=1, sink={})
     null(v, "sink_layer", ["sink"], capturer=c, layer=0)
     null(v, "layer_record", ["source"], capturer=c, layer=0, source=SOURCE)
@@ -238,6 +248,8 @@ def _(v):
     for call, given in (
         ("capturer_stats", {}),
         ("capturer_layer_stats", {"count": 0}),
+        ("capturer_load", {"count": 0}),
+        ("capturer_load_tags", {"capacity": 0}),
         ("capturer_progress", {}),
         ("sink_layer", {"layer": 0}),
         ("layer_record", {"layer": 0, "source": SOURCE}),

@@ -59,6 +59,8 @@ var constants = []struct{ prefix, name, kind string }{
 	{"ROUTECAP_APPEND_", "Append", "AppendPolicy"},
 	{"ROUTECAP_SEQUENCE_", "Sequence", "SequenceFlags"},
 	{"ROUTECAP_DIGEST_", "Digest", ""},
+	{"ROUTECAP_PHASE_", "Phase", "Phase"},
+	{"ROUTECAP_LOAD_", "Load", ""},
 	{"ROUTECAP_PLAN_LAYOUT_", "PlanLayout", "PlanLayout"},
 	{"ROUTECAP_PLAN_CONTEXT_", "PlanContext", "PlanContext"},
 	{"ROUTECAP_PLAN_SEQUENCE_", "PlanSequence", "PlanFlags"},

@@ -14,7 +14,9 @@ from ._constants import (
     MAX_GROUPS,
     MAX_K,
     MAX_KEY_BYTES,
+    LOAD_PHASES,
     MAX_LAYERS,
+    MAX_LOAD_TAGS,
     MAX_PIECES,
     MAX_PLAN_ROWS,
     MAX_PLAN_SAMPLES,
@@ -36,6 +38,7 @@ from ._constants import (
     Method,
     Missing,
     Order,
+    Phase,
     Piece,
     PlanClass,
     PlanContext,
@@ -76,6 +79,7 @@ from ._errors import (
 )
 from ._files import load, save
 from ._library import version
+from ._load import Load
 from ._plan import Gathered, Plan, PlanReport, Reader, needed_rows
 from ._routing import Coverage, Routing, Routings, Segment, Serialized, merge, serialized_info, slice_pieces, splice, splice_pieces
 from ._samples import Sample
@@ -129,6 +133,7 @@ for _each in (
     Segment,
     Serialized,
     Stats,
+    Load,
     Memory,
     BackendInfo,
     Sample,
@@ -185,7 +190,9 @@ __all__ = [
     "IdSpace",
     "Keys",
     "LANDED",
+    "LOAD_PHASES",
     "LayerSources",
+    "Load",
     "LostStepWarning",
     "MAX_BLOCK_ROWS",
     "MAX_EXPERTS",
@@ -193,6 +200,7 @@ __all__ = [
     "MAX_K",
     "MAX_KEY_BYTES",
     "MAX_LAYERS",
+    "MAX_LOAD_TAGS",
     "MAX_PIECES",
     "MAX_PLAN_ROWS",
     "MAX_PLAN_SAMPLES",
@@ -210,6 +218,7 @@ __all__ = [
     "Order",
     "OutOfMemoryError",
     "PartialError",
+    "Phase",
     "Piece",
     "Plan",
     "PlanClass",

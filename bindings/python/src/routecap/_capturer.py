@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from . import _structs as structs
 from ._constants import (
+    LOAD_PHASES,
+    MAX_LOAD_TAGS,
     MAX_SLOTS,
     Backend,
     ConfigFlag,
@@ -34,6 +36,7 @@ from ._constants import (
 from ._docs import documented
 from ._errors import Error, LostStepWarning, error
 from ._library import raw
+from ._load import Load
 from ._routing import (
     FILL,
     Coverage,
@@ -134,6 +137,10 @@ class Settings(TypedDict, total=False):
     """For development and tests: a call that comes out of order is an error (ERR_NOT_BEGUN to
     ERR_TWO_THREADS), not rows that are missing later. ROUTECAP_CHECKED=1 in the environment does the
     same."""
+    load: bool
+    """Count how often each expert was chosen: see the method `load`."""
+    load_tags: bool
+    """And each tag apart; needs `load`."""
     stream: Any
     """What stream=None means: a stream, or a function that gives one. Default: the current stream of the framework in use."""
 
@@ -144,6 +151,8 @@ _SWITCHES = {
     "manual_progress": ConfigFlag.MANUAL_PROGRESS,
     "may_lose": ConfigFlag.MAY_LOSE,
     "checked": ConfigFlag.CHECKED,
+    "load": ConfigFlag.LOAD,
+    "load_tags": ConfigFlag.LOAD_TAGS,
 }
 
 
@@ -1602,6 +1611,35 @@ class Capturer:
         counters = np.zeros(self.layers if layers is None else layers, structs.layer_stats_dtype)
         raw.routecap_capturer_layer_stats(self._handle, counters)
         return counters
+
+    @documented("routecap_capturer_load")
+    def load(self, tag: int | None = None) -> Load:
+        """How often each expert was chosen since the capturer was created; with a tag, in its
+        steps alone. Needs the setting `load`, and with a tag `load_tags`. Two readings make a
+        window: capturer.load().since(earlier).
+        """
+        memory = structs.load.empty()
+        raw.routecap_capturer_load(self._handle, tag, memory, b"")
+        layers, experts, *_ = structs.load.read(memory)
+        counts = np.zeros((LOAD_PHASES, layers, experts), np.uint64)
+        raw.routecap_capturer_load(self._handle, tag, memory, counts)
+        _, _, _, *numbers = structs.load.read(memory)
+        config = self._config
+        return Load(
+            counts,
+            *numbers,
+            layer_map=np.arange(layers) if config.layer_map is None else config.layer_map[:layers],
+            layer_experts=np.full(layers, experts)
+            if config.layer_experts is None
+            else config.layer_experts[:layers],
+        )
+
+    @documented("routecap_capturer_load_tags")
+    def load_tags(self) -> list[int]:
+        """The tags whose load is kept apart, the oldest first. Needs the setting `load_tags`."""
+        tags = np.zeros(MAX_LOAD_TAGS, np.uint64)
+        count = raw.routecap_capturer_load_tags(self._handle, tags)[1]
+        return [int(tag) for tag in tags[:count]]
 
     @documented("routecap_capturer_progress")
     def progress(self) -> None:

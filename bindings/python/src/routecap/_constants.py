@@ -30,6 +30,8 @@ SERIALIZED_MIN = 64
 MAX_BLOCK_ROWS = 4096
 MIN_KEY_BYTES = 8
 MAX_KEY_BYTES = 64
+MAX_LOAD_TAGS = 8
+LOAD_PHASES = 2
 
 
 class _Named(Enum):
@@ -203,13 +205,15 @@ class Provenance(_Open):
 
 class ConfigFlag(_Flags):
     """Settings of a Capturer that are switches: `compare`, `external_sink`, `manual_progress`,
-    `may_lose` and `checked`."""
+    `may_lose`, `checked`, `load` and `load_tags`."""
 
     COMPARE = 1
     EXTERNAL_SINK = 2
     MANUAL_PROGRESS = 4
     MAY_LOSE = 8
     CHECKED = 16
+    LOAD = 32
+    LOAD_TAGS = 64
 
 
 class SourceFlag(_Flags):
@@ -285,6 +289,15 @@ class SpanFlag(_Flags):
 
     SPECULATIVE = 1
     DEVICE_POSITIONS = 2
+    PREFILL = 4
+    DECODE = 8
+
+
+class Phase(_Constant):
+    """That of a step's rows, by which their load is counted: the first index of Load.counts."""
+
+    PREFILL = 0
+    DECODE = 1
 
 
 class Snapshot(_Constant):

@@ -234,6 +234,7 @@ stats = Struct(
     "rows_dropped:Q cells_conflicting:Q cells_unwritten:Q cells_out_of_range:Q cells_duplicate:Q requests_open:Q steps_in_flight:Q bytes_in_use:Q "
     "bytes_peak:Q bytes_budget:Q"
 )
+load = Struct("layers:I experts:I reserved:I steps:Q first_step:Q last_step:Q rows_prefill:Q rows_decode:Q")
 backend = Struct("available:i devices:i reserved:i detail:Q")
 sink = Struct("dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q")
 source = Struct(

@@ -77,8 +77,12 @@ pub const ROUTECAP_CONFIG_EXTERNAL_SINK: u32 = 2;
 pub const ROUTECAP_CONFIG_MANUAL_PROGRESS: u32 = 4;
 pub const ROUTECAP_CONFIG_MAY_LOSE: u32 = 8;
 pub const ROUTECAP_CONFIG_CHECKED: u32 = 16;
+pub const ROUTECAP_CONFIG_LOAD: u32 = 32;
+pub const ROUTECAP_CONFIG_LOAD_TAGS: u32 = 64;
 pub const ROUTECAP_SPAN_SPECULATIVE: u32 = 1;
 pub const ROUTECAP_SPAN_DEVICE_POSITIONS: u32 = 2;
+pub const ROUTECAP_SPAN_PREFILL: u32 = 4;
+pub const ROUTECAP_SPAN_DECODE: u32 = 8;
 pub const ROUTECAP_SNAPSHOT_TAKEN: i32 = 0;
 pub const ROUTECAP_SNAPSHOT_MAKE: i32 = 1;
 pub const ROUTECAP_SOURCE_OVERLAP: u32 = 1;
@@ -193,6 +197,10 @@ pub const ROUTECAP_PLAN_CLASS_VALID: i32 = 0;
 pub const ROUTECAP_PLAN_CLASS_PADDING: i32 = 1;
 pub const ROUTECAP_PLAN_CLASS_NOT_NEEDED: i32 = 2;
 pub const ROUTECAP_PLAN_CLASS_LOST: i32 = 3;
+pub const ROUTECAP_PHASE_PREFILL: i32 = 0;
+pub const ROUTECAP_PHASE_DECODE: i32 = 1;
+pub const ROUTECAP_LOAD_PHASES: i32 = 2;
+pub const ROUTECAP_MAX_LOAD_TAGS: u32 = 8;
 pub const ROUTECAP_RECEIVED_EXPANDED: u32 = 1;
 pub const ROUTECAP_RECEIVED_GLOBAL: u32 = 2;
 unsafe extern "C" {
@@ -4319,6 +4327,85 @@ unsafe extern "C" {
         stream: routecap_stream,
     ) -> i32;
 }
+/// What a reading of the load is of.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct routecap_load {
+    pub struct_size: u32,
+    /// of the counts: those of the capturer
+    pub layers: u32,
+    /// of the counts: the most experts of any layer
+    pub experts: u32,
+    /// 0
+    pub reserved: u32,
+    /// steps that landed with rows and are counted
+    pub steps: u64,
+    /// ticket of the first of them; 0: none
+    pub first_step: u64,
+    /// ticket of the last of them
+    pub last_step: u64,
+    /// rows that got their first valid cell
+    pub rows_prefill: u64,
+    /// likewise
+    pub rows_decode: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of routecap_load"][::core::mem::size_of::<routecap_load>() - 56usize];
+    ["Alignment of routecap_load"][::core::mem::align_of::<routecap_load>() - 8usize];
+    ["Offset of field: routecap_load::struct_size"][::core::mem::offset_of!(routecap_load, struct_size) - 0usize];
+    ["Offset of field: routecap_load::layers"][::core::mem::offset_of!(routecap_load, layers) - 4usize];
+    ["Offset of field: routecap_load::experts"][::core::mem::offset_of!(routecap_load, experts) - 8usize];
+    ["Offset of field: routecap_load::reserved"][::core::mem::offset_of!(routecap_load, reserved) - 12usize];
+    ["Offset of field: routecap_load::steps"][::core::mem::offset_of!(routecap_load, steps) - 16usize];
+    ["Offset of field: routecap_load::first_step"][::core::mem::offset_of!(routecap_load, first_step) - 24usize];
+    ["Offset of field: routecap_load::last_step"][::core::mem::offset_of!(routecap_load, last_step) - 32usize];
+    ["Offset of field: routecap_load::rows_prefill"][::core::mem::offset_of!(routecap_load, rows_prefill) - 40usize];
+    ["Offset of field: routecap_load::rows_decode"][::core::mem::offset_of!(routecap_load, rows_decode) - 48usize];
+};
+unsafe extern "C" {
+    /// Read how often each expert was chosen since the capturer was created.
+    ///
+    /// The reading has all steps that had landed, and all accepts that were applied, when the call
+    /// began. It has each of them whole. If the worker is filing or counting, the call waits for that:
+    /// microseconds for a decode step, some milliseconds for thousands of rows. The worker does not wait
+    /// while counts are copied. Any thread may call it.
+    ///
+    /// A disabled or mirroring capturer counts nothing: all numbers are 0.
+    ///
+    /// @param[in] capturer  The capturer.
+    /// @param[in] tag       The tag whose steps are wanted; NULL: all steps.
+    /// @param[out] load     What the counts are of.
+    /// @param[out] counts   [ROUTECAP_LOAD_PHASES, layers, experts] in C order. Beyond the experts of a
+    ///                      layer they are 0. NULL if count is 0.
+    /// @param[in] count     Elements of counts: 0, or all.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
+    ///         ROUTECAP_CONFIG_LOAD, or with a tag without ROUTECAP_CONFIG_LOAD_TAGS);
+    ///         ROUTECAP_ERR_OUT_OF_RANGE (no step of the tag was counted, or it is no longer kept
+    ///         apart); ROUTECAP_ERR_BUFFER_TOO_SMALL (count; load is filled, counts are not).
+    pub fn routecap_capturer_load(
+        capturer: *const routecap_capturer,
+        tag: *const u64,
+        load: *mut routecap_load,
+        counts: *mut u64,
+        count: usize,
+    ) -> i32;
+}
+unsafe extern "C" {
+    /// List the tags whose load is kept apart, in the order in which they were first counted.
+    ///
+    /// The counts of an older tag stay in those of all steps. A tag that comes back after
+    /// ROUTECAP_MAX_LOAD_TAGS others begins anew: first_step of its load says since when. Waits as
+    /// routecap_capturer_load does. Any thread may call it.
+    ///
+    /// @param[in] capturer   The capturer.
+    /// @param[out] tags      [capacity] the tags; may be NULL if capacity is 0.
+    /// @param[in] capacity   How many tags there is room for: at most ROUTECAP_MAX_LOAD_TAGS are needed.
+    /// @param[out] count     How many tags there are. More than capacity are not an error.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
+    ///         ROUTECAP_CONFIG_LOAD_TAGS).
+    pub fn routecap_capturer_load_tags(capturer: *const routecap_capturer, tags: *mut u64, capacity: usize, count: *mut u64) -> i32;
+}
 /// What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C
 /// order, without gaps.
 #[repr(C)]
@@ -5009,10 +5096,22 @@ pub struct routecap_api {
             arg10: *mut routecap_splice,
         ) -> i32,
     >,
+    /// Load.
+    pub capturer_load: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_capturer,
+            arg2: *const u64,
+            arg3: *mut routecap_load,
+            arg4: *mut u64,
+            arg5: usize,
+        ) -> i32,
+    >,
+    pub capturer_load_tags:
+        ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_capturer, arg2: *mut u64, arg3: usize, arg4: *mut u64) -> i32>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 888usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 904usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -5126,6 +5225,8 @@ const _: () = {
     ["Offset of field: routecap_api::plan_pack"][::core::mem::offset_of!(routecap_api, plan_pack) - 864usize];
     ["Offset of field: routecap_api::plan_unpack"][::core::mem::offset_of!(routecap_api, plan_unpack) - 872usize];
     ["Offset of field: routecap_api::serialized_slice"][::core::mem::offset_of!(routecap_api, serialized_slice) - 880usize];
+    ["Offset of field: routecap_api::capturer_load"][::core::mem::offset_of!(routecap_api, capturer_load) - 888usize];
+    ["Offset of field: routecap_api::capturer_load_tags"][::core::mem::offset_of!(routecap_api, capturer_load_tags) - 896usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

@@ -14,7 +14,7 @@ use crate::range::Rows;
 use crate::step::status_for_each;
 use crate::{
     AcceptItem, Backend, Completeness, CopyOptions, Coverage, Extract, ExtractItem, Finalized, FinishItem, ItemStatus, Kept, Landing,
-    LayerStats, Missing, Policy, RequestGuard, RequestId, Routing, Stats, Step, Strictness, sys,
+    LayerStats, Load, MAX_LOAD_TAGS, Missing, Policy, RequestGuard, RequestId, Routing, Stats, Step, Strictness, sys,
 };
 
 /// A capturer, shared: the calls that every thread may make at any time, also while steps are in flight (`routecap_capturer`).
@@ -124,6 +124,66 @@ impl Capturer {
         let (data, count) = (stats.as_mut_ptr().cast(), stats.len());
         // SAFETY: `stats` are that many, of C's layout.
         check(unsafe { sys::routecap_capturer_layer_stats(self.as_raw(), data, size_of::<LayerStats>(), count) }).map(drop)
+    }
+
+    /// Read how often each expert was chosen since the capturer was created (`routecap_capturer_load`). It needs [`Config::load`](crate::Config::load).
+    ///
+    /// The reading has all steps that had landed before, each whole. It may wait for the step that is being filed or counted.
+    ///
+    /// # Errors
+    ///
+    /// [`Argument`](crate::ErrorKind::Argument) if the capturer was created without it.
+    pub fn load(&self) -> Result<Load> {
+        self.read_load(None)
+    }
+
+    /// The same of the steps with one tag. It needs [`Config::load_tags`](crate::Config::load_tags).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`load`](Self::load); [`OutOfRange`](crate::ErrorKind::OutOfRange) if no step of the tag was counted, or it is no longer kept apart.
+    pub fn load_of_tag(&self, tag: u64) -> Result<Load> {
+        self.read_load(Some(&tag))
+    }
+
+    fn read_load(&self, tag: Option<&u64>) -> Result<Load> {
+        let tag = tag.map_or(std::ptr::null(), std::ptr::from_ref);
+        let mut load = sys::routecap_load { struct_size: size_of::<sys::routecap_load>() as u32, ..Default::default() };
+        let mut counts = Vec::new();
+        loop {
+            // SAFETY: `load` has the size that it says, `counts` are that many.
+            check(unsafe { sys::routecap_capturer_load(self.as_raw(), tag, &mut load, counts.as_mut_ptr(), counts.len()) })?;
+            let (layers, experts) = (load.layers as usize, load.experts as usize);
+            let size = sys::ROUTECAP_LOAD_PHASES as usize * layers * experts;
+            if counts.len() != size {
+                counts = vec![0; size];
+                continue;
+            }
+            return Ok(Load {
+                layers,
+                experts,
+                counts,
+                steps: load.steps,
+                first_step: Step(load.first_step),
+                last_step: Step(load.last_step),
+                rows_prefill: load.rows_prefill,
+                rows_decode: load.rows_decode,
+            });
+        }
+    }
+
+    /// The tags whose load is kept apart, in the order in which they were first counted: the newest
+    /// [`MAX_LOAD_TAGS`](crate::MAX_LOAD_TAGS) (`routecap_capturer_load_tags`).
+    ///
+    /// # Errors
+    ///
+    /// [`Argument`](crate::ErrorKind::Argument) if the capturer was created without [`Config::load_tags`](crate::Config::load_tags).
+    pub fn load_tags(&self) -> Result<Vec<u64>> {
+        let (mut tags, mut count) = (vec![0; MAX_LOAD_TAGS], 0);
+        // SAFETY: `tags` are that many.
+        check(unsafe { sys::routecap_capturer_load_tags(self.as_raw(), tags.as_mut_ptr(), tags.len(), &mut count) })?;
+        tags.truncate(count as usize);
+        Ok(tags)
     }
 
     /// File the steps that have landed, on this thread: the work of the worker thread that a capturer with

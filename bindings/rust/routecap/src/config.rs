@@ -140,6 +140,8 @@ impl fmt::Debug for Config {
             ("manual_progress", sys::ROUTECAP_CONFIG_MANUAL_PROGRESS),
             ("may_lose", sys::ROUTECAP_CONFIG_MAY_LOSE),
             ("checked", sys::ROUTECAP_CONFIG_CHECKED),
+            ("load", sys::ROUTECAP_CONFIG_LOAD),
+            ("load_tags", sys::ROUTECAP_CONFIG_LOAD_TAGS),
         ] {
             shown.field(name, &(raw.flags & flag != 0));
         }
@@ -252,6 +254,16 @@ impl Config {
     /// (`ROUTECAP_CONFIG_CHECKED`). With `ROUTECAP_CHECKED=1` in the environment all capturers do.
     pub fn checked(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_CHECKED, on)
+    }
+
+    /// Count how often each expert was chosen: [`Capturer::load`] (`ROUTECAP_CONFIG_LOAD`).
+    pub fn load(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_CONFIG_LOAD, on)
+    }
+
+    /// And each tag apart: [`Capturer::load_of_tag`] (`ROUTECAP_CONFIG_LOAD_TAGS`). Needs [`load`](Self::load).
+    pub fn load_tags(self, on: bool) -> Self {
+        self.flag(sys::ROUTECAP_CONFIG_LOAD_TAGS, on)
     }
 
     /// What the recorded ids are; travels with every routing. Default logical.

@@ -68,6 +68,7 @@ mod coverage;
 mod error;
 mod forward;
 mod import;
+mod load;
 mod memory;
 mod number;
 mod plan;
@@ -95,6 +96,7 @@ pub use coverage::{Coverage, Missing, Reason};
 pub use error::{Completeness, Error, ErrorKind, ItemStatus, Result, last_message, status_name};
 pub use forward::{Forward, Sink};
 pub use import::{ArraySegment, Arrays, Trust};
+pub use load::{Load, Phase};
 pub use memory::{AnySlice, AnySliceMut, BF16, DType, Element, F16, IdElement, IdWeight, Slice, SliceMut, Stream};
 pub use plan::{
     Plan, PlanClass, PlanConfig, PlanContext, PlanFill, PlanLayout, PlanLost, PlanRange, PlanReport, PlanRun, PlanShape, PlanTarget,
@@ -147,6 +149,8 @@ pub const MAX_POSITION: u64 = sys::ROUTECAP_MAX_POSITION;
 pub const MAX_PIECES: u32 = sys::ROUTECAP_MAX_PIECES;
 /// A digest of a sequence's tokens stands for this many, and all before them.
 pub const DIGEST_TOKENS: u64 = sys::ROUTECAP_DIGEST_TOKENS as u64;
+/// Most tags whose load is kept apart.
+pub const MAX_LOAD_TAGS: usize = sys::ROUTECAP_MAX_LOAD_TAGS as usize;
 /// Most rows of a block.
 pub const MAX_BLOCK_ROWS: u32 = sys::ROUTECAP_MAX_BLOCK_ROWS;
 /// Fewest bytes of a key.

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result, last_message};
 use crate::memory::{AnySlice, Checker};
 use crate::number::numbers;
 use crate::source::address_at;
-use crate::{RequestId, sys};
+use crate::{Phase, RequestId, sys};
 
 /// Ticket of a step of one capturer: 1, 2, 3, ... in order of issue (`routecap_step`). 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +43,17 @@ impl Span {
     /// Draft tokens: provisional until they are accepted (`ROUTECAP_SPAN_SPECULATIVE`).
     pub const fn speculative(mut self) -> Span {
         self.0.flags |= sys::ROUTECAP_SPAN_SPECULATIVE;
+        self
+    }
+
+    /// Its rows count as load of this phase (`ROUTECAP_SPAN_PREFILL`, `ROUTECAP_SPAN_DECODE`). Without it one row, and drafts, are decode, and
+    /// others are prefill.
+    pub const fn phase(mut self, phase: Phase) -> Span {
+        self.0.flags &= !(sys::ROUTECAP_SPAN_PREFILL | sys::ROUTECAP_SPAN_DECODE);
+        self.0.flags |= match phase {
+            Phase::Prefill => sys::ROUTECAP_SPAN_PREFILL,
+            Phase::Decode => sys::ROUTECAP_SPAN_DECODE,
+        };
         self
     }
 

@@ -327,6 +327,24 @@ impl Replay {
                     call.expect("stats", stats.iter().map(of).collect::<Vec<_>>());
                 }
             }
+            "capturer_load" => {
+                let capturer = self.capturer(call)?.0;
+                let load = if call.input.has("tag") { capturer.load_of_tag(call.input.number("tag")) } else { capturer.load() };
+                if let Some(load) = call.done(load) {
+                    call.expect("counts", load.counts.clone());
+                    let (first_step, last_step) = (load.first_step.0, load.last_step.0);
+                    let mut said = object!(load; layers, experts, steps, rows_prefill, rows_decode);
+                    said["first_step"] = first_step.into();
+                    said["last_step"] = last_step.into();
+                    call.expect_object("load", said);
+                }
+            }
+            "capturer_load_tags" => {
+                let tags = self.capturer(call)?.0.load_tags();
+                if let Some(tags) = call.done(tags) {
+                    call.expect("tags", tags);
+                }
+            }
             "capturer_progress" => {
                 call.done(self.capturer(call)?.0.progress());
             }

@@ -1,0 +1,94 @@
+"""How often each expert of each layer was chosen."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._constants import Phase, Status
+from ._errors import error
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """A reading of Capturer.load, or the window between two of them."""
+
+    counts: NDArray[np.uint64]
+    """[2, layers, experts] by Phase: how often each expert was chosen. Beyond the experts of a
+    layer they are 0."""
+    steps: int
+    """Steps that landed with rows."""
+    first_step: int
+    """The first of them; 0: none. Of a window, one past the last of the reading before."""
+    last_step: int
+    """The last of them."""
+    rows_prefill: int
+    """Rows that got their first valid cell."""
+    rows_decode: int
+    """Likewise."""
+    layer_map: NDArray[Any]
+    """[layers] index of each layer in the decoder."""
+    layer_experts: NDArray[Any]
+    """[layers] experts of each layer."""
+
+    @property
+    def prefill(self) -> NDArray[np.uint64]:
+        """[layers, experts], a view of counts."""
+        return self.counts[Phase.PREFILL]
+
+    @property
+    def decode(self) -> NDArray[np.uint64]:
+        """[layers, experts], a view of counts."""
+        return self.counts[Phase.DECODE]
+
+    @property
+    def total(self) -> NDArray[np.uint64]:
+        """[layers, experts], of both phases."""
+        return self.counts.sum(axis=0, dtype=np.uint64)
+
+    def since(self, earlier: "Load") -> "Load":
+        """What was counted after an earlier reading of the same capturer and tag: a window."""
+        if self.counts.shape != earlier.counts.shape or (self.counts < earlier.counts).any():
+            raise error(
+                Status.ERR_ARGUMENT,
+                "earlier is no earlier reading of this load: of another capturer or tag, or later",
+            )
+        steps = self.steps - earlier.steps
+        return replace(
+            self,
+            counts=self.counts - earlier.counts,
+            steps=steps,
+            first_step=earlier.last_step + 1 if steps and earlier.steps else self.first_step if steps else 0,
+            last_step=self.last_step if steps else 0,
+            rows_prefill=self.rows_prefill - earlier.rows_prefill,
+            rows_decode=self.rows_decode - earlier.rows_decode,
+        )
+
+    def imbalance(self, phase: Phase | None = None) -> NDArray[np.float64]:
+        """[layers] the most chosen expert over the mean of the layer's experts: 1 where all are
+        chosen alike, NaN where none was."""
+        counts = self.total if phase is None else self.counts[phase]
+        if not counts.size:
+            return np.full(len(counts), np.nan)
+        mean = counts.sum(axis=1) / self.layer_experts
+        with np.errstate(invalid="ignore"):
+            return np.asarray(counts.max(axis=1) / np.where(mean > 0, mean, np.nan))
+
+    def hottest(self, n: int = 8, phase: Phase | None = None) -> list[tuple[int, int, float]]:
+        """The n experts most above their layer's mean: (index of the layer, expert, over the mean),
+        the highest first."""
+        counts = self.total if phase is None else self.counts[phase]
+        over = np.zeros(counts.shape)
+        mean = (counts.sum(axis=1) / self.layer_experts)[:, None] if counts.size else 0
+        np.divide(counts, mean, out=over, where=mean > 0)
+        flat = np.argsort(over, axis=None, kind="stable")[::-1][:n]
+        places = np.unravel_index(flat, over.shape)
+        return [(int(l), int(e), float(over[l, e])) for l, e in zip(*places) if over[l, e] > 0]
+
+    def __repr__(self) -> str:
+        layers, experts = self.counts.shape[1:]
+        return (
+            f"<routecap.Load {layers} layers, {experts} experts, {self.steps} steps, "
+            f"{self.rows_prefill} rows of prefill and {self.rows_decode} of decode>"
+        )
