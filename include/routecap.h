@@ -22,6 +22,7 @@
  *   routecap/store.h           rows that live as long as a prefix does: publish, adopt
  *   routecap/plan.h            the rows of a trainer's rank, in the layout of its model
  *   routecap/load.h            how often each expert was chosen: for operators and balancers
+ *   routecap/diagnostics.h     to see inside: a log, and a dump of a capturer that hangs
  *   routecap/dispatch_check.h  experimental: was what was executed also what was routed?
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
  *
@@ -107,6 +108,7 @@
 #include "routecap/store.h"
 #include "routecap/plan.h"
 #include "routecap/load.h"
+#include "routecap/diagnostics.h"
 #include "routecap/dispatch_check.h"
 #include "routecap/table.h"
 

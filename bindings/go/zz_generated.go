@@ -4,6 +4,7 @@ package routecap
 
 /*
 #include "lend.h"
+#include "log.h"
 #include <routecap.h>
 #include <stdlib.h>
 #include <string.h>
@@ -592,6 +593,16 @@ static raw_result raw_capturer_load_tags(const routecap_capturer *capturer, uint
 }
 #cgo noescape raw_capturer_load_tags
 #cgo nocallback raw_capturer_load_tags
+static raw_result raw_set_log(void *context, int32_t level) {
+    return raw_return(routecap_set_log(context != NULL ? routecap_go_log : NULL, context, level));
+}
+#cgo noescape raw_set_log
+#cgo nocallback raw_set_log
+static raw_result raw_capturer_dump(const routecap_capturer *capturer, uint32_t requests, void *dst, size_t dst_bytes, uint64_t *needed) {
+    return raw_return(routecap_capturer_dump(capturer, requests, dst, dst_bytes, needed));
+}
+#cgo noescape raw_capturer_dump
+#cgo nocallback raw_capturer_dump
 static raw_result raw_received_read(routecap_capturer *capturer, uint32_t layer, const routecap_received *received, uintptr_t stream) {
     return raw_return(routecap_received_read(capturer, layer, received, (routecap_stream)stream));
 }
@@ -1260,6 +1271,21 @@ const (
 const (
 	// MaxLoadTags is ROUTECAP_MAX_LOAD_TAGS: that are kept apart: the newest
 	MaxLoadTags = 8
+// Levels. A level takes the lines of those before it, too. A fault that repeats gives few lines: one a second for each
+// kind and capturer, with how often it happened since the last, and five a second for each status that calls return.
+const (
+	// logOff is ROUTECAP_LOG_OFF
+	logOff = 0
+	// logError is ROUTECAP_LOG_ERROR: it does not work: no device, a lost device, a defect
+	logError = 1
+	// logWarning is ROUTECAP_LOG_WARNING: rows are missing: steps lost, rows refused for memory, layers that write nothing,
+	// ids out of range, a step that does not land, slips of checked mode, blocks that a store refused
+	logWarning = 2
+	// logInfo is ROUTECAP_LOG_INFO: capturers made and destroyed, with settings and memory; rows of unknown requests; a
+	// worker thread that falls behind
+	logInfo = 3
+	// logDebug is ROUTECAP_LOG_DEBUG: every call that returned an error, and which
+	logDebug = 4
 )
 
 // Flags of routecap_received.
@@ -3392,6 +3418,14 @@ func routecap_capturer_load_tags(capturer unsafe.Pointer, tags *uint64, capacity
 	return resultOf(C.raw_capturer_load_tags(
 		(*C.routecap_capturer)(capturer), (*C.uint64_t)(unsafe.Pointer(tags)), C.size_t(capacity),
 		(*C.uint64_t)(unsafe.Pointer(count)),
+func routecap_set_log(context unsafe.Pointer, level int32) Result {
+	return resultOf(C.raw_set_log(context, C.int32_t(level)))
+}
+
+func routecap_capturer_dump(capturer unsafe.Pointer, requests uint32, dst unsafe.Pointer, dstBytes uintptr, needed *uint64) Result {
+	return resultOf(C.raw_capturer_dump(
+		(*C.routecap_capturer)(capturer), C.uint32_t(requests), dst, C.size_t(dstBytes),
+		(*C.uint64_t)(unsafe.Pointer(needed)),
 	))
 }
 

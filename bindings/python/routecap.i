@@ -25,6 +25,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -195,6 +196,22 @@ static void give_back(void *context) {
     }
     if (!atomic_load(&stopped) && !atomic_exchange(&scheduled, 1) && Py_AddPendingCall(drop_pending, NULL) < 0) atomic_store(&scheduled, 0);
     atomic_fetch_sub(&giving_back, 1);
+}
+
+/* ---- Log ------------------------------------------------------------------------------------ */
+
+/*
+ * Lines go into a pipe that does not block, from which a thread of Python reads them: the library's threads never ask for the GIL. A line is shorter
+ * than what a pipe takes at once, so that lines of several threads do not mix.
+ */
+static atomic_uint left_out; /* lines, since one went through */
+
+static void write_line(void *context, int32_t level, const char *text) {
+    char line[600];
+    const unsigned before = atomic_exchange(&left_out, 0);
+    const int n = snprintf(line, sizeof line, "%d %u %s\n", (int)level, before, text);
+    if (n > 0 && write((int)(intptr_t)context, line, (size_t)n) == n) return;
+    atomic_fetch_add(&left_out, before + 1);
 }
 
 /* ---- Handles ------------------------------------------------------------------------------ */
@@ -890,6 +907,14 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %checked_array(const int32_t, tokens, 0)
 
 /* The owner of memory that is lent, or None: then it is copied. */
+/* The hook is a pipe to write lines into, by its descriptor; a negative one: there is none. */
+%typemap(in) (routecap_log log, void *context) {
+    const long descriptor = PyLong_AsLong($input);
+    if (descriptor == -1 && PyErr_Occurred() != NULL) SWIG_fail;
+    $1 = descriptor < 0 ? NULL : write_line;
+    $2 = (void *)(intptr_t)descriptor;
+}
+
 %typemap(in) (routecap_release release, void *context) (struct lent *lent = NULL) {
     if (atomic_load(&returned) != NULL) drop_returned();
     if ($input != Py_None) {
@@ -939,6 +964,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits(routecap_plan_unpack)
 %waits(routecap_store_import)
 %waits(routecap_key_chain)
+%waits(routecap_set_log)
 %waits(routecap_sequence_append)
 %waits(routecap_sequence_truncate)
 %waits(routecap_sequence_fork)
@@ -961,6 +987,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits_and_measures(routecap_request_extract_into, 10)
 %waits_and_measures(routecap_routing_copy_to, 7)
 %waits_and_measures(routecap_routing_serialize, 5)
+%waits_and_measures(routecap_capturer_dump, 5)
 %waits_and_measures(routecap_store_export, 7)
 %waits_and_measures(routecap_wire_decode_into, 10)
 %waits_and_measures(routecap_wire_encode, 5)
@@ -1010,6 +1037,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %include "routecap/sequence.h"
 %clear const routecap_routing *routing;
 %include "routecap/dispatch_check.h"
+%include "routecap/diagnostics.h"
 %include "routecap/table.h"
 
 /* ---- Beside the header --------------------------------------------------------------------- */

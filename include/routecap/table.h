@@ -10,6 +10,7 @@
 #define ROUTECAP_TABLE_H
 
 #include "capture.h"
+#include "diagnostics.h"
 #include "dispatch_check.h"
 #include "load.h"
 #include "plan.h"
@@ -199,6 +200,9 @@ typedef struct routecap_api {
     int32_t (*capturer_load)(const routecap_capturer *, const uint64_t *, routecap_load *,
                              uint64_t *, size_t);
     int32_t (*capturer_load_tags)(const routecap_capturer *, uint64_t *, size_t, uint64_t *);
+    /* To see inside. */
+    int32_t (*set_log)(routecap_log, void *, int32_t);
+    int32_t (*capturer_dump)(const routecap_capturer *, uint32_t, void *, size_t, uint64_t *);
 } routecap_api;
 
 /**

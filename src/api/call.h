@@ -1,11 +1,12 @@
 // What every function of the headers does first: checks what the object is, and guards against
-// exceptions. What a function is about beyond that is in the room below.
+// exceptions. What a function is about beyond that is in the rooms below.
 #pragma once
 
 #include <exception>
 #include <memory>
 #include <new>
 
+#include "base/log.h"
 #include "base/process.h"
 #include "base/status.h"
 #include "capture/capturer.h"
@@ -27,9 +28,8 @@ inline const CapturerHandle *handle_of(const routecap_capturer *capturer) {
     return reinterpret_cast<const CapturerHandle *>(capturer);
 }
 
-// No exception crosses the boundary.
 template <class Body>
-int32_t guard(Body body) noexcept {
+int32_t caught(Body body) noexcept {
     try {
         return body();
     } catch (const std::bad_alloc &) {
@@ -41,26 +41,39 @@ int32_t guard(Body body) noexcept {
     }
 }
 
+// No exception crosses the boundary, and the log hears of an error. `call` is the function that
+// returns it, as it is for all that follows; null: another guard is around this one.
+template <class Body>
+int32_t guard(Body body, const char *call = __builtin_FUNCTION()) noexcept {
+    const int32_t status = caught(body);
+    if (status < 0 && call != nullptr) [[unlikely]]
+        tell_refusal(status, call);
+    return status;
+}
+
 inline int32_t forked() {
     return report(ROUTECAP_ERR_FORKED,
                   "this object was made before fork(); it works in the parent only");
 }
 
 template <class Body>
-int32_t with(const routecap_capturer *capturer, Body body) noexcept {
+int32_t with(const routecap_capturer *capturer, Body body,
+             const char *call = __builtin_FUNCTION()) noexcept {
     if (capturer == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "capturer is NULL");
     if (handle_of(capturer)->process != process_generation()) return forked();
-    return guard([&] { return body(*handle_of(capturer)->object); });
+    return guard([&] { return body(*handle_of(capturer)->object); }, call);
 }
 
 // The same for the functions of the forward path, which one thread at a time may be in.
 template <class Body>
-int32_t on_forward_path(const routecap_capturer *capturer, Body body) noexcept {
-    return with(capturer, [&](Capturer &c) {
-        const ForwardCheck::Call call(c.check());
-        const int32_t status = call.status();
+int32_t on_forward_path(const routecap_capturer *capturer, Body body,
+                        const char *call = __builtin_FUNCTION()) noexcept {
+    const auto alone = [&](Capturer &c) {
+        const ForwardCheck::Call entered(c.check());
+        const int32_t status = entered.status();
         return status < 0 ? status : body(c);
-    });
+    };
+    return with(capturer, alone, call);
 }
 
 inline routecap_routing *routing_handle(Routing *routing) {
@@ -74,19 +87,22 @@ inline const Routing *routing_of(const routecap_routing *routing) {
 }
 
 template <class Body>
-int32_t with(const routecap_routing *routing, Body body) noexcept {
+int32_t with(const routecap_routing *routing, Body body,
+             const char *call = __builtin_FUNCTION()) noexcept {
     if (routing == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "routing is NULL");
     if (routing_of(routing)->process() != process_generation()) return forked();
-    return guard([&] { return body(*routing_of(routing)); });
+    return guard([&] { return body(*routing_of(routing)); }, call);
 }
 
 // The same for functions that need a routing's rows.
 template <class Body>
-int32_t with_rows(const routecap_routing *routing, Body body) noexcept {
-    return with(routing, [&](const Routing &r) {
+int32_t with_rows(const routecap_routing *routing, Body body,
+                  const char *call = __builtin_FUNCTION()) noexcept {
+    const auto ready = [&](const Routing &r) {
         return r.ready() ? body(r)
                          : report(ROUTECAP_ERR_NOT_READY, "the routing's last step has not landed");
-    });
+    };
+    return with(routing, ready, call);
 }
 
 // Clears an output handle.

@@ -14,9 +14,10 @@ using namespace routecap;
 namespace {
 
 template <class Body>
-int32_t with(const routecap_plan *plan, Body body) noexcept {
+int32_t with(const routecap_plan *plan, Body body,
+             const char *call = __builtin_FUNCTION()) noexcept {
     if (plan == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "plan is NULL");
-    return guard([&] { return body(*reinterpret_cast<const Plan *>(plan)); });
+    return guard([&] { return body(*reinterpret_cast<const Plan *>(plan)); }, call);
 }
 
 }  // namespace

@@ -16,10 +16,11 @@ Sequence *sequence_of(const routecap_sequence *sequence) {
 }
 
 template <class Body>
-int32_t with(const routecap_sequence *sequence, Body body) noexcept {
+int32_t with(const routecap_sequence *sequence, Body body,
+             const char *call = __builtin_FUNCTION()) noexcept {
     if (sequence == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "sequence is NULL");
     if (sequence_of(sequence)->process() != process_generation()) return forked();
-    return guard([&] { return body(*sequence_of(sequence)); });
+    return guard([&] { return body(*sequence_of(sequence)); }, call);
 }
 
 }  // namespace
@@ -41,11 +42,12 @@ int32_t routecap_sequence_append(routecap_sequence *sequence, const int32_t *tok
                                  const routecap_append_options *options,
                                  routecap_append_report *report_) {
     const auto append = [&](const Routing *r) {
-        return with(sequence, [&](Sequence &s) {
+        const auto body = [&](Sequence &s) {
             return s.append(tokens, token_start, count, r, options, report_);
-        });
+        };
+        return with(sequence, body, nullptr);
     };
-    if (routing == nullptr) return append(nullptr);
+    if (routing == nullptr) return guard([&] { return append(nullptr); });
     return with_rows(routing, [&](const Routing &r) { return append(&r); });
 }
 

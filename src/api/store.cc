@@ -23,42 +23,55 @@ const StoreHandle *handle_of(const routecap_store *store) {
 }
 
 template <class Body>
-int32_t with(const routecap_store *store, Body body) noexcept {
+int32_t with(const routecap_store *store, Body body,
+             const char *call = __builtin_FUNCTION()) noexcept {
     if (store == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "store is NULL");
     if (handle_of(store)->process != process_generation()) return forked();
-    return guard([&] { return body(handle_of(store)->object); });
+    return guard([&] { return body(handle_of(store)->object); }, call);
 }
 
 // The same for functions that take keys.
 template <class Body>
-int32_t with_keys(const routecap_store *store, const void *keys, size_t count, Body body) noexcept {
-    return with(store, [&](const StorePtr &s) {
+int32_t with_keys(const routecap_store *store, const void *keys, size_t count, Body body,
+                  const char *call = __builtin_FUNCTION()) noexcept {
+    const auto keyed = [&](const StorePtr &s) {
         if (keys == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "keys is NULL");
         return body(*s, Keys{static_cast<const uint8_t *>(keys), count, s->config().key_bytes});
-    });
+    };
+    return with(store, keyed, call);
 }
 
 // And for functions of a capturer's requests.
 template <class Body>
-int32_t with(const routecap_capturer *capturer, const routecap_store *store, Body body) noexcept {
-    return with(capturer, [&](Capturer &c) {
-        return with(store, [&](const StorePtr &s) { return body(c, s); });
-    });
+int32_t with(const routecap_capturer *capturer, const routecap_store *store, Body body,
+             const char *call = __builtin_FUNCTION()) noexcept {
+    const auto with_both = [&](Capturer &c) {
+        const auto and_told = [&](const StorePtr &s) {
+            const int32_t status = body(c, s);
+            s->tell_refusals();
+            return status;
+        };
+        return with(store, and_told, nullptr);
+    };
+    return with(capturer, with_both, call);
 }
 
 template <class Make>
 int32_t make_store(const routecap_store_config *config, const routecap_config *shape,
-                   routecap_store **store, Make make) noexcept {
+                   routecap_store **store, Make make,
+                   const char *call = __builtin_FUNCTION()) noexcept {
     if (int32_t s = clear(store, "store"); s < 0) return s;
-    return guard([&] {
+    const auto checked = [&] {
         StoreConfig c;
         if (int32_t s = read_store_config(config, shape, c); s < 0) return s;
         auto handle = std::make_unique<StoreHandle>();
         handle->process = process_generation();
         if (int32_t s = make(std::move(c), handle->object); s < 0) return s;
+        handle->object->tell_made();
         *store = reinterpret_cast<routecap_store *>(handle.release());
         return ROUTECAP_OK;
-    });
+    };
+    return guard(checked, call);
 }
 
 }  // namespace
@@ -93,6 +106,7 @@ int32_t routecap_store_open_shared(const routecap_store_config *config,
 
 void routecap_store_free(routecap_store *store) {
     if (store == nullptr || handle_of(store)->process != process_generation()) return;
+    handle_of(store)->object->tell_refusals();
     delete handle_of(store);
 }
 

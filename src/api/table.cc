@@ -120,9 +120,12 @@ const routecap_api *routecap_get_api(uint32_t major, uint32_t minor) {
         // Load.
         ROUTECAP_ENTRY(capturer_load),
         ROUTECAP_ENTRY(capturer_load_tags),
+        // To see inside.
+        ROUTECAP_ENTRY(set_log),
+        ROUTECAP_ENTRY(capturer_dump),
 #undef ROUTECAP_ENTRY
     };
-    static_assert(sizeof(routecap_api) == 16 + 111 * sizeof(void *),
+    static_assert(sizeof(routecap_api) == 16 + 113 * sizeof(void *),
                   "an entry was added: add it to the table above");
     return major == ROUTECAP_VERSION_MAJOR && minor <= ROUTECAP_VERSION_MINOR ? &api : nullptr;
 }

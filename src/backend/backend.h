@@ -44,6 +44,9 @@ struct RecordedLayer {
     const int32_t *table;
 };
 
+// Whether the rows of a step in flight are in host memory.
+enum class Arrival { coming, arrived, failed };
+
 // An owner's backend starts with slot 0 named.
 class Backend {
 public:
@@ -97,6 +100,9 @@ public:
     // nullptr. The thread that made the copy may ask that too.
     virtual SlotContents contents(int32_t slot) = 0;
     virtual const char *failure(int32_t slot) const = 0;
+
+    // For any thread that looks at the step in a slot from outside; it may be filed meanwhile.
+    virtual Arrival arrival(int32_t slot) const = 0;
 };
 
 // Whether a backend can be used, and one line about it in static storage.

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "base/log.h"
+
 namespace routecap {
 namespace {
 
@@ -23,6 +25,7 @@ uint32_t process_generation() noexcept {
         pthread_atfork([] { ForkClosed::before_fork(); }, [] { ForkClosed::after_fork(); },
                        [] {
                            generation.fetch_add(1, std::memory_order_relaxed);
+                           forget_tellers();
                            ForkClosed::after_fork_in_child();
                        });
     static_cast<void>(watching);

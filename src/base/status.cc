@@ -2,6 +2,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 
 #include "routecap.h"
 
@@ -21,6 +22,12 @@ int32_t report(int32_t status, const char *format, ...) noexcept {
 }
 
 const char *last_error() noexcept { return error_text; }
+
+KeptError::KeptError() noexcept { std::memcpy(text_, error_text, sizeof text_); }
+KeptError::~KeptError() {
+    static_assert(sizeof text_ == sizeof error_text);
+    std::memcpy(error_text, text_, sizeof text_);
+}
 
 const char *status_name(int32_t status) noexcept {
 #define ROUTECAP_NAME(name) \

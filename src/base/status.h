@@ -13,6 +13,17 @@ namespace routecap {
 constexpr unsigned long long ull(uint64_t n) { return n; }
 
 const char *last_error() noexcept;
+
+// The line of this thread stays what it is, whatever is called meanwhile.
+class KeptError {
+public:
+    KeptError() noexcept;
+    ~KeptError();
+    KeptError(const KeptError &) = delete;
+
+private:
+    char text_[256];
+};
 const char *status_name(int32_t status) noexcept;
 
 }  // namespace routecap

@@ -1,5 +1,8 @@
 #include "capture/capturer.h"
 
+#include <cstdio>
+
+#include "base/log.h"
 #include "base/status.h"
 #include "base/structs.h"
 
@@ -36,7 +39,7 @@ routecap_memory memory_of(const Config &config) {
     return m;
 }
 
-Capturer::Capture::Capture(const Config &config, Backend &backend)
+Capturer::Capture::Capture(const Config &config, uint64_t number, Backend &backend)
     : storage(std::make_shared<const Storage>(config.shape,
                                               PagePool::create(config.shape, config.budget_bytes),
                                               std::make_shared<Completion>())),
@@ -45,7 +48,7 @@ Capturer::Capture::Capture(const Config &config, Backend &backend)
       counters(config.shape->layers),
       steps(config.all_slots(), config.slots, config.rows),
       requests(config.max_requests),
-      worker(mutex, storage, backend, steps, counters) {
+      worker(number, mutex, storage, backend, steps, counters) {
     if (!config.load) return;
     load.emplace(config.shape, config.rows, config.load_tags);
     worker.set_load(&*load);
@@ -65,17 +68,42 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
         c->sorted_.reserve(c->checked_.size());
     }
     if (c->owner()) {
-        c->capture_.emplace(config, *c->backend_);
+        c->capture_.emplace(config, c->number_, *c->backend_);
         c->capture_->steps.name(0);
         c->capture_->worker.set_check(c->check());
         if (int32_t s = c->capture_->worker.start(config.manual_progress); s < 0) return s;
     }
+    c->tell_made();
+    c->whole_ = true;
     capturer = std::move(c);
     return ROUTECAP_OK;
 }
 
 Capturer::~Capturer() {
     if (capture_) capture_->worker.stop();
+    if (!whole_) return;
+    const routecap_stats s = counted();
+    tell(ROUTECAP_LOG_INFO,
+         "capturer %llu destroyed: %llu steps, %llu of them lost; %llu rows, %llu of them delivered",
+         ull(number_), ull(s.steps_issued), ull(s.steps_lost), ull(s.rows_issued),
+         ull(s.rows_delivered));
+}
+
+void Capturer::tell_made() const {
+    if (!logs(ROUTECAP_LOG_INFO)) return;
+    if (disabled()) return tell(ROUTECAP_LOG_INFO, "capturer %llu made: disabled", ull(number_));
+    const routecap_memory m = memory_of(config_);
+    char where[32] = "host";
+    if (config_.backend != ROUTECAP_BACKEND_HOST)
+        std::snprintf(where, sizeof where, "cuda device %d", config_.device);
+    tell(ROUTECAP_LOG_INFO,
+         "capturer %llu made: %s on %s (%s), %u layers, k %u of %u experts, %u rows, %u slots, "
+         "budget_bytes %llu%s; it has %llu bytes on the device, %llu page-locked, %llu others",
+         ull(number_), owner() ? "owner" : "mirror",
+         where, backend_info(config_.backend).detail, config_.shape->layers, config_.shape->k,
+         config_.shape->experts, config_.rows, config_.slots, ull(config_.budget_bytes),
+         config_.checked ? ", checked" : "", ull(m.device_bytes), ull(m.pinned_bytes),
+         ull(m.host_bytes));
 }
 
 // ---- The mutex ------------------------------------------------------------------------------
@@ -239,6 +267,11 @@ int32_t Capturer::progress() {
 
 int32_t Capturer::stats(routecap_stats *stats) const {
     if (int32_t s = check_output(stats, "stats"); s < 0) return s;
+    write_struct(stats, counted());
+    return ROUTECAP_OK;
+}
+
+routecap_stats Capturer::counted() const {
     routecap_stats out{};
     if (capture_) {
         const Counters &c = capture_->counters;
@@ -272,8 +305,7 @@ int32_t Capturer::stats(routecap_stats *stats) const {
         out.bytes_peak = capture_->pool.peak();
         out.bytes_budget = capture_->pool.budget();
     }
-    write_struct(stats, out);
-    return ROUTECAP_OK;
+    return out;
 }
 
 int32_t Capturer::layer_stats(routecap_layer_stats *stats, size_t stat_size, size_t count) const {

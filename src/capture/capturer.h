@@ -44,6 +44,8 @@ public:
     int32_t load(const uint64_t *tag, routecap_load *load, uint64_t *counts, size_t count);
     int32_t load_tags(uint64_t *tags, size_t capacity, uint64_t *count);
     int32_t progress();
+    // dump.cc
+    int32_t dump(uint32_t requests, void *dst, size_t dst_bytes, uint64_t *needed);
 
     // For each call of the forward path, whose thread it checks in checked mode.
     ForwardCheck *check() { return check_ ? &*check_ : nullptr; }
@@ -108,7 +110,7 @@ public:
 private:
     // What an owner has and a mirror has not.
     struct Capture {
-        Capture(const Config &config, Backend &backend);
+        Capture(const Config &config, uint64_t number, Backend &backend);
 
         // Guards requests, the log and the nodes. Held for as long as one call's arguments take:
         // never while waiting, copying rows, calling the driver or a callback, or allocating
@@ -142,6 +144,9 @@ private:
     };
 
     explicit Capturer(const Config &config) : config_(config) {}
+    struct Dump;  // dump.cc
+    void tell_made() const;
+    routecap_stats counted() const;
     int32_t enter_outside_capture(routecap_stream stream);
     int32_t check_exists(uint32_t layer) const;
 
@@ -207,7 +212,11 @@ private:
     void note_taken(const Reading &reading) noexcept;
     int32_t read_routing(routecap_request request, uint64_t first, uint64_t rows, int32_t mode,
                          uint32_t flags, Routing **routing);
+
+    inline static std::atomic<uint64_t> made_{0};  // by this process or its parents
     const Config config_;
+    const uint64_t number_ = made_.fetch_add(1, std::memory_order_relaxed) + 1;
+    bool whole_ = false;                 // it was handed out
     std::unique_ptr<Backend> backend_;   // null if disabled
     std::optional<ForwardCheck> check_;  // in checked mode
     std::optional<Capture> capture_;     // an owner's

@@ -8,7 +8,9 @@ namespace {
 
 constexpr const char *kNotBegun = "no step was begun since the last issue or discard";
 
-const char *text_of(int32_t slip) {
+}  // namespace
+
+const char *ForwardCheck::text_of(int32_t slip) {
     switch (slip) {
         case ROUTECAP_ERR_NOT_BEGUN: return kNotBegun;
         case ROUTECAP_ERR_NOT_SNAPSHOT: return "no snapshot was taken";
@@ -16,8 +18,6 @@ const char *text_of(int32_t slip) {
         default: return "rows were recorded, or named by a span, at or beyond those begun";
     }
 }
-
-}  // namespace
 
 int32_t ForwardCheck::Call::status() const {
     return alone_ ? ROUTECAP_OK

@@ -71,6 +71,7 @@ public:
     void found(routecap_step step, int32_t slip);
     // Reports such a slip and returns it.
     static int32_t report_found(routecap_step step, int32_t slip);
+    static const char *text_of(int32_t slip);
 
 private:
     // A forward pass as the host sees it.

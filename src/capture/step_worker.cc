@@ -2,27 +2,33 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <new>
 #include <system_error>
 #include <type_traits>
 
 #include "base/status.h"
 #if defined(__linux__)
+#include <pthread.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace routecap {
 
 using std::chrono::nanoseconds;
 
-StepWorker::StepWorker(QuickMutex &mutex, StoragePtr storage, Backend &backend, Steps &steps,
-                       Counters &counters)
-    : mutex_(mutex),
+StepWorker::StepWorker(uint64_t number, QuickMutex &mutex, StoragePtr storage, Backend &backend,
+                       Steps &steps, Counters &counters)
+    : number_(number),
+      mutex_(mutex),
       storage_(std::move(storage)),
       shape_(storage_->shape.get()),
       backend_(backend),
       steps_(steps),
       counters_(counters),
+      watch_(number, steps.slots(), counters, *storage_->pool),
       tallies_(shape_->layers, Tally{}) {
     log.add(Log::make(8));
     Nodes::More more = Nodes::make(Nodes::kChunk, 0);
@@ -57,6 +63,59 @@ void StepWorker::stop() {
         storage_->completion->set_progress({});
     }
     Log::drop(taken_);
+    Lines lines;
+    watch(lines, true);
+    lines.tell();
+}
+
+void StepWorker::does(Doing doing) {
+    if (manual_) return;  // it is no thread of its own
+    since_.store(Rhythm::Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+    doing_.store(doing, std::memory_order_relaxed);
+}
+
+StepWorker::State StepWorker::state() const {
+    constexpr auto order = std::memory_order_relaxed;
+    return {doing_.load(order), Rhythm::Clock::time_point(Rhythm::Clock::duration(since_.load(order))),
+            thread_.load(order), filing_.load(order), waiting_.load(order)};
+}
+
+// With the turn: the oldest step that waits to be filed, or null.
+const Step *StepWorker::oldest() const {
+    for (const LogEntry &entry : pending_)
+        if (const FileStep *step = std::get_if<FileStep>(&entry.what); step != nullptr)
+            return &steps_.step(step->slot);
+    return nullptr;
+}
+
+// With the turn, or when no thread files any more.
+void StepWorker::watch(Lines &lines, bool end) {
+    if (!logs(ROUTECAP_LOG_WARNING)) return;
+    const Step *step = oldest();
+    watch_.look(Watch::Clock::now(), step != nullptr ? step->ticket : 0,
+                step != nullptr ? step->issued_at : Watch::Clock::time_point{}, lines, end);
+}
+
+// What happened less than a second after its like was told has to be told, though nothing comes.
+// Ringing ends it.
+void StepWorker::rest_until_told(uint32_t rings) {
+    if (watch_.untold() == Watch::Clock::time_point::max()) return;
+    while (Watch::Clock::now() < watch_.untold()) {
+        if (bell_.rings() != rings) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    Lines lines;
+    {
+        TakenTurn turn(turn_);
+        watch(lines, false);
+    }
+    tell(lines);
+}
+
+void StepWorker::tell(const Lines &lines) {
+    if (lines.empty()) return;
+    does(Doing::logging);
+    lines.tell();
 }
 
 // With nothing to do the worker sleeps until something is appended. While a step is in flight it
@@ -67,6 +126,10 @@ void StepWorker::work() {
         kWorthPreparing{500'000};
     nanoseconds pause = kFirst;
 #if defined(__linux__)
+    char name[16];
+    std::snprintf(name, sizeof name, "routecap.%llu", ull(number_));
+    pthread_setname_np(pthread_self(), name);
+    thread_.store(static_cast<int32_t>(syscall(SYS_gettid)), std::memory_order_relaxed);
     // Of pauses, in nanoseconds; the default is longer than they are.
     prctl(PR_SET_TIMERSLACK, 1000);
 #endif
@@ -76,7 +139,9 @@ void StepWorker::work() {
         const uint64_t filed = counters_.steps_landed;
         if (progress()) {
             if (stop) return;
+            does(Doing::sleeping);
             while (bell_.rings() == rings && storage_->pool->prepare()) {}
+            rest_until_told(rings);
             bell_.sleep(rings);
             pause = kFirst;
             continue;
@@ -87,14 +152,11 @@ void StepWorker::work() {
         Rhythm::Clock::time_point look{};
         {
             TakenTurn turn(turn_);
-            for (const LogEntry &entry : pending_) {
-                const FileStep *step = std::get_if<FileStep>(&entry.what);
-                if (step == nullptr) continue;
-                look = rhythm_.next_look(steps_.step(step->slot).issued_at, now, awaited);
-                break;
-            }
+            if (const Step *step = oldest(); step != nullptr)
+                look = rhythm_.next_look(step->issued_at, now, awaited);
             dozed_ = !stop && look > now + kWorthDozing;
         }
+        does(Doing::dozing);
         if (look > now + kWorthDozing && !stop) {
             if (look < now + kWorthPreparing || !storage_->pool->prepare()) bell_.doze(rings, look);
             pause = kLongest;
@@ -107,11 +169,18 @@ void StepWorker::work() {
 
 bool StepWorker::progress() {
     bool done = false;
+    does(Doing::filing);
     do {
-        DeferredPages::Scope later(released_);
-        TakenTurn turn(turn_);
-        done = apply_ready(Until::all_applied);
+        Lines lines;
+        {
+            DeferredPages::Scope later(released_);
+            TakenTurn turn(turn_);
+            done = apply_ready(Until::all_applied);
+            watch(lines, false);
+        }
+        tell(lines);
     } while (!done && turn_.wanted());
+    if (!released_.empty()) does(Doing::releasing);
     released_.free();
     return done;
 }
@@ -168,6 +237,7 @@ bool StepWorker::apply_ready(Until until) {
     take_log();
     uint64_t blocked = UINT64_MAX;  // the first step that has not landed
     bool applied = false, enough = false;
+    uint32_t filed = 0;
     auto kept = pending_.begin();
     for (LogEntry &entry : pending_) {
         const FileStep *what = std::get_if<FileStep>(&entry.what);
@@ -182,6 +252,7 @@ bool StepWorker::apply_ready(Until until) {
         const uint64_t ticket = what != nullptr ? steps_.step(what->slot).ticket : 0;
         if (ready && apply(entry)) {
             applied = true;
+            filed += what != nullptr;
             const bool yield = until == Until::all_applied && turn_.wanted();
             enough = yield || (until == Until::step_filed && what != nullptr);
             continue;
@@ -193,6 +264,8 @@ bool StepWorker::apply_ready(Until until) {
         ++kept;
     }
     pending_.erase(kept, pending_.end());
+    waiting_.store(pending_.size(), std::memory_order_relaxed);
+    watch_.round(filed);
     if (applied) storage_->completion->notify();
     if (until != Until::step_filed) count_load();
     return pending_.empty() && taken_ == nullptr && !short_of_memory_;
@@ -318,6 +391,7 @@ void StepWorker::file_step(int32_t slot) {
         count_load();
     }
     Step &step = steps_.step(slot);
+    filing_.store(step.ticket, std::memory_order_relaxed);
     rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
     const SlotContents contents = backend_.contents(slot);
     const char *failure = backend_.failure(slot);
@@ -330,15 +404,17 @@ void StepWorker::file_step(int32_t slot) {
     }
     counters_.rows_in_flight -= step.rows;
     count(filed);
-    finish_tally();
+    finish_tally(step.ticket);
     counters_.cells_conflicting += contents.conflicts;
     counters_.rows_dropped += contents.dropped;
-    if (failure != nullptr) counters_.steps_lost++;
+    if (failure != nullptr) counters_.steps_lost++, watch_.failed(failure);
     counters_.steps_landed++;
     const int32_t slip = check_ != nullptr && failure == nullptr
                              ? ForwardCheck::slip_of(contents, step.rows_copied)
                              : ROUTECAP_OK;
     if (check_ != nullptr) check_->found(step.ticket, slip);
+    if (slip != ROUTECAP_OK) watch_.slipped(step.ticket, slip);
+    filing_.store(0, std::memory_order_relaxed);
     if (load_ != nullptr) uncounted_ = slot;
     steps_.filed(slot, contents.conflicts, failure, slip, load_ != nullptr);
 }
@@ -493,10 +569,10 @@ void StepWorker::tally(const uint8_t *ids, const uint8_t *validity) {
 }
 
 // Adds up what the step lacks, once a step: counters are atomic, and others read them.
-void StepWorker::finish_tally() {
+void StepWorker::finish_tally(uint64_t step) {
     if (tallied_ == 0) return;
     counters_.rows_landed += tallied_;
-    uint64_t silent = 0;
+    uint32_t silent = 0, first_silent = 0;
     for (uint32_t l = 0; l < shape_->layers && any_missing_; l++) {
         Tally &t = tallies_[l];
         LayerCounters &layer = counters_.layers[l];
@@ -504,9 +580,11 @@ void StepWorker::finish_tally() {
         layer.out_of_range += t.out_of_range;
         layer.duplicate += t.duplicate;
         if (t.unwritten == tallied_) layer.silent_steps++;
-        silent += t.missing() == tallied_;
+        if (t.missing() == tallied_ && silent++ == 0) first_silent = l;
+        if (t.out_of_range + t.duplicate > 0) watch_.bad_ids(t.out_of_range, t.duplicate, l);
         t = {};
     }
+    if (silent > 0) watch_.silent(step, silent, first_silent);
     counters_.silent_layers.set(silent);
     tallied_ = 0;
     any_missing_ = false;

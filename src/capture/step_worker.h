@@ -28,6 +28,7 @@
 #include "capture/rhythm.h"
 #include "capture/steps.h"
 #include "capture/turn.h"
+#include "capture/watch.h"
 #include "routing/request_data.h"
 #include "store/store.h"
 
@@ -94,9 +95,9 @@ class StepWorker {
 public:
     using Log = OperationLog<LogEntry>;
 
-    // `mutex` is the capturer's: it guards the log and the nodes.
-    StepWorker(QuickMutex &mutex, StoragePtr storage, Backend &backend, Steps &steps,
-               Counters &counters);
+    // `mutex` is the capturer's, of this number: it guards the log and the nodes.
+    StepWorker(uint64_t number, QuickMutex &mutex, StoragePtr storage, Backend &backend,
+               Steps &steps, Counters &counters);
 
     // In checked mode, before start(): who hears of slips that the device saw.
     void set_check(ForwardCheck *check) { check_ = check; }
@@ -128,10 +129,27 @@ public:
     // Everything that has landed is counted, and handed over to who reads the load. On any thread.
     void hand_over_load();
 
+    // For whoever looks from outside: what the worker thread does, and since when on Rhythm::Clock;
+    // the step that is being filed by anybody, or 0; and how many entries were taken from the log
+    // and wait.
+    enum class Doing : uint8_t { starting, sleeping, dozing, filing, releasing, logging };
+    struct State {
+        Doing doing;
+        Rhythm::Clock::time_point since;
+        int32_t thread;  // the system's number of it
+        uint64_t filing, taken;
+    };
+    State state() const;
+
 private:
     enum class Until { all_applied, step_filed, operations_applied };
 
     void work();
+    void does(Doing doing);
+    const Step *oldest() const;
+    void watch(Lines &lines, bool end);
+    void rest_until_told(uint32_t rings);
+    void tell(const Lines &lines);
     bool with_turn(Until until);
     bool apply_ready(Until until);
     void take_log();
@@ -141,11 +159,12 @@ private:
     void count_load();
     RowOutcomes file_span(Step &step, uint32_t index, const SlotContents &contents, bool failed);
     void tally(const uint8_t *ids, const uint8_t *validity);
-    void finish_tally();
+    void finish_tally(uint64_t step);
     void count(const RowOutcomes &filed);
     void count_settled(const RowOutcomes &filed);
     RowSource source(uint8_t *slot, uint32_t row) const;
 
+    const uint64_t number_;
     QuickMutex &mutex_;
     const StoragePtr storage_;
     const Shape *const shape_;
@@ -159,6 +178,11 @@ private:
     bool manual_ = false;
     std::thread worker_;
 
+    std::atomic<Doing> doing_{Doing::starting};
+    std::atomic<Rhythm::Clock::rep> since_{0};
+    std::atomic<int32_t> thread_{0};
+    std::atomic<uint64_t> filing_{0}, waiting_{0};
+
     Turn turn_;  // whoever has it files; never taken while a mutex is held
     // Of lenders: freed without any mutex, by the worker if there is one.
     DeferredPages released_;
@@ -168,6 +192,7 @@ private:
     MissingNote *used_notes_ = nullptr;  // to be given back with the log's mutex
     bool short_of_memory_ = false;       // the last look at the log ended early
     Rhythm rhythm_;
+    Watch watch_;
     bool dozed_ = false;  // until now, for the next step
     struct Tally {
         uint64_t unwritten, out_of_range, duplicate;

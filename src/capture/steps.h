@@ -109,6 +109,12 @@ public:
         return sizeof(Step) + first_spans(sink_rows) * (sizeof(StepSpan) + sizeof(SpanExtra));
     }
 
+    uint32_t slots() const { return static_cast<uint32_t>(slots_); }
+    // The step in a slot, or 0.
+    uint64_t in_slot(uint32_t slot) const {
+        return in_slot_[slot].load(std::memory_order_acquire);
+    }
+
     // The slot that the next snapshot fills, as issue, discard or begin named it.
     int32_t named() const { return named_; }
     void name(int32_t slot) { named_ = slot; }

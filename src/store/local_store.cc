@@ -601,6 +601,11 @@ void LocalStore::note_imported(uint64_t blocks) {
     counted_.blocks_imported += blocks;
 }
 
+Store::Refusals LocalStore::refusals() {
+    std::lock_guard lock(mutex_);
+    return {counted_.blocks_refused, counted_.blocks_mismatched};
+}
+
 void LocalStore::counts(routecap_store_counts &counts) {
     std::lock_guard lock(mutex_);
     counts = counted_;

@@ -505,6 +505,10 @@ int32_t MappedStore::refuse_stale(uint64_t blocks, uint64_t generation) {
 
 void MappedStore::note_imported(uint64_t blocks) { blocks_->count(MappedCount::imported, blocks); }
 
+Store::Refusals MappedStore::refusals() {
+    return {blocks_->counted(MappedCount::refused), blocks_->counted(MappedCount::mismatched)};
+}
+
 void MappedStore::counts(routecap_store_counts &counts) {
     const MappedBlocks::Usage usage = blocks_->usage();
     counts.block_rows = config_.block_rows;

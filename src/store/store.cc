@@ -1,5 +1,8 @@
 #include "store/store.h"
 
+#include <ctime>
+
+#include "base/log.h"
 #include "base/status.h"
 #include "base/structs.h"
 
@@ -40,6 +43,33 @@ int32_t Store::check_generation(uint64_t generation) const {
 int32_t Store::check_slot_keys() const {
     if (slot_keys()) return ROUTECAP_OK;
     return report(ROUTECAP_ERR_STATE, "the keys of this store stand for content");
+}
+
+void Store::tell_made() const {
+    tell(ROUTECAP_LOG_INFO,
+         "store made: blocks of %u rows, keys of %u bytes, %u layers, budget_bytes %llu",
+         config_.block_rows, config_.key_bytes, config_.shape->layers, ull(config_.budget_bytes));
+}
+
+void Store::tell_refusals() {
+    if (!logs(ROUTECAP_LOG_WARNING)) return;
+    const auto [refused, mismatched] = refusals();
+    const auto second = static_cast<int64_t>(std::time(nullptr));
+    // How often since it was told; 0 if it is not to be told now.
+    const auto fresh = [second](Told &told, uint64_t times) {
+        uint64_t before = told.times.load(std::memory_order_relaxed);
+        if (times <= before || told.second.load(std::memory_order_relaxed) == second ||
+            !told.times.compare_exchange_strong(before, times, std::memory_order_relaxed))
+            return uint64_t{0};
+        told.second.store(second, std::memory_order_relaxed);
+        return times - before;
+    };
+    if (const uint64_t blocks = fresh(told_refused_, refused); blocks > 0)
+        tell(ROUTECAP_LOG_WARNING, "store: %llu blocks refused, %llu in all; budget_bytes is %llu",
+             ull(blocks), ull(refused), ull(config_.budget_bytes));
+    if (const uint64_t blocks = fresh(told_mismatched_, mismatched); blocks > 0)
+        tell(ROUTECAP_LOG_WARNING, "store: %llu blocks were published again with other ids",
+             ull(blocks));
 }
 
 }  // namespace routecap

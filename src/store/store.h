@@ -2,6 +2,7 @@
 // memory of several processes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -78,6 +79,11 @@ public:
     virtual int32_t move(Keys from, Keys to) = 0;
     virtual int32_t advance(uint64_t generation) = 0;
     virtual void counts(routecap_store_counts &counts) = 0;
+    // Of these counts what the log hears of; quick.
+    struct Refusals {
+        uint64_t refused, mismatched;
+    };
+    virtual Refusals refusals() = 0;
     // The number of its last advance (advances.h), which may be given now; 0: there was none.
     virtual uint64_t advanced() = 0;
     // Counts blocks that are not published because rows are older than that.
@@ -90,6 +96,11 @@ public:
     // Counts blocks of a publication that were imported.
     virtual void note_imported(uint64_t blocks) = 0;
 
+    // What the log hears of it, where no mutex is held: that it is there, and which blocks it has
+    // refused since that was told, once a second at most.
+    void tell_made() const;
+    void tell_refusals();
+
 protected:
     explicit Store(StoreConfig config) : config_(std::move(config)) {}
 
@@ -98,6 +109,14 @@ protected:
     int32_t check_slot_keys() const;
 
     const StoreConfig config_;
+
+private:
+    // How many blocks were told, and in which second.
+    struct Told {
+        std::atomic<uint64_t> times{0};
+        std::atomic<int64_t> second{0};
+    };
+    Told told_refused_, told_mismatched_;
 };
 
 using StorePtr = std::shared_ptr<Store>;

@@ -53,6 +53,7 @@ GROUPS: dict[str, type[IntEnum]] = {
     "APPEND_": routecap.AppendPolicy,
     "SEQUENCE_": routecap.SequenceFlag,
     "STORE_": routecap.StoreFlag,
+    "LOG_": routecap.LogLevel,
     "WIRE_FACT_": routecap.WireFact,
     "WIRE_COLUMNS_": routecap.WireColumns,
     "WIRE_HINT_": routecap.WireHintFlag,

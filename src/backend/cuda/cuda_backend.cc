@@ -93,6 +93,7 @@ public:
     bool landed(int32_t slot) override;
     SlotContents contents(int32_t slot) override;
     const char *failure(int32_t slot) const override;
+    Arrival arrival(int32_t slot) const override;
 
 private:
     // What failed, as the last error says it, or "".
@@ -112,8 +113,8 @@ private:
     // was filed.
     enum class State : uint8_t { kExpected, kCopied, kFailed };
     struct Slot {
-        uint64_t epoch = 0;  // with which it was named last
-        Failure failure;     // to name it or to copy it
+        std::atomic<uint64_t> epoch{0};  // with which it was named last
+        Failure failure;                 // to name it or to copy it
         std::atomic<State> state{State::kExpected};
     };
 
@@ -152,10 +153,15 @@ private:
     uint8_t *device_slot(int32_t slot) const { return plan_.layout.slot(slots(), slot); }
     // In page-locked memory behind the slots: the epoch of the step whose copy to this slot arrived
     // last.
-    CUdeviceptr arrival(int32_t slot) const {
+    CUdeviceptr arrived(int32_t slot) const {
         return reinterpret_cast<CUdeviceptr>(
             plan_.layout.slot(staging_, static_cast<int32_t>(slot_count_)) +
             static_cast<size_t>(slot) * 8);
+    }
+    bool has_arrived(int32_t slot) const {
+        return __atomic_load_n(reinterpret_cast<const uint64_t *>(arrived(slot)),
+                               __ATOMIC_ACQUIRE) ==
+               in(slot).epoch.load(std::memory_order_relaxed);
     }
     uint8_t *host_slot(int32_t slot) const { return plan_.layout.slot(staging_, slot); }
 
@@ -257,7 +263,7 @@ int32_t CudaBackend::create() {
         void *staging = nullptr;
         ROUTECAP_TRY(MemHostAlloc, &staging, plan_.staging_bytes, CU_MEMHOSTALLOC_PORTABLE);
         staging_ = static_cast<uint8_t *>(staging);
-        std::memset(reinterpret_cast<void *>(arrival(0)), 0, slot_count_ * 8);
+        std::memset(reinterpret_cast<void *>(arrived(0)), 0, slot_count_ * 8);
     }
     sink_.emplace(shape_->layer_experts, config_.rows, shape_->k, config_.sink_dtype,
                   config_.external_sink ? nullptr : arena_->pointer<void>(plan_.sink));
@@ -576,7 +582,8 @@ int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
     const kernels::Named named{slot, ++epoch_};
-    if (slot != kernels::kNoSlot) in(slot).epoch = named.epoch();
+    if (slot != kernels::kNoSlot)
+        in(slot).epoch.store(named.epoch(), std::memory_order_relaxed);
     const CUdeviceptr word = arena_->at(plan_.control + offsetof(kernels::Control, named));
     const auto lower = static_cast<uint32_t>(named.word),
                upper = static_cast<uint32_t>(named.word >> 32);
@@ -623,8 +630,8 @@ int32_t CudaBackend::try_copy(int32_t slot, uint32_t rows, const DevicePositions
     ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
     ROUTECAP_TRY(MemcpyDtoHAsync, host + (first - device), address(first),
                  static_cast<size_t>(end - first), side_);
-    ROUTECAP_TRY(StreamWriteValue64, side_, arrival(slot), in(slot).epoch,
-                 CU_STREAM_WRITE_VALUE_DEFAULT);
+    ROUTECAP_TRY(StreamWriteValue64, side_, arrived(slot),
+                 in(slot).epoch.load(std::memory_order_relaxed), CU_STREAM_WRITE_VALUE_DEFAULT);
     return ROUTECAP_OK;
 }
 
@@ -673,8 +680,7 @@ bool CudaBackend::landed(int32_t slot) {
     Slot &s = in(slot);
     if (const State state = s.state.load(std::memory_order_acquire); state != State::kCopied)
         return state == State::kFailed;
-    const auto *arrived = reinterpret_cast<uint64_t *>(arrival(slot));
-    if (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) == s.epoch) return true;
+    if (has_arrived(slot)) return true;
     if (++looks_ % 1024 != 0) return false;
     // Now and then: will it ever?
     const Current current(context_);
@@ -694,6 +700,12 @@ SlotContents CudaBackend::contents(int32_t slot) {
 const char *CudaBackend::failure(int32_t slot) const {
     const Slot &s = in(slot);
     return s.state.load(std::memory_order_acquire) == State::kFailed ? s.failure.text() : nullptr;
+}
+
+Arrival CudaBackend::arrival(int32_t slot) const {
+    const State state = in(slot).state.load(std::memory_order_acquire);
+    if (state == State::kFailed) return Arrival::failed;
+    return state == State::kCopied && has_arrived(slot) ? Arrival::arrived : Arrival::coming;
 }
 
 }  // namespace

@@ -149,6 +149,11 @@ public:
         return read_slot(layout_, this->slot(slot), in_slots_[static_cast<size_t>(slot)].epoch);
     }
     const char *failure(int32_t) const override { return nullptr; }
+    Arrival arrival(int32_t slot) const override {
+        return in_slots_[static_cast<size_t>(slot)].landed.load(std::memory_order_relaxed)
+                   ? Arrival::arrived
+                   : Arrival::coming;
+    }
 
 private:
     // The forward path's until it is landed, then the step worker's until its step was filed.

@@ -67,6 +67,7 @@ var constants = []struct{ prefix, name, kind string }{
 	{"ROUTECAP_PLAN_FILL_", "PlanFill", "PlanFill"},
 	{"ROUTECAP_PLAN_LOST_", "PlanLost", "PlanLost"},
 	{"ROUTECAP_PLAN_CLASS_", "PlanClass", "PlanClass"},
+	{"ROUTECAP_LOG_", "log", ""},
 }
 var constantsAlone = map[string]string{ // name: type
 	"ROUTECAP_OK": "Status", "ROUTECAP_INCOMPLETE": "Status", "ROUTECAP_LOST": "Status", "ROUTECAP_PENDING": "Status",
@@ -194,6 +195,7 @@ func generate(header string, declarations []node) []byte {
 // goroutine may run on another one. No function of the library calls Go, and none keeps a pointer to Go memory unless it is lent (lend.go), which
 // is pinned: so their arguments need not escape.
 const intro = `#include "lend.h"
+#include "log.h"
 #include <routecap.h>
 #include <stdlib.h>
 #include <string.h>
@@ -342,7 +344,7 @@ func (g *generator) function(preamble, wrappers *bytes.Buffer, n node) {
 			continue
 		}
 		c, name := p.Type.QualType, camel(p.Name, false)
-		if c != "routecap_release" {
+		if c != "routecap_release" && c != "routecap_log" {
 			kind, argument := parameter(c, p.Name, name)
 			received = append(received, name+" "+kind)
 			passed = append(passed, argument)
@@ -353,6 +355,8 @@ func (g *generator) function(preamble, wrappers *bytes.Buffer, n node) {
 			arguments = append(arguments, "(routecap_stream)"+p.Name)
 		case "routecap_release": // what has a context is lent, see lend.go
 			arguments = append(arguments, "context != NULL ? routecap_go_release : NULL")
+		case "routecap_log": // likewise, see log.go
+			arguments = append(arguments, "context != NULL ? routecap_go_log : NULL")
 		default:
 			parameters = append(parameters, strings.ReplaceAll(c+" "+p.Name, "* ", "*"))
 			arguments = append(arguments, p.Name)

@@ -1,5 +1,6 @@
 """The capturer, its steps and its requests."""
 
+import json
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -1640,6 +1641,21 @@ class Capturer:
         tags = np.zeros(MAX_LOAD_TAGS, np.uint64)
         count = raw.routecap_capturer_load_tags(self._handle, tags)[1]
         return [int(tag) for tag in tags[:count]]
+
+    @documented("routecap_capturer_dump")
+    def dump(self, requests: int = 100) -> dict[str, Any]:
+        """What the capturer holds now, of at most so many requests: for an engine that hangs. Waits
+        for nothing that waits; docs/diagnostics.md says what is in it."""
+        memory = bytearray()
+        while True:
+            try:
+                _, written = raw.routecap_capturer_dump(self._handle, requests, memory)
+                found: dict[str, Any] = json.loads(memory[:written])
+                return found
+            except Error as small:
+                if small.status != Status.ERR_BUFFER_TOO_SMALL or small.needed is None:
+                    raise
+                memory = bytearray(small.needed)
 
     @documented("routecap_capturer_progress")
     def progress(self) -> None:

@@ -434,6 +434,16 @@ class StoreFlag(_Flags):
     SLOT_KEYS = 1
 
 
+class LogLevel(_Constant):
+    """What a line of the log is about; routecap.log has those of the module logging for them."""
+
+    OFF = 0
+    ERROR = 1
+    WARNING = 2
+    INFO = 3
+    DEBUG = 4
+
+
 _Enum = TypeVar("_Enum", bound=_Named)
 
 

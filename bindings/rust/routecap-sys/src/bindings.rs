@@ -201,6 +201,11 @@ pub const ROUTECAP_PHASE_PREFILL: i32 = 0;
 pub const ROUTECAP_PHASE_DECODE: i32 = 1;
 pub const ROUTECAP_LOAD_PHASES: i32 = 2;
 pub const ROUTECAP_MAX_LOAD_TAGS: u32 = 8;
+pub const ROUTECAP_LOG_OFF: i32 = 0;
+pub const ROUTECAP_LOG_ERROR: i32 = 1;
+pub const ROUTECAP_LOG_WARNING: i32 = 2;
+pub const ROUTECAP_LOG_INFO: i32 = 3;
+pub const ROUTECAP_LOG_DEBUG: i32 = 4;
 pub const ROUTECAP_RECEIVED_EXPANDED: u32 = 1;
 pub const ROUTECAP_RECEIVED_GLOBAL: u32 = 2;
 unsafe extern "C" {
@@ -4405,6 +4410,68 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
     ///         ROUTECAP_CONFIG_LOAD_TAGS).
     pub fn routecap_capturer_load_tags(capturer: *const routecap_capturer, tags: *mut u64, capacity: usize, count: *mut u64) -> i32;
+/// Takes one line.
+///
+/// It is called on the thread on which something happened: in a call that returns an error, create
+/// or destroy; otherwise on the worker thread, or in routecap_capturer_progress and calls that wait
+/// where there is none. Calls of the forward path that succeed, or lose a step, never call it.
+/// Several threads may be in it at once. No lock of the library is held, so it may take one that
+/// other threads hold while they call routecap. A hook that waits holds up its own thread: on the
+/// worker thread, the filing of rows.
+///
+/// It may call routecap, except for routecap_set_log and routecap_capturer_destroy. What is logged
+/// inside a hook goes nowhere. It must not throw, fork or leave by longjmp.
+///
+/// context is that of routecap_set_log. level is ROUTECAP_LOG_ERROR..ROUTECAP_LOG_DEBUG. text is one
+/// line without a newline, at most 511 bytes and a 0; it is valid during the call.
+pub type routecap_log =
+    ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void, level: i32, text: *const ::core::ffi::c_char)>;
+unsafe extern "C" {
+    /// Say where the lines of this process go.
+    ///
+    /// Without a hook, ROUTECAP_LOG in the environment says which lines are written to stderr: "error",
+    /// "warning", "info" or "debug"; none if it is not set. It is read when there is something to say
+    /// for the first time.
+    ///
+    /// When this call returns, the hook before it is in no call and will not be called again. So its
+    /// context may be freed. This call waits for that: on a thread that holds a lock which a hook needs,
+    /// it would wait for ever. A child of fork() keeps the hook.
+    ///
+    /// @param[in] log      Takes the lines. NULL: there is no hook, and ROUTECAP_LOG holds again.
+    /// @param[in] context  Passed to log.
+    /// @param[in] level    ROUTECAP_LOG_*: the lines that log takes. Without a hook 0.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (called by a hook).
+    pub fn routecap_set_log(log: routecap_log, context: *mut ::core::ffi::c_void, level: i32) -> i32;
+}
+unsafe extern "C" {
+    /// Describe a capturer as JSON: its settings, memory, counters, what the worker thread does, every
+    /// step in flight, and requests.
+    ///
+    /// Call it on any thread, also while the engine hangs. It waits for no step, no callback and not for
+    /// the device; it calls no driver, allocates nothing, and writes only to dst. It waits for locks
+    /// that are held for a call's arguments at most, never while something waits. So it returns while
+    /// the engine's thread is stuck in a call, and while the worker thread is stuck in a hook or in a
+    /// release callback. The numbers are read one after another while the capturer runs.
+    ///
+    /// docs/dump.schema.json describes the JSON. It is ASCII. Later versions may add members.
+    ///
+    /// @param[in] capturer   The capturer.
+    /// @param[in] requests   How many requests are listed at most: first those with rows in flight or
+    ///                       calls that wait to be applied. If dst has no room for so many, fewer are.
+    /// @param[out] dst       [dst_bytes] the JSON, without a 0 at its end. NULL with dst_bytes 0 asks
+    ///                       for the size, which returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
+    /// @param[in] dst_bytes  Size of dst, in bytes. With the size that was asked for, a second call
+    ///                       never finds it too small, whatever has happened since.
+    /// @param[out] needed    How many bytes were written; on ROUTECAP_ERR_BUFFER_TOO_SMALL how many are
+    ///                       enough; may be NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
+    pub fn routecap_capturer_dump(
+        capturer: *const routecap_capturer,
+        requests: u32,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+        needed: *mut u64,
+    ) -> i32;
 }
 /// What one dispatch brought to this rank. In parentheses: where DeepEP has it. All arrays are in C
 /// order, without gaps.
@@ -5108,6 +5175,11 @@ pub struct routecap_api {
     >,
     pub capturer_load_tags:
         ::core::option::Option<unsafe extern "C" fn(arg1: *const routecap_capturer, arg2: *mut u64, arg3: usize, arg4: *mut u64) -> i32>,
+    /// To see inside.
+    pub set_log: ::core::option::Option<unsafe extern "C" fn(arg1: routecap_log, arg2: *mut ::core::ffi::c_void, arg3: i32) -> i32>,
+    pub capturer_dump: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *const routecap_capturer, arg2: u32, arg3: *mut ::core::ffi::c_void, arg4: usize, arg5: *mut u64) -> i32,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -5227,6 +5299,8 @@ const _: () = {
     ["Offset of field: routecap_api::serialized_slice"][::core::mem::offset_of!(routecap_api, serialized_slice) - 880usize];
     ["Offset of field: routecap_api::capturer_load"][::core::mem::offset_of!(routecap_api, capturer_load) - 888usize];
     ["Offset of field: routecap_api::capturer_load_tags"][::core::mem::offset_of!(routecap_api, capturer_load_tags) - 896usize];
+    ["Offset of field: routecap_api::set_log"][::core::mem::offset_of!(routecap_api, set_log) - 888usize];
+    ["Offset of field: routecap_api::capturer_dump"][::core::mem::offset_of!(routecap_api, capturer_dump) - 896usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

@@ -69,6 +69,7 @@ mod error;
 mod forward;
 mod import;
 mod load;
+mod log;
 mod memory;
 mod number;
 mod plan;
@@ -97,6 +98,7 @@ pub use error::{Completeness, Error, ErrorKind, ItemStatus, Result, last_message
 pub use forward::{Forward, Sink};
 pub use import::{ArraySegment, Arrays, Trust};
 pub use load::{Load, Phase};
+pub use log::{LogLevel, set_log, unset_log};
 pub use memory::{AnySlice, AnySliceMut, BF16, DType, Element, F16, IdElement, IdWeight, Slice, SliceMut, Stream};
 pub use plan::{
     Plan, PlanClass, PlanConfig, PlanContext, PlanFill, PlanLayout, PlanLost, PlanRange, PlanReport, PlanRun, PlanShape, PlanTarget,
