@@ -157,6 +157,7 @@ void tell(int32_t level, const char *format, ...) noexcept {
 
 void tell_refusal(int32_t status, const char *call) noexcept {
     constexpr uint64_t kMost = 5;  // a second
+    if (status == ROUTECAP_ERR_BUFFER_TOO_SMALL) return;  // the way to ask for a size
     const int32_t level = level_of(status);
     if (!logs(level)) return;
     const auto now = static_cast<uint64_t>(std::time(nullptr));

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "base/ranges.h"
 #include "base/status.h"
 #include "base/structs.h"
 
@@ -57,6 +58,7 @@ Capturer::Capture::Capture(const Config &config, uint64_t number, Backend &backe
 int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &capturer) {
     std::unique_ptr<Capturer> c(new Capturer(config));
     if (!c->disabled()) {
+        ask_for_profiler();
         if (int32_t s = make_backend(config, c->backend_); s < 0) return s;
         if (config.checked) c->check_.emplace(*c->backend_, config.rows);
         c->recorded_.resize(config.shape->layers);
@@ -170,6 +172,8 @@ int32_t Capturer::sink_layer(uint32_t layer, routecap_sink *sink) {
 
 int32_t Capturer::begin(uint32_t rows, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
+    const ProfilerRange range("begin");
+    ROUTECAP_PROBE(begin, number_, rows);
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
     if (rows > config_.rows)
@@ -196,6 +200,7 @@ int32_t Capturer::begin(uint32_t rows, routecap_stream stream) {
 
 int32_t Capturer::snapshot(routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
+    const ProfilerRange range("snapshot");
     bool capturing = false;
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
     if (check_)

@@ -5,6 +5,7 @@
 #include <array>
 #include <new>
 
+#include "base/ranges.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "capture/capturer.h"
@@ -363,6 +364,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
         for (size_t i = 0; status != nullptr && i < count; i++) status[i] = ROUTECAP_OK;
         return ROUTECAP_OK;
     }
+    const ProfilerRange range("issue");
     routecap_issue_options o{};
     if (options != nullptr)
         if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
@@ -473,7 +475,9 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     if (check_) check_->issued();
     if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
     backend_->name_slot(steps.named(), stream);
+    ROUTECAP_PROBE(issued, number_, issue.ticket, issue.rows_issued, issue.lost);
     if (to_file) {
+        const ProfilerRange copying("copy");
         backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions},
                        stream);
         worker.wake();
