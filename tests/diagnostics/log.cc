@@ -214,7 +214,7 @@ TEST(Log, whoever_replaces_a_hook_waits_until_nobody_is_in_it) {
         Heard heard(ROUTECAP_LOG_DEBUG);
         heard.shut();
         other = std::async(std::launch::async,
-                           [&] { routecap_step_poll(rig.capturer(), 7); });
+                           [&] { routecap_request_close(rig.capturer(), 7); });
         ASSERT_TRUE(heard.wait_until_inside());
         replacing = std::async(std::launch::async, [&] {
             EXPECT_STATUS(ROUTECAP_OK, routecap_set_log(nullptr, nullptr, 0));
@@ -234,7 +234,10 @@ TEST(Log, a_hook_that_waits_holds_up_the_worker_alone) {
     Heard heard(ROUTECAP_LOG_WARNING);
     Rig rig({.slots = 2, .flags = ROUTECAP_CONFIG_MAY_LOSE});
     heard.shut();
-    lose_steps(rig, 1);  // nobody writes any layer
+    const routecap_request r = rig.open();
+    EXPECT_STATUS(ROUTECAP_OK, rig.begin(1));  // and nobody writes any layer
+    EXPECT_STATUS(ROUTECAP_OK, rig.snapshot());
+    rig.issue({Rig::span(r, 0, 0, 1)});
     ASSERT_TRUE(heard.wait_until_inside());
     auto calls = std::async(std::launch::async, [&] {
         lose_steps(rig, 20);
