@@ -163,6 +163,11 @@ private:
 
     // issue.cc; with the mutex held.
     struct Issue;
+    int32_t issue_step(const routecap_span *spans, size_t span_size, size_t count,
+                       const routecap_issue_options *options, int32_t *status, routecap_step *step,
+                       routecap_stream stream);
+    void copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+              routecap_stream stream);
     int32_t check_spans(Issue &issue);
     bool overlaps(const Issue &issue);
     int32_t issue_span(Issue &issue, uint32_t index);

@@ -355,16 +355,30 @@ int32_t Capturer::issue_special(Issue &issue, uint32_t index) {
     return ROUTECAP_OK;
 }
 
+// A function of its own, as issue() is: what a range keeps costs the caller's loops registers.
+[[gnu::noinline]] void Capturer::copy(int32_t slot, uint32_t rows, const DevicePositions &positions,
+                                      routecap_stream stream) {
+    const ProfilerRange range("copy");
+    backend_->copy(slot, rows, positions, stream);
+}
+
 int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t count,
                         const routecap_issue_options *options, int32_t *status, routecap_step *step,
                         routecap_stream stream) {
+    const ProfilerRange range("issue");
+    return issue_step(spans, span_size, count, options, status, step, stream);
+}
+
+[[gnu::noinline]]
+int32_t Capturer::issue_step(const routecap_span *spans, size_t span_size, size_t count,
+                             const routecap_issue_options *options, int32_t *status,
+                             routecap_step *step, routecap_stream stream) {
     if (!owner()) {
         begun_ = false;
         if (check_) check_->issued();
         for (size_t i = 0; status != nullptr && i < count; i++) status[i] = ROUTECAP_OK;
         return ROUTECAP_OK;
     }
-    const ProfilerRange range("issue");
     routecap_issue_options o{};
     if (options != nullptr)
         if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
@@ -477,9 +491,7 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     backend_->name_slot(steps.named(), stream);
     ROUTECAP_PROBE(issued, number_, issue.ticket, issue.rows_issued, issue.lost);
     if (to_file) {
-        const ProfilerRange copying("copy");
-        backend_->copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions},
-                       stream);
+        copy(slot, issue.sink_rows, {o.positions, o.positions_dtype, issue.positions}, stream);
         worker.wake();
     }
     if (step != nullptr) *step = issue.ticket;
