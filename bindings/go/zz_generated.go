@@ -1271,6 +1271,8 @@ const (
 const (
 	// MaxLoadTags is ROUTECAP_MAX_LOAD_TAGS: that are kept apart: the newest
 	MaxLoadTags = 8
+)
+
 // Levels. A level takes the lines of those before it, too. A fault that repeats gives few lines: one a second for each
 // kind and capturer, with how often it happened since the last, and five a second for each status that calls return.
 const (
@@ -3418,6 +3420,9 @@ func routecap_capturer_load_tags(capturer unsafe.Pointer, tags *uint64, capacity
 	return resultOf(C.raw_capturer_load_tags(
 		(*C.routecap_capturer)(capturer), (*C.uint64_t)(unsafe.Pointer(tags)), C.size_t(capacity),
 		(*C.uint64_t)(unsafe.Pointer(count)),
+	))
+}
+
 func routecap_set_log(context unsafe.Pointer, level int32) Result {
 	return resultOf(C.raw_set_log(context, C.int32_t(level)))
 }

@@ -1,5 +1,5 @@
 /*
- * routecap, chapter 12: to see inside.
+ * routecap, chapter 13: to see inside.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *

@@ -1,5 +1,5 @@
 /*
- * routecap, chapter 10, experimental: was what was executed also what was routed?
+ * routecap, chapter 14, experimental: was what was executed also what was routed?
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *

@@ -1,5 +1,5 @@
 /*
- * routecap, chapter 11: one conversation out of many calls.
+ * routecap, chapter 9: one conversation out of many calls.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *

@@ -1,5 +1,5 @@
 /*
- * routecap, chapter 9: the store.
+ * routecap, chapter 10: the store.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *

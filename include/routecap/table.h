@@ -1,5 +1,5 @@
 /*
- * routecap, chapter 11: the function table.
+ * routecap, chapter 15: the function table.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *

@@ -156,7 +156,7 @@ void tell(int32_t level, const char *format, ...) noexcept {
 }
 
 void tell_refusal(int32_t status, const char *call) noexcept {
-    constexpr uint64_t kMost = 5;  // a second
+    constexpr uint64_t kMost = 5;                         // a second
     if (status == ROUTECAP_ERR_BUFFER_TOO_SMALL) return;  // the way to ask for a size
     const int32_t level = level_of(status);
     if (!logs(level)) return;
@@ -164,8 +164,8 @@ void tell_refusal(int32_t status, const char *call) noexcept {
     auto &word = returned[static_cast<size_t>(-status) % returned.size()];
     uint64_t before = word.load(std::memory_order_relaxed), times;
     do times = before >> kCountBits == now ? (before & ((1u << kCountBits) - 1)) + 1 : 1;
-    while (!word.compare_exchange_weak(before, now << kCountBits | times,
-                                       std::memory_order_relaxed));
+    while (
+        !word.compare_exchange_weak(before, now << kCountBits | times, std::memory_order_relaxed));
     if (times > kMost) return;
     const uint64_t earlier = before >> kCountBits != now ? before & ((1u << kCountBits) - 1) : 0;
     char left_out[64] = "";
@@ -191,8 +191,7 @@ void Lines::tell() const noexcept {
 int32_t set_log(routecap_log log, void *context, int32_t level) noexcept {
     if (level < ROUTECAP_LOG_OFF || level > ROUTECAP_LOG_DEBUG || (log == nullptr && level != 0))
         return report(ROUTECAP_ERR_ARGUMENT, "level is %d", level);
-    if (telling)
-        return report(ROUTECAP_ERR_STATE, "a hook of the log cannot replace the hook");
+    if (telling) return report(ROUTECAP_ERR_STATE, "a hook of the log cannot replace the hook");
     while (changing.exchange(true)) changing.wait(true);
     const uint32_t before = current.load();
     targets[(before + 1) & 1] = {log, context};

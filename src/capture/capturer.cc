@@ -85,10 +85,11 @@ Capturer::~Capturer() {
     if (capture_) capture_->worker.stop();
     if (!whole_) return;
     const routecap_stats s = counted();
-    tell(ROUTECAP_LOG_INFO,
-         "capturer %llu destroyed: %llu steps, %llu of them lost; %llu rows, %llu of them delivered",
-         ull(number_), ull(s.steps_issued), ull(s.steps_lost), ull(s.rows_issued),
-         ull(s.rows_delivered));
+    tell(
+        ROUTECAP_LOG_INFO,
+        "capturer %llu destroyed: %llu steps, %llu of them lost; %llu rows, %llu of them delivered",
+        ull(number_), ull(s.steps_issued), ull(s.steps_lost), ull(s.rows_issued),
+        ull(s.rows_delivered));
 }
 
 void Capturer::tell_made() const {
@@ -101,11 +102,10 @@ void Capturer::tell_made() const {
     tell(ROUTECAP_LOG_INFO,
          "capturer %llu made: %s on %s (%s), %u layers, k %u of %u experts, %u rows, %u slots, "
          "budget_bytes %llu%s; it has %llu bytes on the device, %llu page-locked, %llu others",
-         ull(number_), owner() ? "owner" : "mirror",
-         where, backend_info(config_.backend).detail, config_.shape->layers, config_.shape->k,
-         config_.shape->experts, config_.rows, config_.slots, ull(config_.budget_bytes),
-         config_.checked ? ", checked" : "", ull(m.device_bytes), ull(m.pinned_bytes),
-         ull(m.host_bytes));
+         ull(number_), owner() ? "owner" : "mirror", where, backend_info(config_.backend).detail,
+         config_.shape->layers, config_.shape->k, config_.shape->experts, config_.rows,
+         config_.slots, ull(config_.budget_bytes), config_.checked ? ", checked" : "",
+         ull(m.device_bytes), ull(m.pinned_bytes), ull(m.host_bytes));
 }
 
 // ---- The mutex ------------------------------------------------------------------------------

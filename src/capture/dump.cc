@@ -178,14 +178,15 @@ struct Capturer::Dump {
             if (ticket == 0) continue;
             const Step &step = c.steps.step(static_cast<int32_t>(slot));
             const Arrival arrival = of.backend_->arrival(static_cast<int32_t>(slot));
-            const char *const state = ticket == filing                ? "filing"
+            const char *const state = ticket == filing              ? "filing"
                                       : arrival == Arrival::arrived ? "arrived"
                                       : arrival == Arrival::failed  ? "failed"
                                                                     : "coming";
-            text.add("%s{\"step\": %llu, \"slot\": %u, \"rows\": %llu, \"state\": \"%s\", "
-                     "\"age_ns\": %llu}",
-                     text.comma(), ull(ticket), slot, ull(step.rows), state,
-                     ull(ns_since(step.issued_at, now)));
+            text.add(
+                "%s{\"step\": %llu, \"slot\": %u, \"rows\": %llu, \"state\": \"%s\", "
+                "\"age_ns\": %llu}",
+                text.comma(), ull(ticket), slot, ull(step.rows), state,
+                ull(ns_since(step.issued_at, now)));
         }
         text.end(']');
     }
@@ -213,10 +214,11 @@ struct Capturer::Dump {
         uint64_t pages = 0, drafts = 0;
         r.pages.for_each([&](const Intervals::Interval &i) { pages += i.end - i.begin; });
         for (const DraftSpan *d = r.drafts; d != nullptr; d = d->next) drafts += d->rows;
-        text.add("%s{\"request\": %llu, \"rows\": %llu, \"pages\": %llu, \"drafts\": %llu, "
-                 "\"step_in_flight\": %llu, \"calls_waiting\": %llu, \"behind_step\": %llu}",
-                 text.comma(), ull(r.handle), ull(rows), ull(pages), ull(drafts), ull(step),
-                 ull(pending), ull(pending > 0 ? r.pending.after() : 0));
+        text.add(
+            "%s{\"request\": %llu, \"rows\": %llu, \"pages\": %llu, \"drafts\": %llu, "
+            "\"step_in_flight\": %llu, \"calls_waiting\": %llu, \"behind_step\": %llu}",
+            text.comma(), ull(r.handle), ull(rows), ull(pages), ull(drafts), ull(step),
+            ull(pending), ull(pending > 0 ? r.pending.after() : 0));
     }
 };
 

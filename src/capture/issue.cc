@@ -369,10 +369,10 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
     return issue_step(spans, span_size, count, options, status, step, stream);
 }
 
-[[gnu::noinline]]
-int32_t Capturer::issue_step(const routecap_span *spans, size_t span_size, size_t count,
-                             const routecap_issue_options *options, int32_t *status,
-                             routecap_step *step, routecap_stream stream) {
+[[gnu::noinline]] int32_t Capturer::issue_step(const routecap_span *spans, size_t span_size,
+                                               size_t count, const routecap_issue_options *options,
+                                               int32_t *status, routecap_step *step,
+                                               routecap_stream stream) {
     if (!owner()) {
         begun_ = false;
         if (check_) check_->issued();

@@ -77,7 +77,8 @@ void StepWorker::does(Doing doing) {
 
 StepWorker::State StepWorker::state() const {
     constexpr auto order = std::memory_order_relaxed;
-    return {doing_.load(order), Rhythm::Clock::time_point(Rhythm::Clock::duration(since_.load(order))),
+    return {doing_.load(order),
+            Rhythm::Clock::time_point(Rhythm::Clock::duration(since_.load(order))),
             thread_.load(order), filing_.load(order), waiting_.load(order)};
 }
 

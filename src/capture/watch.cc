@@ -64,8 +64,7 @@ void Watch::look(Clock::time_point now, uint64_t oldest, Clock::time_point issue
                   ull(lost), ull(failures_), failure_);
     if (const uint64_t slips = fresh(kSlipped, slips_); slips > 0)
         lines.add(ROUTECAP_LOG_WARNING, "capturer %llu: %llu slips, the last in step %llu: %s: %s",
-                  n, ull(slips), ull(slip_step_), status_name(slip_),
-                  ForwardCheck::text_of(slip_));
+                  n, ull(slips), ull(slip_step_), status_name(slip_), ForwardCheck::text_of(slip_));
     if (const uint64_t steps = fresh(kSilent, silences_); steps > 0)
         lines.add(ROUTECAP_LOG_WARNING,
                   "capturer %llu: %llu steps with silent layers, in the last, step %llu, %u layers "
@@ -80,14 +79,14 @@ void Watch::look(Clock::time_point now, uint64_t oldest, Clock::time_point issue
                   "capturer %llu: %llu cells with one id twice, in layer %u among others", n,
                   ull(cells), bad_layer_);
     if (const uint64_t cells = fresh(kConflicting, counters_.cells_conflicting); cells > 0)
-        lines.add(ROUTECAP_LOG_WARNING,
-                  "capturer %llu: %llu cells were recorded twice in one step", n, ull(cells));
+        lines.add(ROUTECAP_LOG_WARNING, "capturer %llu: %llu cells were recorded twice in one step",
+                  n, ull(cells));
     if (const uint64_t rows = fresh(kDropped, counters_.rows_dropped); rows > 0)
         lines.add(ROUTECAP_LOG_WARNING,
                   "capturer %llu: %llu rows were recorded outside the rows begun", n, ull(rows));
     if (const uint64_t rows = fresh(kMismatched, counters_.rows_mismatched); rows > 0)
-        lines.add(ROUTECAP_LOG_WARNING,
-                  "capturer %llu: %llu rows were issued again with other ids", n, ull(rows));
+        lines.add(ROUTECAP_LOG_WARNING, "capturer %llu: %llu rows were issued again with other ids",
+                  n, ull(rows));
     if (const uint64_t rows = fresh(kRefused, counters_.rows_refused); rows > 0)
         lines.add(ROUTECAP_LOG_WARNING,
                   "capturer %llu: %llu rows refused for memory, %llu in all: %llu bytes of "
@@ -98,8 +97,8 @@ void Watch::look(Clock::time_point now, uint64_t oldest, Clock::time_point issue
                   "capturer %llu: %llu rows had positions outside the bounds of their spans", n,
                   ull(rows));
     if (const uint64_t rows = fresh(kSkipped, counters_.rows_skipped); rows > 0)
-        lines.add(ROUTECAP_LOG_INFO,
-                  "capturer %llu: %llu rows were of requests that are not open", n, ull(rows));
+        lines.add(ROUTECAP_LOG_INFO, "capturer %llu: %llu rows were of requests that are not open",
+                  n, ull(rows));
     if (const uint64_t rounds = fresh(kBehind, behind_); rounds > 0)
         lines.add(ROUTECAP_LOG_INFO,
                   "capturer %llu: the worker fell behind %llu times: all %u slots held steps that "
@@ -111,12 +110,13 @@ void Watch::look(Clock::time_point now, uint64_t oldest, Clock::time_point issue
     const Clock::duration age = now - issued;
     if (age < kPatience || age < 2 * late_) return;
     late_ = age;
-    lines.add(ROUTECAP_LOG_WARNING,
-              "capturer %llu: step %llu was issued %llu s ago and has not landed; %llu steps are in "
-              "flight",
-              n, ull(oldest), ull(static_cast<uint64_t>(
-                                  std::chrono::duration_cast<std::chrono::seconds>(age).count())),
-              ull(counters_.steps_issued - counters_.steps_landed));
+    lines.add(
+        ROUTECAP_LOG_WARNING,
+        "capturer %llu: step %llu was issued %llu s ago and has not landed; %llu steps are in "
+        "flight",
+        n, ull(oldest),
+        ull(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(age).count())),
+        ull(counters_.steps_issued - counters_.steps_landed));
 }
 
 }  // namespace routecap

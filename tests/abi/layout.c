@@ -813,7 +813,7 @@ AT(routecap_adopt_item, status, 72);
 AT(routecap_adopt_item, reserved, 76);
 
 /* Added since. */
-SIZE(routecap_api, 888);
+SIZE(routecap_api, 920);
 AT(routecap_api, sequence_create, 552);
 AT(routecap_api, sequence_free, 560);
 AT(routecap_api, sequence_append, 568);
@@ -856,3 +856,32 @@ AT(routecap_api, plan_scatter, 856);
 AT(routecap_api, plan_pack, 864);
 AT(routecap_api, plan_unpack, 872);
 AT(routecap_api, serialized_slice, 880);
+
+/* Added since. */
+SAME(ROUTECAP_CONFIG_LOAD, 32);
+SAME(ROUTECAP_CONFIG_LOAD_TAGS, 64);
+SAME(ROUTECAP_SPAN_PREFILL, 4);
+SAME(ROUTECAP_SPAN_DECODE, 8);
+SAME(ROUTECAP_PHASE_PREFILL, 0);
+SAME(ROUTECAP_PHASE_DECODE, 1);
+SAME(ROUTECAP_LOAD_PHASES, 2);
+SAME(ROUTECAP_MAX_LOAD_TAGS, 8);
+SAME(ROUTECAP_LOG_OFF, 0);
+SAME(ROUTECAP_LOG_ERROR, 1);
+SAME(ROUTECAP_LOG_WARNING, 2);
+SAME(ROUTECAP_LOG_INFO, 3);
+SAME(ROUTECAP_LOG_DEBUG, 4);
+SIZE(routecap_load, 56);
+AT(routecap_load, struct_size, 0);
+AT(routecap_load, layers, 4);
+AT(routecap_load, experts, 8);
+AT(routecap_load, reserved, 12);
+AT(routecap_load, steps, 16);
+AT(routecap_load, first_step, 24);
+AT(routecap_load, last_step, 32);
+AT(routecap_load, rows_prefill, 40);
+AT(routecap_load, rows_decode, 48);
+AT(routecap_api, capturer_load, 888);
+AT(routecap_api, capturer_load_tags, 896);
+AT(routecap_api, set_log, 904);
+AT(routecap_api, capturer_dump, 912);

@@ -160,8 +160,7 @@ private:
     }
     bool has_arrived(int32_t slot) const {
         return __atomic_load_n(reinterpret_cast<const uint64_t *>(arrived(slot)),
-                               __ATOMIC_ACQUIRE) ==
-               in(slot).epoch.load(std::memory_order_relaxed);
+                               __ATOMIC_ACQUIRE) == in(slot).epoch.load(std::memory_order_relaxed);
     }
     uint8_t *host_slot(int32_t slot) const { return plan_.layout.slot(staging_, slot); }
 
@@ -582,8 +581,7 @@ int32_t CudaBackend::try_name(int32_t slot, CUstream stream) {
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
     const kernels::Named named{slot, ++epoch_};
-    if (slot != kernels::kNoSlot)
-        in(slot).epoch.store(named.epoch(), std::memory_order_relaxed);
+    if (slot != kernels::kNoSlot) in(slot).epoch.store(named.epoch(), std::memory_order_relaxed);
     const CUdeviceptr word = arena_->at(plan_.control + offsetof(kernels::Control, named));
     const auto lower = static_cast<uint32_t>(named.word),
                upper = static_cast<uint32_t>(named.word >> 32);

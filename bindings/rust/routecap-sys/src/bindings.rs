@@ -4410,6 +4410,7 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
     ///         ROUTECAP_CONFIG_LOAD_TAGS).
     pub fn routecap_capturer_load_tags(capturer: *const routecap_capturer, tags: *mut u64, capacity: usize, count: *mut u64) -> i32;
+}
 /// Takes one line.
 ///
 /// It is called on the thread on which something happened: in a call that returns an error, create
@@ -5183,7 +5184,7 @@ pub struct routecap_api {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 904usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 920usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -5299,8 +5300,8 @@ const _: () = {
     ["Offset of field: routecap_api::serialized_slice"][::core::mem::offset_of!(routecap_api, serialized_slice) - 880usize];
     ["Offset of field: routecap_api::capturer_load"][::core::mem::offset_of!(routecap_api, capturer_load) - 888usize];
     ["Offset of field: routecap_api::capturer_load_tags"][::core::mem::offset_of!(routecap_api, capturer_load_tags) - 896usize];
-    ["Offset of field: routecap_api::set_log"][::core::mem::offset_of!(routecap_api, set_log) - 888usize];
-    ["Offset of field: routecap_api::capturer_dump"][::core::mem::offset_of!(routecap_api, capturer_dump) - 896usize];
+    ["Offset of field: routecap_api::set_log"][::core::mem::offset_of!(routecap_api, set_log) - 904usize];
+    ["Offset of field: routecap_api::capturer_dump"][::core::mem::offset_of!(routecap_api, capturer_dump) - 912usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.
