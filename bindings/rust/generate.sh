@@ -9,10 +9,11 @@ bindings=bindings/rust/routecap-sys/src/bindings.rs
 generated=build/rust/bindings.rs
 mkdir -p build/rust
 
-# bindgen-cli is a program of its own: nothing of it enters the crates.
+# bindgen-cli is a program of its own: nothing of it enters the crates. It runs for a moment, so that
+# it is not optimized.
 if [ ! -x "$tools/bin/bindgen" ]; then
-    echo "generate: building bindgen $version (once, a minute or two)"
-    CARGO_TARGET_DIR=$tools/target cargo install --quiet --locked --root "$tools" "bindgen-cli@$version"
+    echo "generate: building bindgen $version (once, a minute)"
+    CARGO_TARGET_DIR=$tools/target CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --quiet --locked --root "$tools" "bindgen-cli@$version"
     rm -rf "$tools/target"
 fi
 

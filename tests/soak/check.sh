@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The soak in three ways, each for a time (30 s): on the host backend, and on CUDA with the driver that needs no device, eager and in graphs.
-# Where passes are not in graphs, half of the time is for sequences that share a store.
+# The soak in five ways at once, for a time (50 s): on the host backend, and on CUDA with the driver that needs no device, eager and in
+# graphs. host_store and cuda_store are of sequences that share a store.
 #
 #     check.sh [--seconds N] [--seed S]         after tests/CMakeLists.txt was built in build/tests
 #
@@ -11,7 +11,7 @@
 #     for graph in 0 1; do LD_LIBRARY_PATH=. ROUTECAP_TEST_BACKEND=cuda ROUTECAP_TEST_GRAPH=$graph ./soak --seconds 300 --json soak_$graph.json; done
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
-seconds=30 seed=1
+seconds=50 seed=1
 while [ $# -gt 0 ]; do
     case $1 in
         --seconds) seconds=$2 ;;
@@ -20,21 +20,26 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
-run() {  # run SECONDS STORE VARIABLE=VALUE...
-    local seconds=$1 store=$2
-    shift 2
-    if env "$@" "$build/tests/soak/soak" --seconds "$seconds" --store "$store" --seed "$seed" 2> "$build/soak.log"; then
+# soak NAME SETTING...: its line of JSON, and what it says of a fault, under build/soak.
+soak() {
+    local store=0
+    case $1 in *_store) store=1 ;; esac
+    env "${@:2}" "$build/tests/soak/soak" --seconds "$seconds" --store $store --seed "$seed" > "$build/soak/$1" 2> "$build/soak/$1.log"
+}
+cuda=(LD_LIBRARY_PATH="$build/tests/fake" ROUTECAP_TEST_BACKEND=cuda FAKE_CUDA_ABORT=1)
+names=(host host_store cuda cuda_store graph)
+mkdir -p "$build/soak"
+for name in host host_store; do soak $name ROUTECAP_TEST_BACKEND=host & pids+=($!); done
+for name in cuda cuda_store; do soak $name "${cuda[@]}" & pids+=($!); done
+soak graph "${cuda[@]}" ROUTECAP_TEST_GRAPH=1 FAKE_CUDA_EXECUTION=2 FAKE_CUDA_ORDER=1 & pids+=($!)
+for i in "${!names[@]}"; do
+    if wait "${pids[$i]}"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        say "failed: $* --store $store"
-        tail -n 60 "$build/soak.log"
+        say "failed: ${names[$i]}"
+        tail -n 60 "$build/soak/${names[$i]}.log"
     fi
-}
-cuda=(LD_LIBRARY_PATH="$build/tests/fake" ROUTECAP_TEST_BACKEND=cuda FAKE_CUDA_ABORT=1)
-for store in 0 1; do
-    run $((seconds / 2)) $store ROUTECAP_TEST_BACKEND=host
-    run $((seconds / 2)) $store "${cuda[@]}"
+    cat "$build/soak/${names[$i]}"
 done
-run "$seconds" 0 "${cuda[@]}" ROUTECAP_TEST_GRAPH=1 FAKE_CUDA_EXECUTION=2 FAKE_CUDA_ORDER=1
 closing
