@@ -29,6 +29,10 @@ suite() {
     say "$word  $name: $(tail -n 1 "$logs/$name.log") ($((SECONDS - started)) s)" | tee -a "$results"
 }
 
+# either NAME COMMAND...: a suite for the first of two that asks for it.
+rm -rf "$logs/taken" && mkdir "$logs/taken"
+either() { mkdir "$logs/taken/$1" 2> /dev/null && suite "$@"; }
+
 # slow NAME COMMAND...: a suite that --full adds.
 left_out=()
 slow() { if [ $full = 1 ]; then suite "$@"; else left_out+=("$1"); fi; }
@@ -229,22 +233,26 @@ install_library
 suite headers headers
 suite installed-tree installed_tree
 suite tests against_installed
-# What compiles on all cores runs beside what mostly has one thread, waits, or fetches.
+# What compiles on all cores runs beside what mostly has one thread, waits, or fetches, and shares
+# what it has fetched. Both take of the rest, so that they end together.
+rest() {
+    either go go_package
+    either aarch64 bash tests/aarch64.sh
+    either abi abi
+    either docs bash tests/docs/check.sh
+}
 {
-    suite asan-ubsan sanitized asan
     suite tsan sanitized tsan
-    suite aarch64 bash tests/aarch64.sh
-    suite abi abi
+    suite asan-ubsan sanitized asan
+    rest
 } &
 beside=$!
 suite routing routing
 suite python python_package
 suite loading loading
 suite rust rust_package
-suite go go_package
 suite quick-starts quick_starts
 suite every-place every_place
-suite docs bash tests/docs/check.sh
 suite llama-cpp bash examples/llama_cpp/check.sh
 suite model small_model
 suite transformers bash examples/transformers/check.sh "$prefix"
@@ -254,6 +262,7 @@ suite grpo bash examples/grpo/check.sh "$prefix"
 suite ray bash examples/ray/check.sh "$prefix"
 suite html bash examples/html/check.sh
 suite engines engines
+rest
 wait "$beside" || say "FAILED  beside: not every suite was run" | tee -a "$results"
 # What has its time, or measures it, has the machine to itself.
 suite fuzz bash tests/fuzz/run.sh

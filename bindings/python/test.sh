@@ -61,14 +61,15 @@ complete() {
 
 # ---- Wheels
 
-wheel sources "$package" -C cmake.define.ROUTECAP_CUDA=OFF
+unoptimized=(-C cmake.define.ROUTECAP_CUDA=OFF -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0)
+wheel sources "$package" "${unoptimized[@]}"
 check "the wheel built from the sources runs in an empty environment" in_empty_environment
 
 rm -rf "$work/sdist"
 check "the source distribution is made" env PATH="$tools/bin:$PATH" "$tools/bin/python" -m build --sdist --no-isolation -o "$work/sdist" "$package"
 sdist=$(ls "$work"/sdist/routecap-*.tar.gz 2> /dev/null)
 check "the source distribution has every source of the library, and no links" complete "$sdist"
-wheel sdist "$sdist" -C cmake.define.ROUTECAP_CUDA=OFF -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0
+wheel sdist "$sdist" "${unoptimized[@]}"
 check "the wheel built from the source distribution runs in an empty environment" in_empty_environment
 
 ROUTECAP_LIBRARY=$library wheel installed "$sdist"
