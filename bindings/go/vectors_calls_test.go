@@ -109,14 +109,14 @@ func init() {
 					r.equal(name, expected.uint(name), got)
 				}
 				if out.has("counts") {
-					r.equal("counts", numbers[uint64](out.list("counts")), load.Counts)
+					r.equal("counts", fmt.Sprint(numbers[uint64](out.list("counts"))), fmt.Sprint(load.Counts))
 				}
 			}
 		},
 		"capturer_load_tags": func(r *replay, in, out *said) {
 			tags, err := in.capturer().LoadTags()
 			if r.done(err) {
-				r.equal("tags", numbers[uint64](out.list("tags")), tags)
+				r.equal("tags", fmt.Sprint(numbers[uint64](out.list("tags"))), fmt.Sprint(tags))
 			}
 		},
 		"capturer_progress": func(r *replay, in, out *said) { r.done(in.capturer().Progress()) },

@@ -1029,6 +1029,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %include "routecap/wire.h"
 %include "routecap/plan.h"
 %include "routecap/store.h"
+%include "routecap/load.h"
 /* A call without rows has no routing. */
 %typemap(in) const routecap_routing *routing {
     $1 = $input == Py_None ? NULL : routing_from($input);

@@ -1,0 +1,166 @@
+"""The load of the experts: counted as brute force does, in windows, by tag, and in every form in which it leaves."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import routecap
+
+LAYERS, K, EXPERTS, ROWS = 5, 3, 12, 16
+
+
+def capturer(**settings: Any) -> routecap.Capturer:
+    shape = {"layers": LAYERS, "k": K, "experts": EXPERTS, "rows": ROWS, "load": True}
+    return routecap.Capturer(**{**shape, **settings})
+
+
+def step(
+    capturer: routecap.Capturer,
+    ids: np.ndarray,
+    spans: Any,
+    **options: Any,
+) -> routecap.Step:
+    """A forward pass of ids [rows, layers, k]."""
+    capturer.begin(len(ids))
+    for layer in range(ids.shape[1]):
+        capturer.record(layer, ids[:, layer].astype(np.int32))
+    capturer.snapshot()
+    issued = capturer.issue(spans, **options)
+    issued.wait()
+    return issued
+
+
+def drawn(random: np.random.Generator, rows: int) -> np.ndarray:
+    return np.argsort(random.random((rows, LAYERS, EXPERTS)), axis=2)[..., :K]
+
+
+def counted(ids: np.ndarray) -> np.ndarray:
+    """[layers, experts]"""
+    counts = np.zeros((LAYERS, EXPERTS), np.uint64)
+    for layer in range(LAYERS):
+        np.add.at(counts[layer], ids[:, layer].ravel(), 1)
+    return counts
+
+
+def test_counts_are_those_of_the_routings_of_all_requests() -> None:
+    random = np.random.default_rng(1)
+    with capturer(load_tags=True) as c:
+        expected = np.zeros((2, LAYERS, EXPERTS), np.uint64)
+        tags = {tag: np.zeros_like(expected) for tag in range(3)}
+        rows = [0, 0]
+        routings = []
+        for number in range(30):
+            request = c.open()
+            prompt = drawn(random, int(random.integers(2, ROWS + 1)))
+            tag = number % 3
+            step(c, prompt, routecap.spans(request=request, rows=len(prompt)), tag=tag)
+            expected[0] += counted(prompt)
+            tags[tag][0] += counted(prompt)
+            rows[0] += len(prompt)
+            for position in range(len(prompt), len(prompt) + 4):
+                token = drawn(random, 1)
+                step(c, token, routecap.spans(request=request, position=position), tag=tag)
+                expected[1] += counted(token)
+                tags[tag][1] += counted(token)
+                rows[1] += 1
+            routings.append(c.finish(request))
+            load = c.load()
+            assert (load.counts == expected).all()
+            assert [load.rows_prefill, load.rows_decode] == rows
+            assert (load.steps, load.first_step, load.last_step) == (5 * (number + 1), 1, 5 * (number + 1))
+        for tag, of_tag in tags.items():
+            assert (c.load(tag).counts == of_tag).all()
+        assert c.load_tags() == [0, 1, 2]
+        whole = np.concatenate([routing.ids() for routing in routings])
+        assert (load.total == counted(whole)).all()
+        assert (load.total.sum(axis=1) == K * len(whole)).all()
+
+
+def test_drafts_count_once_they_are_accepted() -> None:
+    random = np.random.default_rng(2)
+    with capturer() as c:
+        request = c.open()
+        drafts = drawn(random, 5)
+        made = step(c, drafts, routecap.spans(request=request, rows=5, flags=routecap.SpanFlag.SPECULATIVE))
+        assert c.load().steps == 1 and not c.load().counts.any()
+        c.accept(request, made, 3)
+        c.finish(request).wait()
+        assert (c.load().decode == counted(drafts[:3])).all()
+
+
+def test_a_window_is_what_was_counted_between_two_readings() -> None:
+    random = np.random.default_rng(3)
+    with capturer() as c:
+        request = c.open()
+        empty = c.load()
+        first, second = drawn(random, 4), drawn(random, 6)
+        step(c, first, routecap.spans(request=request, rows=4))
+        before = c.load()
+        step(c, second, routecap.spans(request=request, position=4, rows=6))
+        now = c.load()
+        window = now.since(before)
+        assert (window.prefill == counted(second)).all()
+        assert (window.steps, window.first_step, window.last_step, window.rows_prefill) == (1, 2, 2, 6)
+        assert (now.since(empty).counts == now.counts).all()
+        assert now.since(now).steps == 0
+        with pytest.raises(routecap.ArgumentError, match="earlier"):
+            before.since(now)
+
+
+def test_readings_beside_an_engine_have_whole_steps() -> None:
+    random = np.random.default_rng(4)
+    with capturer() as c:
+        ended = threading.Event()
+        torn: list[Any] = []
+
+        def read() -> None:
+            previous = c.load()
+            while not ended.is_set():
+                load = c.load()
+                sums = load.counts.sum(axis=2)
+                whole = (sums[0] == K * load.rows_prefill).all() and (sums[1] == K * load.rows_decode).all()
+                if not whole or load.steps < previous.steps or load.rows_prefill != 7 * load.steps:
+                    torn.append(load)
+                load.since(previous)
+                previous = load
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        request = c.open()
+        ids = drawn(random, 7)
+        for number in range(300):
+            step(c, ids, routecap.spans(request=request, position=7 * number, rows=7))
+        ended.set()
+        for reader in readers:
+            reader.join()
+        assert not torn
+        assert c.load().steps == 300
+
+
+def test_imbalance_is_the_most_over_the_mean() -> None:
+    with capturer(layers=2, layer_experts=[4, 12], k=1, experts=None) as c:
+        request = c.open()
+        ids = np.zeros((8, 2, 1), int)
+        ids[:, 0, 0] = [0, 1, 2, 3] * 2
+        ids[:, 1, 0] = [5] * 6 + [7] * 2
+        step(c, ids, routecap.spans(request=request, rows=8))
+        load = c.load()
+        assert load.imbalance().tolist() == [1.0, 9.0]
+        assert np.isnan(load.imbalance(routecap.Phase.DECODE)).all()
+        assert load.hottest(2) == [(1, 5, 9.0), (1, 7, 3.0)]
+        assert load.hottest(2, routecap.Phase.DECODE) == []
+
+
+def test_a_capturer_says_what_it_does_not_count() -> None:
+    with capturer(load=False) as c, pytest.raises(routecap.ArgumentError, match="ROUTECAP_CONFIG_LOAD"):
+        c.load()
+    with capturer() as c, pytest.raises(routecap.ArgumentError, match="ROUTECAP_CONFIG_LOAD_TAGS"):
+        c.load(4)
+    with capturer(load_tags=True) as c, pytest.raises(routecap.RangeError):
+        c.load(4)
+    with routecap.Capturer(role="disabled") as c:
+        assert c.load().counts.shape == (2, 0, 0)
+        assert c.load().imbalance().tolist() == []
