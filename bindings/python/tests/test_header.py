@@ -44,6 +44,7 @@ GROUPS: dict[str, type[IntEnum]] = {
     "PIECE_": routecap.Piece,
     "READ_": routecap.ReadFlag,
     "IMPORT_": routecap.TrustFlag,
+    "PHASE_": routecap.Phase,
     "PLAN_LAYOUT_": routecap.PlanLayout,
     "PLAN_CONTEXT_": routecap.PlanContext,
     "PLAN_SEQUENCE_": routecap.PlanSequence,

@@ -203,8 +203,10 @@ class Replayer:
             4: "manual_progress",
             8: "may_lose",
             16: "checked",
+            32: "load",
+            64: "load_tags",
         }
-        expressible = flags < 32 and not given.get("reserved") and given.get("sink_dtype", 0) in (0, *routecap.Dtype)
+        expressible = flags < 128 and not given.get("reserved") and given.get("sink_dtype", 0) in (0, *routecap.Dtype)
         expressible = expressible and given.get("backend", 0) in (0, *routecap.Backend)
         expressible = expressible and all(
             len(given[name]) == given["layers"] for name in ("layer_map", "layer_experts", "layer_provenance") if name in given

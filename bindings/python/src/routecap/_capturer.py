@@ -1620,7 +1620,7 @@ class Capturer:
         window: capturer.load().since(earlier).
         """
         memory = structs.load.empty()
-        raw.routecap_capturer_load(self._handle, tag, memory, b"")
+        raw.routecap_capturer_load(self._handle, tag, memory, bytearray())
         layers, experts, *_ = structs.load.read(memory)
         counts = np.zeros((LOAD_PHASES, layers, experts), np.uint64)
         raw.routecap_capturer_load(self._handle, tag, memory, counts)
