@@ -1,5 +1,7 @@
 #include "workload.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -296,8 +298,8 @@ void Workload::first_steps() {
 }
 
 // What one sequence computed is there for another, and travels to another store. A store is made in
-// it and freed, with what has not landed.
-void Workload::prefixes() {
+// it and freed, with what has not landed. `shared`: in memory that another process opens.
+void Workload::prefixes(bool shared) {
     routecap_store_config config{};
     CALL(routecap_store_config_init, &config, sizeof config);
     config.block_rows = 5, config.key_bytes = 8, config.budget_bytes = 4 << 20;
@@ -307,8 +309,17 @@ void Workload::prefixes() {
     shape.layers = kShape.layers, shape.k = kShape.k, shape.experts = kShape.experts;
     shape.layer_provenance = provenance;
     routecap_store *store = nullptr, *other = nullptr;
-    CALL(routecap_store_create, &config, &shape, &store);
-    CALL(routecap_store_create, &config, &shape, &other);
+    int32_t descriptor = -1;
+    if (shared) {
+        config.budget_bytes = 1 << 16;
+        CALL(routecap_store_create_shared, &config, &shape, &descriptor, &store);
+        if (descriptor >= 0)
+            CALL(routecap_store_open_shared, &config, &shape, descriptor, &other);
+        close(descriptor);
+    } else {
+        CALL(routecap_store_create, &config, &shape, &store);
+        CALL(routecap_store_create, &config, &shape, &other);
+    }
     uint64_t keys[6];
     const int32_t tokens[30] = {1, 2, 3};
     CALL(routecap_key_chain, "seed", 4, tokens, 30, 5, 8, keys, sizeof keys);
@@ -322,7 +333,8 @@ void Workload::prefixes() {
         CALL(routecap_request_adopt, capturer_, adopted_.handle, store, 0, keys, 4, 0, &found);
         routecap_adopt_item rest{};
         rest.request = adopted_.handle, rest.first = 20, rest.keys = keys + 4, rest.count = 2;
-        CALL(routecap_request_adopt_batch, capturer_, store, &rest, sizeof rest, 1, 0);
+        CALL(routecap_request_adopt_batch, capturer_, shared ? other : store, &rest, sizeof rest, 1,
+             0);
         CALL(routecap_capturer_progress, capturer_);
         observe(adopted_);
         uint64_t bytes = 0, blocks = 0;
@@ -335,6 +347,7 @@ void Workload::prefixes() {
         CALL(routecap_store_retain, store, keys, 6, nullptr);
         CALL(routecap_store_release, store, keys, 6);
         CALL(routecap_store_contains, store, keys, 6, 0, nullptr, nullptr);
+        CALL(routecap_store_retain, other, keys + 1, 5, nullptr);
         CALL(routecap_store_evict, store, keys, 1, nullptr);
         CALL(routecap_store_advance, store, 1);
         routecap_store_counts counts{};
@@ -597,7 +610,8 @@ void Workload::run() {
     if (capturer_ == nullptr) return;
     open({&a_, &b_, &c_, &ended_, &attached_, &adopted_});
     first_steps();
-    prefixes();
+    prefixes(false);
+    prefixes(true);
     several_in_flight();
     graphs();
     probing();

@@ -51,7 +51,7 @@ private:
     void observe(Sequence &sequence);
 
     void first_steps();
-    void prefixes();
+    void prefixes(bool shared);
     void several_in_flight();
     void graphs();
     void probing();
