@@ -74,7 +74,6 @@ docs/format
 docs/wire
 docs/sequence
 docs/store
-docs/store_shared
 docs/plan
 docs/faq
 ```
@@ -95,7 +94,6 @@ examples/model/weights/report
 reference/c
 docs/wire
 docs/store
-docs/store_shared
 docs/plan
 Python classes <reference/python/routecap/index>
 Python package <bindings/python/README>
