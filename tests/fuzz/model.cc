@@ -853,6 +853,45 @@ void Store::evict(uint64_t key) {
     counts.blocks_evicted++;
 }
 
+uint8_t Store::retain(uint64_t key) {
+    const uint8_t reason = why(key);
+    if (reason == 0) blocks[key]->retained++;
+    return reason;
+}
+
+void Store::release(uint64_t key) {
+    const auto block = blocks.find(key);
+    if (block != blocks.end() && block->second->retained > 0) block->second->retained--;
+}
+
+uint64_t Store::retained() const {
+    uint64_t n = 0;
+    for (const auto &[key, block] : blocks) n += block->retained > 0;
+    return n;
+}
+
+void Store::move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to) {
+    std::map<uint64_t, BlockPtr> moved;
+    for (size_t i = 0; i < from.size(); i++)
+        if (const auto block = blocks.find(from[i]); block != blocks.end()) {
+            moved[to[i]] = block->second;
+            blocks.erase(block);
+            gone.insert(from[i]);
+        }
+    for (const uint64_t key : to) evict(key);
+    for (const auto &[key, block] : moved) blocks[key] = block;
+}
+
+Store Store::imported(const std::vector<uint64_t> &keys) const {
+    Store other{slots, block_rows};
+    for (const uint64_t key : keys)
+        if (const auto block = blocks.find(key); block != blocks.end())
+            other.blocks[key] = std::make_shared<Block>(
+                Block{.landed = true, .rows = block->second->rows});
+    other.counts.blocks_published = other.counts.blocks_imported = other.blocks.size();
+    return other;
+}
+
 int32_t Capturer::publish(const RequestPtr &r, Store &store, uint64_t first,
                           const std::vector<uint64_t> &keys) {
     const uint64_t end = first + keys.size() * store.block_rows;
@@ -864,7 +903,10 @@ int32_t Capturer::publish(const RequestPtr &r, Store &store, uint64_t first,
     std::vector<BlockPtr> made;
     for (uint64_t key : keys) {
         made.push_back(std::make_shared<Block>());
-        if (store.slots && store.blocks.count(key) > 0) store.counts.blocks_replaced++;
+        if (store.slots && store.blocks.count(key) > 0) {
+            store.counts.blocks_replaced++;
+            made.back()->retained = store.blocks[key]->retained;
+        }
         if (store.slots || store.blocks.count(key) == 0) store.blocks[key] = made.back();
     }
     change(r, 0, 0, [this, r, &store, first, keys, made] {
@@ -896,6 +938,7 @@ int32_t Capturer::publish(const RequestPtr &r, Store &store, uint64_t first,
                      : store.counts.blocks_published)++;
             if (any && news) {
                 made[i]->landed = true;
+                if (before != nullptr) made[i]->retained = before->retained;
                 if (ours || (!store.slots && !made[i]->evicted && (before != nullptr || !there)))
                     store.blocks[keys[i]] = made[i];
             } else if (ours) {

@@ -221,6 +221,7 @@ struct Span {
 // What was published under one key. Its rows come when they land; they do not change then.
 struct Block {
     bool landed = false, evicted = false;
+    int retained = 0;  // how often
     std::vector<RowPtr> rows{};
 };
 using BlockPtr = std::shared_ptr<Block>;
@@ -235,6 +236,13 @@ struct Store {
 
     uint8_t why(uint64_t key) const;  // 0 if there is a block
     void evict(uint64_t key);
+    uint8_t retain(uint64_t key);  // 0, or why it is not there
+    void release(uint64_t key);
+    uint64_t retained() const;  // blocks
+    // When everything has landed. Keys are there once in each.
+    void move(const std::vector<uint64_t> &from, const std::vector<uint64_t> &to);
+    // What a store that has nothing of these keys is then, whose counters begin at 0.
+    Store imported(const std::vector<uint64_t> &keys) const;
 };
 
 // How often each expert was chosen, by phase, layer and expert.

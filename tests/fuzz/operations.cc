@@ -36,6 +36,10 @@ struct Engine {
     uint32_t rows = 0;
     std::unique_ptr<model::Sink> sink;
     std::unique_ptr<model::Capturer> model;
+    std::vector<int32_t> map, provenance;  // what its configuration refers to
+    std::vector<uint32_t> of_layers;
+    routecap_config config;
+    routecap_store_config store_config;
     routecap_store *store = nullptr;
     std::shared_ptr<model::Store> blocks;  // and its model
     std::map<routecap_request, RequestPtr> requests;
@@ -74,15 +78,12 @@ private:
                                      odd && in_.chance(64)});
         }
         shape->id_space = in_.chance(16);
-        std::vector<int32_t> map, provenance;
-        std::vector<uint32_t> of_layers;
-        for (const model::Layer &layer : shape->layers)
-            map.push_back(layer.index), of_layers.push_back(layer.experts),
-                provenance.push_back(layer.provenance);
-
         Engine e;
+        for (const model::Layer &layer : shape->layers)
+            e.map.push_back(layer.index), e.of_layers.push_back(layer.experts),
+                e.provenance.push_back(layer.provenance);
         e.shape = shape;
-        routecap_config config;
+        routecap_config &config = e.config;
         SAME_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
         config.backend = rig::backend();
         config.layers = layers, config.k = shape->k, config.experts = experts;
@@ -101,14 +102,14 @@ private:
         config.id_space = shape->id_space;
         config.max_requests = in_.pick({0u, 0u, 3u, 6u});
         if (odd)
-            config.layer_map = map.data(), config.layer_experts = of_layers.data(),
-            config.layer_provenance = provenance.data();
+            config.layer_map = e.map.data(), config.layer_experts = e.of_layers.data(),
+            config.layer_provenance = e.provenance.data();
         SAME_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &e.capturer));
         e.sink = std::make_unique<model::Sink>(shape, e.rows);
         e.model = std::make_unique<model::Capturer>(
             shape, config.slots != 0 ? config.slots : 4, config.flags,
             config.max_requests != 0 ? config.max_requests : 65536);
-        routecap_store_config store;
+        routecap_store_config &store = e.store_config;
         SAME_STATUS(ROUTECAP_OK, routecap_store_config_init(&store, sizeof store));
         store.block_rows = in_.pick({1u, 2u, 3u, 16u}), store.key_bytes = 8;
         store.flags = in_.chance(100) ? ROUTECAP_STORE_SLOT_KEYS : 0;
@@ -258,7 +259,8 @@ private:
             &World::record_layers, &World::write,        &World::snapshot, &World::issue_any,
             &World::discard,       &World::probe,        &World::import,   &World::splice,
             &World::look,          &World::publish,      &World::adopt,    &World::publish,
-            &World::adopt,         &World::evict};
+            &World::adopt,         &World::evict,        &World::retain,   &World::retain,
+            &World::release,       &World::move,         &World::travel};
         engine_ = &engines_[in_.below(engines_.size())];
         (this->*kOperations[in_.below(std::size(kOperations))])();
         check_counters(*engine_);
@@ -807,6 +809,63 @@ private:
         check_blocks(e);
     }
 
+    void retain() {
+        Engine &e = *engine_;
+        const std::vector<uint64_t> keys = some_keys();
+        std::vector<int32_t> reasons(keys.size() + 1, 77);
+        SAME_STATUS(ROUTECAP_OK,
+                    routecap_store_retain(e.store, keys.data(), keys.size(), reasons.data()));
+        for (size_t i = 0; i < keys.size(); i++) SAME(e.blocks->retain(keys[i]), reasons[i]);
+        SAME(77, reasons.back());
+    }
+
+    void release() {
+        Engine &e = *engine_;
+        std::vector<uint64_t> keys = some_keys();
+        for (const auto &[key, block] : e.blocks->blocks)
+            if (block->retained > 0 && in_.chance(128)) keys.push_back(key);
+        for (const uint64_t key : keys) e.blocks->release(key);
+        SAME_STATUS(ROUTECAP_OK, routecap_store_release(e.store, keys.data(), keys.size()));
+        check_blocks(e);
+    }
+
+    void move() {
+        Engine &e = *engine_;
+        std::vector<uint64_t> from = some_keys(), to = some_keys();
+        from.resize(std::min(from.size(), to.size())), to.resize(from.size());
+        progress(e);
+        SAME_STATUS(e.blocks->slots ? ROUTECAP_OK : ROUTECAP_ERR_STATE,
+                    routecap_store_move(e.store, from.data(), to.data(), from.size()));
+        if (e.blocks->slots) e.blocks->move(from, to);
+        check_blocks(e);
+    }
+
+    // Blocks travel as bytes to another store, which takes the place of the first.
+    void travel() {
+        Engine &e = *engine_;
+        const std::vector<uint64_t> keys = some_keys();
+        progress(e);
+        model::Store there = e.blocks->imported(keys);
+        const int32_t expected =
+            there.blocks.size() == keys.size() ? ROUTECAP_OK : ROUTECAP_INCOMPLETE;
+        uint64_t needed = 0, blocks = 0;
+        SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                    routecap_store_export(e.store, keys.data(), keys.size(), 0, nullptr, 0,
+                                          &needed));
+        std::vector<uint8_t> bytes(needed);
+        SAME_STATUS(expected, routecap_store_export(e.store, keys.data(), keys.size(), 0,
+                                                    bytes.data(), bytes.size(), &needed));
+        SAME(bytes.size(), needed);
+        check_blocks(e);
+        free_store(e);
+        SAME_STATUS(ROUTECAP_OK, routecap_store_create(&e.store_config, &e.config, &e.store));
+        SAME_STATUS(ROUTECAP_OK,
+                    routecap_store_import(e.store, bytes.data(), bytes.size(), &blocks));
+        SAME(there.blocks.size(), blocks);
+        *e.blocks = std::move(there);
+        check_blocks(e);
+    }
+
     void check_blocks(Engine &e) {
         progress(e);
         routecap_store_counts counts{};
@@ -821,6 +880,8 @@ private:
         SAME(m.blocks_mismatched, counts.blocks_mismatched);
         SAME(m.blocks_replaced, counts.blocks_replaced);
         SAME(m.blocks_evicted, counts.blocks_evicted);
+        SAME(m.blocks_imported, counts.blocks_imported);
+        SAME(e.blocks->retained(), counts.blocks_retained);
         SAME(0, counts.blocks_refused);
         for (uint64_t key = 0; key < 13; key++) {
             int32_t reason = -1;
