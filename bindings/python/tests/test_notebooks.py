@@ -51,6 +51,13 @@ def test_a_routing_shows_what_is_there_and_why_the_rest_is_not(holey: routecap.R
     assert "absent" in text and "unwritten" in text
 
 
+def test_of_many_blocks_of_missing_cells_the_first_are_shown_and_all_are_counted() -> None:
+    valid = np.ones((60, LAYERS), bool)
+    valid[::2, 1] = False
+    text = text_of(routecap.Routing.from_arrays(expected_ids(1, 60), experts=EXPERTS, valid=valid))
+    assert text.count("unwritten") == 8 and "and 22 more" in text
+
+
 def test_the_picture_is_the_load(routing: routecap.Routing) -> None:
     [data] = re.findall(r'src="data:image/png;base64,([^"]+)"', routing._repr_html_())
     png = b64decode(data)

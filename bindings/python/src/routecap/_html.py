@@ -40,8 +40,10 @@ def line(texts: Iterable[str]) -> str:
     return " · ".join(escape(text) for text in texts)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Of many rows the first; the last line says how many there are."""
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], count: int | None = None
+) -> str:
+    """The first of `count` rows, or of all given; the last line says how many more there are."""
     head = "".join(
         f'<th style="{_CELL};{_SOFT};text-align:left;font-weight:400">{escape(name)}</th>'
         for name in columns
@@ -49,7 +51,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     body = "".join(
         "<tr>" + "".join(_cell(each) for each in row) + "</tr>" for row in rows[:_SHOWN]
     )
-    more = len(rows) - _SHOWN
+    more = (len(rows) if count is None else count) - _SHOWN
     rest = f'<div style="{_SOFT}">and {more:,} more</div>' if more > 0 else ""
     return (
         f'<table style="border-collapse:collapse;margin:0;font:inherit"><tr>{head}</tr>{body}</table>{rest}'
@@ -86,14 +88,14 @@ def routing(of: "Routing", title: str = "Routing") -> str:
 def _missing(of: "Routing") -> str:
     if of.complete:
         return ""
-    rows = []
-    for block in of.missing[: _SHOWN + 1]:
+    blocks, rows = of.missing, []
+    for block in blocks[:_SHOWN]:
         first, first_layer = int(block["first"]), int(block["first_layer"])
         last, last_layer = first + int(block["rows"]) - 1, first_layer + int(block["layers"]) - 1
         layers = of.layer_map[[first_layer, last_layer]].tolist()
         reason = Missing(block["reason"]).name.lower().replace("_", " ")
         rows.append((f"{first} to {last}", f"{layers[0]} to {layers[1]}", reason))
-    return table(("rows missing", "in layers", "because"), rows)
+    return table(("rows missing", "in layers", "because"), rows, len(blocks))
 
 
 def _load(of: "Routing") -> str:
