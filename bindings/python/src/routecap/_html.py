@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import colours
-from ._constants import Missing
-from .analysis import balance, expert_load, facts
+from .analysis import balance, expert_load, facts, reason_words
 
 if TYPE_CHECKING:
     from ._routing import Routing
@@ -93,8 +92,8 @@ def _missing(of: "Routing") -> str:
         first, first_layer = int(block["first"]), int(block["first_layer"])
         last, last_layer = first + int(block["rows"]) - 1, first_layer + int(block["layers"]) - 1
         layers = of.layer_map[[first_layer, last_layer]].tolist()
-        reason = Missing(block["reason"]).name.lower().replace("_", " ")
-        rows.append((f"{first} to {last}", f"{layers[0]} to {layers[1]}", reason))
+        why = reason_words(block["reason"])
+        rows.append((f"{first} to {last}", f"{layers[0]} to {layers[1]}", why))
     return table(("rows missing", "in layers", "because"), rows, len(blocks))
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._constants import Provenance, Status
+from ._constants import Missing, Provenance, Status
 from ._errors import error
 from ._routing import Routing
 
@@ -38,6 +38,11 @@ def facts(routing: Routing) -> list[str]:
     if tags.any():
         found.append(f"tag {tags[0]}" if len(tags) == 1 else f"{len(tags)} tags, {tags[0]} to {tags[-1]}")
     return found
+
+
+def reason_words(reason: int) -> str:
+    """Why a cell is missing, one of Missing, in words."""
+    return Missing(reason).name.lower().replace("_", " ")
 
 
 def there(routing: Routing) -> str:

@@ -14,7 +14,7 @@ from ._constants import Missing
 from ._library import version
 from ._routing import Routing
 from ._samples import Sample, alike, layer_of, token_texts
-from .analysis import balance, expert_load
+from .analysis import balance, expert_load, reason_words
 from .colours import expert, hexadecimal, mark, ramp
 
 _ROWS = 8192  # of a routing that can be looked at one by one: each is an element of the page
@@ -55,7 +55,7 @@ def page(samples: Mapping[str, Sample], layer: int | None = None, *, progress: C
         }
         for name, dark in (("light", False), ("dark", True))
     }
-    reasons = {int(reason): reason.name.lower().replace("_", " ") for reason in Missing}
+    reasons = {int(reason): reason_words(reason) for reason in Missing}
     about = {"version": ".".join(map(str, version())), "themes": themes, "reasons": reasons, "groups": groups, "samples": written}
     data = json.dumps(about, separators=(",", ":")).replace("<", "\\u003c")
     template = files("routecap").joinpath("page.html").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from ._constants import Missing, Status
 from ._errors import error
 from ._routing import Routing
 from ._samples import Sample, alike, layer_of, token_texts
-from .analysis import balance, expert_load, facts
+from .analysis import balance, expert_load, facts, reason_words
 
 try:
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
@@ -103,7 +103,7 @@ def coverage(axes: "Axes", routing: Routing) -> None:
     _layers(axes, routing.layers, routing.layer_map, 6)
     reasons = [reason for reason in Missing if (why == reason).any()]
     axes.legend(
-        handles=[Patch(color=_REASONS[reason], label=reason.name.lower().replace("_", " ")) for reason in reasons],
+        handles=[Patch(color=_REASONS[reason], label=reason_words(reason)) for reason in reasons],
         frameon=False,
         fontsize=8,
         ncols=max(len(reasons), 1),
@@ -171,9 +171,9 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     _title(middle, f"{'Tokens' if first.info.get('tokens') else 'Rows'} on the colour of their first expert in layer {layer}" + (", the beginning" if written == _LINES else ""))
     middle = parts[2].subplots()
     positions(middle, routing, layer)
-    if (prompt := first.info.get("prompt_tokens")) is not None:
+    if isinstance(prompt := first.info.get("prompt_tokens"), int):
         middle.axvline(prompt - 0.5, color=_INK, linewidth=1)
-    _title(middle, f"Experts of layer {layer} over the sequence" + ("" if prompt is None else "; the line is the end of the prompt"))
+    _title(middle, f"Experts of layer {layer} over the sequence" + ("; the line is the end of the prompt" if isinstance(prompt, int) else ""))
     if not routing.complete:
         lowest = parts[3].subplots()
         coverage(lowest, routing)

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import ArgumentError, Missing, Provenance, Routing, Sample, Status, load
 from .._samples import alike, layer_of, token_texts
-from ..analysis import Balance, balance, expert_load, facts, there
+from ..analysis import Balance, balance, expert_load, facts, reason_words, there
 from .terminal import Terminal
 from .wire import add_hints, hint_of
 
@@ -91,7 +91,7 @@ def _line(routing: Routing) -> tuple[str, ...]:
     tags = np.unique(routing.tags)
     cells: dict[str, int] = {}
     for block in routing.missing:
-        reason = _reason(block)
+        reason = reason_words(block["reason"])
         cells[reason] = cells.get(reason, 0) + int(block["rows"]) * int(block["layers"])
     return (
         str(routing.first),
@@ -104,10 +104,6 @@ def _line(routing: Routing) -> tuple[str, ...]:
     )
 
 
-def _reason(block: Any) -> str:
-    return Missing(block["reason"]).name.lower().replace("_", " ")
-
-
 def _show(name: str, routing: Routing, every_block: bool, terminal: Terminal) -> None:
     terminal.title(name)
     terminal.line("  " + ", ".join(facts(routing)))
@@ -115,7 +111,7 @@ def _show(name: str, routing: Routing, every_block: bool, terminal: Terminal) ->
     for block in blocks if every_block else blocks[:_BLOCKS]:
         first, last = int(block["first"]), int(block["first"]) + int(block["rows"]) - 1
         where = _layers(routing, int(block["first_layer"]), int(block["layers"]))
-        terminal.line(f"  missing: rows {first} to {last} of {where}: {_reason(block)}", "yellow")
+        terminal.line(f"  missing: rows {first} to {last} of {where}: {reason_words(block['reason'])}", "yellow")
     if len(blocks) > _BLOCKS and not every_block:
         terminal.line(f"  and {len(blocks) - _BLOCKS} more (--missing names them)", "yellow")
 
