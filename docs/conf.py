@@ -57,7 +57,7 @@ autoapi_add_toctree_entry = False
 autoapi_options = ["members", "undoc-members", "show-module-summary", "imported-members"]
 autoapi_python_class_content = "class"
 autoapi_keep_files = False
-PYTHON = re.compile(r"routecap(\.(analysis|doctor|models|names|page|plot|sglang|transformers|vllm))?(\.[A-Za-z]\w*)*")
+PYTHON = re.compile(r"routecap(\.(analysis|doctor|log|models|names|page|plot|sglang|transformers|vllm))?(\.[A-Za-z]\w*)*")
 PYTHON_ELSEWHERE = re.compile(r"routecap\.vllm\.routed_experts_capturer|routecap\.command")  # vLLM's names; a program
 
 NAVIGATION = """
@@ -76,6 +76,7 @@ docs/sequence
 docs/store
 docs/plan
 docs/faq
+docs/diagnostics
 ```
 ```{toctree}
 :hidden:

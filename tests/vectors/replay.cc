@@ -356,7 +356,9 @@ void Replay::configuration(const std::string &call) {
             return;
         }
         expect_fields(*load, (*out_)["load"]);
-        if (out_->has("counts")) EXPECT_EQ(numbers<uint64_t>((*out_)["counts"]), counts);
+        if (out_->has("counts")) {
+            EXPECT_EQ(numbers<uint64_t>((*out_)["counts"]), counts);
+        }
     } else if (call == "capturer_load_tags") {
         std::vector<uint64_t> tags(ROUTECAP_MAX_LOAD_TAGS);
         uint64_t count = 0;

@@ -1,0 +1,99 @@
+// What an operator hears, on a clock of the test's: each kind once a second, and a step that does
+// not land.
+#include "capture/watch.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+using namespace routecap;
+using namespace std::chrono_literals;
+
+namespace {
+
+class Watching : public testing::Test {
+protected:
+    void SetUp() override {
+        set_log(
+            [](void *to, int32_t, const char *text) {
+                static_cast<std::vector<std::string> *>(to)->emplace_back(text);
+            },
+            &told_, ROUTECAP_LOG_INFO);
+    }
+    void TearDown() override { set_log(nullptr, nullptr, 0); }
+
+    // The lines of a look at this time.
+    std::vector<std::string> look(Watch::Clock::duration at, uint64_t oldest = 0,
+                                  Watch::Clock::duration issued = 0s, bool end = false) {
+        told_.clear();
+        Lines lines;
+        watch.look(start_ + at, oldest, start_ + issued, lines, end);
+        lines.tell();
+        return told_;
+    }
+    bool has(const std::vector<std::string> &lines, const std::string &part) {
+        return lines.size() == 1 && lines[0].find(part) != std::string::npos;
+    }
+
+    std::vector<std::string> told_;
+    const Watch::Clock::time_point start_ = Watch::Clock::now();
+    const ShapePtr shape_ = [] {
+        ShapePtr shape;
+        ShapeSource source{};
+        source.layers = 2, source.k = 1, source.experts = 4;
+        make_shape(source, "shape", shape);
+        return shape;
+    }();
+    Counters counters{2};
+    std::shared_ptr<PagePool> pool_ = PagePool::create(shape_, 1 << 20);
+    Watch watch{3, 4, counters, *pool_};
+};
+
+}  // namespace
+
+TEST_F(Watching, a_kind_is_told_once_a_second_with_all_that_happened) {
+    EXPECT_TRUE(look(0s).empty());
+    counters.steps_lost++;
+    EXPECT_TRUE(has(look(1s), "capturer 3: 1 steps lost, 1 in all: no slot was free; slots is 4"));
+    EXPECT_EQ(watch.untold(), Watch::Clock::time_point::max());
+    counters.steps_lost += 5;
+    EXPECT_TRUE(look(1900ms).empty());
+    EXPECT_EQ(watch.untold(), start_ + 2s);
+    counters.steps_lost += 2;
+    EXPECT_TRUE(has(look(2s), "7 steps lost, 8 in all"));
+    // Another kind does not wait for this one.
+    counters.rows_refused += 3;
+    EXPECT_TRUE(has(look(2100ms), "3 rows refused for memory, 3 in all"));
+    counters.steps_lost++;
+    EXPECT_TRUE(look(2200ms).empty());
+    EXPECT_TRUE(has(look(2300ms, 0, 0s, true), "1 steps lost, 9 in all"));  // at the end
+}
+
+TEST_F(Watching, why_steps_are_lost_is_told_apart) {
+    counters.steps_lost += 3;
+    watch.failed("cuMemcpyDtoHAsync returned CUDA_ERROR_X");
+    const auto lines = look(0s);
+    ASSERT_EQ(lines.size(), 2u);
+    EXPECT_NE(lines[0].find("2 steps lost, 2 in all: no slot was free"), std::string::npos);
+    EXPECT_NE(lines[1].find("1 steps lost, 1 in all: cuMemcpyDtoHAsync returned"),
+              std::string::npos);
+}
+
+TEST_F(Watching, a_step_that_does_not_land_is_told_when_its_age_doubles) {
+    counters.steps_issued += 2;
+    EXPECT_TRUE(look(9s, 17).empty());
+    EXPECT_TRUE(has(look(12s, 17), "step 17 was issued 12 s ago and has not landed; 2 steps are"));
+    EXPECT_TRUE(look(23s, 17).empty());
+    EXPECT_TRUE(has(look(24s, 17), "step 17 was issued 24 s ago"));
+    EXPECT_TRUE(look(25s, 18, 20s).empty());
+    EXPECT_TRUE(has(look(31s, 18, 20s), "step 18 was issued 11 s ago"));
+    EXPECT_TRUE(look(90s).empty());
+}
+
+TEST_F(Watching, the_worker_is_behind_if_it_files_all_slots_at_once) {
+    watch.round(3);
+    EXPECT_TRUE(look(0s).empty());
+    watch.round(4);
+    EXPECT_TRUE(has(look(1s), "the worker fell behind 1 times: all 4 slots"));
+}
