@@ -1,12 +1,16 @@
 """The load of the experts: counted as brute force does, in windows, by tag, and in every form in which it leaves."""
 
+import json
 import threading
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import routecap
+from routecap.command import main
 
 LAYERS, K, EXPERTS, ROWS = 5, 3, 12, 16
 
@@ -66,6 +70,7 @@ def test_counts_are_those_of_the_routings_of_all_requests() -> None:
                 tags[tag][1] += counted(token)
                 rows[1] += 1
             routings.append(c.finish(request))
+            routings[-1].wait()
             load = c.load()
             assert (load.counts == expected).all()
             assert [load.rows_prefill, load.rows_decode] == rows
@@ -164,3 +169,95 @@ def test_a_capturer_says_what_it_does_not_count() -> None:
     with routecap.Capturer(role="disabled") as c:
         assert c.load().counts.shape == (2, 0, 0)
         assert c.load().imbalance().tolist() == []
+
+
+# ---- What leaves
+
+
+def test_a_load_is_saved_for_balancers(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    with capturer(layer_map=[1, 2, 4, 5, 6]) as c:
+        ids = drawn(random, 9)
+        step(c, ids, routecap.spans(request=c.open(), rows=9))
+        load = c.load()
+    load.save(tmp_path / "load.json", decoder_layers=8)
+    load.save(tmp_path / "load.npy")
+    said = np.array(json.loads((tmp_path / "load.json").read_text())["logical_count"])
+    assert said.shape == (1, 8, EXPERTS)
+    assert (said[0, [1, 2, 4, 5, 6]] == counted(ids)).all() and not said[0, [0, 3, 7]].any()
+    assert (np.load(tmp_path / "load.npy") == counted(ids)).all()
+    with pytest.raises(routecap.ArgumentError, match="layer 6 was captured"):
+        load.logical_count(6)
+    with pytest.raises(routecap.ArgumentError, match="as .json or as .npy"):
+        load.save(tmp_path / "load.txt")
+
+
+def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
+    parser = pytest.importorskip("prometheus_client.parser")
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in parser.text_string_to_metric_families(text):
+        for sample in family.samples:
+            values = tuple(value for _, value in sorted(sample.labels.items()))
+            found.setdefault(sample.name, {})[values] = sample.value
+    return found
+
+
+def test_metrics_say_what_was_counted() -> None:
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    random = np.random.default_rng(6)
+    with capturer() as c:
+        ids = drawn(random, 9)
+        step(c, ids, routecap.spans(request=c.open(), rows=9))
+        found = samples(metrics.text(c, labels={"rank": "3"}))
+        assert found["routecap_load_rows_total"] == {("prefill", "3"): 9, ("decode", "3"): 0}
+        assert found["routecap_rows_total"][("delivered", "3")] == 9
+        chosen = found["routecap_expert_chosen_total"]
+        expected = counted(ids)
+        for layer in range(LAYERS):
+            assert found["routecap_load_imbalance"][(str(layer), "prefill", "3")] == (
+                expected[layer].max() / expected[layer].mean()
+            )
+            for expert in range(EXPERTS):
+                assert chosen[(str(expert), str(layer), "prefill", "3")] == expected[layer, expert]
+        assert "routecap_expert_chosen" not in metrics.text(c, experts=False)
+        assert metrics.text(c, openmetrics=True).endswith("# EOF\n")
+
+
+def test_metrics_are_served_and_watched(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("prometheus_client")
+    from routecap import metrics
+
+    random = np.random.default_rng(7)
+    with capturer() as c:
+        request = c.open()
+        server, thread = metrics.serve(c, port=0)
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        ended = threading.Event()
+
+        def run() -> None:
+            position = 0
+            while not ended.wait(0.01):
+                ids = drawn(random, 4)
+                ids[:, 2] = np.arange(K)
+                step(c, ids, routecap.spans(request=request, position=position, rows=4))
+                position += 4
+
+        engine = threading.Thread(target=run)
+        engine.start()
+        try:
+            asked = urllib.request.Request(url, headers={"Accept": "application/openmetrics-text"})
+            with urllib.request.urlopen(asked) as answer:
+                assert "openmetrics" in answer.headers["Content-Type"]
+                assert answer.read().endswith(b"# EOF\n")
+            assert main(["top", url, "--interval", "0.3", "--count", "1"]) == 0
+        finally:
+            ended.set()
+            engine.join()
+            server.shutdown()
+            server.server_close()
+            thread.join()
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{LAYERS} layers with load" in lines[0]
+    assert lines[2].split()[:2] == ["2", f"{EXPERTS / K:.2f}"]

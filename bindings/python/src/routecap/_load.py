@@ -1,5 +1,7 @@
 """How often each expert of each layer was chosen."""
 
+import json
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,6 +87,36 @@ class Load:
         flat = np.argsort(over, axis=None, kind="stable")[::-1][:n]
         places = np.unravel_index(flat, over.shape)
         return [(int(l), int(e), float(over[l, e])) for l, e in zip(*places) if over[l, e] > 0]
+
+    def logical_count(self, decoder_layers: int | None = None) -> NDArray[np.uint64]:
+        """[decoder_layers, experts], of both phases, as balancers take it: a row for each layer of
+        the decoder, 0 for those that were not captured. Default: up to the last captured one."""
+        last = int(self.layer_map.max(initial=-1)) + 1
+        if decoder_layers is not None and decoder_layers < last:
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"decoder_layers is {decoder_layers}, and layer {last - 1} was captured",
+            )
+        counts = np.zeros((decoder_layers or last, self.counts.shape[2]), np.uint64)
+        counts[self.layer_map] = self.total
+        return counts
+
+    def save(self, path: str | os.PathLike[str], decoder_layers: int | None = None) -> None:
+        """Write logical_count for a balancer, by the ending of the path:
+
+        .json: {"logical_count": [1, decoder_layers, experts]}, which SGLang's
+            --init-expert-location reads; decoder_layers is the model's num_hidden_layers.
+        .npy: [layers, experts] of the captured layers, the weights that rebalance_experts of
+            DeepSeek's EPLB, and of vLLM's policies, takes.
+        """
+        ending = os.path.splitext(path)[1]
+        if ending == ".json":
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"logical_count": [self.logical_count(decoder_layers).tolist()]}, file)
+        elif ending == ".npy":
+            np.save(path, self.total)
+        else:
+            raise error(Status.ERR_ARGUMENT, f"{path}: a load is saved as .json or as .npy")
 
     def __repr__(self) -> str:
         layers, experts = self.counts.shape[1:]

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 
 from .. import Error, __version__
-from . import bench, compare, convert, doctor, info, show
+from . import bench, compare, convert, doctor, info, show, top
 from .terminal import Terminal
 
-_COMMANDS = {"info": info, "show": show, "compare": compare, "bench": bench, "convert": convert, "doctor": doctor}
+_COMMANDS = {"info": info, "show": show, "compare": compare, "bench": bench, "convert": convert, "doctor": doctor, "top": top}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,6 +32,11 @@ class Terminal:
         else:
             print(text)
 
+    def clear(self) -> None:
+        """Begin again at the top of a terminal; elsewhere what was written stays."""
+        if self._rich:
+            self._rich.clear()
+
     def title(self, text: str) -> None:
         self.line(text, "bold")
 

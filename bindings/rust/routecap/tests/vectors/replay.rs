@@ -328,7 +328,7 @@ impl Replay {
                 }
             }
             "capturer_load" => {
-                let capturer = self.capturer(call)?.0;
+                let capturer = &self.capturer(call)?.0;
                 let load = if call.input.has("tag") { capturer.load_of_tag(call.input.number("tag")) } else { capturer.load() };
                 if let Some(load) = call.done(load) {
                     call.expect("counts", load.counts.clone());
