@@ -409,16 +409,9 @@ uint32_t MappedBlocks::candidates(const std::array<Cell *, 2> &buckets, uint64_t
     return buckets[0] == buckets[1] ? bits & 0xffff : bits;
 }
 
-std::optional<MappedBlocks::Match> MappedBlocks::match(const Key &key, Cell &cell) const {
-    const uint32_t value = cell.load(std::memory_order_acquire);
-    if (slot_of(value) >= slots_) return {};
-    std::optional<Match> found = match_in(key, slot_of(value));
-    if (found) found->cell = &cell, found->value = value;
-    return found;
-}
-
-// The same in a slot that no cell need lead to.
-std::optional<MappedBlocks::Match> MappedBlocks::match_in(const Key &key, uint32_t index) const {
+// The block of a key in a slot, whether or not a cell leads there.
+[[gnu::always_inline]] inline std::optional<MappedBlocks::Match> MappedBlocks::match_in(
+    const Key &key, uint32_t index) const {
     const Slot &s = slot(index);
     const uint64_t word = s.word.load(std::memory_order_acquire);
     if (state(word) != kPublished) return {};
@@ -428,6 +421,14 @@ std::optional<MappedBlocks::Match> MappedBlocks::match_in(const Key &key, uint32
     std::atomic_thread_fence(std::memory_order_acquire);
     if (s.word.load(std::memory_order_relaxed) != word) return {};
     return Match{nullptr, 0, index, word, generation};
+}
+
+std::optional<MappedBlocks::Match> MappedBlocks::match(const Key &key, Cell &cell) const {
+    const uint32_t value = cell.load(std::memory_order_acquire);
+    if (slot_of(value) >= slots_) return {};
+    std::optional<Match> found = match_in(key, slot_of(value));
+    if (found) found->cell = &cell, found->value = value;
+    return found;
 }
 
 // Two processes that publish a key at once may both have a block under it for a moment. All agree
