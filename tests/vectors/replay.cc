@@ -348,9 +348,9 @@ void Replay::configuration(const std::string &call) {
                              : out_->has("counts") ? (*out_)["counts"].size()
                                                    : 0;
         std::vector<uint64_t> counts(count, 77);
-        const int32_t status = routecap_capturer_load(
-            capturer(), in_->has("tag") ? &tag : nullptr, unless_null("load", load.get()),
-            unless_null("counts", counts.data()), count);
+        const int32_t status = routecap_capturer_load(capturer(), in_->has("tag") ? &tag : nullptr,
+                                                      unless_null("load", load.get()),
+                                                      unless_null("counts", counts.data()), count);
         if (!returned(status)) {
             EXPECT_EQ(counts, std::vector<uint64_t>(count, 77));
             return;
@@ -360,7 +360,8 @@ void Replay::configuration(const std::string &call) {
             EXPECT_EQ(numbers<uint64_t>((*out_)["counts"]), counts);
         }
     } else if (call == "capturer_load_tags") {
-        std::vector<uint64_t> tags(ROUTECAP_MAX_LOAD_TAGS);
+        std::vector<uint64_t> tags(in_->has("capacity") ? in_->get<size_t>("capacity")
+                                                        : ROUTECAP_MAX_LOAD_TAGS);
         uint64_t count = 0;
         if (!returned(routecap_capturer_load_tags(capturer(), unless_null("tags", tags.data()),
                                                   tags.size(), unless_null("count", &count))))
@@ -1033,8 +1034,8 @@ void Replay::sequences(const std::string &call) {
         Array<routecap_sequence_span> spans(std::vector<routecap_sequence_span>(capacity),
                                             sizeof(routecap_sequence_span));
         uint64_t count = 0;
-        if (!returned(routecap_sequence_spans(sequence(), spans.data(), spans.size(), capacity,
-                                              &count)))
+        if (!returned(
+                routecap_sequence_spans(sequence(), spans.data(), spans.size(), capacity, &count)))
             return;
         expect_number("count", count);
         const json &expected = (*out_)["spans"];
