@@ -8,7 +8,7 @@ use std::time::Duration;
 use routecap::{
     AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, Backend, Capturer, Completeness, Config, CopyOptions,
     Coverage, DType, Error, ErrorKind, Extract, ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus,
-    Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Policy, Provenance, Reason, Received, RequestId,
+    Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Phase, Policy, Provenance, Reason, Received, RequestId,
     Role, Router, Routing, Rows, Score, Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Stream, Strictness, Trust,
     View, status_name, sys,
 };
@@ -477,11 +477,18 @@ impl Replay {
 
     fn span(&self, said: Said<'_>) -> Result<Span, Inexpressible> {
         only(said, "reserved", 0)?;
-        only(said, "flags", sys::ROUTECAP_SPAN_SPECULATIVE | sys::ROUTECAP_SPAN_DEVICE_POSITIONS)?;
+        let (prefill, decode) = (sys::ROUTECAP_SPAN_PREFILL, sys::ROUTECAP_SPAN_DECODE);
+        only(said, "flags", sys::ROUTECAP_SPAN_SPECULATIVE | sys::ROUTECAP_SPAN_DEVICE_POSITIONS | prefill | decode)?;
         let flags: u32 = said.number("flags");
         let mut span = Span::new(self.request(said), said.number("position"), said.number("sink_row"), said.number("rows"));
         if flags & sys::ROUTECAP_SPAN_SPECULATIVE != 0 {
             span = span.speculative();
+        }
+        match flags & (prefill | decode) {
+            0 => {}
+            phase if phase == prefill => span = span.phase(Phase::Prefill),
+            phase if phase == decode => span = span.phase(Phase::Decode),
+            _ => return Err(Inexpressible),
         }
         if flags & sys::ROUTECAP_SPAN_DEVICE_POSITIONS != 0 {
             span = span.device_positions(said.number("position_end"));
@@ -1143,7 +1150,9 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
         | sys::ROUTECAP_CONFIG_EXTERNAL_SINK
         | sys::ROUTECAP_CONFIG_MANUAL_PROGRESS
         | sys::ROUTECAP_CONFIG_MAY_LOSE
-        | sys::ROUTECAP_CONFIG_CHECKED;
+        | sys::ROUTECAP_CONFIG_CHECKED
+        | sys::ROUTECAP_CONFIG_LOAD
+        | sys::ROUTECAP_CONFIG_LOAD_TAGS;
     only(said, "flags", known)?;
     let role = choice!(said.number("role"), Role: Owner, Mirror, Disabled)?;
     let mut config = match said.number("backend") {
@@ -1163,6 +1172,8 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
         .manual_progress(flags & sys::ROUTECAP_CONFIG_MANUAL_PROGRESS != 0)
         .may_lose(flags & sys::ROUTECAP_CONFIG_MAY_LOSE != 0)
         .checked(flags & sys::ROUTECAP_CONFIG_CHECKED != 0)
+        .load(flags & sys::ROUTECAP_CONFIG_LOAD != 0)
+        .load_tags(flags & sys::ROUTECAP_CONFIG_LOAD_TAGS != 0)
         .id_space(IdSpace::of(said.number("id_space")))
         .slots(said.number("slots"))
         .max_requests(said.number("max_requests"))
