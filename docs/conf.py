@@ -108,6 +108,7 @@ include/COMPATIBILITY
 :caption: Know it
 
 docs/performance
+docs/load
 docs/scale
 docs/evidence
 docs/failures
