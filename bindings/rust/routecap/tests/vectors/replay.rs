@@ -8,9 +8,9 @@ use std::time::Duration;
 use routecap::{
     AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, Backend, Capturer, Completeness, Config, CopyOptions,
     Coverage, DType, Error, ErrorKind, Extract, ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions, ItemStatus,
-    Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Phase, Policy, Provenance, Reason, Received, RequestId,
-    Role, Router, Routing, Rows, Score, Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Stream, Strictness, Trust,
-    View, status_name, sys,
+    Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order, Phase, Policy, Provenance, Reason, Received,
+    RequestId, Role, Router, Routing, Rows, Score, Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Stream, Strictness,
+    Trust, View, status_name, sys,
 };
 use serde_json::{Value, json};
 
