@@ -11,15 +11,15 @@ namespace vectors {
 template <class F>
 void fields(routecap_config &s, F &&f) {
     FIELD(backend)
-    FIELD(role)
-    FIELD(device) FIELD(layers) FIELD(k) FIELD(experts) FIELD(rows) FIELD(slots) FIELD(sink_dtype)
-        FIELD(flags) FIELD(id_space) FIELD(max_requests) FIELD(reserved) FIELD(budget_bytes)
+    FIELD(role) FIELD(device) FIELD(layers) FIELD(k) FIELD(experts) FIELD(rows) FIELD(slots)
+        FIELD(sink_dtype) FIELD(flags) FIELD(id_space) FIELD(max_requests) FIELD(reserved)
+            FIELD(budget_bytes)
 }
 template <class F>
 void fields(routecap_memory &s, F &&f) {
     FIELD(page_rows)
-    FIELD(device_bytes)
-    FIELD(pinned_bytes) FIELD(host_bytes) FIELD(row_bytes) FIELD(page_bytes) FIELD(request_bytes)
+    FIELD(device_bytes) FIELD(pinned_bytes) FIELD(host_bytes) FIELD(row_bytes) FIELD(page_bytes)
+        FIELD(request_bytes)
 }
 template <class F>
 void fields(routecap_backend &s, F &&f) {
@@ -28,15 +28,14 @@ void fields(routecap_backend &s, F &&f) {
 template <class F>
 void fields(routecap_stats &s, F &&f) {
     FIELD(silent_layers)
-    FIELD(steps_issued)
-    FIELD(steps_landed) FIELD(steps_lost) FIELD(rows_issued) FIELD(rows_in_flight)
-        FIELD(rows_provisional) FIELD(rows_delivered) FIELD(rows_missing) FIELD(rows_lost)
-            FIELD(rows_late) FIELD(rows_rejected) FIELD(rows_unplaced) FIELD(rows_refused)
-                FIELD(rows_skipped) FIELD(rows_overlapped) FIELD(rows_mismatched)
-                    FIELD(rows_dropped) FIELD(cells_conflicting) FIELD(cells_unwritten)
-                        FIELD(cells_out_of_range) FIELD(cells_duplicate) FIELD(requests_open)
-                            FIELD(steps_in_flight) FIELD(bytes_in_use) FIELD(bytes_peak)
-                                FIELD(bytes_budget)
+    FIELD(steps_issued) FIELD(steps_landed) FIELD(steps_lost) FIELD(rows_issued)
+        FIELD(rows_in_flight) FIELD(rows_provisional) FIELD(rows_delivered) FIELD(rows_missing)
+            FIELD(rows_lost) FIELD(rows_late) FIELD(rows_rejected) FIELD(rows_unplaced)
+                FIELD(rows_refused) FIELD(rows_skipped) FIELD(rows_overlapped)
+                    FIELD(rows_mismatched) FIELD(rows_dropped) FIELD(cells_conflicting)
+                        FIELD(cells_unwritten) FIELD(cells_out_of_range) FIELD(cells_duplicate)
+                            FIELD(requests_open) FIELD(steps_in_flight) FIELD(bytes_in_use)
+                                FIELD(bytes_peak) FIELD(bytes_budget)
 }
 template <class F>
 void fields(routecap_layer_stats &s, F &&f) {
@@ -45,8 +44,8 @@ void fields(routecap_layer_stats &s, F &&f) {
 template <class F>
 void fields(routecap_load &s, F &&f) {
     FIELD(layers)
-    FIELD(experts)
-    FIELD(steps) FIELD(first_step) FIELD(last_step) FIELD(rows_prefill) FIELD(rows_decode)
+    FIELD(experts) FIELD(steps) FIELD(first_step) FIELD(last_step) FIELD(rows_prefill)
+        FIELD(rows_decode)
 }
 template <class F>
 void fields(routecap_sink &s, F &&f) {
@@ -55,9 +54,8 @@ void fields(routecap_sink &s, F &&f) {
 template <class F>
 void fields(routecap_source &s, F &&f) {
     FIELD(dtype)
-    FIELD(row_stride)
-    FIELD(column_stride) FIELD(rows) FIELD(k_source) FIELD(first_row) FIELD(offset)
-        FIELD(table_size) FIELD(flags)
+    FIELD(row_stride) FIELD(column_stride) FIELD(rows) FIELD(k_source) FIELD(first_row)
+        FIELD(offset) FIELD(table_size) FIELD(flags)
 }
 template <class F>
 void fields(routecap_layer_source &s, F &&f) {
@@ -66,30 +64,26 @@ void fields(routecap_layer_source &s, F &&f) {
 template <class F>
 void fields(routecap_router &s, F &&f) {
     FIELD(score)
-    FIELD(group_score)
-    FIELD(flags) FIELD(groups) FIELD(groups_kept) FIELD(scale) FIELD(floor) FIELD(bias_dtype)
-        FIELD(hash_tokens)
+    FIELD(group_score) FIELD(flags) FIELD(groups) FIELD(groups_kept) FIELD(scale) FIELD(floor)
+        FIELD(bias_dtype) FIELD(hash_tokens)
 }
 template <class F>
 void fields(routecap_logits &s, F &&f) {
     FIELD(dtype)
-    FIELD(row_stride)
-    FIELD(column_stride) FIELD(rows) FIELD(first_row) FIELD(tokens_dtype) FIELD(experts)
-        FIELD(weights_stride)
+    FIELD(row_stride) FIELD(column_stride) FIELD(rows) FIELD(first_row) FIELD(tokens_dtype)
+        FIELD(experts) FIELD(weights_stride)
 }
 template <class F>
 void fields(routecap_layer_probe &s, F &&f) {
     FIELD(found)
-    FIELD(rows_unwritten)
-    FIELD(rows_incomplete) FIELD(rows_written) FIELD(rows_out_of_range) FIELD(rows_duplicate)
-        FIELD(lowest) FIELD(highest)
+    FIELD(rows_unwritten) FIELD(rows_incomplete) FIELD(rows_written) FIELD(rows_out_of_range)
+        FIELD(rows_duplicate) FIELD(lowest) FIELD(highest)
 }
 template <class F>
 void fields(routecap_received &s, F &&f) {
     FIELD(flags)
-    FIELD(ranks)
-    FIELD(rank) FIELD(experts) FIELD(k) FIELD(tokens_per_rank) FIELD(rows) FIELD(expert_alignment)
-        FIELD(expanded_rows) FIELD(dtype) FIELD(reserved)
+    FIELD(ranks) FIELD(rank) FIELD(experts) FIELD(k) FIELD(tokens_per_rank) FIELD(rows)
+        FIELD(expert_alignment) FIELD(expanded_rows) FIELD(dtype) FIELD(reserved)
 }
 template <class F>
 void fields(routecap_span &s, F &&f) {
@@ -110,9 +104,8 @@ void fields(routecap_missing &s, F &&f) {
 template <class F>
 void fields(routecap_coverage &s, F &&f) {
     FIELD(layers)
-    FIELD(first)
-    FIELD(rows) FIELD(length) FIELD(rows_complete) FIELD(rows_partial) FIELD(rows_empty)
-        FIELD(cells_missing) FIELD(blocks) FIELD(cells_recomputed)
+    FIELD(first) FIELD(rows) FIELD(length) FIELD(rows_complete) FIELD(rows_partial)
+        FIELD(rows_empty) FIELD(cells_missing) FIELD(blocks) FIELD(cells_recomputed)
 }
 template <class F>
 void fields(routecap_accept_item &s, F &&f) {
@@ -129,15 +122,14 @@ void fields(routecap_finish_item &s, F &&f) {
 template <class F>
 void fields(routecap_copy_options &s, F &&f) {
     FIELD(dtype)
-    FIELD(order)
-    FIELD(flags) FIELD(first_layer) FIELD(layers) FIELD(row_stride) FIELD(layer_stride) FIELD(fill)
+    FIELD(order) FIELD(flags) FIELD(first_layer) FIELD(layers) FIELD(row_stride) FIELD(layer_stride)
+        FIELD(fill)
 }
 template <class F>
 void fields(routecap_view &s, F &&f) {
     FIELD(dtype)
-    FIELD(layers)
-    FIELD(k) FIELD(experts) FIELD(validity_bytes) FIELD(id_space) FIELD(complete) FIELD(first)
-        FIELD(rows) FIELD(segment_count)
+    FIELD(layers) FIELD(k) FIELD(experts) FIELD(validity_bytes) FIELD(id_space) FIELD(complete)
+        FIELD(first) FIELD(rows) FIELD(segment_count)
 }
 template <class F>
 void fields(routecap_segment &s, F &&f) {
@@ -146,8 +138,8 @@ void fields(routecap_segment &s, F &&f) {
 template <class F>
 void fields(routecap_serialized &s, F &&f) {
     FIELD(version)
-    FIELD(bytes)
-    FIELD(header_bytes) FIELD(first) FIELD(rows) FIELD(layers) FIELD(k) FIELD(dtype) FIELD(id_space)
+    FIELD(bytes) FIELD(header_bytes) FIELD(first) FIELD(rows) FIELD(layers) FIELD(k) FIELD(dtype)
+        FIELD(id_space)
 }
 template <class F>
 void fields(routecap_splice &s, F &&f) {
@@ -164,10 +156,9 @@ void fields(routecap_append_options &s, F &&f) {
 template <class F>
 void fields(routecap_append_report &s, F &&f) {
     FIELD(call)
-    FIELD(tokens)
-    FIELD(tokens_common) FIELD(tokens_cut) FIELD(rows_cut) FIELD(rows_overlap) FIELD(rows_differed)
-        FIELD(first_differed) FIELD(rows_taken) FIELD(rows_boundary) FIELD(rows_filled)
-            FIELD(rows_replaced) FIELD(rows_beyond) FIELD(rows_missing)
+    FIELD(tokens) FIELD(tokens_common) FIELD(tokens_cut) FIELD(rows_cut) FIELD(rows_overlap)
+        FIELD(rows_differed) FIELD(first_differed) FIELD(rows_taken) FIELD(rows_boundary)
+            FIELD(rows_filled) FIELD(rows_replaced) FIELD(rows_beyond) FIELD(rows_missing)
 }
 template <class F>
 void fields(routecap_sequence_span &s, F &&f) {
