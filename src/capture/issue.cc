@@ -409,12 +409,14 @@ int32_t Capturer::issue(const routecap_span *spans, size_t span_size, size_t cou
                 .ticket = steps.next_ticket(),
                 .slot = slot,
                 .lost = slot == kernels::kNoSlot && count > 0};
+    Step::Room room;
     if (slot != kernels::kNoSlot) {
         issue.step = &steps.step(slot);
-        issue.step->begin(issue.ticket, o.tag, count);
+        room = issue.step->room_for(count);
     }
 
     std::unique_lock lock(capture_->mutex);
+    if (issue.step != nullptr) issue.step->begin(issue.ticket, o.tag, room);
     notice_advances();
     if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
         // After the arguments, before anything changes.

@@ -70,8 +70,18 @@ struct Step {
     std::vector<StepSpan> spans;    // the first span_count are this step's; it only grows
     std::vector<SpanExtra> extras;  // likewise; of spans that have one
 
-    void begin(uint64_t new_ticket, uint64_t new_tag, size_t most_spans) {
-        if (spans.size() < most_spans) spans.resize(most_spans), extras.resize(most_spans);
+    // Memory for so many spans, if there is not enough: made and freed where no mutex is held.
+    struct Room {
+        std::vector<StepSpan> spans;
+        std::vector<SpanExtra> extras;
+    };
+    Room room_for(size_t most_spans) const {
+        if (spans.size() >= most_spans) return {};
+        return {std::vector<StepSpan>(most_spans), std::vector<SpanExtra>(most_spans)};
+    }
+    // With the capturer's mutex: another thread may still look at spans of the slot's last step.
+    void begin(uint64_t new_ticket, uint64_t new_tag, Room &room) {
+        if (!room.spans.empty()) spans.swap(room.spans), extras.swap(room.extras);
         ticket = new_ticket;
         tag = new_tag;
         span_count = 0;
@@ -102,8 +112,10 @@ public:
           most_in_flight_(in_flight),
           steps_(new Step[slots]),
           in_slot_(new std::atomic<uint64_t>[slots]()) {
-        for (uint32_t slot = 0; slot < slots; slot++)
-            steps_[slot].begin(0, 0, first_spans(sink_rows));
+        for (uint32_t slot = 0; slot < slots; slot++) {
+            Step::Room room = steps_[slot].room_for(first_spans(sink_rows));
+            steps_[slot].begin(0, 0, room);
+        }
     }
     static size_t bytes_per_slot(uint32_t sink_rows) {
         return sizeof(Step) + first_spans(sink_rows) * (sizeof(StepSpan) + sizeof(SpanExtra));
