@@ -188,7 +188,7 @@ def test_a_load_is_saved_for_balancers(tmp_path: Path) -> None:
     assert (np.load(tmp_path / "load.npy") == counted(ids)).all()
     with pytest.raises(routecap.ArgumentError, match="layer 6 was captured"):
         load.logical_count(6)
-    with pytest.raises(routecap.ArgumentError, match="as .json or as .npy"):
+    with pytest.raises(routecap.ArgumentError, match="ends in .json or .npy"):
         load.save(tmp_path / "load.txt")
 
 

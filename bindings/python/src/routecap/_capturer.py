@@ -1624,11 +1624,15 @@ class Capturer:
         layers, experts, *_ = structs.load.read(memory)
         counts = np.zeros((LOAD_PHASES, layers, experts), np.uint64)
         raw.routecap_capturer_load(self._handle, tag, memory, counts)
-        _, _, _, *numbers = structs.load.read(memory)
+        _, _, _, steps, first_step, last_step, rows_prefill, rows_decode = structs.load.read(memory)
         config = self._config
         return Load(
             counts,
-            *numbers,
+            steps,
+            first_step,
+            last_step,
+            rows_prefill,
+            rows_decode,
             layer_map=np.arange(layers) if config.layer_map is None else config.layer_map[:layers],
             layer_experts=np.full(layers, experts)
             if config.layer_experts is None

@@ -37,24 +37,27 @@ class Load:
     @property
     def prefill(self) -> NDArray[np.uint64]:
         """[layers, experts], a view of counts."""
-        return self.counts[Phase.PREFILL]
+        prefill: NDArray[np.uint64] = self.counts[Phase.PREFILL]
+        return prefill
 
     @property
     def decode(self) -> NDArray[np.uint64]:
         """[layers, experts], a view of counts."""
-        return self.counts[Phase.DECODE]
+        decode: NDArray[np.uint64] = self.counts[Phase.DECODE]
+        return decode
 
     @property
     def total(self) -> NDArray[np.uint64]:
         """[layers, experts], of both phases."""
-        return self.counts.sum(axis=0, dtype=np.uint64)
+        total: NDArray[np.uint64] = self.counts.sum(axis=0, dtype=np.uint64)
+        return total
 
     def since(self, earlier: "Load") -> "Load":
         """What was counted after an earlier reading of the same capturer and tag: a window."""
         if self.counts.shape != earlier.counts.shape or (self.counts < earlier.counts).any():
             raise error(
                 Status.ERR_ARGUMENT,
-                "earlier is no earlier reading of this load: of another capturer or tag, or later",
+                "earlier is of another capturer or tag, or later: give an earlier reading of this load",
             )
         steps = self.steps - earlier.steps
         return replace(
@@ -95,7 +98,8 @@ class Load:
         if decoder_layers is not None and decoder_layers < last:
             raise error(
                 Status.ERR_ARGUMENT,
-                f"decoder_layers is {decoder_layers}, and layer {last - 1} was captured",
+                f"decoder_layers is {decoder_layers}, and layer {last - 1} was captured: give "
+                "the model's number of layers, or none",
             )
         counts = np.zeros((decoder_layers or last, self.counts.shape[2]), np.uint64)
         counts[self.layer_map] = self.total
@@ -116,7 +120,7 @@ class Load:
         elif ending == ".npy":
             np.save(path, self.total)
         else:
-            raise error(Status.ERR_ARGUMENT, f"{path}: a load is saved as .json or as .npy")
+            raise error(Status.ERR_ARGUMENT, f"{path}: name a file that ends in .json or .npy")
 
     def __repr__(self) -> str:
         layers, experts = self.counts.shape[1:]

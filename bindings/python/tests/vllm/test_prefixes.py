@@ -1,5 +1,6 @@
 """Rows of prefixes that an engine takes from its cache, out of a store."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -91,6 +92,8 @@ def test_what_is_not_there_says_why(start):
 def test_no_row_of_old_weights_is_served_for_new(start):
     batch = Caching(start, a=request(), b=request(), c=request(), d=request())
     batch.fill("a")
+    while batch.prefixes.store.stats().blocks_published < 2:
+        time.sleep(0.001)  # of what is published later, no generation is told
     batch.capturer.weights_changed()
     batch.hit("b")  # keys and values are the engine's to drop
     assert batch.reasons("b") == ["STALE"] * 8 + [""]

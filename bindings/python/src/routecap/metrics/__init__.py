@@ -122,11 +122,11 @@ def _registry(capturer: Capturer, **options: Any) -> Any:
 
 def text(capturer: Capturer, *, openmetrics: bool = False, **options: Any) -> str:
     """All metrics now, in Prometheus's text format or as OpenMetrics. Options of Collector."""
-    if openmetrics:
-        from prometheus_client.openmetrics.exposition import generate_latest
-    else:
-        from prometheus_client import generate_latest
-    written: bytes = generate_latest(_registry(capturer, **options))
+    from prometheus_client import exposition
+    from prometheus_client.openmetrics import exposition as openmetrics_exposition
+
+    write: Any = openmetrics_exposition if openmetrics else exposition
+    written: bytes = write.generate_latest(_registry(capturer, **options))
     return written.decode()
 
 
