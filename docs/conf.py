@@ -1,4 +1,5 @@
-"""The site: README.md and docs/ as they are, the C reference from the headers, Python's from its sources.
+"""The site: README.md and docs/ as they are, the C reference from the headers, Python's from its
+sources.
 
 build.sh makes a copy of the repository, in which links between pages and to files work as they do
 there, and runs Doxygen over the headers first. A link to a file that is no page is a download.
@@ -27,9 +28,20 @@ release = ".".join(map(version_part, ["MAJOR", "MINOR", "PATCH"]))
 
 extensions = ["myst_parser", "breathe", "autoapi.extension"]
 root_doc = "README"
-include_patterns = ["*.md", "docs/**.md", "include/COMPATIBILITY.md", "bindings/python/README.md", "bindings/go/README.md",
-                    "bindings/rust/routecap/README.md", "examples/README.md", "examples/model/**.md", "tests/README.md",
-                    "tests/vectors/README.md", "tests/bench/results/*.md", "reference/**"]
+include_patterns = [
+    "*.md",
+    "docs/**.md",
+    "include/COMPATIBILITY.md",
+    "bindings/python/README.md",
+    "bindings/go/README.md",
+    "bindings/rust/routecap/README.md",
+    "examples/README.md",
+    "examples/model/**.md",
+    "tests/README.md",
+    "tests/vectors/README.md",
+    "tests/bench/results/*.md",
+    "reference/**",
+]
 suppress_warnings = [
     "autoapi.python_import_resolution",  # the module that SWIG makes is not there
     "ref.python",  # a field may have the name of a built-in type
@@ -57,8 +69,12 @@ autoapi_add_toctree_entry = False
 autoapi_options = ["members", "undoc-members", "show-module-summary", "imported-members"]
 autoapi_python_class_content = "class"
 autoapi_keep_files = False
-PYTHON = re.compile(r"routecap(\.(analysis|doctor|log|models|names|page|plot|sglang|transformers|vllm))?(\.[A-Za-z]\w*)*")
-PYTHON_ELSEWHERE = re.compile(r"routecap\.vllm\.routed_experts_capturer|routecap\.command")  # vLLM's names; a program
+PYTHON = re.compile(
+    r"routecap(\.(analysis|doctor|log|models|names|page|plot|sglang|transformers|vllm))?(\.[A-Za-z]\w*)*"
+)
+PYTHON_ELSEWHERE = re.compile(
+    r"routecap\.vllm\.routed_experts_capturer|routecap\.command"
+)  # vLLM's names; a program
 
 NAVIGATION = """
 ```{toctree}
@@ -156,7 +172,9 @@ def write_c_reference() -> None:
 
 
 def navigation(app, name: str, source: list[str]) -> None:
-    """What a page on a public host has no use for, or a site: titles, the navigation; no links to folders."""
+    """What a page on a public host has no use for, or a site: titles, the navigation; no links to
+    folders.
+    """
     folder = (stage / "source" / name).parent
     source[0] = re.sub(
         r"\[([^]]+)\]\(([^)#:]+)\)",
@@ -178,7 +196,9 @@ def as_rst(text: str) -> str:
             made.append("::\n\n" + "\n".join("    " + line for line in lines))
         else:
             texts_and_code = re.split(r"`+([^`]+)`+", block)
-            texts_and_code[::2] = [re.sub(r"([*`|]|_\b)", r"\\\1", text) for text in texts_and_code[::2]]
+            texts_and_code[::2] = [
+                re.sub(r"([*`|]|_\b)", r"\\\1", text) for text in texts_and_code[::2]
+            ]
             texts_and_code[1::2] = [f"``{code}``" for code in texts_and_code[1::2]]
             made.append("".join(texts_and_code))
     return "\n\n".join(made)

@@ -54,7 +54,10 @@ def converted(source: str) -> str:
     source = re.sub(r"@param (\w+), (\w+) ", r"@param \1 As the next.\n * @param \2 ", source)
     made, at = [], 0
     for match in COMMENT.finditer(source):
-        made += [source[at : match.start()], comment(match[1], source[: match.start()], source[match.end() :])]
+        made += [
+            source[at : match.start()],
+            comment(match[1], source[: match.start()], source[match.end() :]),
+        ]
         at = match.end()
     text = "".join([*made, source[at:]])
     return re.sub(r"@\{ \*/\n(.*?)\n(?=\n)", r"@{ */\n\1\n/** @} */\n", text, flags=re.S)

@@ -1,7 +1,9 @@
-"""Lets released Megatron-Core (0.16, 0.19) run on a machine without a GPU, with gloo: import it before megatron, then call `start`.
+"""Lets released Megatron-Core (0.16, 0.19) run on a machine without a GPU, with gloo: import it
+before megatron, then call `start`.
 
-What it stands in for: the current CUDA device (the CPU), CUDA's streams and random states (none), triton (0.19 imports it for kernels that are not
-called here), and one function that 0.16 takes from Transformer Engine. Nothing of routers, experts, layouts or schedules is touched.
+What it stands in for: the current CUDA device (the CPU), CUDA's streams and random states (none),
+triton (0.19 imports it for kernels that are not called here), and one function that 0.16 takes from
+Transformer Engine. Nothing of routers, experts, layouts or schedules is touched.
 """
 
 import contextlib
@@ -59,21 +61,27 @@ torch.cuda.synchronize = lambda *args: None
 torch.cuda.Stream = _Stream
 torch.cuda.current_stream = lambda *args: _STREAM
 torch.cuda.stream = lambda stream: contextlib.nullcontext()
-torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *args, **options: torch.zeros(0, dtype=torch.uint8)
+torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *args, **options: torch.zeros(
+    0, dtype=torch.uint8
+)
 torch.cuda.manual_seed = lambda seed: None
 
 
 def start(rank: int = 0, ranks: int = 1, store: Any = None, **parallel: Any) -> None:
-    """Join the other ranks, and set up parallelism: see megatron.core.parallel_state.initialize_model_parallel.
+    """Join the other ranks, and set up parallelism: see
+    megatron.core.parallel_state.initialize_model_parallel.
 
     store: Where ranks find each other (torch.distributed.FileStore, for one); one rank needs none.
     """
-    torch.distributed.init_process_group("gloo", store=store or torch.distributed.HashStore(), rank=rank, world_size=ranks)
+    torch.distributed.init_process_group(
+        "gloo", store=store or torch.distributed.HashStore(), rank=rank, world_size=ranks
+    )
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
-    # Sizes for a collective are there as NumPy arrays once they have left the GPU; here they never were on one.
+    # Sizes for a collective are there as NumPy arrays once they have left the GPU; here they never
+    # were on one.
     token_dispatcher.maybe_move_tensor_to_cpu = lambda tensor, as_numpy=False, record_stream=False: (
         tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
     )

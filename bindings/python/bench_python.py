@@ -1,6 +1,8 @@
-"""What a call costs from Python: one JSON object per line, {"name": ..., "ns": median}. tests/bench/bindings.c has the same operations in C.
+"""What a call costs from Python: one JSON object per line, {"name": ..., "ns": median}.
+tests/bench/bindings.c has the same operations in C.
 
-Host backend, 58 layers of 256 experts, 8 each, 1024 rows. Only the calls that an operation names are timed; whatever has to land before it has.
+Host backend, 58 layers of 256 experts, 8 each, 1024 rows. Only the calls that an operation names
+are timed; whatever has to land before it has.
 """
 
 import copy
@@ -75,7 +77,9 @@ def extract_share() -> float:
 
 
 def view() -> float:
-    fresh = [copy.copy(routing) for _ in range(MANY)]  # what was seen is kept, so that each looks once
+    fresh = [
+        copy.copy(routing) for _ in range(MANY)
+    ]  # what was seen is kept, so that each looks once
     start = now()
     for each in fresh:
         each.segments[0].ids
@@ -134,6 +138,16 @@ def issue_accept_finish_256() -> float:
     return elapsed
 
 
-for operation in (poll, open_close, open_close_256, issue_256, issue_accept_finish_256, extract_share, view, copy_to, serialize):
+for operation in (
+    poll,
+    open_close,
+    open_close_256,
+    issue_256,
+    issue_accept_finish_256,
+    extract_share,
+    view,
+    copy_to,
+    serialize,
+):
     measure(operation.__name__, operation)
 capturer.close()

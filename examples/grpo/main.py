@@ -4,12 +4,16 @@
     main.py megatron FOLDER [--ray]         # the trainer: two ranks of Megatron-Core, on CPUs. FOLDER: examples/model/weights
     main.py transformers [FOLDER]           # the trainer: transformers, on a GPU if there is one. Without FOLDER a model with random weights
 
-Transformers generates in bfloat16, in one batch with a cache, and routecap captures the routing. Each answer takes two calls, as where rollouts are
-interrupted. Each call's routing is encoded as vLLM sends it, decoded, and appended to the answer's sequence, which keeps the rows with which its tokens
-were made. Sequences travel with log-probabilities: to other processes, or with --ray through Ray's object store to Ray's actors. The trainer lays
-rows out by a plan, and makes the step in float32 with activation checkpointing: without replay, with replay, and with rows shifted by one. It exits with 1
-unless replay narrows the gap of log-probabilities, shifted rows widen it, and every row came through. The ranks of Megatron-Core are tensor parallel,
-with sequence parallelism, and divide the experts. Then its routers alone, on two context-parallel ranks, are given the same routing.
+Transformers generates in bfloat16, in one batch with a cache, and routecap captures the routing.
+Each answer takes two calls, as where rollouts are interrupted. Each call's routing is encoded as
+vLLM sends it, decoded, and appended to the answer's sequence, which keeps the rows with which its
+tokens were made. Sequences travel with log-probabilities: to other processes, or with --ray through
+Ray's object store to Ray's actors. The trainer lays rows out by a plan, and makes the step in
+float32 with activation checkpointing: without replay, with replay, and with rows shifted by one. It
+exits with 1 unless replay narrows the gap of log-probabilities, shifted rows widen it, and every
+row came through. The ranks of Megatron-Core are tensor parallel, with sequence parallelism, and
+divide the experts. Then its routers alone, on two context-parallel ranks, are given the same
+routing.
 """
 
 import argparse
@@ -24,35 +28,62 @@ sys.path.append(str(Path(__file__).parent))
 
 import torch
 import transformers
-from rollouts import HEAD, Padded, Rollout, Step, failures, measure, roll_out, routed_otherwise, taps_of
+from rollouts import (
+    HEAD,
+    Padded,
+    Rollout,
+    Step,
+    failures,
+    measure,
+    roll_out,
+    routed_otherwise,
+    taps_of,
+)
 
 
 def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], float]:
     load = transformers.AutoModelForCausalLM.from_pretrained
     engine = load(arguments.folder, dtype=torch.bfloat16).eval()
-    rollouts = roll_out(engine, measure.prompts_of(arguments.prompts, arguments.seed), arguments.group, arguments.new_tokens)
+    rollouts = roll_out(
+        engine,
+        measure.prompts_of(arguments.prompts, arguments.seed),
+        arguments.group,
+        arguments.new_tokens,
+    )
     same = load(arguments.folder, dtype=torch.float32).eval()
     weights = {name: weight.clone() for name, weight in same.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder:
         given = folder, rollouts, weights, engine.config, taps_of(engine)
         results = by_ray(given) if arguments.ray else by_processes(given)
     otherwise = routed_otherwise(rollouts, [result[2:] for result in results])
-    print(f"context parallel: {otherwise:,} of {sum(len(each.tokens) - 1 for each in rollouts) * len(taps_of(engine)['layer_map']):,} tokens x layers "
-          "are not routed on 2 ranks as the engine routed them")
+    print(
+        f"context parallel: {otherwise:,} of {sum(len(each.tokens) - 1 for each in rollouts) * len(taps_of(engine)['layer_map']):,} tokens x layers "
+        "are not routed on 2 ranks as the engine routed them"
+    )
     assert otherwise == 0
     steps, after = results[0][:2]
-    assert all((steps[name].gaps == results[1][0][name].gaps).all() for name in steps)  # of one loss on two ranks
+    assert all(
+        (steps[name].gaps == results[1][0][name].gaps).all() for name in steps
+    )  # of one loss on two ranks
     batch = Padded(rollouts, max(len(rollout.tokens) for rollout in rollouts))
     with torch.no_grad():
         logits = same(input_ids=batch.tokens, attention_mask=batch.mask, use_cache=False).logits
     logs = logits.log_softmax(-1).gather(-1, batch.labels[..., None])[..., 0]
     differ = abs(batch.gaps(logs) - steps[measure.NONE].gaps).max()
-    print(f"Megatron-Core computes what transformers does: log-probabilities in float32 differ by {differ:.1e} at most")
+    print(
+        f"Megatron-Core computes what transformers does: log-probabilities in float32 differ by {differ:.1e} at most"
+    )
     assert differ < 1e-3
     for name, step in steps.items():  # each rank has rows of its own
         reports = [result[0][name].report for result in results]
         if step.report is not None:
-            print(f"{name}: " + ", ".join(f"rank {rank} replayed {report.replayed:,}" for rank, report in enumerate(reports)))
+            print(
+                f"{name}: "
+                + ", ".join(
+                    f"rank {rank} replayed {report.replayed:,}"
+                    for rank, report in enumerate(reports)
+                )
+            )
     return rollouts, steps, after
 
 
@@ -72,7 +103,9 @@ def by_ray(given: tuple[Any, ...]) -> list[Any]:
     with local_ray():
         folder, rollouts, *rest = given
         held = ray.put(rollouts)  # once, whatever number of ranks reads it
-        return ray.get([ray.remote(num_cpus=1)(_rank).remote(rank, folder, held, *rest) for rank in range(2)])
+        return ray.get(
+            [ray.remote(num_cpus=1)(_rank).remote(rank, folder, held, *rest) for rank in range(2)]
+        )
 
 
 def _rank(rank: int, folder: str, *given: Any) -> tuple[Any, ...]:
@@ -91,7 +124,9 @@ def on_transformers(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trainer", choices=("megatron", "transformers"))
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--ray", action="store_true")
@@ -102,12 +137,25 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
-    rollouts, steps, after = on_megatron(arguments) if arguments.trainer == "megatron" else on_transformers(arguments)
-    print(f"{len(rollouts)} rollouts of {arguments.new_tokens} tokens, {sum(each.wire_bytes for each in rollouts):,} bytes of routing on the wire")
+    rollouts, steps, after = (
+        on_megatron(arguments) if arguments.trainer == "megatron" else on_transformers(arguments)
+    )
+    print(
+        f"{len(rollouts)} rollouts of {arguments.new_tokens} tokens, {sum(each.wire_bytes for each in rollouts):,} bytes of routing on the wire"
+    )
     reports = [each.sequence.report() for each in rollouts]
-    print(f"{sum(each.rows_differed for each in reports):,} of {sum(each.rows_overlap for each in reports):,} rows were others when the engine read their tokens again: "
-          "those that made the tokens stay\n")
-    print("\n".join([HEAD, *(steps[name].line() for name in (measure.NONE, measure.CAPTURED, measure.SHIFTED))]))
+    print(
+        f"{sum(each.rows_differed for each in reports):,} of {sum(each.rows_overlap for each in reports):,} rows were others when the engine read their tokens again: "
+        "those that made the tokens stay\n"
+    )
+    print(
+        "\n".join(
+            [
+                HEAD,
+                *(steps[name].line() for name in (measure.NONE, measure.CAPTURED, measure.SHIFTED)),
+            ]
+        )
+    )
     print(f"\nThe objective of these rollouts after the step: {after:+.4f}")
     found = failures(steps)
     if not after > steps[measure.CAPTURED].objective:

@@ -1,4 +1,6 @@
-"""Qwen3-MoE of transformers as a model of Megatron-Core: the same weights, divided among tensor- and expert-parallel ranks."""
+"""Qwen3-MoE of transformers as a model of Megatron-Core: the same weights, divided among tensor-
+and expert-parallel ranks.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,14 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 
 class Norm(torch.nn.Module):
-    """RMSNorm that may be divided by sequence parallelism. Megatron-Core's own that needs no GPU may not."""
+    """RMSNorm that may be divided by sequence parallelism.
 
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **unused: Any) -> None:
+    Megatron-Core's own that needs no GPU may not.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **unused: Any
+    ) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(hidden_size))
         self.weight.sequence_parallel = config.sequence_parallel
@@ -40,7 +47,12 @@ def config_of(hf: Any, **parallel: Any) -> TransformerConfig:
 
 
 def model_of(config: TransformerConfig, hf: Any) -> GPTModel:
-    layer = get_gpt_layer_local_spec(num_experts=config.num_moe_experts, moe_grouped_gemm=False, qk_layernorm=True, normalization="RMSNorm")
+    layer = get_gpt_layer_local_spec(
+        num_experts=config.num_moe_experts,
+        moe_grouped_gemm=False,
+        qk_layernorm=True,
+        normalization="RMSNorm",
+    )
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
     attention = layer.submodules.self_attention.submodules
     attention.q_layernorm = attention.k_layernorm = Norm
@@ -54,34 +66,61 @@ def model_of(config: TransformerConfig, hf: Any) -> GPTModel:
 def take_weights(model: GPTModel, weights: dict[str, torch.Tensor], hf: Any) -> None:
     """Copy this rank's part of the weights of transformers."""
     config = model.config
-    rank, ranks = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
-    expert_rank, expert_ranks = parallel_state.get_expert_model_parallel_rank(), parallel_state.get_expert_model_parallel_world_size()
+    rank, ranks = (
+        parallel_state.get_tensor_model_parallel_rank(),
+        parallel_state.get_tensor_model_parallel_world_size(),
+    )
+    expert_rank, expert_ranks = (
+        parallel_state.get_expert_model_parallel_rank(),
+        parallel_state.get_expert_model_parallel_world_size(),
+    )
     part = lambda weight, dim: weight.chunk(ranks, dim)[rank]
 
     def attention(prefix: str) -> torch.Tensor:
         """Queries of each group, then its keys and values."""
-        q, k, v = (weights[f"{prefix}.{name}_proj.weight"].view(-1, hf.head_dim, hf.hidden_size) for name in "qkv")
+        q, k, v = (
+            weights[f"{prefix}.{name}_proj.weight"].view(-1, hf.head_dim, hf.hidden_size)
+            for name in "qkv"
+        )
         copies = config.num_query_groups // hf.num_key_value_heads
         k, v = k.repeat_interleave(copies, 0), v.repeat_interleave(copies, 0)
         groups = zip(q.chunk(config.num_query_groups), k, v)
-        return torch.cat([torch.cat([queries.flatten(0, 1), key, value]) for queries, key, value in groups])
+        return torch.cat(
+            [torch.cat([queries.flatten(0, 1), key, value]) for queries, key, value in groups]
+        )
 
-    taken = {"embedding.word_embeddings.weight": part(weights["model.embed_tokens.weight"], 0), "output_layer.weight": part(weights["lm_head.weight"], 0),
-             "decoder.final_layernorm.weight": weights["model.norm.weight"]}
+    taken = {
+        "embedding.word_embeddings.weight": part(weights["model.embed_tokens.weight"], 0),
+        "output_layer.weight": part(weights["lm_head.weight"], 0),
+        "decoder.final_layernorm.weight": weights["model.norm.weight"],
+    }
     for layer in range(config.num_layers):
         theirs, ours = f"model.layers.{layer}", f"decoder.layers.{layer}"
         taken |= {
             f"{ours}.input_layernorm.weight": weights[f"{theirs}.input_layernorm.weight"],
-            f"{ours}.pre_mlp_layernorm.weight": weights[f"{theirs}.post_attention_layernorm.weight"],
-            f"{ours}.self_attention.q_layernorm.weight": weights[f"{theirs}.self_attn.q_norm.weight"],
-            f"{ours}.self_attention.k_layernorm.weight": weights[f"{theirs}.self_attn.k_norm.weight"],
+            f"{ours}.pre_mlp_layernorm.weight": weights[
+                f"{theirs}.post_attention_layernorm.weight"
+            ],
+            f"{ours}.self_attention.q_layernorm.weight": weights[
+                f"{theirs}.self_attn.q_norm.weight"
+            ],
+            f"{ours}.self_attention.k_layernorm.weight": weights[
+                f"{theirs}.self_attn.k_norm.weight"
+            ],
             f"{ours}.self_attention.linear_qkv.weight": part(attention(f"{theirs}.self_attn"), 0),
-            f"{ours}.self_attention.linear_proj.weight": part(weights[f"{theirs}.self_attn.o_proj.weight"], 1),
+            f"{ours}.self_attention.linear_proj.weight": part(
+                weights[f"{theirs}.self_attn.o_proj.weight"], 1
+            ),
             f"{ours}.mlp.router.weight": weights[f"{theirs}.mlp.gate.weight"],
         }
         for local in range(config.num_moe_experts // expert_ranks):
-            expert, mlp = expert_rank * (config.num_moe_experts // expert_ranks) + local, f"{ours}.mlp.experts.local_experts.{local}"
-            taken[f"{mlp}.linear_fc1.weight"] = weights[f"{theirs}.mlp.experts.gate_up_proj"][expert]
+            expert, mlp = (
+                expert_rank * (config.num_moe_experts // expert_ranks) + local,
+                f"{ours}.mlp.experts.local_experts.{local}",
+            )
+            taken[f"{mlp}.linear_fc1.weight"] = weights[f"{theirs}.mlp.experts.gate_up_proj"][
+                expert
+            ]
             taken[f"{mlp}.linear_fc2.weight"] = weights[f"{theirs}.mlp.experts.down_proj"][expert]
     parameters = dict(model.named_parameters())
     assert parameters.keys() == taken.keys(), parameters.keys() ^ taken.keys()

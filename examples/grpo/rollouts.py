@@ -1,4 +1,6 @@
-"""Rollouts of an engine with their routing, as a trainer gets them, and the objective of a GRPO-like step."""
+"""Rollouts of an engine with their routing, as a trainer gets them, and the objective of a
+GRPO-like step.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +59,24 @@ def taps_of(model: Any) -> dict[str, Any]:
 
 
 def reward(tokens: np.ndarray) -> float:
-    """How many of the generated tokens are small letters or spaces, if they are bytes. Something that a small model can learn."""
-    return float(np.isin(tokens % 256, np.frombuffer(b" abcdefghijklmnopqrstuvwxyz", np.uint8)).mean())
+    """How many of the generated tokens are small letters or spaces, if they are bytes.
+
+    Something that a small model can learn.
+    """
+    return float(
+        np.isin(tokens % 256, np.frombuffer(b" abcdefghijklmnopqrstuvwxyz", np.uint8)).mean()
+    )
 
 
-def roll_out(model: Any, prompts: Sequence[torch.Tensor], group: int, new_tokens: int, seed: int = 0) -> list[Rollout]:
-    """Sample `group` answers to each prompt, in one batch. They are made in two calls, as where rollouts are interrupted for new weights: the second one
-    is given the first one's tokens. The server encodes each call's routing; here the sequence of an answer decides which rows count."""
+def roll_out(
+    model: Any, prompts: Sequence[torch.Tensor], group: int, new_tokens: int, seed: int = 0
+) -> list[Rollout]:
+    """Sample `group` answers to each prompt, in one batch.
+
+    They are made in two calls, as where rollouts are interrupted for new weights: the second one is
+    given the first one's tokens. The server encodes each call's routing; here the sequence of an
+    answer decides which rows count.
+    """
     taps = taps_of(model)
     texts = [prompt for prompt in prompts for _ in range(group)]
     lengths = [len(text) for text in texts]
@@ -73,22 +86,32 @@ def roll_out(model: Any, prompts: Sequence[torch.Tensor], group: int, new_tokens
     for call, count in enumerate((new_tokens - new_tokens // 2, new_tokens // 2), 1):
         generation = measure.generate(model, texts, count, seed + call)
         texts = generation.tokens
-        for each, (tokens, prompt, logs, routing) in enumerate(zip(texts, generation.prompts, generation.logs, generation.routings)):
+        for each, (tokens, prompt, logs, routing) in enumerate(
+            zip(texts, generation.prompts, generation.logs, generation.routings)
+        ):
             message, _ = routecap.wire_encode(routing, WIRE)
             wire_bytes[each] += len(message)
             rows, _ = routecap.wire_decode(message, WIRE, rows=len(tokens) - 1, **taps)
             sequences[each].append(tokens.cpu().numpy(), rows, prompt_tokens=prompt, call=call)
-            log_probabilities[each].append(logs.gather(-1, tokens[prompt:, None].to(logs.device))[:, 0].cpu().numpy())
-    rewards = np.array([reward(tokens[length:].cpu().numpy()) for tokens, length in zip(texts, lengths)]).reshape(-1, group)
+            log_probabilities[each].append(
+                logs.gather(-1, tokens[prompt:, None].to(logs.device))[:, 0].cpu().numpy()
+            )
+    rewards = np.array(
+        [reward(tokens[length:].cpu().numpy()) for tokens, length in zip(texts, lengths)]
+    ).reshape(-1, group)
     advantages = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, keepdims=True) + 1e-6)
     return [
         Rollout(sequence, length, np.concatenate(logs), float(advantage), size)
-        for sequence, length, logs, advantage, size in zip(sequences, lengths, log_probabilities, advantages.ravel(), wire_bytes)
+        for sequence, length, logs, advantage, size in zip(
+            sequences, lengths, log_probabilities, advantages.ravel(), wire_bytes
+        )
     ]
 
 
 class Padded:
-    """A micro-batch [samples, width], padded on the right: what is aligned with the log-probability of the *next* token."""
+    """A micro-batch [samples, width], padded on the right: what is aligned with the log-probability
+    of the *next* token.
+    """
 
     def __init__(self, rollouts: Sequence[Rollout], width: int, device: Any = "cpu") -> None:
         shape = len(rollouts), width
@@ -105,15 +128,21 @@ class Padded:
             self.mask[row, :length] = 1
             self.labels[row, : length - 1] = self.tokens[row, 1:length]
             self.answers[row, rollout.prompt - 1 : length - 1] = True
-            self.behind[row, rollout.prompt - 1 : length - 1] = torch.from_numpy(rollout.log_probabilities)
+            self.behind[row, rollout.prompt - 1 : length - 1] = torch.from_numpy(
+                rollout.log_probabilities
+            )
         for name in ("tokens", "mask", "labels", "answers", "behind", "advantages"):
             setattr(self, name, getattr(self, name).to(device))
 
     def objective(self, logs: torch.Tensor) -> torch.Tensor:
-        """To be maximised: the clipped ratio to the engine's probability, times the advantage; summed. logs: [samples, width]."""
+        """To be maximised: the clipped ratio to the engine's probability, times the advantage;
+        summed. logs: [samples, width].
+        """
         ratio = torch.exp(logs - self.behind)
         clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
-        return torch.where(self.answers, torch.minimum(ratio * self.advantages, clipped * self.advantages), 0).sum()
+        return torch.where(
+            self.answers, torch.minimum(ratio * self.advantages, clipped * self.advantages), 0
+        ).sum()
 
     def gaps(self, logs: torch.Tensor) -> np.ndarray:
         """How far log-probabilities are from the engine's, for each generated token."""
@@ -133,13 +162,17 @@ class Step:
     def line(self) -> str:
         of_rows = ""
         if self.report:
-            agreement = [layer.agreement for layer in self.report.layers if layer.agreement is not None]
+            agreement = [
+                layer.agreement for layer in self.report.layers if layer.agreement is not None
+            ]
             of_rows = f"{self.report.replayed:,} | {self.report.lost:,} | {self.report.invalid:,} | {min(agreement):.1%}"
         else:
             of_rows = "0 | | |"
         clipped = (np.exp(self.gaps) > 1 + CLIP).mean()
-        return (f"| {self.replayed} | {self.gaps.mean():.2e} | {np.quantile(self.gaps, 0.99):.2e} | {clipped:.2%} | {self.objective:+.4f} | "
-                f"{self.gradient:.3f} | {of_rows} |")
+        return (
+            f"| {self.replayed} | {self.gaps.mean():.2e} | {np.quantile(self.gaps, 0.99):.2e} | {clipped:.2%} | {self.objective:+.4f} | "
+            f"{self.gradient:.3f} | {of_rows} |"
+        )
 
 
 HEAD = """| replayed | gap of log-probability, mean | 99 % of tokens below | ratio beyond 1.2 | objective | gradient | rows x layers | lost | invalid | \
@@ -150,7 +183,9 @@ least agreement of a layer |
 def failures(steps: dict[str, Step]) -> list[str]:
     """What does not hold: replay narrows the gap, wrong rows widen it, and every row came through."""
     found = []
-    without, replayed, shifted = (steps[name] for name in (measure.NONE, measure.CAPTURED, measure.SHIFTED))
+    without, replayed, shifted = (
+        steps[name] for name in (measure.NONE, measure.CAPTURED, measure.SHIFTED)
+    )
     if not replayed.gaps.mean() < without.gaps.mean() < shifted.gaps.mean():
         found.append("the gap is not least with replay and most with shifted rows")
     if replayed.report is None or replayed.report.lost or replayed.report.invalid:
@@ -159,9 +194,13 @@ def failures(steps: dict[str, Step]) -> list[str]:
 
 
 def routed_otherwise(rollouts: Sequence[Rollout], ranks: Sequence[tuple[Any, Any]]) -> int:
-    """Cells that were not routed as the engine routed them, or not by exactly one rank. ranks: see context_step.route."""
+    """Cells that were not routed as the engine routed them, or not by exactly one rank. ranks: see
+    context_step.route.
+    """
     cells = 0
-    chosen, places = (np.concatenate([rank[index] for rank in ranks], 1 - index) for index in range(2))
+    chosen, places = (
+        np.concatenate([rank[index] for rank in ranks], 1 - index) for index in range(2)
+    )
     for number, rollout in enumerate(rollouts):
         ids = rollout.routing().ids()
         expected = np.zeros((*ids.shape[:2], chosen.shape[-1]), bool)

@@ -12,7 +12,9 @@ EXPERTS, K = 8, 2
 
 def rollout(length: int, seed: int) -> Rollout:
     random = np.random.default_rng(seed)
-    ids = np.array([[random.permutation(EXPERTS)[:K] for _ in range(2)] for _ in range(length - 1)], np.uint8)
+    ids = np.array(
+        [[random.permutation(EXPERTS)[:K] for _ in range(2)] for _ in range(length - 1)], np.uint8
+    )
     routing = routecap.Routing.from_arrays(ids, experts=EXPERTS, layer_map=[0, 2])
     sequence = routecap.Sequence.like(routing)
     sequence.append(random.integers(0, 256, length), routing)
@@ -48,17 +50,25 @@ def test_a_token_is_scored_by_the_row_before_it():
     logs = torch.zeros(1, 8)
     logs[0, 2:5] = torch.tensor([-1.0, -2.0, -3.0])
     assert batch.labels[0, :5].tolist() == each.tokens[1:].tolist()
-    assert batch.gaps(logs).tolist() == [0, 0, 0] and batch.objective(logs).item() == pytest.approx(3)
+    assert batch.gaps(logs).tolist() == [0, 0, 0] and batch.objective(logs).item() == pytest.approx(
+        3
+    )
     assert batch.objective(logs + 1).item() == pytest.approx(3 * 1.2)  # clipped
 
 
 def steps(gaps=(2.0, 1.0, 9.0), lost=0):
     report = Report(1, (LayerReport(0, "router", 10, lost, 0, 0.9),))
     names = (measure.NONE, measure.CAPTURED, measure.SHIFTED)
-    return {name: Step(name, np.array([gap]), 0.0, 0.0, report if name != measure.NONE else None) for name, gap in zip(names, gaps)}
+    return {
+        name: Step(name, np.array([gap]), 0.0, 0.0, report if name != measure.NONE else None)
+        for name, gap in zip(names, gaps)
+    }
 
 
 def test_what_does_not_hold_is_said():
     assert failures(steps()) == []
-    assert "gap" in failures(steps((1.0, 2.0, 9.0)))[0] and "gap" in failures(steps((2.0, 1.0, 1.5)))[0]
+    assert (
+        "gap" in failures(steps((1.0, 2.0, 9.0)))[0]
+        and "gap" in failures(steps((2.0, 1.0, 1.5)))[0]
+    )
     assert failures(steps(lost=1)) == ["rows were lost or invalid"]

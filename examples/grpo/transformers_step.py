@@ -1,4 +1,6 @@
-"""The trainer: a model of transformers in float32 with activation checkpointing, in micro-batches of four, on the device of the engine."""
+"""The trainer: a model of transformers in float32 with activation checkpointing, in micro-batches
+of four, on the device of the engine.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,18 @@ from rollouts import Padded, Rollout, Step, roll_out, take_step
 MICRO_BATCH = 4
 
 
-def models_of(folder: str | None, device: str, count: int, seed: int) -> tuple[Any, Any, list[torch.Tensor]]:
-    """The trainer, the engine with its weights in bfloat16, and prompts. Without a folder: 560 million random weights, with routers that decide."""
+def models_of(
+    folder: str | None, device: str, count: int, seed: int
+) -> tuple[Any, Any, list[torch.Tensor]]:
+    """The trainer, the engine with its weights in bfloat16, and prompts.
+
+    Without a folder: 560 million random weights, with routers that decide.
+    """
     if folder:
         load = transformers.AutoModelForCausalLM.from_pretrained
-        trainer, engine = (load(folder, dtype=dtype).to(device).eval() for dtype in (torch.float32, torch.bfloat16))
+        trainer, engine = (
+            load(folder, dtype=dtype).to(device).eval() for dtype in (torch.float32, torch.bfloat16)
+        )
         return trainer, engine, measure.prompts_of(count, seed)
     torch.manual_seed(seed)
     config = transformers.Qwen3MoeConfig(
@@ -30,7 +39,9 @@ def models_of(folder: str | None, device: str, count: int, seed: int) -> tuple[A
     trainer = transformers.Qwen3MoeForCausalLM(config).eval()
     for tap in routecap.transformers.find(trainer):
         torch.nn.init.normal_(tap.gate.weight, std=0.1)
-        torch.nn.init.normal_(tap.module.down_proj, std=0.1)  # what experts add is what a trained model's do, not next to nothing
+        torch.nn.init.normal_(
+            tap.module.down_proj, std=0.1
+        )  # what experts add is what a trained model's do, not next to nothing
     engine = transformers.Qwen3MoeForCausalLM(config).eval().to(torch.bfloat16)
     engine.load_state_dict(trainer.state_dict())
     prompts = [torch.randint(32000, (40 + 8 * number,)) for number in range(count)]
@@ -38,30 +49,52 @@ def models_of(folder: str | None, device: str, count: int, seed: int) -> tuple[A
 
 
 def run(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], float]:
-    """Returns the rollouts, the steps that were tried, and the objective after the one that was taken."""
-    trainer, engine, prompts = models_of(arguments.folder, arguments.device, arguments.prompts, arguments.seed)
+    """Returns the rollouts, the steps that were tried, and the objective after the one that was
+    taken.
+    """
+    trainer, engine, prompts = models_of(
+        arguments.folder, arguments.device, arguments.prompts, arguments.seed
+    )
     rollouts = roll_out(engine, prompts, arguments.group, arguments.new_tokens)
     del engine
-    checkpoint = getattr(trainer, "activation_checkpointing_enable", None) or trainer.gradient_checkpointing_enable  # before transformers 5.23
+    checkpoint = (
+        getattr(trainer, "activation_checkpointing_enable", None)
+        or trainer.gradient_checkpointing_enable
+    )  # before transformers 5.23
     checkpoint({"use_reentrant": False})
     trainer.train()
     routings = [rollout.routing() for rollout in rollouts]
-    given = {measure.NONE: None, measure.SHIFTED: [measure.shifted(each) for each in routings], measure.CAPTURED: routings}
+    given = {
+        measure.NONE: None,
+        measure.SHIFTED: [measure.shifted(each) for each in routings],
+        measure.CAPTURED: routings,
+    }
     with routecap.replay.transformers.attach(trainer, agreement=True) as replay:
-        steps = {name: step_of(name, trainer, replay, rollouts, sources) for name, sources in given.items()}
+        steps = {
+            name: step_of(name, trainer, replay, rollouts, sources)
+            for name, sources in given.items()
+        }
         take_step(trainer, steps[measure.CAPTURED].gradient)  # the last one's gradients are there
         after = step_of("after the step", trainer, replay, rollouts, routings)
     return rollouts, steps, after.objective
 
 
-def step_of(name: str, model: Any, replay: Any, rollouts: list[Rollout], routings: list[routecap.Routing] | None) -> Step:
+def step_of(
+    name: str,
+    model: Any,
+    replay: Any,
+    rollouts: list[Rollout],
+    routings: list[routecap.Routing] | None,
+) -> Step:
     """Forward of all micro-batches, and then their backward, the last one first."""
     model.zero_grad()
     objectives, gaps = [], []
     answers = sum(len(rollout.log_probabilities) for rollout in rollouts)
     for first in range(0, len(rollouts), MICRO_BATCH):
         part = slice(first, first + MICRO_BATCH)
-        batch = Padded(rollouts[part], max(len(rollout.tokens) for rollout in rollouts[part]), model.device)
+        batch = Padded(
+            rollouts[part], max(len(rollout.tokens) for rollout in rollouts[part]), model.device
+        )
         inputs = {"input_ids": batch.tokens, "attention_mask": batch.mask, "use_cache": False}
         if routings is None:
             logits = model(**inputs).logits
@@ -74,5 +107,21 @@ def step_of(name: str, model: Any, replay: Any, rollouts: list[Rollout], routing
     total = sum(objective.item() for objective in objectives)
     while objectives:
         objectives.pop().backward()
-    gradient = torch.stack([parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]).norm().item()
-    return Step(name, np.concatenate(gaps), total, gradient, replay.report(reset=True) if routings is not None else None)
+    gradient = (
+        torch.stack(
+            [
+                parameter.grad.norm()
+                for parameter in model.parameters()
+                if parameter.grad is not None
+            ]
+        )
+        .norm()
+        .item()
+    )
+    return Step(
+        name,
+        np.concatenate(gaps),
+        total,
+        gradient,
+        replay.report(reset=True) if routings is not None else None,
+    )

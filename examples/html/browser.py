@@ -1,4 +1,7 @@
-"""A headless Chromium, driven through its DevTools protocol over a pair of pipes: nothing but the browser is needed."""
+"""A headless Chromium, driven through its DevTools protocol over a pair of pipes: nothing but the
+browser is needed.
+"""
+
 import base64
 import itertools
 import json
@@ -9,7 +12,9 @@ from pathlib import Path
 
 
 class Browser:
-    """One page. `problems` gathers what went wrong in it: messages of the console, exceptions, and requests to anything but its own file."""
+    """One page. `problems` gathers what went wrong in it: messages of the console, exceptions, and
+    requests to anything but its own file.
+    """
 
     def __init__(self, program="chromium", width=1280, height=900):
         self.problems = []
@@ -20,19 +25,39 @@ class Browser:
         self._from, to_write = os.pipe()
 
         def become_3_and_4():
-            low, high = os.dup(to_read), os.dup(to_write)  # out of the way, should they be 3 or 4 themselves
+            low, high = (
+                os.dup(to_read),
+                os.dup(to_write),
+            )  # out of the way, should they be 3 or 4 themselves
             os.dup2(low, 3)
             os.dup2(high, 4)
 
-        arguments = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
-                     "--disable-background-networking", "--remote-debugging-pipe", f"--window-size={width},{height}",
-                     f"--user-data-dir={self._profile.name}", "about:blank"]
-        self._process = subprocess.Popen(arguments, preexec_fn=become_3_and_4, close_fds=False, stderr=subprocess.DEVNULL)
+        arguments = [
+            program,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--remote-debugging-pipe",
+            f"--window-size={width},{height}",
+            f"--user-data-dir={self._profile.name}",
+            "about:blank",
+        ]
+        self._process = subprocess.Popen(
+            arguments, preexec_fn=become_3_and_4, close_fds=False, stderr=subprocess.DEVNULL
+        )
         os.close(to_read)
         os.close(to_write)
         self._session = None
-        target = next(each for each in self.call("Target.getTargets")["targetInfos"] if each["type"] == "page")
-        self._session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        target = next(
+            each for each in self.call("Target.getTargets")["targetInfos"] if each["type"] == "page"
+        )
+        self._session = self.call(
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
+        )["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.size(width, height)
@@ -46,7 +71,9 @@ class Browser:
         self._profile.cleanup()
 
     def call(self, method, **parameters):
-        """Call a method of the protocol and wait for its result; events that come before it are looked at."""
+        """Call a method of the protocol and wait for its result; events that come before it are
+        looked at.
+        """
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters}
         if self._session:
@@ -73,28 +100,51 @@ class Browser:
         if event == "Runtime.exceptionThrown":
             thrown = details["exceptionDetails"]
             self.problems.append(thrown.get("exception", {}).get("description", thrown["text"]))
-        elif event == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning", "assert"):
-            self.problems.append(" ".join(str(each.get("value", each.get("description"))) for each in details["args"]))
+        elif event == "Runtime.consoleAPICalled" and details["type"] in (
+            "error",
+            "warning",
+            "assert",
+        ):
+            self.problems.append(
+                " ".join(
+                    str(each.get("value", each.get("description"))) for each in details["args"]
+                )
+            )
         elif event == "Log.entryAdded" and details["entry"]["level"] in ("error", "warning"):
             self.problems.append(details["entry"]["text"])
-        elif event == "Network.requestWillBeSent" and not details["request"]["url"].startswith(("file:", "data:", "blob:")):
+        elif event == "Network.requestWillBeSent" and not details["request"]["url"].startswith(
+            ("file:", "data:", "blob:")
+        ):
             self.problems.append(f"a request to {details['request']['url']}")
 
     def size(self, width, height):
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def prefer(self, scheme):
         """The system's colour scheme: "light" or "dark"."""
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
     def open(self, path):
         self.call("Page.navigate", url=Path(path).resolve().as_uri())
 
     def evaluate(self, expression):
         """The value of an expression of JavaScript; if it is a promise, what it comes to."""
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        result = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in result:
-            raise RuntimeError(f"{expression}: {result['exceptionDetails'].get('exception', {}).get('description')}")
+            raise RuntimeError(
+                f"{expression}: {result['exceptionDetails'].get('exception', {}).get('description')}"
+            )
         return result["result"].get("value")
 
     def wait_for(self, condition):
@@ -112,8 +162,12 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def point_at(self, selector, right=0.5, down=0.5, click=False):
-        """Scroll to an element and point at a place in it, as a share of its width and height; where it is broken into lines, in its widest part."""
-        self.evaluate(f"(found = document.querySelector({json.dumps(selector)})).scrollIntoView({{block: 'center'}})")
+        """Scroll to an element and point at a place in it, as a share of its width and height;
+        where it is broken into lines, in its widest part.
+        """
+        self.evaluate(
+            f"(found = document.querySelector({json.dumps(selector)})).scrollIntoView({{block: 'center'}})"
+        )
         self.evaluate("(box = [...found.getClientRects()].sort((a, b) => b.width - a.width)[0], 0)")
         x, y = self.evaluate(f"[box.x + box.width * {right}, box.y + box.height * {down}]")
         self.point(x, y, click)
@@ -124,5 +178,7 @@ class Browser:
 
     def screenshot(self, path, whole=False):
         """Save what is to be seen, or the whole page, as PNG."""
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)[
+            "data"
+        ]
         Path(path).write_bytes(base64.b64decode(data))

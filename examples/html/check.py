@@ -1,7 +1,10 @@
-"""Looks at pages of routings in a headless Chromium: what they show is what the routings hold, and nothing goes wrong.
+"""Looks at pages of routings in a headless Chromium: what they show is what the routings hold, and
+nothing goes wrong.
 
-usage: check.py FOLDER JOB OUTPUT     where pages and screenshots go; the routings that examples/run.sh left, and what it printed
+usage: check.py FOLDER JOB OUTPUT     where pages and screenshots go; the routings that
+examples/run.sh left, and what it printed
 """
+
 import re
 import sys
 from pathlib import Path
@@ -13,8 +16,13 @@ from routecap.analysis import balance, expert_load
 from routecap.colours import expert
 from routecap.page import page
 
-TOKENS = ["<b>", "two\n", "\udcc3", "\udca9", "\0", " "] + [f"{word} " for word in "the router sends each token to a few experts".split()] * 40
-TEXTS = [Path(__file__).parents[2] / name for name in ("LICENSE", "include/routecap/requests.h", "bindings/python/bench_python.py")]
+TOKENS = ["<b>", "two\n", "\udcc3", "\udca9", "\0", " "] + [
+    f"{word} " for word in "the router sends each token to a few experts".split()
+] * 40
+TEXTS = [
+    Path(__file__).parents[2] / name
+    for name in ("LICENSE", "include/routecap/requests.h", "bindings/python/bench_python.py")
+]
 passed = failed = 0
 
 
@@ -27,19 +35,32 @@ def check(what, right):
 
 def made(rows, layers, k, experts, seed):
     """A routing with rows and cells missing."""
-    scores = np.random.default_rng(seed).gumbel(size=(rows, layers, experts)) + np.linspace(0, 2, experts)
+    scores = np.random.default_rng(seed).gumbel(size=(rows, layers, experts)) + np.linspace(
+        0, 2, experts
+    )
     valid = np.ones((rows, layers), bool)
     valid[10:20], valid[30:60, layers - 1] = False, False
-    return routecap.Routing.from_arrays(np.argsort(-scores)[..., :k], experts=experts, valid=valid, first=5, layer_map=np.arange(layers) + 3, tags=7)
+    return routecap.Routing.from_arrays(
+        np.argsort(-scores)[..., :k],
+        experts=experts,
+        valid=valid,
+        first=5,
+        layer_map=np.arange(layers) + 3,
+        tags=7,
+    )
 
 
 def colours(browser):
     """How many colours the tokens have, faded ones left out."""
-    return browser.evaluate("new Set([...document.querySelectorAll('#text span:not(.faded)')].map(each => each.style.background)).size")
+    return browser.evaluate(
+        "new Set([...document.querySelectorAll('#text span:not(.faded)')].map(each => each.style.background)).size"
+    )
 
 
 def texts(browser, selector):
-    return browser.evaluate(f"[...document.querySelectorAll({selector!r})].map(each => each.textContent)")
+    return browser.evaluate(
+        f"[...document.querySelectorAll({selector!r})].map(each => each.textContent)"
+    )
 
 
 def check_page(browser, file, samples, dark):
@@ -48,61 +69,136 @@ def check_page(browser, file, samples, dark):
     for number, (name, sample) in enumerate(samples.items()):
         routing = sample.routing
         if number > 0:
-            browser.evaluate(f"document.querySelector('#sample').value = {number}, document.querySelector('#sample').onchange("
-                             "{target: document.querySelector('#sample')})")
+            browser.evaluate(
+                f"document.querySelector('#sample').value = {number}, document.querySelector('#sample').onchange("
+                "{target: document.querySelector('#sample')})"
+            )
         browser.wait_for(f"document.body?.dataset.ready === {name!r}")
         ids, valid = routing.masked()
         layers = [str(layer) for layer in routing.layer_map]
-        check(f"{name}: an element for every token", browser.evaluate("document.querySelectorAll('#text span').length") == routing.rows)
+        check(
+            f"{name}: an element for every token",
+            browser.evaluate("document.querySelectorAll('#text span').length") == routing.rows,
+        )
         check(f"{name}: a button for every layer", texts(browser, "#layers button") == layers)
-        check(f"{name}: as many missing tokens", browser.evaluate("document.querySelectorAll('#text .missing').length") == (~valid[:, 0]).sum())
-        check(f"{name}: coverage is hidden where nothing is missing", browser.evaluate("document.querySelector('#coverage').hidden") == valid.all())
+        check(
+            f"{name}: as many missing tokens",
+            browser.evaluate("document.querySelectorAll('#text .missing').length")
+            == (~valid[:, 0]).sum(),
+        )
+        check(
+            f"{name}: coverage is hidden where nothing is missing",
+            browser.evaluate("document.querySelector('#coverage').hidden") == valid.all(),
+        )
         load = expert_load(routing)
-        shown = [texts(browser, f"#load tr:nth-child({layer + 1}) td")[-4:] for layer in range(routing.layers)]
+        shown = [
+            texts(browser, f"#load tr:nth-child({layer + 1}) td")[-4:]
+            for layer in range(routing.layers)
+        ]
         shown = np.array([[float(text.replace("–", "nan")) for text in layer] for layer in shown])
-        check(f"{name}: the balance of every layer", np.allclose(shown, np.transpose(balance(load)[2:]), rtol=0, atol=0.006, equal_nan=True))
+        check(
+            f"{name}: the balance of every layer",
+            np.allclose(shown, np.transpose(balance(load)[2:]), rtol=0, atol=0.006, equal_nan=True),
+        )
         browser.point_at("#raster", click=True)
         browser.press("Escape")
         if not routing.rows:
             continue
         first = {expert(number, dark) for number in ids[valid[:, 0], 0, 0].tolist()}
-        check(f"{name}: a colour for each first expert", colours(browser) == len(first) + (not valid[:, 0].all()))
+        check(
+            f"{name}: a colour for each first expert",
+            colours(browser) == len(first) + (not valid[:, 0].all()),
+        )
 
         # A token under the mouse: its experts in every layer.
-        row, height = min(25, routing.rows - 1), browser.evaluate("document.documentElement.scrollHeight")
+        row, height = (
+            min(25, routing.rows - 1),
+            browser.evaluate("document.documentElement.scrollHeight"),
+        )
         browser.point_at(f'#text [data-row="{row}"]')
-        chips = [texts(browser, f".cells div:nth-of-type({layer + 1}) .chip") for layer in range(routing.layers)]
-        check(f"{name}: nothing moves under the mouse", browser.evaluate("document.documentElement.scrollHeight") == height)
-        check(f"{name}: the experts of a token", chips == [list(map(str, cell)) if there else [] for cell, there in zip(ids[row], valid[row])])
+        chips = [
+            texts(browser, f".cells div:nth-of-type({layer + 1}) .chip")
+            for layer in range(routing.layers)
+        ]
+        check(
+            f"{name}: nothing moves under the mouse",
+            browser.evaluate("document.documentElement.scrollHeight") == height,
+        )
+        check(
+            f"{name}: the experts of a token",
+            chips
+            == [list(map(str, cell)) if there else [] for cell, there in zip(ids[row], valid[row])],
+        )
 
         # A layer and an expert of it, chosen in the heat map: the tokens that it was given.
         layer, busiest = routing.layers - 2, int(load[routing.layers - 2].argmax())
-        browser.point_at(f"#load tr:nth-child({layer + 1}) canvas", right=(busiest + 0.5) / routing.experts)
+        browser.point_at(
+            f"#load tr:nth-child({layer + 1}) canvas", right=(busiest + 0.5) / routing.experts
+        )
         [told] = texts(browser, "#tip")
-        check(f"{name}: the load of an expert", f"expert {busiest}\n{load[layer, busiest]:,} tokens" in told)
-        browser.point_at(f"#load tr:nth-child({layer + 1}) canvas", right=(busiest + 0.5) / routing.experts, click=True)
-        lit = browser.evaluate("[...document.querySelectorAll('#text span:not(.faded)')].map(each => +each.dataset.row)")
-        check(f"{name}: the tokens of an expert", lit == np.flatnonzero(valid[:, layer] & (ids[:, layer] == busiest).any(axis=1)).tolist())
-        check(f"{name}: the chosen layer", texts(browser, "#layers [aria-pressed=true]") == [layers[layer]])
+        check(
+            f"{name}: the load of an expert",
+            f"expert {busiest}\n{load[layer, busiest]:,} tokens" in told,
+        )
+        browser.point_at(
+            f"#load tr:nth-child({layer + 1}) canvas",
+            right=(busiest + 0.5) / routing.experts,
+            click=True,
+        )
+        lit = browser.evaluate(
+            "[...document.querySelectorAll('#text span:not(.faded)')].map(each => +each.dataset.row)"
+        )
+        check(
+            f"{name}: the tokens of an expert",
+            lit
+            == np.flatnonzero(valid[:, layer] & (ids[:, layer] == busiest).any(axis=1)).tolist(),
+        )
+        check(
+            f"{name}: the chosen layer",
+            texts(browser, "#layers [aria-pressed=true]") == [layers[layer]],
+        )
 
         # Keys: to a token and to another layer.
         browser.evaluate("document.querySelector('#text').focus()")
         for key in ("Escape", "ArrowRight", "ArrowRight", "ArrowUp"):
             browser.press(key)
-        check(f"{name}: keys move", texts(browser, "#text .at") and texts(browser, "#layers [aria-pressed=true]") == [layers[max(layer - 1, 0)]])
+        check(
+            f"{name}: keys move",
+            texts(browser, "#text .at")
+            and texts(browser, "#layers [aria-pressed=true]") == [layers[max(layer - 1, 0)]],
+        )
         browser.press("Escape")
         browser.evaluate("document.querySelector('#layers button').click()")
 
 
 def check_output(output, samples):
-    """What the main job printed: the engine's own tensors agree, and the load that the program in C counted is the one that is in the files."""
-    check("the engine's own tensors agree", re.search(r"\n\d+ calls of llama_decode, [1-9]\d* rows, 0 differences", output))
+    """What the main job printed: the engine's own tensors agree, and the load that the program in C
+    counted is the one that is in the files.
+    """
+    check(
+        "the engine's own tensors agree",
+        re.search(r"\n\d+ calls of llama_decode, [1-9]\d* rows, 0 differences", output),
+    )
     load = expert_load(sample.routing for sample in samples.values())
     digits = ["".join(str(count * 9 // max(layer)) for count in layer) for layer in load.tolist()]
-    check("the load that C counted", re.findall(r"^  layer +\d+  (\d+)  busiest", output, re.MULTILINE) == digits)
-    check("the load that the command counted", re.findall(r"^ \d+  (\d+)$", output, re.MULTILINE) == digits)
-    texts = {"".join(sample.info["tokens"][: sample.info["prompt_tokens"]]).encode("utf-8", "surrogateescape") for sample in samples.values()}
-    check("the prompts are texts of this project", all(any(path.read_bytes().startswith(text) for path in TEXTS) for text in texts))
+    check(
+        "the load that C counted",
+        re.findall(r"^  layer +\d+  (\d+)  busiest", output, re.MULTILINE) == digits,
+    )
+    check(
+        "the load that the command counted",
+        re.findall(r"^ \d+  (\d+)$", output, re.MULTILINE) == digits,
+    )
+    texts = {
+        "".join(sample.info["tokens"][: sample.info["prompt_tokens"]]).encode(
+            "utf-8", "surrogateescape"
+        )
+        for sample in samples.values()
+    }
+    check(
+        "the prompts are texts of this project",
+        all(any(path.read_bytes().startswith(text) for path in TEXTS) for text in texts),
+    )
 
 
 def main():
@@ -124,19 +220,31 @@ def main():
                 file = folder / f"{name}.html"
                 file.write_text(page(samples), encoding="utf-8")
                 check_page(browser, file, samples, theme == "dark")
-                check(f"{name}: it is {theme}", browser.evaluate("document.documentElement.dataset.theme") == theme)
+                check(
+                    f"{name}: it is {theme}",
+                    browser.evaluate("document.documentElement.dataset.theme") == theme,
+                )
                 browser.size(1280, browser.evaluate("document.documentElement.scrollHeight"))
                 browser.screenshot(folder / f"{name}-{theme}.png")
                 browser.size(400, 900)
-                check(f"{name}: a narrow window needs no scrolling to the side", browser.evaluate("document.documentElement.scrollWidth") <= 400)
+                check(
+                    f"{name}: a narrow window needs no scrolling to the side",
+                    browser.evaluate("document.documentElement.scrollWidth") <= 400,
+                )
                 browser.screenshot(folder / f"{name}-{theme}-narrow.png")
                 browser.size(1280, 900)
         check("nothing went wrong: " + "; ".join(browser.problems), not browser.problems)
 
         # The check itself: a page that asks for something, and one that throws.
-        for text in ("<img src='http://127.0.0.1:9/'>", "<script>console.error('an error')</script>", "<script>throw Error('thrown')</script>"):
+        for text in (
+            "<img src='http://127.0.0.1:9/'>",
+            "<script>console.error('an error')</script>",
+            "<script>throw Error('thrown')</script>",
+        ):
             browser.problems.clear()
-            ready = "<script>addEventListener('load', () => document.body.dataset.ready = 'x')</script>"
+            ready = (
+                "<script>addEventListener('load', () => document.body.dataset.ready = 'x')</script>"
+            )
             (folder / "wrong.html").write_text(f"<!doctype html>{text}{ready}")
             browser.open(folder / "wrong.html")
             browser.wait_for("document.body?.dataset.ready")

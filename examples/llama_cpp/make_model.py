@@ -3,11 +3,13 @@
 
 usage: make_model.py ARCHITECTURE FILE
 
-ARCHITECTURE is qwen3moe (every layer has experts), deepseek2 (a leading dense layer, latent attention, sigmoid routing in groups with a
-selection bias, a shared expert), gpt-oss (a sliding window in every other layer, so two kinds of memory; the last layer runs all rows) or
-qwen3 (no experts at all: there is nothing to capture). It has no tokenizer: token ids are bytes. The weights are random, so the routing is
-noise, but it is computed by the engine's real code.
+ARCHITECTURE is qwen3moe (every layer has experts), deepseek2 (a leading dense layer, latent
+attention, sigmoid routing in groups with a selection bias, a shared expert), gpt-oss (a sliding
+window in every other layer, so two kinds of memory; the last layer runs all rows) or qwen3 (no
+experts at all: there is nothing to capture). It has no tokenizer: token ids are bytes. The weights
+are random, so the routing is noise, but it is computed by the engine's real code.
 """
+
 import sys
 
 import gguf

@@ -1,9 +1,11 @@
 """The shipped weights' number format, and safetensors files of it. Needs NumPy only.
 
-Every matrix of the shipped model holds values that an 8-bit float (E4M3) and a signed multiple of STEP in one byte can both represent: the
-safetensors file stores the former, the GGUF file the latter (Q8_0 with STEP as the scale of every block), and both mean the same numbers.
-Vectors and routers, which decide between experts, stay in 32 bits.
+Every matrix of the shipped model holds values that an 8-bit float (E4M3) and a signed multiple of
+STEP in one byte can both represent: the safetensors file stores the former, the GGUF file the
+latter (Q8_0 with STEP as the scale of every block), and both mean the same numbers. Vectors and
+routers, which decide between experts, stay in 32 bits.
 """
+
 import json
 
 import numpy as np
@@ -13,7 +15,9 @@ LIMIT = 15 * 2.0**-6  # the largest one that is at most 127 steps
 
 _code = np.arange(256)
 _exponent, _mantissa = _code >> 3 & 15, _code & 7
-_e4m3 = np.where(_code < 128, 1, -1) * np.where(_exponent > 0, (8 + _mantissa) * 2.0 ** (_exponent - 10), _mantissa * STEP)
+_e4m3 = np.where(_code < 128, 1, -1) * np.where(
+    _exponent > 0, (8 + _mantissa) * 2.0 ** (_exponent - 10), _mantissa * STEP
+)
 _e4m3 = _e4m3.astype(np.float32)
 
 
@@ -31,7 +35,9 @@ def _encode(values):
 
 
 def q8_0(values):
-    """The bytes of these weights as Q8_0: [..., columns / 32 * 34], a half-precision scale before each 32 of them."""
+    """The bytes of these weights as Q8_0: [..., columns / 32 * 34], a half-precision scale before
+    each 32 of them.
+    """
     steps = values.reshape(-1, 32) / np.float32(STEP)
     if np.abs(steps).max() > 127 or not np.array_equal(steps, np.round(steps)):
         raise ValueError("a weight is not a multiple of the step in one byte")
@@ -48,7 +54,11 @@ def write_safetensors(path, tensors, metadata):
     for name in sorted(tensors, key=is_eight_bit):
         small = is_eight_bit(name)
         data = (_encode(tensors[name]) if small else tensors[name].astype("<f4")).tobytes()
-        header[name] = {"dtype": "F8_E4M3" if small else "F32", "shape": tensors[name].shape, "data_offsets": [offset, offset + len(data)]}
+        header[name] = {
+            "dtype": "F8_E4M3" if small else "F32",
+            "shape": tensors[name].shape,
+            "data_offsets": [offset, offset + len(data)],
+        }
         parts.append(data)
         offset += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -65,6 +75,10 @@ def read_safetensors(path):
     metadata, tensors = header.pop("__metadata__"), {}
     for name, entry in header.items():
         first, end = entry["data_offsets"]
-        array = _e4m3[np.frombuffer(data[first:end], np.uint8)] if entry["dtype"] == "F8_E4M3" else np.frombuffer(data[first:end], "<f4")
+        array = (
+            _e4m3[np.frombuffer(data[first:end], np.uint8)]
+            if entry["dtype"] == "F8_E4M3"
+            else np.frombuffer(data[first:end], "<f4")
+        )
         tensors[name] = array.reshape(entry["shape"])
     return tensors, metadata

@@ -1,8 +1,11 @@
-"""A mixture-of-experts language model over bytes, in PyTorch: Qwen3-MoE's architecture in its smallest form.
+"""A mixture-of-experts language model over bytes, in PyTorch: Qwen3-MoE's architecture in its
+smallest form.
 
-RMSNorm, attention with normalised queries and keys and rotary positions, a softmax router whose k largest weights are renormalised, experts of
-SwiGLU. It gives the same logits as transformers' Qwen3MoeForCausalLM and llama.cpp's qwen3moe with the same weights.
+RMSNorm, attention with normalised queries and keys and rotary positions, a softmax router whose k
+largest weights are renormalised, experts of SwiGLU. It gives the same logits as transformers'
+Qwen3MoeForCausalLM and llama.cpp's qwen3moe with the same weights.
 """
+
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,9 +36,21 @@ class Config:
     rms_norm_eps: float = 1e-6
 
 
-FIXED = dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
-             hidden_act="silu", attention_bias=False, tie_word_embeddings=False, use_sliding_window=False, sliding_window=None,
-             bos_token_id=None, eos_token_id=None, dtype="float32")
+FIXED = dict(
+    architectures=["Qwen3MoeForCausalLM"],
+    model_type="qwen3_moe",
+    norm_topk_prob=True,
+    decoder_sparse_step=1,
+    mlp_only_layers=[],
+    hidden_act="silu",
+    attention_bias=False,
+    tie_word_embeddings=False,
+    use_sliding_window=False,
+    sliding_window=None,
+    bos_token_id=None,
+    eos_token_id=None,
+    dtype="float32",
+)
 
 
 def on_grid(weight):
@@ -65,7 +80,10 @@ class Attention(nn.Module):
         self.k_proj = linear(c.hidden_size, c.num_key_value_heads * c.head_dim)
         self.v_proj = linear(c.hidden_size, c.num_key_value_heads * c.head_dim)
         self.o_proj = linear(c.num_attention_heads * c.head_dim, c.hidden_size)
-        self.q_norm, self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps), RMSNorm(c.head_dim, c.rms_norm_eps)
+        self.q_norm, self.k_norm = (
+            RMSNorm(c.head_dim, c.rms_norm_eps),
+            RMSNorm(c.head_dim, c.rms_norm_eps),
+        )
 
     def forward(self, x, cos, sin):
         def heads(y):  # [batch, rows, heads * head_dim] -> [batch, heads, rows, head_dim]
@@ -83,17 +101,30 @@ class Attention(nn.Module):
 
 
 class Experts(nn.Module):
-    """All experts as three matrices. Every expert is computed for every row: at this size that is quicker than gathering rows."""
+    """All experts as three matrices.
+
+    Every expert is computed for every row: at this size that is quicker than gathering rows.
+    """
 
     def __init__(self, c):
         super().__init__()
         self.c = c
-        self.gate_proj = nn.Parameter(torch.empty(c.num_experts, c.moe_intermediate_size, c.hidden_size))
-        self.up_proj = nn.Parameter(torch.empty(c.num_experts, c.moe_intermediate_size, c.hidden_size))
-        self.down_proj = nn.Parameter(torch.empty(c.num_experts, c.hidden_size, c.moe_intermediate_size))
+        self.gate_proj = nn.Parameter(
+            torch.empty(c.num_experts, c.moe_intermediate_size, c.hidden_size)
+        )
+        self.up_proj = nn.Parameter(
+            torch.empty(c.num_experts, c.moe_intermediate_size, c.hidden_size)
+        )
+        self.down_proj = nn.Parameter(
+            torch.empty(c.num_experts, c.hidden_size, c.moe_intermediate_size)
+        )
 
-    def forward(self, x, share):  # share: [batch, rows, experts], zero where an expert is not chosen
-        hidden = F.silu(F.linear(x, self.gate_proj.flatten(0, 1))) * F.linear(x, self.up_proj.flatten(0, 1))
+    def forward(
+        self, x, share
+    ):  # share: [batch, rows, experts], zero where an expert is not chosen
+        hidden = F.silu(F.linear(x, self.gate_proj.flatten(0, 1))) * F.linear(
+            x, self.up_proj.flatten(0, 1)
+        )
         hidden = hidden * share.to(hidden.dtype).repeat_interleave(self.c.moe_intermediate_size, -1)
         return F.linear(hidden, self.down_proj.transpose(0, 1).flatten(1))
 
@@ -109,14 +140,19 @@ class MoE(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             probabilities = self.gate(x.float()).softmax(-1)
         weights, ids = probabilities.topk(self.k)
-        share = torch.zeros_like(probabilities).scatter(-1, ids, weights / weights.sum(-1, keepdim=True))
+        share = torch.zeros_like(probabilities).scatter(
+            -1, ids, weights / weights.sum(-1, keepdim=True)
+        )
         return self.experts(x, share), probabilities, ids
 
 
 class Layer(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.input_layernorm, self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps), RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.input_layernorm, self.post_attention_layernorm = (
+            RMSNorm(c.hidden_size, c.rms_norm_eps),
+            RMSNorm(c.hidden_size, c.rms_norm_eps),
+        )
         self.self_attn, self.mlp = Attention(c), MoE(c)
 
     def forward(self, x, cos, sin):
@@ -135,14 +171,20 @@ class Model(nn.Module):
         self.lm_head = linear(c.hidden_size, c.vocab_size)
         for name, p in self.named_parameters():
             if p.dim() > 1:  # the sums into the residual stream start small
-                nn.init.normal_(p, std=0.02 if name.endswith(("o_proj.weight", "down_proj")) else 0.06)
+                nn.init.normal_(
+                    p, std=0.02 if name.endswith(("o_proj.weight", "down_proj")) else 0.06
+                )
 
     def forward(self, tokens):
-        """tokens [batch, rows] -> logits [batch, rows, 256], router probabilities [layers, batch, rows, experts], ids [layers, batch, rows, k],
-        the largest weight first."""
+        """tokens [batch, rows] -> logits [batch, rows, 256], router probabilities
+        [layers, batch, rows, experts], ids [layers, batch, rows, k],
+        the largest weight first.
+        """
         half = self.c.head_dim // 2
         frequency = self.c.rope_theta ** (-torch.arange(half, device=tokens.device) / half)
-        angle = (torch.arange(tokens.shape[1], device=tokens.device)[:, None] * frequency).repeat(1, 2)
+        angle = (torch.arange(tokens.shape[1], device=tokens.device)[:, None] * frequency).repeat(
+            1, 2
+        )
         cos, sin = angle.cos(), angle.sin()
         x, probabilities, ids = self.embed_tokens(tokens), [], []
         for layer in self.layers:
@@ -164,12 +206,16 @@ class Model(nn.Module):
         return {name: t.detach().cpu().numpy() for name, t in tensors.items()}
 
     def save(self, folder, metadata):
-        """Writes model.safetensors (with this {name: text}) and config.json, for load() and for transformers. Matrices must be on the grid."""
+        """Writes model.safetensors (with this {name: text}) and config.json, for load() and for
+        transformers. Matrices must be on the grid.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         formats.write_safetensors(folder / "model.safetensors", self.tensors(), metadata)
         rope = {"rope_parameters": {"rope_type": "default", "rope_theta": self.c.rope_theta}}
-        (folder / "config.json").write_text(json.dumps(FIXED | asdict(self.c) | rope, indent=1) + "\n")
+        (folder / "config.json").write_text(
+            json.dumps(FIXED | asdict(self.c) | rope, indent=1) + "\n"
+        )
 
 
 def load(folder):

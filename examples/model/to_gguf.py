@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Writes the model of a folder (config.json, model.safetensors) as GGUF, for llama.cpp. Needs NumPy and gguf.
+"""Writes the model of a folder (config.json, model.safetensors) as GGUF, for llama.cpp.
+
+Needs NumPy and gguf.
 
 usage: to_gguf.py FOLDER FILE.gguf [--float32]
 
-Matrices become Q8_0, the same numbers in the same space. llama.cpp then rounds activations to 8 bits too; with --float32 the file is four times
-as large and llama.cpp computes, and routes, as PyTorch does. There is no tokenizer: token ids are bytes.
+Matrices become Q8_0, the same numbers in the same space. llama.cpp then rounds activations to 8
+bits too; with --float32 the file is four times as large and llama.cpp computes, and routes, as
+PyTorch does. There is no tokenizer: token ids are bytes.
 """
+
 import json
 import sys
 from pathlib import Path
@@ -15,9 +19,20 @@ import numpy as np
 
 import formats
 
-NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
-         "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-         "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp"}
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate": "ffn_gate_inp",
+}
 
 folder, path = Path(sys.argv[1]), sys.argv[2]
 float32 = sys.argv[3:] == ["--float32"]
@@ -65,7 +80,10 @@ for name, array in tensors.items():
         add(gguf_name(name), array, formats.is_eight_bit(name))
 for layer in range(config["num_hidden_layers"]):
     for projection in ("gate", "up", "down"):
-        experts = [tensors[f"model.layers.{layer}.mlp.experts.{e}.{projection}_proj.weight"] for e in range(config["num_experts"])]
+        experts = [
+            tensors[f"model.layers.{layer}.mlp.experts.{e}.{projection}_proj.weight"]
+            for e in range(config["num_experts"])
+        ]
         add(f"blk.{layer}.ffn_{projection}_exps.weight", np.stack(experts), True)
 
 out.write_header_to_file()

@@ -6,11 +6,14 @@ What a rank can capture depends on how the model is divided:
     sequence parallel   every rank routes its share of each step's rows
     pipeline parallel   every rank routes in its own layers
 
-At the end of a sequence each rank that captured returns its part, a Routing. It pickles out of band: Ray writes the ids into its object store once,
-and the driver's Routing reads them there, without a copy (below 100 KB Ray sends results with the reply instead). `merge` unites rows and layers.
+At the end of a sequence each rank that captured returns its part, a Routing. It pickles out of
+band: Ray writes the ids into its object store once, and the driver's Routing reads them there,
+without a copy (below 100 KB Ray sends results with the reply instead). `merge` unites rows and
+layers.
 
-The model is imitated by a formula that chooses experts; what is routecap's and Ray's is what an engine writes. The program divides it in four ways,
-compares what comes out with a single rank, and loses a rank.
+The model is imitated by a formula that chooses experts; what is routecap's and Ray's is what an
+engine writes. The program divides it in four ways, compares what comes out with a single rank, and
+loses a rank.
 """
 
 import os
@@ -52,7 +55,10 @@ def sequence_parallel(ranks: int) -> list[Part]:
 
 
 def pipeline_parallel(ranks: int) -> list[Part]:
-    return [Part(layers=range(LAYERS * rank // ranks, LAYERS * (rank + 1) // ranks)) for rank in range(ranks)]
+    return [
+        Part(layers=range(LAYERS * rank // ranks, LAYERS * (rank + 1) // ranks))
+        for rank in range(ranks)
+    ]
 
 
 def both(rows: list[Part], layers: list[Part]) -> list[Part]:
@@ -84,16 +90,26 @@ class Rank:
     def __init__(self, part: Part) -> None:
         self.part = part
         self.capturer = routecap.Capturer(
-            layers=len(part.layers), layer_map=part.layers, k=K, experts=EXPERTS, rows=MAX_TOKENS, role=part.role
+            layers=len(part.layers),
+            layer_map=part.layers,
+            k=K,
+            experts=EXPERTS,
+            rows=MAX_TOKENS,
+            role=part.role,
         )
 
     def open(self, sequence: int) -> None:
         self.capturer.open(str(sequence))
 
     def forward(self, batch: Sequence[Chunk]) -> None:
-        """One forward pass. The rows of the batch lie one after another; this rank computes its share of them."""
+        """One forward pass.
+
+        The rows of the batch lie one after another; this rank computes its share of them.
+        """
         tokens = sum(chunk.rows for chunk in batch)
-        first, end = (tokens * share // self.part.shares for share in (self.part.share, self.part.share + 1))
+        first, end = (
+            tokens * share // self.part.shares for share in (self.part.share, self.part.share + 1)
+        )
         spans = routecap.spans(len(batch), rows=0)
         ids = np.empty((end - first, len(self.part.layers), K), np.int32)
         row = -first  # of the chunk, as this rank counts them
@@ -101,9 +117,16 @@ class Rank:
             low, high = max(row, 0), min(row + chunk.rows, end - first)
             if low < high:
                 position = chunk.position + low - row
-                ids[low:high] = routed(chunk.sequence, np.arange(position, position + high - low), self.part.layers)
+                ids[low:high] = routed(
+                    chunk.sequence, np.arange(position, position + high - low), self.part.layers
+                )
                 handle = self.capturer.handles([str(chunk.sequence)])[0]
-                span["request"], span["position"], span["sink_row"], span["rows"] = handle, position, low, high - low
+                span["request"], span["position"], span["sink_row"], span["rows"] = (
+                    handle,
+                    position,
+                    low,
+                    high - low,
+                )
             row += chunk.rows
 
         self.capturer.begin(end - first)
@@ -164,15 +187,23 @@ def lose(actor: Any) -> None:
 
 
 def unite(parts: Sequence[routecap.Routing], rows: int) -> routecap.Routing:
-    """The routing of a sequence, exactly so many rows in all layers. What no part has is missing: an empty routing names it, whole layers too."""
-    empty = routecap.Routing.from_segments([], layers=LAYERS, k=K, rows=rows, dtype=np.uint8, experts=EXPERTS)
+    """The routing of a sequence, exactly so many rows in all layers.
+
+    What no part has is missing: an empty routing names it, whole layers too.
+    """
+    empty = routecap.Routing.from_segments(
+        [], layers=LAYERS, k=K, rows=rows, dtype=np.uint8, experts=EXPERTS
+    )
     return routecap.merge([empty, *parts])
 
 
 @contextmanager
 def local_ray() -> Iterator[None]:
     """Ray on this machine alone: two CPUs, a small object store, and nothing left behind."""
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": secrets.token_hex(16)}  # or Ray writes a token into the home folder
+    os.environ |= {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_TOKEN": secrets.token_hex(16),
+    }  # or Ray writes a token into the home folder
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         with ray.init(
             address="local",
@@ -190,14 +221,20 @@ def in_object_store(array: NDArray[np.generic]) -> bool:
     """Whether an array lies in the memory that this process shares with Ray's object store."""
     with open("/proc/self/maps") as file:
         ranges = [line.split()[0].split("-") for line in file if "/plasma" in line]
-    return any(int(low, 16) <= array.ctypes.data and array.ctypes.data + array.nbytes <= int(high, 16) for low, high in ranges)
+    return any(
+        int(low, 16) <= array.ctypes.data and array.ctypes.data + array.nbytes <= int(high, 16)
+        for low, high in ranges
+    )
 
 
 # ---- The program
 
 
 def generate(ranks: Rank | Ranks, rows: dict[int, int]) -> None:
-    """Forward passes until each sequence has its rows. The one that lacks most takes two thirds of a step, the next two thirds of what is left."""
+    """Forward passes until each sequence has its rows.
+
+    The one that lacks most takes two thirds of a step, the next two thirds of what is left.
+    """
     for sequence in rows:
         ranks.open(sequence)
     left = dict(rows)
@@ -224,13 +261,20 @@ def main() -> None:
             "2 tensor-parallel": tensor_parallel(2),
             "2 sequence-parallel": sequence_parallel(2),
             "2 pipeline-parallel": pipeline_parallel(2),
-            "2 x 2 pipeline- and sequence-parallel": both(sequence_parallel(2), pipeline_parallel(2)),
+            "2 x 2 pipeline- and sequence-parallel": both(
+                sequence_parallel(2), pipeline_parallel(2)
+            ),
         }.items():
             with Ranks(parts) as ranks:
                 generate(ranks, rows)
                 for sequence in rows:
                     arrived = ranks.parts(sequence, rows[sequence])
-                    arrays = [segment.ids for part in arrived for segment in part.segments if segment.ids is not None]
+                    arrays = [
+                        segment.ids
+                        for part in arrived
+                        for segment in part.segments
+                        if segment.ids is not None
+                    ]
                     in_place = sum(map(in_object_store, arrays))
                     united = unite(arrived, rows[sequence])
                     same = bytes(united) == bytes(reference[sequence])
@@ -245,7 +289,9 @@ def main() -> None:
             lose(ranks.actors[1])
             united = unite(ranks.parts(1, rows[1]), rows[1])
             coverage = united.coverage()
-            print(f"1 of 2 sequence-parallel: {coverage.rows_complete} rows are there, {coverage.rows_empty} are missing, {united.status.name}")
+            print(
+                f"1 of 2 sequence-parallel: {coverage.rows_complete} rows are there, {coverage.rows_empty} are missing, {united.status.name}"
+            )
             there = united.mask()
             same = np.array_equal(united.ids()[there], reference[1].ids()[there])
             differences += not same or not 0 < coverage.rows_empty < united.rows

@@ -14,8 +14,26 @@ import pytest
 import ray
 import routecap
 
-from ranks import (Chunk, EXPERTS, K, LAYERS, STORE_BYTES, Part, Rank, Ranks, both, generate, in_object_store, local_ray, lose, pipeline_parallel,
-                   routed, sequence_parallel, tensor_parallel, unite)
+from ranks import (
+    Chunk,
+    EXPERTS,
+    K,
+    LAYERS,
+    STORE_BYTES,
+    Part,
+    Rank,
+    Ranks,
+    both,
+    generate,
+    in_object_store,
+    local_ray,
+    lose,
+    pipeline_parallel,
+    routed,
+    sequence_parallel,
+    tensor_parallel,
+    unite,
+)
 
 ROWS = {1: 9000, 2: 7001}
 SHAPES = {
@@ -52,7 +70,9 @@ def arrays_of(routing: routecap.Routing) -> list[np.ndarray]:
 def test_one_rank_captures_what_its_routers_choose(reference):
     for sequence, rows in ROWS.items():
         assert reference[sequence].status == routecap.Status.OK
-        assert np.array_equal(reference[sequence].ids(), routed(sequence, np.arange(rows), range(LAYERS)))
+        assert np.array_equal(
+            reference[sequence].ids(), routed(sequence, np.arange(rows), range(LAYERS))
+        )
 
 
 @pytest.mark.parametrize("parts", SHAPES.values(), ids=SHAPES.keys())
@@ -64,7 +84,9 @@ def test_the_united_routing_is_that_of_one_rank(parts, reference):
             assert len(arrived) == sum(part.role == "owner" for part in parts)
             assert bytes(unite(arrived, rows)) == bytes(reference[sequence])
             if len({part.layers for part in parts}) > 1 or parts[0].shares > 1:
-                assert bytes(unite(arrived[1:], rows)) != bytes(reference[sequence])  # each part is needed
+                assert bytes(unite(arrived[1:], rows)) != bytes(
+                    reference[sequence]
+                )  # each part is needed
 
 
 def test_the_drivers_arrays_lie_in_the_object_store(reference):
@@ -101,7 +123,11 @@ def test_ranks_that_routed_one_row_differently_are_a_conflict(reference):
     assert conflict.value.status == routecap.Status.ERR_CONFLICT
 
 
-@pytest.mark.parametrize("parts", [sequence_parallel(3), pipeline_parallel(3), tensor_parallel(2)], ids=["sequence", "pipeline", "tensor"])
+@pytest.mark.parametrize(
+    "parts",
+    [sequence_parallel(3), pipeline_parallel(3), tensor_parallel(2)],
+    ids=["sequence", "pipeline", "tensor"],
+)
 def test_what_a_lost_rank_captured_is_missing_and_the_rest_is_exact(parts, reference):
     with Ranks(parts) as ranks:
         generate(ranks, ROWS)
@@ -113,13 +139,17 @@ def test_what_a_lost_rank_captured_is_missing_and_the_rest_is_exact(parts, refer
     lost_cells = np.zeros((ROWS[1], LAYERS), bool)
     lost_cells[:, lost.layer_map] = lost.mask()
 
-    assert united.status == (routecap.Status.INCOMPLETE if arrived else routecap.Status.NOT_CAPTURED)
+    assert united.status == (
+        routecap.Status.INCOMPLETE if arrived else routecap.Status.NOT_CAPTURED
+    )
     assert (united.rows, united.layers, united.k) == (ROWS[1], LAYERS, K)
     assert lost_cells.any() and np.array_equal(united.mask(), ~lost_cells)
     assert np.array_equal(united.ids()[~lost_cells], reference[1].ids()[~lost_cells])
     assert (united.ids()[lost_cells] == -1).all()
     blocks = united.missing
-    assert (blocks["rows"] * blocks["layers"]).sum() == lost_cells.sum() and set(blocks["reason"].tolist()) == {routecap.Missing.ABSENT}
+    assert (blocks["rows"] * blocks["layers"]).sum() == lost_cells.sum() and set(
+        blocks["reason"].tolist()
+    ) == {routecap.Missing.ABSENT}
 
 
 def test_a_rank_that_is_lost_in_mid_run_costs_its_part_and_later_steps(reference):
@@ -156,8 +186,15 @@ def commands_with(text: str) -> list[str]:
 
 
 def test_a_program_that_fails_leaves_neither_a_process_nor_a_file():
-    with tempfile.TemporaryDirectory() as folder:  # not pytest's: the names of Ray's sockets would be too long there
-        run = subprocess.run([sys.executable, "-c", FAILING_PROGRAM], capture_output=True, text=True, env=os.environ | {"TMPDIR": folder})
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # not pytest's: the names of Ray's sockets would be too long there
+        run = subprocess.run(
+            [sys.executable, "-c", FAILING_PROGRAM],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"TMPDIR": folder},
+        )
         assert run.returncode == 1 and run.stderr.strip().endswith("as it should"), run.stderr
         session = run.stdout.strip()
         assert session.startswith("session_")
@@ -172,8 +209,20 @@ def test_a_trainers_rank_reads_only_its_rows_from_the_object_store(reference):
     readers = [routecap.RayRouting.put(routing) for routing in reference.values()]
     lengths = [rows + 1 for rows in ROWS.values()]
     for rank in range(2):
-        plan = routecap.Plan(lengths, layers=LAYERS, k=K, experts=EXPERTS, context="zigzag", context_size=2, context_rank=rank)
+        plan = routecap.Plan(
+            lengths,
+            layers=LAYERS,
+            k=K,
+            experts=EXPERTS,
+            context="zigzag",
+            context_size=2,
+            context_rank=rank,
+        )
         read = plan.fetch(readers)
-        assert sum(each.rows for sources in read.values() for each in sources) == plan.rows_needed < sum(ROWS.values())
+        assert (
+            sum(each.rows for sources in read.values() for each in sources)
+            == plan.rows_needed
+            < sum(ROWS.values())
+        )
         gathered, expected = plan.gather(readers), plan.gather(list(reference.values()))
         assert np.array_equal(gathered.ids, expected.ids) and gathered.report == expected.report

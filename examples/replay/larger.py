@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""The measurement of measure.py on a model of a few hundred million parameters, which it trains first, for some minutes on one GPU.
+"""The measurement of measure.py on a model of a few hundred million parameters, which it trains
+first, for some minutes on one GPU.
 
     larger.py --json FILE --markdown FILE [--minutes 5]        # needs torch, transformers and the package routecap, and no network
 
-Why it trains: with random weights routers are nearly even and predictions nearly flat, so neither the sets of experts nor the probabilities would be
-those of a model that somebody replays. Some minutes on text give routers that decide; how much they do is printed with the result. It is still a
+Why it trains: with random weights routers are nearly even and predictions nearly flat, so neither
+the sets of experts nor the probabilities would be those of a model that somebody replays. Some
+minutes on text give routers that decide; how much they do is printed with the result. It is still a
 briefly trained model of bytes: read the orderings and ratios, not the digits.
 
-The weights that the optimizer moves are float32 and the trainer's; the generator has them in bfloat16, as it has them in training.
+The weights that the optimizer moves are float32 and the trainer's; the generator has them in
+bfloat16, as it has them in training.
 """
 
 import argparse
@@ -29,26 +32,47 @@ CONTEXT, RATE, BALANCE, WARM_UP = 1024, 6e-4, 0.003, 0.02
 
 def model_of(arguments: argparse.Namespace, dtype: torch.dtype) -> Qwen3MoeForCausalLM:
     config = Qwen3MoeConfig(
-        vocab_size=256, hidden_size=arguments.hidden, num_hidden_layers=arguments.layers, num_attention_heads=arguments.hidden // 64,
-        num_key_value_heads=arguments.hidden // 256, head_dim=64, num_experts=arguments.experts, num_experts_per_tok=arguments.k,
-        moe_intermediate_size=arguments.width, norm_topk_prob=True, max_position_embeddings=CONTEXT, bos_token_id=None, eos_token_id=None,
+        vocab_size=256,
+        hidden_size=arguments.hidden,
+        num_hidden_layers=arguments.layers,
+        num_attention_heads=arguments.hidden // 64,
+        num_key_value_heads=arguments.hidden // 256,
+        head_dim=64,
+        num_experts=arguments.experts,
+        num_experts_per_tok=arguments.k,
+        moe_intermediate_size=arguments.width,
+        norm_topk_prob=True,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     return Qwen3MoeForCausalLM(config).to(arguments.device, dtype)
 
 
 def balance(logits: torch.Tensor, k: int) -> torch.Tensor:
-    """1 where every expert of a layer is chosen equally often, up to experts / k where the same k take all."""
+    """1 where every expert of a layer is chosen equally often, up to experts / k where the same k
+    take all.
+    """
     probabilities = logits.float().softmax(-1)
     experts = probabilities.shape[-1]
-    load = torch.bincount(probabilities.topk(k).indices.flatten(), minlength=experts) / (len(probabilities) * k)
+    load = torch.bincount(probabilities.topk(k).indices.flatten(), minlength=experts) / (
+        len(probabilities) * k
+    )
     return experts * (load * probabilities.mean(0)).sum()
 
 
-def train(model: Qwen3MoeForCausalLM, arguments: argparse.Namespace) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """Train on the text of examples/model. Returns the float32 weights, in the order of the parameters, and what to say of the training."""
+def train(
+    model: Qwen3MoeForCausalLM, arguments: argparse.Namespace
+) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """Train on the text of examples/model.
+
+    Returns the float32 weights, in the order of the parameters, and what to say of the training.
+    """
     sources = texts()
     data, held_out = (
-        torch.frombuffer(bytearray(b"".join(getattr(source, part) for source in sources)), dtype=torch.uint8).to(arguments.device)
+        torch.frombuffer(
+            bytearray(b"".join(getattr(source, part) for source in sources)), dtype=torch.uint8
+        ).to(arguments.device)
         for part in ("training", "held_out")
     )
 
@@ -60,10 +84,15 @@ def train(model: Qwen3MoeForCausalLM, arguments: argparse.Namespace) -> tuple[li
         routed.clear()
         logits = model(input_ids=tokens, use_cache=False).logits
         unbalance = torch.stack([balance(each, arguments.k) for each in routed]).mean()
-        return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()), unbalance
+        return F.cross_entropy(
+            logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()
+        ), unbalance
 
     routed: list[torch.Tensor] = []  # the router logits of a forward's layers
-    hooks = [tap.gate.register_forward_hook(lambda module, args, output: routed.append(output[0])) for tap in routecap.transformers.find(model)]
+    hooks = [
+        tap.gate.register_forward_hook(lambda module, args, output: routed.append(output[0]))
+        for tap in routecap.transformers.find(model)
+    ]
     weights = list(model.parameters())
     exact = [weight.detach().float().requires_grad_() for weight in weights]
     optimizer = torch.optim.AdamW(exact, lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
@@ -81,7 +110,10 @@ def train(model: Qwen3MoeForCausalLM, arguments: argparse.Namespace) -> tuple[li
             for each, weight in zip(exact, weights):
                 weight.copy_(each)
         if step % 50 == 0:
-            print(f"step {step}, {progress:.0%}: loss {loss.item() / math.log(2):.3f} bits per byte, balance {unbalance.item():.2f}", flush=True)
+            print(
+                f"step {step}, {progress:.0%}: loss {loss.item() / math.log(2):.3f} bits per byte, balance {unbalance.item():.2f}",
+                flush=True,
+            )
         step += 1
 
     torch.manual_seed(arguments.seed)
@@ -97,7 +129,9 @@ def train(model: Qwen3MoeForCausalLM, arguments: argparse.Namespace) -> tuple[li
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=1024)
@@ -113,7 +147,9 @@ def main() -> int:
     weights, training = train(generator, arguments)
     generator.eval()
     trainer = model_of(arguments, torch.float32).eval()
-    trainer.set_experts_implementation("eager")  # a loop over experts: it is there in float32 on every device
+    trainer.set_experts_implementation(
+        "eager"
+    )  # a loop over experts: it is there in float32 on every device
     with torch.no_grad():
         for parameter, weight in zip(trainer.parameters(), weights):
             parameter.copy_(weight)

@@ -13,7 +13,9 @@ from measure import CAPTURED, NONE, SHIFTED, failures, shifted
 
 
 def test_a_shifted_routing_has_each_row_with_the_experts_of_the_row_before():
-    ids = np.random.default_rng(0).permuted(np.tile(np.arange(8, dtype=np.uint8), (5, 3, 1)), axis=-1)[..., :2]
+    ids = np.random.default_rng(0).permuted(
+        np.tile(np.arange(8, dtype=np.uint8), (5, 3, 1)), axis=-1
+    )[..., :2]
     valid = np.ones((5, 3), bool)
     valid[2, 1] = False
     after = shifted(routecap.Routing.from_arrays(ids, experts=8, valid=valid, layer_map=[1, 2, 5]))
@@ -25,7 +27,10 @@ def test_a_shifted_routing_has_each_row_with_the_experts_of_the_row_before():
 
 def result():
     figures = {NONE: (0.01, 2e-3, 2e-2), CAPTURED: (0.0, 1e-3, 1e-2), SHIFTED: (0.8, 4.0, 4.0)}
-    gaps = [dict(forward="float32", replayed=name, cells_differing=c, kl=k, log_probability_gap=g) for name, (c, k, g) in figures.items()]
+    gaps = [
+        dict(forward="float32", replayed=name, cells_differing=c, kl=k, log_probability_gap=g)
+        for name, (c, k, g) in figures.items()
+    ]
     return {"cells_missing": 0, "gaps": gaps}
 
 
@@ -61,11 +66,20 @@ def test_the_larger_model_is_trained_before_it_is_measured(tmp_path):
     sizes = "--hidden 256 --layers 2 --experts 8 --k 2 --width 32 --minutes 0.1 --batch 1 --sequences 4 --new-tokens 16".split()
     files = ["--json", str(tmp_path / "result.json"), "--markdown", str(tmp_path / "result.md")]
     program = Path(__file__).with_name("larger.py")
-    run = subprocess.run([sys.executable, program, "--device", "cpu", *sizes, *files], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, program, "--device", "cpu", *sizes, *files], capture_output=True, text=True
+    )
     assert (tmp_path / "result.json").exists(), run.stderr
     found = json.loads((tmp_path / "result.json").read_text())
     assert run.returncode == bool(failures(found))
-    assert found["held_out_bits_per_byte"] < 7.5 and found["cells_missing"] == 0 and "2 of 8 experts" in found["model"]
+    assert (
+        found["held_out_bits_per_byte"] < 7.5
+        and found["cells_missing"] == 0
+        and "2 of 8 experts" in found["model"]
+    )
     assert [gap["replayed"] for gap in found["gaps"]] == 2 * [NONE, CAPTURED, SHIFTED]
-    assert [gap["cells_differing"] for gap in found["gaps"] if gap["replayed"] == CAPTURED] == [0, 0]
+    assert [gap["cells_differing"] for gap in found["gaps"] if gap["replayed"] == CAPTURED] == [
+        0,
+        0,
+    ]
     assert (tmp_path / "result.md").read_text().count("| shifted by one |") == 2

@@ -1,6 +1,6 @@
 """Generates with SGLang, and reads which experts every token was sent to.
 
-    python3 answers.py MODEL [KEY=VALUE...]      any mixture-of-experts model; settings of the engine
+python3 answers.py MODEL [KEY=VALUE...]      any mixture-of-experts model; settings of the engine
 """
 
 import json

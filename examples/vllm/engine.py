@@ -1,4 +1,5 @@
 """vLLM's engine on the CPU, driven step by step."""
+
 import kernels  # isort: skip  before vllm
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,9 @@ class Engine:
     def add(self, prompt, most, name=None, temperature=0.0, **sampling):
         """A request of up to `most` tokens; returns the engine's id."""
         name = name or f"request-{len(self.prompts)}"
-        sampling = SamplingParams(max_tokens=most, temperature=temperature, detokenize=False, **sampling)
+        sampling = SamplingParams(
+            max_tokens=most, temperature=temperature, detokenize=False, **sampling
+        )
         id = self.engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
         self.prompts[id] = name, tuple(prompt)
         return id
@@ -75,7 +78,9 @@ class Engine:
     def step(self):
         for output in self.engine.step():
             self.outputs[output.request_id, tuple(output.prompt_token_ids)] = output
-        self.preempted |= {request.request_id for request in self.scheduler.waiting if request.num_preemptions}
+        self.preempted |= {
+            request.request_id for request in self.scheduler.waiting if request.num_preemptions
+        }
 
     def run(self, steps=10000):
         """So many steps, or until no request is left."""

@@ -3,8 +3,9 @@
 
     bindings.py [--runs N] [--json FILE] c=PROGRAM LANGUAGE=COMMAND...
 
-Each program prints {"name": ..., "ns": median} for the operations of bindings.c. They are run one after another, N times around, so that what the
-machine does meanwhile falls on all of them; of each operation the median of a program's runs counts.
+Each program prints {"name": ..., "ns": median} for the operations of bindings.c. They are run one
+after another, N times around, so that what the machine does meanwhile falls on all of them; of each
+operation the median of a program's runs counts.
 """
 
 import argparse
@@ -48,19 +49,32 @@ def main():
     print(f"{processor()}, {commit()}; median ns of {options.runs} runs, and over C\n")
     print(f"{'':26}" + "".join(f"{language:>20}" for language in commands))
     for name in names:
-        median = {language: statistics.median(one[name] for one in all_runs) for language, all_runs in runs.items()}
+        median = {
+            language: statistics.median(one[name] for one in all_runs)
+            for language, all_runs in runs.items()
+        }
         row = f"{name:26}"
         for language, ns in median.items():
             ratio = ns / median["c"]
             row += f"{ns:12.0f}" + (f"{ratio:7.2f}x" if language != "c" else " " * 8)
-            results.append({"name": name, "language": language, "unit": "ns", "median": round(ns, 1), "over_c": round(ratio, 3)})
+            results.append(
+                {
+                    "name": name,
+                    "language": language,
+                    "unit": "ns",
+                    "median": round(ns, 1),
+                    "over_c": round(ratio, 3),
+                }
+            )
         print(row)
     if options.json:
         head = {"title": "a call from each language over the same call from C, L=58 K=8 E=256",
                 "command": f"bindings.py --runs {options.runs} --json FILE", "commit": commit(), "processor": processor()}  # fmt: skip
         with open(options.json, "w", encoding="utf-8") as out:
             lines = ",\n    ".join(json.dumps(result) for result in results)
-            out.write(json.dumps(head, indent=2)[:-2] + f',\n  "results": [\n    {lines}\n  ]\n}}\n')
+            out.write(
+                json.dumps(head, indent=2)[:-2] + f',\n  "results": [\n    {lines}\n  ]\n}}\n'
+            )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,12 @@ def commit():
     if given:
         return given
     try:
-        found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except OSError:
         return "unknown"
     return found.stdout.strip() or "unknown"

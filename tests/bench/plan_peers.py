@@ -1,4 +1,5 @@
-"""Plans beside the functions of trainers that do the same: plan_peers.py FOLDER [--rows N], with the
+"""Plans beside the functions of trainers that do the same: plan_peers.py FOLDER [--rows N], with
+the
 FOLDER of tests/plan/golden/make.py, PyTorch and this package.
 
 From routings of one byte for each id (routecap) or from the tensors that each function takes (int32

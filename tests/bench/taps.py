@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What it costs on one GPU to bring expert ids into the sink, in each way that routecap.h names, and what choosing them again costs.
+"""What it costs on one GPU to bring expert ids into the sink, in each way that routecap.h names,
+and what choosing them again costs.
 
     python3 taps.py path/to/libroutecap.so.1 [--json FILE] [--quick] [--only SUBSTRING]...
 
@@ -12,11 +13,14 @@ Three kinds of groups, of which --only takes those whose name contains SUBSTRING
     route E=E k=K n=N     device time of one routecap_layer_route, beside the same routing in PyTorch and in a plain Triton kernel
     record n=N            device time of one routecap_layer_record
 
-It needs PyTorch and a CUDA device. The kernels of the steps are compiled by nvcc when it runs, and Triton is used where it is there: the output
-says which of the two is missing. What is captured is compared with what the routers chose before anything is timed. A cost of a step is a
-difference, as in bench_cuda: each run with capture is held against the mean of the runs without before and after it. Everything is repeated 30
-times (5 with --quick). A group that fails does not end the others; the exit status is 1 then.
+It needs PyTorch and a CUDA device. The kernels of the steps are compiled by nvcc when it runs, and
+Triton is used where it is there: the output says which of the two is missing. What is captured is
+compared with what the routers chose before anything is timed. A cost of a step is a difference, as
+in bench_cuda: each run with capture is held against the mean of the runs without before and after
+it. Everything is repeated 30 times (5 with --quick). A group that fails does not end the others;
+the exit status is 1 then.
 """
+
 import argparse
 import contextlib
 import ctypes
@@ -72,9 +76,20 @@ class Report:
             print(f"\n{group}")
         self.group = group
         median, low, high = estimate(samples)
-        print(f"  {name:<46} {median:10.2f} {unit:<8} [{low:.2f}, {high:.2f}]  {comment}", flush=True)
-        self.lines.append({"group": group, "name": name, **parameters, "unit": unit, "median": round(median, 4), "low": round(low, 4),
-                           "high": round(high, 4)})
+        print(
+            f"  {name:<46} {median:10.2f} {unit:<8} [{low:.2f}, {high:.2f}]  {comment}", flush=True
+        )
+        self.lines.append(
+            {
+                "group": group,
+                "name": name,
+                **parameters,
+                "unit": unit,
+                "median": round(median, 4),
+                "low": round(low, 4),
+                "high": round(high, 4),
+            }
+        )
 
     def leave_out(self, text):
         """Something that this machine does not have."""
@@ -83,8 +98,14 @@ class Report:
             print(f"\nNot measured: {text}", flush=True)
 
     def write_json(self, path):
-        head = {"title": self.title, "command": command(), "commit": commit(), "processor": processor(), "compiler": self.compiler,
-                "interval": "95 % of the median"}
+        head = {
+            "title": self.title,
+            "command": command(),
+            "commit": commit(),
+            "processor": processor(),
+            "compiler": self.compiler,
+            "interval": "95 % of the median",
+        }
         if self.not_measured:
             head["not_measured"] = self.not_measured
         if self.failed:
@@ -100,7 +121,8 @@ class Report:
             out.write("\n  ]\n}\n")
 
 
-# Device times that others published for kernels of theirs, on their machines: no results of this program.
+# Device times that others published for kernels of theirs, on their machines: no results of this
+# program.
 ORIENTATION = [
     "SGLang #25835, Triton sigmoid gate, H200, n=1: E=128 1.83, E=256 2.36, E=384 3.07, E=512 2.90 us",
     "SGLang #25835, Triton sigmoid gate, H200, n=64: E=128 2.16, E=256 2.51, E=384 3.22, E=512 3.09 us; CUDA 3.9 to 15 us, PyTorch 11 to 17 us",
@@ -119,17 +141,25 @@ def stream_handle():
 def capture(body):
     """A CUDA graph of what body does on the current stream."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+    with torch.cuda.graph(
+        graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
+    ):
         body()
     return graph
 
 
 class Clock:
     def __init__(self):
-        self.start, self.end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self.start, self.end = (
+            torch.cuda.Event(enable_timing=True),
+            torch.cuda.Event(enable_timing=True),
+        )
 
     def run(self, graph, replays):
-        """Microseconds of one replay, of so many back to back. All are queued before the first that counts runs."""
+        """Microseconds of one replay, of so many back to back.
+
+        All are queued before the first that counts runs.
+        """
         graph.replay()
         torch.cuda._sleep(20_000 * replays)
         self.start.record()
@@ -140,7 +170,9 @@ class Clock:
         return self.start.elapsed_time(self.end) * 1e3 / replays
 
     def compare(self, base, graphs, replays, repetitions):
-        """Times of base, and for each of the graphs what it takes more than the mean of base before and after it."""
+        """Times of base, and for each of the graphs what it takes more than the mean of base before
+        and after it.
+        """
         for graph in graphs.values():
             self.run(graph, replays)
         bases, added = [], {name: [] for name in graphs}
@@ -156,7 +188,9 @@ class Clock:
 
     def each(self, graphs, calls, repetitions):
         """Microseconds of each of `calls` in every one of the graphs, which take turns."""
-        replays = {name: int(min(max(1500 / self.run(graph, 3), 3), 60)) for name, graph in graphs.items()}
+        replays = {
+            name: int(min(max(1500 / self.run(graph, 3), 3), 60)) for name, graph in graphs.items()
+        }
         times = {name: [] for name in graphs}
         for _ in range(repetitions):
             for name, graph in graphs.items():
@@ -166,9 +200,20 @@ class Clock:
 
 # ---- A capturer -------------------------------------------------------------------------------
 
-DTYPES = {torch.int16: rc.DTYPE_I16, torch.int32: rc.DTYPE_I32, torch.int64: rc.DTYPE_I64, torch.float32: rc.DTYPE_F32,
-          torch.bfloat16: rc.DTYPE_BF16}
-NAMES = {torch.int16: "int16", torch.int32: "int32", torch.int64: "int64", torch.float32: "float32", torch.bfloat16: "bfloat16"}
+DTYPES = {
+    torch.int16: rc.DTYPE_I16,
+    torch.int32: rc.DTYPE_I32,
+    torch.int64: rc.DTYPE_I64,
+    torch.float32: rc.DTYPE_F32,
+    torch.bfloat16: rc.DTYPE_BF16,
+}
+NAMES = {
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+}
 
 
 class Capturer:
@@ -176,8 +221,16 @@ class Capturer:
 
     def __init__(self, layers, k, experts, dtype=rc.DTYPE_I16, flags=0, provenance=None):
         self.layers, self.k = layers, k
-        config = lib.config(backend=rc.BACKEND_CUDA, device=torch.cuda.current_device(), layers=layers, k=k, experts=experts, rows=ROWS,
-                            sink_dtype=dtype, flags=flags)
+        config = lib.config(
+            backend=rc.BACKEND_CUDA,
+            device=torch.cuda.current_device(),
+            layers=layers,
+            k=k,
+            experts=experts,
+            rows=ROWS,
+            sink_dtype=dtype,
+            flags=flags,
+        )
         if provenance is not None:
             config.layer_provenance = (c_int32 * layers)(*[provenance] * layers)
         self.handle = c_void_p()
@@ -193,7 +246,9 @@ class Capturer:
         """A tensor [layers, rows, k] as the sink of all layers."""
         ids = torch.full((self.layers, ROWS, self.k), -1, dtype=torch.int16, device="cuda")
         torch.cuda.synchronize()
-        sink = rc.Sink(sizeof(rc.Sink), rc.DTYPE_I16, ids.data_ptr(), ROWS, self.k, self.k, ROWS * self.k)
+        sink = rc.Sink(
+            sizeof(rc.Sink), rc.DTYPE_I16, ids.data_ptr(), ROWS, self.k, self.k, ROWS * self.k
+        )
         lib.expect(lib.sink_bind(self.handle, 0, self.layers, byref(sink)), what="sink_bind")
         return ids
 
@@ -210,42 +265,78 @@ class Capturer:
 
     @staticmethod
     def source(dtype, rows, k, ids=None, table=None, flags=0):
-        source = rc.Source(struct_size=sizeof(rc.Source), dtype=dtype, ids=ids, rows=rows, k_source=k, row_stride=k, flags=flags)
+        source = rc.Source(
+            struct_size=sizeof(rc.Source),
+            dtype=dtype,
+            ids=ids,
+            rows=rows,
+            k_source=k,
+            row_stride=k,
+            flags=flags,
+        )
         if table is not None:
             source.table, source.table_size = table.data_ptr(), table.numel()
         return source
 
     def record(self, layer, source, stream=None):
         stream = stream_handle() if stream is None else stream.cuda_stream
-        lib.expect(lib.layer_record(self.handle, layer, byref(source), stream), what=f"layer_record({layer})")
+        lib.expect(
+            lib.layer_record(self.handle, layer, byref(source), stream),
+            what=f"layer_record({layer})",
+        )
 
     def record_all(self, source, addresses, stream=None):
         stream = stream_handle() if stream is None else stream.cuda_stream
         layers = (rc.LayerSource * len(addresses))()
         for layer, address in enumerate(addresses):
             layers[layer].layer, layers[layer].ids = layer, address
-        lib.expect(lib.layers_record(self.handle, byref(source), layers, sizeof(rc.LayerSource), len(layers), stream), what="layers_record")
+        lib.expect(
+            lib.layers_record(
+                self.handle, byref(source), layers, sizeof(rc.LayerSource), len(layers), stream
+            ),
+            what="layers_record",
+        )
 
     def route(self, layer, router, logits):
-        lib.expect(lib.layer_route(self.handle, layer, byref(router), byref(logits), stream_handle()), what=f"layer_route({layer})")
+        lib.expect(
+            lib.layer_route(self.handle, layer, byref(router), byref(logits), stream_handle()),
+            what=f"layer_route({layer})",
+        )
 
     def snapshot(self, stream=None):
         stream = stream_handle() if stream is None else stream.cuda_stream
         lib.expect(lib.step_snapshot(self.handle, stream), what="step_snapshot")
 
     def captured(self, graph, rows):
-        """What a forward captured: int32 [rows, layers, k] and whether each cell is valid, [rows, layers]."""
+        """What a forward captured: int32 [rows, layers, k] and whether each cell is valid,
+        [rows, layers].
+        """
         request, step = c_uint64(), c_uint64()
         lib.expect(lib.request_open(self.handle, None, byref(request), 1), what="request_open")
         graph.replay()
         span = rc.Span(request=request.value, rows=rows)
-        lib.expect(lib.step_issue(self.handle, byref(span), sizeof(span), 1, None, None, byref(step), stream_handle()), what="step_issue")
+        lib.expect(
+            lib.step_issue(
+                self.handle, byref(span), sizeof(span), 1, None, None, byref(step), stream_handle()
+            ),
+            what="step_issue",
+        )
         lib.expect(lib.step_finalize(self.handle, step, WAIT_NS, None), what="step_finalize")
         ids = torch.full((rows, self.layers, self.k), -1, dtype=torch.int32)
         valid = torch.full((rows, self.layers), 9, dtype=torch.uint8)
         options = lib.copy_options(dtype=rc.DTYPE_I32, order=rc.ORDER_ROW_MAJOR)
-        status = lib.request_extract_into(self.handle, request, 0, rows, byref(options), ids.data_ptr(), ids.numel() * 4, valid.data_ptr(),
-                                          valid.numel(), None)
+        status = lib.request_extract_into(
+            self.handle,
+            request,
+            0,
+            rows,
+            byref(options),
+            ids.data_ptr(),
+            ids.numel() * 4,
+            valid.data_ptr(),
+            valid.numel(),
+            None,
+        )
         lib.expect(lib.request_close(self.handle, request), what="request_close")
         if status not in (rc.OK, rc.INCOMPLETE, rc.NOT_CAPTURED):
             lib.expect(status, what="request_extract_into")
@@ -321,8 +412,14 @@ class LaunchAttribute(ctypes.Structure):  # CUlaunchAttribute, whose value is a 
 
 
 class LaunchConfig(ctypes.Structure):  # CUlaunchConfig
-    _fields_ = [("grid", c_uint32 * 3), ("block", c_uint32 * 3), ("shared_bytes", c_uint32), ("stream", c_void_p),
-                ("attributes", ctypes.POINTER(LaunchAttribute)), ("attribute_count", c_uint32)]
+    _fields_ = [
+        ("grid", c_uint32 * 3),
+        ("block", c_uint32 * 3),
+        ("shared_bytes", c_uint32),
+        ("stream", c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("attribute_count", c_uint32),
+    ]
 
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_*
@@ -336,10 +433,18 @@ def find_nvcc():
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     try:
         from torch.utils.cpp_extension import CUDA_HOME
+
         homes.append(CUDA_HOME)
     except ImportError:
         pass
-    return next((path for path in (os.path.join(home, "bin", "nvcc") for home in homes if home) if os.access(path, os.X_OK)), None)
+    return next(
+        (
+            path
+            for path in (os.path.join(home, "bin", "nvcc") for home in homes if home)
+            if os.access(path, os.X_OK)
+        ),
+        None,
+    )
 
 
 class Kernels:
@@ -348,20 +453,32 @@ class Kernels:
     def __init__(self, nvcc):
         major, minor = torch.cuda.get_device_capability()
         with tempfile.TemporaryDirectory() as folder:
-            source, cubin = os.path.join(folder, "kernels.cu"), os.path.join(folder, "kernels.cubin")
+            source, cubin = (
+                os.path.join(folder, "kernels.cu"),
+                os.path.join(folder, "kernels.cubin"),
+            )
             with open(source, "w", encoding="utf-8") as file:
                 file.write(SOURCE)
-            done = subprocess.run([nvcc, "-cubin", f"-arch=sm_{major}{minor}", "-O3", "-o", cubin, source], capture_output=True, text=True,
-                                  check=False)
+            done = subprocess.run(
+                [nvcc, "-cubin", f"-arch=sm_{major}{minor}", "-O3", "-o", cubin, source],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if done.returncode != 0:
                 raise RuntimeError(f"nvcc: {done.stdout}{done.stderr}")
             with open(cubin, "rb") as file:
                 image = file.read()
         self.driver = ctypes.CDLL("libcuda.so.1")
-        for name, arguments in (("cuGetErrorName", [c_int32, ctypes.POINTER(ctypes.c_char_p)]),
-                                ("cuModuleLoadData", [ctypes.POINTER(c_void_p), ctypes.c_char_p]),
-                                ("cuModuleGetFunction", [ctypes.POINTER(c_void_p), c_void_p, ctypes.c_char_p]),
-                                ("cuLaunchKernelEx", [ctypes.POINTER(LaunchConfig), c_void_p, ctypes.POINTER(c_void_p), c_void_p])):
+        for name, arguments in (
+            ("cuGetErrorName", [c_int32, ctypes.POINTER(ctypes.c_char_p)]),
+            ("cuModuleLoadData", [ctypes.POINTER(c_void_p), ctypes.c_char_p]),
+            ("cuModuleGetFunction", [ctypes.POINTER(c_void_p), c_void_p, ctypes.c_char_p]),
+            (
+                "cuLaunchKernelEx",
+                [ctypes.POINTER(LaunchConfig), c_void_p, ctypes.POINTER(c_void_p), c_void_p],
+            ),
+        ):
             function = getattr(self.driver, name)
             function.argtypes, function.restype = arguments, c_int32
         module = c_void_p()
@@ -369,7 +486,10 @@ class Kernels:
         self.functions = {}
         for name in ("read_memory", "choose"):
             self.functions[name] = c_void_p()
-            self.check(self.driver.cuModuleGetFunction(byref(self.functions[name]), module, name.encode()), f"cuModuleGetFunction({name})")
+            self.check(
+                self.driver.cuModuleGetFunction(byref(self.functions[name]), module, name.encode()),
+                f"cuModuleGetFunction({name})",
+            )
 
     def check(self, result, what):
         if result != 0:
@@ -382,8 +502,13 @@ class Kernels:
         if overlap:
             attribute = LaunchAttribute(id=PROGRAMMATIC_STREAM_SERIALIZATION, value=1)
             config.attributes, config.attribute_count = ctypes.pointer(attribute), 1
-        parameters = (c_void_p * len(arguments))(*[ctypes.addressof(argument) for argument in arguments])
-        self.check(self.driver.cuLaunchKernelEx(byref(config), self.functions[name], parameters, None), f"launch of {name}")
+        parameters = (c_void_p * len(arguments))(
+            *[ctypes.addressof(argument) for argument in arguments]
+        )
+        self.check(
+            self.driver.cuLaunchKernelEx(byref(config), self.functions[name], parameters, None),
+            f"launch of {name}",
+        )
 
 
 class Model:
@@ -391,29 +516,53 @@ class Model:
 
     def __init__(self, kernels):
         self.kernels = kernels
-        self.blocks = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count * 8
+        self.blocks = (
+            torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count * 8
+        )
         size = min(4 << 30, torch.cuda.mem_get_info()[0] // 4) // 256 * 256
         self.weights = torch.empty(size // 8, dtype=torch.int64, device="cuda").random_()
         self.words = size // 16
         self.never = torch.zeros(4, dtype=torch.int32, device="cuda")
         self.logits = torch.randn(ROWS, EXPERTS, device="cuda")
-        self.ids = torch.zeros(LAYERS, ROWS, K, dtype=torch.int32, device="cuda")  # memory of each router's own
+        self.ids = torch.zeros(
+            LAYERS, ROWS, K, dtype=torch.int32, device="cuda"
+        )  # memory of each router's own
         self.choose(1, self.ids.data_ptr(), K, 0, False)
         self.words_per_us = self.calibrate()
 
     def read_words(self, index, words, ids, count, overlap):
-        """The index-th so many words: far more than a cache holds lie between two reads of one word."""
+        """The index-th so many words: far more than a cache holds lie between two reads of one
+        word.
+        """
         words = min(words, self.words // 2)
         start = self.weights.data_ptr() + 16 * (index * words % (self.words - words))
-        self.kernels.launch("read_memory", self.blocks, 256, overlap, c_uint64(start), c_uint64(words), c_uint64(ids), c_uint32(count),
-                            c_uint64(self.never.data_ptr()))
+        self.kernels.launch(
+            "read_memory",
+            self.blocks,
+            256,
+            overlap,
+            c_uint64(start),
+            c_uint64(words),
+            c_uint64(ids),
+            c_uint32(count),
+            c_uint64(self.never.data_ptr()),
+        )
 
     def read(self, index, us, overlap, ids=0, count=0):
         self.read_words(index, int(us * self.words_per_us), ids, count, overlap)
 
     def choose(self, rows, ids, row_stride, layer, overlap):
-        self.kernels.launch("choose", (rows + 3) // 4, 128, overlap, c_uint64(self.logits.data_ptr()), c_uint64(ids), c_int64(row_stride),
-                            c_uint32(rows), c_uint32(layer))
+        self.kernels.launch(
+            "choose",
+            (rows + 3) // 4,
+            128,
+            overlap,
+            c_uint64(self.logits.data_ptr()),
+            c_uint64(ids),
+            c_int64(row_stride),
+            c_uint32(rows),
+            c_uint32(layer),
+        )
 
     def calibrate(self):
         """Words that are read in a microsecond."""
@@ -428,8 +577,11 @@ class Model:
         return min(words, self.words // 2) * launches / (start.elapsed_time(end) * 1e3)
 
     def forward(self, rows, work, overlapped, ids_of, tap):
-        """A forward pass on the current stream; tap(layer) comes behind each router. The first kernel and those behind the last router are
-        launched in order whatever is asked for, so that a graph has the same ones with capture and without."""
+        """A forward pass on the current stream; tap(layer) comes behind each router.
+
+        The first kernel and those behind the last router are launched in order whatever is asked
+        for, so that a graph has the same ones with capture and without.
+        """
         before, behind, tail = work
         for layer in range(LAYERS):
             self.read(2 * layer, before, overlapped and layer > 0)
@@ -443,18 +595,28 @@ class Model:
 
 # ---- step: what capturing adds to a forward pass ----------------------------------------------
 
-# Microseconds that are read in each layer before its router, in each behind it, and in each of three kernels behind all.
+# Microseconds that are read in each layer before its router, in each behind it, and in each of
+# three kernels behind all.
 DECODE, LARGE = (22, 33, 110), (66, 99, 110)
 
-# How ids come into the sink: the router writes them there; or a copy behind each router, in line or on a forked stream that is joined before
-# the snapshot; or one copy behind the last router. Begin and snapshot are part of all of them.
-BOUND, IN_LINE, OVERLAP, FORKED = "bound", "each layer in line", "each layer in line, OVERLAP", "each layer forked"
+# How ids come into the sink: the router writes them there; or a copy behind each router, in line or
+# on a forked stream that is joined before the snapshot; or one copy behind the last router. Begin
+# and snapshot are part of all of them.
+BOUND, IN_LINE, OVERLAP, FORKED = (
+    "bound",
+    "each layer in line",
+    "each layer in line, OVERLAP",
+    "each layer forked",
+)
 ALL_IN_LINE, ALL_FORKED = "all layers at once, in line", "all layers at once, forked"
 MODES = (BOUND, IN_LINE, OVERLAP, FORKED, ALL_IN_LINE, ALL_FORKED)
 
 
 def step_graph(model, mode, rows, work, overlapped, capturer, branch):
-    """The graph of a forward pass whose ids are captured in that mode, or not at all if it is None. The branch is a stream for what is forked."""
+    """The graph of a forward pass whose ids are captured in that mode, or not at all if it is None.
+
+    The branch is a stream for what is forked.
+    """
     addresses = [model.ids.data_ptr() + layer * ROWS * K * 4 for layer in range(LAYERS)]
 
     def source(ids=None, flags=0):
@@ -467,7 +629,9 @@ def step_graph(model, mode, rows, work, overlapped, capturer, branch):
         main = torch.cuda.current_stream()
         last = layer + 1 == LAYERS
         if mode in (IN_LINE, OVERLAP):
-            capturer.record(layer, source(addresses[layer], rc.SOURCE_OVERLAP if mode == OVERLAP else 0))
+            capturer.record(
+                layer, source(addresses[layer], rc.SOURCE_OVERLAP if mode == OVERLAP else 0)
+            )
         elif mode == FORKED:
             branch.wait_stream(main)
             capturer.record(layer, source(addresses[layer]), branch)
@@ -503,7 +667,10 @@ def step(report, bench, rows, overlapped):
     if bench.quick:
         replays = (replays + 1) // 2
     expected = chosen_ids(rows)
-    with Capturer(LAYERS, K, EXPERTS, rc.DTYPE_I32) as bound, Capturer(LAYERS, K, EXPERTS) as recorded:
+    with (
+        Capturer(LAYERS, K, EXPERTS, rc.DTYPE_I32) as bound,
+        Capturer(LAYERS, K, EXPERTS) as recorded,
+    ):
         base = step_graph(model, None, rows, work, overlapped, None, bench.branch)
         graphs = {}
         for mode in MODES:
@@ -514,35 +681,69 @@ def step(report, bench, rows, overlapped):
                 ids, valid = capturer.captured(graphs[mode], rows)
                 if not bool(valid.all()) or not torch.equal(ids, expected):
                     wrong = (~valid | (ids != expected).any(-1)).nonzero()
-                    raise AssertionError(f"{mode}, turn {turn}: {len(wrong)} of {rows * LAYERS} cells differ, the first at row, layer "
-                                         f"{wrong[0].tolist()}: {ids[tuple(wrong[0])].tolist()}, valid {bool(valid[tuple(wrong[0])])}, "
-                                         f"instead of {expected[tuple(wrong[0])].tolist()}")
+                    raise AssertionError(
+                        f"{mode}, turn {turn}: {len(wrong)} of {rows * LAYERS} cells differ, the first at row, layer "
+                        f"{wrong[0].tolist()}: {ids[tuple(wrong[0])].tolist()}, valid {bool(valid[tuple(wrong[0])])}, "
+                        f"instead of {expected[tuple(wrong[0])].tolist()}"
+                    )
         bases, added = bench.clock.compare(base, graphs, replays, bench.repetitions)
         torch.cuda.synchronize()
         del base, graphs
     launched = "router and consumer overlapped" if overlapped else "router and consumer in order"
-    group = f"Device time added to a step, n={rows}, {launched}, L={LAYERS} K={K} E={EXPERTS} N={ROWS}"
-    parameters = {"rows": rows, "layers": LAYERS, "k": K, "experts": EXPERTS, "overlapped": int(overlapped)}
+    group = (
+        f"Device time added to a step, n={rows}, {launched}, L={LAYERS} K={K} E={EXPERTS} N={ROWS}"
+    )
+    parameters = {
+        "rows": rows,
+        "layers": LAYERS,
+        "k": K,
+        "experts": EXPERTS,
+        "overlapped": int(overlapped),
+    }
     report.add(group, "step without capture", parameters, "us", bases)
     for mode in MODES:
         here = {**parameters, "sink_bits": 32 if mode == BOUND else 16}
         report.add(group, f"{mode}: step", here, "us", added[mode])
         report.add(group, f"{mode}: layer", here, "us", [us / LAYERS for us in added[mode]])
         if mode != BOUND:
-            report.add(group, f"{mode}: layer, over bound", here, "us", [(us - b) / LAYERS for us, b in zip(added[mode], added[BOUND])])
+            report.add(
+                group,
+                f"{mode}: layer, over bound",
+                here,
+                "us",
+                [(us - b) / LAYERS for us, b in zip(added[mode], added[BOUND])],
+            )
 
 
 # ---- route: choosing experts from logits ------------------------------------------------------
 
 
 class Routing:
-    def __init__(self, name, experts, k, method, groups=1, kept=1, scale=1.0, bias=False, softmax=False):
-        self.name, self.experts, self.k, self.method, self.groups, self.kept = name, experts, k, method, groups, kept
+    def __init__(
+        self, name, experts, k, method, groups=1, kept=1, scale=1.0, bias=False, softmax=False
+    ):
+        self.name, self.experts, self.k, self.method, self.groups, self.kept = (
+            name,
+            experts,
+            k,
+            method,
+            groups,
+            kept,
+        )
         self.scale, self.bias, self.softmax = scale, bias, softmax
 
 
 ROUTINGS = (
-    Routing("DeepSeek-V3: sigmoid, bias, 4 of 8 groups", 256, 8, rc.METHOD_DEEPSEEK_V3, groups=8, kept=4, scale=2.5, bias=True),
+    Routing(
+        "DeepSeek-V3: sigmoid, bias, 4 of 8 groups",
+        256,
+        8,
+        rc.METHOD_DEEPSEEK_V3,
+        groups=8,
+        kept=4,
+        scale=2.5,
+        bias=True,
+    ),
     Routing("softmax, renormalized", 128, 8, rc.METHOD_SOFTMAX_RENORMALIZE, softmax=True),
     Routing("softmax, renormalized", 512, 10, rc.METHOD_SOFTMAX_RENORMALIZE, softmax=True),
     Routing("sigmoid, bias", 896, 16, rc.METHOD_SIGMOID_RENORMALIZE, bias=True),
@@ -564,7 +765,9 @@ def torch_route(routing, logits, bias):
         group_ids = torch.topk(group_scores, k=routing.kept, dim=-1, sorted=False)[1]
         group_mask = torch.zeros_like(group_scores)
         group_mask.scatter_(1, group_ids, 1)
-        mask = group_mask.unsqueeze(-1).expand(-1, routing.groups, each).reshape(-1, routing.experts)
+        mask = (
+            group_mask.unsqueeze(-1).expand(-1, routing.groups, each).reshape(-1, routing.experts)
+        )
         keys = keys.masked_fill(~mask.bool(), float("-inf"))
     ids = torch.topk(keys, k=routing.k, dim=-1, sorted=False)[1]
     weights = scores.gather(1, ids)
@@ -575,8 +778,20 @@ def torch_route(routing, logits, bias):
 if triton is not None:
 
     @triton.jit
-    def triton_gate(logits, bias, ids, weights, scale, E: tl.constexpr, BLOCK: tl.constexpr, K: tl.constexpr, K2: tl.constexpr,
-                    SOFTMAX: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr):
+    def triton_gate(
+        logits,
+        bias,
+        ids,
+        weights,
+        scale,
+        E: tl.constexpr,
+        BLOCK: tl.constexpr,
+        K: tl.constexpr,
+        K2: tl.constexpr,
+        SOFTMAX: tl.constexpr,
+        GROUPS: tl.constexpr,
+        KEPT: tl.constexpr,
+    ):
         """One program per row: k times the largest of its keys."""
         row = tl.program_id(0)
         column = tl.arange(0, BLOCK)
@@ -608,7 +823,9 @@ if triton is not None:
         weight = tl.zeros((K2,), dtype=tl.float32)
         for j in tl.static_range(K):
             best = tl.argmax(key, axis=0)
-            weight = tl.where(slot == j, tl.sum(tl.where(column == best, score, 0.0), axis=0), weight)
+            weight = tl.where(
+                slot == j, tl.sum(tl.where(column == best, score, 0.0), axis=0), weight
+            )
             chosen = tl.where(slot == j, best, chosen)
             key = tl.where(column == best, float("-inf"), key)
         weight = weight / (tl.sum(weight, axis=0) + 1e-20) * scale
@@ -618,25 +835,51 @@ if triton is not None:
 
 def triton_route(routing, logits, bias, ids, weights):
     block = triton.next_power_of_2(routing.experts)
-    triton_gate[(logits.shape[0],)](logits, logits if bias is None else bias, ids, weights, routing.scale, E=routing.experts, BLOCK=block,
-                                    K=routing.k, K2=triton.next_power_of_2(routing.k), SOFTMAX=routing.softmax, GROUPS=routing.groups,
-                                    KEPT=routing.kept, num_warps=max(1, block // 256))
+    triton_gate[(logits.shape[0],)](
+        logits,
+        logits if bias is None else bias,
+        ids,
+        weights,
+        routing.scale,
+        E=routing.experts,
+        BLOCK=block,
+        K=routing.k,
+        K2=triton.next_power_of_2(routing.k),
+        SOFTMAX=routing.softmax,
+        GROUPS=routing.groups,
+        KEPT=routing.kept,
+        num_warps=max(1, block // 256),
+    )
 
 
 def differing(who, ids, weights, right_ids, right_weights, keys):
-    """The share of rows, in percent, in which another set of experts was chosen than in right_ids. In all but one in a thousand of them that
-    must be for keys that are equal, or nearly so; where the sets are equal, the weights must be, too."""
+    """The share of rows, in percent, in which another set of experts was chosen than in right_ids.
+
+    In all but one in a thousand of them that must be for keys that are equal, or nearly so; where
+    the sets are equal, the weights must be, too.
+    """
     ids, order = ids.long().sort(dim=-1)
     right, right_order = right_ids.long().sort(dim=-1)
-    if int(ids.min()) < 0 or int(ids.max()) >= keys.shape[1] or bool((ids[:, 1:] == ids[:, :-1]).any()):
+    if (
+        int(ids.min()) < 0
+        or int(ids.max()) >= keys.shape[1]
+        or bool((ids[:, 1:] == ids[:, :-1]).any())
+    ):
         raise AssertionError(f"{who}: ids out of range, or one twice in a row")
     other = (ids != right).any(dim=-1)
-    near = torch.isclose(keys.gather(1, ids).sort(dim=-1)[0], keys.gather(1, right).sort(dim=-1)[0], rtol=0, atol=1e-6).all(dim=-1)
+    near = torch.isclose(
+        keys.gather(1, ids).sort(dim=-1)[0],
+        keys.gather(1, right).sort(dim=-1)[0],
+        rtol=0,
+        atol=1e-6,
+    ).all(dim=-1)
     wrong = other & ~near
     if int(wrong.sum()) > ids.shape[0] / 1000:
         at = int(wrong.nonzero()[0])
-        raise AssertionError(f"{who}: {int(wrong.sum())} of {ids.shape[0]} rows are wrong, the first of them {at}: {ids[at].tolist()} instead "
-                             f"of {right[at].tolist()}")
+        raise AssertionError(
+            f"{who}: {int(wrong.sum())} of {ids.shape[0]} rows are wrong, the first of them {at}: {ids[at].tolist()} instead "
+            f"of {right[at].tolist()}"
+        )
     if weights is not None:
         error = (weights.gather(1, order) - right_weights.gather(1, right_order)).abs()[~other]
         if error.numel() > 0 and not float(error.max()) < 1e-4:
@@ -650,16 +893,26 @@ def route(report, bench, routing, rows):
     bias = 0.1 * torch.randn(routing.experts, device="cuda") if routing.bias else None
     logits_f32 = torch.randn(rows, routing.experts, device="cuda")
     flags = rc.CONFIG_EXTERNAL_SINK
-    with Capturer(ROUTE_CALLS, routing.k, routing.experts, flags=flags, provenance=rc.PROVENANCE_RECOMPUTED) as capturer:
+    with Capturer(
+        ROUTE_CALLS, routing.k, routing.experts, flags=flags, provenance=rc.PROVENANCE_RECOMPUTED
+    ) as capturer:
         sink = capturer.bind()
         for dtype in (torch.float32, torch.bfloat16):
             logits = logits_f32.to(dtype)
-            parameters = {"rows": rows, "k": routing.k, "experts": routing.experts, "groups": routing.groups, "logits": NAMES[dtype]}
+            parameters = {
+                "rows": rows,
+                "k": routing.k,
+                "experts": routing.experts,
+                "groups": routing.groups,
+                "logits": NAMES[dtype],
+            }
             right_ids, right_weights, keys = torch_route(routing, logits, bias)
             weights = torch.full((rows, routing.k), -1.0, device="cuda")
 
             router = rc.Router()
-            lib.expect(lib.router_init(byref(router), sizeof(router), routing.method), what="router_init")
+            lib.expect(
+                lib.router_init(byref(router), sizeof(router), routing.method), what="router_init"
+            )
             if routing.groups > 1:
                 router.groups, router.groups_kept = routing.groups, routing.kept
             router.scale = routing.scale
@@ -667,8 +920,14 @@ def route(report, bench, routing, rows):
                 router.bias, router.bias_dtype = bias.data_ptr(), rc.DTYPE_F32
 
             def ours(weights_address):
-                given = rc.Logits(struct_size=sizeof(rc.Logits), dtype=DTYPES[dtype], logits=logits.data_ptr(), rows=rows,
-                                  experts=routing.experts, weights=weights_address)
+                given = rc.Logits(
+                    struct_size=sizeof(rc.Logits),
+                    dtype=DTYPES[dtype],
+                    logits=logits.data_ptr(),
+                    rows=rows,
+                    experts=routing.experts,
+                    weights=weights_address,
+                )
 
                 def body():
                     capturer.begin(rows)
@@ -678,14 +937,23 @@ def route(report, bench, routing, rows):
                 return capture(body)
 
             graphs, share = {}, {}
-            for name, address in (("routecap, ids", None), ("routecap, ids and weights", weights.data_ptr())):
+            for name, address in (
+                ("routecap, ids", None),
+                ("routecap, ids and weights", weights.data_ptr()),
+            ):
                 graphs[name] = ours(address)
                 sink.fill_(-1)
                 graphs[name].replay()
                 torch.cuda.synchronize()
                 for layer in (0, ROUTE_CALLS - 1):
-                    share["routecap"] = differing(f"{name}, {parameters}", sink[layer, :rows], None if address is None else weights, right_ids,
-                                                  right_weights, keys)
+                    share["routecap"] = differing(
+                        f"{name}, {parameters}",
+                        sink[layer, :rows],
+                        None if address is None else weights,
+                        right_ids,
+                        right_weights,
+                        keys,
+                    )
 
             def by_torch():
                 for _ in range(ROUTE_CALLS):
@@ -696,14 +964,21 @@ def route(report, bench, routing, rows):
             graphs["PyTorch"] = capture(by_torch)
 
             if bench.triton(report):
-                ids2, weights2 = torch.full((rows, routing.k), -1, dtype=torch.int32, device="cuda"), torch.full_like(weights, -1)
+                ids2, weights2 = (
+                    torch.full((rows, routing.k), -1, dtype=torch.int32, device="cuda"),
+                    torch.full_like(weights, -1),
+                )
                 try:
                     triton_route(routing, logits, bias, ids2, weights2)
                     torch.cuda.synchronize()
                 except Exception as error:  # whatever a compiler throws
-                    report.leave_out(f"Triton, E={routing.experts} k={routing.k}, {NAMES[dtype]}: {type(error).__name__}: {error}")
+                    report.leave_out(
+                        f"Triton, E={routing.experts} k={routing.k}, {NAMES[dtype]}: {type(error).__name__}: {error}"
+                    )
                 else:
-                    share["Triton"] = differing(f"Triton, {parameters}", ids2, weights2, right_ids, right_weights, keys)
+                    share["Triton"] = differing(
+                        f"Triton, {parameters}", ids2, weights2, right_ids, right_weights, keys
+                    )
 
                     def by_triton():
                         for _ in range(ROUTE_CALLS):
@@ -715,7 +990,13 @@ def route(report, bench, routing, rows):
             for name, samples in times.items():
                 report.add(group, f"{NAMES[dtype]}, {name}", parameters, "us", samples)
             for name, percent in share.items():
-                report.add(group, f"{NAMES[dtype]}, {name}: other ids than PyTorch's", parameters, "% of rows", [percent])
+                report.add(
+                    group,
+                    f"{NAMES[dtype]}, {name}: other ids than PyTorch's",
+                    parameters,
+                    "% of rows",
+                    [percent],
+                )
             torch.cuda.synchronize()
             del graphs
 
@@ -730,7 +1011,9 @@ def record(report, bench, rows):
     group = f"Recording, device time of a call, n={rows}, L={LAYERS} K={K} E={EXPERTS} N={ROWS}"
     torch.manual_seed(21)
     logical = torch.rand(rows, EXPERTS, device="cuda").topk(K, dim=-1).indices
-    physical_to_logical = torch.cat([torch.randperm(EXPERTS, device="cuda"), torch.randperm(EXPERTS, device="cuda")[:SPARE]]).int()
+    physical_to_logical = torch.cat(
+        [torch.randperm(EXPERTS, device="cuda"), torch.randperm(EXPERTS, device="cuda")[:SPARE]]
+    ).int()
     place = torch.empty(EXPERTS, dtype=torch.int64, device="cuda")
     place[physical_to_logical[:EXPERTS].long()] = torch.arange(EXPERTS, device="cuda")
     physical = place[logical]
@@ -803,10 +1086,17 @@ def groups():
     for rows in (1, 64, 256, 8192):
         for overlapped in (False, True):
             name = f"step n={rows}" + (" overlapped" if overlapped else "")
-            found.append((name, lambda report, bench, n=rows, o=overlapped: step(report, bench, n, o)))
+            found.append(
+                (name, lambda report, bench, n=rows, o=overlapped: step(report, bench, n, o))
+            )
     for routing in ROUTINGS:
         for rows in (1, 64, 8192):
-            found.append((f"route E={routing.experts} k={routing.k} n={rows}", lambda report, bench, r=routing, n=rows: route(report, bench, r, n)))
+            found.append(
+                (
+                    f"route E={routing.experts} k={routing.k} n={rows}",
+                    lambda report, bench, r=routing, n=rows: route(report, bench, r, n),
+                )
+            )
     for rows in (1, 64, 8192):
         found.append((f"record n={rows}", lambda report, bench, n=rows: record(report, bench, n)))
     return found
@@ -818,7 +1108,10 @@ def driver_version():
     if cuda.cuDriverGetVersion(byref(version)) != 0:
         raise RuntimeError("cuDriverGetVersion failed")
     supported = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
-    with contextlib.suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/driver/nvidia/version", encoding="utf-8") as file,
+    ):
         number = re.search(r"\s(\d+\.\d+[\d.]*)\s", file.readline())
         if number:
             return f"driver {number.group(1)}, {supported}"
@@ -834,13 +1127,21 @@ def nvcc_version(nvcc):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="What bringing expert ids into the sink costs on one GPU.")
+    parser = argparse.ArgumentParser(
+        description="What bringing expert ids into the sink costs on one GPU."
+    )
     parser.add_argument("library", help="libroutecap.so.1")
     parser.add_argument("--json", metavar="FILE", help="write the results there, too")
     parser.add_argument("--quick", action="store_true", help="5 repetitions instead of 30")
-    parser.add_argument("--only", metavar="SUBSTRING", action="append", help="groups whose name contains it")
+    parser.add_argument(
+        "--only", metavar="SUBSTRING", action="append", help="groups whose name contains it"
+    )
     options = parser.parse_args()
-    chosen = [(name, measure) for name, measure in groups() if options.only is None or any(part in name for part in options.only)]
+    chosen = [
+        (name, measure)
+        for name, measure in groups()
+        if options.only is None or any(part in name for part in options.only)
+    ]
     if not chosen:
         sys.exit("no group has such a name; there are: " + ", ".join(name for name, _ in groups()))
 
@@ -855,12 +1156,17 @@ def main():
     torch.cuda.set_stream(torch.cuda.Stream())  # of everything that follows
     bench = Bench(options.quick)
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    report = Report(f"routecap {lib.version()}, CUDA backend, {properties.name}, {properties.multi_processor_count} SMs, {driver_version()}, "
-                    f"PyTorch {torch.__version__}, {'no Triton' if triton is None else 'Triton ' + triton.__version__}", nvcc_version(bench.nvcc))
+    report = Report(
+        f"routecap {lib.version()}, CUDA backend, {properties.name}, {properties.multi_processor_count} SMs, {driver_version()}, "
+        f"PyTorch {torch.__version__}, {'no Triton' if triton is None else 'Triton ' + triton.__version__}",
+        nvcc_version(bench.nvcc),
+    )
     for name, measure in chosen:
         try:
             measure(report, bench)
-        except Exception as error:  # the other groups are measured all the same; the exit status tells
+        except (
+            Exception
+        ) as error:  # the other groups are measured all the same; the exit status tells
             traceback.print_exc(file=sys.stdout)
             report.failed.append(f"{name}: {type(error).__name__}: {error}")
             print(f"\nFAILED {report.failed[-1]}", flush=True)

@@ -132,14 +132,20 @@ def object_store() -> dict[str, Any]:
     import ray
 
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        settings = {"object_store_memory": 400 << 20, "include_dashboard": False, "log_to_driver": False}
+        settings = {
+            "object_store_memory": 400 << 20,
+            "include_dashboard": False,
+            "log_to_driver": False,
+        }
         with ray.init(address="local", num_cpus=2, _temp_dir=folder, **settings):
             return _object_store(ray)
 
 
 def _object_store(ray: Any) -> dict[str, Any]:
     rows, layers, k = 32767, 48, 8
-    ids = (np.arange(rows * layers * k, dtype=np.uint32).reshape(rows, layers, k) % 128).astype(np.uint8)
+    ids = (np.arange(rows * layers * k, dtype=np.uint32).reshape(rows, layers, k) % 128).astype(
+        np.uint8
+    )
     routing = routecap.Routing.from_arrays(ids, experts=128)
     data = np.frombuffer(routing.serialize(), np.uint8)
     puts, gets = [], []
@@ -171,8 +177,12 @@ def _object_store(ray: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=8192, help="of a training step; default: %(default)s")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--samples", type=int, default=8192, help="of a training step; default: %(default)s"
+    )
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
@@ -186,12 +196,22 @@ def main() -> None:
     print(f"{about['processor']}, {about['commit']}")
     for job in about["jobs"]:
         # Nothing of the input is read twice within a stage, and nothing is left out.
-        assert job["routing_bytes"] <= job["by_plan_one_stage_reads_bytes"] < 1.02 * job["routing_bytes"]
-        print(f"{job['job']}: {job['ranks']} ranks ({job['parallel']}), {job['tokens'] / 1e6:.0f} million tokens")
+        assert (
+            job["routing_bytes"]
+            <= job["by_plan_one_stage_reads_bytes"]
+            < 1.02 * job["routing_bytes"]
+        )
+        print(
+            f"{job['job']}: {job['ranks']} ranks ({job['parallel']}), {job['tokens'] / 1e6:.0f} million tokens"
+        )
         for name, value in job.items():
             if name.endswith("_bytes"):
-                print(f"  {name.removesuffix('_bytes').replace('_', ' '):32} {value / 1e9:12.2f} GB")
-        print(f"  {'reads of the job, of a rank':32} {job['reads_of_the_job']:12,d} {job['reads_of_a_rank']:10,d}")
+                print(
+                    f"  {name.removesuffix('_bytes').replace('_', ' '):32} {value / 1e9:12.2f} GB"
+                )
+        print(
+            f"  {'reads of the job, of a rank':32} {job['reads_of_the_job']:12,d} {job['reads_of_a_rank']:10,d}"
+        )
         print(f"  {'making a plan':32} {job['plan_us']:12.0f} us")
     if arguments.ray:
         about["ray"] = object_store()

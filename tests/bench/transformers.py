@@ -1,14 +1,17 @@
-"""What capture adds to a decode step of transformers, in which each sequence of a batch gets a token.
+"""What capture adds to a decode step of transformers, in which each sequence of a batch gets a
+token.
 
     python3 tests/bench/transformers.py [cpu|cuda] [--experts NAME] [--json FILE]
 
-cpu: a small model, decoded eagerly by `generate`. cuda: a model of 1.2 billion parameters in bfloat16 with a static cache, its decode step a CUDA
-graph: one was captured with the hooks attached, the other without. Blocks of steps with and without capture alternate, 30 of each, and are compared
-in pairs: medians and their 95 % intervals, by the host's clock until all work is done, and on a device also between two of its events. What is
-captured is compared with what the routers chose before anything is timed, and has to be complete afterwards.
+cpu: a small model, decoded eagerly by `generate`. cuda: a model of 1.2 billion parameters in
+bfloat16 with a static cache, its decode step a CUDA graph: one was captured with the hooks
+attached, the other without. Blocks of steps with and without capture alternate, 30 of each, and are
+compared in pairs: medians and their 95 % intervals, by the host's clock until all work is done, and
+on a device also between two of its events. What is captured is compared with what the routers chose
+before anything is timed, and has to be complete afterwards.
 
---experts: how transformers computes the experts; not every implementation can be captured into a graph. It needs the package routecap, torch and
-transformers.
+--experts: how transformers computes the experts; not every implementation can be captured into a
+graph. It needs the package routecap, torch and transformers.
 """
 
 from __future__ import annotations
@@ -39,15 +42,29 @@ from routecap import Routing
 from routecap.transformers import attach, find
 
 SIZES = {
-    "cpu": {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32},
-    "cuda": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64},
+    "cpu": {
+        "hidden_size": 256,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+    },
+    "cuda": {
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+    },
 }
 BATCHES = {"cpu": (1, 4), "cuda": (1, 4, 32)}
 STEPS = {"cpu": 8, "cuda": 32}  # of a block
 BLOCKS, WARM_UP = 30, 2
 PROMPT, VOCABULARY = 16, 4096
 
-Block = Callable[[bool], dict[str, float]]  # with capture or without it -> seconds per step by each clock
+Block = Callable[
+    [bool], dict[str, float]
+]  # with capture or without it -> seconds per step by each clock
 
 
 def make(device: str, experts: str) -> Any:
@@ -63,16 +80,25 @@ def make(device: str, experts: str) -> Any:
         **SIZES[device],
     )
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if device == "cpu" else torch.bfloat16).eval()
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32 if device == "cpu" else torch.bfloat16
+        ).eval()
     model.set_experts_implementation(experts)
     return model
 
 
 @contextmanager
 def watched(model: Any) -> Iterator[list[torch.Tensor]]:
-    """The ids of each router that runs, layer after layer. They are the routers' own tensors: those of a graph have its last replay's."""
+    """The ids of each router that runs, layer after layer.
+
+    They are the routers' own tensors: those of a graph have its last replay's.
+    """
     chosen: list[torch.Tensor] = []
-    hooks = [tap.gate.register_forward_hook(lambda module, args, output: chosen.append(output[2])) for tap in find(model) if tap.gate is not None]
+    hooks = [
+        tap.gate.register_forward_hook(lambda module, args, output: chosen.append(output[2]))
+        for tap in find(model)
+        if tap.gate is not None
+    ]
     try:
         yield chosen
     finally:
@@ -81,7 +107,9 @@ def watched(model: Any) -> Iterator[list[torch.Tensor]]:
 
 
 def expect(routings: Sequence[Routing], passes: Sequence[torch.Tensor]) -> None:
-    """The rows behind the prompt are what the routers chose in these forward passes, each [sequences, layers, k]."""
+    """The rows behind the prompt are what the routers chose in these forward passes, each
+    [sequences, layers, k].
+    """
     for routing, rows in zip(routings, torch.stack(list(passes), 1).cpu().numpy(), strict=True):
         if not routing.complete or not np.array_equal(routing.ids()[PROMPT:], rows):
             raise RuntimeError("what was captured is not what the routers chose")
@@ -89,11 +117,15 @@ def expect(routings: Sequence[Routing], passes: Sequence[torch.Tensor]) -> None:
 
 def expect_all(routings: Sequence[Routing], batch: int, steps: int) -> None:
     if [routing.rows for routing in routings if routing.complete] != [PROMPT + steps] * batch:
-        raise RuntimeError(f"not everything was captured: {[routing.coverage() for routing in routings]}")
+        raise RuntimeError(
+            f"not everything was captured: {[routing.coverage() for routing in routings]}"
+        )
 
 
 class Clock(BaseStreamer):
-    """Notes when `generate` gives out the prompt, the first token, and each of the others, for which it made a decode step."""
+    """Notes when `generate` gives out the prompt, the first token, and each of the others, for
+    which it made a decode step.
+    """
 
     def __init__(self) -> None:
         self.moments: list[float] = []
@@ -109,11 +141,19 @@ class Clock(BaseStreamer):
 def eager(model: Any, batch: int) -> Iterator[Block]:
     """Blocks of `generate`. Its first forward pass, attaching and taking are not timed."""
     tokens, steps = torch.randint(VOCABULARY, (batch, PROMPT)), STEPS["cpu"]
-    options = {"attention_mask": torch.ones_like(tokens), "do_sample": False, "pad_token_id": 0, "max_new_tokens": steps + 1}
+    options = {
+        "attention_mask": torch.ones_like(tokens),
+        "do_sample": False,
+        "pad_token_id": 0,
+        "max_new_tokens": steps + 1,
+    }
     with watched(model) as chosen, attach(model) as capture:
         model.generate(input_ids=tokens, **options)
         layers = len(capture.taps)
-        expect(capture.take(), [torch.stack(chosen[at : at + layers], 1) for at in range(layers, len(chosen), layers)])
+        expect(
+            capture.take(),
+            [torch.stack(chosen[at : at + layers], 1) for at in range(layers, len(chosen), layers)],
+        )
 
     def block(captured: bool) -> dict[str, float]:
         clock = Clock()
@@ -166,7 +206,10 @@ def graphs(model: Any, batch: int) -> Iterator[Block]:
             ended = time.perf_counter()
             if captured:
                 expect_all(capture.take(), batch, steps)
-            return {"device": first.elapsed_time(last) / 1e3 / steps, "wall": (ended - begun) / steps}
+            return {
+                "device": first.elapsed_time(last) / 1e3 / steps,
+                "wall": (ended - begun) / steps,
+            }
 
         yield block
 
@@ -179,7 +222,9 @@ class Decoder:
         self.model = model
         self.cache = StaticCache(config=model.config, max_cache_len=length)
         self.prompt = torch.randint(VOCABULARY, (batch, PROMPT), device="cuda")
-        self.tokens, self.positions = (torch.zeros(batch, 1, dtype=torch.long, device="cuda") for _ in range(2))
+        self.tokens, self.positions = (
+            torch.zeros(batch, 1, dtype=torch.long, device="cuda") for _ in range(2)
+        )
         self.mask = torch.zeros(batch, length, dtype=torch.long, device="cuda")
 
     def prefill(self) -> None:
@@ -187,13 +232,20 @@ class Decoder:
         self.positions.fill_(PROMPT - 1)
         self.mask.zero_()
         self.mask[:, :PROMPT] = 1
-        output = self.model(input_ids=self.prompt, attention_mask=self.mask[:, :PROMPT], past_key_values=self.cache)
+        output = self.model(
+            input_ids=self.prompt, attention_mask=self.mask[:, :PROMPT], past_key_values=self.cache
+        )
         self.tokens.copy_(output.logits[:, -1:].argmax(-1))
 
     def step(self) -> None:
         self.positions += 1
         self.mask.scatter_(1, self.positions, 1)
-        output = self.model(input_ids=self.tokens, attention_mask=self.mask, position_ids=self.positions, past_key_values=self.cache)
+        output = self.model(
+            input_ids=self.tokens,
+            attention_mask=self.mask,
+            position_ids=self.positions,
+            past_key_values=self.cache,
+        )
         self.tokens.copy_(output.logits[:, -1:].argmax(-1))
 
     def captured(self) -> torch.cuda.CUDAGraph:
@@ -215,16 +267,23 @@ def measure(block: Block) -> dict[str, np.ndarray]:
     """By clock: [block, without capture or with it] seconds per step."""
     times = []
     for number in range(-WARM_UP, BLOCKS):
-        found = {captured: block(captured) for captured in ((False, True) if number % 2 else (True, False))}
+        found = {
+            captured: block(captured)
+            for captured in ((False, True) if number % 2 else (True, False))
+        }
         if number >= 0:
             times.append((found[False], found[True]))
-    return {clock: np.array([[arm[clock] for arm in pair] for pair in times]) for clock in times[0][0]}
+    return {
+        clock: np.array([[arm[clock] for arm in pair] for pair in times]) for clock in times[0][0]
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("device", nargs="?", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--experts", default="grouped_mm", metavar="NAME")  # which does not ask the device what was chosen
+    parser.add_argument(
+        "--experts", default="grouped_mm", metavar="NAME"
+    )  # which does not ask the device what was chosen
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -236,7 +295,9 @@ def main() -> None:
     how = "a CUDA graph, static cache, bfloat16" if device == "cuda" else "eager generate, float32"
     shape = f"L={config.num_hidden_layers} K={config.num_experts_per_tok} E={config.num_experts}"
     title = f"capture in transformers {transformers.__version__}, {name}, torch {torch.__version__}: {how}, {arguments.experts}, {shape}"
-    print(f"{title}\n{processor()}, {commit()}; medians of {BLOCKS} blocks and their 95 % intervals\n")
+    print(
+        f"{title}\n{processor()}, {commit()}; medians of {BLOCKS} blocks and their 95 % intervals\n"
+    )
     results = []
     for batch in BATCHES[device]:
         with torch.no_grad(), (graphs if device == "cuda" else eager)(model, batch) as block:
@@ -253,9 +314,23 @@ def main() -> None:
             for line, (unit, samples) in lines.items():
                 median, low, high = (round(float(each), 4) for each in estimate(samples))
                 print(f"  {line:<20}{median:12.3f} {unit:<4}[{low:.3f}, {high:.3f}]", flush=True)
-                results.append({"sequences": batch, "clock": clock, "name": line, "unit": unit, "median": median, "low": low, "high": high})
+                results.append(
+                    {
+                        "sequences": batch,
+                        "clock": clock,
+                        "name": line,
+                        "unit": unit,
+                        "median": median,
+                        "low": low,
+                        "high": high,
+                    }
+                )
     if arguments.json:
-        head = {"title": title, "command": f"transformers.py {device} --experts {arguments.experts} --json FILE", "commit": commit()}
+        head = {
+            "title": title,
+            "command": f"transformers.py {device} --experts {arguments.experts} --json FILE",
+            "commit": commit(),
+        }
         head |= {"processor": processor(), "interval": "95 % of the median", "results": results}
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(head, file, indent=1)

@@ -1,9 +1,10 @@
-"""What the drop-in module for vLLM costs the engine's thread, beside figures of the module that it replaces.
+"""What the drop-in module for vLLM costs the engine's thread, beside figures of the module that it
+replaces.
 
     python3 tests/bench/vllm.py [cpu|cuda] [--json FILE]
 
-58 layers, 8 of 256 experts, 8192 rows. A step is a decode batch: one row for each request. Microseconds, medians and the middle half. It needs the
-package routecap and torch.
+58 layers, 8 of 256 experts, 8192 rows. A step is a decode batch: one row for each request.
+Microseconds, medians and the middle half. It needs the package routecap and torch.
 """
 
 from __future__ import annotations
@@ -27,11 +28,21 @@ STEPS, WARM_UP = 400, 50
 EXTRACTED = 32_768
 CONFIG = SimpleNamespace(
     hf_text_config=SimpleNamespace(
-        num_hidden_layers=61, first_k_dense_replace=3, moe_layer_freq=1, n_routed_experts=EXPERTS, num_experts_per_tok=K
+        num_hidden_layers=61,
+        first_k_dense_replace=3,
+        moe_layer_freq=1,
+        n_routed_experts=EXPERTS,
+        num_experts_per_tok=K,
     )
 )
-# The released module on an H200, microseconds (medians of three machines): the lowest and the highest.
-RELEASED = {"step, 1 request": (97, 122), "step, 64 requests": (209, 262), "step, 256 requests": (650, 1068), "step, 1024 requests": (2141, 2596)}
+# The released module on an H200, microseconds (medians of three machines): the lowest and the
+# highest.
+RELEASED = {
+    "step, 1 request": (97, 122),
+    "step, 64 requests": (209, 262),
+    "step, 256 requests": (650, 1068),
+    "step, 1024 requests": (2141, 2596),
+}
 RELEASED |= {"extract 32768 rows": (1800, 6000)}
 
 
@@ -40,12 +51,18 @@ class Bench:
         self.device = device
         self.capturer: Any = None
         self.figures: dict[str, np.ndarray] = {}
-        self.ids = ((torch.arange(ROWS)[:, None] * 3 + torch.arange(K)) % EXPERTS).to(torch.int16).to(device)
+        self.ids = (
+            ((torch.arange(ROWS)[:, None] * 3 + torch.arange(K)) % EXPERTS)
+            .to(torch.int16)
+            .to(device)
+        )
         self.names = [f"cmpl-{i:032x}-0" for i in range(4096)]  # as long as those of a server
 
     def start(self, **options: Any) -> None:
         module.set_options(Options(**options))
-        module.init_routed_experts_capturer_with_shared_cache(True, CONFIG, 0, ROWS, LENGTH, self.device)
+        module.init_routed_experts_capturer_with_shared_cache(
+            True, CONFIG, 0, ROWS, LENGTH, self.device
+        )
         self.capturer = module.get_global_experts_capturer()
 
     def forward(self, rows: int) -> None:
@@ -64,7 +81,14 @@ class Bench:
             self.forward(rows)
         return graph.replay
 
-    def measure(self, name: str, prepare: Callable[[int], Any], run: Callable[[Any], Any], after: Callable[[], Any], steps: int = STEPS) -> None:
+    def measure(
+        self,
+        name: str,
+        prepare: Callable[[int], Any],
+        run: Callable[[Any], Any],
+        after: Callable[[], Any],
+        steps: int = STEPS,
+    ) -> None:
         """Time `run` of what `prepare` made; neither that nor `after` is timed."""
         times = []
         for step in range(WARM_UP + steps):
@@ -83,7 +107,10 @@ class Bench:
     def steps(self, requests: int, changing: bool) -> None:
         self.start()
         forward = self.captured_forward(requests)
-        positions, on_host = torch.zeros(ROWS, dtype=torch.int64, device=self.device), torch.zeros(ROWS, dtype=torch.int64)
+        positions, on_host = (
+            torch.zeros(ROWS, dtype=torch.int64, device=self.device),
+            torch.zeros(ROWS, dtype=torch.int64),
+        )
 
         def prepare(step: int) -> Any:
             first = step if changing else 0
@@ -100,7 +127,12 @@ class Bench:
             module.issue_routing_d2h_copy(batch, counts, positions, on_host)
 
         plural = "" if requests == 1 else "s"
-        self.measure(f"step, {requests} request{plural}" + (", one of them new" if changing else ""), prepare, run, self.land)
+        self.measure(
+            f"step, {requests} request{plural}" + (", one of them new" if changing else ""),
+            prepare,
+            run,
+            self.land,
+        )
 
     def begin_and_snapshot(self) -> None:
         self.start()
@@ -109,7 +141,9 @@ class Bench:
             module.begin_forward(256)
             module.end_forward()
 
-        self.measure("begin and snapshot outside a graph, 256 rows", lambda step: None, run, self.synchronize)
+        self.measure(
+            "begin and snapshot outside a graph, 256 rows", lambda step: None, run, self.synchronize
+        )
 
     def synchronize(self) -> None:
         if self.device != "cpu":
@@ -126,24 +160,37 @@ class Bench:
         self.start()
         self.fill("a")
         self.measure(
-            f"extract {EXTRACTED} rows", lambda step: None, lambda _: self.capturer.get_routed_experts("a", free_slot=False), lambda: None, 30
+            f"extract {EXTRACTED} rows",
+            lambda step: None,
+            lambda _: self.capturer.get_routed_experts("a", free_slot=False),
+            lambda: None,
+            30,
         )
 
     def ending(self, lazy: bool) -> None:
         """One of 256 requests ends: the last rows are in flight when it is extracted."""
         self.start(lazy=lazy)
         rule = SimpleNamespace(min_tokens=0, max_tokens=2, stop_token_ids=None, eos_token_id=None)
-        going = SimpleNamespace(min_tokens=0, max_tokens=1 << 30, stop_token_ids=None, eos_token_id=None)
+        going = SimpleNamespace(
+            min_tokens=0, max_tokens=1 << 30, stop_token_ids=None, eos_token_id=None
+        )
         forward = self.captured_forward(256)
         positions = torch.zeros(ROWS, dtype=torch.int64, device=self.device)
         outputs: list[int] = []
-        requests = {name: SimpleNamespace(num_prompt_tokens=8, output_token_ids=outputs, sampling_params=going) for name in self.names[:255]}
+        requests = {
+            name: SimpleNamespace(
+                num_prompt_tokens=8, output_token_ids=outputs, sampling_params=going
+            )
+            for name in self.names[:255]
+        }
 
         def prepare(step: int) -> Any:
             last = self.names[256 + step]
             batch = [*self.names[:255], last]
             outputs.append(7)
-            requests[last] = SimpleNamespace(num_prompt_tokens=0, output_token_ids=[7, 7], sampling_params=rule)
+            requests[last] = SimpleNamespace(
+                num_prompt_tokens=0, output_token_ids=[7, 7], sampling_params=rule
+            )
             forward()
             positions.fill_(step)
             positions[255] = 0
@@ -152,10 +199,14 @@ class Bench:
 
         def run(prepared: Any) -> None:
             last, batch, index = prepared
-            module.extract_routed_experts_for_current_batch(batch, requests, index, np.empty(0), LENGTH)
+            module.extract_routed_experts_for_current_batch(
+                batch, requests, index, np.empty(0), LENGTH
+            )
             module.free_routing_buffers({last})
 
-        self.measure("one of 256 requests ends" + (", lazily" if lazy else ""), prepare, run, self.land)
+        self.measure(
+            "one of 256 requests ends" + (", lazily" if lazy else ""), prepare, run, self.land
+        )
 
     def report(self, path: str | None) -> None:
         device = torch.cuda.get_device_name() if self.device != "cpu" else "host backend"
@@ -166,12 +217,32 @@ class Bench:
         for name, times in self.figures.items():
             low, median, high = (round(each, 1) for each in np.percentile(times, [25, 50, 75]))
             released = RELEASED.get(name)
-            print(f"{name:50}{median:10.1f}{f'{low:.1f} .. {high:.1f}':>20}{f'{released[0]} .. {released[1]}' if released else '':>25}")
-            results.append({"name": name, "unit": "us", "median": median, "middle_half": [low, high], "released_module": released})
+            print(
+                f"{name:50}{median:10.1f}{f'{low:.1f} .. {high:.1f}':>20}{f'{released[0]} .. {released[1]}' if released else '':>25}"
+            )
+            results.append(
+                {
+                    "name": name,
+                    "unit": "us",
+                    "median": median,
+                    "middle_half": [low, high],
+                    "released_module": released,
+                }
+            )
         if path:
             with open(path, "w") as file:
                 command = f"vllm.py {self.device} --json FILE"
-                json.dump({"title": title, "command": command, "commit": commit(), "processor": processor(), "results": results}, file, indent=1)
+                json.dump(
+                    {
+                        "title": title,
+                        "command": command,
+                        "commit": commit(),
+                        "processor": processor(),
+                        "results": results,
+                    },
+                    file,
+                    indent=1,
+                )
 
 
 def main() -> None:

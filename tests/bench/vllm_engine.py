@@ -3,14 +3,14 @@
     python3 tests/bench/vllm_engine.py [--engines N] [--modes async,sync] [--own] [--json FILE]
 
 Engine processes without capture and with it alternate on one GPU, N of each, with --own also with
-vLLM's own; two more are imported meanwhile, and do nothing else. The shape is that of Qwen3-30B-A3B with random weights: 48 layers,
-8 of 128 experts, in CUDA graphs. For a decode step at 1, 64 and 256 requests, a prefill of 64 x
-1,024 tokens and a mixed batch of 384 requests it tells the median of the engines without capture,
-how much the median of those with it differs, and as the noise how far those without it are apart.
-Then, of the first engine with capture: what the engine's thread spends in each of routecap's
-functions, and in one call of the driver at the place of issue; what 64 requests of 1,024 rows cost
-it that end at once; and how long routecap's own kernels take on the device in a step, beside what
-all copies take there with capture and without.
+vLLM's own; two more are imported meanwhile, and do nothing else. The shape is that of Qwen3-30B-A3B
+with random weights: 48 layers, 8 of 128 experts, in CUDA graphs. For a decode step at 1, 64 and 256
+requests, a prefill of 64 x 1,024 tokens and a mixed batch of 384 requests it tells the median of
+the engines without capture, how much the median of those with it differs, and as the noise how far
+those without it are apart. Then, of the first engine with capture: what the engine's thread spends
+in each of routecap's functions, and in one call of the driver at the place of issue; what 64
+requests of 1,024 rows cost it that end at once; and how long routecap's own kernels take on the
+device in a step, beside what all copies take there with capture and without.
 
 It needs the package routecap, built with CUDA, and vLLM.
 """
@@ -60,7 +60,10 @@ class Measured:
     def make(self, model: str, asynchronous: bool, memory: int) -> None:
         self.timing = False
         self.llm, self.runner = self.engine.make(
-            model, self.kind != "off", async_scheduling=asynchronous, kv_cache_memory_bytes=memory << 30
+            model,
+            self.kind != "off",
+            async_scheduling=asynchronous,
+            kv_cache_memory_bytes=memory << 30,
         )
         self.eng = self.llm.llm_engine
         if not self.engine.ON_CPU:
@@ -105,7 +108,8 @@ class Measured:
         time_one(_v021.TellingScheduler, "_attach", "ends")
 
     def probes_driver(self) -> bool:
-        """Every fourth time: what one call of the driver takes in the place of issue, whose own time
+        """Every fourth time: what one call of the driver takes in the place of issue, whose own
+        time
         does not count then, as that call has brought the driver into the caches. issue makes
         eleven, four of which only ask where it is.
         """

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""routecap inside a process that runs PyTorch: its streams, its allocator's memory, its CUDA graphs and its context.
+"""routecap inside a process that runs PyTorch: its streams, its allocator's memory, its CUDA graphs
+and its context.
 
     python3 torch_process.py path/to/libroutecap.so.1 [name of a test ...]
 
-Every comparison is exact, ids and validity, against tensors that torch kept. Ends with the number of checks that passed; exit status 77
-where torch or a CUDA device is missing.
+Every comparison is exact, ids and validity, against tensors that torch kept. Ends with the number
+of checks that passed; exit status 77 where torch or a CUDA device is missing.
 """
+
 import contextlib
 import ctypes
 import gc
@@ -23,11 +25,31 @@ except ImportError as error:
     sys.exit(77)
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "support"))
-from routecap_ctypes import (ROWS_ALL as ALL, BACKEND_CUDA, CONFIG_EXTERNAL_SINK as EXTERNAL_SINK,
-                             DTYPE_I16 as I16, DTYPE_I32 as I32, DTYPE_I64 as I64,
-                             ERR_CAPTURING, INCOMPLETE, NOT_CAPTURED, OK, ORDER_LAYER_MAJOR as LAYER_MAJOR, ORDER_ROW_MAJOR as ROW_MAJOR,
-                             PENDING, SNAPSHOT_MAKE as MAKE, SNAPSHOT_TAKEN as TAKEN, Config, CopyOptions, IssueOptions, Library, Sink, Source,
-                             Span, Stats)
+from routecap_ctypes import (
+    ROWS_ALL as ALL,
+    BACKEND_CUDA,
+    CONFIG_EXTERNAL_SINK as EXTERNAL_SINK,
+    DTYPE_I16 as I16,
+    DTYPE_I32 as I32,
+    DTYPE_I64 as I64,
+    ERR_CAPTURING,
+    INCOMPLETE,
+    NOT_CAPTURED,
+    OK,
+    ORDER_LAYER_MAJOR as LAYER_MAJOR,
+    ORDER_ROW_MAJOR as ROW_MAJOR,
+    PENDING,
+    SNAPSHOT_MAKE as MAKE,
+    SNAPSHOT_TAKEN as TAKEN,
+    Config,
+    CopyOptions,
+    IssueOptions,
+    Library,
+    Sink,
+    Source,
+    Span,
+    Stats,
+)
 
 lib = Library()
 expect = lib.expect  # a status that is as usual, which is not counted as a check of its own
@@ -70,7 +92,9 @@ DEEPSEEK = Shape(layers=58, k=8, experts=256, rows=256)
 
 
 class Sequence:
-    """A request, and the rows that it must contain: tensors [rows, layers, k], -1 in cells that must be missing."""
+    """A request, and the rows that it must contain: tensors [rows, layers, k], -1 in cells that
+    must be missing.
+    """
 
     def __init__(self, handle):
         self.handle, self.length, self.expected = handle, 0, []
@@ -82,8 +106,18 @@ class Capturer:
     def __init__(self, shape, device, slots=4, flags=0):
         config = Config()
         expect(lib.config_init(byref(config), sizeof(config)))
-        config.backend, config.device, config.slots, config.flags = self.backend, device, slots, flags
-        config.layers, config.k, config.experts, config.rows = shape.layers, shape.k, shape.experts, shape.rows
+        config.backend, config.device, config.slots, config.flags = (
+            self.backend,
+            device,
+            slots,
+            flags,
+        )
+        config.layers, config.k, config.experts, config.rows = (
+            shape.layers,
+            shape.k,
+            shape.experts,
+            shape.rows,
+        )
         self.handle, self.shape, self.slots, self.last = c_void_p(), shape, slots, 0
         expect(lib.capturer_create(byref(config), byref(self.handle)), what="capturer_create")
 
@@ -92,9 +126,13 @@ class Capturer:
         lib.capturer_destroy(handle)
 
     def bind(self, tensor, dtype):
-        """A tensor [layers, rows, k], whose columns are next to one another, as the sink of all layers."""
+        """A tensor [layers, rows, k], whose columns are next to one another, as the sink of all
+        layers.
+        """
         layers, rows, k = tensor.shape
-        sink = Sink(sizeof(Sink), dtype, tensor.data_ptr(), rows, k, tensor.stride(1), tensor.stride(0))
+        sink = Sink(
+            sizeof(Sink), dtype, tensor.data_ptr(), rows, k, tensor.stride(1), tensor.stride(0)
+        )
         expect(lib.sink_bind(self.handle, 0, layers, byref(sink)), what="sink_bind")
 
     def begin(self, rows, stream):
@@ -102,9 +140,20 @@ class Capturer:
 
     def record(self, layer, ids, stream, first_row=0):
         dtype = {torch.int16: I16, torch.int32: I32, torch.int64: I64}[ids.dtype]
-        source = Source(struct_size=sizeof(Source), dtype=dtype, ids=ids.data_ptr(), row_stride=ids.stride(0), column_stride=ids.stride(1),
-                        rows=ids.shape[0], k_source=ids.shape[1], first_row=first_row)
-        expect(lib.layer_record(self.handle, layer, byref(source), stream), what=f"layer_record({layer})")
+        source = Source(
+            struct_size=sizeof(Source),
+            dtype=dtype,
+            ids=ids.data_ptr(),
+            row_stride=ids.stride(0),
+            column_stride=ids.stride(1),
+            rows=ids.shape[0],
+            k_source=ids.shape[1],
+            first_row=first_row,
+        )
+        expect(
+            lib.layer_record(self.handle, layer, byref(source), stream),
+            what=f"layer_record({layer})",
+        )
 
     def snapshot(self, stream):
         expect(lib.step_snapshot(self.handle, stream), what="step_snapshot")
@@ -121,7 +170,9 @@ class Capturer:
         spans = (Span * len(sequences))()
         for i, sequence in enumerate(sequences):
             count = each if i + 1 < len(sequences) else rows - each * i
-            spans[i] = Span(request=sequence.handle, position=sequence.length, sink_row=each * i, rows=count)
+            spans[i] = Span(
+                request=sequence.handle, position=sequence.length, sink_row=each * i, rows=count
+            )
         return spans
 
     def issue(self, sequences, reference, stream, snapshot=TAKEN):
@@ -131,7 +182,9 @@ class Capturer:
         spans = self.spans(sequences, reference.shape[0])
         options = IssueOptions(struct_size=sizeof(IssueOptions), snapshot=snapshot, tag=7)
         step = c_uint64()
-        status = lib.step_issue(self.handle, spans, sizeof(Span), len(spans), byref(options), None, byref(step), stream)
+        status = lib.step_issue(
+            self.handle, spans, sizeof(Span), len(spans), byref(options), None, byref(step), stream
+        )
         expect(status, OK, "step_issue")
         for span, sequence in zip(spans, sequences, strict=True):
             sequence.expected.append(reference[span.sink_row : span.sink_row + span.rows])
@@ -142,7 +195,11 @@ class Capturer:
 
     def land(self, step):
         conflicting = c_uint64(99)
-        expect(lib.step_finalize(self.handle, step, WAIT_NS, byref(conflicting)), OK, f"step_finalize({step})")
+        expect(
+            lib.step_finalize(self.handle, step, WAIT_NS, byref(conflicting)),
+            OK,
+            f"step_finalize({step})",
+        )
         if conflicting.value != 0:
             raise AssertionError(f"step {step}: {conflicting.value} cells recorded twice")
 
@@ -165,10 +222,17 @@ class Capturer:
             wrong = (ids.long() != expected).any(-1) | (mask.bool() != valid)
             first = wrong.nonzero()[0].tolist()
             at = tuple(first)
-            return (f"{what}: {int(wrong.sum())} of {wrong.numel()} cells differ, the first at {first}: {ids[at].tolist()}, "
-                    f"mask {int(mask[at])}, instead of {expected[at].tolist()}, mask {int(valid[at])}")
+            return (
+                f"{what}: {int(wrong.sum())} of {wrong.numel()} cells differ, the first at {first}: {ids[at].tolist()}, "
+                f"mask {int(mask[at])}, instead of {expected[at].tolist()}, mask {int(valid[at])}"
+            )
 
-        checked(ids.shape == expected.shape and torch.equal(ids.long(), expected) and torch.equal(mask, valid.to(torch.uint8)), describe)
+        checked(
+            ids.shape == expected.shape
+            and torch.equal(ids.long(), expected)
+            and torch.equal(mask, valid.to(torch.uint8)),
+            describe,
+        )
 
     def compare(self, sequence):
         """What a running request gives out."""
@@ -178,8 +242,18 @@ class Capturer:
         ids = torch.full(expected.shape, 777777, dtype=torch.int64)
         mask = torch.full(valid.shape, 9, dtype=torch.uint8)
         needed = c_uint64()
-        status = lib.request_extract_into(self.handle, sequence.handle, 0, ALL, byref(self.copy_options(I64, ROW_MAJOR)), ids.data_ptr(),
-                                          ids.numel() * 8, mask.data_ptr(), mask.numel(), byref(needed))
+        status = lib.request_extract_into(
+            self.handle,
+            sequence.handle,
+            0,
+            ALL,
+            byref(self.copy_options(I64, ROW_MAJOR)),
+            ids.data_ptr(),
+            ids.numel() * 8,
+            mask.data_ptr(),
+            mask.numel(),
+            byref(needed),
+        )
         expect_status(status, self.status_of(valid), "request_extract_into")
         checked(needed.value == ids.numel() * 8, f"needed {needed.value} bytes")
         self.same("extract_into", ids, mask, expected, valid)
@@ -187,16 +261,31 @@ class Capturer:
     def finish(self, sequence):
         """Ends the request and compares its routing."""
         routing = c_void_p()
-        expect(lib.request_finish(self.handle, sequence.handle, ALL, byref(routing)), what="request_finish")
+        expect(
+            lib.request_finish(self.handle, sequence.handle, ALL, byref(routing)),
+            what="request_finish",
+        )
         ready = lib.routing_wait(routing, WAIT_NS)
         torch.cuda.synchronize()  # for the reference
-        expected = torch.cat([part.cpu() for part in sequence.expected]).long().transpose(0, 1).contiguous()
+        expected = (
+            torch.cat([part.cpu() for part in sequence.expected])
+            .long()
+            .transpose(0, 1)
+            .contiguous()
+        )
         valid = expected[..., 0] >= 0
         expect_status(ready, self.status_of(valid), "routing_wait")
         ids = torch.full(expected.shape, 777777, dtype=torch.int32)
         mask = torch.full(valid.shape, 9, dtype=torch.uint8)
-        status = lib.routing_copy_to(routing, byref(self.copy_options(I32, LAYER_MAJOR)), ids.data_ptr(), ids.numel() * 4, mask.data_ptr(),
-                                     mask.numel(), None)
+        status = lib.routing_copy_to(
+            routing,
+            byref(self.copy_options(I32, LAYER_MAJOR)),
+            ids.data_ptr(),
+            ids.numel() * 4,
+            mask.data_ptr(),
+            mask.numel(),
+            None,
+        )
         expect_status(status, self.status_of(valid), "routing_copy_to")
         self.same("routing", ids, mask, expected, valid)
         lib.routing_free(routing)
@@ -214,11 +303,23 @@ class Capturer:
     def check_stats(self):
         """That every row that was issued was delivered, and nothing strange was seen."""
         stats = self.stats()
-        wanted = {"steps_issued": self.last, "steps_landed": self.last, "steps_lost": 0, "rows_lost": 0, "rows_missing": 0,
-                  "rows_dropped": 0, "rows_skipped": 0, "rows_refused": 0, "cells_conflicting": 0}
+        wanted = {
+            "steps_issued": self.last,
+            "steps_landed": self.last,
+            "steps_lost": 0,
+            "rows_lost": 0,
+            "rows_missing": 0,
+            "rows_dropped": 0,
+            "rows_skipped": 0,
+            "rows_refused": 0,
+            "cells_conflicting": 0,
+        }
         got = {name: getattr(stats, name) for name in wanted}
         checked(got == wanted, f"{got} instead of {wanted}")
-        checked(stats.rows_delivered == stats.rows_issued, f"{stats.rows_delivered} of {stats.rows_issued} rows delivered")
+        checked(
+            stats.rows_delivered == stats.rows_issued,
+            f"{stats.rows_delivered} of {stats.rows_issued} rows delivered",
+        )
 
 
 # ---- Forward passes ---------------------------------------------------------------------------
@@ -234,7 +335,9 @@ def handle_of(stream):
 
 
 class Model:
-    """A small mixture-of-experts forward pass over static buffers of one batch size, made to be captured."""
+    """A small mixture-of-experts forward pass over static buffers of one batch size, made to be
+    captured.
+    """
 
     HIDDEN = 64
 
@@ -252,7 +355,9 @@ class Model:
         self.capturer.begin(self.rows, stream)
         hidden = self.x
         for layer in range(self.capturer.shape.layers):
-            ids = torch.matmul(hidden, self.gates[layer]).topk(self.capturer.shape.k, dim=-1).indices
+            ids = (
+                torch.matmul(hidden, self.gates[layer]).topk(self.capturer.shape.k, dim=-1).indices
+            )
             self.capturer.record(layer, ids, stream)
             self.kept[layer].copy_(ids)
             hidden = torch.tanh(torch.matmul(hidden, self.mixers[layer]))
@@ -270,7 +375,9 @@ class Model:
     def capture(self, pool=None, mode="global", before=None, after=None):
         self.warm_up()
         self.graph = torch.cuda.CUDAGraph()
-        own = torch.cuda.Stream() if torch.cuda.current_device() != 0 else None  # torch keeps one capture stream, of the first device used
+        own = (
+            torch.cuda.Stream() if torch.cuda.current_device() != 0 else None
+        )  # torch keeps one capture stream, of the first device used
         with torch.cuda.graph(self.graph, pool=pool, stream=own, capture_error_mode=mode):
             if before is not None:
                 before()
@@ -335,14 +442,18 @@ class TorchProcess(unittest.TestCase):
         sequences = capturer.open(3)
         current, side = torch.cuda.current_stream(), torch.cuda.Stream()
         urgent = torch.cuda.Stream(priority=-1)
-        checked(handle_of(side) not in (0, handle_of(current)), "the side stream is a stream of its own")
+        checked(
+            handle_of(side) not in (0, handle_of(current)), "the side stream is a stream of its own"
+        )
         last = current
         for step in range(steps):
             stream = (current, side, side, urgent)[step % 4]
             if stream != last:
                 stream.wait_stream(last)
             last = stream
-            self.eager_step(capturer, sequences, shape.rows - step % 5, stream, MAKE if step % 3 == 2 else TAKEN)
+            self.eager_step(
+                capturer, sequences, shape.rows - step % 5, stream, MAKE if step % 3 == 2 else TAKEN
+            )
         self.compare_and_finish(capturer, sequences)
         capturer.check_stats()
 
@@ -383,15 +494,25 @@ class TorchProcess(unittest.TestCase):
             return wide[:, ::2]
 
         def shared_column(ids):
-            return torch.cat([ids, torch.full((rows, 1), shape.experts, device="cuda")], dim=1).to(torch.int32)
+            return torch.cat([ids, torch.full((rows, 1), shape.experts, device="cuda")], dim=1).to(
+                torch.int32
+            )
 
         def every_other_row(ids):
             tall = torch.zeros((2 * rows, k), dtype=torch.int16, device="cuda")
             tall[::2] = ids.to(torch.int16)
             return tall[::2]
 
-        ways = [slice_of_wider, every_other_column, shared_column, every_other_row, lambda ids: ids.to(torch.int16),
-                lambda ids: ids.to(torch.int32).t().contiguous().t(), lambda ids: ids.to(torch.int16).t().contiguous().t(), lambda ids: ids]
+        ways = [
+            slice_of_wider,
+            every_other_column,
+            shared_column,
+            every_other_row,
+            lambda ids: ids.to(torch.int16),
+            lambda ids: ids.to(torch.int32).t().contiguous().t(),
+            lambda ids: ids.to(torch.int16).t().contiguous().t(),
+            lambda ids: ids,
+        ]
         capturer = self.make(shape)
         sequences = capturer.open(2)
         stream = torch.cuda.current_stream()
@@ -428,7 +549,9 @@ class TorchProcess(unittest.TestCase):
                     order = torch.randperm(rows, device="cuda")
                     sink[layer].index_copy_(0, order, ids.to(sink.dtype))
                     kept[order, layer] = ids
-                elif step == 2 and layer == 2:  # some rows only: what the step before left there must not be seen
+                elif (
+                    step == 2 and layer == 2
+                ):  # some rows only: what the step before left there must not be seen
                     sink[layer, : rows // 2] = ids[: rows // 2].to(sink.dtype)
                     kept[: rows // 2, layer] = ids[: rows // 2]
                 elif step == 3 and layer == 1:  # not at all
@@ -447,26 +570,46 @@ class TorchProcess(unittest.TestCase):
             capturer.snapshot(stream)
             capturer.issue(sequences, kept, stream)
         self.compare_and_finish(capturer, sequences)
-        checked(all(bool((torch.cat(s.expected) < 0).any()) for s in sequences), "the test leaves cells out")
+        checked(
+            all(bool((torch.cat(s.expected) < 0).any()) for s in sequences),
+            "the test leaves cells out",
+        )
         capturer.check_stats()
 
     def test_3_bound_sink(self):
         shape = SMALL
-        self.run_bound(shape, torch.empty((shape.layers, shape.rows, shape.k), dtype=torch.int32, device="cuda"), I32)
+        self.run_bound(
+            shape,
+            torch.empty((shape.layers, shape.rows, shape.k), dtype=torch.int32, device="cuda"),
+            I32,
+        )
 
     def test_3_bound_sink_int16_with_strides(self):
         shape = SMALL
-        wide = torch.zeros((shape.layers, shape.rows + 2, shape.k + 3), dtype=torch.int16, device="cuda")
+        wide = torch.zeros(
+            (shape.layers, shape.rows + 2, shape.k + 3), dtype=torch.int16, device="cuda"
+        )
         self.run_bound(shape, wide[:, 1 : 1 + shape.rows, 2 : 2 + shape.k], I16)
-        checked(bool((wide[..., :2] == 0).all()) and bool((wide[..., 2 + shape.k :] == 0).all()) and bool((wide[:, 0] == 0).all())
-                and bool((wide[:, 1 + shape.rows :] == 0).all()), "memory beside the sink was written")
+        checked(
+            bool((wide[..., :2] == 0).all())
+            and bool((wide[..., 2 + shape.k :] == 0).all())
+            and bool((wide[:, 0] == 0).all())
+            and bool((wide[:, 1 + shape.rows :] == 0).all()),
+            "memory beside the sink was written",
+        )
 
     def test_3_bound_sink_deepseek(self):
         shape = DEEPSEEK
-        self.run_bound(shape, torch.empty((shape.layers, shape.rows, shape.k), dtype=torch.int32, device="cuda"), I32)
+        self.run_bound(
+            shape,
+            torch.empty((shape.layers, shape.rows, shape.k), dtype=torch.int32, device="cuda"),
+            I32,
+        )
 
     def test_3_router_writes_the_sink(self):
-        """torch.topk with the sink as its output of indices, eager and in a graph: nothing is recorded."""
+        """torch.topk with the sink as its output of indices, eager and in a graph: nothing is
+        recorded.
+        """
         shape, rows = SMALL, SMALL.rows
         sink = torch.empty((shape.layers, shape.rows, shape.k), dtype=torch.int64, device="cuda")
         values = torch.empty((rows, shape.k), device="cuda")
@@ -483,7 +626,9 @@ class TorchProcess(unittest.TestCase):
             capturer.snapshot(stream)
 
         def issue():
-            capturer.issue(sequences, sink.transpose(0, 1).clone(), handle_of(torch.cuda.current_stream()))
+            capturer.issue(
+                sequences, sink.transpose(0, 1).clone(), handle_of(torch.cuda.current_stream())
+            )
 
         for _ in range(3):
             logits.copy_(torch.randn(shape.layers, rows, shape.experts, device="cuda"))
@@ -529,7 +674,9 @@ class TorchProcess(unittest.TestCase):
             eager.forward()
             capturer.issue(sequences, eager.reference(), stream)
         same_size = references[:: len(models)]
-        checked(not torch.equal(same_size[0], same_size[1]), "the inputs change from replay to replay")
+        checked(
+            not torch.equal(same_size[0], same_size[1]), "the inputs change from replay to replay"
+        )
         self.compare_and_finish(capturer, sequences)
         capturer.check_stats()
 
@@ -570,11 +717,26 @@ class TorchProcess(unittest.TestCase):
             try:
                 while not stop.is_set():
                     ids, mask = (c_uint8 * size)(), (c_uint8 * cells)()
-                    expect(lib.request_extract_into(capturer.handle, sequence.handle, 0, expected.shape[0], byref(options), ids, size, mask,
-                                                    cells, None), what="request_extract_into on another thread")
+                    expect(
+                        lib.request_extract_into(
+                            capturer.handle,
+                            sequence.handle,
+                            0,
+                            expected.shape[0],
+                            byref(options),
+                            ids,
+                            size,
+                            mask,
+                            cells,
+                            None,
+                        ),
+                        what="request_extract_into on another thread",
+                    )
                     if bytes(ids) != wanted or bytes(mask) != b"\1" * cells:
                         raise AssertionError("another thread read other rows")
-                    expect(lib.capturer_stats(capturer.handle, byref(Stats(struct_size=sizeof(Stats)))))
+                    expect(
+                        lib.capturer_stats(capturer.handle, byref(Stats(struct_size=sizeof(Stats))))
+                    )
                     reads[0] += 1
             except AssertionError as error:
                 errors.append(error)
@@ -607,7 +769,9 @@ class TorchProcess(unittest.TestCase):
         in_flight = []
 
         def step_elsewhere():
-            """A step of another capturer is in flight on another stream while this thread captures: its worker is looking for it."""
+            """A step of another capturer is in flight on another stream while this thread captures:
+            its worker is looking for it.
+            """
             with torch.cuda.stream(other):
                 torch.cuda._sleep(400_000_000)
             busy.begin(64, handle_of(other))
@@ -617,7 +781,10 @@ class TorchProcess(unittest.TestCase):
             in_flight.append(busy.issue(busy_sequences, reference, handle_of(other)))
 
         def still_in_flight():
-            checked(lib.step_poll(busy.handle, in_flight[-1]) == PENDING, "all of the forward is captured before the other step lands")
+            checked(
+                lib.step_poll(busy.handle, in_flight[-1]) == PENDING,
+                "all of the forward is captured before the other step lands",
+            )
 
         with self.reader(capturer, fixed) as reads:
             for turn in range(4):
@@ -651,8 +818,13 @@ class TorchProcess(unittest.TestCase):
         torch.cuda.synchronize()
 
         def state():
-            return (torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), torch.cuda.current_device(), current_context(),
-                    handle_of(torch.cuda.current_stream()))
+            return (
+                torch.cuda.memory_allocated(),
+                torch.cuda.memory_reserved(),
+                torch.cuda.current_device(),
+                current_context(),
+                handle_of(torch.cuda.current_stream()),
+            )
 
         before = state()
         Capturer(DEEPSEEK, self.device).destroy()
@@ -687,7 +859,10 @@ class TorchProcess(unittest.TestCase):
         thread = threading.Thread(target=life)
         thread.start()
         thread.join()
-        checked(len(found) == 3 and found[0] == found[1] == found[2], f"the current context of a thread: {found}")
+        checked(
+            len(found) == 3 and found[0] == found[1] == found[2],
+            f"the current context of a thread: {found}",
+        )
 
     def test_5_graph_outlives_the_capturer(self):
         capturer = Capturer(SMALL, self.device)
@@ -705,7 +880,10 @@ class TorchProcess(unittest.TestCase):
             model.kept.zero_()
             graph.replay()
             torch.cuda.synchronize()
-            checked(torch.equal(model.reference(), reference), "a graph computes the same after the capturer's end")
+            checked(
+                torch.equal(model.reference(), reference),
+                "a graph computes the same after the capturer's end",
+            )
         del graph
         model.graph = None
         gc.collect()
@@ -738,13 +916,22 @@ class TorchProcess(unittest.TestCase):
     # ---- 6: default streams
 
     def test_6_default_streams(self):
-        """0 is the legacy stream, with which 2, the calling thread's own default stream, is in order."""
+        """0 is the legacy stream, with which 2, the calling thread's own default stream, is in
+        order.
+        """
         default = torch.cuda.default_stream()
         checked(handle_of(default) == 0, "torch's default stream is handle 0")
         capturer = self.make(SMALL)
         sequences = capturer.open(2)
         for step in range(16):
-            self.eager_step(capturer, sequences, 64 - step, default, MAKE if step % 3 == 1 else TAKEN, handle=(0, 2, 2, 0)[step % 4])
+            self.eager_step(
+                capturer,
+                sequences,
+                64 - step,
+                default,
+                MAKE if step % 3 == 1 else TAKEN,
+                handle=(0, 2, 2, 0)[step % 4],
+            )
         self.compare_and_finish(capturer, sequences)
         capturer.check_stats()
 
@@ -775,10 +962,23 @@ class TorchProcess(unittest.TestCase):
                 stream = handle_of(torch.cuda.current_stream())
                 spans = capturer.spans(sequences, 50)
                 step = c_uint64(99)
-                status = lib.step_issue(capturer.handle, spans, sizeof(Span), len(spans), None, None, byref(step), stream)
+                status = lib.step_issue(
+                    capturer.handle,
+                    spans,
+                    sizeof(Span),
+                    len(spans),
+                    None,
+                    None,
+                    byref(step),
+                    stream,
+                )
                 expect_status(status, ERR_CAPTURING, "step_issue on a capturing stream")
                 checked(step.value == 0, "no ticket")
-                expect_status(lib.step_discard(capturer.handle, stream), ERR_CAPTURING, "step_discard on a capturing stream")
+                expect_status(
+                    lib.step_discard(capturer.handle, stream),
+                    ERR_CAPTURING,
+                    "step_discard on a capturing stream",
+                )
             checked(lib.last_error() != b"", "there is a text")
             for _ in range(3):
                 model.feed()
@@ -790,7 +990,9 @@ class TorchProcess(unittest.TestCase):
     # ---- 8: several devices
 
     def test_8_two_devices(self):
-        """Two devices in one process, their steps in turn, eager and from graphs; each also while the other is torch's current device."""
+        """Two devices in one process, their steps in turn, eager and from graphs; each also while
+        the other is torch's current device.
+        """
         if torch.cuda.device_count() < 2:
             print("needs two devices", end=" ... ")
             return
@@ -801,7 +1003,9 @@ class TorchProcess(unittest.TestCase):
                 self.capturers.append(capturer)
                 model = Model(capturer, 40)
                 model.warm_up()
-                parts.append((device, capturer, capturer.open(2), capturer.open(2), model, model.capture()))
+                parts.append(
+                    (device, capturer, capturer.open(2), capturer.open(2), model, model.capture())
+                )
         for _ in range(8):
             for device, capturer, eager, captured, model, graph in parts:
                 with torch.cuda.device(device):
@@ -830,13 +1034,23 @@ def main():
     torch.cuda.synchronize()
     cuda_driver = ctypes.CDLL("libcuda.so.1")
     cuda_driver.cuCtxGetCurrent.argtypes = [POINTER(c_void_p)]
-    print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.get_device_name()}, routecap {lib.version()}", flush=True)
+    print(
+        f"torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.get_device_name()}, routecap {lib.version()}",
+        flush=True,
+    )
 
     loader = unittest.TestLoader()
-    suite = unittest.TestSuite(map(TorchProcess, sys.argv[2:])) if sys.argv[2:] else loader.loadTestsFromTestCase(TorchProcess)
+    suite = (
+        unittest.TestSuite(map(TorchProcess, sys.argv[2:]))
+        if sys.argv[2:]
+        else loader.loadTestsFromTestCase(TorchProcess)
+    )
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
     failed = len(result.failures) + len(result.errors)
-    print(f"torch_process: {checks_passed} checks passed" + (f", {failed} tests failed" if failed else ""))
+    print(
+        f"torch_process: {checks_passed} checks passed"
+        + (f", {failed} tests failed" if failed else "")
+    )
     return 1 if failed or result.testsRun == 0 else 0
 
 

@@ -1,4 +1,6 @@
-"""Every link of the site to itself leads to a file that is there, and to a place in it: links.py FOLDER"""
+"""Every link of the site to itself leads to a file that is there, and to a place in it: links.py
+FOLDER
+"""
 
 import html.parser
 import pathlib
@@ -32,7 +34,9 @@ def main(site: pathlib.Path) -> int:
             count += 1
             target = (path.parent / urllib.parse.unquote(url.path)).resolve() if url.path else path
             place = urllib.parse.unquote(url.fragment)
-            if not target.is_file() or (target in pages and place and place not in pages[target].places):
+            if not target.is_file() or (
+                target in pages and place and place not in pages[target].places
+            ):
                 failures += 1
                 print(f"{path.relative_to(site)}: {link} leads nowhere")
     print(f"{len(pages)} pages, {count} links within the site, {failures} lead nowhere")

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""The same checkpoint and the same prompts through several engines, captured through routecap in each: the same experts in every cell.
+"""The same checkpoint and the same prompts through several engines, captured through routecap in
+each: the same experts in every cell.
 
 usage: oracle.py WORK SEEDS GGUF_PYTHON LIBRARY ENGINE=PROGRAM...
 
-ENGINE is llama.cpp, rust, ollama or candle; transformers, which runs in this Python, is what they are compared with. Each seed is a model and
-prompts of its own. Some engines run several times: with one memory for all sequences and with one for each, and with all logits wanted or only those
-of each prompt's last token, so that the last layer computes only that row: the others of that layer have to be missing, and nothing else may be.
+ENGINE is llama.cpp, rust, ollama or candle; transformers, which runs in this Python, is what they
+are compared with. Each seed is a model and prompts of its own. Some engines run several times: with
+one memory for all sequences and with one for each, and with all logits wanted or only those of each
+prompt's last token, so that the last layer computes only that row: the others of that layer have to
+be missing, and nothing else may be.
 
-Every cell is compared, as a set and in order: all these engines rank what they choose. In the end the comparison is proved: for each run of the first
-model, results with one thing wrong have to be noticed. Prints a line for each run; exit status 0 if all is as it should be.
+Every cell is compared, as a set and in order: all these engines rank what they choose. In the end
+the comparison is proved: for each run of the first model, results with one thing wrong have to be
+noticed. Prints a line for each run; exit status 0 if all is as it should be.
 """
+
 import json
 import random
 import string
@@ -48,8 +53,16 @@ class Verdict(NamedTuple):
         return self.cells > 0 and not any(self[2:])
 
     def __str__(self):
-        wrong = ", ".join(f"{count} {name}" for name, count in self._asdict().items() if count and name not in ("cells", "spared"))
-        return f"{self.cells} cells equal in order, {self.spared} spared" if self.good else f"{self.cells} cells compared; WRONG: {wrong}"
+        wrong = ", ".join(
+            f"{count} {name}"
+            for name, count in self._asdict().items()
+            if count and name not in ("cells", "spared")
+        )
+        return (
+            f"{self.cells} cells equal in order, {self.spared} spared"
+            if self.good
+            else f"{self.cells} cells compared; WRONG: {wrong}"
+        )
 
 
 def compare(prompts, expected, actual, pruned):
@@ -66,8 +79,14 @@ def compare(prompts, expected, actual, pruned):
         both = computed & other.there
         orders = (other.ids != reference.ids).any(-1) & both
         sets = (np.sort(other.ids, -1) != np.sort(reference.ids, -1)).any(-1) & both
-        for name, cells in {"cells": both, "spared": ~computed & ~other.there, "absent": computed & ~other.there,
-                            "extra": ~computed & other.there, "sets": sets, "orders": orders & ~sets}.items():
+        for name, cells in {
+            "cells": both,
+            "spared": ~computed & ~other.there,
+            "absent": computed & ~other.there,
+            "extra": ~computed & other.there,
+            "sets": sets,
+            "orders": orders & ~sets,
+        }.items():
             count[name] += int(cells.sum())
     return Verdict(**count)
 
@@ -103,14 +122,19 @@ def wrong_results(prompts, requests, pruned):
     yield "a cell lost", changed(lose)
     yield "rows shifted by one", changed(lambda ids, there: Cells(np.roll(ids, 1, 0), there))
     yield "a row too few", changed(lambda ids, there: Cells(ids[:-1], there[:-1]))
-    yield "two requests of one length exchanged", [requests[i] for i in (1, 0, *range(2, len(requests)))]
+    yield (
+        "two requests of one length exchanged",
+        [requests[i] for i in (1, 0, *range(2, len(requests)))],
+    )
     yield "a request too few", requests[:-1]
     if pruned:
         yield "a cell that was not computed", changed(invent)
 
 
 def prompts_of(seed):
-    """Some texts: two of one length, which candle runs as one batch, one that begins as another does, and more than fit into one batch."""
+    """Some texts: two of one length, which candle runs as one batch, one that begins as another
+    does, and more than fit into one batch.
+    """
     choose = random.Random(seed)
 
     def text(length):
@@ -122,7 +146,10 @@ def prompts_of(seed):
 
 
 def read(folder, count):
-    routings = [routecap.Routing.deserialize((folder / f"request-{number}.routecap").read_bytes()) for number in range(count)]
+    routings = [
+        routecap.Routing.deserialize((folder / f"request-{number}.routecap").read_bytes())
+        for number in range(count)
+    ]
     return [Cells(routing.masked(np.int32)[0], routing.mask()) for routing in routings]
 
 
@@ -131,7 +158,9 @@ def run(command, folder):
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, errors="replace")
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, errors="replace"
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{command[0]} failed\n{done.stdout}{done.stderr}")
     return (done.stdout.splitlines() or [""])[-1]
@@ -142,8 +171,16 @@ def runs_of(engine, program, library, model, out):
     gguf = model / "model.gguf"
     if engine == "llama.cpp":
         yield engine, [program, library, gguf, out], False
-        yield f"{engine}, a memory for each sequence", [program, library, gguf, out, "--split"], False
-        yield f"{engine}, a memory for each sequence, pruned", [program, library, gguf, out, "--split", "--prune"], True
+        yield (
+            f"{engine}, a memory for each sequence",
+            [program, library, gguf, out, "--split"],
+            False,
+        )
+        yield (
+            f"{engine}, a memory for each sequence, pruned",
+            [program, library, gguf, out, "--split", "--prune"],
+            True,
+        )
         yield f"{engine}, pruned", [program, library, gguf, out, "--prune"], True
     elif engine == "rust":
         yield "llama.cpp from Rust", [program, gguf, "--save", out], False
@@ -158,13 +195,26 @@ def runs_of(engine, program, library, model, out):
 
 
 def models(work, gguf_python):
-    """Models one after another, with the prompts and the reference's cells for each, but for those with near ties: (seed, folder, prompts, cells)."""
+    """Models one after another, with the prompts and the reference's cells for each, but for those
+    with near ties: (seed, folder, prompts, cells).
+    """
     seed = 0
     while True:
         model, out, prompts = work / f"model-{seed}", work / "transformers", prompts_of(seed)
         run([sys.executable, HERE / "make_model.py", seed, model], work / "log")
-        run([gguf_python, HERE.parent.parent / "examples/model/to_gguf.py", model, model / "model.gguf", "--float32"], work / "log")
-        margin = float(run([sys.executable, HERE / "transformers_engine.py", model, out, *prompts], out))
+        run(
+            [
+                gguf_python,
+                HERE.parent.parent / "examples/model/to_gguf.py",
+                model,
+                model / "model.gguf",
+                "--float32",
+            ],
+            work / "log",
+        )
+        margin = float(
+            run([sys.executable, HERE / "transformers_engine.py", model, out, *prompts], out)
+        )
         if margin > TIE:
             yield seed, model, prompts, read(out, len(prompts))
         else:
@@ -186,12 +236,20 @@ def main():
         if done == int(seeds):
             break
         config = json.loads((model / "config.json").read_text())
-        layers, k, experts = (config[name] for name in ("num_hidden_layers", "num_experts_per_tok", "num_experts"))
+        layers, k, experts = (
+            config[name] for name in ("num_hidden_layers", "num_experts_per_tok", "num_experts")
+        )
         lengths = ", ".join(str(len(prompt)) for prompt in prompts)
-        print(f"seed {seed}: {layers} layers, {k} of {experts} experts; prompts of {lengths} bytes, {GENERATE} generated for each")
+        print(
+            f"seed {seed}: {layers} layers, {k} of {experts} experts; prompts of {lengths} bytes, {GENERATE} generated for each"
+        )
         shapes = [(len(prompt) + GENERATE - 1, layers, k) for prompt in prompts]
-        whole = [each.ids.shape for each in reference] == shapes and all(each.there.all() for each in reference)
-        check(whole, f"transformers: {sum(each.there.sum() for each in reference)} cells, all there")
+        whole = [each.ids.shape for each in reference] == shapes and all(
+            each.there.all() for each in reference
+        )
+        check(
+            whole, f"transformers: {sum(each.there.sum() for each in reference)} cells, all there"
+        )
         if not whole:
             continue
         for engine, program in (pair.split("=", 1) for pair in programs):
@@ -206,8 +264,15 @@ def main():
                 check(verdict.good, f"{name}: {verdict}")
                 if done == 0 and verdict.good:
                     mutants = list(wrong_results(prompts, requests, pruned))
-                    unnoticed = [what for what, mutant in mutants if compare(prompts, reference, mutant, pruned).good]
-                    check(not unnoticed, f"  of {len(mutants)} wrong results {len(mutants) - len(unnoticed)} are noticed{unnoticed or ''}")
+                    unnoticed = [
+                        what
+                        for what, mutant in mutants
+                        if compare(prompts, reference, mutant, pruned).good
+                    ]
+                    check(
+                        not unnoticed,
+                        f"  of {len(mutants)} wrong results {len(mutants) - len(unnoticed)} are noticed{unnoticed or ''}",
+                    )
 
     print(f"engines: transformers, {', '.join(pair.split('=')[0] for pair in programs)}")
     print(f"{passed} checks passed, {failed} failed")

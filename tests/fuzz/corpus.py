@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A corpus as one file: each input's length in four bytes, little endian, and its bytes; the shorter first.
+"""A corpus as one file: each input's length in four bytes, little endian, and its bytes; the
+shorter first.
 
 corpus.py unpack FILE FOLDER    writes each input to a file of its own
 corpus.py pack FOLDER FILE      the other way round
@@ -25,7 +26,10 @@ def main(action, source, target):
             (Path(target) / hashlib.sha1(data).hexdigest()).write_bytes(data)
     elif action == "pack":
         found = {path.read_bytes() for path in Path(source).iterdir()}
-        packed = b"".join(len(data).to_bytes(4, "little") + data for data in sorted(found, key=lambda data: (len(data), data)))
+        packed = b"".join(
+            len(data).to_bytes(4, "little") + data
+            for data in sorted(found, key=lambda data: (len(data), data))
+        )
         Path(target).write_bytes(packed)
         print(f"{len(found)} inputs, {len(packed)} bytes")
     else:

@@ -18,7 +18,9 @@ import re
 import sys
 
 LANGUAGES = {"c": ".c", "python": ".py", "rust": ".rs", "go": ".go", "sh": ".sh"}
-BLOCK = re.compile(r"^(?:<!-- test: (run|in|by)(?: (?:with )?(\S+))? -->\n)?```(\w+)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(
+    r"^(?:<!-- test: (run|in|by)(?: (?:with )?(\S+))? -->\n)?```(\w+)\n(.*?)^```$", re.M | re.S
+)
 TEMPLATES = pathlib.Path(__file__).parent / "around"
 
 

@@ -3,11 +3,14 @@
 
     python3 tests/recording/judges.py path/to/libroutecap.so.1 [--backend host|cuda]
 
-Each router class is built from a small configuration with random weights and fed random hidden states; the library gets the logits that the class
-computed and must choose the experts that the class chose, with its weights. A row in which they differ must be a near tie of the keys that
-reference.py computes (torch.topk leaves the order of ties open), and is counted. Names which routers judged and which the installed version of
-transformers lacks. Exit status 77 where torch or transformers is missing.
+Each router class is built from a small configuration with random weights and fed random hidden
+states; the library gets the logits that the class computed and must choose the experts that the
+class chose, with its weights. A row in which they differ must be a near tie of the keys that
+reference.py computes (torch.topk leaves the order of ties open), and is counted. Names which
+routers judged and which the installed version of transformers lacks. Exit status 77 where torch or
+transformers is missing.
 """
+
 import argparse
 import importlib
 import inspect
@@ -36,7 +39,7 @@ ROWS, HIDDEN, TOKENS = 256, 64, 97
 class Judge:
     """A router class, by the names that it has had, and what the library is told about it."""
 
-    module: str     # in transformers.models
+    module: str  # in transformers.models
     classes: tuple  # of the router, the newest first
     method: int
     experts: int
@@ -45,20 +48,67 @@ class Judge:
     kept: int = 1
     scale: float = 1.0
     norm: bool | None = None  # norm_topk_prob, where the class looks at it
-    bf16: bool = False        # its choice and weights are defined by float32 arithmetic on bfloat16 logits too
-    settings: tuple = ()      # other fields of the configuration
+    bf16: bool = (
+        False  # its choice and weights are defined by float32 arithmetic on bfloat16 logits too
+    )
+    settings: tuple = ()  # other fields of the configuration
 
 
 ROUTERS = (
     Judge("mixtral", ("MixtralTopKRouter",), rc.METHOD_SOFTMAX_RENORMALIZE, 8, 2, bf16=True),
     Judge("qwen2_moe", ("Qwen2MoeTopKRouter",), rc.METHOD_SOFTMAX, 64, 8, norm=False, bf16=True),
-    Judge("qwen3_moe", ("Qwen3MoeTopKRouter",), rc.METHOD_SOFTMAX_RENORMALIZE, 128, 8, norm=True, bf16=True),
-    Judge("qwen3_next", ("Qwen3NextTopKRouter",), rc.METHOD_SOFTMAX_RENORMALIZE, 512, 10, norm=True, bf16=True),
+    Judge(
+        "qwen3_moe",
+        ("Qwen3MoeTopKRouter",),
+        rc.METHOD_SOFTMAX_RENORMALIZE,
+        128,
+        8,
+        norm=True,
+        bf16=True,
+    ),
+    Judge(
+        "qwen3_next",
+        ("Qwen3NextTopKRouter",),
+        rc.METHOD_SOFTMAX_RENORMALIZE,
+        512,
+        10,
+        norm=True,
+        bf16=True,
+    ),
     Judge("olmoe", ("OlmoeTopKRouter",), rc.METHOD_SOFTMAX, 64, 8, norm=False, bf16=True),
-    Judge("deepseek_v2", ("DeepseekV2TopkRouter", "DeepseekV2MoEGate"), rc.METHOD_DEEPSEEK_V2, 160, 6, 8, 3, 16.0,
-          settings=(("topk_method", "group_limited_greedy"),)),
-    Judge("deepseek_v3", ("DeepseekV3TopkRouter",), rc.METHOD_DEEPSEEK_V3, 256, 8, 8, 4, 2.5, norm=True),
-    Judge("deepseek_v3", ("DeepseekV3TopkRouter",), rc.METHOD_DEEPSEEK_V3, 384, 8, 1, 1, 2.827, norm=True),
+    Judge(
+        "deepseek_v2",
+        ("DeepseekV2TopkRouter", "DeepseekV2MoEGate"),
+        rc.METHOD_DEEPSEEK_V2,
+        160,
+        6,
+        8,
+        3,
+        16.0,
+        settings=(("topk_method", "group_limited_greedy"),),
+    ),
+    Judge(
+        "deepseek_v3",
+        ("DeepseekV3TopkRouter",),
+        rc.METHOD_DEEPSEEK_V3,
+        256,
+        8,
+        8,
+        4,
+        2.5,
+        norm=True,
+    ),
+    Judge(
+        "deepseek_v3",
+        ("DeepseekV3TopkRouter",),
+        rc.METHOD_DEEPSEEK_V3,
+        384,
+        8,
+        1,
+        1,
+        2.827,
+        norm=True,
+    ),
     Judge("deepseek_v4", ("DeepseekV4TopKRouter",), rc.METHOD_DEEPSEEK_V4, 384, 6, scale=2.5),
     Judge("deepseek_v4", ("DeepseekV4HashRouter",), rc.METHOD_DEEPSEEK_V4, 256, 6, scale=1.5),
     Judge("gpt_oss", ("GptOssTopKRouter",), rc.METHOD_TOPK_SOFTMAX, 128, 4, bf16=True),
@@ -66,17 +116,37 @@ ROUTERS = (
     Judge("minimax", ("MiniMaxTopKRouter",), rc.METHOD_SOFTMAX_RENORMALIZE, 32, 2, bf16=True),
     Judge("minimax_m2", ("MiniMaxM2TopKRouter",), rc.METHOD_SIGMOID_RENORMALIZE, 256, 8, bf16=True),
     Judge("ernie4_5_moe", ("Ernie4_5_MoeTopKRouter",), rc.METHOD_ERNIE, 64, 6),
-    Judge("ernie4_5_moe", ("Ernie4_5_MoeTopKRouter",), rc.METHOD_ERNIE, 64, 8, settings=(("moe_norm_min", 0.5),)),
-    Judge("nemotron_h", ("NemotronHTopkRouter",), rc.METHOD_DEEPSEEK_V3, 512, 22, 1, 1, 5.0, norm=True),
+    Judge(
+        "ernie4_5_moe",
+        ("Ernie4_5_MoeTopKRouter",),
+        rc.METHOD_ERNIE,
+        64,
+        8,
+        settings=(("moe_norm_min", 0.5),),
+    ),
+    Judge(
+        "nemotron_h", ("NemotronHTopkRouter",), rc.METHOD_DEEPSEEK_V3, 512, 22, 1, 1, 5.0, norm=True
+    ),
     Judge("glm4_moe", ("Glm4MoeTopkRouter",), rc.METHOD_DEEPSEEK_V3, 160, 8, 1, 1, 2.5, norm=True),
     Judge("hunyuan_v1_moe", ("HunYuanMoEV1Gate",), rc.METHOD_SOFTMAX_RENORMALIZE, 64, 8),
-    Judge("longcat_flash", ("LongcatFlashTopkRouter",), rc.METHOD_SOFTMAX, 768, 12, scale=6.0, settings=(("zero_expert_num", 256),)),
+    Judge(
+        "longcat_flash",
+        ("LongcatFlashTopkRouter",),
+        rc.METHOD_SOFTMAX,
+        768,
+        12,
+        scale=6.0,
+        settings=(("zero_expert_num", 256),),
+    ),
 )
 
 ALIASES = {  # fields of configurations that mean the same
     "experts": ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"),
     "k": ("num_experts_per_tok", "moe_k", "moe_topk"),
-    "groups": ("n_group",), "kept": ("topk_group",), "scale": ("routed_scaling_factor",), "norm": ("norm_topk_prob",),
+    "groups": ("n_group",),
+    "kept": ("topk_group",),
+    "scale": ("routed_scaling_factor",),
+    "norm": ("norm_topk_prob",),
 }
 
 
@@ -87,19 +157,37 @@ class Missing(Exception):
 def find(judge):
     """The router class and a configuration for it."""
     try:
-        modeling = importlib.import_module(f"transformers.models.{judge.module}.modeling_{judge.module}")
-        configuration = importlib.import_module(f"transformers.models.{judge.module}.configuration_{judge.module}")
+        modeling = importlib.import_module(
+            f"transformers.models.{judge.module}.modeling_{judge.module}"
+        )
+        configuration = importlib.import_module(
+            f"transformers.models.{judge.module}.configuration_{judge.module}"
+        )
     except ImportError as error:
         raise Missing(f"no module: {error}") from error
-    router = next((getattr(modeling, name) for name in judge.classes if hasattr(modeling, name)), None)
+    router = next(
+        (getattr(modeling, name) for name in judge.classes if hasattr(modeling, name)), None
+    )
     if router is None:
         raise Missing(f"its module has no class {' or '.join(judge.classes)}")
-    configurations = [c for name, c in vars(configuration).items() if name.endswith("Config") and c.__module__ == configuration.__name__]
+    configurations = [
+        c
+        for name, c in vars(configuration).items()
+        if name.endswith("Config") and c.__module__ == configuration.__name__
+    ]
     if not configurations:
         raise Missing("its module has no configuration")
-    config = sorted(configurations, key=lambda c: (not c.__name__.endswith("TextConfig"), len(c.__name__)))[0]()
-    fields = {"experts": judge.experts - dict(judge.settings).get("zero_expert_num", 0), "k": judge.k, "groups": judge.groups, "kept": judge.kept,
-              "scale": judge.scale, "norm": judge.norm}
+    config = sorted(
+        configurations, key=lambda c: (not c.__name__.endswith("TextConfig"), len(c.__name__))
+    )[0]()
+    fields = {
+        "experts": judge.experts - dict(judge.settings).get("zero_expert_num", 0),
+        "k": judge.k,
+        "groups": judge.groups,
+        "kept": judge.kept,
+        "scale": judge.scale,
+        "norm": judge.norm,
+    }
     for name, value in fields.items():
         for alias in ALIASES[name]:
             if value is not None and hasattr(config, alias):
@@ -110,7 +198,9 @@ def find(judge):
 
 
 def build(router, config, dtype, device, generator):
-    """A router with random weights; its correction bias is float32, as the classes keep it, and large enough to change choices."""
+    """A router with random weights; its correction bias is float32, as the classes keep it, and
+    large enough to change choices.
+    """
     module = router(config)
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         spread = 0.05 if "correction_bias" in name else 0.3
@@ -119,14 +209,18 @@ def build(router, config, dtype, device, generator):
             tensor.data = torch.randn(tensor.shape, generator=generator) * spread
             tensor.data = tensor.data.to(torch.float32 if "correction_bias" in name else dtype)
         else:
-            tensor.data = torch.rand(tensor.shape[0], config.num_local_experts, generator=generator).argsort(1)[:, : tensor.shape[1]]
+            tensor.data = torch.rand(
+                tensor.shape[0], config.num_local_experts, generator=generator
+            ).argsort(1)[:, : tensor.shape[1]]
     return module.to(device).eval()
 
 
 def ask(judge, module, hidden, bias, tokens):
     """What the class says of hidden states: logits, ids and weights."""
     extra = {"e_score_correction_bias": bias, "input_ids": tokens}
-    names = [name for name in inspect.signature(module.forward).parameters if name != "hidden_states"]
+    names = [
+        name for name in inspect.signature(module.forward).parameters if name != "hidden_states"
+    ]
     if not set(names) <= set(extra):
         raise Missing(f"forward takes {names}")
     with torch.no_grad():
@@ -134,12 +228,22 @@ def ask(judge, module, hidden, bias, tokens):
             given = module(hidden, *(extra[name] for name in names))
         except ValueError:  # some unpack a batch, a sequence and the hidden size; others take a softmax over dimension 1
             given = module(hidden[None], *(extra[name] for name in names))
-    given = [tensor.reshape(-1, tensor.shape[-1]) for tensor in (given if isinstance(given, tuple) else (given,))]
+    given = [
+        tensor.reshape(-1, tensor.shape[-1])
+        for tensor in (given if isinstance(given, tuple) else (given,))
+    ]
 
     linear = next((part for part in module.modules() if isinstance(part, torch.nn.Linear)), module)
     computed = functional.linear(hidden, linear.weight, getattr(linear, "bias", None))
     full = [tensor for tensor in given if tensor.shape[1] == judge.experts]
-    logits = next((tensor for tensor in full if torch.allclose(tensor.float(), computed.float(), rtol=0.02, atol=0.02)), None)
+    logits = next(
+        (
+            tensor
+            for tensor in full
+            if torch.allclose(tensor.float(), computed.float(), rtol=0.02, atol=0.02)
+        ),
+        None,
+    )
     scores = next((tensor for tensor in full if tensor is not logits), None)
     if logits is None:  # the class keeps them to itself, as LongCat does and older gpt-oss
         logits = computed
@@ -148,7 +252,9 @@ def ask(judge, module, hidden, bias, tokens):
         ids = scores.topk(judge.k, dim=1).indices
     if ids is None or ids.shape[1] != judge.k:
         raise Missing(f"forward returns {[tuple(tensor.shape) for tensor in given]}")
-    weights = next((t for t in given if t.is_floating_point() and t.shape[1] == judge.k != judge.experts), None)
+    weights = next(
+        (t for t in given if t.is_floating_point() and t.shape[1] == judge.k != judge.experts), None
+    )
     if weights is None and scores is not None:
         weights = scores.gather(1, ids)
     return logits, ids, weights
@@ -161,23 +267,55 @@ def try_judge(judge, dtype, lib, memory, checks):
     router, config = find(judge)
     module = build(router, config, dtype, device, generator)
     hidden = torch.randn(ROWS, HIDDEN, generator=generator).to(dtype).to(device)
-    own = [tensor for name, tensor in [*module.named_parameters(), *module.named_buffers()] if name.endswith("e_score_correction_bias")]
-    bias = own[0].data.reshape(-1) if own else (torch.randn(judge.experts, generator=generator) * 0.05).to(device)
+    own = [
+        tensor
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
+        if name.endswith("e_score_correction_bias")
+    ]
+    bias = (
+        own[0].data.reshape(-1)
+        if own
+        else (torch.randn(judge.experts, generator=generator) * 0.05).to(device)
+    )
     tokens = torch.randint(0, TOKENS, (ROWS,), generator=generator).to(device)
     logits, ids, weights = ask(judge, module, hidden, bias, tokens)
 
-    takes_bias = bool(own) or "e_score_correction_bias" in inspect.signature(module.forward).parameters
+    takes_bias = (
+        bool(own) or "e_score_correction_bias" in inspect.signature(module.forward).parameters
+    )
     described = METHODS[judge.method]
-    told = ref.Router(described.score, described.flags, described.group_score, judge.groups, judge.kept, judge.scale, described.floor)
+    told = ref.Router(
+        described.score,
+        described.flags,
+        described.group_score,
+        judge.groups,
+        judge.kept,
+        judge.scale,
+        described.floor,
+    )
     if judge.method == rc.METHOD_ERNIE:
         told.floor = float(np.float32(config.moe_norm_min))
     if takes_bias:
         told.bias = bias.float().cpu().numpy()
-    elements = logits.view(torch.int16).cpu().numpy().view(np.uint16) if logits.dtype == torch.bfloat16 else logits.float().cpu().numpy()
-    case = Case(f"{router.__name__} {dtype}", told, logits.float().cpu().numpy(), elements, BF16 if logits.dtype == torch.bfloat16 else F32,
-                judge.method, bias=told.bias)
+    elements = (
+        logits.view(torch.int16).cpu().numpy().view(np.uint16)
+        if logits.dtype == torch.bfloat16
+        else logits.float().cpu().numpy()
+    )
+    case = Case(
+        f"{router.__name__} {dtype}",
+        told,
+        logits.float().cpu().numpy(),
+        elements,
+        BF16 if logits.dtype == torch.bfloat16 else F32,
+        judge.method,
+        bias=told.bias,
+    )
     if getattr(module, "tid2eid", None) is not None:
-        told.hash_table, case.tokens = module.tid2eid.cpu().numpy().astype(np.int32), tokens.cpu().numpy()
+        told.hash_table, case.tokens = (
+            module.tid2eid.cpu().numpy().astype(np.int32),
+            tokens.cpu().numpy(),
+        )
     with Bench(lib, memory, checks, 1, judge.k, judge.experts, ROWS) as bench:
         ((chosen, got),) = bench.run([case])
 
@@ -190,8 +328,18 @@ def try_judge(judge, dtype, lib, memory, checks):
         ordered = theirs[row][np.lexsort((theirs[row], -want.keys[row][theirs[row]]))]
         text = ref.judge(want, row, ordered, lower_id_wins=False)
         if text is not None:
-            wrong.append((row, f"the class chose {sorted(theirs[row].tolist())}, the library {sorted(chosen[row].tolist())}; {text}"))
-    checks.check(not wrong, lambda: f"{case.label}: {len(wrong)} rows are chosen otherwise, the first row {wrong[0][0]}: {wrong[0][1]}")
+            wrong.append(
+                (
+                    row,
+                    f"the class chose {sorted(theirs[row].tolist())}, the library {sorted(chosen[row].tolist())}; {text}",
+                )
+            )
+    checks.check(
+        not wrong,
+        lambda: (
+            f"{case.label}: {len(wrong)} rows are chosen otherwise, the first row {wrong[0][0]}: {wrong[0][1]}"
+        ),
+    )
     checks.check(len(differ) < ROWS // 2, f"{case.label}: nearly all rows are near ties")
     if weights is not None:
         same = np.setdiff1d(np.arange(ROWS), differ)
@@ -202,8 +350,15 @@ def try_judge(judge, dtype, lib, memory, checks):
         their_weights = weights.float().cpu().numpy()
         tolerance = 1e-5 if weights.dtype == torch.float32 else 2**-7
         near = np.isclose(mine[same], their_weights[same], rtol=tolerance, atol=1e-8)
-        checks.check(near.all(), lambda: f"{case.label}: weights {mine[same][~near][:4]} instead of {their_weights[same][~near][:4]}")
-    return f"{judge.experts} experts, k {judge.k}: {ROWS} rows, {len(differ)} near ties" + ("" if weights is not None else ", no weights")
+        checks.check(
+            near.all(),
+            lambda: (
+                f"{case.label}: weights {mine[same][~near][:4]} instead of {their_weights[same][~near][:4]}"
+            ),
+        )
+    return f"{judge.experts} experts, k {judge.k}: {ROWS} rows, {len(differ)} near ties" + (
+        "" if weights is not None else ", no weights"
+    )
 
 
 def main():
@@ -221,7 +376,9 @@ def main():
         for dtype in (torch.float32, torch.bfloat16)[: 2 if judge.bf16 else 1]:
             name = f"{'/'.join(judge.classes)} {str(dtype)[6:]}"
             try:
-                print(f"judged by {name}: {try_judge(judge, dtype, lib, memory, checks)}", flush=True)
+                print(
+                    f"judged by {name}: {try_judge(judge, dtype, lib, memory, checks)}", flush=True
+                )
                 judged += 1
             except Missing as error:
                 lacking.append(f"{name}: {error}")

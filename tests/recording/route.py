@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""routecap_layer_route against the reference of reference.py: random and adversarial logits, every method, layout and placement of rows.
+"""routecap_layer_route against the reference of reference.py: random and adversarial logits, every
+method, layout and placement of rows.
 
     python3 tests/recording/route.py path/to/libroutecap.so.1 [--backend host|cuda] [--quick]
 
-Ids must be those of the reference, in their order. A difference is allowed only where keys are so close (reference.ULPS) that an arithmetic
-that rounds differently may rank them either way, and never in cases whose keys every float32 arithmetic gets alike; such rows are counted.
-Needs NumPy, and torch for device memory with --backend cuda. Ends with the numbers of checks; exit status 77 where something is missing.
+Ids must be those of the reference, in their order. A difference is allowed only where keys are so
+close (reference.ULPS) that an arithmetic that rounds differently may rank them either way, and
+never in cases whose keys every float32 arithmetic gets alike; such rows are counted. Needs NumPy,
+and torch for device memory with --backend cuda. Ends with the numbers of checks; exit status 77
+where something is missing.
 """
+
 import argparse
 import ctypes
 import dataclasses
@@ -28,7 +32,7 @@ import reference as ref  # noqa: E402
 import routecap_ctypes as rc  # noqa: E402
 
 WAIT_NS = 60 * 10**9
-GUARD = 64           # elements on each side of a buffer that the library writes
+GUARD = 64  # elements on each side of a buffer that the library writes
 UNWRITTEN = 12345.5  # what such a buffer holds before
 
 
@@ -51,12 +55,19 @@ class Checks:
         """That a call returned one of the expected statuses, and left a text with an error."""
         expected = expected if isinstance(expected, tuple) else (expected,)
         names = " or ".join(lib.name_of(s) for s in expected)
-        self.check(status in expected, lambda: f"{what}: {lib.name_of(status)} instead of {names}; last error: {lib.last_error().decode()!r}")
+        self.check(
+            status in expected,
+            lambda: (
+                f"{what}: {lib.name_of(status)} instead of {names}; last error: {lib.last_error().decode()!r}"
+            ),
+        )
         if status < 0:
             self.check(lib.last_error() != b"", f"{what}: no text")
 
     def close(self):
-        print(f"near ties: {self.near_ties} of {self.rows} rows were ranked otherwise than by the reference")
+        print(
+            f"near ties: {self.near_ties} of {self.rows} rows were ranked otherwise than by the reference"
+        )
         print(f"{self.passed} checks passed, {self.failed} failed")
         return 1 if self.failed or not self.passed else 0
 
@@ -87,6 +98,7 @@ class CudaMemory:
 
     def __init__(self):
         import torch
+
         self.torch = torch
         self.device = torch.cuda.current_device()
 
@@ -145,7 +157,13 @@ def stored(values, dtype):
 
 # ---- Methods ----------------------------------------------------------------------------------
 
-RANK, NORM, FMAX, TANH, ZERO = (ref.RANK_LOGITS, ref.RENORMALIZE, ref.FLOOR_MAX, ref.SIGMOID_TANH, ref.GROUPS_ZERO)
+RANK, NORM, FMAX, TANH, ZERO = (
+    ref.RANK_LOGITS,
+    ref.RENORMALIZE,
+    ref.FLOOR_MAX,
+    ref.SIGMOID_TANH,
+    ref.GROUPS_ZERO,
+)
 METHODS = {  # as the table of methods in the header describes them
     rc.METHOD_SOFTMAX: ref.Router(ref.SOFTMAX),
     rc.METHOD_SOFTMAX_RENORMALIZE: ref.Router(ref.SOFTMAX, NORM),
@@ -159,7 +177,13 @@ METHODS = {  # as the table of methods in the header describes them
     rc.METHOD_DEEPSEEK_V4: ref.Router(ref.SQRT_SOFTPLUS, NORM, floor=1e-20),
     rc.METHOD_ERNIE: ref.Router(ref.SOFTMAX, NORM | FMAX),
 }
-BIASED = (rc.METHOD_SIGMOID, rc.METHOD_SIGMOID_RENORMALIZE, rc.METHOD_DEEPSEEK_V3, rc.METHOD_DEEPSEEK_V4, rc.METHOD_ERNIE)
+BIASED = (
+    rc.METHOD_SIGMOID,
+    rc.METHOD_SIGMOID_RENORMALIZE,
+    rc.METHOD_DEEPSEEK_V3,
+    rc.METHOD_DEEPSEEK_V4,
+    rc.METHOD_ERNIE,
+)
 GROUPED = (rc.METHOD_DEEPSEEK_V2, rc.METHOD_DEEPSEEK_V3)
 GROUPS = ((8, 3), (8, 4), (4, 1), (32, 5), (32, 32), (1, 1))
 
@@ -181,7 +205,11 @@ OTHERS = (  # what no method in use does, each flag where it shows
 
 def groups_for(experts, k, rng):
     """Groups that a layer of so many experts can have."""
-    fitting = [(n, kept) for n, kept in GROUPS if experts % n == 0 and experts // n >= 2 and kept * (experts // n) >= k]
+    fitting = [
+        (n, kept)
+        for n, kept in GROUPS
+        if experts % n == 0 and experts // n >= 2 and kept * (experts // n) >= k
+    ]
     return fitting[rng.integers(len(fitting))]
 
 
@@ -190,7 +218,10 @@ def groups_for(experts, k, rng):
 
 def signed_nan(rng, shape):
     """NaNs of both signs, quiet ones with all kinds of payloads."""
-    sign, payload = rng.integers(0, 2, shape, dtype=np.uint32), rng.integers(0, 1 << 22, shape, dtype=np.uint32)
+    sign, payload = (
+        rng.integers(0, 2, shape, dtype=np.uint32),
+        rng.integers(0, 1 << 22, shape, dtype=np.uint32),
+    )
     return (sign << 31 | np.uint32(0x7FC00000) | payload).view(np.float32)
 
 
@@ -202,7 +233,9 @@ def some(rng, values, fraction, replacement):
 
 
 def infinities(rng, shape):
-    values = some(rng, rng.normal(0, 2, shape), 0.1, np.where(rng.random(shape) < 0.5, np.inf, -np.inf))
+    values = some(
+        rng, rng.normal(0, 2, shape), 0.1, np.where(rng.random(shape) < 0.5, np.inf, -np.inf)
+    )
     values[::7] = np.where(np.isposinf(values[::7]), 1, values[::7])  # none of them positive
     values[3::7] = -np.inf
     return values
@@ -214,7 +247,9 @@ def zeros(rng, shape):
 
 
 def denormals(rng, shape):
-    bits = rng.integers(0, 1 << 8, shape, dtype=np.uint32) << rng.choice(np.array([0, 15], dtype=np.uint32), shape)
+    bits = rng.integers(0, 1 << 8, shape, dtype=np.uint32) << rng.choice(
+        np.array([0, 15], dtype=np.uint32), shape
+    )
     return (bits | rng.integers(0, 2, shape, dtype=np.uint32) << 31).view(np.float32)
 
 
@@ -229,7 +264,9 @@ LOGITS = {
     "nearly saturated": lambda rng, shape: rng.uniform(14, 19, shape),
     "NaN": lambda rng, shape: some(rng, rng.normal(0, 1, shape), 0.2, signed_nan(rng, shape)),
     "infinite": infinities,
-    "NaN and infinite": lambda rng, shape: some(rng, infinities(rng, shape), 0.2, signed_nan(rng, shape)),
+    "NaN and infinite": lambda rng, shape: some(
+        rng, infinities(rng, shape), 0.2, signed_nan(rng, shape)
+    ),
     "denormal": denormals,
     "zeros of both signs": zeros,
     "large": lambda rng, shape: rng.normal(0, 1, shape) * 3e37,
@@ -242,7 +279,12 @@ def is_exact(name, router):
     """Whether every float32 arithmetic finds the same keys."""
     if router.score == ref.LOGIT or router.flags & RANK or name == "equal" and router.bias is None:
         return True
-    return name == "ties" and router.bias is None or name == "saturated" and router.score == ref.SIGMOID
+    return (
+        name == "ties"
+        and router.bias is None
+        or name == "saturated"
+        and router.score == ref.SIGMOID
+    )
 
 
 # ---- How logits lie in memory, and where rows go ----------------------------------------------
@@ -250,18 +292,24 @@ def is_exact(name, router):
 
 @dataclass
 class Layout:
-    """Elements before the first, from row to row and from column to column; 0 strides are the defaults."""
+    """Elements before the first, from row to row and from column to column; 0 strides are the
+    defaults.
+    """
 
     first: int = 0
     row_stride: int = 0
     column_stride: int = 0
 
     def lay(self, elements):
-        """Elements [rows, experts] in one array, between large numbers that would win if they were read."""
+        """Elements [rows, experts] in one array, between large numbers that would win if they were
+        read.
+        """
         rows, experts = elements.shape
         row_stride, column_stride = self.row_stride or experts, self.column_stride or 1
-        flat = stored(np.full(self.first + (rows - 1) * row_stride + (experts - 1) * column_stride + 9, 6e4),
-                      {np.dtype(np.float32): F32, np.dtype(np.float16): F16}.get(elements.dtype, BF16))[0].copy()
+        flat = stored(
+            np.full(self.first + (rows - 1) * row_stride + (experts - 1) * column_stride + 9, 6e4),
+            {np.dtype(np.float32): F32, np.dtype(np.float16): F16}.get(elements.dtype, BF16),
+        )[0].copy()
         at = self.first + np.arange(rows)[:, None] * row_stride + np.arange(experts) * column_stride
         flat[at] = elements
         return flat
@@ -295,14 +343,18 @@ class Placement:
 
     def targets(self):
         """[rows] the sink row of each, -1 for none."""
-        base = np.arange(self.rows) + self.first_row + (self.row_base or 0) if self.row_index is None else self.row_index
+        base = (
+            np.arange(self.rows) + self.first_row + (self.row_base or 0)
+            if self.row_index is None
+            else self.row_index
+        )
         return np.where(np.arange(self.rows) < self.live(), base, -1)
 
 
 def placements(rows, sink_rows, rng):
     index = rng.permutation(sink_rows)[:rows].astype(np.int32)
     index[rng.random(rows) < 0.3] = -1
-    index[0] = -2**31
+    index[0] = -(2**31)
     return {
         "in order": Placement(rows),
         "behind others": Placement(rows, first_row=3),
@@ -330,7 +382,7 @@ class Case:
     values: np.ndarray  # float32 [rows, experts]: the logits as they are stored
     elements: np.ndarray
     dtype: int = F32
-    method: int = 0     # routecap_router_init fills the router where this is set
+    method: int = 0  # routecap_router_init fills the router where this is set
     bias_dtype: int = F32
     bias: np.ndarray | None = None  # elements
     layout: Layout = field(default_factory=Layout)
@@ -340,18 +392,44 @@ class Case:
     weights_stride: int = 0
     no_logits: bool = False
     exact: bool = False
-    experts: int = 0    # as the field of routecap_logits
+    experts: int = 0  # as the field of routecap_logits
 
 
-def make_case(rng, router, name, dtype, rows, experts, k, method=0, bias_dtype=None, groups=None, layout=None, placement=None):
+def make_case(
+    rng,
+    router,
+    name,
+    dtype,
+    rows,
+    experts,
+    k,
+    method=0,
+    bias_dtype=None,
+    groups=None,
+    layout=None,
+    placement=None,
+):
     """A case of random logits with a router that has what its method takes from the model."""
     elements, values = stored(LOGITS[name](rng, (rows, experts)), dtype)
     router = dataclasses.replace(router)
-    label = f"{name} {NAMES[dtype]}, {experts} experts, k {k}, " + (f"method {method}" if method else f"router {OTHERS.index(router)}")
-    case = Case(label, router, values, elements, dtype, method, layout=layout or Layout(), placement=placement)
+    label = f"{name} {NAMES[dtype]}, {experts} experts, k {k}, " + (
+        f"method {method}" if method else f"router {OTHERS.index(router)}"
+    )
+    case = Case(
+        label,
+        router,
+        values,
+        elements,
+        dtype,
+        method,
+        layout=layout or Layout(),
+        placement=placement,
+    )
     grouped = method in GROUPED if method else router.group_score != ref.MAX or router.flags & ZERO
     if grouped:
-        router.groups, router.groups_kept = groups if groups is not None else groups_for(experts, k, rng)
+        router.groups, router.groups_kept = (
+            groups if groups is not None else groups_for(experts, k, rng)
+        )
         case.label += f", {router.groups_kept} of {router.groups} groups"
     if bias_dtype is not None and (method in BIASED or not method):
         spread = 0.1 if router.score != ref.LOGIT else 1.0
@@ -373,13 +451,33 @@ def make_case(rng, router, name, dtype, rows, experts, k, method=0, bias_dtype=N
 class Bench:
     """A capturer whose layers are routed, one case in each."""
 
-    def __init__(self, lib, memory, checks, layers, k, experts, sink_rows, provenance=rc.PROVENANCE_RECOMPUTED, **fields):
+    def __init__(
+        self,
+        lib,
+        memory,
+        checks,
+        layers,
+        k,
+        experts,
+        sink_rows,
+        provenance=rc.PROVENANCE_RECOMPUTED,
+        **fields,
+    ):
         self.lib, self.memory, self.checks = lib, memory, checks
         self.layers, self.k, self.sink_rows = layers, k, sink_rows
         self.experts = [experts] * layers if isinstance(experts, int) else list(experts)
         provenance = [provenance] * layers if isinstance(provenance, int) else list(provenance)
-        config = lib.config(backend=memory.backend, device=memory.device, layers=layers, k=k, experts=max(self.experts), rows=sink_rows,
-                            layer_experts=(c_uint32 * layers)(*self.experts), layer_provenance=(c_int32 * layers)(*provenance), **fields)
+        config = lib.config(
+            backend=memory.backend,
+            device=memory.device,
+            layers=layers,
+            k=k,
+            experts=max(self.experts),
+            rows=sink_rows,
+            layer_experts=(c_uint32 * layers)(*self.experts),
+            layer_provenance=(c_int32 * layers)(*provenance),
+            **fields,
+        )
         self.handle = c_void_p()
         lib.expect(lib.capturer_create(config, byref(self.handle)), what="capturer_create")
         self.kept = []  # what the device reads until the step has landed
@@ -401,9 +499,17 @@ class Bench:
     def router(self, case):
         """The router of a case."""
         r = case.router
-        router = rc.Router(struct_size=sizeof(rc.Router), score=r.score, group_score=r.group_score, flags=r.flags, floor=r.floor)
+        router = rc.Router(
+            struct_size=sizeof(rc.Router),
+            score=r.score,
+            group_score=r.group_score,
+            flags=r.flags,
+            floor=r.floor,
+        )
         if case.method:
-            self.lib.expect(self.lib.router_init(router, sizeof(rc.Router), case.method), what="router_init")
+            self.lib.expect(
+                self.lib.router_init(router, sizeof(rc.Router), case.method), what="router_init"
+            )
             if case.method == rc.METHOD_ERNIE:
                 router.floor = r.floor
         router.groups, router.groups_kept = (r.groups, r.groups_kept) if r.groups > 1 else (0, 0)
@@ -411,15 +517,27 @@ class Bench:
         if case.bias is not None:
             router.bias, router.bias_dtype = self.put(case.bias), case.bias_dtype
         if r.hash_table is not None:
-            around = np.concatenate([r.hash_table] * 3)  # ids that would pass for those of a token outside the table
-            router.hash_table, router.hash_tokens = self.put(around, r.hash_table.size), len(r.hash_table)
+            around = np.concatenate(
+                [r.hash_table] * 3
+            )  # ids that would pass for those of a token outside the table
+            router.hash_table, router.hash_tokens = (
+                self.put(around, r.hash_table.size),
+                len(r.hash_table),
+            )
         return router
 
     def logits(self, case, weights):
         """The logits of a case, with weights written behind the guard in front of that array."""
         place = case.placement or Placement(len(case.values))
-        logits = rc.Logits(struct_size=sizeof(rc.Logits), dtype=case.dtype, rows=place.rows, first_row=place.first_row, experts=case.experts,
-                           row_stride=case.layout.row_stride, column_stride=case.layout.column_stride)
+        logits = rc.Logits(
+            struct_size=sizeof(rc.Logits),
+            dtype=case.dtype,
+            rows=place.rows,
+            first_row=place.first_row,
+            experts=case.experts,
+            row_stride=case.layout.row_stride,
+            column_stride=case.layout.column_stride,
+        )
         if not case.no_logits:
             logits.logits = self.put(case.layout.lay(case.elements), case.layout.first)
         if place.live_rows is not None:
@@ -432,66 +550,133 @@ class Bench:
             logits.tokens = self.put(case.tokens)
             logits.tokens_dtype = {4: rc.DTYPE_I32, 8: rc.DTYPE_I64}[case.tokens.itemsize]
         if weights is not None:
-            logits.weights, logits.weights_stride = self.memory.pointer(weights, GUARD), case.weights_stride
+            logits.weights, logits.weights_stride = (
+                self.memory.pointer(weights, GUARD),
+                case.weights_stride,
+            )
         return logits
 
     def route(self, layer, case, router=None, logits=None):
-        return self.lib.layer_route(self.handle, layer, router or self.router(case), logits or self.logits(case, None), self.memory.stream)
+        return self.lib.layer_route(
+            self.handle,
+            layer,
+            router or self.router(case),
+            logits or self.logits(case, None),
+            self.memory.stream,
+        )
 
     def begin(self, rows=None):
-        self.lib.expect(self.lib.step_begin(self.handle, self.sink_rows if rows is None else rows, self.memory.stream), what="step_begin")
+        self.lib.expect(
+            self.lib.step_begin(
+                self.handle, self.sink_rows if rows is None else rows, self.memory.stream
+            ),
+            what="step_begin",
+        )
 
     def issue(self, request=None, rows=None):
-        """Ends a forward pass with one span, and waits: the request, and how many cells were recorded twice."""
+        """Ends a forward pass with one span, and waits: the request, and how many cells were
+        recorded twice.
+        """
         if request is None:
             request = c_uint64()
-            self.lib.expect(self.lib.request_open(self.handle, None, byref(request), 1), what="request_open")
-        self.lib.expect(self.lib.step_snapshot(self.handle, self.memory.stream), what="step_snapshot")
+            self.lib.expect(
+                self.lib.request_open(self.handle, None, byref(request), 1), what="request_open"
+            )
+        self.lib.expect(
+            self.lib.step_snapshot(self.handle, self.memory.stream), what="step_snapshot"
+        )
         return request, self.file(request, rows)
 
     def file(self, request, rows=None):
-        """Issues what the last forward left in its snapshot, and waits: how many cells were recorded twice."""
+        """Issues what the last forward left in its snapshot, and waits: how many cells were
+        recorded twice.
+        """
         span = rc.Span(request=request.value, rows=self.sink_rows if rows is None else rows)
         step, conflicting = c_uint64(), c_uint64()
-        self.lib.expect(self.lib.step_issue(self.handle, span, sizeof(rc.Span), 1, None, None, byref(step), self.memory.stream), what="step_issue")
-        self.lib.expect(self.lib.step_finalize(self.handle, step, WAIT_NS, byref(conflicting)), what="step_finalize")
+        self.lib.expect(
+            self.lib.step_issue(
+                self.handle, span, sizeof(rc.Span), 1, None, None, byref(step), self.memory.stream
+            ),
+            what="step_issue",
+        )
+        self.lib.expect(
+            self.lib.step_finalize(self.handle, step, WAIT_NS, byref(conflicting)),
+            what="step_finalize",
+        )
         self.kept.clear()
         return conflicting.value
 
     def read(self, request, rows=None):
-        """Ids [rows, layers, k], -7 where missing, and the reason of each missing cell [rows, layers], 0 where there is none."""
+        """Ids [rows, layers, k], -7 where missing, and the reason of each missing cell
+        [rows, layers], 0 where there is none.
+        """
         lib, rows = self.lib, self.sink_rows if rows is None else rows
         guarded = np.full(rows * self.layers * self.k + 2 * GUARD, 777777, dtype=np.int32)
         mask = np.full(rows * self.layers + 2 * GUARD, 99, dtype=np.uint8)
         options = lib.copy_options(dtype=rc.DTYPE_I32, order=rc.ORDER_ROW_MAJOR, fill=-7)
         inner = guarded.nbytes - 2 * GUARD * 4
-        status = lib.request_extract_into(self.handle, request, 0, rows, options, guarded.ctypes.data + GUARD * 4, inner, mask.ctypes.data + GUARD,
-                                          mask.size - 2 * GUARD, None)
+        status = lib.request_extract_into(
+            self.handle,
+            request,
+            0,
+            rows,
+            options,
+            guarded.ctypes.data + GUARD * 4,
+            inner,
+            mask.ctypes.data + GUARD,
+            mask.size - 2 * GUARD,
+            None,
+        )
         if status < 0:
             lib.expect(status, what="request_extract_into")
-        self.checks.check((guarded[:GUARD] == 777777).all() and (guarded[-GUARD:] == 777777).all() and (mask[:GUARD] == 99).all()
-                          and (mask[-GUARD:] == 99).all(), "extract_into writes beside its buffers")
-        coverage, blocks = rc.Coverage(struct_size=sizeof(rc.Coverage)), (rc.Missing * (rows * self.layers))()
-        status = lib.request_coverage(self.handle, request, 0, rows, coverage, blocks, sizeof(rc.Missing), len(blocks))
+        self.checks.check(
+            (guarded[:GUARD] == 777777).all()
+            and (guarded[-GUARD:] == 777777).all()
+            and (mask[:GUARD] == 99).all()
+            and (mask[-GUARD:] == 99).all(),
+            "extract_into writes beside its buffers",
+        )
+        coverage, blocks = (
+            rc.Coverage(struct_size=sizeof(rc.Coverage)),
+            (rc.Missing * (rows * self.layers))(),
+        )
+        status = lib.request_coverage(
+            self.handle, request, 0, rows, coverage, blocks, sizeof(rc.Missing), len(blocks)
+        )
         if status not in (rc.OK, rc.INCOMPLETE):
             lib.expect(status, what="request_coverage")
         reasons = np.zeros((rows, self.layers), dtype=np.int32)
         for block in blocks[: coverage.blocks]:
-            reasons[block.first : block.first + block.rows, block.first_layer : block.first_layer + block.layers] = block.reason
-        self.checks.check(((reasons == 0) == (mask[GUARD:-GUARD].reshape(rows, self.layers) == 1)).all(), "coverage and mask differ")
+            reasons[
+                block.first : block.first + block.rows,
+                block.first_layer : block.first_layer + block.layers,
+            ] = block.reason
+        self.checks.check(
+            ((reasons == 0) == (mask[GUARD:-GUARD].reshape(rows, self.layers) == 1)).all(),
+            "coverage and mask differ",
+        )
         return guarded[GUARD:-GUARD].reshape(rows, self.layers, self.k), reasons
 
     # ---- A step of cases
 
     def run(self, cases):
-        """Routes one case per layer in one forward pass and compares all of it. Returns the ids [sink rows, k] and the weights of each."""
+        """Routes one case per layer in one forward pass and compares all of it.
+
+        Returns the ids [sink rows, k] and the weights of each.
+        """
         weights = []
         self.begin()
         for layer, case in enumerate(cases):
             stride = case.weights_stride or self.k
             size = 2 * GUARD + len(case.values) * stride
-            weights.append(self.memory.put(np.full(size, UNWRITTEN, dtype=np.float32)) if case.weights else None)
-            self.lib.expect(self.route(layer, case, logits=self.logits(case, weights[-1])), what=case.label)
+            weights.append(
+                self.memory.put(np.full(size, UNWRITTEN, dtype=np.float32))
+                if case.weights
+                else None
+            )
+            self.lib.expect(
+                self.route(layer, case, logits=self.logits(case, weights[-1])), what=case.label
+            )
         request, conflicting = self.issue()
         self.checks.check(conflicting == 0, f"{conflicting} cells recorded twice")
         ids, reasons = self.read(request)
@@ -510,12 +695,27 @@ class Bench:
         wanted = np.zeros(self.sink_rows, dtype=bool)
         wanted[targets[targets >= 0]] = True
         # Rows of no cell at all are not kept.
-        check(np.isin(reasons[~wanted], (rc.MISSING_UNWRITTEN, rc.MISSING_ABSENT)).all(), f"{case.label}: rows that were not routed are there")
+        check(
+            np.isin(reasons[~wanted], (rc.MISSING_UNWRITTEN, rc.MISSING_ABSENT)).all(),
+            f"{case.label}: rows that were not routed are there",
+        )
         experts = case.values.shape[1]
-        good = np.array([0 <= row.min() and row.max() < experts and len(set(row.tolist())) == len(row) for row in want.ids])
+        good = np.array(
+            [
+                0 <= row.min() and row.max() < experts and len(set(row.tolist())) == len(row)
+                for row in want.ids
+            ]
+        )
         for row in np.flatnonzero((targets >= 0) & ~good):
-            reason = rc.MISSING_OUT_OF_RANGE if want.ids[row].min() < 0 or want.ids[row].max() >= experts else rc.MISSING_DUPLICATE
-            check(reasons[targets[row]] == reason, f"{case.label}: row {row} is missing for reason {reasons[targets[row]]} instead of {reason}")
+            reason = (
+                rc.MISSING_OUT_OF_RANGE
+                if want.ids[row].min() < 0 or want.ids[row].max() >= experts
+                else rc.MISSING_DUPLICATE
+            )
+            check(
+                reasons[targets[row]] == reason,
+                f"{case.label}: row {row} is missing for reason {reasons[targets[row]]} instead of {reason}",
+            )
 
         placed = np.flatnonzero((targets >= 0) & good)
         wrong = []
@@ -530,29 +730,54 @@ class Bench:
                 else:
                     wrong.append((row, text))
         self.checks.rows += len(placed)
-        check(not wrong, lambda: f"{case.label}: {len(wrong)} of {len(placed)} rows, the first row {wrong[0][0]}: {wrong[0][1]}")
+        check(
+            not wrong,
+            lambda: (
+                f"{case.label}: {len(wrong)} of {len(placed)} rows, the first row {wrong[0][0]}: {wrong[0][1]}"
+            ),
+        )
         if weights is None:
             return
 
         stride = case.weights_stride or self.k
-        check((weights[:GUARD] == UNWRITTEN).all() and (weights[-GUARD:] == UNWRITTEN).all(), f"{case.label}: weights written beside their buffer")
+        check(
+            (weights[:GUARD] == UNWRITTEN).all() and (weights[-GUARD:] == UNWRITTEN).all(),
+            f"{case.label}: weights written beside their buffer",
+        )
         weights = weights[GUARD:-GUARD].reshape(rows, stride)
-        check((weights[:, self.k :] == UNWRITTEN).all(), f"{case.label}: weights written between rows")
-        check((weights[~live] == UNWRITTEN).all(), f"{case.label}: weights of rows that are not live")
-        chosen = want.ids.copy()  # where there is no cell to read the ids from, those of the reference
+        check(
+            (weights[:, self.k :] == UNWRITTEN).all(), f"{case.label}: weights written between rows"
+        )
+        check(
+            (weights[~live] == UNWRITTEN).all(), f"{case.label}: weights of rows that are not live"
+        )
+        chosen = (
+            want.ids.copy()
+        )  # where there is no cell to read the ids from, those of the reference
         for row in placed:
             if reasons[targets[row]] == 0:
                 chosen[row] = ids[targets[row]]
         compared = live & good
         with np.errstate(all="ignore"):
             expected = ref.weights_of(want.scores, np.clip(chosen, 0, experts - 1), case.router)
-            errors = ref.weight_errors(want.scores, np.clip(chosen, 0, experts - 1), expected, case.router)
-            near = (np.abs(weights[:, : self.k] - expected) <= errors) | (weights[:, : self.k] == expected) | np.isnan(expected)
+            errors = ref.weight_errors(
+                want.scores, np.clip(chosen, 0, experts - 1), expected, case.router
+            )
+            near = (
+                (np.abs(weights[:, : self.k] - expected) <= errors)
+                | (weights[:, : self.k] == expected)
+                | np.isnan(expected)
+            )
         wrong = np.flatnonzero(compared & ~near.all(axis=1))
         if len(wrong) and not case.exact:  # a near tie in a row that goes nowhere
             wrong = wrong[targets[wrong] >= 0]
-        check(len(wrong) == 0, lambda: f"{case.label}: weights of {len(wrong)} rows, the first row {wrong[0]}: "
-              f"{weights[wrong[0], : self.k]} instead of {expected[wrong[0]]} of ids {chosen[wrong[0]]}")
+        check(
+            len(wrong) == 0,
+            lambda: (
+                f"{case.label}: weights of {len(wrong)} rows, the first row {wrong[0]}: "
+                f"{weights[wrong[0], : self.k]} instead of {expected[wrong[0]]} of ids {chosen[wrong[0]]}"
+            ),
+        )
 
 
 # ---- Tests ------------------------------------------------------------------------------------
@@ -583,25 +808,57 @@ class Tests:
         for method, want in METHODS.items():
             router = rc.Router()
             ctypes.memset(byref(router), 0xAB, sizeof(router))
-            self.checks.status(self.lib, self.lib.router_init(router, sizeof(router), method), rc.OK, f"router_init of method {method}")
-            wanted = {"struct_size": sizeof(router), "score": want.score, "groups": 0, "bias": None, "hash_tokens": 0, "hash_table": None}
+            self.checks.status(
+                self.lib,
+                self.lib.router_init(router, sizeof(router), method),
+                rc.OK,
+                f"router_init of method {method}",
+            )
+            wanted = {
+                "struct_size": sizeof(router),
+                "score": want.score,
+                "groups": 0,
+                "bias": None,
+                "hash_tokens": 0,
+                "hash_table": None,
+            }
             if method in GROUPED:
                 wanted["group_score"] = want.group_score
             got = {name: getattr(router, name) for name in wanted}
             self.checks.check(got == wanted, f"method {method}: {got} instead of {wanted}")
             either = RANK if want.score == ref.LOGIT else 0  # logits are ranked in either case
-            either |= ZERO if method == rc.METHOD_DEEPSEEK_V2 else 0  # probabilities are not below 0
-            self.checks.check(router.flags | either == want.flags | either, f"method {method}: flags {router.flags} instead of {want.flags}")
+            either |= (
+                ZERO if method == rc.METHOD_DEEPSEEK_V2 else 0
+            )  # probabilities are not below 0
+            self.checks.check(
+                router.flags | either == want.flags | either,
+                f"method {method}: flags {router.flags} instead of {want.flags}",
+            )
             self.checks.check(router.scale in (0, 1), f"method {method}: scale {router.scale}")
-            self.checks.check(0 <= router.floor <= (1 if method == rc.METHOD_ERNIE else 1e-19), f"method {method}: floor {router.floor}")
+            self.checks.check(
+                0 <= router.floor <= (1 if method == rc.METHOD_ERNIE else 1e-19),
+                f"method {method}: floor {router.floor}",
+            )
         for method in (0, -1, 12, 2**31 - 1):
             status = self.lib.router_init(rc.Router(), sizeof(rc.Router), method)
             self.checks.status(self.lib, status, rc.ERR_ARGUMENT, f"router_init of method {method}")
-        self.checks.status(self.lib, self.lib.router_init(None, sizeof(rc.Router), 1), rc.ERR_ARGUMENT, "router_init of NULL")
-        self.checks.status(self.lib, self.lib.router_init(rc.Router(), 0, 1), rc.ERR_STRUCT_SIZE, "router_init of size 0")
+        self.checks.status(
+            self.lib,
+            self.lib.router_init(None, sizeof(rc.Router), 1),
+            rc.ERR_ARGUMENT,
+            "router_init of NULL",
+        )
+        self.checks.status(
+            self.lib,
+            self.lib.router_init(rc.Router(), 0, 1),
+            rc.ERR_STRUCT_SIZE,
+            "router_init of size 0",
+        )
 
     def test_every_number_of_experts_and_k(self):
-        """Each shape with all methods and all other routers, with logits, dtypes, biases and layouts in turn."""
+        """Each shape with all methods and all other routers, with logits, dtypes, biases and
+        layouts in turn.
+        """
         rows, names = 6 if self.quick else 17, list(LOGITS)
         for experts, k in itertools.product(ALL_EXPERTS, ALL_K):
             if k > experts or self.quick and (experts + k) % 3:
@@ -609,8 +866,21 @@ class Tests:
             rng = self.rng(1, experts, k)
             routers = [(METHODS[m], m) for m in METHODS] + [(r, 0) for r in OTHERS]
             ways = list(layouts(rows, experts).values())
-            cases = [make_case(rng, router, names[rng.integers(len(names))], DTYPES[rng.integers(3)], rows, experts, k, method,
-                               (None, *DTYPES)[rng.integers(4)], layout=ways[rng.integers(len(ways))]) for router, method in routers]
+            cases = [
+                make_case(
+                    rng,
+                    router,
+                    names[rng.integers(len(names))],
+                    DTYPES[rng.integers(3)],
+                    rows,
+                    experts,
+                    k,
+                    method,
+                    (None, *DTYPES)[rng.integers(4)],
+                    layout=ways[rng.integers(len(ways))],
+                )
+                for router, method in routers
+            ]
             self.run_cases(cases, k, experts, rows + 1)
 
     def test_every_method_with_all_logits(self):
@@ -618,26 +888,44 @@ class Tests:
         for experts, k in FEW_SHAPES[:3] if self.quick else FEW_SHAPES:
             rng = self.rng(2, experts, k)
             routers = [(METHODS[m], m) for m in METHODS] + [(r, 0) for r in OTHERS]
-            cases = [make_case(rng, router, name, dtype, rows, experts, k, method, bias)
-                     for name, (router, method), dtype in itertools.product(LOGITS, routers, DTYPES)
-                     for bias in ((None, dtype) if method in BIASED or not method else (None,))]
+            cases = [
+                make_case(rng, router, name, dtype, rows, experts, k, method, bias)
+                for name, (router, method), dtype in itertools.product(LOGITS, routers, DTYPES)
+                for bias in ((None, dtype) if method in BIASED or not method else (None,))
+            ]
             self.run_cases(cases, k, experts, rows)
 
     def test_groups(self):
-        """Every number of groups with every score of groups, also with a bias that makes keys negative."""
+        """Every number of groups with every score of groups, also with a bias that makes keys
+        negative.
+        """
         rows = 7 if self.quick else 40
         for experts, k in ((64, 4), (160, 6), (256, 8), (128, 1), (1024, 16)):
             rng, cases = self.rng(3, experts, k), []
             for groups, score in itertools.product(GROUPS, (ref.MAX, ref.TOP2, ref.TOP2_DISTINCT)):
                 if experts % groups[0] or groups[1] * (experts // groups[0]) < k:
                     continue
-                for name, base in itertools.product(("normal", "ties", "NaN", "saturated", "zeros of both signs"),
-                                                    (ref.Router(ref.LOGIT), ref.Router(ref.SIGMOID, NORM), ref.Router(ref.SOFTMAX),
-                                                     ref.Router(ref.LOGIT, ZERO), ref.Router(ref.SIGMOID, NORM | ZERO))):
+                for name, base in itertools.product(
+                    ("normal", "ties", "NaN", "saturated", "zeros of both signs"),
+                    (
+                        ref.Router(ref.LOGIT),
+                        ref.Router(ref.SIGMOID, NORM),
+                        ref.Router(ref.SOFTMAX),
+                        ref.Router(ref.LOGIT, ZERO),
+                        ref.Router(ref.SIGMOID, NORM | ZERO),
+                    ),
+                ):
                     elements, values = stored(LOGITS[name](rng, (rows, experts)), BF16)
-                    router = dataclasses.replace(base, group_score=score, groups=groups[0], groups_kept=groups[1])
-                    case = Case(f"{name}, {experts} experts, k {k}, {groups[1]} of {groups[0]} groups by {score}, flags {base.flags}", router, values,
-                                elements, BF16)
+                    router = dataclasses.replace(
+                        base, group_score=score, groups=groups[0], groups_kept=groups[1]
+                    )
+                    case = Case(
+                        f"{name}, {experts} experts, k {k}, {groups[1]} of {groups[0]} groups by {score}, flags {base.flags}",
+                        router,
+                        values,
+                        elements,
+                        BF16,
+                    )
                     if len(cases) % 2:
                         case.bias, router.bias = stored(rng.normal(-1, 0.3, experts), F32)
                         case.label += ", bias"
@@ -646,12 +934,30 @@ class Tests:
             self.run_cases(cases, k, experts, rows)
 
     def test_layouts_and_placements(self):
-        for experts, k in ((64, 8), (60, 4)) if self.quick else ((64, 8), (60, 4), (8, 2), (1000, 10), (256, 8)):
+        for experts, k in (
+            ((64, 8), (60, 4)) if self.quick else ((64, 8), (60, 4), (8, 2), (1000, 10), (256, 8))
+        ):
             rng, rows = self.rng(4, experts, k), 21
             sink_rows, cases = rows + 5, []
-            for layout, (name, place), dtype in itertools.product(layouts(rows, experts).values(), placements(rows, rows + 5, rng).items(), DTYPES):
-                method = (rc.METHOD_SOFTMAX_RENORMALIZE, rc.METHOD_DEEPSEEK_V3, rc.METHOD_TOPK)[len(cases) % 3]
-                case = make_case(rng, METHODS[method], "normal", dtype, rows, experts, k, method, F32, layout=layout, placement=place)
+            for layout, (name, place), dtype in itertools.product(
+                layouts(rows, experts).values(), placements(rows, rows + 5, rng).items(), DTYPES
+            ):
+                method = (rc.METHOD_SOFTMAX_RENORMALIZE, rc.METHOD_DEEPSEEK_V3, rc.METHOD_TOPK)[
+                    len(cases) % 3
+                ]
+                case = make_case(
+                    rng,
+                    METHODS[method],
+                    "normal",
+                    dtype,
+                    rows,
+                    experts,
+                    k,
+                    method,
+                    F32,
+                    layout=layout,
+                    placement=place,
+                )
                 case.label += f", {name}, strides {layout.row_stride} and {layout.column_stride}"
                 cases.append(case)
             self.run_cases(cases, k, experts, sink_rows)
@@ -665,37 +971,79 @@ class Tests:
 
     def test_many_rows(self):
         rng = self.rng(6)
-        for experts, k, rows in ((8, 2, 5003), (256, 8, 3001), (1024, 32, 700)) if not self.quick else ((64, 6, 1001),):
+        for experts, k, rows in (
+            ((8, 2, 5003), (256, 8, 3001), (1024, 32, 700)) if not self.quick else ((64, 6, 1001),)
+        ):
             methods = (rc.METHOD_SOFTMAX, rc.METHOD_DEEPSEEK_V3, rc.METHOD_TOPK_SOFTMAX)
-            self.run_cases([make_case(rng, METHODS[m], "normal", d, rows, experts, k, m, F32) for m, d in zip(methods, DTYPES)], k, experts, rows)
+            self.run_cases(
+                [
+                    make_case(rng, METHODS[m], "normal", d, rows, experts, k, m, F32)
+                    for m, d in zip(methods, DTYPES)
+                ],
+                k,
+                experts,
+                rows,
+            )
 
     def test_one_row(self):
         rng = self.rng(7)
         for experts, k in FEW_SHAPES:
-            self.run_cases([make_case(rng, METHODS[m], "normal", BF16, 1, experts, k, m, BF16) for m in METHODS], k, experts, 1)
+            self.run_cases(
+                [
+                    make_case(rng, METHODS[m], "normal", BF16, 1, experts, k, m, BF16)
+                    for m in METHODS
+                ],
+                k,
+                experts,
+                1,
+            )
 
     def test_layers_of_different_experts(self):
-        """Each layer's experts are meant by 0; fewer may be said, also of a layer with more than can be routed."""
+        """Each layer's experts are meant by 0; fewer may be said, also of a layer with more than
+        can be routed.
+        """
         rng, experts, k = self.rng(8), (64, 8, 1024, 60, 2000, 64), 4
-        cases = [make_case(rng, METHODS[rc.METHOD_SIGMOID], "normal", F32, 12, n, k, rc.METHOD_SIGMOID, F32) for n in (64, 8, 1024, 60, 1000, 33)]
+        cases = [
+            make_case(
+                rng, METHODS[rc.METHOD_SIGMOID], "normal", F32, 12, n, k, rc.METHOD_SIGMOID, F32
+            )
+            for n in (64, 8, 1024, 60, 1000, 33)
+        ]
         cases[4].experts, cases[5].experts = 1000, 33
         with self.bench(6, k, experts, 12) as bench:
             bench.run(cases)
 
     def test_sinks_of_all_kinds(self):
-        """Sinks of the library in every dtype, and strided ones of the caller beside which nothing is written."""
+        """Sinks of the library in every dtype, and strided ones of the caller beside which nothing
+        is written.
+        """
         rng, layers, k, experts, rows = self.rng(9), 3, 6, 160, 19
         methods = (rc.METHOD_DEEPSEEK_V2, rc.METHOD_ERNIE, rc.METHOD_TOPK)
-        cases = [make_case(rng, METHODS[m], "normal", F32, rows, experts, k, m, F32) for m in methods]
-        for dtype, numpy_type in ((rc.DTYPE_I16, np.int16), (rc.DTYPE_I32, np.int32), (rc.DTYPE_I64, np.int64)):
+        cases = [
+            make_case(rng, METHODS[m], "normal", F32, rows, experts, k, m, F32) for m in methods
+        ]
+        for dtype, numpy_type in (
+            (rc.DTYPE_I16, np.int16),
+            (rc.DTYPE_I32, np.int32),
+            (rc.DTYPE_I64, np.int64),
+        ):
             with self.bench(layers, k, experts, rows, sink_dtype=dtype) as bench:
                 bench.run(cases)
             stride = k + 3
             sink = self.memory.put(np.full((layers, rows + 2, stride), 31000, dtype=numpy_type))
             with self.bench(layers, k, experts, rows, flags=rc.CONFIG_EXTERNAL_SINK) as bench:
-                bound = rc.Sink(struct_size=sizeof(rc.Sink), dtype=dtype, ids=self.memory.pointer(sink, stride + 2), rows=rows, k=k,
-                                row_stride=stride, layer_stride=(rows + 2) * stride)
-                self.lib.expect(self.lib.sink_bind(bench.handle, 0, layers, bound), what="sink_bind")
+                bound = rc.Sink(
+                    struct_size=sizeof(rc.Sink),
+                    dtype=dtype,
+                    ids=self.memory.pointer(sink, stride + 2),
+                    rows=rows,
+                    k=k,
+                    row_stride=stride,
+                    layer_stride=(rows + 2) * stride,
+                )
+                self.lib.expect(
+                    self.lib.sink_bind(bench.handle, 0, layers, bound), what="sink_bind"
+                )
                 bench.run(cases)
                 bench.run(cases[1:] + cases[:1])
             beside = self.memory.get(sink).copy()
@@ -703,50 +1051,106 @@ class Tests:
             self.checks.check((beside == 31000).all(), "routed beside the sink")
 
     def test_hash_tables(self):
-        """Ids by token: in the table's order, with weights or without logits; what is no id makes its cell missing."""
+        """Ids by token: in the table's order, with weights or without logits; what is no id makes
+        its cell missing.
+        """
         rng, experts, k, rows, tokens = self.rng(10), 64, 6, 23, 50
         table = np.argsort(rng.random((tokens, experts)), axis=1)[:, :k].astype(np.int32)
         odd = table.copy()
-        odd[3, 2], odd[4, 0], odd[5, 1], odd[6, 5], odd[7, 3] = experts, -1, odd[5, 4], 70000, -2**31
+        odd[3, 2], odd[4, 0], odd[5, 1], odd[6, 5], odd[7, 3] = (
+            experts,
+            -1,
+            odd[5, 4],
+            70000,
+            -(2**31),
+        )
         cases = []
-        for kind, use, dtype, no_logits in itertools.product((np.int32, np.int64), (table, odd), DTYPES, (False, True)):
+        for kind, use, dtype, no_logits in itertools.product(
+            (np.int32, np.int64), (table, odd), DTYPES, (False, True)
+        ):
             drawn = rng.integers(0, tokens, rows).astype(kind)
             drawn[:5] = (3, 4, 5, 6, 7)
-            outside = [-1, tokens, -2**31, 2**31 - 1] + ([2**32, 2**40 + 1, -2**63, 2**63 - 1] if kind is np.int64 else [])
+            outside = [-1, tokens, -(2**31), 2**31 - 1] + (
+                [2**32, 2**40 + 1, -(2**63), 2**63 - 1] if kind is np.int64 else []
+            )
             drawn[5 : 5 + len(outside)] = outside
-            case = make_case(rng, METHODS[rc.METHOD_DEEPSEEK_V4], "normal", dtype, rows, experts, k, rc.METHOD_DEEPSEEK_V4)
-            case.router.hash_table, case.tokens, case.no_logits, case.weights = use, drawn, no_logits, not no_logits
+            case = make_case(
+                rng,
+                METHODS[rc.METHOD_DEEPSEEK_V4],
+                "normal",
+                dtype,
+                rows,
+                experts,
+                k,
+                rc.METHOD_DEEPSEEK_V4,
+            )
+            case.router.hash_table, case.tokens, case.no_logits, case.weights = (
+                use,
+                drawn,
+                no_logits,
+                not no_logits,
+            )
             case.label += f", hash table, tokens of {kind.__name__}"
             cases.append(case)
         for method, weights in itertools.product(METHODS, (False, True)):
-            case = make_case(rng, METHODS[method], "normal", F32, rows, experts, k, method, F32, groups=(8, 2))
-            case.router.hash_table, case.tokens, case.no_logits, case.weights = table, rng.integers(0, tokens, rows), not weights, weights
+            case = make_case(
+                rng, METHODS[method], "normal", F32, rows, experts, k, method, F32, groups=(8, 2)
+            )
+            case.router.hash_table, case.tokens, case.no_logits, case.weights = (
+                table,
+                rng.integers(0, tokens, rows),
+                not weights,
+                weights,
+            )
             case.label += ", hash table"
             cases.append(case)
         for name, placement in placements(rows, rows + 5, rng).items():
-            case = make_case(rng, METHODS[rc.METHOD_DEEPSEEK_V4], "normal", F32, rows, experts, k, rc.METHOD_DEEPSEEK_V4, placement=placement)
+            case = make_case(
+                rng,
+                METHODS[rc.METHOD_DEEPSEEK_V4],
+                "normal",
+                F32,
+                rows,
+                experts,
+                k,
+                rc.METHOD_DEEPSEEK_V4,
+                placement=placement,
+            )
             case.router.hash_table, case.tokens = table, rng.integers(0, tokens, rows)
             case.label += f", hash table, {name}"
             cases.append(case)
         self.run_cases(cases, k, experts, rows + 5)
 
     def test_rows_beyond_those_begun_are_dropped(self):
-        case = make_case(self.rng(11), METHODS[rc.METHOD_TOPK], "normal", F32, 12, 64, 4, rc.METHOD_TOPK)
+        case = make_case(
+            self.rng(11), METHODS[rc.METHOD_TOPK], "normal", F32, 12, 64, 4, rc.METHOD_TOPK
+        )
         with self.bench(1, 4, 64, 12) as bench:
             bench.begin(7)
             self.lib.expect(bench.route(0, case), what="layer_route")
             request, _ = bench.issue()
             ids, reasons = bench.read(request)
-            self.checks.check((reasons[:7] == 0).all() and (reasons[7:] == rc.MISSING_ABSENT).all(), f"reasons {reasons[:, 0]} of 7 rows begun")
-            self.checks.check(np.array_equal(ids[:7, 0], ref.route(case.values, case.router, 4).ids[:7]), "rows that were begun")
+            self.checks.check(
+                (reasons[:7] == 0).all() and (reasons[7:] == rc.MISSING_ABSENT).all(),
+                f"reasons {reasons[:, 0]} of 7 rows begun",
+            )
+            self.checks.check(
+                np.array_equal(ids[:7, 0], ref.route(case.values, case.router, 4).ids[:7]),
+                "rows that were begun",
+            )
             stats = rc.Stats(struct_size=sizeof(rc.Stats))
             self.lib.expect(self.lib.capturer_stats(bench.handle, stats), what="capturer_stats")
-            self.checks.check(stats.rows_dropped == 5, f"{stats.rows_dropped} rows dropped instead of 5")
+            self.checks.check(
+                stats.rows_dropped == 5, f"{stats.rows_dropped} rows dropped instead of 5"
+            )
 
     def test_rows_recorded_twice_conflict(self):
         """Refused where the order is known; otherwise the first is kept and the others are counted."""
         rng = self.rng(12)
-        first, second = (make_case(rng, METHODS[rc.METHOD_TOPK], "normal", F32, 8, 64, 4, rc.METHOD_TOPK) for _ in range(2))
+        first, second = (
+            make_case(rng, METHODS[rc.METHOD_TOPK], "normal", F32, 8, 64, 4, rc.METHOD_TOPK)
+            for _ in range(2)
+        )
         want = [ref.route(case.values, case.router, 4).ids for case in (first, second)]
         with self.bench(2, 4, 64, 16) as bench:
             lib, stream = self.lib, self.memory.stream
@@ -756,45 +1160,82 @@ class Tests:
             lib.expect(bench.route(0, first), what="layer_route")
             self.checks.status(lib, bench.route(0, second), rc.ERR_CONFLICT, "routing rows twice")
             second.placement = Placement(8, first_row=7)
-            self.checks.status(lib, bench.route(0, second), rc.ERR_CONFLICT, "routing one row twice")
-            self.checks.status(lib, lib.layer_record(bench.handle, 0, source, stream), rc.ERR_CONFLICT, "recording rows that were routed")
+            self.checks.status(
+                lib, bench.route(0, second), rc.ERR_CONFLICT, "routing one row twice"
+            )
+            self.checks.status(
+                lib,
+                lib.layer_record(bench.handle, 0, source, stream),
+                rc.ERR_CONFLICT,
+                "recording rows that were routed",
+            )
             second.placement = Placement(8, first_row=8)
             self.checks.status(lib, bench.route(0, second), rc.OK, "routing other rows")
             lib.expect(lib.layer_record(bench.handle, 1, source, stream), what="layer_record")
             first.placement = Placement(8, first_row=4)
-            self.checks.status(lib, bench.route(1, first), rc.ERR_CONFLICT, "routing rows that were recorded")
+            self.checks.status(
+                lib, bench.route(1, first), rc.ERR_CONFLICT, "routing rows that were recorded"
+            )
             request, conflicting = bench.issue()
             self.checks.check(conflicting == 0, f"{conflicting} conflicts counted of refused calls")
             ids, reasons = bench.read(request)
-            self.checks.check(np.array_equal(ids[:, 0], np.concatenate(want)) and (reasons[:, 0] == 0).all(), "the first rows are kept")
-            self.checks.check(np.array_equal(ids[:8, 1], want[1]) and (reasons[8:, 1] == rc.MISSING_UNWRITTEN).all(), "the recorded rows are kept")
+            self.checks.check(
+                np.array_equal(ids[:, 0], np.concatenate(want)) and (reasons[:, 0] == 0).all(),
+                "the first rows are kept",
+            )
+            self.checks.check(
+                np.array_equal(ids[:8, 1], want[1])
+                and (reasons[8:, 1] == rc.MISSING_UNWRITTEN).all(),
+                "the recorded rows are kept",
+            )
 
             bench.begin()
             first.placement = Placement(8)
             lib.expect(bench.route(0, first), what="layer_route")
-            second.placement = Placement(8, row_index=np.array([5, 6, 7, 8, 9, 10, -1, -5], dtype=np.int32))
+            second.placement = Placement(
+                8, row_index=np.array([5, 6, 7, 8, 9, 10, -1, -5], dtype=np.int32)
+            )
             self.checks.status(lib, bench.route(0, second), rc.OK, "routing rows by index")
             request, conflicting = bench.issue()
             self.checks.check(conflicting == 3, f"{conflicting} cells conflict instead of 3")
             ids, reasons = bench.read(request)
-            self.checks.check(np.array_equal(ids[:11, 0], np.concatenate([want[0], want[1][3:6]])), "the first of each row is kept")
+            self.checks.check(
+                np.array_equal(ids[:11, 0], np.concatenate([want[0], want[1][3:6]])),
+                "the first of each row is kept",
+            )
             self.checks.check((reasons[11:, 0] != 0).all(), "rows that were not written")
 
     def test_provenance(self):
         lib, check, status, rng = self.lib, self.checks.check, self.checks.status, self.rng(13)
         layers, k, experts, rows = 3, 4, 64, 10
         provenance = (rc.PROVENANCE_CAPTURED, rc.PROVENANCE_RECOMPUTED, rc.PROVENANCE_RECOMPUTED)
-        case = make_case(rng, METHODS[rc.METHOD_SOFTMAX], "normal", F32, rows, experts, k, rc.METHOD_SOFTMAX)
-        half = make_case(rng, METHODS[rc.METHOD_SOFTMAX], "normal", F32, 4, experts, k, rc.METHOD_SOFTMAX)
+        case = make_case(
+            rng, METHODS[rc.METHOD_SOFTMAX], "normal", F32, rows, experts, k, rc.METHOD_SOFTMAX
+        )
+        half = make_case(
+            rng, METHODS[rc.METHOD_SOFTMAX], "normal", F32, 4, experts, k, rc.METHOD_SOFTMAX
+        )
         chosen = ref.route(case.values, case.router, k).ids
 
         def record(bench, layer):
-            source = rc.Source(struct_size=sizeof(rc.Source), dtype=rc.DTYPE_I64, rows=rows, ids=bench.put(chosen))
-            lib.expect(lib.layer_record(bench.handle, layer, source, self.memory.stream), what="layer_record")
+            source = rc.Source(
+                struct_size=sizeof(rc.Source), dtype=rc.DTYPE_I64, rows=rows, ids=bench.put(chosen)
+            )
+            lib.expect(
+                lib.layer_record(bench.handle, layer, source, self.memory.stream),
+                what="layer_record",
+            )
 
         def extract(bench, request, flags, expected, what):
             routing = c_void_p()
-            status(lib, lib.request_extract(bench.handle, request, 0, rc.ROWS_ALL, rc.EXTRACT_SHARE, flags, byref(routing)), expected, what)
+            status(
+                lib,
+                lib.request_extract(
+                    bench.handle, request, 0, rc.ROWS_ALL, rc.EXTRACT_SHARE, flags, byref(routing)
+                ),
+                expected,
+                what,
+            )
             check((routing.value is not None) == (expected >= 0), f"{what}: a routing or none")
             return routing
 
@@ -813,7 +1254,12 @@ class Tests:
             options = lib.copy_options(dtype=rc.DTYPE_I32, flags=flags, **fields)
             ids = np.zeros((rows, layers, k), dtype=np.int32)
             into = ids.ctypes.data, ids.nbytes, None, 0, None
-            status(lib, lib.request_extract_into(bench.handle, request, 0, rc.ROWS_ALL, options, *into), expected, f"extract_into, {what}")
+            status(
+                lib,
+                lib.request_extract_into(bench.handle, request, 0, rc.ROWS_ALL, options, *into),
+                expected,
+                f"extract_into, {what}",
+            )
             status(lib, lib.routing_copy_to(routing, options, *into), expected, f"copy_to, {what}")
 
         with self.bench(layers, k, experts, rows, provenance=provenance) as bench:
@@ -824,98 +1270,238 @@ class Tests:
             lib.expect(bench.route(2, half), what="layer_route")
             request, _ = bench.issue()
             routing = extract(bench, request, 0, rc.INCOMPLETE, "extract")
-            check(provenance_of(routing) == provenance, f"layer_provenance is {provenance_of(routing)}")
-            check(recomputed(routing) == rows + 4, f"cells_recomputed is {recomputed(routing)} instead of {rows + 4}")
+            check(
+                provenance_of(routing) == provenance,
+                f"layer_provenance is {provenance_of(routing)}",
+            )
+            check(
+                recomputed(routing) == rows + 4,
+                f"cells_recomputed is {recomputed(routing)} instead of {rows + 4}",
+            )
             coverage = rc.Coverage(struct_size=sizeof(rc.Coverage))
             lib.request_coverage(bench.handle, request, 2, 5, coverage, None, sizeof(rc.Missing), 0)
-            check(coverage.cells_recomputed == 7, f"cells_recomputed of a part is {coverage.cells_recomputed} instead of 7")
-            extract(bench, request, rc.READ_STRICT | rc.READ_ALLOW_RECOMPUTED, rc.ERR_INCOMPLETE, "strict extract with cells missing")
-            lib.routing_free(extract(bench, request, rc.READ_ALLOW_RECOMPUTED, rc.INCOMPLETE, "extract with the flag alone"))
+            check(
+                coverage.cells_recomputed == 7,
+                f"cells_recomputed of a part is {coverage.cells_recomputed} instead of 7",
+            )
+            extract(
+                bench,
+                request,
+                rc.READ_STRICT | rc.READ_ALLOW_RECOMPUTED,
+                rc.ERR_INCOMPLETE,
+                "strict extract with cells missing",
+            )
+            lib.routing_free(
+                extract(
+                    bench,
+                    request,
+                    rc.READ_ALLOW_RECOMPUTED,
+                    rc.INCOMPLETE,
+                    "extract with the flag alone",
+                )
+            )
             extract(bench, request, 4, rc.ERR_ARGUMENT, "extract with an unknown flag")
 
             bench.begin()
             for layer in range(layers):
-                record(bench, layer) if layer == 0 else lib.expect(bench.route(layer, case), what="layer_route")
+                record(bench, layer) if layer == 0 else lib.expect(
+                    bench.route(layer, case), what="layer_route"
+                )
             request, _ = bench.issue()
             full = extract(bench, request, 0, rc.OK, "extract of complete rows")
             check(recomputed(full) == 2 * rows, f"cells_recomputed is {recomputed(full)}")
             extract(bench, request, rc.READ_STRICT, rc.ERR_RECOMPUTED, "strict extract")
-            lib.routing_free(extract(bench, request, rc.READ_STRICT | rc.READ_ALLOW_RECOMPUTED, rc.OK, "strict extract of recomputed rows allowed"))
-            items = (rc.ExtractItem * 2)(*(rc.ExtractItem(request=request.value, rows=rc.ROWS_ALL, flags=flags) for flags in (rc.READ_STRICT, rc.READ_STRICT | 2)))
-            status(lib, lib.request_extract_batch(bench.handle, items, sizeof(rc.ExtractItem), 2), rc.PARTIAL, "extract_batch")
-            check([item.status for item in items] == [rc.ERR_RECOMPUTED, rc.OK], f"extract_batch: {[item.status for item in items]}")
+            lib.routing_free(
+                extract(
+                    bench,
+                    request,
+                    rc.READ_STRICT | rc.READ_ALLOW_RECOMPUTED,
+                    rc.OK,
+                    "strict extract of recomputed rows allowed",
+                )
+            )
+            items = (rc.ExtractItem * 2)(
+                *(
+                    rc.ExtractItem(request=request.value, rows=rc.ROWS_ALL, flags=flags)
+                    for flags in (rc.READ_STRICT, rc.READ_STRICT | 2)
+                )
+            )
+            status(
+                lib,
+                lib.request_extract_batch(bench.handle, items, sizeof(rc.ExtractItem), 2),
+                rc.PARTIAL,
+                "extract_batch",
+            )
+            check(
+                [item.status for item in items] == [rc.ERR_RECOMPUTED, rc.OK],
+                f"extract_batch: {[item.status for item in items]}",
+            )
             check(items[0].routing is None, "extract_batch: a refused item has no routing")
             lib.routing_free(items[1].routing)
             copies(bench, request, full, 0, rc.OK, "not strict")
             copies(bench, request, full, rc.READ_STRICT, rc.ERR_RECOMPUTED, "strict")
-            copies(bench, request, full, rc.READ_STRICT | rc.READ_ALLOW_RECOMPUTED, rc.OK, "strict, recomputed allowed")
-            copies(bench, request, full, rc.READ_STRICT, rc.OK, "strict, of the captured layer", first_layer=0, layers=1)
-            copies(bench, request, full, rc.READ_STRICT, rc.ERR_RECOMPUTED, "strict, of recomputed layers", first_layer=1)
+            copies(
+                bench,
+                request,
+                full,
+                rc.READ_STRICT | rc.READ_ALLOW_RECOMPUTED,
+                rc.OK,
+                "strict, recomputed allowed",
+            )
+            copies(
+                bench,
+                request,
+                full,
+                rc.READ_STRICT,
+                rc.OK,
+                "strict, of the captured layer",
+                first_layer=0,
+                layers=1,
+            )
+            copies(
+                bench,
+                request,
+                full,
+                rc.READ_STRICT,
+                rc.ERR_RECOMPUTED,
+                "strict, of recomputed layers",
+                first_layer=1,
+            )
             copies(bench, request, full, 8, rc.ERR_ARGUMENT, "an unknown flag")
 
             part = c_void_p()
             lib.expect(lib.routing_slice(full, 2, 3, byref(part)), what="routing_slice")
-            check(provenance_of(part) == provenance and recomputed(part) == 6, "a slice has the provenance of the whole")
+            check(
+                provenance_of(part) == provenance and recomputed(part) == 6,
+                "a slice has the provenance of the whole",
+            )
             lib.routing_free(part)
 
             # Rows from elsewhere.
-            with self.bench(layers, k, experts, rows, provenance=rc.PROVENANCE_CAPTURED) as captured:
+            with self.bench(
+                layers, k, experts, rows, provenance=rc.PROVENANCE_CAPTURED
+            ) as captured:
                 captured.begin()
                 for layer in range(layers):
                     record(captured, layer)
-                    status(lib, captured.route(layer, case), rc.ERR_STATE, "routing a captured layer")
+                    status(
+                        lib, captured.route(layer, case), rc.ERR_STATE, "routing a captured layer"
+                    )
                 there, _ = captured.issue()
-                as_captured = extract(captured, there, rc.READ_STRICT, rc.OK, "strict extract of captured rows")
-                check(provenance_of(as_captured) == (0,) * layers and recomputed(as_captured) == 0, "captured rows")
+                as_captured = extract(
+                    captured, there, rc.READ_STRICT, rc.OK, "strict extract of captured rows"
+                )
+                check(
+                    provenance_of(as_captured) == (0,) * layers and recomputed(as_captured) == 0,
+                    "captured rows",
+                )
                 attached = lib.request_attach(captured.handle, there, full, rc.ROWS_ALL)
-                status(lib, attached, rc.ERR_SHAPE_MISMATCH, "attaching recomputed rows to captured ones")
+                status(
+                    lib,
+                    attached,
+                    rc.ERR_SHAPE_MISMATCH,
+                    "attaching recomputed rows to captured ones",
+                )
                 empty = c_uint64()
-                lib.expect(lib.request_open(bench.handle, None, byref(empty), 1), what="request_open")
-                status(lib, lib.request_attach(bench.handle, empty, as_captured, rc.ROWS_ALL), rc.OK, "attaching captured rows")
+                lib.expect(
+                    lib.request_open(bench.handle, None, byref(empty), 1), what="request_open"
+                )
+                status(
+                    lib,
+                    lib.request_attach(bench.handle, empty, as_captured, rc.ROWS_ALL),
+                    rc.OK,
+                    "attaching captured rows",
+                )
                 for order in ((full, as_captured), (as_captured, full)):
                     merged = c_void_p()
-                    status(lib, lib.routing_merge((c_void_p * 2)(*(r.value for r in order)), 2, 0, byref(merged)), rc.OK, "merging")
+                    status(
+                        lib,
+                        lib.routing_merge(
+                            (c_void_p * 2)(*(r.value for r in order)), 2, 0, byref(merged)
+                        ),
+                        rc.OK,
+                        "merging",
+                    )
                     if merged:
-                        check(provenance_of(merged) == provenance, f"merged layers are {provenance_of(merged)}")
+                        check(
+                            provenance_of(merged) == provenance,
+                            f"merged layers are {provenance_of(merged)}",
+                        )
                         lib.routing_free(merged)
                 lib.routing_free(as_captured)
             finished = c_void_p()
-            lib.expect(lib.request_finish(bench.handle, request, rc.ROWS_ALL, byref(finished)), what="request_finish")
+            lib.expect(
+                lib.request_finish(bench.handle, request, rc.ROWS_ALL, byref(finished)),
+                what="request_finish",
+            )
             lib.expect(lib.routing_wait(finished, WAIT_NS), what="routing_wait")
         for left in (routing, full, finished):  # also after the capturer's end
             check(provenance_of(left) == provenance, "provenance after the capturer's end")
             lib.routing_free(left)
 
         for given in (2, -1):
-            config = lib.config(backend=self.memory.backend, device=self.memory.device, layers=1, k=k, experts=experts, rows=rows,
-                                layer_provenance=(c_int32 * 1)(given))
+            config = lib.config(
+                backend=self.memory.backend,
+                device=self.memory.device,
+                layers=1,
+                k=k,
+                experts=experts,
+                rows=rows,
+                layer_provenance=(c_int32 * 1)(given),
+            )
             handle = c_void_p()
-            status(lib, lib.capturer_create(config, byref(handle)), rc.ERR_ARGUMENT, f"layer_provenance {given}")
-        config = lib.config(backend=self.memory.backend, device=self.memory.device, layers=1, k=k, experts=experts, rows=rows, reserved=1)
-        status(lib, lib.capturer_create(config, byref(c_void_p())), rc.ERR_ARGUMENT, "config.reserved")
+            status(
+                lib,
+                lib.capturer_create(config, byref(handle)),
+                rc.ERR_ARGUMENT,
+                f"layer_provenance {given}",
+            )
+        config = lib.config(
+            backend=self.memory.backend,
+            device=self.memory.device,
+            layers=1,
+            k=k,
+            experts=experts,
+            rows=rows,
+            reserved=1,
+        )
+        status(
+            lib, lib.capturer_create(config, byref(c_void_p())), rc.ERR_ARGUMENT, "config.reserved"
+        )
         config.reserved = 0
         handle = c_void_p()
         lib.expect(lib.capturer_create(config, byref(handle)), what="capturer_create")
         lib.expect(lib.step_begin(handle, rows, self.memory.stream), what="step_begin")
         with self.bench(1, k, experts, rows) as other:
             call = other.router(case), other.logits(case, None)
-            status(lib, lib.layer_route(handle, 0, *call, self.memory.stream), rc.ERR_STATE, "routing a layer whose provenance is the default")
+            status(
+                lib,
+                lib.layer_route(handle, 0, *call, self.memory.stream),
+                rc.ERR_STATE,
+                "routing a layer whose provenance is the default",
+            )
         lib.capturer_destroy(handle)
 
     def test_roles(self):
-        case = make_case(self.rng(14), METHODS[rc.METHOD_SOFTMAX], "normal", F32, 5, 64, 4, rc.METHOD_SOFTMAX)
+        case = make_case(
+            self.rng(14), METHODS[rc.METHOD_SOFTMAX], "normal", F32, 5, 64, 4, rc.METHOD_SOFTMAX
+        )
         for role in (rc.ROLE_DISABLED, rc.ROLE_MIRROR):
             with self.bench(1, 4, 64, 5, role=role) as bench:
                 bench.begin()
                 self.checks.status(self.lib, bench.route(0, case), rc.OK, f"routing in role {role}")
-                self.lib.expect(self.lib.step_snapshot(bench.handle, self.memory.stream), what="step_snapshot")
+                self.lib.expect(
+                    self.lib.step_snapshot(bench.handle, self.memory.stream), what="step_snapshot"
+                )
 
     def test_wrong_arguments(self):
         """Each is refused, and changes nothing."""
         lib, rng = self.lib, self.rng(15)
         k, rows = 4, 6
         method = rc.METHOD_DEEPSEEK_V3
-        case = make_case(rng, METHODS[method], "normal", F32, rows, 64, k, method, F32, groups=(8, 2))
+        case = make_case(
+            rng, METHODS[method], "normal", F32, rows, 64, k, method, F32, groups=(8, 2)
+        )
         table = np.argsort(rng.random((9, 64)), axis=1)[:, :k].astype(np.int32)
         with self.bench(3, k, (64, 2000, 1024), rows) as bench:
             bench.begin()
@@ -934,39 +1520,88 @@ class Tests:
                 refused(dtype, f"logits of dtype {value}", logits={"dtype": value})
                 refused(dtype, f"bias of dtype {value}", {"bias_dtype": value})
             hashed = {"hash_table": bench.put(table), "hash_tokens": 9}
-            tokens = {"tokens": bench.put(np.zeros(rows, dtype=np.int32)), "tokens_dtype": rc.DTYPE_I32}
+            tokens = {
+                "tokens": bench.put(np.zeros(rows, dtype=np.int32)),
+                "tokens_dtype": rc.DTYPE_I32,
+            }
             for value in (0, rc.DTYPE_I16, rc.DTYPE_U32, rc.DTYPE_F32):
                 refused(dtype, f"tokens of dtype {value}", hashed, tokens | {"tokens_dtype": value})
             refused(argument, "a hash table without tokens", hashed)
             refused(argument, "no logits", logits={"logits": None})
             weights = {"weights": bench.put(np.zeros((rows, k), dtype=np.float32))}
-            refused(argument, "weights of a hash table without logits", hashed, tokens | weights | {"logits": None})
-            for name, values in (("score", (-1, 4)), ("group_score", (-1, 3)), ("flags", (32, 1 << 31))):
+            refused(
+                argument,
+                "weights of a hash table without logits",
+                hashed,
+                tokens | weights | {"logits": None},
+            )
+            for name, values in (
+                ("score", (-1, 4)),
+                ("group_score", (-1, 3)),
+                ("flags", (32, 1 << 31)),
+            ):
                 for value in values:
                     refused(argument, f"{name} {value}", {name: value})
-            for groups, kept, what in ((7, 3, "groups that do not divide"), (33, 9, "too many groups"), (64, 9, "more groups than allowed"),
-                                       (8, 0, "no group kept"), (8, 9, "more kept than there are"), (32, 1, "kept groups of fewer than k experts")):
+            for groups, kept, what in (
+                (7, 3, "groups that do not divide"),
+                (33, 9, "too many groups"),
+                (64, 9, "more groups than allowed"),
+                (8, 0, "no group kept"),
+                (8, 9, "more kept than there are"),
+                (32, 1, "kept groups of fewer than k experts"),
+            ):
                 refused(argument, what, {"groups": groups, "groups_kept": kept})
-            wrong = (argument, rc.ERR_SHAPE_MISMATCH)  # the header says which values are allowed, not which of the two this is
-            refused(wrong, "more experts than the layer has", {"groups": 0}, {"experts": 65, "row_stride": 65})
+            wrong = (
+                argument,
+                rc.ERR_SHAPE_MISMATCH,
+            )  # the header says which values are allowed, not which of the two this is
+            refused(
+                wrong,
+                "more experts than the layer has",
+                {"groups": 0},
+                {"experts": 65, "row_stride": 65},
+            )
             refused(wrong, "fewer experts than k", {"groups": 0}, {"experts": k - 1})
             refused(wrong, "a layer of too many experts", {"groups": 0}, layer=1)
-            refused(wrong, "more experts than can be routed", {"groups": 0}, {"experts": 1025}, layer=1)
+            refused(
+                wrong, "more experts than can be routed", {"groups": 0}, {"experts": 1025}, layer=1
+            )
             refused(rc.ERR_UNKNOWN_LAYER, "layer 3 of 3", layer=3)
             refused(rc.ERR_CAPACITY, "rows outside the sink", logits={"first_row": 1})
             refused(rc.ERR_CAPACITY, "rows far outside the sink", logits={"first_row": 2**32 - 1})
             for value in (0, 3):
                 refused(rc.ERR_STRUCT_SIZE, f"a router of {value} bytes", {"struct_size": value})
-                refused(rc.ERR_STRUCT_SIZE, f"logits of {value} bytes", logits={"struct_size": value})
-            router, logits, stream = bench.router(case), bench.logits(case, None), self.memory.stream
-            for what, call in (("no capturer", (None, 0, router, logits, stream)), ("no router", (bench.handle, 0, None, logits, stream)),
-                               ("no struct of logits", (bench.handle, 0, router, None, stream))):
+                refused(
+                    rc.ERR_STRUCT_SIZE, f"logits of {value} bytes", logits={"struct_size": value}
+                )
+            router, logits, stream = (
+                bench.router(case),
+                bench.logits(case, None),
+                self.memory.stream,
+            )
+            for what, call in (
+                ("no capturer", (None, 0, router, logits, stream)),
+                ("no router", (bench.handle, 0, None, logits, stream)),
+                ("no struct of logits", (bench.handle, 0, router, None, stream)),
+            ):
                 self.checks.status(lib, lib.layer_route(*call), argument, what)
             if self.memory.backend == rc.BACKEND_HOST:
-                self.checks.status(lib, lib.layer_route(bench.handle, 0, router, logits, 1), argument, "a stream on the host")
+                self.checks.status(
+                    lib,
+                    lib.layer_route(bench.handle, 0, router, logits, 1),
+                    argument,
+                    "a stream on the host",
+                )
             nothing = bench.put(np.zeros((rows, k), dtype=np.int32))
-            source = rc.Source(struct_size=sizeof(rc.Source), dtype=rc.DTYPE_I32, ids=nothing, rows=rows, flags=2)
-            self.checks.status(lib, lib.layer_record(bench.handle, 0, source, stream), argument, "unknown flags of a source")
+            source = rc.Source(
+                struct_size=sizeof(rc.Source), dtype=rc.DTYPE_I32, ids=nothing, rows=rows, flags=2
+            )
+            self.checks.status(
+                lib,
+                lib.layer_record(bench.handle, 0, source, stream),
+                argument,
+                "unknown flags of a source",
+            )
 
             class Longer(ctypes.Structure):
                 _fields_ = [("known", rc.Router), ("unknown", c_uint64)]
@@ -980,19 +1615,38 @@ class Tests:
             request, conflicting = bench.issue()
             ids, reasons = bench.read(request)
             want = ref.route(case.values, case.router, k).ids
-            self.checks.check(conflicting == 0 and np.array_equal(ids[:, 0], want) and (reasons[:, 0] == 0).all(), "the good call")
+            self.checks.check(
+                conflicting == 0 and np.array_equal(ids[:, 0], want) and (reasons[:, 0] == 0).all(),
+                "the good call",
+            )
             self.checks.check((reasons[:, 1:] != 0).all(), "refused calls wrote something")
 
     def test_fields_that_are_not_looked_at(self):
-        """groups_kept without groups, bias_dtype without a bias, tokens_dtype without tokens, first_row with row_index."""
+        """groups_kept without groups, bias_dtype without a bias, tokens_dtype without tokens,
+        first_row with row_index.
+        """
         rng, rows, k = self.rng(16), 6, 4
-        case = make_case(rng, METHODS[rc.METHOD_SOFTMAX], "normal", F32, rows, 64, k, rc.METHOD_SOFTMAX)
-        case.placement = Placement(rows, first_row=1000, row_index=np.arange(rows, dtype=np.int32)[::-1].copy())
+        case = make_case(
+            rng, METHODS[rc.METHOD_SOFTMAX], "normal", F32, rows, 64, k, rc.METHOD_SOFTMAX
+        )
+        case.placement = Placement(
+            rows, first_row=1000, row_index=np.arange(rows, dtype=np.int32)[::-1].copy()
+        )
         with self.bench(1, k, 64, rows) as bench:
             bench.begin()
             router, logits = bench.router(case), bench.logits(case, None)
-            router.groups, router.groups_kept, router.bias_dtype, logits.tokens_dtype = 1, 99, 77, 77
-            self.checks.status(self.lib, bench.route(0, case, router, logits), rc.OK, "fields that are not looked at")
+            router.groups, router.groups_kept, router.bias_dtype, logits.tokens_dtype = (
+                1,
+                99,
+                77,
+                77,
+            )
+            self.checks.status(
+                self.lib,
+                bench.route(0, case, router, logits),
+                rc.OK,
+                "fields that are not looked at",
+            )
             request, _ = bench.issue()
             ids, reasons = bench.read(request)
             bench.compare(case, ids[:, 0], reasons[:, 0], None)
@@ -1004,10 +1658,24 @@ class Tests:
         torch, rng = self.memory.torch, self.rng(17)
         for experts, k, rows in ((256, 8, 70), (8, 2, 33), (896, 16, 5)):
             methods = (rc.METHOD_DEEPSEEK_V3, rc.METHOD_SOFTMAX_RENORMALIZE, rc.METHOD_TOPK_SOFTMAX)
-            cases = [make_case(rng, METHODS[m], "normal", F32, rows, experts, k, m, F32) for m in methods]
-            with self.bench(len(cases), k, experts, rows) as bench, torch.cuda.stream(torch.cuda.Stream()):
+            cases = [
+                make_case(rng, METHODS[m], "normal", F32, rows, experts, k, m, F32) for m in methods
+            ]
+            with (
+                self.bench(len(cases), k, experts, rows) as bench,
+                torch.cuda.stream(torch.cuda.Stream()),
+            ):
                 routers = [bench.router(case) for case in cases]
-                weights = [self.memory.put(np.full(2 * GUARD + rows * (case.weights_stride or k), UNWRITTEN, dtype=np.float32)) for case in cases]
+                weights = [
+                    self.memory.put(
+                        np.full(
+                            2 * GUARD + rows * (case.weights_stride or k),
+                            UNWRITTEN,
+                            dtype=np.float32,
+                        )
+                    )
+                    for case in cases
+                ]
                 calls, buffers = [], []
                 for case, weight in zip(cases, weights):
                     calls.append(bench.logits(case, weight))
@@ -1017,8 +1685,13 @@ class Tests:
                 def forward():
                     bench.begin()
                     for layer, (router, logits) in enumerate(zip(routers, calls)):
-                        self.lib.expect(bench.route(layer, cases[layer], router, logits), what="layer_route")
-                    self.lib.expect(self.lib.step_snapshot(bench.handle, self.memory.stream), what="step_snapshot")
+                        self.lib.expect(
+                            bench.route(layer, cases[layer], router, logits), what="layer_route"
+                        )
+                    self.lib.expect(
+                        self.lib.step_snapshot(bench.handle, self.memory.stream),
+                        what="step_snapshot",
+                    )
 
                 forward()
                 torch.cuda.synchronize()
@@ -1028,14 +1701,21 @@ class Tests:
                 for _ in range(4):
                     for case, buffer in zip(cases, buffers):
                         case.elements, case.values = stored(rng.normal(0, 1, (rows, experts)), F32)
-                        buffer.copy_(torch.from_numpy(case.layout.lay(case.elements).view(np.uint8)))
+                        buffer.copy_(
+                            torch.from_numpy(case.layout.lay(case.elements).view(np.uint8))
+                        )
                     graph.replay()
                     request = c_uint64()
-                    self.lib.expect(self.lib.request_open(bench.handle, None, byref(request), 1), what="request_open")
+                    self.lib.expect(
+                        self.lib.request_open(bench.handle, None, byref(request), 1),
+                        what="request_open",
+                    )
                     self.checks.check(bench.file(request) == 0, "cells recorded twice in a graph")
                     ids, reasons = bench.read(request)
                     for layer, case in enumerate(cases):
-                        bench.compare(case, ids[:, layer], reasons[:, layer], self.memory.get(weights[layer]))
+                        bench.compare(
+                            case, ids[:, layer], reasons[:, layer], self.memory.get(weights[layer])
+                        )
                 torch.cuda.synchronize()
                 del kept
 
@@ -1059,7 +1739,11 @@ def main():
             getattr(tests, name)()
         except AssertionError as error:
             checks.check(False, f"{name}: {error}")
-        print(f"{name}: {checks.passed - passed} checks" + (f", {checks.failed - failed} failed" if checks.failed > failed else ""), flush=True)
+        print(
+            f"{name}: {checks.passed - passed} checks"
+            + (f", {checks.failed - failed} failed" if checks.failed > failed else ""),
+            flush=True,
+        )
     return checks.close()
 
 

@@ -11,8 +11,19 @@ A test loads the library once and calls its functions as attributes of a Library
 
 import ctypes
 import re
-from ctypes import (POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint8, c_uint32,
-                    c_uint64, c_void_p, sizeof)
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_float,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    sizeof,
+)
 from pathlib import Path
 
 _HEADERS = Path(__file__).resolve().parents[2].glob("include/routecap/*.h")
@@ -26,9 +37,17 @@ globals().update({name: int(value.rstrip("uUlL"), 0) for name, value in _NUMBER.
 
 # ---- Types --------------------------------------------------------------------------------------
 
-_TYPES = {"int32_t": c_int32, "uint32_t": c_uint32, "int64_t": c_int64, "uint64_t": c_uint64,
-          "uint8_t": c_uint8, "size_t": c_size_t, "float": c_float, "routecap_request": c_uint64,
-          "routecap_step": c_uint64}
+_TYPES = {
+    "int32_t": c_int32,
+    "uint32_t": c_uint32,
+    "int64_t": c_int64,
+    "uint64_t": c_uint64,
+    "uint8_t": c_uint8,
+    "size_t": c_size_t,
+    "float": c_float,
+    "routecap_request": c_uint64,
+    "routecap_step": c_uint64,
+}
 _HANDLES = {"void", "routecap_stream"}
 _HANDLES |= set(re.findall(r"^typedef struct (routecap_\w+) \1;", _CODE, re.MULTILINE))
 _HANDLES |= set(re.findall(r"^typedef void \(\*(routecap_\w+)\)", _CODE, re.MULTILINE))
@@ -62,9 +81,16 @@ _FIELD = re.compile(r"^    (\w[\w *]*?)(\w+);(?: +/\*(.*?)\*/)?", re.MULTILINE |
 for _name, _short, _body in _STRUCT.findall(_TEXT):
     if _short == "api":  # ctypes needs no function table
         continue
-    _TYPES[_name] = type(_camel(_short), (ctypes.Structure,), {"_fields_": [
-        (field, _type(declared, address="[device]" in comment))
-        for declared, field, comment in _FIELD.findall(_body)]})
+    _TYPES[_name] = type(
+        _camel(_short),
+        (ctypes.Structure,),
+        {
+            "_fields_": [
+                (field, _type(declared, address="[device]" in comment))
+                for declared, field, comment in _FIELD.findall(_body)
+            ]
+        },
+    )
     globals()[_camel(_short)] = _TYPES[_name]
 
 # ---- Functions ----------------------------------------------------------------------------------
@@ -80,7 +106,9 @@ def _parameters(declared):
 
 FUNCTIONS = {  # name without prefix: result, arguments
     name: (_type(result), list(_parameters(declared)))
-    for result, name, declared in _FUNCTION.findall(_CODE) if name != "get_api"}
+    for result, name, declared in _FUNCTION.findall(_CODE)
+    if name != "get_api"
+}
 
 
 class Library:
@@ -103,8 +131,10 @@ class Library:
     def expect(self, status, expected=OK, what="call"):
         """The status of a call, which must be the expected one."""
         if status != expected:
-            raise AssertionError(f"{what}: {self.name_of(status)} ({status}) instead of {self.name_of(expected)} ({expected}); "
-                                 f"last error: {self.last_error().decode()!r}")
+            raise AssertionError(
+                f"{what}: {self.name_of(status)} ({status}) instead of {self.name_of(expected)} ({expected}); "
+                f"last error: {self.last_error().decode()!r}"
+            )
         return status
 
     def config(self, **fields):

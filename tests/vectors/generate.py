@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the conformance vectors of this folder. README.md says what they are and how to call this."""
+"""Writes the conformance vectors of this folder.
+
+README.md says what they are and how to call this.
+"""
 
 import importlib
 import json
@@ -37,13 +40,25 @@ EXEMPT = {
 
 
 def read_header():
-    """Its numbers by name, its functions but those of the wire and of plans and the store, and its statuses."""
+    """Its numbers by name, its functions but those of the wire and of plans and the store, and its
+    statuses.
+    """
     text = "".join(path.read_text() for path in HEADERS)
     numbers = {}
     for name, value in re.findall(r"^#define ROUTECAP_(\w+) \(?(-?\d\w*)\)?", text, re.M):
         numbers[name] = int(re.sub("[uUlL]+$", "", value), 0)
-    statuses = text[text.index("#define ROUTECAP_OK") : text.index("const char *routecap_status_name")]
-    return numbers, re.findall(r"^ROUTECAP_API .*?routecap_(?!wire_|plan_|store_|key_chain|request_publish|request_adopt)(\w+)\(", text, re.M), re.findall(r"^#define ROUTECAP_(\w+)", statuses, re.M)
+    statuses = text[
+        text.index("#define ROUTECAP_OK") : text.index("const char *routecap_status_name")
+    ]
+    return (
+        numbers,
+        re.findall(
+            r"^ROUTECAP_API .*?routecap_(?!wire_|plan_|store_|key_chain|request_publish|request_adopt)(\w+)\(",
+            text,
+            re.M,
+        ),
+        re.findall(r"^#define ROUTECAP_(\w+)", statuses, re.M),
+    )
 
 
 def plain(value):
@@ -69,7 +84,14 @@ def written(topic):
         lines.append("{" + f'"name": {json.dumps(vector["name"])}, "calls": [')
         for j, call in enumerate(vector["calls"]):
             text = json.dumps(call) + ("," if j + 1 < len(vector["calls"]) else "")
-            lines += textwrap.wrap(text, 148, initial_indent=" ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+            lines += textwrap.wrap(
+                text,
+                148,
+                initial_indent=" ",
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
         lines.append("]}" + ("," if i + 1 < len(topic["vectors"]) else ""))
     return "\n".join(lines) + "\n]}\n"
 
@@ -85,7 +107,9 @@ def found_in(value, found):
     """All strings in a value."""
     if isinstance(value, str):
         found.add(value)
-    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for part in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         found_in(part, found)
     return found
 
@@ -99,7 +123,9 @@ def uncovered(topics, functions, statuses):
         if call["call"] != "status_name":
             found_in([call.get("status", ""), call.get("out", {}).get("status", [])], returned)
     seen = called | {status.removeprefix("ROUTECAP_") for status in returned}
-    return sorted((set(functions) | set(statuses)) - seen - set(EXEMPT)) + sorted(seen & set(EXEMPT))
+    return sorted((set(functions) | set(statuses)) - seen - set(EXEMPT)) + sorted(
+        seen & set(EXEMPT)
+    )
 
 
 def main(arguments):
@@ -117,10 +143,16 @@ def main(arguments):
         for earlier in folder.glob("[0-9][0-9][0-9][0-9].json"):
             earlier.unlink()
         for number, (topic, vector) in enumerate(mutants(topics, int(arguments[1]))):
-            (folder / f"{number:04}.json").write_text(written({"topic": f"{topic}_{number}", "vectors": [vector]}))
+            (folder / f"{number:04}.json").write_text(
+                written({"topic": f"{topic}_{number}", "vectors": [vector]})
+            )
         return 0
     if arguments == ["--check"]:
-        stale = sorted(path.name for path in set(HERE.glob("*.json")) | set(files) if not path.exists() or files.get(path) != path.read_text())
+        stale = sorted(
+            path.name
+            for path in set(HERE.glob("*.json")) | set(files)
+            if not path.exists() or files.get(path) != path.read_text()
+        )
         if stale:
             print(f"not what generate.py writes: {', '.join(stale)}")
             return 1
@@ -132,7 +164,9 @@ def main(arguments):
     else:
         sys.exit("usage: generate.py [--check | --mutate N DIRECTORY]")
     calls = sum(len(vector["calls"]) for topic in topics for vector in topic["vectors"])
-    print(f"{len(names)} vectors with {calls} calls in {len(files)} files; exempt: {', '.join(EXEMPT)}")
+    print(
+        f"{len(names)} vectors with {calls} calls in {len(files)} files; exempt: {', '.join(EXEMPT)}"
+    )
     return 0
 
 

@@ -33,7 +33,11 @@ def leaves(value, path):
                 yield from ((*path, key, i) for i in range(len(part)) if value["valid"][i // k])
             elif key == "tags" and "valid" in value:
                 layers = value["layers"]
-                yield from ((*path, key, i) for i in range(len(part)) if any(value["valid"][i * layers : (i + 1) * layers]))
+                yield from (
+                    (*path, key, i)
+                    for i in range(len(part))
+                    if any(value["valid"][i * layers : (i + 1) * layers])
+                )
             else:
                 yield from leaves(part, (*path, key))
     elif isinstance(value, list):

@@ -36,12 +36,18 @@ class Dice:
 
 
 def routed(capturer, seed, position, layer):
-    """The ids that a router chooses: different for every sequence, position and layer as far as experts allow."""
-    return Dice(seed * 1000003 + position * 1009 + layer).sample(capturer.layers[layer].experts, capturer.k)
+    """The ids that a router chooses: different for every sequence, position and layer as far as
+    experts allow.
+    """
+    return Dice(seed * 1000003 + position * 1009 + layer).sample(
+        capturer.layers[layer].experts, capturer.k
+    )
 
 
 class Vector:
-    """Every call of C is a method; it returns the outputs. `expect` is the status, without its prefix, that the author knows it has."""
+    """Every call of C is a method; it returns the outputs. `expect` is the status, without its
+    prefix, that the author knows it has.
+    """
 
     def __init__(self, name, header):
         self.name, self.world, self.calls = name, World(header), []
@@ -52,7 +58,9 @@ class Vector:
     def make(self, call, expect="OK", raw=False, **arguments):
         status, out = self.world.call(call, arguments)
         if status is not None and expect is not None:
-            assert status == "ROUTECAP_" + expect, f"{self.name}: {call} returns {status}, not {expect}"
+            assert status == "ROUTECAP_" + expect, (
+                f"{self.name}: {call} returns {status}, not {expect}"
+            )
         self.note(call, arguments, status, out, raw)
         return out
 
@@ -80,18 +88,27 @@ class Vector:
         return self.capturer_create(config=config, **pages)["capturer"]
 
     def open(self, capturer, count=1, **options):
-        made = self.request_open(capturer=capturer, count=count, **({"options": options} if options else {}))
+        made = self.request_open(
+            capturer=capturer, count=count, **({"options": options} if options else {})
+        )
         return made["requests"][0] if count == 1 else made["requests"]
 
     def record(self, capturer, rows, layers=None):
         """Record rows, of each layer k ids, into all layers in one call, or into some of them."""
         layers = range(len(self.world.named[capturer].layers)) if layers is None else layers
-        sources = [{"layer": layer, "ids": [i for row in rows for i in row[layer]]} for layer in layers]
-        self.layers_record(capturer=capturer, source={"dtype": I32, "rows": len(rows)}, layers=sources)
+        sources = [
+            {"layer": layer, "ids": [i for row in rows for i in row[layer]]} for layer in layers
+        ]
+        self.layers_record(
+            capturer=capturer, source={"dtype": I32, "rows": len(rows)}, layers=sources
+        )
 
     def rows(self, capturer, seed, first, count):
         named = self.world.named[capturer]
-        return [[routed(named, seed, position, layer) for layer in range(len(named.layers))] for position in range(first, first + count)]
+        return [
+            [routed(named, seed, position, layer) for layer in range(len(named.layers))]
+            for position in range(first, first + count)
+        ]
 
     def forward(self, capturer, rows):
         self.step_begin(capturer=capturer, rows=len(rows))
@@ -99,7 +116,9 @@ class Vector:
         self.step_snapshot(capturer=capturer)
 
     def step(self, capturer, *spans, expect="OK", tag=0, faults=()):
-        """A whole forward pass and its issue. spans: (request, seed, position, rows[, flags]); faults: (sink row, layer, ids)."""
+        """A whole forward pass and its issue. spans: (request, seed, position, rows[, flags]);
+        faults: (sink row, layer, ids).
+        """
         rows, issued = [], []
         for request, seed, position, count, *flags in spans:
             span = {"request": request, "position": position, "sink_row": len(rows), "rows": count}
@@ -115,7 +134,15 @@ class Vector:
         self.capturer_progress(capturer=capturer)
 
     def extract(self, capturer, request, first=0, rows=ALL, mode=0, flags=0, expect="OK"):
-        return self.request_extract(capturer=capturer, request=request, first=first, rows=rows, mode=mode, flags=flags, expect=expect).get("routing")
+        return self.request_extract(
+            capturer=capturer,
+            request=request,
+            first=first,
+            rows=rows,
+            mode=mode,
+            flags=flags,
+            expect=expect,
+        ).get("routing")
 
     def expect_rows(self, capturer, request, first=0, rows=ALL, expect="OK"):
         """Read rows of a request and look at them."""
@@ -124,7 +151,14 @@ class Vector:
         self.routing_free(routing=routing)
 
     def coverage(self, capturer, request, first=0, rows=ALL, capacity=8, expect="INCOMPLETE"):
-        self.request_coverage(capturer=capturer, request=request, first=first, rows=rows, capacity=capacity, expect=expect)
+        self.request_coverage(
+            capturer=capturer,
+            request=request,
+            first=first,
+            rows=rows,
+            capacity=capacity,
+            expect=expect,
+        )
 
     def bytes_of(self, routing):
         return self.routing_serialize(routing=routing)["dst"]
@@ -147,7 +181,9 @@ class Topic:
         self.name, self.scenarios = name, []
 
     def vector(self, name, *arguments):
-        """Decorates a function that makes the calls; with arguments, it may be used several times on one function."""
+        """Decorates a function that makes the calls; with arguments, it may be used several times
+        on one function.
+        """
 
         def add(function):
             self.scenarios.append((name, function, arguments))

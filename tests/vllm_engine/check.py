@@ -246,9 +246,8 @@ prefixes = capturer.prefixes
 if prefixes is not None and prefixes.store is not None:
     print(prefixes.store.stats())
 wrong = lost or any(what.startswith("WRONG") for what in counts)
-enough = (
-    counts["rows equal to what was computed last"] > 2000
-    and (counts["requests that ended by a stop token"] > 1 or options.lora)
+enough = counts["rows equal to what was computed last"] > 2000 and (
+    counts["requests that ended by a stop token"] > 1 or options.lora
 )
 few = options.preempt and not oracle.preempted or options.weights and oracle.version < 3
 few |= options.prefix and not counts["out of the prefix cache, by the store"]

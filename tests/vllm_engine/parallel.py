@@ -153,9 +153,7 @@ def main():
         children = [
             subprocess.Popen(
                 [sys.executable, *sys.argv],
-                env=os.environ
-                | shared
-                | {"VLLM_DP_RANK": str(r), "VLLM_DP_RANK_LOCAL": str(r)},
+                env=os.environ | shared | {"VLLM_DP_RANK": str(r), "VLLM_DP_RANK_LOCAL": str(r)},
             )
             for r in range(options.ranks)
         ]

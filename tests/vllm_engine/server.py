@@ -286,9 +286,7 @@ def files(server):
     first = Path(first["choices"][0]["routed_experts"]["file"])
     expect(first.is_file(), "a file")
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
-        asked = [
-            threads.submit(server.complete, routed_experts_format="file") for _ in range(150)
-        ]
+        asked = [threads.submit(server.complete, routed_experts_format="file") for _ in range(150)]
         names = [each.result()[1]["choices"][0]["routed_experts"]["file"] for each in asked]
     there = sum(Path(each).is_file() for each in names)
     size = sum(each.stat().st_size for each in first.parent.iterdir())

@@ -1,7 +1,9 @@
-"""The worker loop of an engine: chunked prefill, drafts that the next step settles, string request ids, routings read on another thread.
+"""The worker loop of an engine: chunked prefill, drafts that the next step settles, string request
+ids, routings read on another thread.
 
-The engine is imitated: a model whose routers choose experts by a formula. What is routecap's here is what an engine writes; with backend="cuda" the
-arrays are tensors of the device, and begin, the routers and snapshot may be part of a CUDA graph. Every row that comes out is compared with the
+The engine is imitated: a model whose routers choose experts by a formula. What is routecap's here
+is what an engine writes; with backend="cuda" the arrays are tensors of the device, and begin, the
+routers and snapshot may be part of a CUDA graph. Every row that comes out is compared with the
 formula.
 """
 
@@ -36,17 +38,28 @@ def read(id: str, seed: int, prompt: int, routing: routecap.Routing) -> tuple[st
         status = routing.wait(10)
         before, after = routing.split(prompt)
         wrong = np.count_nonzero(routing.ids() != routed(seed, np.arange(len(routing))))
-        return f"{id}: {len(before)} rows of the prompt and {len(after)} generated, {len(routing.serialize())} bytes: {status.name}", int(wrong)
+        return (
+            f"{id}: {len(before)} rows of the prompt and {len(after)} generated, {len(routing.serialize())} bytes: {status.name}",
+            int(wrong),
+        )
 
 
 def main() -> None:
-    waiting = [Sequence("chat-1", 1, 61, 69), Sequence("chat-2", 2, 5, 34), Sequence("embed-3", 3, 17, 17), Sequence("chat-4", 4, 100, 119)]
+    waiting = [
+        Sequence("chat-1", 1, 61, 69),
+        Sequence("chat-2", 2, 5, 34),
+        Sequence("embed-3", 3, 17, 17),
+        Sequence("chat-4", 4, 100, 119),
+    ]
     reading: list[Future[tuple[str, int]]] = []
     step: routecap.Step | None = None
     drafted: list[Sequence] = []  # in that step
     spans = routecap.spans(2 * len(waiting))
 
-    with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=MAX_TOKENS) as capturer, ThreadPoolExecutor(1) as pool:
+    with (
+        routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=MAX_TOKENS) as capturer,
+        ThreadPoolExecutor(1) as pool,
+    ):
         handles = {sequence.id: capturer.open(sequence.id).handle for sequence in waiting}
         while waiting:
             # The outcome of the last step's drafts has arrived: settle them.
@@ -54,14 +67,27 @@ def main() -> None:
                 accepts = np.zeros(len(drafted), routecap.accept_dtype)
                 for item, sequence in zip(accepts, drafted):
                     kept = (sequence.seed + sequence.known) % (DRAFTS + 1)
-                    item["request"], item["step"], item["count"] = handles[sequence.id], step.ticket, kept
+                    item["request"], item["step"], item["count"] = (
+                        handles[sequence.id],
+                        step.ticket,
+                        kept,
+                    )
                     sequence.known += kept
                 capturer.accept_batch(accepts)
             for sequence in [each for each in waiting if each.known >= each.rows]:
                 waiting.remove(sequence)
-                reading.append(pool.submit(read, sequence.id, sequence.seed, sequence.prompt, capturer.finish(sequence.id, sequence.rows)))
+                reading.append(
+                    pool.submit(
+                        read,
+                        sequence.id,
+                        sequence.seed,
+                        sequence.prompt,
+                        capturer.finish(sequence.id, sequence.rows),
+                    )
+                )
 
-            # Plan a step: a chunk of each prompt, or the last token and drafts after it. Which row is whose goes into one array.
+            # Plan a step: a chunk of each prompt, or the last token and drafts after it. Which row
+            # is whose goes into one array.
             drafted, tokens, count, ids = [], 0, 0, []
             for sequence in waiting:
                 rows = min(CHUNK, sequence.prompt - sequence.known, MAX_TOKENS - tokens)
@@ -71,7 +97,15 @@ def main() -> None:
                 elif sequence.known >= sequence.prompt and tokens + 1 + DRAFTS <= MAX_TOKENS:
                     rows = 1 + DRAFTS
                     spans[count] = handles[sequence.id], sequence.known, 0, tokens, 1, 0, 0
-                    spans[count + 1] = handles[sequence.id], sequence.known + 1, 0, tokens + 1, DRAFTS, routecap.SpanFlag.SPECULATIVE, 0
+                    spans[count + 1] = (
+                        handles[sequence.id],
+                        sequence.known + 1,
+                        0,
+                        tokens + 1,
+                        DRAFTS,
+                        routecap.SpanFlag.SPECULATIVE,
+                        0,
+                    )
                     count += 2
                     drafted.append(sequence)
                 else:
@@ -95,7 +129,9 @@ def main() -> None:
     for line, _ in outcomes:
         print(line)
     wrong = sum(each for _, each in outcomes)
-    print(f"{stats.steps_issued} steps, {stats.rows_delivered} rows delivered, {stats.rows_rejected} drafts rejected; {wrong} differences")
+    print(
+        f"{stats.steps_issued} steps, {stats.rows_delivered} rows delivered, {stats.rows_rejected} drafts rejected; {wrong} differences"
+    )
     if wrong or len(outcomes) != 4:
         raise SystemExit(1)
 

@@ -14,7 +14,11 @@ def make() -> Iterator[Callable[..., routecap.Capturer]]:
     made: list[routecap.Capturer] = []
 
     def make(**settings: Any) -> routecap.Capturer:
-        made.append(routecap.Capturer(**{"layers": LAYERS, "k": K, "experts": EXPERTS, "rows": ROWS, **settings}))
+        made.append(
+            routecap.Capturer(
+                **{"layers": LAYERS, "k": K, "experts": EXPERTS, "rows": ROWS, **settings}
+            )
+        )
         return made[-1]
 
     yield make
@@ -37,7 +41,10 @@ def routing(capturer: routecap.Capturer) -> routecap.Routing:
 
 @pytest.fixture
 def holey(capturer: routecap.Capturer) -> routecap.Routing:
-    """Ten rows: 4..5 are absent, and layer 2 of rows 6..9 was not written. The ids are `expected_ids(3, 10)`."""
+    """Ten rows: 4..5 are absent, and layer 2 of rows 6..9 was not written.
+
+    The ids are `expected_ids(3, 10)`.
+    """
     request = capturer.open()
     ids = expected_ids(3, 10)
     run(capturer, request, ids[:4], tag=1)

@@ -1,8 +1,11 @@
-"""The package with torch tensors, streams and CUDA graphs on a GPU. A program, for machines that have one and no pytest:
+"""The package with torch tensors, streams and CUDA graphs on a GPU.
+
+A program, for machines that have one and no pytest:
 
     PYTHONPATH=FOLDER_OF_THE_UNPACKED_WHEEL python3 cuda_device.py
 
-Every id that comes out is compared with what was written. Ends with "N checks passed, M failed" and exit status 0 if none failed.
+Every id that comes out is compared with what was written. Ends with "N checks passed, M failed" and
+exit status 0 if none failed.
 """
 
 import sys
@@ -25,13 +28,26 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def new(**settings: Any) -> routecap.Capturer:
-    return routecap.Capturer(**{"layers": LAYERS, "k": K, "experts": EXPERTS, "rows": ROWS, "backend": "cuda", "device": device, **settings})
+    return routecap.Capturer(
+        **{
+            "layers": LAYERS,
+            "k": K,
+            "experts": EXPERTS,
+            "rows": ROWS,
+            "backend": "cuda",
+            "device": device,
+            **settings,
+        }
+    )
 
 
 def choose(seed: int, rows: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
     """[layers, rows, k] distinct ids in each cell, on the device."""
     row = torch.arange(rows, device=device).view(1, -1, 1)
-    layer, column = torch.arange(LAYERS, device=device).view(-1, 1, 1), torch.arange(K, device=device)
+    layer, column = (
+        torch.arange(LAYERS, device=device).view(-1, 1, 1),
+        torch.arange(K, device=device),
+    )
     return ((seed * 7 + row * 13 + layer * 29 + column * 5) % EXPERTS).to(dtype).contiguous()
 
 
@@ -41,13 +57,19 @@ def expect(routing: routecap.Routing, ids: torch.Tensor) -> None:
         status = routing.wait(30)
         assert status == routecap.Status.OK, status
         found, wanted = routing.ids(), ids.cpu().numpy().transpose(1, 0, 2)
-        assert found.shape == wanted.shape and (found == wanted).all(), f"{np.count_nonzero(found != wanted)} ids differ"
+        assert found.shape == wanted.shape and (found == wanted).all(), (
+            f"{np.count_nonzero(found != wanted)} ids differ"
+        )
 
 
 def issue(capturer: routecap.Capturer, rows: int, **options: Any) -> routecap.Routing:
     request = capturer.open()
     step = capturer.issue(routecap.spans(1, request=int(request), rows=rows), **options)
-    assert step.status == routecap.Status.OK and step.wait(30) == routecap.Status.OK and step.conflicts(30) == 0
+    assert (
+        step.status == routecap.Status.OK
+        and step.wait(30) == routecap.Status.OK
+        and step.conflicts(30) == 0
+    )
     return request.finish()
 
 
@@ -92,13 +114,19 @@ def strided_and_padded_tensors_and_parts_of_rows_are_recorded() -> None:
                 capturer.record(layer, ids[layer][order], row_index=order.to(torch.int32))
             else:  # micro-batches
                 capturer.record(layer, ids[layer][:120])
-                capturer.record(layer, ids[layer][120:], row_base=torch.tensor([120], dtype=torch.int32, device=device))
+                capturer.record(
+                    layer,
+                    ids[layer][120:],
+                    row_base=torch.tensor([120], dtype=torch.int32, device=device),
+                )
         capturer.snapshot()
         expect(issue(capturer, 200), ids)
 
 
 def bound(graph: bool, recorded: torch.dtype | None) -> None:
-    """A sink of the engine's as int16, written by the router itself or recorded into, eager or in a graph."""
+    """A sink of the engine's as int16, written by the router itself or recorded into, eager or in a
+    graph.
+    """
     sink = torch.full((LAYERS, ROWS, K), -1, dtype=torch.int16, device=device)
     stream = torch.cuda.Stream(device)
     rows = 256
@@ -124,7 +152,9 @@ def bound(graph: bool, recorded: torch.dtype | None) -> None:
                 torch.cuda.synchronize()
                 with torch.cuda.graph(captured, stream=stream):
                     forward(capturer)
-                    refused(lambda: capturer.issue(None), routecap.Error, routecap.Status.ERR_CAPTURING)
+                    refused(
+                        lambda: capturer.issue(None), routecap.Error, routecap.Status.ERR_CAPTURING
+                    )
                 replay = captured.replay
             for seed in range(STEPS):
                 ids = choose(seed, rows, source.dtype)
@@ -156,7 +186,10 @@ def streams_are_given_in_every_form() -> None:
                 capturer.record(layer, ids[layer], stream=given)
             capturer.snapshot(stream=given)
             expect(issue(capturer, 64, stream=given), ids)
-    with new(stream=lambda: torch.cuda.current_stream(device)) as capturer, torch.cuda.stream(stream):
+    with (
+        new(stream=lambda: torch.cuda.current_stream(device)) as capturer,
+        torch.cuda.stream(stream),
+    ):
         capturer.begin(64)
         capturer.record_layers(ids)
         capturer.snapshot()
@@ -165,7 +198,9 @@ def streams_are_given_in_every_form() -> None:
 
 @check
 def work_of_the_current_stream_is_captured_in_its_order() -> None:
-    """The ids are made by kernels that are still queued on a stream of the user's when they are recorded: on another stream they would be old."""
+    """The ids are made by kernels that are still queued on a stream of the user's when they are
+    recorded: on another stream they would be old.
+    """
     stream = torch.cuda.Stream(device)
     source = torch.zeros(LAYERS, 512, K, dtype=torch.int32, device=device)
     wanted = choose(9, 512)
@@ -187,9 +222,17 @@ def a_layer_of_the_sink_is_a_torch_tensor() -> None:
     for dtype in (torch.int16, torch.int32, torch.int64):
         with new(sink_dtype=dtype) as capturer:
             layers = [capturer.sink(layer).torch() for layer in range(LAYERS)]
-            assert layers[0].shape == (ROWS, K) and layers[0].dtype == dtype and layers[0].device == device
+            assert (
+                layers[0].shape == (ROWS, K)
+                and layers[0].dtype == dtype
+                and layers[0].device == device
+            )
             by_interface = torch.as_tensor(capturer.sink(1), device=device)
-            assert by_interface.data_ptr() == layers[1].data_ptr() == torch.from_dlpack(capturer.sink(1)).data_ptr()
+            assert (
+                by_interface.data_ptr()
+                == layers[1].data_ptr()
+                == torch.from_dlpack(capturer.sink(1)).data_ptr()
+            )
             ids = choose(4, 128, dtype)
             capturer.begin(128)
             for layer in range(LAYERS):
@@ -211,7 +254,13 @@ def positions_are_read_on_the_device() -> None:
             capturer.record_layers(ids)
             capturer.snapshot()
             positions = torch.arange(40, 136, dtype=dtype, device=device)
-            spans = routecap.spans(1, request=int(request), position_end=1000, rows=96, flags=routecap.SpanFlag.DEVICE_POSITIONS)
+            spans = routecap.spans(
+                1,
+                request=int(request),
+                position_end=1000,
+                rows=96,
+                flags=routecap.SpanFlag.DEVICE_POSITIONS,
+            )
             capturer.issue(spans, positions=positions).wait(30)
             assert request.length == 136 and request.coverage(0, 40).rows_empty == 40
             expect(request.extract(40), ids)
@@ -229,7 +278,9 @@ def experts_are_chosen_from_logits() -> None:
             wanted = torch.sort(logits.float(), dim=1, descending=True, stable=True).indices[:, :K]
             routing = issue(capturer, 512)
             routing.wait(30)
-            assert (routing.ids()[:, 0] == wanted.cpu().numpy()).mean() > 0.999  # equal logits but one may fall differently in softmax
+            assert (
+                routing.ids()[:, 0] == wanted.cpu().numpy()
+            ).mean() > 0.999  # equal logits but one may fall differently in softmax
             assert torch.allclose(weights.sum(dim=1), torch.ones(512, device=device), atol=1e-4)
 
 
@@ -254,7 +305,9 @@ def tensors_come_by_dlpack_and_by_cuda_array_interface() -> None:
         stream = torch.cuda.current_stream(device)
         capturer.begin(100, stream=stream)
         for layer in range(LAYERS):
-            face = type("Face", (), {"__cuda_array_interface__": ids[layer].__cuda_array_interface__})()
+            face = type(
+                "Face", (), {"__cuda_array_interface__": ids[layer].__cuda_array_interface__}
+            )()
             capturer.record(layer, Exchanged(ids[layer]) if layer % 2 else face, stream=stream)
         capturer.snapshot(stream=stream)
         expect(issue(capturer, 100, stream=stream), ids)
@@ -265,13 +318,39 @@ def wrong_tensors_are_refused() -> None:
     status = routecap.Status
     with new() as capturer:
         capturer.begin(4)
-        refused(lambda: capturer.record(0, torch.zeros(4, K, dtype=torch.int32)), ValueError, status.ERR_ARGUMENT)
-        refused(lambda: capturer.record(0, np.zeros((4, K), np.int32)), ValueError, status.ERR_ARGUMENT)
-        refused(lambda: capturer.record(0, torch.zeros(4, K, device=device)), TypeError, status.ERR_DTYPE)
-        refused(lambda: capturer.record(0, torch.zeros(4, K - 1, dtype=torch.int32, device=device)), ValueError, status.ERR_SHAPE_MISMATCH)
-        refused(lambda: capturer.record(0, torch.zeros(1, K, dtype=torch.int32, device=device).expand(4, K)), ValueError, status.ERR_ARGUMENT)
-        refused(lambda: capturer.issue(None, positions=torch.zeros(4, dtype=torch.int32)), ValueError, status.ERR_ARGUMENT)
-        pinned = torch.from_numpy(choose(1, 4)[0].cpu().numpy()).pin_memory()  # which the device reads as its own
+        refused(
+            lambda: capturer.record(0, torch.zeros(4, K, dtype=torch.int32)),
+            ValueError,
+            status.ERR_ARGUMENT,
+        )
+        refused(
+            lambda: capturer.record(0, np.zeros((4, K), np.int32)), ValueError, status.ERR_ARGUMENT
+        )
+        refused(
+            lambda: capturer.record(0, torch.zeros(4, K, device=device)),
+            TypeError,
+            status.ERR_DTYPE,
+        )
+        refused(
+            lambda: capturer.record(0, torch.zeros(4, K - 1, dtype=torch.int32, device=device)),
+            ValueError,
+            status.ERR_SHAPE_MISMATCH,
+        )
+        refused(
+            lambda: capturer.record(
+                0, torch.zeros(1, K, dtype=torch.int32, device=device).expand(4, K)
+            ),
+            ValueError,
+            status.ERR_ARGUMENT,
+        )
+        refused(
+            lambda: capturer.issue(None, positions=torch.zeros(4, dtype=torch.int32)),
+            ValueError,
+            status.ERR_ARGUMENT,
+        )
+        pinned = torch.from_numpy(
+            choose(1, 4)[0].cpu().numpy()
+        ).pin_memory()  # which the device reads as its own
         capturer.record(0, pinned)
         capturer.snapshot()
         request = capturer.open()
@@ -280,13 +359,31 @@ def wrong_tensors_are_refused() -> None:
         routing.wait(30)
         assert (routing.ids()[:, 0] == pinned.numpy()).all()
     with new(external_sink=True) as capturer:
-        refused(lambda: capturer.bind(0, torch.zeros(LAYERS, ROWS, K, dtype=torch.int16)), ValueError, status.ERR_ARGUMENT)
-        refused(lambda: capturer.bind(0, torch.zeros(LAYERS, ROWS, K, dtype=torch.int16).pin_memory()), ValueError, status.ERR_ARGUMENT)
-        refused(lambda: capturer.bind(0, torch.zeros(LAYERS, ROWS - 1, K, dtype=torch.int16, device=device)), ValueError, status.ERR_SHAPE_MISMATCH)
+        refused(
+            lambda: capturer.bind(0, torch.zeros(LAYERS, ROWS, K, dtype=torch.int16)),
+            ValueError,
+            status.ERR_ARGUMENT,
+        )
+        refused(
+            lambda: capturer.bind(0, torch.zeros(LAYERS, ROWS, K, dtype=torch.int16).pin_memory()),
+            ValueError,
+            status.ERR_ARGUMENT,
+        )
+        refused(
+            lambda: capturer.bind(
+                0, torch.zeros(LAYERS, ROWS - 1, K, dtype=torch.int16, device=device)
+            ),
+            ValueError,
+            status.ERR_SHAPE_MISMATCH,
+        )
     if torch.cuda.device_count() > 1:
         with new() as capturer:
             capturer.begin(4)
-            refused(lambda: capturer.record(0, torch.zeros(4, K, dtype=torch.int32, device="cuda:1")), ValueError, status.ERR_ARGUMENT)
+            refused(
+                lambda: capturer.record(0, torch.zeros(4, K, dtype=torch.int32, device="cuda:1")),
+                ValueError,
+                status.ERR_ARGUMENT,
+            )
 
 
 @check
@@ -317,7 +414,15 @@ def a_routing_becomes_a_tensor_of_torch() -> None:
 
 def planned(rank: int, rows: int) -> tuple[routecap.Plan, list[routecap.Routing]]:
     """A rank of a trainer with two sequences of so many rows, of which one has holes."""
-    plan = routecap.Plan([rows + 1, 2 * rows + 1], layers=LAYERS, k=K, experts=EXPERTS, context="zigzag", context_size=2, context_rank=rank)
+    plan = routecap.Plan(
+        [rows + 1, 2 * rows + 1],
+        layers=LAYERS,
+        k=K,
+        experts=EXPERTS,
+        context="zigzag",
+        context_size=2,
+        context_rank=rank,
+    )
     routings = []
     for sample, count in enumerate((rows, 2 * rows)):
         ids = choose(sample, count).cpu().numpy().transpose(1, 0, 2).astype(np.uint8)
@@ -339,8 +444,14 @@ def a_plan_gathers_to_the_device_what_it_gathers_to_the_host() -> None:
             stream.wait_stream(torch.cuda.current_stream())
             gathered = plan.gather(routings, out=out, stream=on)
             torch.cuda.synchronize()
-            assert gathered.ids is out and gathered.report == expected.report and gathered.report.cells_lost > 0
-            assert (out.cpu().numpy() == expected.ids).all() and (gathered.classes.cpu().numpy() == expected.classes).all()
+            assert (
+                gathered.ids is out
+                and gathered.report == expected.report
+                and gathered.report.cells_lost > 0
+            )
+            assert (out.cpu().numpy() == expected.ids).all() and (
+                gathered.classes.cpu().numpy() == expected.classes
+            ).all()
 
 
 @check
@@ -359,7 +470,9 @@ def a_captured_upload_takes_what_is_packed_at_each_replay() -> None:
         graph.replay()
         torch.cuda.synchronize()
         expected = plan.gather(sources)
-        assert (out.cpu().numpy() == expected.ids).all() and (classes.cpu().numpy() == expected.classes).all()
+        assert (out.cpu().numpy() == expected.ids).all() and (
+            classes.cpu().numpy() == expected.classes
+        ).all()
 
 
 def main() -> int:
@@ -373,7 +486,9 @@ def main() -> int:
             failed += 1
             print(f"FAILED  {function.__name__}")
             traceback.print_exc()
-    print(f"routecap {routecap.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name(device)}")
+    print(
+        f"routecap {routecap.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name(device)}"
+    )
     print(f"{len(checks) - failed} checks passed, {failed} failed")
     return failed != 0
 

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 LAYERS, K, EXPERTS, ROWS = 5, 4, 64, 64
 
 
-def expected_ids(seed: int, rows: int, *, layers: int = LAYERS, k: int = K, experts: int = EXPERTS) -> NDArray[np.int32]:
+def expected_ids(
+    seed: int, rows: int, *, layers: int = LAYERS, k: int = K, experts: int = EXPERTS
+) -> NDArray[np.int32]:
     """[rows, layers, k] ids, distinct in each cell, that a model of this seed would choose."""
     row, layer, column = np.ogrid[:rows, :layers, :k]
     return ((seed * 7 + row * 13 + layer * 29 + column * 5) % experts).astype(np.int32)
@@ -23,10 +25,20 @@ def forward(capturer: routecap.Capturer, ids: Any) -> None:
     capturer.snapshot()
 
 
-def run(capturer: routecap.Capturer, request: routecap.RequestLike, ids: Any, *, position: int = 0, **options: Any) -> routecap.Step:
+def run(
+    capturer: routecap.Capturer,
+    request: routecap.RequestLike,
+    ids: Any,
+    *,
+    position: int = 0,
+    **options: Any,
+) -> routecap.Step:
     """A step of one request that has landed."""
     forward(capturer, ids)
-    step = capturer.issue(routecap.spans(1, request=capturer.handles([request]), position=position, rows=len(ids)), **options)
+    step = capturer.issue(
+        routecap.spans(1, request=capturer.handles([request]), position=position, rows=len(ids)),
+        **options,
+    )
     step.wait(10)
     return step
 

@@ -11,13 +11,26 @@ from routecap import analysis
 
 
 def random_routing(
-    seed: int, rows: int, *, layers: int = 4, k: int = 3, experts: int = 12, first: int = 0, layer_map: Any = None
+    seed: int,
+    rows: int,
+    *,
+    layers: int = 4,
+    k: int = 3,
+    experts: int = 12,
+    first: int = 0,
+    layer_map: Any = None,
 ) -> tuple[routecap.Routing, NDArray[np.int64], NDArray[np.bool_]]:
     """A routing with holes, its ids and its validity."""
     random = np.random.default_rng(seed)
     ids = np.argsort(random.random((rows, layers, experts)), axis=2)[..., :k]
     valid = random.random((rows, layers)) < 0.8
-    return routecap.Routing.from_arrays(ids, experts=experts, valid=valid, first=first, layer_map=layer_map), ids, valid
+    return (
+        routecap.Routing.from_arrays(
+            ids, experts=experts, valid=valid, first=first, layer_map=layer_map
+        ),
+        ids,
+        valid,
+    )
 
 
 def test_load_counts_the_tokens_of_each_expert() -> None:
@@ -31,13 +44,18 @@ def test_load_counts_the_tokens_of_each_expert() -> None:
     assert (analysis.expert_load(routing[:0]) == 0).all()
 
 
-def test_a_routing_of_more_rows_than_are_looked_at_in_one_go_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_routing_of_more_rows_than_are_looked_at_in_one_go_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     routing, _, _ = random_routing(2, 101)
     other, _, _ = random_routing(3, 101)
     load, difference = analysis.expert_load(routing), analysis.difference(routing, other)
     monkeypatch.setattr(analysis, "_CELLS", 40)
     assert (analysis.expert_load(routing) == load).all()
-    assert all((ours == theirs).all() for ours, theirs in zip(analysis.difference(routing, other), difference))
+    assert all(
+        (ours == theirs).all()
+        for ours, theirs in zip(analysis.difference(routing, other), difference)
+    )
 
 
 def test_balance_has_the_extremes_that_its_figures_promise() -> None:
@@ -56,10 +74,16 @@ def test_balance_is_as_its_definitions_have_it() -> None:
     found = analysis.balance(load)
     for layer, counts in enumerate(load.tolist()):
         mean, total = sum(counts) / 7, sum(counts)
-        assert found.entropy[layer] == pytest.approx(-sum(n / total * log(n / total) for n in counts if n) / log(7))
+        assert found.entropy[layer] == pytest.approx(
+            -sum(n / total * log(n / total) for n in counts if n) / log(7)
+        )
         assert found.peak[layer] == pytest.approx(max(counts) / mean)
-        assert found.variation[layer] == pytest.approx((sum((n - mean) ** 2 for n in counts) / 7) ** 0.5 / mean)
-        assert found.gini[layer] == pytest.approx(sum(abs(a - b) for a in counts for b in counts) / (2 * 7 * total))
+        assert found.variation[layer] == pytest.approx(
+            (sum((n - mean) ** 2 for n in counts) / 7) ** 0.5 / mean
+        )
+        assert found.gini[layer] == pytest.approx(
+            sum(abs(a - b) for a in counts for b in counts) / (2 * 7 * total)
+        )
 
 
 def test_experts_that_a_layer_does_not_have_do_not_count_as_idle() -> None:
@@ -80,9 +104,15 @@ def test_difference_counts_cells_by_order_and_as_sets() -> None:
     for layer in range(4):
         both = [row for row in range(60) if valid[row, layer] and present[row, layer]]
         assert found.cells[layer] == len(both)
-        assert found.ordered[layer] == sum(ids[row, layer].tolist() != changed[row, layer].tolist() for row in both)
-        assert found.sets[layer] == sum(set(ids[row, layer]) != set(changed[row, layer]) for row in both)
-        assert found.common[layer] == sum(len(set(ids[row, layer]) & set(changed[row, layer])) for row in both)
+        assert found.ordered[layer] == sum(
+            ids[row, layer].tolist() != changed[row, layer].tolist() for row in both
+        )
+        assert found.sets[layer] == sum(
+            set(ids[row, layer]) != set(changed[row, layer]) for row in both
+        )
+        assert found.common[layer] == sum(
+            len(set(ids[row, layer]) & set(changed[row, layer])) for row in both
+        )
         assert found.only_first[layer] == (valid & ~present)[:, layer].sum() > 0
         assert found.only_second[layer] == (present & ~valid)[:, layer].sum() > 0
     assert found.sets.sum() == 1 and found.ordered.sum() > 1
@@ -90,16 +120,29 @@ def test_difference_counts_cells_by_order_and_as_sets() -> None:
 
 def test_difference_is_of_what_both_have() -> None:
     first, ids, valid = random_routing(6, 30, layer_map=[1, 2, 4, 8])
-    second = routecap.Routing.from_arrays(ids[10:, 1:][:, [0, 1]], experts=12, valid=valid[10:, 1:3], first=10, layer_map=[2, 4])
+    second = routecap.Routing.from_arrays(
+        ids[10:, 1:][:, [0, 1]], experts=12, valid=valid[10:, 1:3], first=10, layer_map=[2, 4]
+    )
     found = analysis.difference(first, second)
-    assert found.layer_map.tolist() == [2, 4] and found.cells.tolist() == valid[10:, 1:3].sum(axis=0).tolist()
-    assert not found.ordered.any() and (found.common == 3 * found.cells).all() and not found.only_first.any() and not found.only_second.any()
+    assert (
+        found.layer_map.tolist() == [2, 4]
+        and found.cells.tolist() == valid[10:, 1:3].sum(axis=0).tolist()
+    )
+    assert (
+        not found.ordered.any()
+        and (found.common == 3 * found.cells).all()
+        and not found.only_first.any()
+        and not found.only_second.any()
+    )
     assert not analysis.difference(first[:5], second).cells.any()
 
 
 def test_what_cannot_be_taken_together_is_refused() -> None:
     routing, ids, _ = random_routing(7, 5)
-    for other in (random_routing(7, 5, experts=13)[0], random_routing(7, 5, layer_map=[0, 1, 2, 4])[0]):
+    for other in (
+        random_routing(7, 5, experts=13)[0],
+        random_routing(7, 5, layer_map=[0, 1, 2, 4])[0],
+    ):
         with pytest.raises(ValueError, match="same layers"):
             analysis.expert_load([routing, other])
     with pytest.raises(ValueError, match="k is 3 and 2"):

@@ -15,15 +15,27 @@ DRAFT = routecap.SpanFlag.SPECULATIVE
 
 
 def test_the_version_and_the_backends_are_known() -> None:
-    assert routecap.version()[0] == 1 and routecap.__version__ == ".".join(map(str, routecap.version()))
+    assert routecap.version()[0] == 1 and routecap.__version__ == ".".join(
+        map(str, routecap.version())
+    )
     found = routecap.backends()
     assert set(found) == {"host", "cuda"} and found["host"].available and found["host"].detail
 
 
 def test_a_capturer_says_what_it_is() -> None:
     with routecap.Capturer(layers=2, k=2, experts=8, rows=4, layer_map=[3, 7]) as capturer:
-        assert (capturer.layers, capturer.k, capturer.experts, capturer.rows, capturer.slots) == (2, 2, 8, 4, 4)
-        assert capturer.backend == routecap.Backend.HOST and capturer.role == routecap.Role.OWNER and not capturer.closed
+        assert (capturer.layers, capturer.k, capturer.experts, capturer.rows, capturer.slots) == (
+            2,
+            2,
+            8,
+            4,
+            4,
+        )
+        assert (
+            capturer.backend == routecap.Backend.HOST
+            and capturer.role == routecap.Role.OWNER
+            and not capturer.closed
+        )
         assert capturer.layer_map.tolist() == [3, 7] and capturer.layer_experts.tolist() == [8, 8]
         assert repr(capturer) == "<routecap.Capturer of 2 layers, k=2, 8 experts, 4 rows, host>"
     assert capturer.closed and "closed" in repr(capturer)
@@ -32,7 +44,11 @@ def test_a_capturer_says_what_it_is() -> None:
 
 def test_memory_is_known_before_a_capturer_is_created() -> None:
     needs = routecap.memory(layers=58, k=8, experts=256, rows=1024)
-    assert needs.device_bytes == 0 and needs.row_bytes == 58 * 8 + 8 and needs.page_rows * needs.row_bytes <= needs.page_bytes
+    assert (
+        needs.device_bytes == 0
+        and needs.row_bytes == 58 * 8 + 8
+        and needs.page_rows * needs.row_bytes <= needs.page_bytes
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +73,9 @@ def test_memory_is_known_before_a_capturer_is_created() -> None:
         ({"budget_bytes": 1}, ValueError),
     ],
 )
-def test_wrong_settings_are_refused(make: Any, settings: dict[str, Any], kind: type[Exception]) -> None:
+def test_wrong_settings_are_refused(
+    make: Any, settings: dict[str, Any], kind: type[Exception]
+) -> None:
     with pytest.raises(kind):
         make(**settings)
 
@@ -66,7 +84,14 @@ def test_rows_come_out_as_they_were_recorded(capturer: routecap.Capturer) -> Non
     request = capturer.open()
     ids = expected_ids(2, 30)
     step = run(capturer, request, ids, tag=11)
-    assert (step.ticket, int(step), step.status, step.landed, step.poll(), step.conflicts()) == (1, 1, 0, True, 0, 0)
+    assert (step.ticket, int(step), step.status, step.landed, step.poll(), step.conflicts()) == (
+        1,
+        1,
+        0,
+        True,
+        0,
+        0,
+    )
     assert request.length == 30 and request.coverage().complete and len(request.missing()) == 0
     routing = request.finish(29)
     assert routing.wait(10) == routecap.Status.OK and (routing.ids() == ids[:29]).all()
@@ -108,7 +133,10 @@ def test_all_layers_are_recorded_at_once(capturer: routecap.Capturer) -> None:
     for given, tables in (
         (np.ascontiguousarray(ids.transpose(1, 0, 2)), None),
         ({layer: ids[:, layer].copy() for layer in range(LAYERS)}, None),
-        ({layer: (EXPERTS - 1 - ids[:, layer]) for layer in range(LAYERS)}, {layer: table for layer in range(LAYERS)}),
+        (
+            {layer: (EXPERTS - 1 - ids[:, layer]) for layer in range(LAYERS)},
+            {layer: table for layer in range(LAYERS)},
+        ),
         (EXPERTS - 1 - ids.transpose(1, 0, 2), np.tile(table, (LAYERS, 1))),
     ):
         request = capturer.open()
@@ -137,7 +165,11 @@ def test_a_part_of_the_rows_is_recorded(make: Any) -> None:
     capturer.snapshot()
     capturer.issue(routecap.spans(1, request=int(request), rows=12)).wait(10)
     routing = request.extract()
-    assert routing.mask()[:9].all() and not routing.mask()[9:, 2].any() and (routing.ids()[routing.mask()] == ids[routing.mask()]).all()
+    assert (
+        routing.mask()[:9].all()
+        and not routing.mask()[9:, 2].any()
+        and (routing.ids()[routing.mask()] == ids[routing.mask()]).all()
+    )
 
 
 class Foreign:
@@ -201,11 +233,17 @@ DEVICE = {"shape": (4, K), "typestr": "<i4", "data": (4096, False), "version": 3
         (np.array([[None] * K] * 4), TypeError),
     ],
 )
-def test_ids_that_cannot_be_recorded_are_refused(capturer: routecap.Capturer, ids: Any, kind: type[Exception]) -> None:
+def test_ids_that_cannot_be_recorded_are_refused(
+    capturer: routecap.Capturer, ids: Any, kind: type[Exception]
+) -> None:
     capturer.begin(4)
     with pytest.raises(kind) as raised:
         capturer.record(0, ids)
-    assert isinstance(raised.value, routecap.Error) and str(raised.value) and "\n" not in str(raised.value)
+    assert (
+        isinstance(raised.value, routecap.Error)
+        and str(raised.value)
+        and "\n" not in str(raised.value)
+    )
     capturer.record(0, GOOD)  # nothing was recorded
 
 
@@ -230,7 +268,9 @@ def test_ids_that_cannot_be_recorded_are_refused(capturer: routecap.Capturer, id
         ({"stream": "main"}, ValueError),
     ],
 )
-def test_options_of_record_that_do_not_fit_are_refused(capturer: routecap.Capturer, options: Any, kind: type[Exception]) -> None:
+def test_options_of_record_that_do_not_fit_are_refused(
+    capturer: routecap.Capturer, options: Any, kind: type[Exception]
+) -> None:
     capturer.begin(4)
     with pytest.raises(kind) as raised:
         capturer.record(0, GOOD, **options)
@@ -302,16 +342,27 @@ READONLY.flags.writeable = False
         (np.zeros(ROWS * K, np.int16), ValueError),
         (np.zeros((LAYERS + 1, ROWS, K), np.int16), IndexError),
         (np.zeros((ROWS, K), np.int16)[::-1], ValueError),
-        (np.frombuffer(bytearray(ROWS * K * 2 + 1), np.int16, offset=1, count=ROWS * K).reshape(ROWS, K), ValueError),
         (
-            np.zeros((2, ROWS, K), np.int16)[:1].repeat(1, 0)[[0, 0]].strides and np.broadcast_to(np.zeros((1, ROWS, K), np.int16), (2, ROWS, K)),
+            np.frombuffer(bytearray(ROWS * K * 2 + 1), np.int16, offset=1, count=ROWS * K).reshape(
+                ROWS, K
+            ),
+            ValueError,
+        ),
+        (
+            np.zeros((2, ROWS, K), np.int16)[:1].repeat(1, 0)[[0, 0]].strides
+            and np.broadcast_to(np.zeros((1, ROWS, K), np.int16), (2, ROWS, K)),
             ValueError,
         ),
         (bytes(ROWS * K * 2), ValueError),
-        (Foreign(__cuda_array_interface__={**DEVICE, "shape": (ROWS, K), "typestr": "<i2"}), ValueError),
+        (
+            Foreign(__cuda_array_interface__={**DEVICE, "shape": (ROWS, K), "typestr": "<i2"}),
+            ValueError,
+        ),
     ],
 )
-def test_memory_that_cannot_be_a_sink_is_refused(make: Any, tensor: Any, kind: type[Exception]) -> None:
+def test_memory_that_cannot_be_a_sink_is_refused(
+    make: Any, tensor: Any, kind: type[Exception]
+) -> None:
     capturer = make(external_sink=True)
     with pytest.raises(kind) as raised:
         capturer.bind(0, tensor)
@@ -332,7 +383,9 @@ def test_experts_are_chosen_from_logits(make: Any) -> None:
     capturer.issue(routecap.spans(1, request=int(request), rows=10)).wait(10)
     expected = np.argsort(-logits, axis=1, kind="stable")[:, :K]
     routing = request.extract()
-    assert (routing.ids()[:, 0] == expected).all() and routing.layer_provenance.tolist() == [routecap.Provenance.RECOMPUTED]
+    assert (routing.ids()[:, 0] == expected).all() and routing.layer_provenance.tolist() == [
+        routecap.Provenance.RECOMPUTED
+    ]
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
     with pytest.raises(routecap.Error) as raised:
         request.extract(strict=True)
@@ -349,14 +402,29 @@ def test_a_router_takes_bias_groups_and_a_hash_table(make: Any) -> None:
     tokens = random.integers(0, 50, 6)
     request = capturer.open()
     capturer.begin(6)
-    capturer.route(0, routecap.Router("deepseek_v3", groups=8, groups_kept=2, bias=bias, scale=2.5), logits)
-    capturer.route(1, routecap.Router(routecap.Method.DEEPSEEK_V4, hash_table=table), None, tokens=tokens, rows=6)
+    capturer.route(
+        0, routecap.Router("deepseek_v3", groups=8, groups_kept=2, bias=bias, scale=2.5), logits
+    )
+    capturer.route(
+        1,
+        routecap.Router(routecap.Method.DEEPSEEK_V4, hash_table=table),
+        None,
+        tokens=tokens,
+        rows=6,
+    )
     as_bfloat16 = (logits.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    capturer.route(2, routecap.Router(score="sigmoid", flags=routecap.RouterFlag.RENORMALIZE), as_bfloat16, dtype="bf16")
+    capturer.route(
+        2,
+        routecap.Router(score="sigmoid", flags=routecap.RouterFlag.RENORMALIZE),
+        as_bfloat16,
+        dtype="bf16",
+    )
     capturer.snapshot()
     capturer.issue(routecap.spans(1, request=int(request), rows=6)).wait(10)
     ids = request.extract().ids()
-    assert (ids[:, 0, 0] == 5).all() and all(len({id // 8 for id in row}) <= 2 for row in ids[:, 0].tolist())
+    assert (ids[:, 0, 0] == 5).all() and all(
+        len({id // 8 for id in row}) <= 2 for row in ids[:, 0].tolist()
+    )
     assert (ids[:, 1] == table[tokens]).all()
 
 
@@ -367,11 +435,36 @@ def test_a_router_takes_bias_groups_and_a_hash_table(make: Any) -> None:
         ({"method": "softmax"}, np.zeros((4, EXPERTS + 1), np.float32), {}, ValueError),
         ({"method": "softmax"}, np.zeros((4, EXPERTS), np.float32), {"rows": 5}, ValueError),
         ({"method": "softmax"}, None, {}, ValueError),
-        ({"method": "softmax"}, np.zeros((4, EXPERTS), np.float32), {"weights": np.zeros((3, K), np.float32)}, ValueError),
-        ({"method": "softmax"}, np.zeros((4, EXPERTS), np.float32), {"weights": np.zeros((4, K), np.float64)}, TypeError),
-        ({"method": "softmax"}, np.zeros((4, EXPERTS), np.float32), {"weights": np.broadcast_to(np.zeros((1, K), np.float32), (4, K))}, ValueError),
-        ({"method": "sigmoid", "bias": np.zeros(EXPERTS - 1, np.float32)}, np.zeros((4, EXPERTS), np.float32), {}, ValueError),
-        ({"method": "sigmoid", "bias": np.zeros(EXPERTS, np.int32)}, np.zeros((4, EXPERTS), np.float32), {}, TypeError),
+        (
+            {"method": "softmax"},
+            np.zeros((4, EXPERTS), np.float32),
+            {"weights": np.zeros((3, K), np.float32)},
+            ValueError,
+        ),
+        (
+            {"method": "softmax"},
+            np.zeros((4, EXPERTS), np.float32),
+            {"weights": np.zeros((4, K), np.float64)},
+            TypeError,
+        ),
+        (
+            {"method": "softmax"},
+            np.zeros((4, EXPERTS), np.float32),
+            {"weights": np.broadcast_to(np.zeros((1, K), np.float32), (4, K))},
+            ValueError,
+        ),
+        (
+            {"method": "sigmoid", "bias": np.zeros(EXPERTS - 1, np.float32)},
+            np.zeros((4, EXPERTS), np.float32),
+            {},
+            ValueError,
+        ),
+        (
+            {"method": "sigmoid", "bias": np.zeros(EXPERTS, np.int32)},
+            np.zeros((4, EXPERTS), np.float32),
+            {},
+            TypeError,
+        ),
         (
             {"method": "deepseek_v4", "hash_table": np.zeros((9, K + 1), np.int32)},
             np.zeros((4, EXPERTS), np.float32),
@@ -386,7 +479,9 @@ def test_a_router_takes_bias_groups_and_a_hash_table(make: Any) -> None:
         ),
     ],
 )
-def test_logits_that_cannot_be_routed_are_refused(make: Any, router: Any, logits: Any, options: Any, kind: type[Exception]) -> None:
+def test_logits_that_cannot_be_routed_are_refused(
+    make: Any, router: Any, logits: Any, options: Any, kind: type[Exception]
+) -> None:
     capturer = make(layers=1, layer_provenance=["recomputed"])
     capturer.begin(4)
     with pytest.raises(kind) as raised:
@@ -407,23 +502,53 @@ def test_what_a_dispatch_brought_is_read(capturer: routecap.Capturer) -> None:
     metadata = np.zeros((tokens, 2 + k), np.int32)
     ids = np.array([[0, 1, -1, -1], [2, -1, 3, -1], [-1, 4, -1, 5]], np.int32)  # local to rank 1
     metadata[:, 0] = [0, 4, 2]  # source tokens
-    global_ids, executed, ignored = np.zeros_like(ids), np.zeros((ranks, tokens, k), np.int32), np.zeros(1, np.int64)
+    global_ids, executed, ignored = (
+        np.zeros_like(ids),
+        np.zeros((ranks, tokens, k), np.int32),
+        np.zeros(1, np.int64),
+    )
     capturer.read_received(
-        0, ranks=ranks, rank=1, tokens_per_rank=tokens, ids=ids, metadata=metadata, global_ids=global_ids, executed=executed, ignored=ignored
+        0,
+        ranks=ranks,
+        rank=1,
+        tokens_per_rank=tokens,
+        ids=ids,
+        metadata=metadata,
+        global_ids=global_ids,
+        executed=executed,
+        ignored=ignored,
     )
     assert (global_ids == np.where(ids >= 0, ids + EXPERTS // 2, -1)).all() and ignored[0] == 0
-    assert (executed.reshape(-1, k)[[0, 4, 2]] == global_ids).all() and (executed.reshape(-1, k)[[1, 3, 5]] == -1).all()
+    assert (executed.reshape(-1, k)[[0, 4, 2]] == global_ids).all() and (
+        executed.reshape(-1, k)[[1, 3, 5]] == -1
+    ).all()
     other = np.where(executed == -1, 7, -1).astype(np.int32)
-    assert (routecap.received_merge([executed, other]) == np.where(executed == -1, 7, executed)).all()
+    assert (
+        routecap.received_merge([executed, other]) == np.where(executed == -1, 7, executed)
+    ).all()
     with pytest.raises(routecap.Error) as raised:
         routecap.received_merge([executed, executed + 1])
     assert raised.value.status == routecap.Status.ERR_CONFLICT
     with pytest.raises(ValueError):
         routecap.received_merge([executed, executed[:1]])
-    for wrong in ({"executed": executed[:1]}, {"global_ids": global_ids[:2]}, {"metadata": metadata[:, 1:]}, {"ids": ids[:, ::2]}):
+    for wrong in (
+        {"executed": executed[:1]},
+        {"global_ids": global_ids[:2]},
+        {"metadata": metadata[:, 1:]},
+        {"ids": ids[:, ::2]},
+    ):
         with pytest.raises(ValueError):
             capturer.read_received(
-                0, **{"ranks": ranks, "rank": 1, "tokens_per_rank": tokens, "ids": ids, "metadata": metadata, "executed": executed, **wrong}
+                0,
+                **{
+                    "ranks": ranks,
+                    "rank": 1,
+                    "tokens_per_rank": tokens,
+                    "ids": ids,
+                    "metadata": metadata,
+                    "executed": executed,
+                    **wrong,
+                },
             )
 
 
@@ -436,7 +561,13 @@ def test_a_probe_finds_taps_that_do_not_fire(capturer: routecap.Capturer) -> Non
     for layer in range(LAYERS - 1):
         capturer.record(layer, ids[:, min(layer, 2)])
     found = capturer.probe(4)
-    assert found["found"].tolist() == [0, 0, 0, routecap.ProbeFlag.REPEATED, routecap.ProbeFlag.SILENT]
+    assert found["found"].tolist() == [
+        0,
+        0,
+        0,
+        routecap.ProbeFlag.REPEATED,
+        routecap.ProbeFlag.SILENT,
+    ]
     assert len(capturer.probe(4, 2)) == 2
     capturer.discard()
     with pytest.raises(routecap.Error):
@@ -466,7 +597,10 @@ def test_wrong_spans_are_refused(capturer: routecap.Capturer) -> None:
     status = np.full(2, 77, np.int32)
     both = routecap.spans(2, request=[request, 12345], rows=2, sink_row=[0, 2])
     step = capturer.issue(both, status=status)
-    assert step.status == routecap.Status.PARTIAL and status.tolist() == [0, routecap.Status.ERR_UNKNOWN_REQUEST]
+    assert step.status == routecap.Status.PARTIAL and status.tolist() == [
+        0,
+        routecap.Status.ERR_UNKNOWN_REQUEST,
+    ]
     with pytest.raises(KeyError):
         capturer.step(99).poll()
 
@@ -591,9 +725,13 @@ def test_what_is_no_request_and_no_step_is_told_what_they_are(
         capturer.accept(capturer.open(), request_, 1)
 
 
-def test_statuses_are_one_for_each_span_also_of_spans_in_two_dimensions(capturer: routecap.Capturer) -> None:
+def test_statuses_are_one_for_each_span_also_of_spans_in_two_dimensions(
+    capturer: routecap.Capturer,
+) -> None:
     forward(capturer, expected_ids(1, 4))
-    spans = routecap.spans(4, request=capturer.open_batch(4), rows=1, sink_row=np.arange(4)).reshape(2, 2)
+    spans = routecap.spans(
+        4, request=capturer.open_batch(4), rows=1, sink_row=np.arange(4)
+    ).reshape(2, 2)
     memory = np.full(4, 77, np.int32)
     with pytest.raises(ValueError):
         capturer.issue(spans, status=memory[:2])
@@ -606,7 +744,9 @@ def test_positions_come_from_the_device(capturer: routecap.Capturer) -> None:
     flags = routecap.SpanFlag.DEVICE_POSITIONS
     for dtype, start in ((np.int32, 0), (np.int64, 4)):
         forward(capturer, ids)
-        spans = routecap.spans(1, request=int(request), position=0, position_end=16, rows=4, flags=flags)
+        spans = routecap.spans(
+            1, request=int(request), position=0, position_end=16, rows=4, flags=flags
+        )
         with pytest.raises(ValueError):
             capturer.issue(spans, positions=np.zeros(3, dtype))
         with pytest.raises(TypeError):
@@ -630,7 +770,9 @@ def test_a_lost_step_says_so(make: Any) -> None:
     with pytest.warns(routecap.LostStepWarning):
         step = lose(capturer, capturer.open())
     assert repr(step) == "<routecap.Step 2, LOST>"
-    assert capturer.step(1).poll() == routecap.Status.PENDING and step.poll() == routecap.Status.LOST
+    assert (
+        capturer.step(1).poll() == routecap.Status.PENDING and step.poll() == routecap.Status.LOST
+    )
     assert not capturer.step(1).lost and capturer.step(2).lost
     capturer.progress()
     assert capturer.step(1).landed and capturer.stats().steps_lost == 1
@@ -751,7 +893,11 @@ def test_issue_makes_the_snapshot_if_told_to(capturer: routecap.Capturer) -> Non
 
 def test_requests_are_known_by_their_string_ids(capturer: routecap.Capturer) -> None:
     request = capturer.open("a")
-    assert request.id == "a" and "a" in capturer and capturer.request("a") == request == capturer.request(request.handle)
+    assert (
+        request.id == "a"
+        and "a" in capturer
+        and capturer.request("a") == request == capturer.request(request.handle)
+    )
     with pytest.raises(ValueError, match="open already"):
         capturer.open("a")
     ids = expected_ids(1, 8)
@@ -761,14 +907,21 @@ def test_requests_are_known_by_their_string_ids(capturer: routecap.Capturer) -> 
     assert child.length == 5 and "b" in capturer
     capturer.truncate("a", 6)
     assert request.length == 6
-    assert capturer.handles(["a", "b", request]).tolist() == [request.handle, child.handle, request.handle]
+    assert capturer.handles(["a", "b", request]).tolist() == [
+        request.handle,
+        child.handle,
+        request.handle,
+    ]
     assert capturer.finish("a").wait(10) == routecap.Status.OK
     capturer.close_request("b")
     for name in ("a", "b", "never"):
         assert name not in capturer
         with pytest.raises(KeyError, match="no request") as raised:
             capturer.finish(name)
-        assert isinstance(raised.value, routecap.Error) and raised.value.status == routecap.Status.ERR_UNKNOWN_REQUEST
+        assert (
+            isinstance(raised.value, routecap.Error)
+            and raised.value.status == routecap.Status.ERR_UNKNOWN_REQUEST
+        )
     capturer.open("a")  # free again
     handles = capturer.open_batch(["x", "y", "z"])
     assert capturer.request("y").handle == handles[1]
@@ -781,7 +934,9 @@ def test_requests_are_known_by_their_string_ids(capturer: routecap.Capturer) -> 
         capturer.open_batch(["p", "p"])
 
 
-def test_a_request_is_closed_at_the_end_of_its_block_unless_it_was_finished(capturer: routecap.Capturer) -> None:
+def test_a_request_is_closed_at_the_end_of_its_block_unless_it_was_finished(
+    capturer: routecap.Capturer,
+) -> None:
     with capturer.open("a"):
         assert capturer.stats().requests_open == 1
     assert capturer.stats().requests_open == 0 and "a" not in capturer
@@ -806,18 +961,30 @@ def test_drafts_are_settled_one_by_one_and_in_batches(capturer: routecap.Capture
     ids = expected_ids(1, 12)
     requests = [capturer.open() for _ in range(3)]
     forward(capturer, ids)
-    step = capturer.issue(routecap.spans(3, request=requests, rows=4, sink_row=[0, 4, 8], flags=DRAFT))
+    step = capturer.issue(
+        routecap.spans(3, request=requests, rows=4, sink_row=[0, 4, 8], flags=DRAFT)
+    )
     requests[0].accept(step, 3)
     items = np.zeros(2, routecap.accept_dtype)
-    items["request"], items["step"], items["count"] = [int(each) for each in requests[1:]], int(step), [2, 1]
+    items["request"], items["step"], items["count"] = (
+        [int(each) for each in requests[1:]],
+        int(step),
+        [2, 1],
+    )
     assert capturer.accept_batch(items, np.array([0, 3, 2], np.uint32)) == routecap.Status.OK
     with pytest.raises(KeyError):
         requests[0].accept(step, [0])
-    assert capturer.accept_batch(items) == routecap.Status.PARTIAL and (items["status"] == routecap.Status.ERR_UNKNOWN_STEP).all()
+    assert (
+        capturer.accept_batch(items) == routecap.Status.PARTIAL
+        and (items["status"] == routecap.Status.ERR_UNKNOWN_STEP).all()
+    )
     step.wait(10)
     assert [each.length for each in requests] == [3, 4, 3]
     assert (requests[0].extract().ids() == ids[:3]).all()
-    assert [requests[1].extract().mask().all(axis=1).tolist(), (requests[1].extract(3)[0] == ids[7]).all()] == [[True, False, False, True], True]
+    assert [
+        requests[1].extract().mask().all(axis=1).tolist(),
+        (requests[1].extract(3)[0] == ids[7]).all(),
+    ] == [[True, False, False, True], True]
     with pytest.raises(ValueError):
         capturer.accept_batch(items, np.array([0], np.uint32))
     with pytest.raises(TypeError):
@@ -841,7 +1008,11 @@ def test_a_batch_has_one_dimension(capturer: routecap.Capturer) -> None:
 def test_counts_whose_sum_wraps_to_the_paths_are_refused(capturer: routecap.Capturer) -> None:
     request = capturer.open()
     forward(capturer, expected_ids(1, 8))
-    step = capturer.issue(routecap.spans(2, request=int(request), position=[0, 4], rows=4, sink_row=[0, 4], flags=DRAFT))
+    step = capturer.issue(
+        routecap.spans(
+            2, request=int(request), position=[0, 4], rows=4, sink_row=[0, 4], flags=DRAFT
+        )
+    )
     items = np.zeros(2, routecap.accept_dtype)
     items["request"], items["step"], items["count"] = int(request), int(step), [2**64 - 4, 8]
     memory = np.arange(8, dtype=np.uint32)
@@ -850,7 +1021,9 @@ def test_counts_whose_sum_wraps_to_the_paths_are_refused(capturer: routecap.Capt
     assert (items["rows"] == 0).all()
 
 
-def test_a_prefix_is_attached_from_the_routing_that_computed_it(capturer: routecap.Capturer, routing: routecap.Routing) -> None:
+def test_a_prefix_is_attached_from_the_routing_that_computed_it(
+    capturer: routecap.Capturer, routing: routecap.Routing
+) -> None:
     request = capturer.open()
     request.attach(routing, 8)
     assert request.length == 8 and (request.extract().ids() == expected_ids(3, 20)[:8]).all()
@@ -862,12 +1035,19 @@ def test_rows_are_taken_shared_and_copied(capturer: routecap.Capturer) -> None:
     request = capturer.open()
     ids = expected_ids(1, 10)
     run(capturer, request, ids)
-    assert (request.extract(2, 3).ids() == ids[2:5]).all() and (request.extract(mode="copy", rows=routecap.LANDED).ids() == ids).all()
+    assert (request.extract(2, 3).ids() == ids[2:5]).all() and (
+        request.extract(mode="copy", rows=routecap.LANDED).ids() == ids
+    ).all()
     assert (request.extract(5, mode="take").ids() == ids[5:]).all()
     assert request.coverage().rows_empty == 5
     out, mask = np.zeros((4, LAYERS, K), np.int64), np.zeros((4, LAYERS), bool)
     assert request.extract_into(out, 3, mask=mask) == routecap.Status.INCOMPLETE
-    assert (out[:2] == ids[3:5]).all() and (out[2:] == -1).all() and mask[:2].all() and not mask[2:].any()
+    assert (
+        (out[:2] == ids[3:5]).all()
+        and (out[2:] == -1).all()
+        and mask[:2].all()
+        and not mask[2:].any()
+    )
     with pytest.raises(IndexError):
         request.extract(11)
     with pytest.raises(ValueError):
@@ -886,7 +1066,11 @@ def test_a_batch_makes_routings_when_they_are_asked_for(capturer: routecap.Captu
     reads = np.zeros(4, routecap.extract_dtype)
     reads["request"], reads["rows"] = [*handles, 999], routecap.ALL
     shared = capturer.extract_batch(reads)
-    assert shared.status == routecap.Status.PARTIAL and len(shared) == 4 and reads["status"][3] == routecap.Status.ERR_UNKNOWN_REQUEST
+    assert (
+        shared.status == routecap.Status.PARTIAL
+        and len(shared) == 4
+        and reads["status"][3] == routecap.Status.ERR_UNKNOWN_REQUEST
+    )
     with pytest.raises(KeyError):
         shared[3]
     reads["first"] = [0, 5, 0, 0]
@@ -897,7 +1081,11 @@ def test_a_batch_makes_routings_when_they_are_asked_for(capturer: routecap.Captu
     with capturer.finish_batch(ends) as routings:
         assert routings.status == routecap.Status.OK and routings.statuses.tolist() == [0, 0, 0]
         kept = routings[1]
-        assert [each.wait(10) for each in routings] == [0, 0, 0] and (routings[-1].ids() == ids[8:]).all() and len(routings[:2]) == 2
+        assert (
+            [each.wait(10) for each in routings] == [0, 0, 0]
+            and (routings[-1].ids() == ids[8:]).all()
+            and len(routings[:2]) == 2
+        )
         with pytest.raises(IndexError):
             routings[3]
     with pytest.raises(routecap.Error, match="freed"):
@@ -914,11 +1102,14 @@ def test_an_item_that_was_refused_is_named_when_it_is_asked_for(
 ) -> None:
     """The error said ROUTECAP_ERR_UNKNOWN_REQUEST, and not of which of the items."""
     items = np.zeros(3, routecap.finish_dtype)
-    items["request"], items["rows"] = [int(capturer.open()), 0x3E7, int(capturer.open())], [
-        0,
-        0,
-        1 << 41,
-    ]
+    items["request"], items["rows"] = (
+        [int(capturer.open()), 0x3E7, int(capturer.open())],
+        [
+            0,
+            0,
+            1 << 41,
+        ],
+    )
     with capturer.finish_batch(items) as routings:
         assert "PARTIAL" in repr(routings) and "1 (request 0x3e7): ERR_UNKNOWN_REQUEST" in repr(
             routings
@@ -1043,7 +1234,11 @@ def test_spans_are_filled_again_in_what_is_given() -> None:
 
 def test_spans_are_columns_of_one_array() -> None:
     spans = routecap.spans(request=[1, 2, 3], rows=2, sink_row=np.arange(3) * 2, position=10)
-    assert spans.dtype == routecap.span_dtype and spans["sink_row"].tolist() == [0, 2, 4] and spans["position"].tolist() == [10] * 3
+    assert (
+        spans.dtype == routecap.span_dtype
+        and spans["sink_row"].tolist() == [0, 2, 4]
+        and spans["position"].tolist() == [10] * 3
+    )
     assert len(routecap.spans(7)) == 7 and len(routecap.spans()) == 1
 
 
@@ -1072,9 +1267,18 @@ def test_the_counters_add_up(capturer: routecap.Capturer) -> None:
     request = capturer.open()
     run(capturer, request, expected_ids(1, 8))
     stats = capturer.stats()
-    assert (stats.steps_issued, stats.steps_landed, stats.rows_issued, stats.rows_delivered, stats.requests_open) == (1, 1, 8, 8, 1)
+    assert (
+        stats.steps_issued,
+        stats.steps_landed,
+        stats.rows_issued,
+        stats.rows_delivered,
+        stats.requests_open,
+    ) == (1, 1, 8, 8, 1)
     assert stats.bytes_in_use <= stats.bytes_peak <= stats.bytes_budget
-    assert capturer.layer_stats()["rows_written"].tolist() == [8] * LAYERS and len(capturer.layer_stats(2)) == 2
+    assert (
+        capturer.layer_stats()["rows_written"].tolist() == [8] * LAYERS
+        and len(capturer.layer_stats(2)) == 2
+    )
     with pytest.raises(IndexError):
         capturer.layer_stats(LAYERS + 1)
 

@@ -18,7 +18,9 @@ INFO = {"tokens": ["a", "\udcc3", "\udca9", "\n"], "prompt_tokens": 2, "reward":
 
 @pytest.fixture
 def wide() -> routecap.Routing:
-    """More than 256 experts, other decoder layers, one of them recomputed, a later first row, many tags, and cells missing for each reason."""
+    """More than 256 experts, other decoder layers, one of them recomputed, a later first row, many
+    tags, and cells missing for each reason.
+    """
     ids = expected_ids(5, 40, layers=3, k=2, experts=500).astype(np.int16)
     valid = np.ones((40, 3), bool)
     for number, reason in enumerate(routecap.Missing):
@@ -37,7 +39,9 @@ def wide() -> routecap.Routing:
 
 
 @pytest.fixture
-def samples(routing: routecap.Routing, holey: routecap.Routing, wide: routecap.Routing) -> dict[str, routecap.Sample]:
+def samples(
+    routing: routecap.Routing, holey: routecap.Routing, wide: routecap.Routing
+) -> dict[str, routecap.Sample]:
     holey.wait()
     none = routecap.Routing.from_arrays(np.zeros((0, 2, 2), np.uint8), experts=4)
     return {
@@ -54,33 +58,46 @@ KINDS = ["folder", "job.tar", "job.safetensors"]
 
 @pytest.mark.parametrize("mmap", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_is_loaded_again(kind: str, mmap: bool, samples: dict[str, routecap.Sample], tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded_again(
+    kind: str, mmap: bool, samples: dict[str, routecap.Sample], tmp_path: Path
+) -> None:
     routecap.save(tmp_path / kind, samples)
     loaded = routecap.load(tmp_path / kind, mmap=mmap)
     assert {name: (sample.routing, dict(sample.info)) for name, sample in loaded.items()} == {
         name: (sample.routing, dict(sample.info)) for name, sample in samples.items()
     }
-    assert all(loaded[name].routing.serialize() == sample.routing.serialize() for name, sample in samples.items())
+    assert all(
+        loaded[name].routing.serialize() == sample.routing.serialize()
+        for name, sample in samples.items()
+    )
     assert not list(tmp_path.glob("**/*.part"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_file_converts_into_every_other(kind: str, samples: dict[str, routecap.Sample], tmp_path: Path) -> None:
+def test_every_kind_of_file_converts_into_every_other(
+    kind: str, samples: dict[str, routecap.Sample], tmp_path: Path
+) -> None:
     routecap.save(tmp_path / kind, samples)
     for other in KINDS:
         routecap.save(tmp_path / f"again-{other}", routecap.load(tmp_path / kind))
         again = routecap.load(tmp_path / f"again-{other}")
-        assert {name: sample.routing for name, sample in again.items()} == {name: sample.routing for name, sample in samples.items()}
+        assert {name: sample.routing for name, sample in again.items()} == {
+            name: sample.routing for name, sample in samples.items()
+        }
 
 
-def test_one_routing_is_a_file_with_its_text_beside_it(routing: routecap.Routing, tmp_path: Path) -> None:
+def test_one_routing_is_a_file_with_its_text_beside_it(
+    routing: routecap.Routing, tmp_path: Path
+) -> None:
     file = tmp_path / "request-7.routecap"
     routecap.save(file, routecap.Sample(routing, INFO))
     assert file.read_bytes() == routing.serialize()
     assert json.loads((tmp_path / "request-7.json").read_text()) == INFO
     assert routecap.load(file)["request-7"] == (routing, INFO)
     routecap.save(file, routing)  # of which nothing else is known
-    assert not (tmp_path / "request-7.json").exists() and routecap.load(file)["request-7"].info == {}
+    assert (
+        not (tmp_path / "request-7.json").exists() and routecap.load(file)["request-7"].info == {}
+    )
 
 
 def test_what_a_c_program_writes_is_loaded(routing: routecap.Routing, tmp_path: Path) -> None:
@@ -89,15 +106,21 @@ def test_what_a_c_program_writes_is_loaded(routing: routecap.Routing, tmp_path: 
     (tmp_path / "request-9.json").write_text('{"tokens": ["x"]}\n')
     (tmp_path / "notes.txt").write_text("none of ours")
     loaded = routecap.load(tmp_path)
-    assert list(loaded) == ["request-9", "request-10"] and loaded["request-9"].info == {"tokens": ["x"]}
+    assert list(loaded) == ["request-9", "request-10"] and loaded["request-9"].info == {
+        "tokens": ["x"]
+    }
 
 
-def test_an_archive_that_tar_makes_of_a_folder_is_loaded(samples: dict[str, routecap.Sample], tmp_path: Path) -> None:
+def test_an_archive_that_tar_makes_of_a_folder_is_loaded(
+    samples: dict[str, routecap.Sample], tmp_path: Path
+) -> None:
     routecap.save(tmp_path / "job", samples)
     with tarfile.open(tmp_path / "job.tar", "w") as archive:
         archive.add(tmp_path / "job", "job")
     loaded = routecap.load(tmp_path / "job.tar")
-    assert {name: sample.routing for name, sample in loaded.items()} == {name: sample.routing for name, sample in samples.items()}
+    assert {name: sample.routing for name, sample in loaded.items()} == {
+        name: sample.routing for name, sample in samples.items()
+    }
 
 
 def test_a_mapped_file_is_used_in_place(routing: routecap.Routing, tmp_path: Path) -> None:
@@ -105,7 +128,11 @@ def test_a_mapped_file_is_used_in_place(routing: routecap.Routing, tmp_path: Pat
         routecap.save(tmp_path / kind, routing)
         [sample] = routecap.load(tmp_path / kind, mmap=True).values()
         maps = Path("/proc/self/maps").read_text().splitlines()
-        [(start, end)] = [[int(each, 16) for each in line.split()[0].split("-")] for line in maps if line.endswith(f"/{kind}")]
+        [(start, end)] = [
+            [int(each, 16) for each in line.split()[0].split("-")]
+            for line in maps
+            if line.endswith(f"/{kind}")
+        ]
         segment = sample.routing.segments[0].ids
         assert segment is not None and start <= segment.ctypes.data < end
 
@@ -114,13 +141,32 @@ def test_safetensors_need_no_routecap(holey: routecap.Routing, tmp_path: Path) -
     holey.wait()
     routecap.save(tmp_path / "job.safetensors", {"a": routecap.Sample(holey, INFO)})
     arrays = safetensors.numpy.load_file(tmp_path / "job.safetensors")
-    assert set(arrays) == {f"a/{name}" for name in ("ids", "missing", "tags", "first", "layer_map", "layer_experts", "layer_provenance")}
+    assert set(arrays) == {
+        f"a/{name}"
+        for name in (
+            "ids",
+            "missing",
+            "tags",
+            "first",
+            "layer_map",
+            "layer_experts",
+            "layer_provenance",
+        )
+    }
     valid = arrays["a/missing"] == 0
     assert (valid == holey.mask()).all() and not valid.all()
     assert (arrays["a/ids"] == np.where(valid[..., None], expected_ids(3, 10), -1)).all()
-    assert arrays["a/missing"][4, 0] == routecap.Missing.ABSENT and arrays["a/missing"][6, 2] == routecap.Missing.UNWRITTEN
-    assert arrays["a/tags"].tolist() == [1] * 4 + [0] * 2 + [2] * 4 and arrays["a/first"].tolist() == [0]
-    assert arrays["a/layer_map"].tolist() == list(range(LAYERS)) and arrays["a/layer_experts"].tolist() == [EXPERTS] * LAYERS
+    assert (
+        arrays["a/missing"][4, 0] == routecap.Missing.ABSENT
+        and arrays["a/missing"][6, 2] == routecap.Missing.UNWRITTEN
+    )
+    assert arrays["a/tags"].tolist() == [1] * 4 + [0] * 2 + [2] * 4 and arrays[
+        "a/first"
+    ].tolist() == [0]
+    assert (
+        arrays["a/layer_map"].tolist() == list(range(LAYERS))
+        and arrays["a/layer_experts"].tolist() == [EXPERTS] * LAYERS
+    )
 
 
 def test_progress_sees_every_sample(samples: dict[str, routecap.Sample], tmp_path: Path) -> None:
@@ -132,13 +178,18 @@ def test_progress_sees_every_sample(samples: dict[str, routecap.Sample], tmp_pat
             yield item
 
     for kind in KINDS:
-        for step in (lambda: routecap.save(tmp_path / kind, samples, progress=progress), lambda: routecap.load(tmp_path / kind, progress=progress)):
+        for step in (
+            lambda: routecap.save(tmp_path / kind, samples, progress=progress),
+            lambda: routecap.load(tmp_path / kind, progress=progress),
+        ):
             seen.clear()
             step()
             assert len(seen) >= len(samples)
 
 
-def test_tokens_that_are_characters_only_together_are_put_together(routing: routecap.Routing) -> None:
+def test_tokens_that_are_characters_only_together_are_put_together(
+    routing: routecap.Routing,
+) -> None:
     assert token_texts(routecap.Sample(routing[:4], INFO)) == ["a", "", "é", "\n"]
     assert token_texts(routecap.Sample(routing[2:6], INFO)) == ["é", "\n", "", ""]
     assert token_texts(routecap.Sample(routing)) is None
@@ -149,7 +200,9 @@ def test_tokens_that_are_characters_only_together_are_put_together(routing: rout
 # ---- Wrong use and damage
 
 
-@pytest.mark.parametrize("name", ["out.npy.gz", "out.npz", "out.json", "out.txt", "out.TAR", "v1.2"])
+@pytest.mark.parametrize(
+    "name", ["out.npy.gz", "out.npz", "out.json", "out.txt", "out.TAR", "v1.2"]
+)
 def test_an_ending_that_no_kind_of_file_has_is_refused(
     name: str, routing: routecap.Routing, tmp_path: Path
 ) -> None:
@@ -178,7 +231,9 @@ def test_a_folder_is_a_name_without_an_ending_or_with_a_slash_or_one_that_is_the
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "line\nbreak"])
-def test_a_name_that_is_no_file_name_is_refused(name: str, routing: routecap.Routing, tmp_path: Path) -> None:
+def test_a_name_that_is_no_file_name_is_refused(
+    name: str, routing: routecap.Routing, tmp_path: Path
+) -> None:
     for kind in KINDS:
         with pytest.raises(ValueError, match="name of a file"):
             routecap.save(tmp_path / kind, {"good": routing, name: routing})
@@ -194,13 +249,21 @@ def test_a_file_is_there_as_a_whole_or_as_it_was(routing: routecap.Routing, tmp_
     routecap.save(tmp_path / "job.tar", routing)
     before = (tmp_path / "job.tar").read_bytes()
     with pytest.raises(TypeError):
-        routecap.save(tmp_path / "job.tar", {"a": routing, "b": routecap.Sample(routing, {"tokens": {1, 2}})})
-    assert (tmp_path / "job.tar").read_bytes() == before and [each.name for each in tmp_path.iterdir()] == ["job.tar"]
+        routecap.save(
+            tmp_path / "job.tar", {"a": routing, "b": routecap.Sample(routing, {"tokens": {1, 2}})}
+        )
+    assert (tmp_path / "job.tar").read_bytes() == before and [
+        each.name for each in tmp_path.iterdir()
+    ] == ["job.tar"]
 
 
-def test_what_is_damaged_is_an_error_that_names_the_file(routing: routecap.Routing, tmp_path: Path) -> None:
+def test_what_is_damaged_is_an_error_that_names_the_file(
+    routing: routecap.Routing, tmp_path: Path
+) -> None:
     good = routing.serialize()
-    for number, (data, info) in enumerate([(good[:-1], "{}"), (b"", "{}"), (good, "[]"), (good, "{"), (good, "[" * 100_000)]):
+    for number, (data, info) in enumerate(
+        [(good[:-1], "{}"), (b"", "{}"), (good, "[]"), (good, "{"), (good, "[" * 100_000)]
+    ):
         for kind in ("routecap", "tar"):
             path = tmp_path / f"{number}.{kind}"
             if kind == "tar":
@@ -215,7 +278,10 @@ def test_what_is_damaged_is_an_error_that_names_the_file(routing: routecap.Routi
             for mmap in (False, True):
                 with pytest.raises(ValueError, match=f"/{number}\\.") as raised:
                     routecap.load(path, mmap=mmap)
-                assert isinstance(raised.value, routecap.Error) and raised.value.status == routecap.Status.ERR_FORMAT
+                assert (
+                    isinstance(raised.value, routecap.Error)
+                    and raised.value.status == routecap.Status.ERR_FORMAT
+                )
 
 
 def test_what_is_no_archive_is_an_error(routing: routecap.Routing, tmp_path: Path) -> None:
@@ -233,7 +299,9 @@ def test_what_is_no_archive_is_an_error(routing: routecap.Routing, tmp_path: Pat
         routecap.load(tmp_path / "twice.tar")
 
 
-def test_safetensors_of_something_else_are_an_error(routing: routecap.Routing, tmp_path: Path) -> None:
+def test_safetensors_of_something_else_are_an_error(
+    routing: routecap.Routing, tmp_path: Path
+) -> None:
     path = tmp_path / "x.safetensors"
     routecap.save(path, {"a": routing})
     good = safetensors.numpy.load_file(path)
@@ -261,7 +329,9 @@ def test_safetensors_of_something_else_are_an_error(routing: routecap.Routing, t
     assert K == good["a/ids"].shape[2]
 
 
-def test_a_missing_extra_is_named(routing: routecap.Routing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(
+    routing: routecap.Routing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
     with pytest.raises(ImportError, match=r"pip install 'routecap\[safetensors\]'"):
         routecap.save(tmp_path / "a.safetensors", routing)

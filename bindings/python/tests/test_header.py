@@ -65,7 +65,11 @@ BUILD = {"VERSION_MAJOR", "VERSION_MINOR", "VERSION_PATCH", "API"}
 
 
 def constants() -> list[str]:
-    return [name for name in re.findall(r"^#define ROUTECAP_(\w+) ", CODE, re.MULTILINE) if name not in BUILD]
+    return [
+        name
+        for name in re.findall(r"^#define ROUTECAP_(\w+) ", CODE, re.MULTILINE)
+        if name not in BUILD
+    ]
 
 
 def functions() -> list[str]:
@@ -73,7 +77,9 @@ def functions() -> list[str]:
 
 
 def fields(name: str) -> list[tuple[str, str]]:
-    """The fields of a struct of the header, with the code that the struct module has for their type."""
+    """The fields of a struct of the header, with the code that the struct module has for their
+    type.
+    """
     body = re.search(rf"typedef struct {name} \{{(.*?)\}} {name};", CODE, re.DOTALL)
     assert body is not None, name
     codes = {
@@ -109,9 +115,15 @@ def test_a_constant_of_the_header_is_in_the_package(name: str) -> None:
 
 def test_the_package_has_no_constant_that_the_header_has_not() -> None:
     here = {"ROUTECAP_" + name for name in routecap.Status.__members__}
-    here |= {f"ROUTECAP_{prefix}{name}" for prefix, group in GROUPS.items() for name in group.__members__}
+    here |= {
+        f"ROUTECAP_{prefix}{name}" for prefix, group in GROUPS.items() for name in group.__members__
+    }
     here |= {f"ROUTECAP_{name}" for name in ALONE}
-    here |= {f"ROUTECAP_{name}" for name in dir(routecap) if name.isupper() and f"ROWS_{name}" not in ALONE}
+    here |= {
+        f"ROUTECAP_{name}"
+        for name in dir(routecap)
+        if name.isupper() and f"ROWS_{name}" not in ALONE
+    }
     assert here == {f"ROUTECAP_{name}" for name in constants()}
 
 
@@ -120,10 +132,17 @@ def test_a_status_has_the_name_that_the_library_gives_it(status: routecap.Status
     assert raw.routecap_status_name(status) == f"ROUTECAP_{status.name}"
 
 
-@pytest.mark.parametrize("group", [routecap.Status, routecap.IdSpace, routecap.Provenance, routecap.Missing])
+@pytest.mark.parametrize(
+    "group", [routecap.Status, routecap.IdSpace, routecap.Provenance, routecap.Missing]
+)
 def test_a_number_that_only_a_later_header_has_is_kept(group: type[IntEnum]) -> None:
     later = group(np.int32(99))
-    assert isinstance(later, group) and later == 99 and later.name == "UNKNOWN" and later not in list(group)
+    assert (
+        isinstance(later, group)
+        and later == 99
+        and later.name == "UNKNOWN"
+        and later not in list(group)
+    )
     assert pickle.loads(pickle.dumps(later)) == later
     with pytest.raises(ValueError):
         group("99")
@@ -169,7 +188,10 @@ def test_a_number_without_a_name_prints_as_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", functions())
 def test_a_function_of_the_header_is_used_by_the_package(name: str) -> None:
-    sources = "".join(path.read_text() for path in [*PACKAGE.glob("*.py"), Path(__file__).parents[1] / "routecap.i"])
+    sources = "".join(
+        path.read_text()
+        for path in [*PACKAGE.glob("*.py"), Path(__file__).parents[1] / "routecap.i"]
+    )
     assert re.search(rf"\b{name}\b", sources)
     released = ("routing_retain", "routing_free", "wire_decoder_free", "plan_free", "store_free")
     released += ("sequence_free",)
@@ -248,7 +270,11 @@ def test_an_array_dtype_is_laid_out_as_in_the_header(name: str, dtype: str) -> N
 
 
 def test_every_struct_of_the_header_is_laid_out_here() -> None:
-    here = {f"routecap_{name}" for name, value in vars(structs).items() if isinstance(value, structs.Struct)}
+    here = {
+        f"routecap_{name}"
+        for name, value in vars(structs).items()
+        if isinstance(value, structs.Struct)
+    }
     arrays = {
         "span",
         "accept_item",
@@ -268,14 +294,22 @@ def test_every_struct_of_the_header_is_laid_out_here() -> None:
         "adopt_item",
     }
     here |= {f"routecap_{name}" for name in arrays}
-    assert here == set(re.findall(r"^typedef struct (routecap_\w+) \{", CODE, re.MULTILINE)) - {"routecap_api"}
+    assert here == set(re.findall(r"^typedef struct (routecap_\w+) \{", CODE, re.MULTILINE)) - {
+        "routecap_api"
+    }
 
 
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (routecap.Capturer.issue, ["routecap_step_issue", "ROUTECAP_PARTIAL", "Not capturable", "span_dtype"]),
-        (routecap.Capturer.record, ["routecap_layer_record", "Capturable", "ROUTECAP_ERR_CAPACITY"]),
+        (
+            routecap.Capturer.issue,
+            ["routecap_step_issue", "ROUTECAP_PARTIAL", "Not capturable", "span_dtype"],
+        ),
+        (
+            routecap.Capturer.record,
+            ["routecap_layer_record", "Capturable", "ROUTECAP_ERR_CAPACITY"],
+        ),
         (routecap.Routing.copy_to, ["routecap_routing_copy_to", "ROUTECAP_ERR_INCOMPLETE"]),
         (routecap.merge, ["ROUTECAP_ERR_CONFLICT"]),
         (routecap.Sequence.append, ["routecap_sequence_append", "ROUTECAP_ERR_NOT_READY"]),

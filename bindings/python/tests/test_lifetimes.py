@@ -1,4 +1,6 @@
-"""Who holds what, and what happens when owners go in an odd order, on other threads, in other processes, or never."""
+"""Who holds what, and what happens when owners go in an odd order, on other threads, in other
+processes, or never.
+"""
 
 import ctypes
 import ctypes.util
@@ -36,7 +38,11 @@ def python(program: str, **environment: str) -> "subprocess.CompletedProcess[str
     """A program in a process of its own, with the helpers in its path."""
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     return subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path, **environment}, text=True, capture_output=True, timeout=60
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        text=True,
+        capture_output=True,
+        timeout=60,
     )
 
 
@@ -52,7 +58,12 @@ def test_arrays_outlive_routing_request_and_capturer() -> None:
     capturer.close()
     del routing, request, capturer
     gc.collect()
-    assert (ids == expected_ids(3, 20)).all() and table.tolist() == list(range(LAYERS)) and tags.tag == 4 and (part[0] == ids[5]).all()
+    assert (
+        (ids == expected_ids(3, 20)).all()
+        and table.tolist() == list(range(LAYERS))
+        and tags.tag == 4
+        and (part[0] == ids[5]).all()
+    )
     sink[:] = 9
     assert sink.sum() == 9 * ROWS * K
     view = sink[3:5]
@@ -207,7 +218,9 @@ def test_closing_waits_for_calls_on_other_threads() -> None:
     assert outcomes == ["the capturer is closed"] * 4
 
 
-def test_a_sink_that_is_asked_for_while_the_capturer_closes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_that_is_asked_for_while_the_capturer_closes_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     capturer = routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
     read = structs.sink.read
 
@@ -222,7 +235,9 @@ def test_a_sink_that_is_asked_for_while_the_capturer_closes_is_an_error(monkeypa
         capturer.sink(0)
 
 
-def test_a_routing_that_is_taken_while_its_batch_is_freed_is_an_error(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_routing_that_is_taken_while_its_batch_is_freed_is_an_error(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     capturer = make()
     reads = np.zeros(2, routecap.extract_dtype)
     reads["request"] = int(capturer.open())
@@ -260,7 +275,9 @@ def test_calls_of_the_forward_path_on_two_threads_at_once_are_refused() -> None:
         lambda: capturer.record(0, ids[:1]),
         lambda: capturer.record_layers(ids[None, :1]),
         lambda: capturer.route(0, routecap.Router("softmax"), np.zeros((1, EXPERTS), np.float32)),
-        lambda: capturer.read_received(0, ranks=1, rank=0, tokens_per_rank=1, ids=ids[:1].copy(), global_ids=ids[:1].copy()),
+        lambda: capturer.read_received(
+            0, ranks=1, rank=0, tokens_per_rank=1, ids=ids[:1].copy(), global_ids=ids[:1].copy()
+        ),
         lambda: capturer.snapshot(),
         lambda: capturer.issue(None),
         lambda: capturer.discard(),
@@ -311,7 +328,9 @@ def test_routings_are_used_by_many_threads_at_once(routing: routecap.Routing) ->
             part = routing[start:]
             if (
                 not (part.ids() == expected[start:]).all()
-                or not (routecap.Routing.deserialize(part.serialize()).ids(np.int64) == expected[start:]).all()
+                or not (
+                    routecap.Routing.deserialize(part.serialize()).ids(np.int64) == expected[start:]
+                ).all()
             ):
                 wrong.append(start)
 
@@ -341,7 +360,9 @@ def test_ten_thousand_requests_leave_nothing_behind(make: Any) -> None:
             array = shared.ids()
             back = routecap.Routing.deserialize(shared.serialize())
             pickled: list[Any] = []
-            again = pickle.loads(pickle.dumps(back, 5, buffer_callback=pickled.append), buffers=pickled)
+            again = pickle.loads(
+                pickle.dumps(back, 5, buffer_callback=pickled.append), buffers=pickled
+            )
             routing = request.finish()
             if i % 3 == 0:
                 routing.free()
@@ -362,7 +383,9 @@ def test_ten_thousand_requests_leave_nothing_behind(make: Any) -> None:
 def test_ten_thousand_capturers_leave_nothing_behind() -> None:
     def cycle(count: int) -> None:
         for _ in range(count):
-            with routecap.Capturer(layers=2, k=2, experts=8, rows=4, manual_progress=True) as capturer:
+            with routecap.Capturer(
+                layers=2, k=2, experts=8, rows=4, manual_progress=True
+            ) as capturer:
                 capturer.open()
 
     cycle(1000)
@@ -371,8 +394,12 @@ def test_ten_thousand_capturers_leave_nothing_behind() -> None:
     assert resident() - before < 4 << 20 and threads_of_this_process() == threads
 
 
-def test_memory_that_a_capturer_s_thread_gives_back_is_dropped(capturer: routecap.Capturer, routing: routecap.Routing) -> None:
-    """The last reference to attached rows goes where the worker files, which is no thread of Python's."""
+def test_memory_that_a_capturer_s_thread_gives_back_is_dropped(
+    capturer: routecap.Capturer, routing: routecap.Routing
+) -> None:
+    """The last reference to attached rows goes where the worker files, which is no thread of
+    Python's.
+    """
     released: list[int] = []
 
     class Buffer(bytearray):
@@ -394,7 +421,9 @@ def test_memory_that_a_capturer_s_thread_gives_back_is_dropped(capturer: routeca
 
 
 def read_in_child(pipe: Any) -> None:
-    routing = pickle.loads(pipe.recv_bytes(), buffers=[pipe.recv_bytes() for _ in range(pipe.recv())])
+    routing = pickle.loads(
+        pipe.recv_bytes(), buffers=[pipe.recv_bytes() for _ in range(pipe.recv())]
+    )
     pipe.send(int(routing.ids(np.int64).sum()))
 
 
@@ -414,7 +443,9 @@ def test_routings_go_to_other_processes_out_of_band(routing: routecap.Routing) -
     assert child.exitcode == 0
 
 
-def test_what_was_made_before_a_fork_is_an_error_in_the_child(capturer: routecap.Capturer, routing: routecap.Routing) -> None:
+def test_what_was_made_before_a_fork_is_an_error_in_the_child(
+    capturer: routecap.Capturer, routing: routecap.Routing
+) -> None:
     request = capturer.open()
     reader, writer = os.pipe()
     with warnings.catch_warnings():
@@ -423,7 +454,12 @@ def test_what_was_made_before_a_fork_is_an_error_in_the_child(capturer: routecap
     if child == 0:
         said = []
         try:
-            for use in (lambda: request.finish(), lambda: capturer.begin(1), lambda: routing.rows, lambda: routing.serialize()):
+            for use in (
+                lambda: request.finish(),
+                lambda: capturer.begin(1),
+                lambda: routing.rows,
+                lambda: routing.serialize(),
+            ):
                 try:
                     use()
                     said.append("none")
@@ -431,14 +467,19 @@ def test_what_was_made_before_a_fork_is_an_error_in_the_child(capturer: routecap
                     said.append(error.status.name)
             routing.free()
             capturer.close()
-            with routecap.Capturer(layers=2, k=2, experts=8, rows=4) as own:  # what the child makes itself works
+            with routecap.Capturer(
+                layers=2, k=2, experts=8, rows=4
+            ) as own:  # what the child makes itself works
                 said.append(str(own.open().length))
         finally:
             os.write(writer, " ".join(said).encode())
             os._exit(0)
     os.close(writer)
     _, status = os.waitpid(child, 0)
-    assert status == 0 and os.read(reader, 1000).decode() == "ERR_FORKED ERR_FORKED ERR_FORKED ERR_FORKED 0"
+    assert (
+        status == 0
+        and os.read(reader, 1000).decode() == "ERR_FORKED ERR_FORKED ERR_FORKED ERR_FORKED 0"
+    )
     os.close(reader)
     assert (routing.ids() == expected_ids(3, 20)).all()
 
@@ -474,7 +515,14 @@ print("done")
         "import sys; sys.modules.pop('routecap')",
         "threading.Thread(target=lambda: [routecap.Routing.deserialize(lent.serialize()) for _ in range(10**9)], daemon=True).start()",
     ],
-    ids=["live", "a thread waits", "in a cycle only", "closed", "the module forgotten", "a thread at work"],
+    ids=[
+        "live",
+        "a thread waits",
+        "in a cycle only",
+        "closed",
+        "the module forgotten",
+        "a thread at work",
+    ],
 )
 def test_a_program_ends_with_live_objects(ending: str) -> None:
     ended = python(EXIT.replace("{ending}", ending))
@@ -483,12 +531,21 @@ def test_a_program_ends_with_live_objects(ending: str) -> None:
 
 def test_a_library_that_cannot_be_used_is_an_import_error(tmp_path: Any) -> None:
     ended = python("import routecap", ROUTECAP_LIBRARY=str(tmp_path / "libroutecap.so.1"))
-    assert ended.returncode == 1 and "ImportError: routecap: ROUTECAP_LIBRARY cannot be loaded" in ended.stderr
+    assert (
+        ended.returncode == 1
+        and "ImportError: routecap: ROUTECAP_LIBRARY cannot be loaded" in ended.stderr
+    )
     other = ctypes.util.find_library("m")
     ended = python("import routecap", ROUTECAP_LIBRARY=str(other))
-    assert ended.returncode == 1 and "ImportError: routecap:" in ended.stderr and "which ROUTECAP_LIBRARY names" in ended.stderr
+    assert (
+        ended.returncode == 1
+        and "ImportError: routecap:" in ended.stderr
+        and "which ROUTECAP_LIBRARY names" in ended.stderr
+    )
 
 
 def test_nothing_is_imported_that_was_not_there() -> None:
-    ended = python("import sys, routecap; print([name for name in ('torch', 'cupy', 'jax', 'numba') if name in sys.modules])")
+    ended = python(
+        "import sys, routecap; print([name for name in ('torch', 'cupy', 'jax', 'numba') if name in sys.modules])"
+    )
     assert ended.stdout == "[]\n", ended.stderr

@@ -1,4 +1,6 @@
-"""The load of the experts: counted as brute force does, in windows, by tag, and in every form in which it leaves."""
+"""The load of the experts: counted as brute force does, in windows, by tag, and in every form in
+which it leaves.
+"""
 
 import json
 import threading
@@ -74,7 +76,11 @@ def test_counts_are_those_of_the_routings_of_all_requests() -> None:
             load = c.load()
             assert (load.counts == expected).all()
             assert [load.rows_prefill, load.rows_decode] == rows
-            assert (load.steps, load.first_step, load.last_step) == (5 * (number + 1), 1, 5 * (number + 1))
+            assert (load.steps, load.first_step, load.last_step) == (
+                5 * (number + 1),
+                1,
+                5 * (number + 1),
+            )
         for tag, of_tag in tags.items():
             assert (c.load(tag).counts == of_tag).all()
         assert c.load_tags() == [0, 1, 2]
@@ -88,7 +94,9 @@ def test_drafts_count_once_they_are_accepted() -> None:
     with capturer() as c:
         request = c.open()
         drafts = drawn(random, 5)
-        made = step(c, drafts, routecap.spans(request=request, rows=5, flags=routecap.SpanFlag.SPECULATIVE))
+        made = step(
+            c, drafts, routecap.spans(request=request, rows=5, flags=routecap.SpanFlag.SPECULATIVE)
+        )
         assert c.load().steps == 1 and not c.load().counts.any()
         c.accept(request, made, 3)
         c.finish(request).wait()
@@ -107,7 +115,12 @@ def test_a_window_is_what_was_counted_between_two_readings() -> None:
         now = c.load()
         window = now.since(before)
         assert (window.prefill == counted(second)).all()
-        assert (window.steps, window.first_step, window.last_step, window.rows_prefill) == (1, 2, 2, 6)
+        assert (window.steps, window.first_step, window.last_step, window.rows_prefill) == (
+            1,
+            2,
+            2,
+            6,
+        )
         assert (now.since(empty).counts == now.counts).all()
         assert now.since(now).steps == 0
         with pytest.raises(routecap.ArgumentError, match="earlier"):
@@ -125,7 +138,9 @@ def test_readings_beside_an_engine_have_whole_steps() -> None:
             while not ended.is_set():
                 load = c.load()
                 sums = load.counts.sum(axis=2)
-                whole = (sums[0] == K * load.rows_prefill).all() and (sums[1] == K * load.rows_decode).all()
+                whole = (sums[0] == K * load.rows_prefill).all() and (
+                    sums[1] == K * load.rows_decode
+                ).all()
                 if not whole or load.steps < previous.steps or load.rows_prefill != 7 * load.steps:
                     torn.append(load)
                 load.since(previous)
@@ -160,7 +175,10 @@ def test_imbalance_is_the_most_over_the_mean() -> None:
 
 
 def test_a_capturer_says_what_it_does_not_count() -> None:
-    with capturer(load=False) as c, pytest.raises(routecap.ArgumentError, match="ROUTECAP_CONFIG_LOAD"):
+    with (
+        capturer(load=False) as c,
+        pytest.raises(routecap.ArgumentError, match="ROUTECAP_CONFIG_LOAD"),
+    ):
         c.load()
     with capturer() as c, pytest.raises(routecap.ArgumentError, match="ROUTECAP_CONFIG_LOAD_TAGS"):
         c.load(4)

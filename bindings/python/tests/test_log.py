@@ -41,7 +41,9 @@ def test_lines_become_records_at_their_levels(make, records):
     routecap.log.stop()
     logging.getLogger("routecap").setLevel(logging.NOTSET)
     assert [(record.levelname, record.name) for record in records] == [
-        ("INFO", "routecap"), ("DEBUG", "routecap"), ("INFO", "routecap")
+        ("INFO", "routecap"),
+        ("DEBUG", "routecap"),
+        ("INFO", "routecap"),
     ]
     assert "ROUTECAP_ERR_UNKNOWN_STEP: step 7 was not issued" in records[1].getMessage()
     assert all(record.threadName == "routecap.log" for record in records)
@@ -74,7 +76,9 @@ def test_lines_that_nobody_reads_in_time_are_left_out_and_counted(make, records)
     routecap.log.stop()
     told = [record.getMessage() for record in records]
     assert len(told) < 1202
-    left_out = sum(int(text.split("(")[-1].split()[0]) for text in told if text.endswith("left out)"))
+    left_out = sum(
+        int(text.split("(")[-1].split()[0]) for text in told if text.endswith("left out)")
+    )
     assert len(told) + left_out == 1202
 
 
@@ -85,7 +89,9 @@ def test_a_process_may_end_while_it_logs():
         "routecap.log.to_logging()\n"
         "capturer = routecap.Capturer(layers=2, k=2, experts=8, rows=4)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert "INFO:routecap:capturer 1 made: owner on host" in done.stderr
 

@@ -1,4 +1,6 @@
-"""The page and the pictures: their data are those of the routings. examples/html looks at the page in a browser."""
+"""The page and the pictures: their data are those of the routings. examples/html looks at the page
+in a browser.
+"""
 
 import json
 import re
@@ -22,11 +24,16 @@ from routecap.page import page
 def samples(routing: routecap.Routing, holey: routecap.Routing) -> dict[str, routecap.Sample]:
     holey.wait()
     tokens = ["</script>", "<!--", "\udcc3", "\udca9", "\0", "'\"&"] + ["$x$ "] * 4
-    return {"plain": routecap.Sample(routing), "a < b": routecap.Sample(holey, {"tokens": tokens, "prompt_tokens": 3})}
+    return {
+        "plain": routecap.Sample(routing),
+        "a < b": routecap.Sample(holey, {"tokens": tokens, "prompt_tokens": 3}),
+    }
 
 
 def data_of(text: str) -> dict[str, Any]:
-    [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    [data] = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL
+    )
     found: dict[str, Any] = json.loads(data)
     return found
 
@@ -38,37 +45,53 @@ def ids_of(sample: dict[str, Any]) -> Any:
 # ---- The page
 
 
-def test_the_page_has_the_ids_and_the_reasons_of_every_cell(samples: dict[str, routecap.Sample]) -> None:
+def test_the_page_has_the_ids_and_the_reasons_of_every_cell(
+    samples: dict[str, routecap.Sample],
+) -> None:
     plain, holey = data_of(page(samples))["samples"]
     assert (ids_of(plain) == expected_ids(3, 20)).all()
     ids, valid = ids_of(holey), samples["a < b"].routing.mask()
     assert (ids[valid] == expected_ids(3, 10)[valid]).all() and (ids[~valid] >= 32768).all()
-    assert (65535 - ids[4:6] == routecap.Missing.ABSENT).all() and (65535 - ids[6:, 2] == routecap.Missing.UNWRITTEN).all()
+    assert (65535 - ids[4:6] == routecap.Missing.ABSENT).all() and (
+        65535 - ids[6:, 2] == routecap.Missing.UNWRITTEN
+    ).all()
 
 
 def test_the_page_has_the_load_of_each_and_of_all(samples: dict[str, routecap.Sample]) -> None:
     data = data_of(page(samples, layer=3))
     [group] = data["groups"]
-    assert group["chosen"] == 3 and group["layers"] == list(range(LAYERS)) and group["experts"] == [EXPERTS] * LAYERS
+    assert (
+        group["chosen"] == 3
+        and group["layers"] == list(range(LAYERS))
+        and group["experts"] == [EXPERTS] * LAYERS
+    )
     total = analysis.expert_load(sample.routing for sample in samples.values())
     assert group["load"]["counts"] == total.tolist()
     for written, sample in zip(data["samples"], samples.values()):
         load = analysis.expert_load(sample.routing)
         assert written["load"]["counts"] == load.tolist()
-        assert written["load"]["gini"] == pytest.approx(analysis.balance(load).gini.tolist(), abs=1e-4)
+        assert written["load"]["gini"] == pytest.approx(
+            analysis.balance(load).gini.tolist(), abs=1e-4
+        )
 
 
-def test_the_page_needs_nothing_else_and_no_text_breaks_out_of_it(samples: dict[str, routecap.Sample]) -> None:
+def test_the_page_needs_nothing_else_and_no_text_breaks_out_of_it(
+    samples: dict[str, routecap.Sample],
+) -> None:
     text = page(samples)
     assert not re.search(r"(src|href)=\"(?!data:)|https?://|@import|url\((?!data:)", text)
     assert text.count("</script>") == 2 and "default-src 'none'" in text
     assert data_of(text)["samples"][1]["tokens"][:6] == ["</script>", "<!--", "", "é", "\0", "'\"&"]
 
 
-def test_the_page_shows_the_beginning_of_what_is_long_and_counts_all(monkeypatch: pytest.MonkeyPatch, samples: dict[str, routecap.Sample]) -> None:
+def test_the_page_shows_the_beginning_of_what_is_long_and_counts_all(
+    monkeypatch: pytest.MonkeyPatch, samples: dict[str, routecap.Sample]
+) -> None:
     monkeypatch.setattr("routecap.page._ROWS", 8)
     plain, holey = data_of(page(samples))["samples"]
-    assert (plain["rows"], plain["shown"], len(ids_of(plain))) == (20, 8, 8) and len(holey["tokens"]) == 8
+    assert (plain["rows"], plain["shown"], len(ids_of(plain))) == (20, 8, 8) and len(
+        holey["tokens"]
+    ) == 8
     assert np.sum(plain["load"]["counts"]) == 20 * LAYERS * K
     monkeypatch.setattr("routecap.page._IDS", 8 * LAYERS * K)
     assert [each["shown"] for each in data_of(page(samples))["samples"]] == [4, 4]
@@ -77,7 +100,9 @@ def test_the_page_shows_the_beginning_of_what_is_long_and_counts_all(monkeypatch
 def test_layers_with_different_experts_have_their_own_lengths() -> None:
     routing = routecap.Routing.from_arrays([[[0], [0]], [[1], [7]]], layer_experts=[2, 8])
     [sample] = data_of(page({"a": routecap.Sample(routing)}))["samples"]
-    assert sample["load"]["counts"] == [[1, 1], [1, 0, 0, 0, 0, 0, 0, 1]] and sample["tokens"] is None
+    assert (
+        sample["load"]["counts"] == [[1, 1], [1, 0, 0, 0, 0, 0, 0, 1]] and sample["tokens"] is None
+    )
 
 
 # ---- Pictures
@@ -115,7 +140,9 @@ def test_positions_have_a_mark_for_each_expert(samples: dict[str, routecap.Sampl
         background = image[next(expert for expert in range(EXPERTS) if expert not in ids[row]), row]
         marks = np.flatnonzero((image[:, row] != background).any(axis=1))
         assert set(marks) == (set(ids[row]) if valid[row] else set())
-    assert (image[:, 4] == image[:, 5]).all() and (image[:, 4] != image[-1, 0]).any()  # missing rows are shaded
+    assert (image[:, 4] == image[:, 5]).all() and (
+        image[:, 4] != image[-1, 0]
+    ).any()  # missing rows are shaded
     assert tuple(image[ids[0, 0], 0]) == colours.mark(int(ids[0, 0]), False)
 
 
@@ -124,12 +151,16 @@ def test_text_is_on_the_colour_of_its_first_expert(samples: dict[str, routecap.S
     sample = samples["plain"]._replace(info={"tokens": ["ab", "\n", "c"]})
     plot.text(axes, sample, 1)
     image, first = axes.images[0].get_array(), expected_ids(3, 20)[:, 1, 0]
-    assert [tuple(image[0, column]) for column in range(3)] == [colours.expert(int(first[row]), False) for row in (0, 0, 1)]
+    assert [tuple(image[0, column]) for column in range(3)] == [
+        colours.expert(int(first[row]), False) for row in (0, 0, 1)
+    ]
     assert tuple(image[1, 0]) == colours.expert(int(first[2]), False)
     assert [each.get_text() for each in axes.texts] == ["a", "b", "c"]
 
 
-def test_of_a_long_request_nothing_that_is_missing_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_request_nothing_that_is_missing_vanishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One row of 36,000 was a tint that nobody saw, and the experts of the others were too."""
     monkeypatch.setattr(plot, "_PLACES", 50)
     ids, valid = np.zeros((1000, LAYERS, K), np.int64), np.ones((1000, LAYERS), bool)
@@ -169,18 +200,24 @@ def test_every_reason_has_a_colour_of_its_own() -> None:
     assert legend == [reason.name.lower().replace("_", " ") for reason in reasons]
 
 
-def test_the_overview_draws_samples_with_and_without_text_and_holes(samples: dict[str, routecap.Sample], tmp_path: Path) -> None:
+def test_the_overview_draws_samples_with_and_without_text_and_holes(
+    samples: dict[str, routecap.Sample], tmp_path: Path
+) -> None:
     for name, parts in (("plain", 3), ("a < b", 4)):
         figure = plot.overview({name: samples[name]}, 2)
         assert len(figure.subfigs) == parts and drawn(figure).std() > 10
     routecap.save(tmp_path / "job", samples)
     for ending in ("png", "svg"):
         assert main(["show", str(tmp_path / "job"), "--png", str(tmp_path / f"a.{ending}")]) == 0
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG") and "<svg" in (tmp_path / "a.svg").read_text()
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG") and "<svg" in (
+        tmp_path / "a.svg"
+    ).read_text()
 
 
 def test_a_picture_is_of_one_model(samples: dict[str, routecap.Sample]) -> None:
-    other = routecap.Sample(routecap.Routing.from_arrays(expected_ids(1, 3, layers=2), experts=EXPERTS))
+    other = routecap.Sample(
+        routecap.Routing.from_arrays(expected_ids(1, 3, layers=2), experts=EXPERTS)
+    )
     with pytest.raises(ValueError, match="one model"):
         plot.overview({**samples, "other": other})
 
@@ -190,14 +227,19 @@ def test_a_picture_is_of_one_model(samples: dict[str, routecap.Sample]) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_more_load_is_always_further_from_the_background(dark: bool) -> None:
-    luminance = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in colours.ramp(dark)]
+    luminance = [
+        0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in colours.ramp(dark)
+    ]
     assert luminance == sorted(luminance, reverse=not dark)
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_can_be_read_on_the_colour_of_every_expert(dark: bool) -> None:
     def luminance(colour: colours.Colour) -> float:
-        red, green, blue = (each / 255 / 12.92 if each < 11 else ((each / 255 + 0.055) / 1.055) ** 2.4 for each in colour)
+        red, green, blue = (
+            each / 255 / 12.92 if each < 11 else ((each / 255 + 0.055) / 1.055) ** 2.4
+            for each in colour
+        )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     ink = luminance((233, 231, 240) if dark else (35, 34, 43))

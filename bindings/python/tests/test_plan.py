@@ -1,4 +1,6 @@
-"""Plans: against the layouts of slime, verl and Megatron-Core (tests/plan/golden), and readers that read what a rank needs."""
+"""Plans: against the layouts of slime, verl and Megatron-Core (tests/plan/golden), and readers that
+read what a rank needs.
+"""
 
 import json
 import tarfile
@@ -26,12 +28,21 @@ def routing_of(sample: int, rows: int, layers: int = 5, k: int = 2, experts: int
     return Routing.from_arrays(ids_of(sample, rows, layers, k, experts), experts=experts)
 
 
-def plan_of(case: dict[str, Any], context_rank: int, tensor_rank: int, **more: Any) -> routecap.Plan:
+def plan_of(
+    case: dict[str, Any], context_rank: int, tensor_rank: int, **more: Any
+) -> routecap.Plan:
     names = ("layout", "context", "context_size", "tensor_size", "sequence_parallel", "sequence_first", "align", "align_total", "least_total",
              "align_rank", "width")  # fmt: skip
     given = {name: case[name] for name in names if name in case}
     return routecap.Plan(
-        case["lengths"], layers=[1, 2, 4], k=2, experts=256, context_rank=context_rank, tensor_rank=tensor_rank, **given, **more
+        case["lengths"],
+        layers=[1, 2, 4],
+        k=2,
+        experts=256,
+        context_rank=context_rank,
+        tensor_rank=tensor_rank,
+        **given,
+        **more,
     )
 
 
@@ -63,7 +74,9 @@ def test_ids_and_tokens_go_where_the_trainer_puts_them(case: dict[str, Any]) -> 
 GATHERS: list[dict[str, Any]] = json.loads(GOLDEN.with_name("gathers.json").read_text())
 
 
-@pytest.mark.parametrize("case", GATHERS, ids=lambda case: f"{case['layout']}-{case['context']}-{case['k']}")
+@pytest.mark.parametrize(
+    "case", GATHERS, ids=lambda case: f"{case['layout']}-{case['context']}-{case['k']}"
+)
 def test_every_cell_is_what_the_model_says(case: dict[str, Any]) -> None:
     """Also where rows are lost, or filled."""
     routings = []
@@ -74,12 +87,16 @@ def test_every_cell_is_what_the_model_says(case: dict[str, Any]) -> None:
         routings.append(Routing.from_arrays(ids, experts=case["experts"], valid=valid))
     names = ("layers", "k", "experts", "expert_parallel", "needed", "layout", "context", "context_size", "tensor_size", "sequence_parallel",
              "align", "order", "lost")  # fmt: skip
-    given = {name: case[name] for name in names} | {"fill": "balanced" if case["fill"] is None else case["fill"]}
+    given = {name: case[name] for name in names} | {
+        "fill": "balanced" if case["fill"] is None else case["fill"]
+    }
     ranks = iter(case["ranks"])
     for context_rank in range(case["context_size"]):
         for tensor_rank in range(case["tensor_size"] if case["sequence_parallel"] else 1):
             expected = next(ranks)
-            plan = routecap.Plan(case["lengths"], context_rank=context_rank, tensor_rank=tensor_rank, **given)
+            plan = routecap.Plan(
+                case["lengths"], context_rank=context_rank, tensor_rank=tensor_rank, **given
+            )
             ids, classes, report = plan.gather(routings)
             assert ids.ravel().tolist() == expected["ids"]
             assert classes.ravel().tolist() == expected["classes"]
@@ -99,7 +116,13 @@ def spans_of(numbers: NDArray[Any], first: NDArray[Any]) -> list[tuple[int, int,
     return found
 
 
-SETTINGS: dict[str, Any] = {"layers": [0, 3], "k": 2, "experts": 256, "context": "zigzag", "context_size": 2}
+SETTINGS: dict[str, Any] = {
+    "layers": [0, 3],
+    "k": 2,
+    "experts": 256,
+    "context": "zigzag",
+    "context_size": 2,
+}
 
 
 @pytest.mark.parametrize("order", ["row_major", "layer_major"])
@@ -107,7 +130,9 @@ SETTINGS: dict[str, Any] = {"layers": [0, 3], "k": 2, "experts": 256, "context":
 def test_every_type_and_order_has_the_same_ids(dtype: Any, order: Any) -> None:
     routings = [routing_of(0, 10), routing_of(1, 6)]
     plain = routecap.Plan([11, 7], **SETTINGS, context_rank=1, lost="error").gather(routings)
-    plan = routecap.Plan([11, 7], **SETTINGS, context_rank=1, dtype=dtype, order=order, lost="error")
+    plan = routecap.Plan(
+        [11, 7], **SETTINGS, context_rank=1, dtype=dtype, order=order, lost="error"
+    )
     out, classes = np.full(plan.shape, 77, dtype), np.full(plan.shape[:2], 77, np.uint8)
     gathered = plan.gather(routings, out=out, classes=classes)
     assert gathered.ids is out and gathered.classes is classes
@@ -124,10 +149,27 @@ def test_what_no_source_has_is_marked_and_never_looks_like_an_expert() -> None:
     ids, classes, report = plan.gather({0: holes})
     lost = classes == PlanClass.LOST
     assert (ids[lost] == -1).all() and (ids[~lost] >= 0).all()
-    assert lost[:, 6].all() and lost[1, 3] and not lost[0, 3] and lost[:, 11:17].all() and lost.sum() == 15
-    assert (report.rows_lost, report.rows_partial, report.cells_lost, report.rows_not_needed) == (7, 1, 15, 2)
-    other = routecap.Plan([11, 7], layers=[0, 3], k=2, experts=256, lost="balanced").gather({0: holes})
-    assert (other.ids >= 0).all() and (other.classes == classes).all() and (other.ids[~lost] == ids[~lost]).all()
+    assert (
+        lost[:, 6].all()
+        and lost[1, 3]
+        and not lost[0, 3]
+        and lost[:, 11:17].all()
+        and lost.sum() == 15
+    )
+    assert (report.rows_lost, report.rows_partial, report.cells_lost, report.rows_not_needed) == (
+        7,
+        1,
+        15,
+        2,
+    )
+    other = routecap.Plan([11, 7], layers=[0, 3], k=2, experts=256, lost="balanced").gather(
+        {0: holes}
+    )
+    assert (
+        (other.ids >= 0).all()
+        and (other.classes == classes).all()
+        and (other.ids[~lost] == ids[~lost]).all()
+    )
     with pytest.raises(routecap.Error) as strict:
         routecap.Plan([11, 7], layers=[0, 3], k=2, experts=256, lost="error").gather({0: holes})
     assert strict.value.status == routecap.Status.ERR_INCOMPLETE
@@ -160,10 +202,20 @@ def test_needed_rows_are_those_before_the_last_loss() -> None:
 
 def test_a_plan_says_what_it_is() -> None:
     plan = routecap.Plan(cu_lengths=[0, 3, 9], layers=3, k=2, experts=8, align=4, order="row_major")
-    assert (plan.samples, plan.rows, plan.total_rows, plan.shape, plan.width) == (2, 12, 12, (12, 3, 2), 0)
+    assert (plan.samples, plan.rows, plan.total_rows, plan.shape, plan.width) == (
+        2,
+        12,
+        12,
+        (12, 3, 2),
+        0,
+    )
     assert plan.runs["rows"].sum() == 12 and "12 of 12 rows of 2 samples" in repr(plan)
-    padded = routecap.Plan([3, 6], layers=1, k=2, experts=8, layout="padded_left", starts=[1, 0], sequence_first=True)
-    assert padded.width == 6 and padded.gather_values([[1, 2, 3], [4, 5, 6, 7, 8, 9]], fill=-1).tolist() == [-1, 4, 1, 5, 2, 6, 3, 7, -1, 8, -1, 9]
+    padded = routecap.Plan(
+        [3, 6], layers=1, k=2, experts=8, layout="padded_left", starts=[1, 0], sequence_first=True
+    )
+    assert padded.width == 6 and padded.gather_values(
+        [[1, 2, 3], [4, 5, 6, 7, 8, 9]], fill=-1
+    ).tolist() == [-1, 4, 1, 5, 2, 6, 3, 7, -1, 8, -1, 9]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +225,10 @@ def test_a_plan_says_what_it_is() -> None:
         ({"lengths": [-1]}, "sequence of integers"),
         ({"lengths": [3], "context": "spiral"}, "'zigzag'"),
         ({"lengths": [3], "context": "zigzag", "context_size": 2, "align": 1}, "no multiple of 4"),
-        ({"lengths": [3], "lost": "drop"}, "lost is 'drop': give 'balanced' or 'error', or a number"),
+        (
+            {"lengths": [3], "lost": "drop"},
+            "lost is 'drop': give 'balanced' or 'error', or a number",
+        ),
         ({"lengths": [3], "fill": "even"}, "fill is 'even': give 'balanced', or a number"),
         ({"lengths": [3], "layer_experts": [8, 8]}, "2 elements for 1 layers"),
         ({"lengths": [3], "dtype": "uint8", "lost": 300}, "lost_value 300 does not fit"),
@@ -279,10 +334,16 @@ def test_files_archives_and_folders_are_read_in_place(tmp_path: Path) -> None:
     routings = {"one": routing_of(0, 10), "two": routing_of(1, 6)}
     routecap.save(tmp_path / "both.tar", routings)
     routecap.save(tmp_path / "folder/", routings)
-    (tmp_path / "both.routecap").write_bytes(b"".join(each.serialize() for each in routings.values()))
+    (tmp_path / "both.routecap").write_bytes(
+        b"".join(each.serialize() for each in routings.values())
+    )
     plan = routecap.Plan([11, 7], **SETTINGS)
     expected = plan.gather(list(routings.values())).ids
-    for name, names in (("both.tar", ["one", "two"]), ("folder", ["one", "two"]), ("both.routecap", ["0", "1"])):
+    for name, names in (
+        ("both.tar", ["one", "two"]),
+        ("folder", ["one", "two"]),
+        ("both.routecap", ["0", "1"]),
+    ):
         found = routecap.stored(tmp_path / name)
         assert list(found) == names
         assert (plan.gather(list(found.values())).ids == expected).all()

@@ -15,11 +15,23 @@ VALID[4:6] = False
 VALID[6:, 2] = False
 
 
-def test_a_complete_routing_in_one_segment_is_an_array_without_a_copy(routing: routecap.Routing) -> None:
+def test_a_complete_routing_in_one_segment_is_an_array_without_a_copy(
+    routing: routecap.Routing,
+) -> None:
     ids = routing.ids(routing.dtype)
     segment = routing.segments[0].ids
-    assert segment is not None and np.shares_memory(ids, segment) and len(routing.segments) == 1 and len(routing.segments[:]) == 1
-    assert ids.dtype == np.uint8 and ids.shape == (20, LAYERS, K) and not ids.flags.writeable and not ids.flags.owndata
+    assert (
+        segment is not None
+        and np.shares_memory(ids, segment)
+        and len(routing.segments) == 1
+        and len(routing.segments[:]) == 1
+    )
+    assert (
+        ids.dtype == np.uint8
+        and ids.shape == (20, LAYERS, K)
+        and not ids.flags.writeable
+        and not ids.flags.owndata
+    )
     assert (ids == expected_ids(3, 20)).all()
     assert np.shares_memory(np.asarray(routing, routing.dtype), ids)
     with pytest.raises(ValueError, match="read-only"):
@@ -29,13 +41,32 @@ def test_a_complete_routing_in_one_segment_is_an_array_without_a_copy(routing: r
 
 
 def test_a_routing_says_what_it_is(routing: routecap.Routing) -> None:
-    assert (routing.first, routing.rows, len(routing), routing.layers, routing.k, routing.experts) == (0, 20, 20, LAYERS, K, EXPERTS)
-    assert routing.complete and routing.ready and routing.status == routecap.Status.OK and routing.dtype == np.uint8
+    assert (
+        routing.first,
+        routing.rows,
+        len(routing),
+        routing.layers,
+        routing.k,
+        routing.experts,
+    ) == (0, 20, 20, LAYERS, K, EXPERTS)
+    assert (
+        routing.complete
+        and routing.ready
+        and routing.status == routecap.Status.OK
+        and routing.dtype == np.uint8
+    )
     assert routing.id_space == routecap.IdSpace.LOGICAL
-    assert routing.layer_map.tolist() == [0, 1, 2, 3, 4] and routing.layer_experts.tolist() == [EXPERTS] * LAYERS
-    assert routing.layer_provenance.tolist() == [0] * LAYERS and not routing.layer_map.flags.writeable
+    assert (
+        routing.layer_map.tolist() == [0, 1, 2, 3, 4]
+        and routing.layer_experts.tolist() == [EXPERTS] * LAYERS
+    )
+    assert (
+        routing.layer_provenance.tolist() == [0] * LAYERS and not routing.layer_map.flags.writeable
+    )
     assert routing.tags.tolist() == [7] * 20
-    assert routing.coverage() == (LAYERS, 0, 20, 20, 20, 0, 0, 0, 0, 0) and routing.coverage().complete
+    assert (
+        routing.coverage() == (LAYERS, 0, 20, 20, 20, 0, 0, 0, 0, 0) and routing.coverage().complete
+    )
     assert len(routing.missing) == 0 and routing.mask().all()
     assert repr(routing) == "<routecap.Routing of rows 0..19, 5 layers, k=4, OK>"
 
@@ -47,11 +78,18 @@ def test_missing_cells_are_filled_and_named_and_never_pass_for_ids(holey: routec
     assert (ids == np.where(VALID[..., None], expected_ids(3, 10), -1)).all()
     assert (holey.mask() == VALID).all() and (holey.mask(order="layer_major") == VALID.T).all()
     values, mask = holey.masked(np.int32, fill=0)
-    assert (mask == VALID).all() and (values == np.where(VALID[..., None], expected_ids(3, 10), 0)).all()
-    assert [block.tolist() for block in holey.missing] == [(4, 2, 0, 5, routecap.Missing.ABSENT, 0), (6, 4, 2, 1, routecap.Missing.UNWRITTEN, 0)]
+    assert (mask == VALID).all() and (
+        values == np.where(VALID[..., None], expected_ids(3, 10), 0)
+    ).all()
+    assert [block.tolist() for block in holey.missing] == [
+        (4, 2, 0, 5, routecap.Missing.ABSENT, 0),
+        (6, 4, 2, 1, routecap.Missing.UNWRITTEN, 0),
+    ]
     assert holey.coverage().cells_missing == 2 * LAYERS + 4
     absent, unwritten = routecap.Missing.ABSENT, routecap.Missing.UNWRITTEN
-    assert (holey.reasons() == np.where(VALID, 0, [[absent]] * 6 + [[unwritten]] * 4)).all() and holey.tags.tolist() == [1] * 4 + [0] * 2 + [2] * 4
+    assert (
+        holey.reasons() == np.where(VALID, 0, [[absent]] * 6 + [[unwritten]] * 4)
+    ).all() and holey.tags.tolist() == [1] * 4 + [0] * 2 + [2] * 4
     with pytest.raises(ValueError, match="expert"):
         holey.ids(fill=0)
     with pytest.raises(routecap.Error) as raised:
@@ -67,11 +105,19 @@ def test_every_missing_cell_has_the_reason_of_its_block() -> None:
     ids = expected_ids(1, 30).astype(np.uint8)
     valid = random.random((30, LAYERS)) < 0.5
     reasons = random.integers(0, 13, valid.shape)  # some of which are none, and stand for UNWRITTEN
-    routing = routecap.Routing.from_arrays(ids, experts=EXPERTS, valid=valid, reasons=reasons, tags=5)
+    routing = routecap.Routing.from_arrays(
+        ids, experts=EXPERTS, valid=valid, reasons=reasons, tags=5
+    )
     expected = np.zeros((30, LAYERS), np.uint8)
     for block in routing.missing:
-        expected[block["first"] :, block["first_layer"] :][: block["rows"], : block["layers"]] = block["reason"]
-    assert (routing.reasons() == expected).all() and (routing.mask() == (expected == 0)).all() and set(expected.flat) == set(range(11))
+        expected[block["first"] :, block["first_layer"] :][: block["rows"], : block["layers"]] = (
+            block["reason"]
+        )
+    assert (
+        (routing.reasons() == expected).all()
+        and (routing.mask() == (expected == 0)).all()
+        and set(expected.flat) == set(range(11))
+    )
 
 
 def test_ids_of_a_missing_cell_are_no_reason() -> None:
@@ -98,8 +144,14 @@ def test_segments_without_ids_say_why_their_rows_are_not_there() -> None:
         routecap.Segment(5, 1, None, None, None, 0),
         routecap.Segment(6, 1, None, None, None, 0, taken),
     ]
-    whole = routecap.Routing.from_segments(segments, layers=LAYERS, k=K, rows=8, dtype=np.uint8, experts=EXPERTS)
-    for routing in (whole, routecap.Routing.deserialize(whole.serialize()), *(pickle.loads(pickle.dumps(whole, protocol)) for protocol in (4, 5))):
+    whole = routecap.Routing.from_segments(
+        segments, layers=LAYERS, k=K, rows=8, dtype=np.uint8, experts=EXPERTS
+    )
+    for routing in (
+        whole,
+        routecap.Routing.deserialize(whole.serialize()),
+        *(pickle.loads(pickle.dumps(whole, protocol)) for protocol in (4, 5)),
+    ):
         assert routing == whole
         assert routing.reasons()[:, 0].tolist() == [lost] * 3 + [0] * 2 + [absent, taken, absent]
         assert [(segment.first, segment.rows, segment.reason) for segment in routing.segments] == [
@@ -107,7 +159,9 @@ def test_segments_without_ids_say_why_their_rows_are_not_there() -> None:
         ]  # fmt: skip
     wrong = segments[1]._replace(reason=lost)  # of rows that are there
     with pytest.raises(ValueError, match="reason 5"):
-        routecap.Routing.from_segments([wrong], layers=LAYERS, k=K, rows=8, dtype=np.uint8, experts=EXPERTS)
+        routecap.Routing.from_segments(
+            [wrong], layers=LAYERS, k=K, rows=8, dtype=np.uint8, experts=EXPERTS
+        )
 
 
 def test_a_row_that_is_not_there_has_no_tag_whatever_the_reason() -> None:
@@ -150,7 +204,10 @@ def test_ids_of_int16_are_an_array_without_a_copy() -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, "i32", routecap.Dtype.I64])
+@pytest.mark.parametrize(
+    "dtype",
+    [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, "i32", routecap.Dtype.I64],
+)
 def test_ids_come_in_every_type(routing: routecap.Routing, dtype: Any) -> None:
     ids = routing.ids(dtype)
     assert (ids == expected_ids(3, 20)).all()
@@ -173,12 +230,19 @@ def test_rows_are_copied_into_any_layout(routing: routecap.Routing) -> None:
     wide = np.full((40, LAYERS + 2, K + 3), -9, np.int64)
     out = wide[::2, 1:-1, :K]
     assert routing.copy_to(out) == routecap.Status.OK
-    assert (out == expected).all() and (wide[1::2] == -9).all() and (wide[:, 0] == -9).all() and (wide[..., K:] == -9).all()
+    assert (
+        (out == expected).all()
+        and (wide[1::2] == -9).all()
+        and (wide[:, 0] == -9).all()
+        and (wide[..., K:] == -9).all()
+    )
     out = np.empty((LAYERS, 20, K), np.int32)
     mask = np.empty((LAYERS, 20), bool)
     routing.copy_to(out, mask=mask, order="layer_major")
     assert (out == expected.transpose(1, 0, 2)).all() and mask.all()
-    out = np.empty((20, LAYERS, K), np.int16).transpose(1, 0, 2)  # layers in the first place of rows in the first place
+    out = np.empty((20, LAYERS, K), np.int16).transpose(
+        1, 0, 2
+    )  # layers in the first place of rows in the first place
     routing.copy_to(out, order=routecap.Order.LAYER_MAJOR)
     assert (out == expected.transpose(1, 0, 2)).all()
 
@@ -202,7 +266,9 @@ def test_rows_are_copied_into_any_layout(routing: routecap.Routing) -> None:
         (None, ValueError),
     ],
 )
-def test_an_out_that_does_not_fit_is_refused(routing: routecap.Routing, out: Any, kind: type[Exception]) -> None:
+def test_an_out_that_does_not_fit_is_refused(
+    routing: routecap.Routing, out: Any, kind: type[Exception]
+) -> None:
     with pytest.raises(kind) as raised:
         routing.copy_to(out)
     assert isinstance(raised.value, routecap.Error)
@@ -213,7 +279,13 @@ def test_a_mask_that_does_not_fit_is_refused(routing: routecap.Routing) -> None:
     readonly = np.empty((20, LAYERS), bool)
     readonly.flags.writeable = False
     listed = [[False] * LAYERS] * 20  # into which nothing can be written
-    for mask in (np.empty((20, LAYERS - 1), bool), np.empty((20, LAYERS), np.int32), np.empty((20, LAYERS, 2), bool)[..., 0], readonly, listed):
+    for mask in (
+        np.empty((20, LAYERS - 1), bool),
+        np.empty((20, LAYERS), np.int32),
+        np.empty((20, LAYERS, 2), bool)[..., 0],
+        readonly,
+        listed,
+    ):
         with pytest.raises(ValueError):
             routing.copy_to(out, mask=mask)
 
@@ -244,7 +316,9 @@ def test_a_routing_is_divided_and_put_together_again(routing: routecap.Routing) 
     assert raised.value.status == routecap.Status.ERR_ARGUMENT
 
 
-def test_a_merge_in_conflict_is_an_error(capturer: routecap.Capturer, routing: routecap.Routing) -> None:
+def test_a_merge_in_conflict_is_an_error(
+    capturer: routecap.Capturer, routing: routecap.Routing
+) -> None:
     other = capturer.open()
     run(capturer, other, expected_ids(4, 20))
     with pytest.raises(routecap.Error) as raised:
@@ -260,20 +334,40 @@ def test_the_serialised_form_comes_back_in_place(holey: routecap.Routing) -> Non
     data = holey.serialize()
     assert bytes(holey) == data and holey.serialized_bytes == len(data)
     back = routecap.Routing.deserialize(data)
-    assert back == holey and back.status == routecap.Status.INCOMPLETE and (back.ids() == holey.ids()).all()
+    assert (
+        back == holey
+        and back.status == routecap.Status.INCOMPLETE
+        and (back.ids() == holey.ids()).all()
+    )
     shared = back.segments[0].ids
     assert shared is not None and np.shares_memory(shared, np.frombuffer(data, np.uint8))
     info = routecap.serialized_info(data[:64])
-    assert (info.version, info.bytes, info.first, info.rows, info.layers, info.k, info.dtype) == (1, len(data), 0, 10, LAYERS, K, np.uint8)
+    assert (info.version, info.bytes, info.first, info.rows, info.layers, info.k, info.dtype) == (
+        1,
+        len(data),
+        0,
+        10,
+        LAYERS,
+        K,
+        np.uint8,
+    )
     out = bytearray(len(data) + 3)
     assert holey.serialize_into(out) == len(data) and out[:-3] == data
     with pytest.raises(routecap.Error) as raised:
         holey.serialize_into(bytearray(len(data) - 1))
-    assert raised.value.status == routecap.Status.ERR_BUFFER_TOO_SMALL and raised.value.needed == len(data)
-    assert routecap.Routing.deserialize(data, copy=True) == holey and routecap.Routing.deserialize(data, trusted=True) == holey
+    assert (
+        raised.value.status == routecap.Status.ERR_BUFFER_TOO_SMALL
+        and raised.value.needed == len(data)
+    )
+    assert (
+        routecap.Routing.deserialize(data, copy=True) == holey
+        and routecap.Routing.deserialize(data, trusted=True) == holey
+    )
 
 
-def test_a_lent_buffer_is_held_until_the_last_routing_and_array_of_it_have_gone(routing: routecap.Routing) -> None:
+def test_a_lent_buffer_is_held_until_the_last_routing_and_array_of_it_have_gone(
+    routing: routecap.Routing,
+) -> None:
     data = bytearray(routing.serialize())
     back = routecap.Routing.deserialize(data)
     part = back[3:5]
@@ -292,7 +386,14 @@ def test_a_lent_buffer_is_held_until_the_last_routing_and_array_of_it_have_gone(
 
 def test_bytes_that_are_no_routing_are_refused(routing: routecap.Routing) -> None:
     data = routing.serialize()
-    for bad in (b"", data[:-1], data + b"\0", b"x" + data[1:], bytes(len(data)), data[: len(data) // 2]):
+    for bad in (
+        b"",
+        data[:-1],
+        data + b"\0",
+        b"x" + data[1:],
+        bytes(len(data)),
+        data[: len(data) // 2],
+    ):
         buffer = bytearray(bad)
         try:
             routecap.Routing.deserialize(buffer)
@@ -306,15 +407,25 @@ def test_bytes_that_are_no_routing_are_refused(routing: routecap.Routing) -> Non
         routecap.Routing()
 
 
-def test_serialised_routings_are_spliced_on_their_headers(capturer: routecap.Capturer, routing: routecap.Routing) -> None:
+def test_serialised_routings_are_spliced_on_their_headers(
+    capturer: routecap.Capturer, routing: routecap.Routing
+) -> None:
     prompt, generated = routing.split(12)
     head, tail = prompt.serialize(), generated.serialize()
     assert routecap.Routing.deserialize(routecap.splice(head, tail, 12)) == routing
     pieces = routecap.splice_pieces(head, tail, 12)
     assert routecap.Routing.deserialize(b"".join(pieces)) == routing
-    assert any(np.shares_memory(np.frombuffer(piece, np.uint8), np.frombuffer(head, np.uint8)) for piece in pieces)
+    assert any(
+        np.shares_memory(np.frombuffer(piece, np.uint8), np.frombuffer(head, np.uint8))
+        for piece in pieces
+    )
     middle = routecap.Routing.deserialize(routecap.splice(head, tail, 6))
-    assert len(middle) == 20 and not middle.complete and middle.mask()[:6].all() and not middle.mask()[6:12].any()
+    assert (
+        len(middle) == 20
+        and not middle.complete
+        and middle.mask()[:6].all()
+        and not middle.mask()[6:12].any()
+    )
 
 
 # ---- Arrays of any origin
@@ -323,9 +434,15 @@ def test_serialised_routings_are_spliced_on_their_headers(capturer: routecap.Cap
 def test_arrays_become_a_routing_in_place() -> None:
     ids = expected_ids(1, 6).astype(np.uint8)
     made = routecap.Routing.from_arrays(ids, experts=EXPERTS, first=100, tags=5)
-    assert (made.first, made.rows, made.status) == (100, 6, routecap.Status.OK) and made.tags.tolist() == [5] * 6
+    assert (made.first, made.rows, made.status) == (
+        100,
+        6,
+        routecap.Status.OK,
+    ) and made.tags.tolist() == [5] * 6
     assert np.shares_memory(made.ids(np.uint8), ids)
-    copied = routecap.Routing.from_arrays(ids.astype(np.int64), experts=EXPERTS, first=100, tags=np.full(6, 5))
+    copied = routecap.Routing.from_arrays(
+        ids.astype(np.int64), experts=EXPERTS, first=100, tags=np.full(6, 5)
+    )
     assert copied == made and not np.shares_memory(
         routecap.Routing.from_arrays(ids, experts=EXPERTS, copy=True).ids(np.uint8), ids
     )
@@ -344,9 +461,23 @@ def test_arrays_with_holes_and_layers_of_their_own_become_a_routing() -> None:
         layer_provenance=["captured"] * 4 + ["recomputed"],
         id_space="physical",
     )
-    assert made.dtype == np.int16 and made.id_space == routecap.IdSpace.PHYSICAL and made.layer_map.tolist() == [3, 4, 5, 9, 11]
-    assert made.layer_experts.tolist() == [64, 64, 300, 64, 64] and made.layer_provenance.tolist() == [0, 0, 0, 0, 1]
-    assert (made.mask() == VALID).all() and (made.ids()[VALID] == ids[VALID]).all() and made.tags[:4].tolist() == [0, 1, 2, 3]
+    assert (
+        made.dtype == np.int16
+        and made.id_space == routecap.IdSpace.PHYSICAL
+        and made.layer_map.tolist() == [3, 4, 5, 9, 11]
+    )
+    assert made.layer_experts.tolist() == [
+        64,
+        64,
+        300,
+        64,
+        64,
+    ] and made.layer_provenance.tolist() == [0, 0, 0, 0, 1]
+    assert (
+        (made.mask() == VALID).all()
+        and (made.ids()[VALID] == ids[VALID]).all()
+        and made.tags[:4].tolist() == [0, 1, 2, 3]
+    )
 
 
 @pytest.mark.parametrize("experts", [EXPERTS, 256, 300])
@@ -423,8 +554,14 @@ def test_arrays_that_are_no_routing_are_told_what_to_do(
         ({"ids": np.full((2, 2, 1), 256 + 3), "experts": 8}, ValueError),  # would wrap
         ({"ids": np.full((2, 2, 1), -2), "experts": 8}, ValueError),
         ({"ids": np.zeros((2, 2, 1)), "experts": 8}, TypeError),
-        ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "valid": np.ones((2, 1), bool)}, ValueError),
-        ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "tags": np.ones(3, np.uint64)}, ValueError),
+        (
+            {"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "valid": np.ones((2, 1), bool)},
+            ValueError,
+        ),
+        (
+            {"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "tags": np.ones(3, np.uint64)},
+            ValueError,
+        ),
         ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "layer_map": [0]}, ValueError),
         ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "layer_map": [1, 0]}, ValueError),
         ({"ids": np.zeros((2, 2, 1), np.int32), "experts": 8, "first": 1 << 41}, ValueError),
@@ -469,7 +606,9 @@ def test_a_routing_is_pickled_out_of_band_without_copies(holey: routecap.Routing
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_a_routing_is_pickled_in_band_by_every_protocol(routing: routecap.Routing, holey: routecap.Routing, protocol: int) -> None:
+def test_a_routing_is_pickled_in_band_by_every_protocol(
+    routing: routecap.Routing, holey: routecap.Routing, protocol: int
+) -> None:
     holey.wait()
     for each in (routing, routing[5:5], holey):
         assert pickle.loads(pickle.dumps(each, protocol)) == each
@@ -486,7 +625,12 @@ def test_copies_are_the_same_rows(routing: routecap.Routing) -> None:
 
 def test_msgpack_carries_the_serialised_form(routing: routecap.Routing) -> None:
     msgpack = pytest.importorskip("msgpack")
-    assert routecap.Routing.deserialize(msgpack.unpackb(msgpack.packb({"routing": routing.serialize()}))["routing"]) == routing
+    assert (
+        routecap.Routing.deserialize(
+            msgpack.unpackb(msgpack.packb({"routing": routing.serialize()}))["routing"]
+        )
+        == routing
+    )
 
 
 def test_a_freed_routing_is_an_error_and_its_arrays_are_not(routing: routecap.Routing) -> None:
@@ -495,7 +639,14 @@ def test_a_freed_routing_is_an_error_and_its_arrays_are_not(routing: routecap.Ro
         pass
     routing.free()
     assert routing.freed and repr(routing) == "<routecap.Routing, freed>"
-    for use in (lambda: routing.rows, routing.wait, routing.ids, routing.serialize, lambda: routing.status, lambda: routecap.merge([routing])):
+    for use in (
+        lambda: routing.rows,
+        routing.wait,
+        routing.ids,
+        routing.serialize,
+        lambda: routing.status,
+        lambda: routecap.merge([routing]),
+    ):
         with pytest.raises(routecap.Error, match="freed") as raised:
             use()
         assert raised.value.status == routecap.Status.ERR_STATE
@@ -509,8 +660,19 @@ def test_a_pending_routing_says_so(make: Any) -> None:
     capturer.snapshot()
     capturer.issue(routecap.spans(1, request=int(request), rows=3))
     routing = request.finish()
-    assert routing.status == routecap.Status.PENDING and not routing.ready and repr(routing) == "<routecap.Routing, pending>"
-    for use in (lambda: routing.rows, routing.ids, routing.coverage, routing.serialize, lambda: routing.split(1), lambda: routing[0]):
+    assert (
+        routing.status == routecap.Status.PENDING
+        and not routing.ready
+        and repr(routing) == "<routecap.Routing, pending>"
+    )
+    for use in (
+        lambda: routing.rows,
+        routing.ids,
+        routing.coverage,
+        routing.serialize,
+        lambda: routing.split(1),
+        lambda: routing[0],
+    ):
         with pytest.raises(TimeoutError) as raised:
             use()
         assert raised.value.status == routecap.Status.ERR_NOT_READY  # type: ignore[attr-defined]

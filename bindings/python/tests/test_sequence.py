@@ -1,4 +1,7 @@
-"""Conversations out of calls, as a program in Python has them. The contract itself is in the vectors."""
+"""Conversations out of calls, as a program in Python has them.
+
+The contract itself is in the vectors.
+"""
 
 import copy
 import pickle

@@ -60,7 +60,11 @@ def test_what_is_not_there_says_why(capturer):
     reasons = [(block["first"], Missing(block["reason"])) for block in request.missing()]
     assert reasons == [(8, Missing.EVICTED), (16, Missing.NOT_PUBLISHED)]
     store.advance(1)
-    assert store.reasons([1, 2, 9]).tolist() == [Missing.STALE, Missing.EVICTED, Missing.NOT_PUBLISHED]
+    assert store.reasons([1, 2, 9]).tolist() == [
+        Missing.STALE,
+        Missing.EVICTED,
+        Missing.NOT_PUBLISHED,
+    ]
     assert store.generation == 1
 
 
@@ -132,7 +136,15 @@ def test_keys_of_any_form_are_the_same_and_wrong_ones_are_refused(capturer):
     array = np.frombuffer(b"".join(words), np.uint8).reshape(2, 8)
     for keys in (words, b"".join(words), array, np.array([1, 2]), [1, 2]):
         assert store.leading(keys) == 2
-    for wrong in ([b"1234567"], b"1234567", array[:, :4], array[:, ::-1], np.zeros(2, np.int32), [-1], 3):
+    for wrong in (
+        [b"1234567"],
+        b"1234567",
+        array[:, :4],
+        array[:, ::-1],
+        np.zeros(2, np.int32),
+        [-1],
+        3,
+    ):
         with pytest.raises((routecap.Error, TypeError)):
             store.leading(wrong)
 
@@ -163,7 +175,9 @@ def publish_elsewhere(store, keys):
 def test_another_process_publishes_to_a_store_that_was_sent_to_it(capturer):
     store, descriptor = routecap.Store.create_shared(capturer, block_rows=16, budget_bytes=1 << 20)
     keys = store.keys(range(32), seed=b"model@1")
-    other = multiprocessing.get_context("spawn").Process(target=publish_elsewhere, args=(store, keys))
+    other = multiprocessing.get_context("spawn").Process(
+        target=publish_elsewhere, args=(store, keys)
+    )
     other.start()
     other.join()
     assert other.exitcode == 0

@@ -1,5 +1,7 @@
-"""Every conformance vector (tests/vectors/README.md) through the package, and through its generated module only where the package has no words for
-what is wrong in a call."""
+"""Every conformance vector (tests/vectors/README.md) through the package, and through its generated
+module only where the package has no words for
+what is wrong in a call.
+"""
 
 import copy
 import gc
@@ -20,8 +22,25 @@ from routecap._tensors import describe
 
 FOLDER = Path(os.environ.get("ROUTECAP_VECTORS", Path(__file__).parents[3] / "tests" / "vectors"))
 FILL = 77  # whatever a call may write is filled with it before
-TYPES = {1: np.uint8, 2: np.int16, 3: np.uint16, 4: np.int32, 5: np.uint32, 6: np.int64, 7: np.uint32, 16: np.float32, 17: np.uint16, 18: np.uint16}
-WORDS = {"ALL": routecap.ALL, "LANDED": routecap.LANDED, "nan": np.nan, "inf": np.inf, "-inf": -np.inf}
+TYPES = {
+    1: np.uint8,
+    2: np.int16,
+    3: np.uint16,
+    4: np.int32,
+    5: np.uint32,
+    6: np.int64,
+    7: np.uint32,
+    16: np.float32,
+    17: np.uint16,
+    18: np.uint16,
+}
+WORDS = {
+    "ALL": routecap.ALL,
+    "LANDED": routecap.LANDED,
+    "nan": np.nan,
+    "inf": np.inf,
+    "-inf": -np.inf,
+}
 
 
 def load() -> list[Any]:
@@ -30,7 +49,10 @@ def load() -> list[Any]:
         if path.name == "abi.json":  # what only C can say
             continue
         content = json.loads(path.read_text())
-        found += [pytest.param(vector, id=f"{content['topic']}: {vector['name']}") for vector in content["vectors"]]
+        found += [
+            pytest.param(vector, id=f"{content['topic']}: {vector['name']}")
+            for vector in content["vectors"]
+        ]
     return found
 
 
@@ -59,7 +81,9 @@ def compare(found: Any, expected: Any, where: str) -> None:
         for name, value in expected.items():
             compare(found[name], value, f"{where}.{name}")
     elif isinstance(expected, list):
-        assert len(found) == len(expected), f"{where} has {len(found)} elements, not {len(expected)}"
+        assert len(found) == len(expected), (
+            f"{where} has {len(found)} elements, not {len(expected)}"
+        )
         for i, value in enumerate(expected):
             compare(found[i], value, f"{where}[{i}]")
     elif isinstance(expected, str) and expected not in WORDS and not expected.lstrip("-").isdigit():
@@ -86,7 +110,9 @@ class Memory:
         self.buffers: dict[str, Any] = {}
 
     def get(self, entry: dict[str, Any], dtype: Any) -> Any:
-        return self.buffers.setdefault(entry["memory"], np.zeros(entry.get("elements", 0), dtype))[entry.get("start", 0) :]
+        return self.buffers.setdefault(entry["memory"], np.zeros(entry.get("elements", 0), dtype))[
+            entry.get("start", 0) :
+        ]
 
 
 class Lent(bytearray):
@@ -94,7 +120,9 @@ class Lent(bytearray):
 
 
 class Replayer:
-    """Each method replays the call of its name: it takes `in` and returns the status and what the call delivered."""
+    """Each method replays the call of its name: it takes `in` and returns the status and what the
+    call delivered.
+    """
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
@@ -125,7 +153,16 @@ class Replayer:
                 if status < 0 or status in (1, 2, 4, 5):
                     assert text and "\n" not in text, where
             for name, expected in out.items():
-                if name in ("capturer", "routing", "sequence", "child", "prompt", "generated", "slice", "merged") and isinstance(expected, str):
+                if name in (
+                    "capturer",
+                    "routing",
+                    "sequence",
+                    "child",
+                    "prompt",
+                    "generated",
+                    "slice",
+                    "merged",
+                ) and isinstance(expected, str):
                     self.names[expected] = delivered[name]
                 elif name in ("requests", "routings"):
                     for each, key in zip(delivered[name], expected, strict=True):
@@ -134,7 +171,13 @@ class Replayer:
                         else:
                             assert (each is None) if key is None else int(each) == key, where
                 elif name == "weights":
-                    np.testing.assert_allclose(delivered[name], array(expected, np.float32), rtol=0, atol=out.get("tolerance", 0), err_msg=where)
+                    np.testing.assert_allclose(
+                        delivered[name],
+                        array(expected, np.float32),
+                        rtol=0,
+                        atol=out.get("tolerance", 0),
+                        err_msg=where,
+                    )
                 elif name != "tolerance":
                     compare(delivered[name], expected, f"{where}: {name}")
             self.buffers = {}
@@ -184,7 +227,14 @@ class Replayer:
             status = raw.routecap_backend_info(call["backend"], info)
             return status, {"info": dict(zip(structs.backend.fields, structs.backend.read(info)))}
         found = routecap.backends()[backend.name.lower()]
-        return 0, {"info": {"available": found.available, "devices": found.devices, "reserved": 0, "detail": found.detail}}
+        return 0, {
+            "info": {
+                "available": found.available,
+                "devices": found.devices,
+                "reserved": 0,
+                "detail": found.detail,
+            }
+        }
 
     # ---- Capturer
 
@@ -195,7 +245,10 @@ class Replayer:
 
     def settings(self, config: dict[str, Any]) -> dict[str, Any] | bytes:
         """Settings, or the struct itself where settings cannot say it."""
-        given = {name: [number(each) for each in value] if isinstance(value, list) else number(value) for name, value in config.items()}
+        given = {
+            name: [number(each) for each in value] if isinstance(value, list) else number(value)
+            for name, value in config.items()
+        }
         flags = given.pop("flags", 0)
         names = {
             1: "compare",
@@ -206,14 +259,26 @@ class Replayer:
             32: "load",
             64: "load_tags",
         }
-        expressible = flags < 128 and not given.get("reserved") and given.get("sink_dtype", 0) in (0, *routecap.Dtype)
+        expressible = (
+            flags < 128
+            and not given.get("reserved")
+            and given.get("sink_dtype", 0) in (0, *routecap.Dtype)
+        )
         expressible = expressible and given.get("backend", 0) in (0, *routecap.Backend)
         expressible = expressible and all(
-            len(given[name]) == given["layers"] for name in ("layer_map", "layer_experts", "layer_provenance") if name in given
+            len(given[name]) == given["layers"]
+            for name in ("layer_map", "layer_experts", "layer_provenance")
+            if name in given
         )
         if not expressible:
-            self.arrays = {name: np.array(value, np.int64).astype(np.uint32) for name, value in given.items() if isinstance(value, list)}
-            given.update({name: describe(value, name).address for name, value in self.arrays.items()})
+            self.arrays = {
+                name: np.array(value, np.int64).astype(np.uint32)
+                for name, value in given.items()
+                if isinstance(value, list)
+            }
+            given.update(
+                {name: describe(value, name).address for name, value in self.arrays.items()}
+            )
             return structs.config(flags=flags, **given)
         given.pop("reserved", None)
         given.update({name: True for flag, name in names.items() if flags & flag})
@@ -227,13 +292,17 @@ class Replayer:
         settings = self.settings(call["config"])
         if isinstance(settings, bytes):
             memory = structs.memory.empty()
-            return raw.routecap_config_memory(settings, memory), {"memory": dict(zip(structs.memory.fields, structs.memory.read(memory)))}
+            return raw.routecap_config_memory(settings, memory), {
+                "memory": dict(zip(structs.memory.fields, structs.memory.read(memory)))
+            }
         return 0, {"memory": routecap.memory(**settings)._asdict()}
 
     def capturer_create(self, call: Any, out: Any) -> Any:
         config = dict(call["config"])
         if "budget_pages" in call:
-            config["budget_bytes"] = routecap.memory(**self.settings(config)).page_bytes * call["budget_pages"]
+            config["budget_bytes"] = (
+                routecap.memory(**self.settings(config)).page_bytes * call["budget_pages"]
+            )
         settings = self.settings(config)
         if isinstance(settings, bytes):
             return raw.routecap_capturer_create(settings)[0], {}
@@ -252,8 +321,14 @@ class Replayer:
     def capturer_load(self, call: Any, out: Any) -> Any:
         load = self.capturer(call).load(number(call["tag"]) if "tag" in call else None)
         _, layers, experts = load.counts.shape
-        numbers = {name: getattr(load, name) for name in ("steps", "first_step", "last_step", "rows_prefill", "rows_decode")}
-        return 0, {"load": {"layers": layers, "experts": experts} | numbers, "counts": load.counts.ravel().tolist()}
+        numbers = {
+            name: getattr(load, name)
+            for name in ("steps", "first_step", "last_step", "rows_prefill", "rows_decode")
+        }
+        return 0, {
+            "load": {"layers": layers, "experts": experts} | numbers,
+            "counts": load.counts.ravel().tolist(),
+        }
 
     def capturer_load_tags(self, call: Any, out: Any) -> Any:
         return 0, {"tags": self.capturer(call).load_tags()}
@@ -272,10 +347,17 @@ class Replayer:
         row_stride = sink.get("row_stride") or k
         layer_stride = sink.get("layer_stride") or rows * row_stride
         size = np.dtype(dtype).itemsize
-        fits = ids is not None and layers >= 1 and min(rows, k, row_stride, layer_stride) > 0 and sink["dtype"] in TYPES
+        fits = (
+            ids is not None
+            and layers >= 1
+            and min(rows, k, row_stride, layer_stride) > 0
+            and sink["dtype"] in TYPES
+        )
         if not fits or (layers - 1) * layer_stride + (rows - 1) * row_stride + k > len(ids):
             struct = structs.sink(**sink, ids=0 if ids is None else describe(ids, "ids").address)
-            return raw.routecap_sink_bind(self.capturer(call)._handle, call["first_layer"], layers, struct), {}
+            return raw.routecap_sink_bind(
+                self.capturer(call)._handle, call["first_layer"], layers, struct
+            ), {}
         tensor = as_strided(ids, (layers, rows, k), (layer_stride * size, row_stride * size, size))
         self.capturer(call).bind(call["first_layer"], tensor)
         return 0, {}
@@ -288,7 +370,11 @@ class Replayer:
         expected = out.get("sink", {}).get("ids", None)
         if isinstance(expected, dict):
             dtype = TYPES[sink["dtype"]]
-            assert sink["ids"] == describe(self.memory.get(expected, dtype), "ids").address == describe(found, "sink").address
+            assert (
+                sink["ids"]
+                == describe(self.memory.get(expected, dtype), "ids").address
+                == describe(found, "sink").address
+            )
             sink["ids"] = expected
         else:
             assert (found is None) == (sink["ids"] == 0)
@@ -323,7 +409,10 @@ class Replayer:
                 raise LookupError
             return as_strided(elements, (rows, columns), (row * size, column * size))
 
-        keywords: dict[str, Any] = {"first_row": source.get("first_row", 0), "offset": source.get("offset", 0)}
+        keywords: dict[str, Any] = {
+            "first_row": source.get("first_row", 0),
+            "offset": source.get("offset", 0),
+        }
         for name in ("live_rows", "row_base"):
             if name in source:
                 keywords[name] = np.array([source[name]], np.int32)
@@ -345,9 +434,13 @@ class Replayer:
             return int(describe(held[-1], "array").address + start * held[-1].dtype.itemsize)
 
         fields = {
-            name: number(value) for name, value in source.items() if name not in ("ids", "ids_start", "live_rows", "row_base", "row_index", "table")
+            name: number(value)
+            for name, value in source.items()
+            if name not in ("ids", "ids_start", "live_rows", "row_base", "row_index", "table")
         }
-        fields["ids"] = pointer(source.get("ids"), TYPES.get(source["dtype"], np.int32), source.get("ids_start", 0))
+        fields["ids"] = pointer(
+            source.get("ids"), TYPES.get(source["dtype"], np.int32), source.get("ids_start", 0)
+        )
         for name in ("live_rows", "row_base", "row_index", "table"):
             fields[name] = pointer(source.get(name), np.int32)
         if "table" in source:
@@ -357,7 +450,12 @@ class Replayer:
     def layer_record(self, call: Any, out: Any) -> Any:
         capturer, source = self.capturer(call), call["source"]
         try:
-            if source.get("flags", 0) > 1 or "ids" not in source or source.get("table_size", 0) and "table" not in source:
+            if (
+                source.get("flags", 0) > 1
+                or "ids" not in source
+                or source.get("table_size", 0)
+                and "table" not in source
+            ):
                 raise LookupError
             keywords, tensor = self.source(source)
             if "table" in source:
@@ -374,16 +472,32 @@ class Replayer:
         capturer, source, layers = self.capturer(call), call["source"], call["layers"]
         numbers = [layer["layer"] for layer in layers]
         try:
-            if len(set(numbers)) != len(numbers) or any("ids" not in layer for layer in layers) or not layers or source.get("flags", 0) > 1:
+            if (
+                len(set(numbers)) != len(numbers)
+                or any("ids" not in layer for layer in layers)
+                or not layers
+                or source.get("flags", 0) > 1
+            ):
                 raise LookupError
-            if any("table" in layer for layer in layers) != all("table" in layer for layer in layers) or "ids" in source or "table" in source:
+            if (
+                any("table" in layer for layer in layers)
+                != all("table" in layer for layer in layers)
+                or "ids" in source
+                or "table" in source
+            ):
                 raise LookupError
-            if source.get("table_size", 0) and not all(len(layer.get("table", [])) == source["table_size"] for layer in layers):
+            if source.get("table_size", 0) and not all(
+                len(layer.get("table", [])) == source["table_size"] for layer in layers
+            ):
                 raise LookupError
             keywords, tensor = self.source(source)
             if "table" in layers[0]:
-                keywords["tables"] = {layer["layer"]: array(layer["table"], np.int32) for layer in layers}
-            capturer.record_layers({layer["layer"]: tensor(layer["ids"], capturer) for layer in layers}, **keywords)
+                keywords["tables"] = {
+                    layer["layer"]: array(layer["table"], np.int32) for layer in layers
+                }
+            capturer.record_layers(
+                {layer["layer"]: tensor(layer["ids"], capturer) for layer in layers}, **keywords
+            )
             return 0, {}
         except LookupError as missing:
             if isinstance(missing, routecap.Error):
@@ -393,18 +507,31 @@ class Replayer:
             for entry, layer in zip(table, layers):
                 entry["layer"] = layer["layer"]
                 entry["reserved"] = layer.get("reserved", 0)
-                for name, dtype in (("ids", TYPES.get(source["dtype"], np.int32)), ("table", np.int32)):
+                for name, dtype in (
+                    ("ids", TYPES.get(source["dtype"], np.int32)),
+                    ("table", np.int32),
+                ):
                     if name in layer:
                         held.append(array(layer[name], dtype))
-                        start = source.get("ids_start", 0) * held[-1].dtype.itemsize if name == "ids" else 0
+                        start = (
+                            source.get("ids_start", 0) * held[-1].dtype.itemsize
+                            if name == "ids"
+                            else 0
+                        )
                         entry[name] = describe(held[-1], name).address + start
             return raw.routecap_layers_record(capturer._handle, struct, table, 0), {}
 
     def router_of(self, router: Any) -> tuple[Any, dict[str, Any]]:
-        fields = {name: number(value) for name, value in router.items() if name not in ("method", "bias", "hash_table", "bias_dtype", "hash_tokens")}
+        fields = {
+            name: number(value)
+            for name, value in router.items()
+            if name not in ("method", "bias", "hash_table", "bias_dtype", "hash_tokens")
+        }
         keywords = dict(fields)
         if "bias" in router:
-            keywords["bias"] = array(router["bias"], TYPES.get(router.get("bias_dtype"), np.float32))
+            keywords["bias"] = array(
+                router["bias"], TYPES.get(router.get("bias_dtype"), np.float32)
+            )
             if router.get("bias_dtype", 0) != 16:
                 keywords["bias_dtype"] = router.get("bias_dtype", 0)
         return router.get("method"), keywords
@@ -418,7 +545,11 @@ class Replayer:
             if isinstance(expected, float):
                 assert found[name] == pytest.approx(expected, rel=1e-6)
                 found[name] = expected
-        out["router"] = {name: value for name, value in out.get("router", {}).items() if not isinstance(value, float)}
+        out["router"] = {
+            name: value
+            for name, value in out.get("router", {}).items()
+            if not isinstance(value, float)
+        }
         return status, {"router": found}
 
     def layer_route(self, call: Any, out: Any) -> Any:
@@ -426,7 +557,9 @@ class Replayer:
         method, keywords = self.router_of(call["router"])
         rows = given.get("rows", 0)
         if "hash_table" in call["router"]:
-            keywords["hash_table"] = array(call["router"]["hash_table"], np.int32).reshape(-1, capturer.k)
+            keywords["hash_table"] = array(call["router"]["hash_table"], np.int32).reshape(
+                -1, capturer.k
+            )
         weights = None
         if given.get("weights"):
             stride = given.get("weights_stride") or capturer.k
@@ -439,12 +572,20 @@ class Replayer:
             router = routecap.Router(method, **keywords)
             fields = dict(router._fields)
             if "bias" in call["router"]:
-                fields.update(bias=describe(keywords["bias"], "bias").address, bias_dtype=call["router"]["bias_dtype"])
+                fields.update(
+                    bias=describe(keywords["bias"], "bias").address,
+                    bias_dtype=call["router"]["bias_dtype"],
+                )
             if "hash_table" in call["router"]:
-                fields.update(hash_table=describe(keywords["hash_table"], "hash_table").address, hash_tokens=len(keywords["hash_table"]))
+                fields.update(
+                    hash_table=describe(keywords["hash_table"], "hash_table").address,
+                    hash_tokens=len(keywords["hash_table"]),
+                )
             if "bias_dtype" in call["router"]:
                 fields["bias_dtype"] = call["router"]["bias_dtype"]
-            status = raw.routecap_layer_route(capturer._handle, call["layer"], structs.router(**fields), memory, 0)
+            status = raw.routecap_layer_route(
+                capturer._handle, call["layer"], structs.router(**fields), memory, 0
+            )
             return status, {"weights": weights}
         router = routecap.Router(method, **keywords)
         options: dict[str, Any] = {"first_row": given.get("first_row", 0)}
@@ -478,14 +619,25 @@ class Replayer:
     def raw_logits(self, given: Any, capturer: Any, weights: Any) -> Any:
         """The struct, if the package would not let it through."""
         known = given.get("dtype") in (16, 17, 18) and given.get("tokens_dtype", 4) in (4, 6)
-        strided = given.get("weights_stride", capturer.k) >= capturer.k or not given.get("weights_stride")
+        strided = given.get("weights_stride", capturer.k) >= capturer.k or not given.get(
+            "weights_stride"
+        )
         enough = len(given.get("tokens", [])) >= given.get("rows", 0) or "tokens" not in given
         if known and strided and enough and given.get("rows", 0) and not self.raw:
             return None
         fields = {
             name: number(value)
             for name, value in given.items()
-            if name not in ("logits", "logits_start", "live_rows", "row_base", "row_index", "tokens", "weights")
+            if name
+            not in (
+                "logits",
+                "logits_start",
+                "live_rows",
+                "row_base",
+                "row_index",
+                "tokens",
+                "weights",
+            )
         }
         held = []
         for name, dtype in (
@@ -496,7 +648,9 @@ class Replayer:
             ("tokens", TYPES.get(given.get("tokens_dtype"), np.int32)),
         ):
             if name in given:
-                held.append(array(given[name] if isinstance(given[name], list) else [given[name]], dtype))
+                held.append(
+                    array(given[name] if isinstance(given[name], list) else [given[name]], dtype)
+                )
                 start = given.get("logits_start", 0) if name == "logits" else 0
                 fields[name] = describe(held[-1], name).address + start * held[-1].dtype.itemsize
         if weights is not None:
@@ -522,14 +676,20 @@ class Replayer:
         if given.get("global_ids") == "ids":
             arrays["global_ids"] = arrays["ids"]
         elif given.get("global_ids"):
-            arrays["global_ids"] = np.full(given.get("expanded_rows", 0) if flags & 1 else rows * k, FILL, ids_type)
+            arrays["global_ids"] = np.full(
+                given.get("expanded_rows", 0) if flags & 1 else rows * k, FILL, ids_type
+            )
         if given.get("executed"):
-            arrays["executed"] = np.full(given.get("ranks", 0) * given.get("tokens_per_rank", 0) * k, FILL, np.int32)
+            arrays["executed"] = np.full(
+                given.get("ranks", 0) * given.get("tokens_per_rank", 0) * k, FILL, np.int32
+            )
         if given.get("ignored"):
             arrays["ignored"] = np.zeros(1, np.uint64)
         for name in ("global_ids", "executed", "ignored"):
             given.pop(name, None)
-        delivered = {name: arrays[name] for name in ("global_ids", "executed", "ignored") if name in arrays}
+        delivered = {
+            name: arrays[name] for name in ("global_ids", "executed", "ignored") if name in arrays
+        }
         if "ignored" in delivered:
             delivered["ignored"] = arrays["ignored"][0]
         self.buffers = delivered
@@ -556,7 +716,11 @@ class Replayer:
 
     def received_merge(self, call: Any, out: Any) -> Any:
         self.buffers = {"merged": np.full(len(call["executed"][0]), FILL)}
-        return 0, {"merged": routecap.received_merge([array(table, np.int32) for table in call["executed"]])}
+        return 0, {
+            "merged": routecap.received_merge(
+                [array(table, np.int32) for table in call["executed"]]
+            )
+        }
 
     # ---- Steps
 
@@ -581,7 +745,11 @@ class Replayer:
                 entry[name] = self.handle(value) if name == "request" else number(value)
         options = call.get("options", {})
         status = np.full(len(spans), FILL, np.int32)
-        keywords: dict[str, Any] = {"tag": number(options.get("tag", 0)), "snapshot": options.get("snapshot", 0), "status": status}
+        keywords: dict[str, Any] = {
+            "tag": number(options.get("tag", 0)),
+            "snapshot": options.get("snapshot", 0),
+            "status": status,
+        }
         kind = options.get("positions_dtype", 0)
         if "positions" in options and kind in (4, 6):
             keywords["positions"] = array(options["positions"], TYPES[kind])
@@ -612,7 +780,9 @@ class Replayer:
         step = self.capturer(call).step(number(call["step"]))
         timeout = self.seconds(call["timeout_ns"])
         status = step.wait(timeout)
-        return status, {"conflicting": step.conflicts(timeout)} if status != routecap.Status.PENDING else {"conflicting": 0}
+        return status, {
+            "conflicting": step.conflicts(timeout)
+        } if status != routecap.Status.PENDING else {"conflicting": 0}
 
     @staticmethod
     def seconds(timeout_ns: Any) -> float | None:
@@ -635,13 +805,19 @@ class Replayer:
     def request_accept_batch(self, call: Any, out: Any) -> Any:
         items = np.zeros(len(call["items"]), routecap.accept_dtype)
         for entry, item in zip(items, call["items"]):
-            entry["request"], entry["step"], entry["reserved"] = self.handle(item["request"]), number(item["step"]), item.get("reserved", 0)
+            entry["request"], entry["step"], entry["reserved"] = (
+                self.handle(item["request"]),
+                number(item["step"]),
+                item.get("reserved", 0),
+            )
             entry["count"] = len(item["rows"]) if "rows" in item else number(item.get("count", 0))
         paths = None
         if any("rows" in item for item in call["items"]):  # a count is the path 0, 1, ...
             paths = np.concatenate(
                 [
-                    array(item["rows"], np.uint32) if "rows" in item else np.arange(number(item.get("count", 0)), dtype=np.uint32)
+                    array(item["rows"], np.uint32)
+                    if "rows" in item
+                    else np.arange(number(item.get("count", 0)), dtype=np.uint32)
                     for item in call["items"]
                 ]
             )
@@ -653,10 +829,14 @@ class Replayer:
         return 0, {}
 
     def request_fork(self, call: Any, out: Any) -> Any:
-        return 0, {"child": self.capturer(call).fork(self.request(call["request"]), number(call["rows"]))}
+        return 0, {
+            "child": self.capturer(call).fork(self.request(call["request"]), number(call["rows"]))
+        }
 
     def request_attach(self, call: Any, out: Any) -> Any:
-        self.capturer(call).attach(self.request(call["request"]), self.names[call["routing"]], number(call["rows"]))
+        self.capturer(call).attach(
+            self.request(call["request"]), self.names[call["routing"]], number(call["rows"])
+        )
         return 0, {}
 
     @staticmethod
@@ -667,19 +847,35 @@ class Replayer:
     def request_coverage(self, call: Any, out: Any) -> Any:
         arguments = self.request(call["request"]), number(call["first"]), number(call["rows"])
         capturer = self.capturer(call)
-        return self.covered(capturer.coverage(*arguments), capturer.missing(*arguments), call.get("capacity", 0))
+        return self.covered(
+            capturer.coverage(*arguments), capturer.missing(*arguments), call.get("capacity", 0)
+        )
 
     @staticmethod
     def flags(call: Any) -> dict[str, bool]:
-        return {"strict": bool(call.get("flags", 0) & 1), "allow_recomputed": bool(call.get("flags", 0) & 2)}
+        return {
+            "strict": bool(call.get("flags", 0) & 1),
+            "allow_recomputed": bool(call.get("flags", 0) & 2),
+        }
 
     def request_extract(self, call: Any, out: Any) -> Any:
         capturer, request = self.capturer(call), self.request(call["request"])
         if call.get("flags", 0) > 3:
-            return raw.routecap_request_extract(capturer._handle, int(request), call["first"], number(call["rows"]), call["mode"], call["flags"])[
-                0
-            ], {}
-        routing = capturer.extract(request, number(call["first"]), number(call["rows"]), mode=call["mode"], **self.flags(call))
+            return raw.routecap_request_extract(
+                capturer._handle,
+                int(request),
+                call["first"],
+                number(call["rows"]),
+                call["mode"],
+                call["flags"],
+            )[0], {}
+        routing = capturer.extract(
+            request,
+            number(call["first"]),
+            number(call["rows"]),
+            mode=call["mode"],
+            **self.flags(call),
+        )
         return routing.status, {"routing": routing}
 
     def batch(self, call: Any, dtype: Any, function: Any) -> Any:
@@ -696,13 +892,20 @@ class Replayer:
             except routecap.Error as error:
                 assert error.status == routings.statuses[i]
                 found.append(None)
-        return routings.status, {"status": [name_of(each) for each in routings.statuses], "routings": found}
+        return routings.status, {
+            "status": [name_of(each) for each in routings.statuses],
+            "routings": found,
+        }
 
     def request_extract_batch(self, call: Any, out: Any) -> Any:
         return self.batch(call, routecap.extract_dtype, self.capturer(call).extract_batch)
 
     def request_finish(self, call: Any, out: Any) -> Any:
-        return 0, {"routing": self.capturer(call).finish(self.request(call["request"]), number(call["rows"]))}
+        return 0, {
+            "routing": self.capturer(call).finish(
+                self.request(call["request"]), number(call["rows"])
+            )
+        }
 
     def request_finish_batch(self, call: Any, out: Any) -> Any:
         return self.batch(call, routecap.finish_dtype, self.capturer(call).finish_batch)
@@ -714,17 +917,25 @@ class Replayer:
     def request_close_batch(self, call: Any, out: Any) -> Any:
         handles = np.array([self.handle(request) for request in call["requests"]], np.uint64)
         status = np.full(len(handles), FILL, np.int32)
-        return self.capturer(call).close_batch(handles, status), {"status": [name_of(each) for each in status]}
+        return self.capturer(call).close_batch(handles, status), {
+            "status": [name_of(each) for each in status]
+        }
 
     # ---- Copies
 
     def copy_options_init(self, call: Any, out: Any) -> Any:
         memory = structs.copy_options.empty()
         status = raw.routecap_copy_options_init(memory, structs.copy_options.size)
-        return status, {"options": dict(zip(structs.copy_options.fields, structs.copy_options.read(memory)))}
+        return status, {
+            "options": dict(zip(structs.copy_options.fields, structs.copy_options.read(memory)))
+        }
 
-    def copy(self, call: Any, k: int, all_layers: int, rows: int, packaged: Any, generated: Any) -> Any:
-        """Through the package into an array, if dst has the size and options are such that there is one; otherwise through the generated module."""
+    def copy(
+        self, call: Any, k: int, all_layers: int, rows: int, packaged: Any, generated: Any
+    ) -> Any:
+        """Through the package into an array, if dst has the size and options are such that there is
+        one; otherwise through the generated module.
+        """
         options = {name: number(value) for name, value in call["options"].items()}
         options.setdefault("fill", -1)
         dtype = TYPES.get(options.get("dtype", 0), np.uint8)
@@ -739,15 +950,33 @@ class Replayer:
         shape = (rows, layers) if order == 0 else (layers, rows)
         row_stride = options.get("row_stride") or (layers * k if order == 0 else k)
         layer_stride = options.get("layer_stride") or (k if order == 0 else rows * k)
-        needed = ((rows - 1) * row_stride + (layers - 1) * layer_stride + k) * size if rows > 0 and layers > 0 else 0
-        fits = dst is not None and call["dst_bytes"] >= needed and min(rows, layers, row_stride, layer_stride) > 0 and order in (0, 1)
-        fits = fits and options["dtype"] in (1, 2, 3, 4, 5, 6) and first + layers <= all_layers and options.get("flags", 0) < 4
+        needed = (
+            ((rows - 1) * row_stride + (layers - 1) * layer_stride + k) * size
+            if rows > 0 and layers > 0
+            else 0
+        )
+        fits = (
+            dst is not None
+            and call["dst_bytes"] >= needed
+            and min(rows, layers, row_stride, layer_stride) > 0
+            and order in (0, 1)
+        )
+        fits = (
+            fits
+            and options["dtype"] in (1, 2, 3, 4, 5, 6)
+            and first + layers <= all_layers
+            and options.get("flags", 0) < 4
+        )
         fits = fits and (mask is None or len(mask) >= rows * layers)
         if not fits:
             view = None if dst is None else memoryview(dst).cast("B")[: call["dst_bytes"]]
             status, found = generated(structs.copy_options(**options), view, mask)
             return status, {**self.buffers, "needed": found}
-        strides = (row_stride * size, layer_stride * size) if order == 0 else (layer_stride * size, row_stride * size)
+        strides = (
+            (row_stride * size, layer_stride * size)
+            if order == 0
+            else (layer_stride * size, row_stride * size)
+        )
         target = as_strided(dst, (*shape, k), (*strides, size))
         cells = None if mask is None else mask[: rows * layers].reshape(shape)
         status = packaged(
@@ -777,8 +1006,12 @@ class Replayer:
             capturer.k,
             capturer.layers,
             count,
-            lambda target, **options: capturer.extract_into(request, target, first, rows, **options),
-            lambda options, dst, mask: raw.routecap_request_extract_into(capturer._handle, int(request), first, rows, options, dst, mask),
+            lambda target, **options: capturer.extract_into(
+                request, target, first, rows, **options
+            ),
+            lambda options, dst, mask: raw.routecap_request_extract_into(
+                capturer._handle, int(request), first, rows, options, dst, mask
+            ),
         )
 
     def routing_copy_to(self, call: Any, out: Any) -> Any:
@@ -791,7 +1024,9 @@ class Replayer:
             routing.layers,
             routing.rows,
             routing.copy_to,
-            lambda options, dst, mask: raw.routecap_routing_copy_to(routing._handle, options, dst, mask),
+            lambda options, dst, mask: raw.routecap_routing_copy_to(
+                routing._handle, options, dst, mask
+            ),
         )
 
     # ---- Routings
@@ -812,24 +1047,39 @@ class Replayer:
     def routing_view(self, call: Any, out: Any) -> Any:
         routing = self.names[call["routing"]]
         row = routing.first
-        valid, tags = np.zeros((routing.rows, routing.layers), bool), np.zeros(routing.rows, np.uint64)
+        valid, tags = (
+            np.zeros((routing.rows, routing.layers), bool),
+            np.zeros(routing.rows, np.uint64),
+        )
         ids = np.full((routing.rows, routing.layers, routing.k), -1, np.int64)
         for segment in routing.segments:
             assert segment.first == row and segment.rows > 0
             here = slice(row - routing.first, row - routing.first + segment.rows)
             row += segment.rows
             if segment.ids is not None:
-                bits = np.unpackbits(segment.validity, axis=1, bitorder="little")[:, : routing.layers] if segment.validity is not None else 1
+                bits = (
+                    np.unpackbits(segment.validity, axis=1, bitorder="little")[:, : routing.layers]
+                    if segment.validity is not None
+                    else 1
+                )
                 valid[here] = bits
                 ids[here] = np.where(valid[here][..., None], segment.ids.astype(np.int64), -1)
-                tags[here] = np.where(valid[here].any(axis=1), segment.tags if segment.tags is not None else segment.tag, 0)
+                tags[here] = np.where(
+                    valid[here].any(axis=1),
+                    segment.tags if segment.tags is not None else segment.tag,
+                    0,
+                )
         assert row == routing.first + routing.rows
         reasons = np.zeros((routing.rows, routing.layers), np.uint8)
         for first, rows, layer, layers, reason, _ in routing.missing.tolist():
             reasons[first - routing.first :][:rows, layer : layer + layers] = reason
         assert (reasons == routing.reasons()).all()
-        assert (valid == routing.mask()).all() and (valid.T == routing.mask(order="layer_major")).all()
-        assert (ids == routing.ids(np.int64)).all() and (np.where(valid.any(axis=1), routing.tags, 0) == tags).all()
+        assert (valid == routing.mask()).all() and (
+            valid.T == routing.mask(order="layer_major")
+        ).all()
+        assert (ids == routing.ids(np.int64)).all() and (
+            np.where(valid.any(axis=1), routing.tags, 0) == tags
+        ).all()
         view = {
             "dtype": {np.dtype(np.uint8): 1, np.dtype(np.int16): 2}[routing.dtype],
             "validity_bytes": (routing.layers + 7) // 8,
@@ -838,8 +1088,14 @@ class Replayer:
             "valid": valid.ravel().tolist(),
             "tags": tags.tolist(),
             "segment_count": len(routing.segments),
-            **{name: getattr(routing, name) for name in ("layers", "k", "experts", "id_space", "first", "rows")},
-            **{name: getattr(routing, name).tolist() for name in ("layer_map", "layer_experts", "layer_provenance")},
+            **{
+                name: getattr(routing, name)
+                for name in ("layers", "k", "experts", "id_space", "first", "rows")
+            },
+            **{
+                name: getattr(routing, name).tolist()
+                for name in ("layer_map", "layer_experts", "layer_provenance")
+            },
         }
         return 0, {"view": view}
 
@@ -848,11 +1104,15 @@ class Replayer:
         return self.covered(routing.coverage(), routing.missing, call.get("capacity", 0))
 
     def routing_split(self, call: Any, out: Any) -> Any:
-        prompt, generated = self.names[call["routing"]].split(number(call["prompt_tokens"]), number(call["generated_tokens"]))
+        prompt, generated = self.names[call["routing"]].split(
+            number(call["prompt_tokens"]), number(call["generated_tokens"])
+        )
         return 0, {"prompt": prompt, "generated": generated}
 
     def routing_slice(self, call: Any, out: Any) -> Any:
-        return 0, {"slice": self.names[call["routing"]].slice(number(call["first"]), number(call["rows"]))}
+        return 0, {
+            "slice": self.names[call["routing"]].slice(number(call["first"]), number(call["rows"]))
+        }
 
     def routing_merge(self, call: Any, out: Any) -> Any:
         merged = routecap.merge([self.names[name] for name in call["routings"]])
@@ -876,7 +1136,9 @@ class Replayer:
         content = self.lend(np.frombuffer(pieces_of(call["data"]), np.uint8))
         if call.get("flags", 0) > 1:
             return raw.routecap_routing_deserialize(content, call["flags"], None)[0], {}
-        routing = routecap.Routing.deserialize(content, trusted=call.get("flags", 0) == 1, copy=not call.get("lent"))
+        routing = routecap.Routing.deserialize(
+            content, trusted=call.get("flags", 0) == 1, copy=not call.get("lent")
+        )
         return routing.status, {"routing": routing}
 
     def routing_import(self, call: Any, out: Any) -> Any:
@@ -884,10 +1146,18 @@ class Replayer:
         layers, k = number(view["layers"]), number(view["k"])
         dtype = TYPES.get(view.get("dtype", 0))
         width = (layers + 7) // 8
-        tables = {name: [number(each) for each in view[name]] for name in ("layer_map", "layer_experts", "layer_provenance") if name in view}
+        tables = {
+            name: [number(each) for each in view[name]]
+            for name in ("layer_map", "layer_experts", "layer_provenance")
+            if name in view
+        }
         segments = []
         try:
-            if view.get("dtype") not in (1, 2) or view.get("validity_bytes") not in (None, 0, width) or call.get("flags", 0) > 1:
+            if (
+                view.get("dtype") not in (1, 2)
+                or view.get("validity_bytes") not in (None, 0, width)
+                or call.get("flags", 0) > 1
+            ):
                 raise LookupError
             if not all(len(table) == layers for table in tables.values()):
                 raise LookupError
@@ -908,7 +1178,11 @@ class Replayer:
                     arrays[name] = self.lend(elements.reshape(shape))
                 segments.append(
                     routecap.Segment(
-                        number(segment.get("first", 0)), rows, **arrays, tag=number(segment.get("tag", 0)), reason=segment.get("reason", 0)
+                        number(segment.get("first", 0)),
+                        rows,
+                        **arrays,
+                        tag=number(segment.get("tag", 0)),
+                        reason=segment.get("reason", 0),
                     )
                 )
         except LookupError:
@@ -945,12 +1219,18 @@ class Replayer:
                 entry[name] = number(segment.get(name, 0))
             for name, dtype in (("ids", kind), ("validity", np.uint8), ("tags", np.uint64)):
                 entry[name] = pointer(segment.get(name), dtype)
-        fields = {name: number(value) for name, value in view.items() if name not in ("segments", *tables)}
+        fields = {
+            name: number(value) for name, value in view.items() if name not in ("segments", *tables)
+        }
         fields.update({name: pointer(values, np.int32) for name, values in tables.items()})
         fields.setdefault("segment_count", len(given))
         fields.setdefault("segment_size", structs.segment_dtype.itemsize)
-        struct = structs.view(**fields, segments=describe(segments, "segments").address if given else 0)
-        return raw.routecap_routing_import(struct, call.get("flags", 0), tuple(held) if call.get("lent") else None)[0], {}
+        struct = structs.view(
+            **fields, segments=describe(segments, "segments").address if given else 0
+        )
+        return raw.routecap_routing_import(
+            struct, call.get("flags", 0), tuple(held) if call.get("lent") else None
+        )[0], {}
 
     def serialized_info(self, call: Any, out: Any) -> Any:
         info = routecap.serialized_info(pieces_of(call["data"]))._asdict()
@@ -960,7 +1240,10 @@ class Replayer:
     def serialized_splice(self, call: Any, out: Any) -> Any:
         head, tail, row = pieces_of(call["head"]), pieces_of(call["tail"]), number(call["row"])
         content = routecap.splice(head, tail, row)
-        header, pieces = bytearray(len(head) + len(tail) + 128), np.zeros(routecap.MAX_PIECES, structs.piece_dtype)
+        header, pieces = (
+            bytearray(len(head) + len(tail) + 128),
+            np.zeros(routecap.MAX_PIECES, structs.piece_dtype),
+        )
         memory = structs.splice.empty()
         raw.routecap_serialized_splice(head, tail, row, header, pieces, memory)
         splice = dict(zip(structs.splice.fields, structs.splice.read(memory)))
@@ -970,7 +1253,10 @@ class Replayer:
     # ---- Sequences
 
     def sequence_create(self, call: Any, out: Any) -> Any:
-        config = {name: value if isinstance(value, list) else number(value) for name, value in call["config"].items()}
+        config = {
+            name: value if isinstance(value, list) else number(value)
+            for name, value in call["config"].items()
+        }
         if "reserved" in config:
             return raw.routecap_sequence_create(structs.sequence_config(**config))[0], {}
         return 0, {"sequence": routecap.Sequence(**config)}
@@ -982,11 +1268,15 @@ class Replayer:
     def sequence_append(self, call: Any, out: Any) -> Any:
         options = {name: number(value) for name, value in call.get("options", {}).items()}
         routing = self.names[call["routing"]] if "routing" in call else None
-        report = self.names[call["sequence"]].append(call["tokens"], routing, token_start=number(call.get("token_start", 0)), **options)
+        report = self.names[call["sequence"]].append(
+            call["tokens"], routing, token_start=number(call.get("token_start", 0)), **options
+        )
         return 0 if report.complete else 1, {"report": self.report(report)}
 
     def report(self, report: routecap.AppendReport) -> Any:
-        return report._asdict() | ({"first_differed": routecap.ALL} if report.first_differed is None else {})
+        return report._asdict() | (
+            {"first_differed": routecap.ALL} if report.first_differed is None else {}
+        )
 
     def sequence_truncate(self, call: Any, out: Any) -> Any:
         self.names[call["sequence"]].truncate(number(call["tokens"]))
@@ -994,7 +1284,9 @@ class Replayer:
 
     def sequence_fork(self, call: Any, out: Any) -> Any:
         tokens = number(call["tokens"])
-        return 0, {"child": self.names[call["sequence"]].fork(None if tokens == routecap.ALL else tokens)}
+        return 0, {
+            "child": self.names[call["sequence"]].fork(None if tokens == routecap.ALL else tokens)
+        }
 
     def sequence_routing(self, call: Any, out: Any) -> Any:
         routing = self.names[call["sequence"]].routing()
@@ -1002,7 +1294,10 @@ class Replayer:
 
     def sequence_spans(self, call: Any, out: Any) -> Any:
         spans = self.names[call["sequence"]].spans()
-        return 0, {"spans": [span._asdict() for span in spans[: call["capacity"]]], "count": len(spans)}
+        return 0, {
+            "spans": [span._asdict() for span in spans[: call["capacity"]]],
+            "count": len(spans),
+        }
 
     def sequence_tokens(self, call: Any, out: Any) -> Any:
         sequence, first = self.names[call["sequence"]], call["first"]
@@ -1025,7 +1320,9 @@ class Replayer:
 
 @pytest.mark.parametrize("vector", load())
 def test_a_vector_gives_what_the_model_says(vector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ROUTECAP_CHECKED", raising=False)  # vectors say what becomes of forgiven slips
+    monkeypatch.delenv(
+        "ROUTECAP_CHECKED", raising=False
+    )  # vectors say what becomes of forgiven slips
     replayer = Replayer()
     try:
         replayer.run(copy.deepcopy(vector))

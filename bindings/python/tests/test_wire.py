@@ -1,4 +1,6 @@
-"""Messages of the wire: against NumPy, base64 and json, the released packages where they are installed, and the golden files."""
+"""Messages of the wire: against NumPy, base64 and json, the released packages where they are
+installed, and the golden files.
+"""
 
 import ast
 import base64
@@ -19,7 +21,9 @@ GOLDEN = Path(__file__).parents[3] / "tests" / "wire" / "golden"
 
 def rows(count: int, columns: int, k: int, experts: int, seed: int = 0) -> NDArray[np.int64]:
     random = np.random.default_rng(seed)
-    return np.array([random.permutation(experts)[:k] for _ in range(count * columns)]).reshape(count, columns, k)
+    return np.array([random.permutation(experts)[:k] for _ in range(count * columns)]).reshape(
+        count, columns, k
+    )
 
 
 def npy(array: NDArray[Any], version: tuple[int, int] | None = None) -> bytes:
@@ -40,13 +44,20 @@ def messages(ids: NDArray[np.int64], dtype: str, start: int = 0) -> dict[str, An
         "npy.base64": b64(npy(array)),
         "raw": array.tobytes(),
         "raw.base64": b64(array.tobytes()),
-        "object": {"data": b64(array.tobytes()), "shape": list(array.shape), "start": start, "dtype": dtype},
+        "object": {
+            "data": b64(array.tobytes()),
+            "shape": list(array.shape),
+            "start": start,
+            "dtype": dtype,
+        },
         "nrlre1": f"nrlre1:{dtype}:{'x'.join(map(str, array.shape))}:{b64(array.tobytes())}",
         "lists": array.tolist(),
     }
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"])
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
+)
 @pytest.mark.parametrize(("columns", "k", "experts"), [(1, 1, 3), (3, 8, 128), (5, 6, 100)])
 def test_what_python_writes_arrives(dtype: str, columns: int, k: int, experts: int) -> None:
     ids = rows(17, columns, k, experts)
@@ -70,13 +81,22 @@ def test_what_is_written_is_what_python_writes() -> None:
     ids = rows(9, 3, 8, 128)
     routing = routecap.Routing.from_wire(ids.tolist(), "lists", experts=128)
     for name, message in messages(ids, "int16").items():
-        expected = json.dumps(message, separators=(",", ":")) if isinstance(message, (dict, list)) else message
+        expected = (
+            json.dumps(message, separators=(",", ":"))
+            if isinstance(message, (dict, list))
+            else message
+        )
         got = routing.to_wire(name, dtype=None if name == "lists" else "int16")
         assert got == (expected if isinstance(expected, bytes) else expected.encode())
 
 
 def test_arrays_that_are_not_in_c_order_or_no_integers_are_refused() -> None:
-    for array in (np.asfortranarray(rows(4, 2, 2, 16)), rows(4, 2, 2, 16).astype(">i4"), np.zeros((2, 2, 2)), np.zeros((2, 2), np.int32)):
+    for array in (
+        np.asfortranarray(rows(4, 2, 2, 16)),
+        rows(4, 2, 2, 16).astype(">i4"),
+        np.zeros((2, 2, 2)),
+        np.zeros((2, 2), np.int32),
+    ):
         with pytest.raises(routecap.ArgumentError):
             routecap.wire_decode(npy(array), experts=16)
 
@@ -84,7 +104,9 @@ def test_arrays_that_are_not_in_c_order_or_no_integers_are_refused() -> None:
 def test_dense_layers_are_left_out() -> None:
     ids = rows(5, 4, 2, 16)
     ids[:, 0] = 0
-    routing, report = routecap.wire_decode(npy(ids.astype(np.uint8)), "npy", experts=16, layer_map=[1, 2, 3])
+    routing, report = routecap.wire_decode(
+        npy(ids.astype(np.uint8)), "npy", experts=16, layer_map=[1, 2, 3]
+    )
     assert routing.layer_map.tolist() == [1, 2, 3] and (routing.ids(np.int64) == ids[:, 1:]).all()
     assert (report.columns, report.columns_left_out, report.columns_in_use) == (4, 1, 0)
     assert (np.load(io.BytesIO(routing.to_wire("npy", columns=4))) == ids).all()
@@ -97,7 +119,13 @@ def test_missing_rows_are_named() -> None:
     ids[1], ids[2], ids[3, 0], ids[4, 1] = -1, 0, 99, [3, 3]
     routing, report = routecap.wire_decode(npy(ids), experts=16)
     assert not routing.complete and report.cells_valid == 6
-    assert (report.cells_negative, report.cells_zero, report.cells_out_of_range, report.cells_duplicate, report.rows_zero) == (2, 2, 1, 1, 1)
+    assert (
+        report.cells_negative,
+        report.cells_zero,
+        report.cells_out_of_range,
+        report.cells_duplicate,
+        report.rows_zero,
+    ) == (2, 2, 1, 1, 1)
     assert routing.reasons().tolist() == [[0, 0], [1, 1], [1, 1], [3, 0], [0, 4], [0, 0]]
     with pytest.raises(routecap.Error) as refused:
         routecap.wire_decode(npy(ids), experts=16, strict=True)
@@ -105,12 +133,17 @@ def test_missing_rows_are_named() -> None:
 
 
 def test_nothing_is_lost_without_leave() -> None:
-    routing = routecap.Routing.from_arrays(rows(4, 2, 2, 16), first=3, experts=16, tags=[1, 2, 3, 4])
+    routing = routecap.Routing.from_arrays(
+        rows(4, 2, 2, 16), first=3, experts=16, tags=[1, 2, 3, 4]
+    )
     with pytest.raises(routecap.Error, match="first, tags") as refused:
         routing.to_wire("vllm")
     assert refused.value.status == routecap.Status.ERR_LOSSY
     message, report = routecap.wire_encode(routing, "vllm", allow=("first", "tags"))
-    assert report.lost == WireFact.FIRST | WireFact.TAGS and routecap.wire_probe(message).format == Wire.NPY_BASE64
+    assert (
+        report.lost == WireFact.FIRST | WireFact.TAGS
+        and routecap.wire_probe(message).format == Wire.NPY_BASE64
+    )
 
 
 def test_a_hint_without_experts_is_told_so() -> None:
@@ -131,7 +164,9 @@ def test_pieces_and_batches() -> None:
     assert (decoder.finish()[0].ids(np.int64) == ids).all()
     with pytest.raises(routecap.Error):
         decoder.finish()
-    found = routecap.wire_decode_batch([text] * 7, "vllm", threads=3, experts=256, hints=[{"first": n} for n in range(7)])
+    found = routecap.wire_decode_batch(
+        [text] * 7, "vllm", threads=3, experts=256, hints=[{"first": n} for n in range(7)]
+    )
     assert [routing.first for routing, _ in found] == list(range(7))
     with pytest.raises(routecap.ArgumentError) as refused:
         routecap.wire_decode_batch([text, "k05VTVBZ", text], "vllm", experts=256)
@@ -164,11 +199,20 @@ def test_two_threads_do_not_share_a_call_of_a_decoder() -> None:
 @pytest.mark.parametrize("name", ["npy", "npy.base64", "raw.base64", "object", "nrlre1", "lists"])
 def test_a_splice_is_the_whole(name: str) -> None:
     ids = rows(20, 3, 8, 128)
-    whole, head, tail = (messages(part, "int16", start)[name] for part, start in ((ids, 0), (ids[:12], 0), (ids[7:], 7)))
+    whole, head, tail = (
+        messages(part, "int16", start)[name]
+        for part, start in ((ids, 0), (ids[:12], 0), (ids[7:], 7))
+    )
     shape: Any = {"columns": 3, "k": 8, "dtype": "int16"}
-    spliced = routecap.wire_splice(name, head, tail, 9, head_hint=shape, tail_hint={**shape, "first": 7})
-    assert (routecap.Routing.from_wire(spliced, name, experts=128, **shape).ids(np.int64) == ids).all()
-    assert (routecap.Routing.from_wire(whole, name, experts=128, **shape).ids(np.int64) == ids).all()
+    spliced = routecap.wire_splice(
+        name, head, tail, 9, head_hint=shape, tail_hint={**shape, "first": 7}
+    )
+    assert (
+        routecap.Routing.from_wire(spliced, name, experts=128, **shape).ids(np.int64) == ids
+    ).all()
+    assert (
+        routecap.Routing.from_wire(whole, name, experts=128, **shape).ids(np.int64) == ids
+    ).all()
 
 
 def test_files_are_messages_by_their_endings(tmp_path: Path) -> None:
@@ -187,7 +231,9 @@ def test_files_are_messages_by_their_endings(tmp_path: Path) -> None:
         routecap.load(tmp_path / "one.npy")
 
 
-def test_the_command_converts_shows_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_converts_shows_and_compares(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from routecap.command import main
 
     np.save(tmp_path / "a.npy", rows(6, 3, 2, 16).astype(np.uint8))
@@ -197,7 +243,22 @@ def test_the_command_converts_shows_and_compares(tmp_path: Path, capsys: pytest.
     assert main(["show", a, "--experts", "16"]) == 0
     assert main(["show", a]) == 2
     assert main(["convert", a, str(tmp_path / "c.nrlre1"), "--experts", "16", "--first", "4"]) == 2
-    assert main(["convert", a, str(tmp_path / "c.nrlre1"), "--experts", "16", "--first", "4", "--allow", "first"]) == 0
+    assert (
+        main(
+            [
+                "convert",
+                a,
+                str(tmp_path / "c.nrlre1"),
+                "--experts",
+                "16",
+                "--first",
+                "4",
+                "--allow",
+                "first",
+            ]
+        )
+        == 0
+    )
     capsys.readouterr()
 
 
@@ -212,14 +273,23 @@ def golden() -> dict[str, Any]:
 @pytest.mark.parametrize("name", golden())
 def test_a_golden_file_says_what_its_writer_meant(name: str) -> None:
     about = golden()[name]
-    ids = np.fromfunction(lambda r, c, i: (5 * r + 3 * c + i) % about["experts"], about["shape"], dtype=np.int64)
+    ids = np.fromfunction(
+        lambda r, c, i: (5 * r + 3 * c + i) % about["experts"], about["shape"], dtype=np.int64
+    )
     hint = about["hint"]
-    routing, report = routecap.wire_decode((GOLDEN / name).read_bytes(), about["format"], experts=about["experts"], **hint)
+    routing, report = routecap.wire_decode(
+        (GOLDEN / name).read_bytes(), about["format"], experts=about["experts"], **hint
+    )
     expected = ids if "layer_map" not in hint else ids[:, hint["layer_map"]]
-    assert (routing.ids(np.int64) == expected).all() and report.cells_valid == expected.shape[0] * expected.shape[1]
+    assert (routing.ids(np.int64) == expected).all() and report.cells_valid == expected.shape[
+        0
+    ] * expected.shape[1]
     if about["same"]:
         options = {"dtype": about["dtype"]} if about["dtype"] else {}
-        assert routing.to_wire(about["format"], **options, allow=("first",)) == (GOLDEN / name).read_bytes()
+        assert (
+            routing.to_wire(about["format"], **options, allow=("first",))
+            == (GOLDEN / name).read_bytes()
+        )
 
 
 def function_of(module: str, path: str, name: str, names: dict[str, Any]) -> Any:
@@ -229,7 +299,9 @@ def function_of(module: str, path: str, name: str, names: dict[str, Any]) -> Any
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"{module} is not installed")
     tree = ast.parse(Path(spec.submodule_search_locations[0], *below, path).read_text())
-    function = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
+    function = next(
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name
+    )
     function.decorator_list, function.returns = [], None
     for argument in function.args.args:
         argument.annotation = None
@@ -248,13 +320,25 @@ def test_sglang_encodes_and_decodes_the_same() -> None:
         def numpy(self) -> NDArray[Any]:
             return self.array
 
-    encode = function_of("sglang", "srt/managers/detokenizer_manager.py", "_b64_encode_per_request", {"pybase64": Codec})
-    decode = function_of("sglang", "srt/state_capturer/routed_experts.py", "extract_routed_experts_from_meta_info", {"pybase64": Codec, "np": np})
+    encode = function_of(
+        "sglang",
+        "srt/managers/detokenizer_manager.py",
+        "_b64_encode_per_request",
+        {"pybase64": Codec},
+    )
+    decode = function_of(
+        "sglang",
+        "srt/state_capturer/routed_experts.py",
+        "extract_routed_experts_from_meta_info",
+        {"pybase64": Codec, "np": np},
+    )
     ids = rows(30, 4, 8, 128)
     [text] = encode([Tensor(ids.astype(np.int32))])
     routing = routecap.Routing.from_wire(text, "sglang", experts=128, columns=4, k=8, rows=30)
     assert (routing.ids(np.int64) == ids).all()
-    assert (decode({"meta_info": {"routed_experts": routing.to_wire("sglang").decode()}}) == ids.ravel()).all()
+    assert (
+        decode({"meta_info": {"routed_experts": routing.to_wire("sglang").decode()}}) == ids.ravel()
+    ).all()
 
 
 def test_verifiers_reads_the_same() -> None:
@@ -267,7 +351,11 @@ def test_verifiers_reads_the_same() -> None:
 
     import binascii
 
-    names: dict[str, Any] = {"binascii": binascii, "np": np, "_replace_placeholder_routing_row": lambda *_: None}
+    names: dict[str, Any] = {
+        "binascii": binascii,
+        "np": np,
+        "_replace_placeholder_routing_row": lambda *_: None,
+    }
     attribute = function_of("verifiers", "v1/graph.py", "_attribute_routed_experts", names)
     ids = rows(11, 3, 2, 16)
     routing = routecap.Routing.from_wire(ids.tolist(), "lists", experts=16)
@@ -276,8 +364,12 @@ def test_verifiers_reads_the_same() -> None:
 
 
 def test_megatron_writes_what_is_read() -> None:
-    serialize = function_of("megatron.core", "inference/inference_request.py", "serialize_ndarray", {"np": np})
-    unwrap = function_of("megatron.core", "inference/inference_request.py", "unwrap_serialized_tensors", {})
+    serialize = function_of(
+        "megatron.core", "inference/inference_request.py", "serialize_ndarray", {"np": np}
+    )
+    unwrap = function_of(
+        "megatron.core", "inference/inference_request.py", "unwrap_serialized_tensors", {}
+    )
     ids = rows(9, 3, 4, 64).astype(np.int16)
     sent = json.dumps(unwrap({"routing_indices": ("ndarray", serialize(ids))})["routing_indices"])
     assert (routecap.Routing.from_wire(sent, "megatron", experts=64).ids(np.int64) == ids).all()

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Writes gathers.json: what small plans with holes gather, cell by cell. README.md says what is in it.
+"""Writes gathers.json: what small plans with holes gather, cell by cell.
+
+README.md says what is in it.
 
 gathers.py           writes it
 gathers.py --check   says whether it is what would be written
@@ -110,18 +112,38 @@ def cases():
         {"align": 4, "expert_parallel": 5, "layers": [0, 2, 4]},  # which do not divide the experts
         {"align": 4, "context": "zigzag", "context_size": 2, "fill": -3, "lost": -7},
         {"align": 4, "context": "contiguous", "context_size": 2, "needed": [3, 0, 2]},
-        {"align": 8, "context": "zigzag", "context_size": 2, "tensor_size": 2, "sequence_parallel": True, "needed": [6, 0, 1], "expert_parallel": 3},
+        {
+            "align": 8,
+            "context": "zigzag",
+            "context_size": 2,
+            "tensor_size": 2,
+            "sequence_parallel": True,
+            "needed": [6, 0, 1],
+            "expert_parallel": 3,
+        },
         {"layout": "padded_right", "align": 4, "order": "row_major", "k": 3, "expert_parallel": 6},
         {"layout": "padded_right", "align": 4, "context": "zigzag", "context_size": 2, "fill": 0},
         {"layout": "padded_right", "align": 4, "context": "contiguous", "context_size": 2},
-        {"lengths": [2, 9], "experts": 200, "k": 4, "layers": [4], "align": 3, "expert_parallel": 8, "tensor_size": 3, "sequence_parallel": True},
+        {
+            "lengths": [2, 9],
+            "experts": 200,
+            "k": 4,
+            "layers": [4],
+            "align": 3,
+            "expert_parallel": 8,
+            "tensor_size": 3,
+            "sequence_parallel": True,
+        },
     ]
     draw = random.Random(1)
     for change in changes:
         case = plain | change
         case.setdefault("needed", [n - 1 for n in case["lengths"]])
         whole = (1 << LAYERS) - 1
-        case["valid"] = [[draw.choice([whole, whole, whole, whole ^ 2, whole ^ 24, 0]) for _ in range(n - 1)] for n in case["lengths"]]
+        case["valid"] = [
+            [draw.choice([whole, whole, whole, whole ^ 2, whole ^ 24, 0]) for _ in range(n - 1)]
+            for n in case["lengths"]
+        ]
         yield case | {"ranks": list(gathered(case))}
 
 

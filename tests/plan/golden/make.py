@@ -60,7 +60,8 @@ def function(path, name, **around):
     lines = path.read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(f"def {name}("))
     last = next(
-        (i for i in range(first + 1, len(lines)) if lines[i] and lines[i][0] not in " )"), len(lines)
+        (i for i in range(first + 1, len(lines)) if lines[i] and lines[i][0] not in " )"),
+        len(lines),
     )
     exec("\n".join(lines[first:last]), around)  # noqa: S102
     return around[name]

@@ -9,7 +9,14 @@ from .routing import Failure, Layer, check
 HOST, CUDA = 1, 2
 MIRROR, DISABLED = 1, 2
 MAX_ROWS, MAX_SLOTS = 1048576, 64
-READING = ("request_coverage", "request_extract", "request_extract_batch", "request_extract_into", "request_finish", "request_finish_batch")
+READING = (
+    "request_coverage",
+    "request_extract",
+    "request_extract_batch",
+    "request_extract_into",
+    "request_finish",
+    "request_finish_batch",
+)
 FORWARD = ("sink_bind", "sink_layer", "sink_write", "layer_record", "layers_record", "layer_route", "received_read", "capturer_probe",
            "step_begin", "step_snapshot")  # fmt: skip
 SINK_DTYPES = (r.I16, r.I32, r.I64)
@@ -69,13 +76,25 @@ class World:
     # ---- The library
 
     def version(self):
-        return None, {"version": self.header["VERSION_MAJOR"] * 10000 + self.header["VERSION_MINOR"] * 100 + self.header["VERSION_PATCH"]}
+        return None, {
+            "version": self.header["VERSION_MAJOR"] * 10000
+            + self.header["VERSION_MINOR"] * 100
+            + self.header["VERSION_PATCH"]
+        }
 
     def get_api(self, major, minor):
-        return None, {"available": int(major == self.header["VERSION_MAJOR"] and minor <= self.header["VERSION_MINOR"])}
+        return None, {
+            "available": int(
+                major == self.header["VERSION_MAJOR"] and minor <= self.header["VERSION_MINOR"]
+            )
+        }
 
     def status_name(self, status):
-        names = {number: "ROUTECAP_" + name for name, number in self.header.items() if name in POSITIVE or name.startswith("ERR_")}
+        names = {
+            number: "ROUTECAP_" + name
+            for name, number in self.header.items()
+            if name in POSITIVE or name.startswith("ERR_")
+        }
         return None, {"name": names.get(status, "ROUTECAP_STATUS_UNKNOWN")}
 
     def backend_info(self, backend):
@@ -94,8 +113,19 @@ class World:
 
         check(get("backend") > 0)
         check(get("backend") in (HOST, CUDA), "ERR_NO_BACKEND")
-        check(get("role") in (0, 1, 2) and get("id_space") in (0, 1) and get("flags") & ~127 == 0 and get("flags") & (c.LOAD | c.LOAD_TAGS) != c.LOAD_TAGS and get("reserved") == 0)
-        check(1 <= get("layers") <= r.MAX_LAYERS and 1 <= get("k") <= r.MAX_K and 1 <= get("rows") <= MAX_ROWS and get("slots") <= MAX_SLOTS)
+        check(
+            get("role") in (0, 1, 2)
+            and get("id_space") in (0, 1)
+            and get("flags") & ~127 == 0
+            and get("flags") & (c.LOAD | c.LOAD_TAGS) != c.LOAD_TAGS
+            and get("reserved") == 0
+        )
+        check(
+            1 <= get("layers") <= r.MAX_LAYERS
+            and 1 <= get("k") <= r.MAX_K
+            and 1 <= get("rows") <= MAX_ROWS
+            and get("slots") <= MAX_SLOTS
+        )
         check(get("sink_dtype") in (0, *SINK_DTYPES))
         experts = config.get("layer_experts") or [get("experts")] * get("layers")
         check(all(get("k") <= e <= r.MAX_EXPERTS for e in experts))
@@ -108,7 +138,13 @@ class World:
     def config_memory(self, config):
         layers = self.shape(config)
         width = 1 if max(layer.experts for layer in layers) <= 256 else 2
-        return "OK", {"memory": {"device_bytes": 0, "pinned_bytes": 0, "row_bytes": len(layers) * config["k"] * width + (len(layers) + 7) // 8}}
+        return "OK", {
+            "memory": {
+                "device_bytes": 0,
+                "pinned_bytes": 0,
+                "row_bytes": len(layers) * config["k"] * width + (len(layers) + 7) // 8,
+            }
+        }
 
     def capturer_create(self, config, budget_pages=None):
         if config.get("role") == DISABLED:
@@ -138,12 +174,37 @@ class World:
     def capturer_load(self, capturer, tag=None):
         capturer, counts = self.counting(capturer, c.LOAD if tag is None else c.LOAD_TAGS)
         if not counts:
-            return "OK", {"load": dict.fromkeys(("layers", "experts", "steps", "first_step", "last_step", "rows_prefill", "rows_decode"), 0)}
+            return "OK", {
+                "load": dict.fromkeys(
+                    (
+                        "layers",
+                        "experts",
+                        "steps",
+                        "first_step",
+                        "last_step",
+                        "rows_prefill",
+                        "rows_decode",
+                    ),
+                    0,
+                )
+            }
         check(tag is None or tag in capturer.tag_loads, "ERR_OUT_OF_RANGE")
         load = capturer.load if tag is None else capturer.tag_loads[tag]
-        of = {"layers": len(capturer.layers), "experts": load.experts, "steps": load.steps, "first_step": load.first_step}
-        of |= {"last_step": load.last_step, "rows_prefill": load.rows[c.PREFILL], "rows_decode": load.rows[c.DECODE]}
-        return "OK", {"load": of, "counts": [n for phase in load.counts for layer in phase for n in layer]}
+        of = {
+            "layers": len(capturer.layers),
+            "experts": load.experts,
+            "steps": load.steps,
+            "first_step": load.first_step,
+        }
+        of |= {
+            "last_step": load.last_step,
+            "rows_prefill": load.rows[c.PREFILL],
+            "rows_decode": load.rows[c.DECODE],
+        }
+        return "OK", {
+            "load": of,
+            "counts": [n for phase in load.counts for layer in phase for n in layer],
+        }
 
     def capturer_load_tags(self, capturer):
         capturer, counts = self.counting(capturer, c.LOAD_TAGS)
@@ -162,13 +223,28 @@ class World:
         check(sink["ids"] is not None)
         row_stride = sink.get("row_stride", 0) or sink["k"]
         layer_stride = sink.get("layer_stride", 0) or sink["rows"] * row_stride
-        check(sink["k"] == capturer.k and sink["rows"] >= capturer.rows and row_stride >= sink["k"], "ERR_SHAPE_MISMATCH")
-        check(layers == 1 or layer_stride >= (capturer.rows - 1) * row_stride + sink["k"], "ERR_SHAPE_MISMATCH")
+        check(
+            sink["k"] == capturer.k and sink["rows"] >= capturer.rows and row_stride >= sink["k"],
+            "ERR_SHAPE_MISMATCH",
+        )
+        check(
+            layers == 1 or layer_stride >= (capturer.rows - 1) * row_stride + sink["k"],
+            "ERR_SHAPE_MISMATCH",
+        )
         bound = {}
         for i in range(layers):
             ids = sink["ids"] | {"start": sink["ids"].get("start", 0) + i * layer_stride}
-            new = {"dtype": sink["dtype"], "ids": ids, "rows": sink["rows"], "k": sink["k"], "row_stride": row_stride}
-            check(capturer.bound[first_layer + i] == new or not capturer.fixed[first_layer + i], "ERR_STATE")
+            new = {
+                "dtype": sink["dtype"],
+                "ids": ids,
+                "rows": sink["rows"],
+                "k": sink["k"],
+                "row_stride": row_stride,
+            }
+            check(
+                capturer.bound[first_layer + i] == new or not capturer.fixed[first_layer + i],
+                "ERR_STATE",
+            )
             bound[first_layer + i] = new
         for layer, new in bound.items():
             capturer.bound[layer], capturer.fixed[layer] = new, True
@@ -182,10 +258,22 @@ class World:
             return "OK", {"sink": {"ids": None}}
         capturer.fixed[layer] = True
         if bound is c.LIBRARY:
-            own = {"dtype": capturer.config.get("sink_dtype", 0) or r.I16, "ids": True, "rows": capturer.rows, "k": capturer.k}
+            own = {
+                "dtype": capturer.config.get("sink_dtype", 0) or r.I16,
+                "ids": True,
+                "rows": capturer.rows,
+                "k": capturer.k,
+            }
             return "OK", {"sink": own}
         ids = {"memory": bound["ids"]["memory"], "start": bound["ids"]["start"]}
-        return "OK", {"sink": {"dtype": bound["dtype"], "ids": ids, "k": bound["k"], "row_stride": bound["row_stride"]}}
+        return "OK", {
+            "sink": {
+                "dtype": bound["dtype"],
+                "ids": ids,
+                "k": bound["k"],
+                "row_stride": bound["row_stride"],
+            }
+        }
 
     def sink_write(self, capturer, layer, first_row, ids):
         capturer = self.named[capturer]
@@ -215,7 +303,10 @@ class World:
     def router_init(self, method):
         check(method in recording.METHODS)
         score, group_score, _ = recording.METHODS[method]
-        return "OK", {"router": {"score": score} | ({"group_score": group_score} if group_score is not None else {})}
+        return "OK", {
+            "router": {"score": score}
+            | ({"group_score": group_score} if group_score is not None else {})
+        }
 
     def layer_route(self, capturer, layer, router, logits):
         capturer = self.named[capturer]
@@ -256,7 +347,12 @@ class World:
         for span in spans:
             flags, first, rows = span.get("flags", 0), span.get("position", 0), span["rows"]
             device = flags & c.DEVICE_POSITIONS
-            check(rows >= 1 and flags & ~15 == 0 and flags & c.PHASES != c.PHASES and span.get("reserved", 0) == 0)
+            check(
+                rows >= 1
+                and flags & ~15 == 0
+                and flags & c.PHASES != c.PHASES
+                and span.get("reserved", 0) == 0
+            )
             end = span.get("position_end", 0) if device else first + rows
             check(end <= r.MAX_POSITION and first < end)
             check(not device or options.get("positions") is not None)
@@ -268,7 +364,9 @@ class World:
         if options.get("positions") is not None:
             check(options["positions_dtype"] in (r.I32, r.I64), "ERR_DTYPE")
         check(options.get("snapshot", 0) in (0, 1) and options.get("reserved", 0) == 0)
-        status, statuses, ticket = named.issue([(self.request(capturer, span["request"]), span) for span in spans], options)
+        status, statuses, ticket = named.issue(
+            [(self.request(capturer, span["request"]), span) for span in spans], options
+        )
         return status, {"status": ["ROUTECAP_" + s for s in statuses], "step": ticket}
 
     def step_discard(self, capturer):
@@ -313,7 +411,9 @@ class World:
         return "OK" if set(statuses) <= {"ROUTECAP_OK"} else "PARTIAL", statuses, made
 
     def request_accept_batch(self, capturer, items):
-        status, statuses, _ = self.batch(capturer, items, lambda **item: (self.request_accept(capturer, **item)[0], None))
+        status, statuses, _ = self.batch(
+            capturer, items, lambda **item: (self.request_accept(capturer, **item)[0], None)
+        )
         return status, {"status": statuses}
 
     def request_truncate(self, capturer, request, rows):
@@ -334,10 +434,15 @@ class World:
         request = self.known(capturer, request)
         routing = self.named[capturer].read(request, first, rows)
         coverage, missing = routing.coverage(request.length(), capacity)
-        return "INCOMPLETE" if coverage["cells_missing"] else "OK", {"coverage": coverage, "missing": missing}
+        return "INCOMPLETE" if coverage["cells_missing"] else "OK", {
+            "coverage": coverage,
+            "missing": missing,
+        }
 
     def extract_one(self, capturer, request, first, rows, mode, flags):
-        routing = self.named[capturer].extract(self.known(capturer, request), first, rows, mode, flags)
+        routing = self.named[capturer].extract(
+            self.known(capturer, request), first, rows, mode, flags
+        )
         return routing.status(), self.name("x", routing)
 
     def request_extract(self, capturer, **item):
@@ -345,29 +450,48 @@ class World:
         return status, {"routing": routing}
 
     def request_extract_batch(self, capturer, items):
-        status, statuses, routings = self.batch(capturer, items, lambda **item: self.extract_one(capturer, **item))
+        status, statuses, routings = self.batch(
+            capturer, items, lambda **item: self.extract_one(capturer, **item)
+        )
         return status, {"status": statuses, "routings": routings}
 
     def copy_options_init(self):
-        return "OK", {"options": {"dtype": 0, "order": 0, "flags": 0, "first_layer": 0, "layers": 0, "row_stride": 0, "layer_stride": 0, "fill": -1}}
+        return "OK", {
+            "options": {
+                "dtype": 0,
+                "order": 0,
+                "flags": 0,
+                "first_layer": 0,
+                "layers": 0,
+                "row_stride": 0,
+                "layer_stride": 0,
+                "fill": -1,
+            }
+        }
 
     def copied(self, routing, options, dst_bytes, mask_bytes):
         status, dst, mask, needed = routing.copy(options, dst_bytes, mask_bytes)
         return status, {"dst": dst, "needed": needed} | ({"mask": mask} if mask is not None else {})
 
-    def request_extract_into(self, capturer, request, first, rows, options, dst_bytes=None, mask_bytes=None):
+    def request_extract_into(
+        self, capturer, request, first, rows, options, dst_bytes=None, mask_bytes=None
+    ):
         routing = self.named[capturer].read(self.known(capturer, request), first, rows)
         return self.copied(routing, options, dst_bytes, mask_bytes)
 
     def finish_one(self, capturer, request, rows):
-        return "OK", self.name("x", self.named[capturer].finish(self.known(capturer, request), rows))
+        return "OK", self.name(
+            "x", self.named[capturer].finish(self.known(capturer, request), rows)
+        )
 
     def request_finish(self, capturer, request, rows):
         status, routing = self.finish_one(capturer, request, rows)
         return status, {"routing": routing}
 
     def request_finish_batch(self, capturer, items):
-        status, statuses, routings = self.batch(capturer, items, lambda **item: self.finish_one(capturer, **item))
+        status, statuses, routings = self.batch(
+            capturer, items, lambda **item: self.finish_one(capturer, **item)
+        )
         return status, {"status": statuses, "routings": routings}
 
     def close_one(self, capturer, request):
@@ -380,7 +504,9 @@ class World:
 
     def request_close_batch(self, capturer, requests):
         items = [{"request": request} for request in requests]
-        status, statuses, _ = self.batch(capturer, items, lambda request: self.close_one(capturer, request))
+        status, statuses, _ = self.batch(
+            capturer, items, lambda request: self.close_one(capturer, request)
+        )
         return status, {"status": statuses}
 
     # ---- Routings
@@ -399,7 +525,10 @@ class World:
 
     def routing_coverage(self, routing, capacity):
         coverage, missing = self.named[routing].coverage(self.named[routing].end, capacity)
-        return "INCOMPLETE" if coverage["cells_missing"] else "OK", {"coverage": coverage, "missing": missing}
+        return "INCOMPLETE" if coverage["cells_missing"] else "OK", {
+            "coverage": coverage,
+            "missing": missing,
+        }
 
     def made(self, **routings):
         return {name: self.name("x", routing) for name, routing in routings.items()}
@@ -452,12 +581,29 @@ class World:
     # ---- Sequences
 
     def sequence_create(self, config):
-        get = {"layers": 0, "k": 0, "experts": 0, "id_space": 0, "layer_map": None, "layer_experts": None, "reserved": 0} | config
+        get = {
+            "layers": 0,
+            "k": 0,
+            "experts": 0,
+            "id_space": 0,
+            "layer_map": None,
+            "layer_experts": None,
+            "reserved": 0,
+        } | config
         count, k = get["layers"], get["k"]
-        check(get["reserved"] == 0 and 1 <= count <= r.MAX_LAYERS and 1 <= k <= r.MAX_K and get["id_space"] in (0, 1))
+        check(
+            get["reserved"] == 0
+            and 1 <= count <= r.MAX_LAYERS
+            and 1 <= k <= r.MAX_K
+            and get["id_space"] in (0, 1)
+        )
         experts = get["layer_experts"] or [get["experts"]] * count
         order = get["layer_map"] or list(range(count))
-        check(all(k <= e <= r.MAX_EXPERTS for e in experts) and order[0] >= 0 and all(a < b for a, b in zip(order, order[1:])))
+        check(
+            all(k <= e <= r.MAX_EXPERTS for e in experts)
+            and order[0] >= 0
+            and all(a < b for a, b in zip(order, order[1:]))
+        )
         layers = [Layer(index, e) for index, e in zip(order, experts)]
         return "OK", {"sequence": self.name("q", q.Sequence(layers, k, get["id_space"]))}
 
@@ -467,7 +613,9 @@ class World:
         return None, {}
 
     def sequence_append(self, sequence, tokens, token_start=0, routing=None, options=None):
-        made, report = self.named[sequence].append(tokens, token_start, self.named.get(routing), options)
+        made, report = self.named[sequence].append(
+            tokens, token_start, self.named.get(routing), options
+        )
         self.named[sequence] = made
         return "OK" if report["rows_missing"] == 0 else "INCOMPLETE", {"report": report}
 
@@ -491,13 +639,19 @@ class World:
         sequence = self.named[sequence]
         spans = sequence.spans(sequence.seen)
         names = ("first", "rows", "call", "tag", "origin")
-        return "OK", {"spans": [dict(zip(names, span)) for span in spans[:capacity]], "count": len(spans)}
+        return "OK", {
+            "spans": [dict(zip(names, span)) for span in spans[:capacity]],
+            "count": len(spans),
+        }
 
     def sequence_tokens(self, sequence, first, capacity):
         sequence = self.named[sequence]
         check(sequence.digests is None, "ERR_STATE")
         check(first <= len(sequence.tokens), "ERR_OUT_OF_RANGE")
-        return "OK", {"tokens": sequence.tokens[first : first + capacity], "count": len(sequence.tokens) - first}
+        return "OK", {
+            "tokens": sequence.tokens[first : first + capacity],
+            "count": len(sequence.tokens) - first,
+        }
 
     def sequence_report(self, sequence):
         return "OK", {"report": self.named[sequence].sums | self.named[sequence].now()}

@@ -1,6 +1,8 @@
-"""A capturer as simple as it can be: dictionaries of rows, and a log of what was called and has not landed.
+"""A capturer as simple as it can be: dictionaries of rows, and a log of what was called and has not
+landed.
 
-It has manual progress and the host backend: everything that is in flight lands, in the order of the calls, when progress is made.
+It has manual progress and the host backend: everything that is in flight lands, in the order of the
+calls, when progress is made.
 """
 
 import math
@@ -9,22 +11,44 @@ import weakref
 from . import routing as r
 from .routing import Routing, Row, better, check, judge, same_ids, unite
 
-COMPARE, EXTERNAL_SINK, MAY_LOSE, CHECKED, LOAD, LOAD_TAGS = 1, 2, 8, 16, 32, 64  # ROUTECAP_CONFIG_*
+COMPARE, EXTERNAL_SINK, MAY_LOSE, CHECKED, LOAD, LOAD_TAGS = (
+    1,
+    2,
+    8,
+    16,
+    32,
+    64,
+)  # ROUTECAP_CONFIG_*
 SPECULATIVE, DEVICE_POSITIONS, SPAN_PREFILL, SPAN_DECODE = 1, 2, 4, 8  # ROUTECAP_SPAN_*
 PHASES = SPAN_PREFILL | SPAN_DECODE
 PREFILL, DECODE = 0, 1  # ROUTECAP_PHASE_*
 MAX_LOAD_TAGS = 8
-SILENT, INCOMPLETE, OUT_OF_RANGE, DUPLICATE, SEQUENCE, CONSTANT, REPEATED = 1, 2, 4, 8, 16, 32, 64  # ROUTECAP_PROBE_*
+SILENT, INCOMPLETE, OUT_OF_RANGE, DUPLICATE, SEQUENCE, CONSTANT, REPEATED = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+)  # ROUTECAP_PROBE_*
 LIBRARY = "library"  # in place of memory that was bound: the library's own
 REPLACE = 1
 SHARE, TAKE, COPY = 0, 1, 2
 SOURCE_DTYPES = (r.I16, r.I32, r.U32, r.I64, r.ID16_BF16)
-REASON_COUNTERS = {r.UNWRITTEN: "unwritten", r.OUT_OF_RANGE: "out_of_range", r.DUPLICATE: "duplicate"}
+REASON_COUNTERS = {
+    r.UNWRITTEN: "unwritten",
+    r.OUT_OF_RANGE: "out_of_range",
+    r.DUPLICATE: "duplicate",
+}
 ROW_COUNTERS = "issued in_flight provisional delivered missing lost late rejected unplaced refused skipped overlapped mismatched dropped".split()
 
 
 class Page:
-    """Memory for the first rows of a request or routing. The vectors stay within one page of each."""
+    """Memory for the first rows of a request or routing.
+
+    The vectors stay within one page of each.
+    """
 
 
 class Filed:
@@ -33,7 +57,9 @@ class Filed:
     def __init__(self, real, bounds, row, known=True, missing=None, phase=DECODE):
         self.phase = phase
         self.real, self.bounds, self.row = real, bounds, row
-        self.position = real if known else None  # None: unknown to the host until the row has landed
+        self.position = (
+            real if known else None
+        )  # None: unknown to the host until the row has landed
         self.cut_at = math.inf  # rows from there on were cut after the row was issued
         self.nowhere = False  # landed, and counted as unplaced or late
         self.missing = missing  # why it will never land: LOST, REFUSED or None
@@ -93,14 +119,26 @@ class Span:
 
 class Step:
     def __init__(self, ticket, spans, dropped, conflicts, tag):
-        self.ticket, self.spans, self.dropped, self.conflicts, self.tag = ticket, spans, dropped, conflicts, tag
+        self.ticket, self.spans, self.dropped, self.conflicts, self.tag = (
+            ticket,
+            spans,
+            dropped,
+            conflicts,
+            tag,
+        )
 
 
 class Change:
-    """accept, truncate, fork, attach, finish or close, which apply after the steps issued before them."""
+    """accept, truncate, fork, attach, finish or close, which apply after the steps issued before
+    them.
+    """
 
     def __init__(self, request, apply, changed=None):
-        self.request, self.apply, self.changed = request, apply, changed  # changed: range of rows that cannot be read until then
+        self.request, self.apply, self.changed = (
+            request,
+            apply,
+            changed,
+        )  # changed: range of rows that cannot be read until then
 
 
 class Request:
@@ -123,7 +161,10 @@ class Request:
         return n
 
     def miss(self, row, reason):
-        """A row will never come. Where the device had its position it may be any within its bounds."""
+        """A row will never come.
+
+        Where the device had its position it may be any within its bounds.
+        """
         for position in range(row.bounds[0], row.end()):
             self.gone[position] = better(self.gone.get(position, r.ABSENT), reason)
 
@@ -145,9 +186,13 @@ class Capturer:
         self.k, self.rows, self.slots = config["k"], config["rows"], config.get("slots", 0) or 4
         self.flags = config.get("flags", 0)
         self.mirror = config.get("role", 0) == 1
-        self.bound = [None if self.flags & EXTERNAL_SINK else LIBRARY for _ in layers]  # where each layer is written
+        self.bound = [
+            None if self.flags & EXTERNAL_SINK else LIBRARY for _ in layers
+        ]  # where each layer is written
         self.fixed = [False] * len(layers)  # the address was given out, or bound
-        self.written = [{} for _ in layers]  # what the sink holds: row -> columns, None where it was not written
+        self.written = [
+            {} for _ in layers
+        ]  # what the sink holds: row -> columns, None where it was not written
         self.known = [[] for _ in layers]  # ranges of rows whose recording the host knows of
         self.begun = None
         self.snapshot = None  # rows taken
@@ -161,7 +206,12 @@ class Capturer:
         self.pages = weakref.WeakSet()
         self.counters = dict.fromkeys(ROW_COUNTERS, 0)
         self.cells_conflicting = 0
-        self.layer_stats = [dict.fromkeys(("rows_written", "unwritten", "out_of_range", "duplicate", "silent_steps"), 0) for _ in layers]
+        self.layer_stats = [
+            dict.fromkeys(
+                ("rows_written", "unwritten", "out_of_range", "duplicate", "silent_steps"), 0
+            )
+            for _ in layers
+        ]
         self.silent_layers = 0
         self.load = Load(layers)
         self.tag_loads = {}  # of the newest tags, the oldest first
@@ -193,7 +243,9 @@ class Capturer:
             self.written[layer][first_row + i] = list(ids[i * self.k : (i + 1) * self.k])
 
     def places(self, layer, placement):
-        """The sink row of each source row that holds ids (None: it goes nowhere), after the checks that do not read device memory."""
+        """The sink row of each source row that holds ids (None: it goes nowhere), after the checks
+        that do not read device memory.
+        """
         check(layer < len(self.layers), "ERR_UNKNOWN_LAYER")
         rows, index = placement["rows"], placement.get("row_index")
         first = placement.get("first_row", 0)
@@ -201,7 +253,10 @@ class Capturer:
         live = placement.get("live_rows")
         base = placement.get("row_base")
         if index is None and live is None and base is None and self.begun is not None:
-            check(not any(a < first + rows and first < b for a, b in self.known[layer]), "ERR_CONFLICT")
+            check(
+                not any(a < first + rows and first < b for a, b in self.known[layer]),
+                "ERR_CONFLICT",
+            )
         live = rows if live is None else min(max(live, 0), rows)
         where = [first + (base or 0) + i if index is None else index[i] for i in range(live)]
         return [row if row >= 0 else None for row in where]
@@ -225,14 +280,19 @@ class Capturer:
         check(source["dtype"] in SOURCE_DTYPES, "ERR_DTYPE")
         columns = source.get("k_source", 0) or self.k
         check(columns >= self.k, "ERR_SHAPE_MISMATCH")
-        row_stride, column_stride = source.get("row_stride", 0) or columns, source.get("column_stride", 0) or 1
+        row_stride, column_stride = (
+            source.get("row_stride", 0) or columns,
+            source.get("column_stride", 0) or 1,
+        )
         ids, start, table = source["ids"], source.get("ids_start", 0), source.get("table")
         rows = []
         for row in range(source["rows"]):
             cell = []
             for column in range(self.k):
                 at = start + row * row_stride + column * column_stride
-                i = ids[at] if 0 <= at < len(ids) else -1  # only rows that do not hold ids may lie outside
+                i = (
+                    ids[at] if 0 <= at < len(ids) else -1
+                )  # only rows that do not hold ids may lie outside
                 if source["dtype"] == r.ID16_BF16:
                     i >>= 16
                 if table is not None:
@@ -260,7 +320,12 @@ class Capturer:
         self.snapshot = []
         for row in range(self.begun):
             unwritten = [None] * self.k
-            self.snapshot.append([judge(written.get(row, unwritten), layer.experts) for written, layer in zip(self.written, self.layers)])
+            self.snapshot.append(
+                [
+                    judge(written.get(row, unwritten), layer.experts)
+                    for written, layer in zip(self.written, self.layers)
+                ]
+            )
 
     def probe(self, rows, count):
         check(self.begun is not None, "ERR_STATE")
@@ -273,7 +338,11 @@ class Capturer:
             whole = [cell for cell in cells if all(i is not None for i in cell)]
             ids = [i for cell in present for i in cell if i is not None]
             inside = [i for i in ids if 0 <= i < layer.experts]
-            odd = [cell for cell in present if any(i is not None and not 0 <= i < layer.experts for i in cell)]
+            odd = [
+                cell
+                for cell in present
+                if any(i is not None and not 0 <= i < layer.experts for i in cell)
+            ]
             twice = [cell for cell in whole if cell not in odd and len(set(cell)) < self.k]
             several = rows > 1 and len(whole) == rows
             signs = {
@@ -313,7 +382,15 @@ class Capturer:
             at = span.get("sink_row", 0) + i
             row = Row(tuple(taken[at]), options.get("tag", 0)) if at < len(taken) else None
             if device:
-                rows.append(Filed(options["positions"][at], (first, span["position_end"]), row, known=False, phase=phase_of(span)))
+                rows.append(
+                    Filed(
+                        options["positions"][at],
+                        (first, span["position_end"]),
+                        row,
+                        known=False,
+                        phase=phase_of(span),
+                    )
+                )
             else:
                 rows.append(Filed(first + i, (first + i, first + i + 1), row, phase=phase_of(span)))
         return rows
@@ -333,7 +410,11 @@ class Capturer:
             rows = self.rows_of(span, options)
             self.counters["issued"] += len(rows)
             speculative = bool(span.get("flags", 0) & SPECULATIVE)
-            if not lost and request.page is None and not (self.new_page(request) or (self.reclaim() and self.new_page(request))):
+            if (
+                not lost
+                and request.page is None
+                and not (self.new_page(request) or (self.reclaim() and self.new_page(request)))
+            ):
                 statuses.append("ERR_NO_MEMORY")
                 self.counters["refused"] += len(rows)
                 missing = r.REFUSED
@@ -350,17 +431,23 @@ class Capturer:
             if speculative:
                 request.drafts.setdefault(ticket, []).extend(rows)
             else:
-                request.lengths.append(("device" if span.get("flags", 0) & DEVICE_POSITIONS else "host", rows))
+                request.lengths.append(
+                    ("device" if span.get("flags", 0) & DEVICE_POSITIONS else "host", rows)
+                )
         if lost or not filed:
             self.steps[ticket] = "LOST" if lost else "OK"
         else:
             self.steps[ticket] = "PENDING"
-            self.log.append(Step(ticket, filed, self.dropped, self.conflicts, options.get("tag", 0)))
+            self.log.append(
+                Step(ticket, filed, self.dropped, self.conflicts, options.get("tag", 0))
+            )
         self.discard()
         return "LOST" if lost else "OK" if set(statuses) <= {"OK"} else "PARTIAL", statuses, ticket
 
     def reclaim(self):
-        """Where the budget is exhausted issue applies what was called before, as far as no step in flight stands before it."""
+        """Where the budget is exhausted issue applies what was called before, as far as no step in
+        flight stands before it.
+        """
         while self.log and isinstance(self.log[0], Change):
             self.apply_next()
         return True
@@ -385,7 +472,10 @@ class Capturer:
             entry.apply()
 
     def file_oldest(self):
-        """What begin does where all slots hold steps. Whether it applies what follows the step is its affair: the vectors do not look."""
+        """What begin does where all slots hold steps.
+
+        Whether it applies what follows the step is its affair: the vectors do not look.
+        """
         while not isinstance(self.log[0], Step):
             self.apply_next()
         self.apply_next()
@@ -406,7 +496,9 @@ class Capturer:
                     self.counters["unplaced"] += 1
                     row.nowhere = True
                     continue
-                if row.is_cut():  # a draft waits all the same to be settled, or for the end of its request
+                if (
+                    row.is_cut()
+                ):  # a draft waits all the same to be settled, or for the end of its request
                     self.counters["provisional" if span.speculative else "late"] += 1
                     row.nowhere = not span.speculative
                     continue
@@ -448,9 +540,15 @@ class Capturer:
             self.counters["missing"] += 1
         else:
             self.counters["delivered"] += 1
-            both = [(a, b) for a, b in zip(row.cells, mine.cells if mine else ()) if isinstance(a, tuple) and isinstance(b, tuple)]
+            both = [
+                (a, b)
+                for a, b in zip(row.cells, mine.cells if mine else ())
+                if isinstance(a, tuple) and isinstance(b, tuple)
+            ]
             self.counters["overlapped"] += bool(both)
-            self.counters["mismatched"] += bool(self.flags & COMPARE) and any(not same_ids(a, b) for a, b in both)
+            self.counters["mismatched"] += bool(self.flags & COMPARE) and any(
+                not same_ids(a, b) for a, b in both
+            )
             if request.policy == REPLACE:
                 mine = None
         if row is not None:
@@ -463,7 +561,9 @@ class Capturer:
     # ---- Requests
 
     def change(self, request, apply, changed=None):
-        self.log.append(Change(request, apply, changed if changed and changed[0] < changed[1] else None))
+        self.log.append(
+            Change(request, apply, changed if changed and changed[0] < changed[1] else None)
+        )
         self.all_applied = False
         return self.log[-1]
 
@@ -473,7 +573,13 @@ class Capturer:
         return request
 
     def spans_in_flight(self, request):
-        return [span for entry in self.log if isinstance(entry, Step) for span in entry.spans if span.request is request]
+        return [
+            span
+            for entry in self.log
+            if isinstance(entry, Step)
+            for span in entry.spans
+            if span.request is request
+        ]
 
     def accept(self, request, step, rows, count):
         check(step in request.drafts, "ERR_UNKNOWN_STEP")
@@ -502,7 +608,13 @@ class Capturer:
                     self.file(request, row)
 
         filed = [row for row in chosen if not row.missing and row.end()]
-        self.change(request, apply, (min(row.bounds[0] for row in filed), max(row.end() for row in filed)) if filed else None)
+        self.change(
+            request,
+            apply,
+            (min(row.bounds[0] for row in filed), max(row.end() for row in filed))
+            if filed
+            else None,
+        )
 
     def cut(self, request, end):
         for span in self.spans_in_flight(request):
@@ -514,11 +626,15 @@ class Capturer:
 
     def truncate(self, request, rows):
         self.cut(request, rows)
-        request.gone = {position: reason for position, reason in request.gone.items() if position < rows}
+        request.gone = {
+            position: reason for position, reason in request.gone.items() if position < rows
+        }
         request.lengths.append(("cut", rows))
 
         def apply():
-            request.content = {position: row for position, row in request.content.items() if position < rows}
+            request.content = {
+                position: row for position, row in request.content.items() if position < rows
+            }
 
         self.change(request, apply)
 
@@ -529,10 +645,14 @@ class Capturer:
         child = self.open_one(request.policy)
         child.reach(rows)
         child.page = request.page
-        child.gone = {position: reason for position, reason in request.gone.items() if position < rows}
+        child.gone = {
+            position: reason for position, reason in request.gone.items() if position < rows
+        }
 
         def apply():
-            child.content = {position: row for position, row in request.content.items() if position < rows}
+            child.content = {
+                position: row for position, row in request.content.items() if position < rows
+            }
             request.lending.remove((change, rows))
 
         change = self.change(child, apply, (0, rows))
@@ -540,9 +660,22 @@ class Capturer:
         return child
 
     def attach(self, request, routing, rows):
-        check(routing.k == self.k and routing.id_space == self.config.get("id_space", 0), "ERR_SHAPE_MISMATCH")
-        check([(a.index, a.experts) for a in routing.layers] == [(a.index, a.experts) for a in self.layers], "ERR_SHAPE_MISMATCH")
-        check(all(theirs.provenance <= mine.provenance for theirs, mine in zip(routing.layers, self.layers)), "ERR_SHAPE_MISMATCH")
+        check(
+            routing.k == self.k and routing.id_space == self.config.get("id_space", 0),
+            "ERR_SHAPE_MISMATCH",
+        )
+        check(
+            [(a.index, a.experts) for a in routing.layers]
+            == [(a.index, a.experts) for a in self.layers],
+            "ERR_SHAPE_MISMATCH",
+        )
+        check(
+            all(
+                theirs.provenance <= mine.provenance
+                for theirs, mine in zip(routing.layers, self.layers)
+            ),
+            "ERR_SHAPE_MISMATCH",
+        )
         check(routing.ready or routing.owner is self, "ERR_NOT_READY")
         rows = routing.end if rows == r.ALL else rows
         check(rows <= routing.end, "ERR_OUT_OF_RANGE")
@@ -560,11 +693,26 @@ class Capturer:
     def finish(self, request, rows):
         check(rows == r.ALL or rows <= r.MAX_POSITION, "ERR_OUT_OF_RANGE")
         whole = request.length() if rows == r.ALL else rows
-        unsettled = [row for drafts in request.drafts.values() for row in drafts]  # are rejected, wherever they are
+        unsettled = [
+            row for drafts in request.drafts.values() for row in drafts
+        ]  # are rejected, wherever they are
         if rows != r.ALL:
-            for row in (row for span in self.spans_in_flight(request) for row in span.rows if row not in unsettled):
+            for row in (
+                row
+                for span in self.spans_in_flight(request)
+                for row in span.rows
+                if row not in unsettled
+            ):
                 row.cut_at = min(row.cut_at, rows)
-        routing = Routing(self.layers, self.k, self.config.get("id_space", 0), 0, [None] * whole, ready=False, owner=self)
+        routing = Routing(
+            self.layers,
+            self.k,
+            self.config.get("id_space", 0),
+            0,
+            [None] * whole,
+            ready=False,
+            owner=self,
+        )
         routing.page = request.page
 
         def apply():
@@ -599,10 +747,16 @@ class Capturer:
     def in_flight_from(self, request, first, take):
         """The first row from `first` on that cannot be read, or infinity."""
         ranges = [span.range() for span in self.spans_in_flight(request) if not span.speculative]
-        ranges += [entry.changed for entry in self.log if isinstance(entry, Change) and entry.request is request]
+        ranges += [
+            entry.changed
+            for entry in self.log
+            if isinstance(entry, Change) and entry.request is request
+        ]
         if take:
             ranges += [(0, rows) for _, rows in request.lending]
-        return min((max(low, first) for low, end in filter(None, ranges) if first < end), default=math.inf)
+        return min(
+            (max(low, first) for low, end in filter(None, ranges) if first < end), default=math.inf
+        )
 
     def read(self, request, first, rows, take=False):
         """The rows as a routing."""
@@ -616,7 +770,9 @@ class Capturer:
         check(first + rows <= length, "ERR_OUT_OF_RANGE")
         check(rows == 0 or limit >= first + rows, "ERR_NOT_READY")
         routing = Routing(self.layers, self.k, self.config.get("id_space", 0), first)
-        routing.rows = [request.row(position, len(self.layers)) for position in range(first, first + rows)]
+        routing.rows = [
+            request.row(position, len(self.layers)) for position in range(first, first + rows)
+        ]
         return routing
 
     def extract(self, request, first, rows, mode, flags):
@@ -639,7 +795,10 @@ class Capturer:
 
     def stats(self):
         counts = {f"rows_{name}": n for name, n in self.counters.items()}
-        cells = {f"cells_{name}": sum(stats[name] for stats in self.layer_stats) for name in REASON_COUNTERS.values()}
+        cells = {
+            f"cells_{name}": sum(stats[name] for stats in self.layer_stats)
+            for name in REASON_COUNTERS.values()
+        }
         states = list(self.steps.values())
         return {
             "silent_layers": self.silent_layers, "steps_issued": len(states), "steps_landed": sum(s != "PENDING" for s in states),

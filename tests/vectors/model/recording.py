@@ -1,4 +1,6 @@
-"""Routing from logits, and what an expert-parallel dispatch brought: arithmetic that needs nothing of a capturer but its shape."""
+"""Routing from logits, and what an expert-parallel dispatch brought: arithmetic that needs nothing
+of a capturer but its shape.
+"""
 
 import math
 import struct
@@ -32,7 +34,11 @@ def number(value, dtype):
     """A logit as the vectors write it."""
     if dtype == F32:
         return float(value)
-    return struct.unpack("<e", struct.pack("<H", value))[0] if dtype == F16 else struct.unpack("<f", struct.pack("<I", value << 16))[0]
+    return (
+        struct.unpack("<e", struct.pack("<H", value))[0]
+        if dtype == F16
+        else struct.unpack("<f", struct.pack("<I", value << 16))[0]
+    )
 
 
 def scores(logits, score):
@@ -90,10 +96,16 @@ def route(layer, k, router, logits):
     check(logits["dtype"] in (F32, F16, BF16), "ERR_DTYPE")
     experts = logits.get("experts", 0) or layer.experts
     check(k <= experts <= min(layer.experts, 1024))
-    check(router["score"] in (0, 1, 2, 3) and router["group_score"] in (0, 1, 2) and router["flags"] & ~31 == 0)
+    check(
+        router["score"] in (0, 1, 2, 3)
+        and router["group_score"] in (0, 1, 2)
+        and router["flags"] & ~31 == 0
+    )
     groups = router.get("groups", 0)
     if groups > 1:
-        check(groups <= 32 and experts % groups == 0 and 1 <= router.get("groups_kept", 0) <= groups)
+        check(
+            groups <= 32 and experts % groups == 0 and 1 <= router.get("groups_kept", 0) <= groups
+        )
         check(router["groups_kept"] * (experts // groups) >= k)
     bias = [0.0] * experts
     if router.get("bias") is not None:
@@ -105,7 +117,10 @@ def route(layer, k, router, logits):
         check(logits["tokens_dtype"] in (r.I32, r.I64), "ERR_DTYPE")
     rows, live = logits["rows"], logits.get("live_rows")
     live = rows if live is None else min(max(live, 0), rows)
-    stride, column_stride = logits.get("row_stride", 0) or experts, logits.get("column_stride", 0) or 1
+    stride, column_stride = (
+        logits.get("row_stride", 0) or experts,
+        logits.get("column_stride", 0) or 1,
+    )
     weights_stride = logits.get("weights_stride", 0) or k
     check(weights_stride >= k)
     chosen, weights = [], [77.0] * (rows * weights_stride)
@@ -114,7 +129,10 @@ def route(layer, k, router, logits):
             ids = table[tokens[row] * k : (tokens[row] + 1) * k]
         if logits.get("logits") is not None:
             at = logits.get("logits_start", 0) + row * stride
-            x = [number(logits["logits"][at + e * column_stride], logits["dtype"]) for e in range(experts)]
+            x = [
+                number(logits["logits"][at + e * column_stride], logits["dtype"])
+                for e in range(experts)
+            ]
             best, score = choose(x, router, bias, k)
             ids = best if table is None else ids
         chosen.append(ids)
@@ -130,7 +148,14 @@ def received(layer, default_k, what):
     flags, ranks, rank = what.get("flags", 0), what["ranks"], what["rank"]
     experts, k = what.get("experts", 0) or layer.experts, what.get("k", 0) or default_k
     rows, tokens = what["rows"], what["tokens_per_rank"]
-    check(flags & ~3 == 0 and flags != EXPANDED | GLOBAL and 1 <= ranks <= 1024 and rank < ranks and k <= r.MAX_K and experts <= r.MAX_EXPERTS)
+    check(
+        flags & ~3 == 0
+        and flags != EXPANDED | GLOBAL
+        and 1 <= ranks <= 1024
+        and rank < ranks
+        and k <= r.MAX_K
+        and experts <= r.MAX_EXPERTS
+    )
     check(what["dtype"] in (r.I32, r.I64), "ERR_DTYPE")
     check(experts % ranks == 0 and rows <= ranks * tokens, "ERR_SHAPE_MISMATCH")
     check(rows == 0 or what.get("global_ids") or what.get("executed"))
@@ -175,7 +200,9 @@ def received(layer, default_k, what):
 
 
 def expert_of_rows(what, local):
-    """Of each expanded row its local expert and whether it lies in the gap behind that expert's rows; (None, True) behind all of them."""
+    """Of each expanded row its local expert and whether it lies in the gap behind that expert's
+    rows; (None, True) behind all of them.
+    """
     unit = what.get("expert_alignment", 0) or 1
     rows = [(None, True)] * what["expanded_rows"]
     start = 0

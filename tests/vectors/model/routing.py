@@ -1,4 +1,6 @@
-"""Rows that were read out, and all that can be done with them: the part of the contract that needs no capturer."""
+"""Rows that were read out, and all that can be done with them: the part of the contract that needs
+no capturer.
+"""
 
 from dataclasses import dataclass, field, replace
 
@@ -7,8 +9,21 @@ LANDED = 2**64 - 2
 MAX_POSITION = 2**40
 MAX_LAYERS, MAX_K, MAX_EXPERTS = 1024, 32, 32768
 
-ABSENT, UNWRITTEN, OUT_OF_RANGE, DUPLICATE, LOST, REFUSED, TAKEN, EVICTED, NOT_PUBLISHED, STALE = range(1, 11)  # ROUTECAP_MISSING_*
-BEST_FIRST = (DUPLICATE, OUT_OF_RANGE, UNWRITTEN, TAKEN, LOST, REFUSED, STALE, EVICTED, NOT_PUBLISHED, ABSENT)
+ABSENT, UNWRITTEN, OUT_OF_RANGE, DUPLICATE, LOST, REFUSED, TAKEN, EVICTED, NOT_PUBLISHED, STALE = (
+    range(1, 11)
+)  # ROUTECAP_MISSING_*
+BEST_FIRST = (
+    DUPLICATE,
+    OUT_OF_RANGE,
+    UNWRITTEN,
+    TAKEN,
+    LOST,
+    REFUSED,
+    STALE,
+    EVICTED,
+    NOT_PUBLISHED,
+    ABSENT,
+)
 OF_CELLS = (UNWRITTEN, OUT_OF_RANGE, DUPLICATE)  # the others are of whole rows that are not there
 RECOMPUTED = 1
 STRICT, ALLOW_RECOMPUTED = 1, 2
@@ -17,7 +32,9 @@ LAYER_MAJOR = 1
 
 
 class Failure(Exception):
-    """A call that returns an error; `status` is its name without ROUTECAP_, `out` what is delivered all the same."""
+    """A call that returns an error; `status` is its name without ROUTECAP_, `out` what is delivered
+    all the same.
+    """
 
     def __init__(self, status, **out):
         super().__init__(status)
@@ -53,9 +70,15 @@ class Row:
         return all(self.valid())
 
     def reason(self):
-        """Why the row is not there: the reason of all its cells, if it is one of whole rows; None if there is something of it."""
+        """Why the row is not there: the reason of all its cells, if it is one of whole rows; None
+        if there is something of it.
+        """
         first = self.cells[0]
-        return None if first in OF_CELLS or isinstance(first, tuple) or set(self.cells) != {first} else first
+        return (
+            None
+            if first in OF_CELLS or isinstance(first, tuple) or set(self.cells) != {first}
+            else first
+        )
 
 
 def judge(ids, experts):
@@ -70,7 +93,9 @@ def judge(ids, experts):
 
 
 def better(mine, other):
-    """Of two cells the valid one, or the first of two valid ones; of two reasons the one that stands first in the header's list."""
+    """Of two cells the valid one, or the first of two valid ones; of two reasons the one that
+    stands first in the header's list.
+    """
     if isinstance(mine, tuple) or isinstance(other, tuple):
         return mine if isinstance(mine, tuple) else other
     return min(mine, other, key=BEST_FIRST.index)
@@ -81,7 +106,9 @@ def unite(first, second):
     if first is None or second is None:
         return first or second
     keeps_tag = first.any() or (not second.any() and first.reason() is None)
-    return Row(tuple(map(better, first.cells, second.cells)), first.tag if keeps_tag else second.tag)
+    return Row(
+        tuple(map(better, first.cells, second.cells)), first.tag if keeps_tag else second.tag
+    )
 
 
 def same_ids(a, b):
@@ -118,7 +145,11 @@ class Routing:
     def status(self):
         if all(row is not None and row.complete() for row in self.rows):
             return "OK"
-        return "INCOMPLETE" if any(row is not None and row.any() for row in self.rows) else "NOT_CAPTURED"
+        return (
+            "INCOMPLETE"
+            if any(row is not None and row.any() for row in self.rows)
+            else "NOT_CAPTURED"
+        )
 
     def need_ready(self):
         check(self.ready, "ERR_NOT_READY")
@@ -166,7 +197,15 @@ class Routing:
                 if layer > 0 and reasons[layer - 1] == reason:
                     run[-1]["layers"] += 1
                 else:
-                    run.append({"first": position, "rows": 1, "first_layer": layer, "layers": 1, "reason": reason})
+                    run.append(
+                        {
+                            "first": position,
+                            "rows": 1,
+                            "first_layer": layer,
+                            "layers": 1,
+                            "reason": reason,
+                        }
+                    )
             blocks += run
         complete = sum(row is not None and row.complete() for row in self.rows)
         some = sum(row is not None and row.any() for row in self.rows) - complete
@@ -188,17 +227,39 @@ class Routing:
             check(flags & ALLOW_RECOMPUTED or coverage["cells_recomputed"] == 0, "ERR_RECOMPUTED")
 
     def copy(self, options, dst_bytes, mask_bytes):
-        """Returns status, dst, mask and the bytes needed; dst and mask with 77 where nothing is written, None for NULL."""
+        """Returns status, dst, mask and the bytes needed; dst and mask with 77 where nothing is
+        written, None for NULL.
+        """
         self.need_ready()
-        options = {"order": 0, "flags": 0, "first_layer": 0, "layers": 0, "row_stride": 0, "layer_stride": 0, "fill": -1} | options
+        options = {
+            "order": 0,
+            "flags": 0,
+            "first_layer": 0,
+            "layers": 0,
+            "row_stride": 0,
+            "layer_stride": 0,
+            "fill": -1,
+        } | options
         sizes = {U8: 1, I16: 2, U16: 2, I32: 4, U32: 4, I64: 8}
         check(options["dtype"] in sizes, "ERR_DTYPE")
         check(options["order"] in (0, 1))
         size = sizes[options["dtype"]]
         signed = options["dtype"] in (I16, I32, I64)
-        lowest, highest = (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1) if signed else (0, 2 ** (8 * size) - 1)
-        first_layer, layers, k, n = options["first_layer"], options["layers"], self.k, len(self.rows)
-        check(first_layer < len(self.layers) and first_layer + layers <= len(self.layers), "ERR_UNKNOWN_LAYER")
+        lowest, highest = (
+            (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1)
+            if signed
+            else (0, 2 ** (8 * size) - 1)
+        )
+        first_layer, layers, k, n = (
+            options["first_layer"],
+            options["layers"],
+            self.k,
+            len(self.rows),
+        )
+        check(
+            first_layer < len(self.layers) and first_layer + layers <= len(self.layers),
+            "ERR_UNKNOWN_LAYER",
+        )
         chosen = range(first_layer, first_layer + layers if layers else len(self.layers))
         check(self.most_experts - 1 <= highest, "ERR_DTYPE")
         fill = options["fill"]
@@ -208,18 +269,36 @@ class Routing:
         strict = options["flags"] & STRICT
         check(strict or mask_bytes is not None or not 0 <= fill < self.most_experts)
         dense = (k, n * k) if options["order"] == LAYER_MAJOR else (len(chosen) * k, k)
-        row_stride, layer_stride = options["row_stride"] or dense[0], options["layer_stride"] or dense[1]
-        places = [row * row_stride + layer * layer_stride for row in range(n) for layer in range(len(chosen))]
+        row_stride, layer_stride = (
+            options["row_stride"] or dense[0],
+            options["layer_stride"] or dense[1],
+        )
+        places = [
+            row * row_stride + layer * layer_stride
+            for row in range(n)
+            for layer in range(len(chosen))
+        ]
         used = [place + column for place in places for column in range(k)]
         check(min(row_stride, layer_stride) >= 0)
-        check(n <= 1 or len(chosen) <= 1 or row_stride >= (len(chosen) - 1) * layer_stride + k or layer_stride >= (n - 1) * row_stride + k)
+        check(
+            n <= 1
+            or len(chosen) <= 1
+            or row_stride >= (len(chosen) - 1) * layer_stride + k
+            or layer_stride >= (n - 1) * row_stride + k
+        )
         check(len(set(used)) == len(used))
         needed = (max(used) + 1) * size if used else 0
         if dst_bytes is None and mask_bytes is None and needed:
             raise Failure("ERR_BUFFER_TOO_SMALL", needed=needed)
         if (dst_bytes or 0) < needed or (mask_bytes is not None and mask_bytes < n * len(chosen)):
             raise Failure("ERR_BUFFER_TOO_SMALL", needed=needed)
-        wanted = self.with_rows(self.first, [None if row is None else Row(tuple(row.cells[layer] for layer in chosen), row.tag) for row in self.rows])
+        wanted = self.with_rows(
+            self.first,
+            [
+                None if row is None else Row(tuple(row.cells[layer] for layer in chosen), row.tag)
+                for row in self.rows
+            ],
+        )
         wanted.layers = [self.layers[layer] for layer in chosen]
         wanted.read_strictly(options["flags"])
         dst = [77] * ((dst_bytes or 0) // size)
@@ -230,7 +309,9 @@ class Routing:
                 is_valid = isinstance(cell, tuple)
                 dst[place : place + k] = cell if is_valid else (fill,) * k
                 if mask:
-                    mask[c * n + r if options["order"] == LAYER_MAJOR else r * len(chosen) + c] = int(is_valid)
+                    mask[c * n + r if options["order"] == LAYER_MAJOR else r * len(chosen) + c] = (
+                        int(is_valid)
+                    )
         return wanted.status(), dst, mask if mask_bytes is not None else None, needed
 
     # ---- Making others
@@ -245,7 +326,9 @@ class Routing:
     def split(self, prompt_tokens, generated_tokens):
         self.need_ready()
         at = min(max(prompt_tokens, self.first), self.end)
-        return self.slice(self.first, at - self.first), self.slice(at, min(self.end - at, generated_tokens))
+        return self.slice(self.first, at - self.first), self.slice(
+            at, min(self.end - at, generated_tokens)
+        )
 
 
 def merge(routings):

@@ -24,7 +24,9 @@ def kind_of(row):
 
 def header(routing, runs, total):
     """runs: (rows, tag, flags, reason)."""
-    tables = b"".join(LAYER.pack(layer.index, layer.experts, layer.provenance) for layer in routing.layers)
+    tables = b"".join(
+        LAYER.pack(layer.index, layer.experts, layer.provenance) for layer in routing.layers
+    )
     tables = tables.ljust(up(len(tables), 8), b"\0") + b"".join(RUN.pack(*run) for run in runs)
     size = up(FIXED.size + len(tables), 64)
     fixed = FIXED.pack(b"ROUTECAP", 1, 0, total, routing.first, len(routing.rows), len(runs), len(routing.layers), routing.k, routing.dtype,
@@ -71,9 +73,23 @@ def serialize(routing):
 def info(data):
     if len(data) < FIXED.size:
         raise Failure("ERR_BUFFER_TOO_SMALL")
-    magic, version, reserved, size, first, rows, runs, layers, k, dtype, id_space = FIXED.unpack_from(data)
-    good = magic == b"ROUTECAP" and version == 1 and reserved == 0 and 1 <= layers <= r.MAX_LAYERS and 1 <= k <= r.MAX_K
-    good = good and dtype in (r.U8, r.I16) and id_space in (0, 1) and first + rows <= r.MAX_POSITION and runs <= rows
+    magic, version, reserved, size, first, rows, runs, layers, k, dtype, id_space = (
+        FIXED.unpack_from(data)
+    )
+    good = (
+        magic == b"ROUTECAP"
+        and version == 1
+        and reserved == 0
+        and 1 <= layers <= r.MAX_LAYERS
+        and 1 <= k <= r.MAX_K
+    )
+    good = (
+        good
+        and dtype in (r.U8, r.I16)
+        and id_space in (0, 1)
+        and first + rows <= r.MAX_POSITION
+        and runs <= rows
+    )
     header_bytes = up(FIXED.size + up(LAYER.size * layers, 8) + RUN.size * runs, 64)
     check(good and size >= header_bytes, "ERR_FORMAT")
     return {"version": version, "bytes": size, "header_bytes": header_bytes, "first": first, "rows": rows, "layers": layers, "k": k,
@@ -85,18 +101,37 @@ def parse_header(data):
     check(len(data) >= FIXED.size, "ERR_FORMAT")
     known = info(data)
     check(len(data) >= known["header_bytes"], "ERR_FORMAT")
-    layers = [Layer(*LAYER.unpack_from(data, FIXED.size + LAYER.size * i)) for i in range(known["layers"])]
+    layers = [
+        Layer(*LAYER.unpack_from(data, FIXED.size + LAYER.size * i)) for i in range(known["layers"])
+    ]
     at = FIXED.size + up(LAYER.size * len(layers), 8)
     count = FIXED.unpack_from(data)[6]
     runs = [RUN.unpack_from(data, at + RUN.size * i) for i in range(count)]
-    padding = data[FIXED.size + LAYER.size * len(layers) : at] + data[at + RUN.size * count : known["header_bytes"]]
+    padding = (
+        data[FIXED.size + LAYER.size * len(layers) : at]
+        + data[at + RUN.size * count : known["header_bytes"]]
+    )
     good = not any(padding) and sum(run[0] for run in runs) == known["rows"]
-    good = good and all(a.index < b.index for a, b in zip(layers, layers[1:])) and layers[0].index >= 0
-    good = good and all(known["k"] <= layer.experts <= r.MAX_EXPERTS and layer.provenance in (0, 1) for layer in layers)
-    good = good and known["dtype"] == (r.U8 if max(layer.experts for layer in layers) <= 256 else r.I16)
+    good = (
+        good and all(a.index < b.index for a, b in zip(layers, layers[1:])) and layers[0].index >= 0
+    )
+    good = good and all(
+        known["k"] <= layer.experts <= r.MAX_EXPERTS and layer.provenance in (0, 1)
+        for layer in layers
+    )
+    good = good and known["dtype"] == (
+        r.U8 if max(layer.experts for layer in layers) <= 256 else r.I16
+    )
     for rows, tag, flags, reason in runs:
-        good = good and rows > 0 and flags & ~7 == 0 and (reason == 0 or (flags == 0 and of_rows(reason) and reason != r.ABSENT))
-        good = good and (flags & PRESENT or (flags == 0 and tag == 0)) and not (flags & TAGS and tag)
+        good = (
+            good
+            and rows > 0
+            and flags & ~7 == 0
+            and (reason == 0 or (flags == 0 and of_rows(reason) and reason != r.ABSENT))
+        )
+        good = (
+            good and (flags & PRESENT or (flags == 0 and tag == 0)) and not (flags & TAGS and tag)
+        )
     check(good, "ERR_FORMAT")
     return known, layers, runs
 
@@ -112,7 +147,11 @@ def plane_rows(runs, flag):
 def planes_of(known, runs):
     """Where the three planes begin, and the bytes of everything."""
     width = 1 if known["dtype"] == r.U8 else 2
-    row_bytes = {PRESENT: known["layers"] * known["k"] * width, TAGS: 8, VALIDITY: (known["layers"] + 7) // 8}
+    row_bytes = {
+        PRESENT: known["layers"] * known["k"] * width,
+        TAGS: 8,
+        VALIDITY: (known["layers"] + 7) // 8,
+    }
     starts, end = {}, known["header_bytes"]
     for flag in (PRESENT, TAGS, VALIDITY):
         starts[flag] = up(end, 64)
@@ -143,7 +182,9 @@ def deserialize(data, flags):
                 continue
             bits = (1 << len(layers)) - 1
             if run & VALIDITY:
-                bits = int.from_bytes(data[at[VALIDITY] : at[VALIDITY] + row_bytes[VALIDITY]], "little")
+                bits = int.from_bytes(
+                    data[at[VALIDITY] : at[VALIDITY] + row_bytes[VALIDITY]], "little"
+                )
                 check(bits < 1 << len(layers), "ERR_FORMAT")
                 at[VALIDITY] += row_bytes[VALIDITY]
             if run & TAGS:
@@ -152,7 +193,10 @@ def deserialize(data, flags):
             cells = []
             for number, layer in enumerate(layers):
                 start = at[PRESENT] + number * k * width
-                ids = [int.from_bytes(data[start + i * width : start + (i + 1) * width], "little") for i in range(k)]
+                ids = [
+                    int.from_bytes(data[start + i * width : start + (i + 1) * width], "little")
+                    for i in range(k)
+                ]
                 cells.append(cell_of(ids, bits >> number & 1, layer.experts, flags & TRUSTED))
             at[PRESENT] += row_bytes[PRESENT]
             rows.append(Row(tuple(cells), tag))
@@ -164,7 +208,15 @@ def deserialize(data, flags):
 
 def import_view(view, flags):
     """view: as the vectors have it, segments with flat ids and validity bytes, None for NULL."""
-    view = {"id_space": 0, "first": 0, "rows": 0, "segments": [], "layer_map": None, "layer_experts": None, "layer_provenance": None} | view
+    view = {
+        "id_space": 0,
+        "first": 0,
+        "rows": 0,
+        "segments": [],
+        "layer_map": None,
+        "layer_experts": None,
+        "layer_provenance": None,
+    } | view
     check(flags & ~TRUSTED == 0)
     count, k = view["layers"], view["k"]
     check(1 <= count <= r.MAX_LAYERS and 1 <= k <= r.MAX_K and view["id_space"] in (0, 1))
@@ -181,34 +233,59 @@ def import_view(view, flags):
     check(view.get("validity_bytes", 0) in (0, (count + 7) // 8))
     end = view["first"]
     for segment in view["segments"]:
-        segment = {"ids": None, "validity": None, "tags": None, "tag": 0, "reason": 0, "reserved": 0} | segment
+        segment = {
+            "ids": None,
+            "validity": None,
+            "tags": None,
+            "tag": 0,
+            "reason": 0,
+            "reserved": 0,
+        } | segment
         check(end <= segment["first"] and segment["first"] + segment["rows"] <= routing.end)
-        check(segment["reserved"] == 0 and (segment["reason"] == 0 or (segment["ids"] is None and of_rows(segment["reason"]))))
+        check(
+            segment["reserved"] == 0
+            and (segment["reason"] == 0 or (segment["ids"] is None and of_rows(segment["reason"])))
+        )
         end = segment["first"] + segment["rows"]
         for i in range(segment["rows"]):
             if segment["ids"] is None:
-                routing.rows[segment["first"] + i - view["first"]] = Row((segment["reason"] or r.ABSENT,) * count)
+                routing.rows[segment["first"] + i - view["first"]] = Row(
+                    (segment["reason"] or r.ABSENT,) * count
+                )
                 continue
             bits, wide = (1 << count) - 1, (count + 7) // 8
             if segment["validity"] is not None:
-                bits = int.from_bytes(bytes(segment["validity"][i * wide : (i + 1) * wide]), "little")
+                bits = int.from_bytes(
+                    bytes(segment["validity"][i * wide : (i + 1) * wide]), "little"
+                )
             ids = segment["ids"][i * count * k : (i + 1) * count * k]
-            cells = [cell_of(ids[n * k : (n + 1) * k], bits >> n & 1, experts[n], flags & TRUSTED) for n in range(count)]
+            cells = [
+                cell_of(ids[n * k : (n + 1) * k], bits >> n & 1, experts[n], flags & TRUSTED)
+                for n in range(count)
+            ]
             tag = segment["tags"][i] if segment["tags"] is not None else segment["tag"]
             routing.rows[segment["first"] + i - view["first"]] = Row(tuple(cells), tag)
     return routing
 
 
 def splice(head, tail, row):
-    """Returns the routing that the result is; of the bytes only it is certain, because no tag is read."""
+    """Returns the routing that the result is; of the bytes only it is certain, because no tag is
+    read.
+    """
     parts = []
     for data in (head, tail):
         known, layers, _ = parse_header(data)
         parts.append((known, layers))
     (a, head_layers), (b, tail_layers) = parts
     check(a["k"] == b["k"] and a["id_space"] == b["id_space"], "ERR_SHAPE_MISMATCH")
-    check([(x.index, x.experts) for x in head_layers] == [(x.index, x.experts) for x in tail_layers], "ERR_SHAPE_MISMATCH")
-    layers = [Layer(x.index, x.experts, max(x.provenance, y.provenance)) for x, y in zip(head_layers, tail_layers)]
+    check(
+        [(x.index, x.experts) for x in head_layers] == [(x.index, x.experts) for x in tail_layers],
+        "ERR_SHAPE_MISMATCH",
+    )
+    layers = [
+        Layer(x.index, x.experts, max(x.provenance, y.provenance))
+        for x, y in zip(head_layers, tail_layers)
+    ]
     first, end = min(a["first"], row), max(b["first"] + b["rows"], row)
     rows = [None] * (end - first)
     for data, low, high in ((head, 0, row), (tail, row, r.MAX_POSITION)):

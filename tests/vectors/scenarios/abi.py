@@ -1,4 +1,7 @@
-"""What only C can do: struct sizes, NULL, values of no type. Only the replayer in C++ runs this file."""
+"""What only C can do: struct sizes, NULL, values of no type.
+
+Only the replayer in C++ runs this file.
+"""
 
 from model.routing import ALL, I32
 from script import SHAPE, Topic
@@ -30,14 +33,21 @@ def sized(v, call, struct, argument, given, status):
     size = SIZES[struct]
     v.told(call, "ERR_STRUCT_SIZE", **given | {argument: given[argument] | {"size": size - 4}})
     v.told(call, "ERR_STRUCT_SIZE", **given | {argument: given[argument] | {"size": 0}})
-    v.told(call, "ERR_STRUCT_SIZE", **given | {argument: given[argument] | {"size": size + 8, "tail": 1}})
+    v.told(
+        call,
+        "ERR_STRUCT_SIZE",
+        **given | {argument: given[argument] | {"size": size + 8, "tail": 1}},
+    )
     v.told(call, status, **given | {argument: given[argument] | {"size": size + 8}})
 
 
 @topic.vector("a configuration may be newer if what is not known is zero")
 def _(v):
     sized(v, "config_memory", "config", "config", {"config": CONFIG}, "OK")
-    for change, status in (({"size": 84}, "ERR_STRUCT_SIZE"), ({"size": 96, "tail": 1}, "ERR_STRUCT_SIZE")):
+    for change, status in (
+        ({"size": 84}, "ERR_STRUCT_SIZE"),
+        ({"size": 96, "tail": 1}, "ERR_STRUCT_SIZE"),
+    ):
         v.told("capturer_create", status, config=CONFIG | change)
     v.told("capturer_create", "OK", {"capturer": "newer"}, config=CONFIG | {"size": 96})
 
@@ -52,20 +62,40 @@ def begun(v):
 @topic.vector("structs of the forward path may be newer if what is not known is zero")
 def _(v):
     c, request = begun(v)
-    sized(v, "layer_record", "source", "source", {"capturer": c, "layer": 1, "source": SOURCE}, "OK")
-    several = {"capturer": c, "source": {"dtype": I32, "rows": 1, "first_row": 1}, "layers": [{"layer": 1, "ids": [1, 2]}]}
+    sized(
+        v, "layer_record", "source", "source", {"capturer": c, "layer": 1, "source": SOURCE}, "OK"
+    )
+    several = {
+        "capturer": c,
+        "source": {"dtype": I32, "rows": 1, "first_row": 1},
+        "layers": [{"layer": 1, "ids": [1, 2]}],
+    }
     sized(v, "layers_record", "source", "source", several, "OK")
-    routed = {"capturer": c, "layer": 0, "router": {"score": 0}, "logits": {"dtype": 16, "rows": 1, "logits": [1.0] * 16}}
+    routed = {
+        "capturer": c,
+        "layer": 0,
+        "router": {"score": 0},
+        "logits": {"dtype": 16, "rows": 1, "logits": [1.0] * 16},
+    }
     sized(v, "layer_route", "router", "router", routed, "OK")
     routed["logits"] = routed["logits"] | {"first_row": 1}
     sized(v, "layer_route", "logits", "logits", routed, "OK")
     dispatched = {"ranks": 1, "rank": 0, "tokens_per_rank": 1, "rows": 0, "dtype": I32}
-    sized(v, "received_read", "received", "received", {"capturer": c, "layer": 0, "received": dispatched}, "OK")
+    sized(
+        v,
+        "received_read",
+        "received",
+        "received",
+        {"capturer": c, "layer": 0, "received": dispatched},
+        "OK",
+    )
     issue = {"capturer": c, "spans": [{"request": request, "rows": 1}], "options": {"tag": 1}}
     sized(v, "step_issue", "issue_options", "options", issue, "OK")
     bind = {"dtype": I32, "rows": 8, "k": 2, "ids": {"memory": "m", "elements": 16}}
     for change in ({"size": 36}, {"size": 48, "tail": 1}):
-        v.told("sink_bind", "ERR_STRUCT_SIZE", capturer=c, first_layer=2, layers=1, sink=bind | change)
+        v.told(
+            "sink_bind", "ERR_STRUCT_SIZE", capturer=c, first_layer=2, layers=1, sink=bind | change
+        )
 
 
 @topic.vector("structs of reading may be newer if what is not known is zero")
@@ -74,13 +104,39 @@ def _(v):
     x = v.captured(c)
     request = v.open(c)
     copy = {"dtype": I32}
-    sized(v, "routing_copy_to", "copy_options", "options", {"routing": x, "options": copy, "dst_bytes": 96}, "OK")
-    into = {"capturer": c, "request": request, "first": 0, "rows": ALL, "options": copy, "dst_bytes": 96}
+    sized(
+        v,
+        "routing_copy_to",
+        "copy_options",
+        "options",
+        {"routing": x, "options": copy, "dst_bytes": 96},
+        "OK",
+    )
+    into = {
+        "capturer": c,
+        "request": request,
+        "first": 0,
+        "rows": ALL,
+        "options": copy,
+        "dst_bytes": 96,
+    }
     sized(v, "request_extract_into", "copy_options", "options", into, "OK")
     for change in ({"size": 4}, {"size": 16, "tail": 1}):
-        v.told("request_open", "ERR_STRUCT_SIZE", capturer=c, count=1, options={"policy": 1} | change)
-    view = {"dtype": 1, "layers": 1, "k": 1, "experts": 4, "rows": 1, "segments": [{"rows": 1, "ids": [3]}]}
-    for change, status in (({"size": 92}, "ERR_STRUCT_SIZE"), ({"size": 104, "tail": 1}, "ERR_STRUCT_SIZE")):
+        v.told(
+            "request_open", "ERR_STRUCT_SIZE", capturer=c, count=1, options={"policy": 1} | change
+        )
+    view = {
+        "dtype": 1,
+        "layers": 1,
+        "k": 1,
+        "experts": 4,
+        "rows": 1,
+        "segments": [{"rows": 1, "ids": [3]}],
+    }
+    for change, status in (
+        ({"size": 92}, "ERR_STRUCT_SIZE"),
+        ({"size": 104, "tail": 1}, "ERR_STRUCT_SIZE"),
+    ):
         v.told("routing_import", status, view=view | change, flags=0)
     v.told("routing_import", "OK", {"routing": "newer"}, view=view | {"size": 104}, flags=0)
     v.told("routing_import", "ERR_STRUCT_SIZE", view=view | {"segment_size": 40}, flags=0)
@@ -105,10 +161,24 @@ def _(v):
     filled(v, "sink_layer", "sink", "sink", {"capturer": c, "layer": 0})
     filled(v, "routing_view", "view", "view", {"routing": x})
     filled(v, "routing_coverage", "coverage", "coverage", {"routing": x, "capacity": 0})
-    filled(v, "request_coverage", "coverage", "coverage", {"capturer": c, "request": request, "first": 0, "rows": ALL, "capacity": 0})
+    filled(
+        v,
+        "request_coverage",
+        "coverage",
+        "coverage",
+        {"capturer": c, "request": request, "first": 0, "rows": ALL, "capacity": 0},
+    )
     filled(v, "serialized_info", "serialized", "info", {"data": data})
     for size in (0, 4, SIZES["splice"] - 8):
-        v.told("serialized_splice", "ERR_STRUCT_SIZE", head=data, tail=data, row=1, capacity=1000, splice={"size": size})
+        v.told(
+            "serialized_splice",
+            "ERR_STRUCT_SIZE",
+            head=data,
+            tail=data,
+            row=1,
+            capacity=1000,
+            splice={"size": size},
+        )
     for call, size in (("config_init", 88), ("router_init", 56), ("copy_options_init", 48)):
         method = {"method": 1} if call == "router_init" else {}
         for wrong in (0, 4, size - 8):
@@ -119,22 +189,56 @@ def _(v):
 def _(v):
     c, request = begun(v)
     v.step_snapshot(capturer=c)
-    spans = [{"request": request, "rows": 1}, {"request": request, "position": 1, "sink_row": 1, "rows": 1}]
+    spans = [
+        {"request": request, "rows": 1},
+        {"request": request, "position": 1, "sink_row": 1, "rows": 1},
+    ]
     for change in ({"span_size": 32}, {"span_size": 0}, {"span_size": 48, "span_tail": 1}):
         v.told("step_issue", "ERR_STRUCT_SIZE", capturer=c, spans=spans, **change)
-    v.told("step_issue", "OK", {"status": ["ROUTECAP_OK"] * 2, "step": 1}, capturer=c, spans=spans, span_size=48)
+    v.told(
+        "step_issue",
+        "OK",
+        {"status": ["ROUTECAP_OK"] * 2, "step": 1},
+        capturer=c,
+        spans=spans,
+        span_size=48,
+    )
     v.told("capturer_progress", "OK", capturer=c)
     v.told("capturer_layer_stats", "ERR_STRUCT_SIZE", capturer=c, count=3, stat_size=32)
     v.told("capturer_layer_stats", "OK", capturer=c, count=3, stat_size=64)
     stale = {"request": 99, "step": 1}
     v.told("request_accept_batch", "ERR_STRUCT_SIZE", capturer=c, items=[stale], item_size=32)
-    v.told("request_accept_batch", "PARTIAL", {"status": ["ROUTECAP_ERR_UNKNOWN_REQUEST"] * 2}, capturer=c, items=[stale] * 2, item_size=56)
+    v.told(
+        "request_accept_batch",
+        "PARTIAL",
+        {"status": ["ROUTECAP_ERR_UNKNOWN_REQUEST"] * 2},
+        capturer=c,
+        items=[stale] * 2,
+        item_size=56,
+    )
     item = {"request": request, "first": 0, "rows": 1, "mode": 0, "flags": 0}
     v.told("request_extract_batch", "ERR_STRUCT_SIZE", capturer=c, items=[item], item_size=40)
     extracted = {"status": ["ROUTECAP_NOT_CAPTURED"] * 2, "routings": ["one", "two"]}
-    v.told("request_extract_batch", "PARTIAL", extracted, capturer=c, items=[item] * 2, item_size=64)
-    v.told("request_finish_batch", "ERR_STRUCT_SIZE", capturer=c, items=[{"request": request, "rows": 2}], item_size=24)
-    v.told("request_coverage", "ERR_STRUCT_SIZE", capturer=c, request=request, first=0, rows=2, capacity=2, missing_size=24)
+    v.told(
+        "request_extract_batch", "PARTIAL", extracted, capturer=c, items=[item] * 2, item_size=64
+    )
+    v.told(
+        "request_finish_batch",
+        "ERR_STRUCT_SIZE",
+        capturer=c,
+        items=[{"request": request, "rows": 2}],
+        item_size=24,
+    )
+    v.told(
+        "request_coverage",
+        "ERR_STRUCT_SIZE",
+        capturer=c,
+        request=request,
+        first=0,
+        rows=2,
+        capacity=2,
+        missing_size=24,
+    )
     blocks = [{"first": 0, "rows": 2, "first_layer": 0, "layers": 3, "reason": 2, "reserved": 0}]
     v.told(
         "request_coverage",
@@ -160,7 +264,11 @@ def _(v):
 @topic.vector("layers of a record may be newer if what is not known is zero")
 def _(v):
     c, _ = begun(v)
-    record = {"capturer": c, "source": {"dtype": I32, "rows": 1}, "layers": [{"layer": 0, "ids": [1, 2]}, {"layer": 2, "ids": [3, 4]}]}
+    record = {
+        "capturer": c,
+        "source": {"dtype": I32, "rows": 1},
+        "layers": [{"layer": 0, "ids": [1, 2]}, {"layer": 2, "ids": [3, 4]}],
+    }
     v.told("layers_record", "ERR_STRUCT_SIZE", layer_size=16, **record)
     v.told("layers_record", "OK", layer_size=40, **record)
     v.told("capturer_probe", "ERR_STRUCT_SIZE", capturer=c, rows=1, count=3, layer_size=24)
@@ -195,20 +303,56 @@ def _(v):
     null(v, "sink_bind", ["sink"], capturer=c, first_layer=0, layers=1, sink={})
     null(v, "sink_layer", ["sink"], capturer=c, layer=0)
     null(v, "layer_record", ["source"], capturer=c, layer=0, source=SOURCE)
-    null(v, "layers_record", ["source", "layers"], capturer=c, source={"dtype": I32, "rows": 1}, layers=[{"layer": 0, "ids": [1, 2]}])
+    null(
+        v,
+        "layers_record",
+        ["source", "layers"],
+        capturer=c,
+        source={"dtype": I32, "rows": 1},
+        layers=[{"layer": 0, "ids": [1, 2]}],
+    )
     null(v, "router_init", ["router"], method=1)
-    null(v, "layer_route", ["router", "logits"], capturer=c, layer=0, router={}, logits={"dtype": 16, "rows": 1, "logits": [1.0] * 16})
+    null(
+        v,
+        "layer_route",
+        ["router", "logits"],
+        capturer=c,
+        layer=0,
+        router={},
+        logits={"dtype": 16, "rows": 1, "logits": [1.0] * 16},
+    )
     null(v, "capturer_probe", ["layers"], capturer=c, rows=1, count=1)
     null(v, "received_read", ["received"], capturer=c, layer=0, received={})
     null(v, "step_issue", ["spans"], capturer=c, spans=[{"request": request, "rows": 1}])
     null(v, "request_open", ["requests"], capturer=c, count=1)
     null(v, "request_accept_batch", ["items"], capturer=c, items=[{"request": request}])
     null(v, "request_fork", ["child"], capturer=c, request=request, rows=0)
-    null(v, "request_coverage", ["coverage", "missing"], capturer=c, request=request, first=0, rows=0, capacity=1)
-    null(v, "request_extract", ["routing"], capturer=c, request=request, first=0, rows=0, mode=0, flags=0)
+    null(
+        v,
+        "request_coverage",
+        ["coverage", "missing"],
+        capturer=c,
+        request=request,
+        first=0,
+        rows=0,
+        capacity=1,
+    )
+    null(
+        v,
+        "request_extract",
+        ["routing"],
+        capturer=c,
+        request=request,
+        first=0,
+        rows=0,
+        mode=0,
+        flags=0,
+    )
     null(v, "request_extract_batch", ["items"], capturer=c, items=[{"request": request}])
     null(v, "copy_options_init", ["options"])
-    null(v, "request_extract_into", ["options"], capturer=c, request=request, first=0, rows=0, **copy)
+    null(
+        v, "request_extract_into", ["options"], capturer=c, request=request, first=0, rows=0, **copy
+    )
     null(v, "request_finish", ["routing"], capturer=c, request=request, rows=0)
     null(v, "request_finish_batch", ["items"], capturer=c, items=[{"request": request}])
     null(v, "request_close_batch", ["requests"], capturer=c, requests=[request])
@@ -284,8 +428,21 @@ def _(v):
     stream = {"capturer": c, "stream": 1}
     v.told("step_begin", "ERR_ARGUMENT", rows=1, **stream)
     v.told("layer_record", "ERR_ARGUMENT", layer=0, source=SOURCE, **stream)
-    v.told("layers_record", "ERR_ARGUMENT", source={"dtype": I32, "rows": 1}, layers=[{"layer": 0, "ids": [1, 2]}], **stream)
-    v.told("layer_route", "ERR_ARGUMENT", layer=0, router={"score": 0}, logits={"dtype": 16, "rows": 1, "logits": [1.0] * 16}, **stream)
+    v.told(
+        "layers_record",
+        "ERR_ARGUMENT",
+        source={"dtype": I32, "rows": 1},
+        layers=[{"layer": 0, "ids": [1, 2]}],
+        **stream,
+    )
+    v.told(
+        "layer_route",
+        "ERR_ARGUMENT",
+        layer=0,
+        router={"score": 0},
+        logits={"dtype": 16, "rows": 1, "logits": [1.0] * 16},
+        **stream,
+    )
     v.told("capturer_probe", "ERR_ARGUMENT", rows=1, count=1, **stream)
     v.told("step_snapshot", "ERR_ARGUMENT", **stream)
     v.told("step_issue", "ERR_ARGUMENT", spans=[], **stream)

@@ -101,4 +101,7 @@ def by_finish(v, c, a):
 
 
 for name, free in (("close", by_close), ("finish, whose routing is freed,", by_finish)):
-    topic.vector(f"memory that {name} gave back can be used by the next issue, without progress between", free)(freed)
+    topic.vector(
+        f"memory that {name} gave back can be used by the next issue, without progress between",
+        free,
+    )(freed)

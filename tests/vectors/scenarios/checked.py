@@ -1,4 +1,7 @@
-"""Checked mode: slips of the forward path are errors at their call, which changes nothing. The model forgives them, so their author tells them."""
+"""Checked mode: slips of the forward path are errors at their call, which changes nothing.
+
+The model forgives them, so their author tells them.
+"""
 
 from model.capturer import CHECKED
 from model.routing import I32

@@ -16,17 +16,34 @@ def copy(v, options, elements, mask, expect, config=None, faults=None):
     request = v.open(c)
     v.step(c, (request, 1, 0, 5), faults=FAULTS if faults is None else faults)
     v.land(c)
-    buffers = {} if elements is None else {"dst_bytes": elements * SIZES.get(options.get("dtype"), 4)}
+    buffers = (
+        {} if elements is None else {"dst_bytes": elements * SIZES.get(options.get("dtype"), 4)}
+    )
     buffers |= {} if mask is None else {"mask_bytes": mask}
     raw = expect in ("ERR_ARGUMENT", "ERR_DTYPE", "ERR_BUFFER_TOO_SMALL")
-    v.request_extract_into(capturer=c, request=request, first=0, rows=ALL, options=options, expect=expect, raw=raw, **buffers)
+    v.request_extract_into(
+        capturer=c,
+        request=request,
+        first=0,
+        rows=ALL,
+        options=options,
+        expect=expect,
+        raw=raw,
+        **buffers,
+    )
     v.extract(c, request, expect=None)
     v.routing_copy_to(routing="x1", options=options, expect=expect, raw=raw, **buffers)
 
 
 for dtype in SIZES:
     for order, name in ((0, "rows"), (1, "layers")):
-        topic.vector(f"ids are copied as {NAMES[dtype]}, {name} first, with a mask", {"dtype": dtype, "order": order}, 30, 15, "INCOMPLETE")(copy)
+        topic.vector(
+            f"ids are copied as {NAMES[dtype]}, {name} first, with a mask",
+            {"dtype": dtype, "order": order},
+            30,
+            15,
+            "INCOMPLETE",
+        )(copy)
 
 for name, options, elements, mask, expect in (
     ("without a mask", {"dtype": I32}, 30, None, "INCOMPLETE"),
@@ -38,13 +55,37 @@ for name, options, elements, mask, expect in (
     ("more room than is needed", {"dtype": I32}, 33, 17, "INCOMPLETE"),
     ("one layer", {"dtype": I32, "first_layer": 1, "layers": 1}, 10, 5, "INCOMPLETE"),
     ("the layers from one on", {"dtype": I32, "first_layer": 1}, 20, 10, "INCOMPLETE"),
-    ("layers without a missing cell, strictly", {"dtype": I32, "first_layer": 2, "layers": 1, "flags": 1}, 10, 5, "ERR_INCOMPLETE"),
+    (
+        "layers without a missing cell, strictly",
+        {"dtype": I32, "first_layer": 2, "layers": 1, "flags": 1},
+        10,
+        5,
+        "ERR_INCOMPLETE",
+    ),
     ("rows apart", {"dtype": I32, "row_stride": 8}, 40, None, "INCOMPLETE"),
     ("layers apart", {"dtype": I16, "row_stride": 9, "layer_stride": 3}, 45, None, "INCOMPLETE"),
-    ("rows and layers apart", {"dtype": I32, "row_stride": 10, "layer_stride": 3}, 50, 15, "INCOMPLETE"),
+    (
+        "rows and layers apart",
+        {"dtype": I32, "row_stride": 10, "layer_stride": 3},
+        50,
+        15,
+        "INCOMPLETE",
+    ),
     ("layers first, apart", {"dtype": I64, "order": 1, "layer_stride": 12}, 36, 15, "INCOMPLETE"),
-    ("layers first, rows apart", {"dtype": I64, "order": 1, "row_stride": 3, "layer_stride": 15}, 45, 15, "INCOMPLETE"),
-    ("one layer of an array of all", {"dtype": I32, "first_layer": 2, "layers": 1, "row_stride": 6}, 26, None, "INCOMPLETE"),
+    (
+        "layers first, rows apart",
+        {"dtype": I64, "order": 1, "row_stride": 3, "layer_stride": 15},
+        45,
+        15,
+        "INCOMPLETE",
+    ),
+    (
+        "one layer of an array of all",
+        {"dtype": I32, "first_layer": 2, "layers": 1, "row_stride": 6},
+        26,
+        None,
+        "INCOMPLETE",
+    ),
     (
         "no fill that fits is needed with strict reading of complete layers",
         {"dtype": U8, "flags": 1, "fill": 0, "first_layer": 2, "layers": 1},
@@ -68,18 +109,57 @@ for name, options, elements, mask, expect in (
     ("an unknown order", {"dtype": I32, "order": 2}, 30, None, "ERR_ARGUMENT"),
     ("no dtype", {"dtype": 0}, 30, None, "ERR_DTYPE"),
     ("a dtype of sources only", {"dtype": 7}, 30, None, "ERR_DTYPE"),
-    ("layers that do not exist", {"dtype": I32, "first_layer": 2, "layers": 2}, 30, None, "ERR_UNKNOWN_LAYER"),
-    ("a first layer that does not exist", {"dtype": I32, "first_layer": 3}, 30, None, "ERR_UNKNOWN_LAYER"),
+    (
+        "layers that do not exist",
+        {"dtype": I32, "first_layer": 2, "layers": 2},
+        30,
+        None,
+        "ERR_UNKNOWN_LAYER",
+    ),
+    (
+        "a first layer that does not exist",
+        {"dtype": I32, "first_layer": 3},
+        30,
+        None,
+        "ERR_UNKNOWN_LAYER",
+    ),
     ("unknown flags", {"dtype": I32, "flags": 4}, 30, None, "ERR_ARGUMENT"),
     ("strict reading of missing cells", {"dtype": I32, "flags": 1}, 30, None, "ERR_INCOMPLETE"),
 ):
     topic.vector(f"no ids are copied: {name}", options, elements, mask, expect)(copy)
 
-topic.vector("complete rows are copied strictly with any fill", {"dtype": U8, "flags": 1, "fill": 0}, 30, None, "OK", None, ())(copy)
-topic.vector("257 experts do not fit into 8 bits", {"dtype": U8}, 30, 15, "ERR_DTYPE", {"experts": 257}, ())(copy)
-topic.vector("with 256 experts and 8 bits every fill is an id", {"dtype": U8}, 30, None, "ERR_ARGUMENT", {"experts": 256}, ())(copy)
-topic.vector("256 experts are copied as 8 bits with a mask", {"dtype": U8}, 30, 15, "INCOMPLETE", {"experts": 256})(copy)
-topic.vector("300 experts are copied as 16 bits", {"dtype": I16}, 30, None, "INCOMPLETE", {"experts": 300})(copy)
+topic.vector(
+    "complete rows are copied strictly with any fill",
+    {"dtype": U8, "flags": 1, "fill": 0},
+    30,
+    None,
+    "OK",
+    None,
+    (),
+)(copy)
+topic.vector(
+    "257 experts do not fit into 8 bits", {"dtype": U8}, 30, 15, "ERR_DTYPE", {"experts": 257}, ()
+)(copy)
+topic.vector(
+    "with 256 experts and 8 bits every fill is an id",
+    {"dtype": U8},
+    30,
+    None,
+    "ERR_ARGUMENT",
+    {"experts": 256},
+    (),
+)(copy)
+topic.vector(
+    "256 experts are copied as 8 bits with a mask",
+    {"dtype": U8},
+    30,
+    15,
+    "INCOMPLETE",
+    {"experts": 256},
+)(copy)
+topic.vector(
+    "300 experts are copied as 16 bits", {"dtype": I16}, 30, None, "INCOMPLETE", {"experts": 300}
+)(copy)
 
 
 @topic.vector("parts of a request are copied, also what has landed only")
@@ -104,5 +184,9 @@ def _(v):
     v.step(c, (request, 1, 3, 2))
     v.land(c)
     into = {"capturer": c, "request": request, "options": {"dtype": I16}}
-    v.request_extract_into(first=0, rows=3, dst_bytes=36, mask_bytes=9, expect="NOT_CAPTURED", **into)
-    v.request_extract_into(first=1, rows=4, dst_bytes=48, mask_bytes=12, expect="INCOMPLETE", **into)
+    v.request_extract_into(
+        first=0, rows=3, dst_bytes=36, mask_bytes=9, expect="NOT_CAPTURED", **into
+    )
+    v.request_extract_into(
+        first=1, rows=4, dst_bytes=48, mask_bytes=12, expect="INCOMPLETE", **into
+    )

@@ -26,7 +26,14 @@ def accept(v, landed, kept, expected_rows):
     v.request_accept(capturer=c, request=request, step=step, **rows)
     v.request_accept(capturer=c, request=request, step=step, count=0, expect="ERR_UNKNOWN_STEP")
     v.land(c)
-    v.expect_rows(c, request, rows=expected_rows, expect="OK" if not isinstance(kept, list) or kept == list(range(len(kept))) else "INCOMPLETE")
+    v.expect_rows(
+        c,
+        request,
+        rows=expected_rows,
+        expect="OK"
+        if not isinstance(kept, list) or kept == list(range(len(kept)))
+        else "INCOMPLETE",
+    )
     v.extract(c, request, rows=expected_rows + 1, expect="ERR_OUT_OF_RANGE")
     v.capturer_stats(capturer=c)
 
@@ -34,10 +41,20 @@ def accept(v, landed, kept, expected_rows):
 for landed in (False, True):
     when = "after" if landed else "before"
     for count in (0, 1, 3, 4):
-        topic.vector(f"of four drafts the first {count} are kept, settled {when} they landed", landed, count, 3 + count)(accept)
+        topic.vector(
+            f"of four drafts the first {count} are kept, settled {when} they landed",
+            landed,
+            count,
+            3 + count,
+        )(accept)
     for path in ([1], [0, 2], [0, 1, 3]):
         name = " and ".join(map(str, path))
-        topic.vector(f"of a tree of drafts the path {name} is kept, settled {when} it landed", landed, path, 3 + path[-1] + 1)(accept)
+        topic.vector(
+            f"of a tree of drafts the path {name} is kept, settled {when} it landed",
+            landed,
+            path,
+            3 + path[-1] + 1,
+        )(accept)
 
 
 @topic.vector("drafts cannot be read before they are settled")
@@ -56,8 +73,12 @@ def _(v):
     c, request, step = drafted(v)
     v.request_accept(capturer=c, request=request, step=step, count=5, expect="ERR_OUT_OF_RANGE")
     v.request_accept(capturer=c, request=request, step=step, rows=[0, 4], expect="ERR_OUT_OF_RANGE")
-    v.request_accept(capturer=c, request=request, step=step, rows=[1, 1], expect="ERR_ARGUMENT", raw=True)
-    v.request_accept(capturer=c, request=request, step=step, rows=[2, 1], expect="ERR_ARGUMENT", raw=True)
+    v.request_accept(
+        capturer=c, request=request, step=step, rows=[1, 1], expect="ERR_ARGUMENT", raw=True
+    )
+    v.request_accept(
+        capturer=c, request=request, step=step, rows=[2, 1], expect="ERR_ARGUMENT", raw=True
+    )
     v.request_accept(capturer=c, request=request, step=step, count=2)
     v.land(c)
     v.expect_rows(c, request)
@@ -68,7 +89,9 @@ def _(v):
     c, request, step = drafted(v)
     other = v.open(c)
     for unknown in (0, 1, 3, 99):
-        v.request_accept(capturer=c, request=request, step=unknown, count=0, expect="ERR_UNKNOWN_STEP")
+        v.request_accept(
+            capturer=c, request=request, step=unknown, count=0, expect="ERR_UNKNOWN_STEP"
+        )
     v.request_accept(capturer=c, request=other, step=step, count=0, expect="ERR_UNKNOWN_STEP")
 
 
@@ -76,7 +99,9 @@ def _(v):
 def _(v):
     c = v.capturer()
     request = v.open(c)
-    step = v.step(c, (request, 1, 0, 1), (request, 2, 1, 2, SPECULATIVE), (request, 3, 1, 3, SPECULATIVE))
+    step = v.step(
+        c, (request, 1, 0, 1), (request, 2, 1, 2, SPECULATIVE), (request, 3, 1, 3, SPECULATIVE)
+    )
     v.request_accept(capturer=c, request=request, step=step, rows=[2, 3])
     v.land(c)
     v.expect_rows(c, request)
@@ -111,7 +136,9 @@ def _(v):
 def _(v):
     c = v.capturer()
     a, b, d = v.open(c, 3)
-    step = v.step(c, (a, 1, 0, 2, SPECULATIVE), (b, 2, 0, 3, SPECULATIVE), (d, 3, 0, 2, SPECULATIVE))
+    step = v.step(
+        c, (a, 1, 0, 2, SPECULATIVE), (b, 2, 0, 3, SPECULATIVE), (d, 3, 0, 2, SPECULATIVE)
+    )
     items = [{"request": a, "step": step, "count": 1}, {"request": b, "step": step, "rows": [0, 1]}]
     v.request_accept_batch(capturer=c, items=items)
     items = [
@@ -154,8 +181,17 @@ def _(v):
     c = v.capturer()
     request = v.open(c)
     v.forward(c, v.rows(c, 1, 0, 3))
-    span = {"request": request, "position": 0, "position_end": 8, "sink_row": 0, "rows": 3, "flags": 3}
-    step = v.step_issue(capturer=c, spans=[span], options={"positions": [1, 2, 3], "positions_dtype": I32})["step"]
+    span = {
+        "request": request,
+        "position": 0,
+        "position_end": 8,
+        "sink_row": 0,
+        "rows": 3,
+        "flags": 3,
+    }
+    step = v.step_issue(
+        capturer=c, spans=[span], options={"positions": [1, 2, 3], "positions_dtype": I32}
+    )["step"]
     v.request_accept(capturer=c, request=request, step=step, count=2)
     v.land(c)
     v.expect_rows(c, request, rows=3, expect="INCOMPLETE")
@@ -180,7 +216,11 @@ def counted(v, landed, cut, kept):
         v.land(c)
     cuts = {
         "truncated": lambda: v.request_truncate(capturer=c, request=request, rows=4),
-        "finished": lambda: v.routing_wait(routing=v.request_finish(capturer=c, request=request, rows=4)["routing"], timeout_ns=-1, expect=None),
+        "finished": lambda: v.routing_wait(
+            routing=v.request_finish(capturer=c, request=request, rows=4)["routing"],
+            timeout_ns=-1,
+            expect=None,
+        ),
         "closed": lambda: v.request_close(capturer=c, request=request),
     }
     if kept is not None:
@@ -198,7 +238,12 @@ for cut in ("truncated", "finished", "closed"):
         for landed in (False, True):
             when = "after" if landed else "before"
             settled = "nobody settled them" if kept is None else f"{kept} of them were kept"
-            topic.vector(f"each of four drafts is counted once where {settled} and the request was {cut} {when} they landed", landed, cut, kept)(counted)
+            topic.vector(
+                f"each of four drafts is counted once where {settled} and the request was {cut} {when} they landed",
+                landed,
+                cut,
+                kept,
+            )(counted)
 
 
 @topic.vector("drafts that were cut in flight are counted when they are settled")

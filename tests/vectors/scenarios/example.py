@@ -23,7 +23,13 @@ def _(v):
     x = v.extract(c, request, expect="INCOMPLETE")
     v.routing_view(routing=x)
     v.routing_coverage(routing=x, capacity=4, expect="INCOMPLETE")
-    v.routing_copy_to(routing=x, options={"dtype": I32, "order": 1}, dst_bytes=52, mask_bytes=6, expect="INCOMPLETE")
+    v.routing_copy_to(
+        routing=x,
+        options={"dtype": I32, "order": 1},
+        dst_bytes=52,
+        mask_bytes=6,
+        expect="INCOMPLETE",
+    )
     v.routing_copy_to(routing=x, options={"dtype": I32}, dst_bytes=4, expect="ERR_BUFFER_TOO_SMALL")
     v.routing_serialize(routing=x)
     y = v.request_finish(capturer=c, request=request, rows=ALL)["routing"]

@@ -27,15 +27,48 @@ for name, change, expect in (
     ("complete rows", {}, "OK"),
     ("no rows", {"rows": 0, "segments": []}, "OK"),
     ("no segments: all rows are missing", {"segments": []}, "NOT_CAPTURED"),
-    ("a segment without ids: its rows are missing", {"segments": [piece(3, 1), {"first": 4, "rows": 3}]}, "INCOMPLETE"),
-    ("a segment without ids and with a reason", {"segments": [piece(3, 1), {"first": 4, "rows": 2, "reason": r.LOST}]}, "INCOMPLETE"),
-    ("a reason of every row", {"segments": [{"first": 3 + i, "rows": 1, "reason": reason} for i, reason in enumerate(OF_ROWS[:4])]}, "NOT_CAPTURED"),
-    ("rows that are ABSENT, said and unsaid", {"segments": [{"first": 3, "rows": 1, "reason": r.ABSENT}, piece(5, 1)]}, "INCOMPLETE"),
-    ("segments with a gap between", {"segments": [piece(3, 1, tag=2), piece(6, 1, tag=3)]}, "INCOMPLETE"),
-    ("segments that follow one another", {"segments": [piece(3, 2, tag=1), piece(5, 2, tag=1)]}, "OK"),
+    (
+        "a segment without ids: its rows are missing",
+        {"segments": [piece(3, 1), {"first": 4, "rows": 3}]},
+        "INCOMPLETE",
+    ),
+    (
+        "a segment without ids and with a reason",
+        {"segments": [piece(3, 1), {"first": 4, "rows": 2, "reason": r.LOST}]},
+        "INCOMPLETE",
+    ),
+    (
+        "a reason of every row",
+        {
+            "segments": [
+                {"first": 3 + i, "rows": 1, "reason": reason}
+                for i, reason in enumerate(OF_ROWS[:4])
+            ]
+        },
+        "NOT_CAPTURED",
+    ),
+    (
+        "rows that are ABSENT, said and unsaid",
+        {"segments": [{"first": 3, "rows": 1, "reason": r.ABSENT}, piece(5, 1)]},
+        "INCOMPLETE",
+    ),
+    (
+        "segments with a gap between",
+        {"segments": [piece(3, 1, tag=2), piece(6, 1, tag=3)]},
+        "INCOMPLETE",
+    ),
+    (
+        "segments that follow one another",
+        {"segments": [piece(3, 2, tag=1), piece(5, 2, tag=1)]},
+        "OK",
+    ),
     ("tags of each row", {"segments": [piece(3, 4, tags=[4, 4, 2**64 - 3, 0])]}, "OK"),
     ("missing cells and reasons", {"segments": [piece(3, 4, validity=[3, 1, 0, 2])]}, "INCOMPLETE"),
-    ("validity bytes that are named", {"validity_bytes": 1, "segments": [piece(3, 4, validity=[3, 3, 1, 3])]}, "INCOMPLETE"),
+    (
+        "validity bytes that are named",
+        {"validity_bytes": 1, "segments": [piece(3, 4, validity=[3, 3, 1, 3])]},
+        "INCOMPLETE",
+    ),
     ("a layer map", {"layer_map": [5, 9]}, "OK"),
     ("experts of each layer", {"layer_experts": [8, 9], "experts": 0}, "OK"),
     ("recomputed layers", {"layer_provenance": [0, 1]}, "OK"),
@@ -44,7 +77,9 @@ for name, change, expect in (
     ("the widest of the layers decides", {"dtype": I16, "layer_experts": [8, 257]}, "OK"),
 ):
     topic.vector(f"a routing is made of arrays: {name}", change, expect)(imported)
-    topic.vector(f"a routing is made of arrays that are lent: {name}", change, expect, 0, 1)(imported)
+    topic.vector(f"a routing is made of arrays that are lent: {name}", change, expect, 0, 1)(
+        imported
+    )
 
 REASONS = [1, 1, 2, 3, 3, 0, 0, 1, 4, 4, 9, 9, 11, 0, 5, 2]
 topic.vector(
@@ -54,7 +89,12 @@ topic.vector(
 )(imported)
 topic.vector(
     "negative 16-bit numbers may stand in missing cells",
-    {"dtype": I16, "experts": 300, "rows": 1, "segments": [{"first": 3, "rows": 1, "ids": [-1, -1, 2, 3], "validity": [2]}]},
+    {
+        "dtype": I16,
+        "experts": 300,
+        "rows": 1,
+        "segments": [{"first": 3, "rows": 1, "ids": [-1, -1, 2, 3], "validity": [2]}],
+    },
     "INCOMPLETE",
 )(imported)
 
@@ -84,14 +124,30 @@ for name, change, status in (
     ("a segment beyond the last row", {"segments": [piece(5, 3)]}, "ERR_ARGUMENT"),
     ("segments in the wrong order", {"segments": [piece(5, 1), piece(3, 1)]}, "ERR_ARGUMENT"),
     ("segments that overlap", {"segments": [piece(3, 2), piece(4, 2)]}, "ERR_ARGUMENT"),
-    ("an id out of range", {"segments": [{"first": 3, "rows": 1, "ids": [0, 1, 8, 3]}]}, "ERR_FORMAT"),
+    (
+        "an id out of range",
+        {"segments": [{"first": 3, "rows": 1, "ids": [0, 1, 8, 3]}]},
+        "ERR_FORMAT",
+    ),
     ("an id twice", {"segments": [{"first": 3, "rows": 1, "ids": [0, 1, 3, 3]}]}, "ERR_FORMAT"),
     ("unknown flags", {"flags": 2}, "ERR_ARGUMENT"),
     ("a reason of rows that are there", {"segments": [piece(3, 1, reason=r.LOST)]}, "ERR_ARGUMENT"),
-    ("ABSENT as the reason of rows that are there", {"segments": [piece(3, 1, reason=r.ABSENT)]}, "ERR_ARGUMENT"),
-    ("a reason of one cell for whole rows", {"segments": [{"first": 3, "rows": 1, "reason": r.UNWRITTEN}]}, "ERR_ARGUMENT"),
+    (
+        "ABSENT as the reason of rows that are there",
+        {"segments": [piece(3, 1, reason=r.ABSENT)]},
+        "ERR_ARGUMENT",
+    ),
+    (
+        "a reason of one cell for whole rows",
+        {"segments": [{"first": 3, "rows": 1, "reason": r.UNWRITTEN}]},
+        "ERR_ARGUMENT",
+    ),
     ("an unknown reason", {"segments": [{"first": 3, "rows": 1, "reason": 11}]}, "ERR_ARGUMENT"),
-    ("a reserved field of a segment that is not 0", {"segments": [piece(3, 1, reserved=1)]}, "ERR_ARGUMENT"),
+    (
+        "a reserved field of a segment that is not 0",
+        {"segments": [piece(3, 1, reserved=1)]},
+        "ERR_ARGUMENT",
+    ),
 ):
     topic.vector(f"arrays are refused: {name}", change, status, change.pop("flags", 0))(wrong)
 

@@ -15,7 +15,13 @@ def _(v):
 def _(v):
     numbers = v.world.header
     major, minor = numbers["VERSION_MAJOR"], numbers["VERSION_MINOR"]
-    for other in ((major, minor), (major, 0), (major, minor + 1), (major + 1, 0), (major - 1, minor)):
+    for other in (
+        (major, minor),
+        (major, 0),
+        (major, minor + 1),
+        (major + 1, 0),
+        (major - 1, minor),
+    ):
         v.get_api(major=other[0], minor=other[1])
 
 
@@ -63,16 +69,35 @@ def memory(v, config):
 
 
 for name, config in {
-    "a row has a byte for each id up to 256 experts and a bit for each layer": {"layers": 58, "k": 8, "experts": 256, "rows": 64},
-    "a row has two bytes for each id beyond 256 experts": {"layers": 58, "k": 8, "experts": 257, "rows": 64},
-    "the layer with the most experts decides how wide ids are": {"layers": 3, "k": 2, "rows": 4, "layer_experts": [8, 300, 16]},
+    "a row has a byte for each id up to 256 experts and a bit for each layer": {
+        "layers": 58,
+        "k": 8,
+        "experts": 256,
+        "rows": 64,
+    },
+    "a row has two bytes for each id beyond 256 experts": {
+        "layers": 58,
+        "k": 8,
+        "experts": 257,
+        "rows": 64,
+    },
+    "the layer with the most experts decides how wide ids are": {
+        "layers": 3,
+        "k": 2,
+        "rows": 4,
+        "layer_experts": [8, 300, 16],
+    },
     "nine layers take two bytes of validity": {"layers": 9, "k": 1, "experts": 4, "rows": 1},
 }.items():
     topic.vector(name, config)(memory)
 
 
 def refused(v, change):
-    config = {key: value for key, value in ({"backend": 1, "flags": 4} | SHAPE | change).items() if value is not None}
+    config = {
+        key: value
+        for key, value in ({"backend": 1, "flags": 4} | SHAPE | change).items()
+        if value is not None
+    }
     v.config_memory(config=config, expect="ERR_ARGUMENT", raw=True)
     v.capturer_create(config=config, expect="ERR_ARGUMENT", raw=True)
 
@@ -115,7 +140,11 @@ def _(v):
 
 @topic.vector("a budget smaller than a page is refused")
 def _(v):
-    v.told("capturer_create", "ERR_ARGUMENT", config={"backend": 1, "flags": 4, "budget_bytes": 1} | SHAPE)
+    v.told(
+        "capturer_create",
+        "ERR_ARGUMENT",
+        config={"backend": 1, "flags": 4, "budget_bytes": 1} | SHAPE,
+    )
 
 
 def whole(v, config):

@@ -1,7 +1,15 @@
 """How often each expert was chosen."""
 
 from model.calls import DISABLED, MIRROR
-from model.capturer import DEVICE_POSITIONS, LOAD, LOAD_TAGS, MAX_LOAD_TAGS, SPAN_DECODE, SPAN_PREFILL, SPECULATIVE
+from model.capturer import (
+    DEVICE_POSITIONS,
+    LOAD,
+    LOAD_TAGS,
+    MAX_LOAD_TAGS,
+    SPAN_DECODE,
+    SPAN_PREFILL,
+    SPECULATIVE,
+)
 from model.routing import ALL, I32
 from script import SHAPE, Topic
 
@@ -50,7 +58,11 @@ def _(v):
 @topic.vector("missing cells do not count, and do once they are filled")
 def _(v):
     c, request = begun(v)
-    v.step(c, (request, 1, 0, 3), faults=[(0, 1, [3, 3]), (1, 0, [99, 1]), (1, 1, [2, 2]), (1, 2, [-1, 4])])
+    v.step(
+        c,
+        (request, 1, 0, 3),
+        faults=[(0, 1, [3, 3]), (1, 0, [99, 1]), (1, 1, [2, 2]), (1, 2, [-1, 4])],
+    )
     counted(v, c)
     v.step(c, (request, 2, 0, 3))
     counted(v, c)
@@ -83,7 +95,13 @@ def _(v):
     v.request_close(capturer=c, request=request)
     counted(v, c)
     v.forward(c, v.rows(c, 3, 0, 3))
-    span = {"request": other, "position": 2, "position_end": 4, "rows": 3, "flags": DEVICE_POSITIONS}
+    span = {
+        "request": other,
+        "position": 2,
+        "position_end": 4,
+        "rows": 3,
+        "flags": DEVICE_POSITIONS,
+    }
     v.step_issue(capturer=c, spans=[span], options={"positions": [2, 9, 3], "positions_dtype": I32})
     counted(v, c)
 
@@ -107,7 +125,10 @@ def _(v):
     c, request = begun(v)
     other = v.open(c)
     v.forward(c, v.rows(c, 3, 0, 2))
-    v.step_issue(capturer=c, spans=[{"request": request, "rows": 2}, {"request": other, "sink_row": 1, "rows": 1}])
+    v.step_issue(
+        capturer=c,
+        spans=[{"request": request, "rows": 2}, {"request": other, "sink_row": 1, "rows": 1}],
+    )
     counted(v, c)
 
 

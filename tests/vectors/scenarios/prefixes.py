@@ -110,10 +110,14 @@ for name, first, count, rows, expect in (
     ("one that does not begin at 0", 2, 3, ALL, "INCOMPLETE"),
     ("rows before its beginning: nothing", 2, 3, 1, "INCOMPLETE"),
 ):
-    topic.vector(f"rows from a prefix cache are supplied by a routing, {name}", first, count, rows, expect)(attach)
+    topic.vector(
+        f"rows from a prefix cache are supplied by a routing, {name}", first, count, rows, expect
+    )(attach)
 
 
-@topic.vector("cells that a request has are kept when a prefix is attached, missing ones are filled")
+@topic.vector(
+    "cells that a request has are kept when a prefix is attached, missing ones are filled"
+)
 def _(v):
     c = v.capturer()
     prefix = v.captured(c, seed=1, count=4, tag=1)
@@ -178,7 +182,9 @@ for name, config, expect in (
     ("recomputed layers", {"layer_provenance": [0, 1, 0]}, "ERR_SHAPE_MISMATCH"),
     ("the same shape", {"rows": 16}, "OK"),
 ):
-    topic.vector(f"a routing of another model is not attached: {name}", config, expect)(attach_other)
+    topic.vector(f"a routing of another model is not attached: {name}", config, expect)(
+        attach_other
+    )
 
 
 @topic.vector("a captured routing is attached to a request with recomputed layers")

@@ -12,7 +12,9 @@ def probe(v, layers, begun, rows, expect, config=None):
     v.step_begin(capturer=c, rows=begun)
     for layer, ids in enumerate(layers):
         if ids is not None:
-            v.layer_record(capturer=c, layer=layer, source={"dtype": I32, "ids": ids, "rows": len(ids) // 2})
+            v.layer_record(
+                capturer=c, layer=layer, source={"dtype": I32, "ids": ids, "rows": len(ids) // 2}
+            )
     v.capturer_probe(capturer=c, rows=rows, count=len(layers), expect=expect)
 
 

@@ -1,4 +1,6 @@
-"""Captures at random: an engine that prefills, decodes, drafts, preempts, forks and finishes, read at any time."""
+"""Captures at random: an engine that prefills, decodes, drafts, preempts, forks and finishes, read
+at any time.
+"""
 
 from model.capturer import COMPARE, COPY, DEVICE_POSITIONS, MAY_LOSE, SHARE, SPECULATIVE, TAKE
 from model.routing import ALL, I32, I64, LANDED
@@ -13,7 +15,13 @@ class Engine:
         dice = self.dice
         layers = 1 + dice.below(10)
         k = 1 + dice.below(4)
-        self.shape = {"layers": layers, "k": k, "experts": dice.pick([k + 1, 16, 256, 300]), "rows": 10, "slots": 1 + dice.below(4)}
+        self.shape = {
+            "layers": layers,
+            "k": k,
+            "experts": dice.pick([k + 1, 16, 256, 300]),
+            "rows": 10,
+            "slots": 1 + dice.below(4),
+        }
         self.c = v.capturer(flags=COMPARE * dice.below(2) | MAY_LOSE * dice.below(2), **self.shape)
         self.requests = {}  # name -> (seed, next position)
         self.drafts = []  # (request, step, how many)
@@ -34,7 +42,12 @@ class Engine:
         named = self.v.world.named[self.c]
         rows = []
         for seed, position in tokens:
-            rows.append([self.fault() or routed(named, seed, position, layer) for layer in range(self.shape["layers"])])
+            rows.append(
+                [
+                    self.fault() or routed(named, seed, position, layer)
+                    for layer in range(self.shape["layers"])
+                ]
+            )
         self.v.step_begin(capturer=self.c, rows=len(rows))
         self.v.record(self.c, rows)
         self.v.step_snapshot(capturer=self.c)
@@ -46,7 +59,9 @@ class Engine:
             if room == 0 or dice.below(4) == 0:
                 continue
             rows = min(room, 1 + dice.below(4))
-            position = dice.below(following + 1) if dice.below(8) == 0 else following  # computed again now and then
+            position = (
+                dice.below(following + 1) if dice.below(8) == 0 else following
+            )  # computed again now and then
             span = {"request": request, "position": position, "sink_row": len(tokens), "rows": rows}
             flags = SPECULATIVE * (dice.below(4) == 0) + DEVICE_POSITIONS * (dice.below(6) == 0)
             start = position
@@ -79,7 +94,9 @@ class Engine:
             return
         seed, following = self.requests[request]
         if self.dice.below(2):
-            self.v.request_accept(capturer=self.c, request=request, step=step, count=self.dice.below(rows + 1))
+            self.v.request_accept(
+                capturer=self.c, request=request, step=step, count=self.dice.below(rows + 1)
+            )
         else:
             kept = sorted(self.dice.sample(rows, 1 + self.dice.below(rows)))
             self.v.request_accept(capturer=self.c, request=request, step=step, rows=kept)
@@ -107,7 +124,9 @@ class Engine:
                 self.requests[child] = (seed, following)
                 v.capturer_progress(capturer=c)
             case 2:
-                x = v.request_finish(capturer=c, request=request, rows=dice.pick([ALL, dice.below(following + 3)]))["routing"]
+                x = v.request_finish(
+                    capturer=c, request=request, rows=dice.pick([ALL, dice.below(following + 3)])
+                )["routing"]
                 v.routing_wait(routing=x, timeout_ns=-1, expect=None)
                 self.look(x)
                 self.end(request)
@@ -130,8 +149,18 @@ class Engine:
         if dice.below(3) == 0:
             named = v.world.named[routing]
             cells = len(named.rows) * len(named.layers)
-            options = {"dtype": dice.pick([2, I32, 5, I64]), "order": dice.below(2), "fill": dice.pick([-1, 1000])}
-            v.routing_copy_to(routing=routing, options=options, dst_bytes=8 * cells * named.k, mask_bytes=cells, expect=None)
+            options = {
+                "dtype": dice.pick([2, I32, 5, I64]),
+                "order": dice.below(2),
+                "fill": dice.pick([-1, 1000]),
+            }
+            v.routing_copy_to(
+                routing=routing,
+                options=options,
+                dst_bytes=8 * cells * named.k,
+                mask_bytes=cells,
+                expect=None,
+            )
 
     def read(self):
         if not self.requests:
@@ -139,13 +168,24 @@ class Engine:
         v, dice = self.v, self.dice
         request = dice.pick(list(self.requests))
         named = v.world.named[self.c]
-        if dice.below(3) or not named.log or not named.all_applied:  # what changed can be read after progress only
+        if (
+            dice.below(3) or not named.log or not named.all_applied
+        ):  # what changed can be read after progress only
             v.capturer_progress(capturer=self.c)
         length = v.world.named[request].length()
         first = dice.below(length + 1)
         rows = dice.pick([ALL, LANDED, dice.below(length - first + 1)])
-        v.request_coverage(capturer=self.c, request=request, first=first, rows=rows, capacity=4, expect=None)
-        x = v.extract(self.c, request, first=first, rows=rows, mode=dice.pick([SHARE, SHARE, COPY, TAKE]), expect=None)
+        v.request_coverage(
+            capturer=self.c, request=request, first=first, rows=rows, capacity=4, expect=None
+        )
+        x = v.extract(
+            self.c,
+            request,
+            first=first,
+            rows=rows,
+            mode=dice.pick([SHARE, SHARE, COPY, TAKE]),
+            expect=None,
+        )
         if x is not None:
             self.look(x)
             self.routings.append(x)
@@ -159,7 +199,9 @@ class Engine:
         named = v.world.named[x]
         at = named.first + dice.below(len(named.rows) + 1)
         parts = v.routing_split(routing=x, prompt_tokens=at, generated_tokens=ALL)
-        merged = v.routing_merge(routings=[parts["generated"], parts["prompt"]], expect=None)["merged"]
+        merged = v.routing_merge(routings=[parts["generated"], parts["prompt"]], expect=None)[
+            "merged"
+        ]
         for routing in (parts["prompt"], merged):
             v.routing_view(routing=routing)
         data = v.routing_serialize(routing=merged)["dst"]

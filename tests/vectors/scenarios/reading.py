@@ -58,7 +58,9 @@ def _(v):
     v.expect_rows(c, request, first=5, rows=LANDED)
     v.request_coverage(capturer=c, request=request, first=0, rows=LANDED, capacity=0)
     v.extract(c, request, rows=5, expect="ERR_NOT_READY")
-    v.request_coverage(capturer=c, request=request, first=0, rows=ALL, capacity=0, expect="ERR_NOT_READY")
+    v.request_coverage(
+        capturer=c, request=request, first=0, rows=ALL, capacity=0, expect="ERR_NOT_READY"
+    )
     v.land(c)
     v.expect_rows(c, request, rows=LANDED)
 
@@ -71,7 +73,14 @@ def _(v):
     v.land(c)
     for first, rows in ((0, 5), (4, 1), (5, 0), (5, ALL), (2**40, ALL), (3, 2**63), (2**63, 2**63)):
         v.extract(c, request, first=first, rows=rows, expect="ERR_OUT_OF_RANGE")
-        v.request_coverage(capturer=c, request=request, first=first, rows=rows, capacity=0, expect="ERR_OUT_OF_RANGE")
+        v.request_coverage(
+            capturer=c,
+            request=request,
+            first=first,
+            rows=rows,
+            capacity=0,
+            expect="ERR_OUT_OF_RANGE",
+        )
 
 
 @topic.vector("strict reading refuses missing cells, and takes nothing")
@@ -84,7 +93,15 @@ def _(v):
         v.extract(c, request, mode=mode, flags=1, expect="ERR_INCOMPLETE")
     v.extract(c, request, rows=2, flags=1)
     v.extract(c, request, expect="INCOMPLETE")
-    v.request_extract_into(capturer=c, request=request, first=0, rows=ALL, options={"dtype": I32, "flags": 1}, dst_bytes=96, expect="ERR_INCOMPLETE")
+    v.request_extract_into(
+        capturer=c,
+        request=request,
+        first=0,
+        rows=ALL,
+        options={"dtype": I32, "flags": 1},
+        dst_bytes=96,
+        expect="ERR_INCOMPLETE",
+    )
 
 
 @topic.vector("strict reading refuses recomputed cells unless they are allowed")
@@ -98,9 +115,13 @@ def _(v):
     v.extract(c, request, flags=2)
     v.request_coverage(capturer=c, request=request, first=0, rows=ALL, capacity=0)
     into = {"capturer": c, "request": request, "first": 0, "rows": ALL}
-    v.request_extract_into(options={"dtype": I32, "flags": 1}, dst_bytes=96, expect="ERR_RECOMPUTED", **into)
+    v.request_extract_into(
+        options={"dtype": I32, "flags": 1}, dst_bytes=96, expect="ERR_RECOMPUTED", **into
+    )
     v.request_extract_into(options={"dtype": I32, "flags": 3}, dst_bytes=96, **into)
-    v.routing_copy_to(routing="x1", options={"dtype": I32, "flags": 1}, dst_bytes=96, expect="ERR_RECOMPUTED")
+    v.routing_copy_to(
+        routing="x1", options={"dtype": I32, "flags": 1}, dst_bytes=96, expect="ERR_RECOMPUTED"
+    )
 
 
 @topic.vector("unknown modes and flags are refused")
@@ -109,9 +130,36 @@ def _(v):
     request = v.open(c)
     v.step(c, (request, 1, 0, 1))
     v.land(c)
-    v.request_extract(capturer=c, request=request, first=0, rows=ALL, mode=3, flags=0, expect="ERR_ARGUMENT", raw=True)
-    v.request_extract(capturer=c, request=request, first=0, rows=ALL, mode=-1, flags=0, expect="ERR_ARGUMENT", raw=True)
-    v.request_extract(capturer=c, request=request, first=0, rows=ALL, mode=0, flags=4, expect="ERR_ARGUMENT", raw=True)
+    v.request_extract(
+        capturer=c,
+        request=request,
+        first=0,
+        rows=ALL,
+        mode=3,
+        flags=0,
+        expect="ERR_ARGUMENT",
+        raw=True,
+    )
+    v.request_extract(
+        capturer=c,
+        request=request,
+        first=0,
+        rows=ALL,
+        mode=-1,
+        flags=0,
+        expect="ERR_ARGUMENT",
+        raw=True,
+    )
+    v.request_extract(
+        capturer=c,
+        request=request,
+        first=0,
+        rows=ALL,
+        mode=0,
+        flags=4,
+        expect="ERR_ARGUMENT",
+        raw=True,
+    )
 
 
 @topic.vector("rows of many requests are read in one call")
@@ -120,7 +168,10 @@ def _(v):
     a, b, d = v.open(c, 3)
     v.step(c, (a, 1, 0, 2), (b, 2, 0, 3), (d, 3, 0, 2), faults=[(3, 0, [4, 4])])
     v.land(c)
-    items = [{"request": request, "first": 0, "rows": ALL, "mode": SHARE, "flags": 0} for request in (a, d)]
+    items = [
+        {"request": request, "first": 0, "rows": ALL, "mode": SHARE, "flags": 0}
+        for request in (a, d)
+    ]
     v.request_extract_batch(capturer=c, items=items)
     items = [
         {"request": a, "first": 1, "rows": 1, "mode": COPY, "flags": 1},
@@ -149,11 +200,26 @@ def blocks(v, layers, faults, capacity):
 TWICE, OUTSIDE = [2, 2], [-1, 3]
 for name, layers, faults, capacity in (
     ("one cell", 3, [(3, 1, TWICE)], 4),
-    ("neighbouring layers of one reason are one block", 5, [(2, layer, TWICE) for layer in (1, 2, 3)], 4),
+    (
+        "neighbouring layers of one reason are one block",
+        5,
+        [(2, layer, TWICE) for layer in (1, 2, 3)],
+        4,
+    ),
     ("neighbouring layers of two reasons are two blocks", 5, [(2, 1, TWICE), (2, 2, OUTSIDE)], 4),
     ("layers apart are two blocks", 5, [(2, 0, TWICE), (2, 4, TWICE)], 4),
-    ("equal rows that follow one another are one run", 3, [(row, 1, TWICE) for row in (1, 2, 3)], 4),
-    ("rows with different cells begin a new run", 3, [(1, 1, TWICE), (2, 1, TWICE), (2, 2, TWICE), (3, 1, TWICE)], 8),
+    (
+        "equal rows that follow one another are one run",
+        3,
+        [(row, 1, TWICE) for row in (1, 2, 3)],
+        4,
+    ),
+    (
+        "rows with different cells begin a new run",
+        3,
+        [(1, 1, TWICE), (2, 1, TWICE), (2, 2, TWICE), (3, 1, TWICE)],
+        8,
+    ),
     ("rows with different reasons begin a new run", 3, [(1, 1, TWICE), (2, 1, OUTSIDE)], 8),
     ("whole layers", 4, [(row, layer, OUTSIDE) for row in range(7) for layer in (0, 3)], 8),
     ("more blocks than there is room for", 3, [(row, row % 3, TWICE) for row in range(7)], 2),

@@ -7,13 +7,24 @@ topic = Topic("record")
 
 
 def read(v, c, rows, expect="OK", first=0):
-    """Issues rows `first` to `first + rows` of the forward, and looks at them and why some are missing."""
+    """Issues rows `first` to `first + rows` of the forward, and looks at them and why some are
+    missing.
+    """
     request = v.open(c)
     v.step_snapshot(capturer=c)
-    v.step_issue(capturer=c, spans=[{"request": request, "position": 0, "sink_row": first, "rows": rows}])
+    v.step_issue(
+        capturer=c, spans=[{"request": request, "position": 0, "sink_row": first, "rows": rows}]
+    )
     v.land(c)
     v.expect_rows(c, request, expect=expect)
-    v.request_coverage(capturer=c, request=request, first=0, rows=rows, capacity=20, expect="OK" if expect == "OK" else "INCOMPLETE")
+    v.request_coverage(
+        capturer=c,
+        request=request,
+        first=0,
+        rows=rows,
+        capacity=20,
+        expect="OK" if expect == "OK" else "INCOMPLETE",
+    )
     v.capturer_layer_stats(capturer=c, count=len(v.world.named[c].layers))
     v.capturer_stats(capturer=c)
 
@@ -35,7 +46,9 @@ def packed(ids):
 
 for dtype, name in ((I16, "int16"), (I32, "int32"), (U32, "uint32"), (I64, "int64")):
     topic.vector(f"ids of {name} are recorded", {"dtype": dtype, "ids": IDS, "rows": 8})(one_layer)
-topic.vector("ids packed with weights are recorded", {"dtype": ID16_BF16, "ids": packed(IDS), "rows": 8})(one_layer)
+topic.vector(
+    "ids packed with weights are recorded", {"dtype": ID16_BF16, "ids": packed(IDS), "rows": 8}
+)(one_layer)
 
 
 def spread(ids, rows, columns, row_stride, column_stride, start=0, size=None):
@@ -51,33 +64,84 @@ for dtype, name in ((I16, "int16"), (I32, "int32"), (I64, "int64"), (ID16_BF16, 
     make = packed if dtype == ID16_BF16 else list
     wide = {"dtype": dtype, "ids": spread(make(IDS), 8, 2, 5, 1), "rows": 8, "row_stride": 5}
     topic.vector(f"rows of {name} may lie apart", wide)(one_layer)
-    turned = {"dtype": dtype, "ids": spread(make(IDS), 8, 2, 1, 8), "rows": 8, "row_stride": 1, "column_stride": 8}
+    turned = {
+        "dtype": dtype,
+        "ids": spread(make(IDS), 8, 2, 1, 8),
+        "rows": 8,
+        "row_stride": 1,
+        "column_stride": 8,
+    }
     topic.vector(f"a transposed matrix of {name} is recorded", turned)(one_layer)
 
-topic.vector("rows may lie in falling order", {"dtype": I32, "ids": spread(IDS, 8, 2, -2, 1, 14, 16), "rows": 8, "row_stride": -2, "ids_start": 14})(
+topic.vector(
+    "rows may lie in falling order",
+    {
+        "dtype": I32,
+        "ids": spread(IDS, 8, 2, -2, 1, 14, 16),
+        "rows": 8,
+        "row_stride": -2,
+        "ids_start": 14,
+    },
+)(one_layer)
+topic.vector(
+    "columns may lie in falling order",
+    {
+        "dtype": I32,
+        "ids": spread(IDS, 8, 2, 2, -1, 1, 16),
+        "rows": 8,
+        "row_stride": 2,
+        "column_stride": -1,
+        "ids_start": 1,
+    },
+)(one_layer)
+topic.vector("all rows may be one", {"dtype": I32, "ids": [4, 6], "rows": 1, "row_stride": 0}, 1)(
     one_layer
 )
 topic.vector(
-    "columns may lie in falling order",
-    {"dtype": I32, "ids": spread(IDS, 8, 2, 2, -1, 1, 16), "rows": 8, "row_stride": 2, "column_stride": -1, "ids_start": 1},
+    "of one row the stride does not matter",
+    {"dtype": I32, "ids": [4, 6], "rows": 1, "row_stride": -7},
+    1,
 )(one_layer)
-topic.vector("all rows may be one", {"dtype": I32, "ids": [4, 6], "rows": 1, "row_stride": 0}, 1)(one_layer)
-topic.vector("of one row the stride does not matter", {"dtype": I32, "ids": [4, 6], "rows": 1, "row_stride": -7}, 1)(one_layer)
 
 FUSED = [5, 3, 16, 0, 15, 16, 14, 1, 16, 2, 9, 16]
-topic.vector("columns beyond k are dropped", {"dtype": I32, "ids": FUSED, "rows": 4, "k_source": 3}, 4)(one_layer)
 topic.vector(
-    "columns beyond k are dropped, rows apart", {"dtype": I64, "ids": spread(FUSED, 4, 3, 7, 1), "rows": 4, "k_source": 3, "row_stride": 7}, 4
+    "columns beyond k are dropped", {"dtype": I32, "ids": FUSED, "rows": 4, "k_source": 3}, 4
+)(one_layer)
+topic.vector(
+    "columns beyond k are dropped, rows apart",
+    {"dtype": I64, "ids": spread(FUSED, 4, 3, 7, 1), "rows": 4, "k_source": 3, "row_stride": 7},
+    4,
 )(one_layer)
 
 TABLE = [3, 2, 1, 0, 15, 14, 13, 12]
-topic.vector("an offset is added to every id", {"dtype": I32, "ids": [i + 100 for i in IDS], "rows": 8, "offset": -100})(one_layer)
-topic.vector("an offset may make ids of negative numbers", {"dtype": I32, "ids": [i - 16 for i in IDS], "rows": 8, "offset": 16})(one_layer)
-topic.vector("a table replaces ids", {"dtype": I32, "ids": [0, 1, 7, 4, 3, 5], "rows": 3, "table": TABLE}, 3)(one_layer)
-topic.vector("a table comes before the offset", {"dtype": I16, "ids": [0, 1, 7, 4], "rows": 2, "table": [8, 9, 9, 9, 10, 9, 9, 11], "offset": -4}, 2)(
-    one_layer
-)
-topic.vector("an id outside the table is missing", {"dtype": I32, "ids": [0, 8, 7, -1, 3, 5], "rows": 3, "table": TABLE}, 3, "INCOMPLETE")(one_layer)
+topic.vector(
+    "an offset is added to every id",
+    {"dtype": I32, "ids": [i + 100 for i in IDS], "rows": 8, "offset": -100},
+)(one_layer)
+topic.vector(
+    "an offset may make ids of negative numbers",
+    {"dtype": I32, "ids": [i - 16 for i in IDS], "rows": 8, "offset": 16},
+)(one_layer)
+topic.vector(
+    "a table replaces ids", {"dtype": I32, "ids": [0, 1, 7, 4, 3, 5], "rows": 3, "table": TABLE}, 3
+)(one_layer)
+topic.vector(
+    "a table comes before the offset",
+    {
+        "dtype": I16,
+        "ids": [0, 1, 7, 4],
+        "rows": 2,
+        "table": [8, 9, 9, 9, 10, 9, 9, 11],
+        "offset": -4,
+    },
+    2,
+)(one_layer)
+topic.vector(
+    "an id outside the table is missing",
+    {"dtype": I32, "ids": [0, 8, 7, -1, 3, 5], "rows": 3, "table": TABLE},
+    3,
+    "INCOMPLETE",
+)(one_layer)
 topic.vector(
     "an id outside the table stays missing whatever the offset",
     {"dtype": I32, "ids": [0, 99, 7, 1], "rows": 2, "table": TABLE, "offset": 2},
@@ -85,7 +149,10 @@ topic.vector(
     "INCOMPLETE",
 )(one_layer)
 topic.vector(
-    "a table that gives negative ids makes them missing", {"dtype": I32, "ids": [0, 1, 2, 3], "rows": 2, "table": [4, -1, 5, 6]}, 2, "INCOMPLETE"
+    "a table that gives negative ids makes them missing",
+    {"dtype": I32, "ids": [0, 1, 2, 3], "rows": 2, "table": [4, -1, 5, 6]},
+    2,
+    "INCOMPLETE",
 )(one_layer)
 
 for name, dtype, ids in (
@@ -111,9 +178,14 @@ topic.vector(
     2,
     "NOT_CAPTURED",
 )(one_layer)
-topic.vector("with 257 experts the id 256 is one", {"dtype": I32, "ids": [256, 0, 257, 1], "rows": 2}, 2, "INCOMPLETE", None, {"experts": 257})(
-    one_layer
-)
+topic.vector(
+    "with 257 experts the id 256 is one",
+    {"dtype": I32, "ids": [256, 0, 257, 1], "rows": 2},
+    2,
+    "INCOMPLETE",
+    None,
+    {"experts": 257},
+)(one_layer)
 
 
 @topic.vector("each layer has its own range of ids")
@@ -144,34 +216,84 @@ def _(v):
 
 # ---- Where rows go
 
-topic.vector("rows go to the sink row that is named", {"dtype": I32, "ids": IDS[:6], "rows": 3, "first_row": 4}, 8, "INCOMPLETE")(one_layer)
-topic.vector("a base is added to the first row", {"dtype": I32, "ids": IDS[:6], "rows": 3, "first_row": 1, "row_base": 2}, 8, "INCOMPLETE")(one_layer)
-topic.vector("a base beyond the rows begun drops rows", {"dtype": I32, "ids": IDS[:6], "rows": 3, "first_row": 1, "row_base": 6}, 8, "INCOMPLETE")(
-    one_layer
-)
-topic.vector("only live rows are recorded", {"dtype": I32, "ids": IDS, "rows": 8, "live_rows": 3}, 8, "INCOMPLETE")(one_layer)
-topic.vector("no live rows record nothing", {"dtype": I32, "ids": IDS, "rows": 8, "live_rows": 0}, 8, "NOT_CAPTURED")(one_layer)
-topic.vector("a negative number of live rows is none", {"dtype": I32, "ids": IDS, "rows": 8, "live_rows": -4}, 8, "NOT_CAPTURED")(one_layer)
-topic.vector("more live rows than rows are all rows", {"dtype": I32, "ids": IDS, "rows": 8, "live_rows": 100})(one_layer)
-topic.vector("rows go where an index says", {"dtype": I32, "ids": IDS[:8], "rows": 4, "row_index": [6, 0, 3, 1]}, 8, "INCOMPLETE")(one_layer)
-topic.vector("rows with a negative index go nowhere", {"dtype": I32, "ids": IDS[:8], "rows": 4, "row_index": [-1, 0, -5, 1]}, 8, "INCOMPLETE")(
-    one_layer
-)
-topic.vector("with an index the first row is not looked at", {"dtype": I32, "ids": IDS[:8], "rows": 4, "first_row": 3, "row_index": [0, 1, 2, 3]}, 4)(
-    one_layer
-)
-topic.vector("an index and live rows", {"dtype": I64, "ids": IDS[:8], "rows": 4, "row_index": [7, 6, 5, 4], "live_rows": 2}, 8, "INCOMPLETE")(
-    one_layer
-)
-topic.vector("rows beyond those begun are dropped and counted", {"dtype": I32, "ids": IDS, "rows": 8}, 5)(one_layer)
+topic.vector(
+    "rows go to the sink row that is named",
+    {"dtype": I32, "ids": IDS[:6], "rows": 3, "first_row": 4},
+    8,
+    "INCOMPLETE",
+)(one_layer)
+topic.vector(
+    "a base is added to the first row",
+    {"dtype": I32, "ids": IDS[:6], "rows": 3, "first_row": 1, "row_base": 2},
+    8,
+    "INCOMPLETE",
+)(one_layer)
+topic.vector(
+    "a base beyond the rows begun drops rows",
+    {"dtype": I32, "ids": IDS[:6], "rows": 3, "first_row": 1, "row_base": 6},
+    8,
+    "INCOMPLETE",
+)(one_layer)
+topic.vector(
+    "only live rows are recorded",
+    {"dtype": I32, "ids": IDS, "rows": 8, "live_rows": 3},
+    8,
+    "INCOMPLETE",
+)(one_layer)
+topic.vector(
+    "no live rows record nothing",
+    {"dtype": I32, "ids": IDS, "rows": 8, "live_rows": 0},
+    8,
+    "NOT_CAPTURED",
+)(one_layer)
+topic.vector(
+    "a negative number of live rows is none",
+    {"dtype": I32, "ids": IDS, "rows": 8, "live_rows": -4},
+    8,
+    "NOT_CAPTURED",
+)(one_layer)
+topic.vector(
+    "more live rows than rows are all rows", {"dtype": I32, "ids": IDS, "rows": 8, "live_rows": 100}
+)(one_layer)
+topic.vector(
+    "rows go where an index says",
+    {"dtype": I32, "ids": IDS[:8], "rows": 4, "row_index": [6, 0, 3, 1]},
+    8,
+    "INCOMPLETE",
+)(one_layer)
+topic.vector(
+    "rows with a negative index go nowhere",
+    {"dtype": I32, "ids": IDS[:8], "rows": 4, "row_index": [-1, 0, -5, 1]},
+    8,
+    "INCOMPLETE",
+)(one_layer)
+topic.vector(
+    "with an index the first row is not looked at",
+    {"dtype": I32, "ids": IDS[:8], "rows": 4, "first_row": 3, "row_index": [0, 1, 2, 3]},
+    4,
+)(one_layer)
+topic.vector(
+    "an index and live rows",
+    {"dtype": I64, "ids": IDS[:8], "rows": 4, "row_index": [7, 6, 5, 4], "live_rows": 2},
+    8,
+    "INCOMPLETE",
+)(one_layer)
+topic.vector(
+    "rows beyond those begun are dropped and counted", {"dtype": I32, "ids": IDS, "rows": 8}, 5
+)(one_layer)
 topic.vector(
     "rows that an index sends beyond those begun are dropped and counted",
     {"dtype": I32, "ids": IDS[:6], "rows": 3, "row_index": [0, 7, 4]},
     4,
     "INCOMPLETE",
 )(one_layer)
-topic.vector("the flag for overlapping launches changes nothing on the host", {"dtype": I32, "ids": IDS, "rows": 8, "flags": 1})(one_layer)
-topic.vector("no rows may be recorded", {"dtype": I32, "ids": [], "rows": 0}, 3, "NOT_CAPTURED")(one_layer)
+topic.vector(
+    "the flag for overlapping launches changes nothing on the host",
+    {"dtype": I32, "ids": IDS, "rows": 8, "flags": 1},
+)(one_layer)
+topic.vector("no rows may be recorded", {"dtype": I32, "ids": [], "rows": 0}, 3, "NOT_CAPTURED")(
+    one_layer
+)
 
 
 @topic.vector("micro-batches record disjoint rows of a layer")
@@ -179,7 +301,16 @@ def _(v):
     c = v.capturer(layers=1)
     v.step_begin(capturer=c, rows=8)
     for first, count in ((5, 3), (0, 2), (2, 3)):
-        v.layer_record(capturer=c, layer=0, source={"dtype": I32, "ids": IDS[2 * first : 2 * (first + count)], "rows": count, "first_row": first})
+        v.layer_record(
+            capturer=c,
+            layer=0,
+            source={
+                "dtype": I32,
+                "ids": IDS[2 * first : 2 * (first + count)],
+                "rows": count,
+                "first_row": first,
+            },
+        )
     read(v, c, 8)
 
 
@@ -188,7 +319,12 @@ def _(v):
     c = v.capturer(layers=1)
     v.step_begin(capturer=c, rows=8)
     v.layer_record(capturer=c, layer=0, source={"dtype": I32, "ids": IDS[:8], "rows": 4})
-    v.layer_record(capturer=c, layer=0, source={"dtype": I32, "ids": [1, 2] * 4, "rows": 4, "first_row": 3}, expect="ERR_CONFLICT")
+    v.layer_record(
+        capturer=c,
+        layer=0,
+        source={"dtype": I32, "ids": [1, 2] * 4, "rows": 4, "first_row": 3},
+        expect="ERR_CONFLICT",
+    )
     read(v, c, 8, "INCOMPLETE")
 
 
@@ -211,7 +347,9 @@ for name, again in (
     ("live rows", {"first_row": 2, "live_rows": 4}),
     ("a base", {"row_base": 2}),
 ):
-    topic.vector(f"of a row recorded again through {name} the first is kept, and cells are counted", again)(recorded_again)
+    topic.vector(
+        f"of a row recorded again through {name} the first is kept, and cells are counted", again
+    )(recorded_again)
 
 
 @topic.vector("the first recording is kept even if it is not valid")
@@ -219,7 +357,11 @@ def _(v):
     c = v.capturer(layers=1)
     v.step_begin(capturer=c, rows=2)
     v.layer_record(capturer=c, layer=0, source={"dtype": I32, "ids": [3, 3, 1, 99], "rows": 2})
-    v.layer_record(capturer=c, layer=0, source={"dtype": I32, "ids": [1, 2, 3, 4], "rows": 2, "row_index": [0, 1]})
+    v.layer_record(
+        capturer=c,
+        layer=0,
+        source={"dtype": I32, "ids": [1, 2, 3, 4], "rows": 2, "row_index": [0, 1]},
+    )
     read(v, c, 2, "NOT_CAPTURED")
 
 
@@ -239,7 +381,10 @@ def _(v):
 def _(v):
     c = v.capturer()
     v.step_begin(capturer=c, rows=2)
-    layers = [{"layer": layer, "ids": [0, 1, 2, 3], "table": [(layer * 5 + i) % 16 for i in range(4)]} for layer in (2, 0, 1)]
+    layers = [
+        {"layer": layer, "ids": [0, 1, 2, 3], "table": [(layer * 5 + i) % 16 for i in range(4)]}
+        for layer in (2, 0, 1)
+    ]
     v.layers_record(capturer=c, source={"dtype": I16, "rows": 2}, layers=layers)
     read(v, c, 2)
 
@@ -248,8 +393,20 @@ def _(v):
 def _(v):
     c = v.capturer()
     v.step_begin(capturer=c, rows=6)
-    source = {"dtype": I64, "rows": 3, "row_stride": 4, "k_source": 3, "offset": 1, "first_row": 2, "live_rows": 2}
-    v.layers_record(capturer=c, source=source, layers=[{"layer": layer, "ids": list(range(layer, layer + 12))} for layer in range(3)])
+    source = {
+        "dtype": I64,
+        "rows": 3,
+        "row_stride": 4,
+        "k_source": 3,
+        "offset": 1,
+        "first_row": 2,
+        "live_rows": 2,
+    }
+    v.layers_record(
+        capturer=c,
+        source=source,
+        layers=[{"layer": layer, "ids": list(range(layer, layer + 12))} for layer in range(3)],
+    )
     read(v, c, 6, "INCOMPLETE")
 
 
@@ -257,7 +414,11 @@ def _(v):
 def _(v):
     c = v.capturer(layers=100, k=1, experts=128)
     v.step_begin(capturer=c, rows=1)
-    v.layers_record(capturer=c, source={"dtype": I32, "rows": 1}, layers=[{"layer": layer, "ids": [127 - layer]} for layer in range(100)])
+    v.layers_record(
+        capturer=c,
+        source={"dtype": I32, "rows": 1},
+        layers=[{"layer": layer, "ids": [127 - layer]} for layer in range(100)],
+    )
     read(v, c, 1)
 
 
@@ -276,9 +437,24 @@ def _(v):
     one = {"ids": [1, 2, 3, 4]}
     v.record(c, [[[5, 6]] * 3], layers=[1])
     source = {"dtype": I32, "rows": 2}
-    v.layers_record(capturer=c, source=source, layers=[one | {"layer": 0}, one | {"layer": 3}], expect="ERR_UNKNOWN_LAYER")
-    v.layers_record(capturer=c, source=source, layers=[one | {"layer": 0}, one | {"layer": 1}], expect="ERR_CONFLICT")
-    v.layers_record(capturer=c, source=source, layers=[one | {"layer": 0}, one | {"layer": 0}], expect="ERR_ARGUMENT")
+    v.layers_record(
+        capturer=c,
+        source=source,
+        layers=[one | {"layer": 0}, one | {"layer": 3}],
+        expect="ERR_UNKNOWN_LAYER",
+    )
+    v.layers_record(
+        capturer=c,
+        source=source,
+        layers=[one | {"layer": 0}, one | {"layer": 1}],
+        expect="ERR_CONFLICT",
+    )
+    v.layers_record(
+        capturer=c,
+        source=source,
+        layers=[one | {"layer": 0}, one | {"layer": 0}],
+        expect="ERR_ARGUMENT",
+    )
     read(v, c, 2, "INCOMPLETE")
 
 
@@ -288,7 +464,13 @@ def _(v):
 def wrong(v, source, status, raw, layer):
     c = v.capturer()
     v.step_begin(capturer=c, rows=4)
-    v.layer_record(capturer=c, layer=layer, source={"dtype": I32, "ids": IDS, "rows": 4} | source, expect=status, raw=raw)
+    v.layer_record(
+        capturer=c,
+        layer=layer,
+        source={"dtype": I32, "ids": IDS, "rows": 4} | source,
+        expect=status,
+        raw=raw,
+    )
     read(v, c, 4, "NOT_CAPTURED")
 
 
@@ -303,7 +485,9 @@ for name, source, status, raw, layer in (
     ("unknown flags", {"flags": 2}, "ERR_ARGUMENT", True, 0),
 ):
     topic.vector(f"a source is refused: {name}", source, status, raw, layer)(wrong)
-topic.vector("a layer that does not exist is not recorded", {}, "ERR_UNKNOWN_LAYER", False, 3)(wrong)
+topic.vector("a layer that does not exist is not recorded", {}, "ERR_UNKNOWN_LAYER", False, 3)(
+    wrong
+)
 
 
 def at_random(v, seed):
@@ -329,7 +513,11 @@ def at_random(v, seed):
             stride, between = columns + dice.below(4), 1
         else:
             stride, between = 1, rows + dice.below(3)
-        source |= {"ids": spread(ids, rows, columns, stride, between), "row_stride": stride, "column_stride": between}
+        source |= {
+            "ids": spread(ids, rows, columns, stride, between),
+            "row_stride": stride,
+            "column_stride": between,
+        }
         match dice.below(4):
             case 0:
                 source["first_row"] = dice.below(12 - rows + 1)
@@ -342,7 +530,9 @@ def at_random(v, seed):
         v.layer_record(capturer=c, layer=0, source=source)
         request = v.open(c)
         v.step_snapshot(capturer=c)
-        v.step_issue(capturer=c, spans=[{"request": request, "position": 0, "sink_row": 0, "rows": 12}])
+        v.step_issue(
+            capturer=c, spans=[{"request": request, "position": 0, "sink_row": 0, "rows": 12}]
+        )
         v.land(c)
         v.expect_rows(c, request, expect=None)
     v.capturer_stats(capturer=c)

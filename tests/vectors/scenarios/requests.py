@@ -22,7 +22,12 @@ def _(v):
 def _(v):
     c = v.capturer()
     request = v.open(c)
-    v.step(c, (request, 1, 0, 3), tag=1, faults=[(0, 1, [3, 3]), (2, 0, [99, 0]), (2, 1, [4, 4]), (2, 2, [-1, 0])])
+    v.step(
+        c,
+        (request, 1, 0, 3),
+        tag=1,
+        faults=[(0, 1, [3, 3]), (2, 0, [99, 0]), (2, 1, [4, 4]), (2, 2, [-1, 0])],
+    )
     v.step(c, (request, 2, 0, 3), tag=2)
     v.land(c)
     v.expect_rows(c, request)
@@ -312,7 +317,12 @@ def _(v):
     a, b, d = v.open(c, 3)
     v.step(c, (a, 1, 0, 2), (b, 2, 0, 3), (d, 3, 0, 1))
     v.request_finish_batch(capturer=c, items=[{"request": a, "rows": 2}])
-    items = [{"request": b, "rows": ALL}, {"request": a, "rows": 2}, {"request": d, "rows": 2}, {"request": 0, "rows": 0}]
+    items = [
+        {"request": b, "rows": ALL},
+        {"request": a, "rows": 2},
+        {"request": d, "rows": 2},
+        {"request": 0, "rows": 0},
+    ]
     v.request_finish_batch(capturer=c, items=items, expect="PARTIAL", raw=True)
     v.land(c)
     for x in ("x1", "x2", "x3"):

@@ -17,7 +17,9 @@ def reading(v, c):
     v.request_finish(rows=ALL, **of)
     items = [{"request": 0, "first": 0, "rows": 0, "mode": 0, "flags": 0}]
     v.request_extract_batch(capturer=c, items=items, expect="ERR_DISABLED", raw=True)
-    v.request_finish_batch(capturer=c, items=[{"request": 0, "rows": 0}], expect="ERR_DISABLED", raw=True)
+    v.request_finish_batch(
+        capturer=c, items=[{"request": 0, "rows": 0}], expect="ERR_DISABLED", raw=True
+    )
 
 
 def requests(v, c):
@@ -41,7 +43,9 @@ def _(v):
     c = v.capturer_create(config={"role": DISABLED})["capturer"]
     v.step_begin(capturer=c, rows=5)
     v.layer_record(capturer=c, layer=0, source={"dtype": I32, "ids": [1, 2], "rows": 1})
-    v.layers_record(capturer=c, source={"dtype": I32, "rows": 1}, layers=[{"layer": 0, "ids": [1, 2]}])
+    v.layers_record(
+        capturer=c, source={"dtype": I32, "rows": 1}, layers=[{"layer": 0, "ids": [1, 2]}]
+    )
     v.step_snapshot(capturer=c)
     v.step_discard(capturer=c)
     requests(v, c)
@@ -52,11 +56,28 @@ def _(v):
 @topic.vector("a disabled capturer gives no address and no statistics")
 def _(v):
     c = v.capturer_create(config={"role": DISABLED, "backend": 1} | SHAPE)["capturer"]
-    v.told("sink_layer", "OK", {"sink": {"dtype": 0, "ids": None, "rows": 0, "k": 0}}, capturer=c, layer=0)
+    v.told(
+        "sink_layer",
+        "OK",
+        {"sink": {"dtype": 0, "ids": None, "rows": 0, "k": 0}},
+        capturer=c,
+        layer=0,
+    )
     v.told(
         "capturer_layer_stats",
         "OK",
-        {"stats": [{"rows_written": 0, "unwritten": 0, "out_of_range": 0, "duplicate": 0, "silent_steps": 0}] * 2},
+        {
+            "stats": [
+                {
+                    "rows_written": 0,
+                    "unwritten": 0,
+                    "out_of_range": 0,
+                    "duplicate": 0,
+                    "silent_steps": 0,
+                }
+            ]
+            * 2
+        },
         capturer=c,
         count=2,
     )
@@ -80,8 +101,15 @@ def _(v):
     v.step_begin(capturer=c, rows=9, expect="ERR_CAPACITY")
     v.step_begin(capturer=c, rows=3)
     v.record(c, v.rows(c, 1, 0, 3))
-    v.layer_record(capturer=c, layer=0, source={"dtype": I32, "ids": [1, 2], "rows": 1}, expect="ERR_CONFLICT")
-    v.layer_record(capturer=c, layer=3, source={"dtype": I32, "ids": [1, 2], "rows": 1}, expect="ERR_UNKNOWN_LAYER")
+    v.layer_record(
+        capturer=c, layer=0, source={"dtype": I32, "ids": [1, 2], "rows": 1}, expect="ERR_CONFLICT"
+    )
+    v.layer_record(
+        capturer=c,
+        layer=3,
+        source={"dtype": I32, "ids": [1, 2], "rows": 1},
+        expect="ERR_UNKNOWN_LAYER",
+    )
     v.capturer_probe(capturer=c, rows=3, count=3)
     v.step_snapshot(capturer=c)
 

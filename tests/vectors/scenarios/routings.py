@@ -15,7 +15,9 @@ def view(v, *routings):
 def split(v, first, prompt_tokens, generated_tokens):
     c = v.capturer()
     x = v.captured(c, first=first, count=8, tag=2, faults=FAULTS, expect="INCOMPLETE")
-    parts = v.routing_split(routing=x, prompt_tokens=prompt_tokens, generated_tokens=generated_tokens)
+    parts = v.routing_split(
+        routing=x, prompt_tokens=prompt_tokens, generated_tokens=generated_tokens
+    )
     for part in parts.values():
         v.routing_view(routing=part)
         v.routing_poll(routing=part, expect=None)
@@ -96,7 +98,10 @@ def _(v):
 
 @topic.vector("layers of pipeline stages are united by the layer map")
 def _(v):
-    first, second = v.capturer(layers=2, layer_map=[1, 4]), v.capturer(layers=3, layer_map=[2, 3, 9])
+    first, second = (
+        v.capturer(layers=2, layer_map=[1, 4]),
+        v.capturer(layers=3, layer_map=[2, 3, 9]),
+    )
     a, b = v.captured(first, seed=1, tag=1), v.captured(second, seed=2, tag=2)
     merge(v, a, b)
     merge(v, b, a)
@@ -111,7 +116,10 @@ def _(v):
 
 @topic.vector("layers with different numbers of experts keep their own")
 def _(v):
-    first, second = v.capturer(layers=1, experts=300, layer_map=[5]), v.capturer(layers=1, experts=8, layer_map=[2])
+    first, second = (
+        v.capturer(layers=1, experts=300, layer_map=[5]),
+        v.capturer(layers=1, experts=8, layer_map=[2]),
+    )
     merge(v, v.captured(first), v.captured(second))
 
 
@@ -128,7 +136,9 @@ def _(v):
     c = v.capturer()
     a = v.captured(c)
     rows = [[cell[::-1] for cell in row] for row in v.rows(c, 1, 0, 4)]
-    b = v.captured(c, faults=[(row, layer, rows[row][layer]) for row in range(4) for layer in range(3)])
+    b = v.captured(
+        c, faults=[(row, layer, rows[row][layer]) for row in range(4) for layer in range(3)]
+    )
     merge(v, a, b)
 
 
@@ -143,7 +153,9 @@ def _(v):
 def _(v):
     first, second = v.capturer(layer_provenance=[0, 1, 0]), v.capturer(layer_provenance=[0, 0, 1])
     x = merge(v, v.captured(first), v.captured(second))
-    v.routing_copy_to(routing=x, options={"dtype": I32, "flags": 1}, dst_bytes=96, expect="ERR_RECOMPUTED")
+    v.routing_copy_to(
+        routing=x, options={"dtype": I32, "flags": 1}, dst_bytes=96, expect="ERR_RECOMPUTED"
+    )
 
 
 @topic.vector("routings without rows take no part in the range")
@@ -159,7 +171,11 @@ def mismatch(v, config):
     v.routing_merge(routings=[v.captured(a), v.captured(b)], expect="ERR_SHAPE_MISMATCH")
 
 
-for name, config in (("k", {"k": 3}), ("id space", {"id_space": 1}), ("experts of a layer", {"experts": 17})):
+for name, config in (
+    ("k", {"k": 3}),
+    ("id space", {"id_space": 1}),
+    ("experts of a layer", {"experts": 17}),
+):
     topic.vector(f"routings of another {name} are not merged", config)(mismatch)
 
 

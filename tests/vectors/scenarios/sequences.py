@@ -11,7 +11,9 @@ SHAPE = {"layers": 2, "k": 2, "experts": 8}
 
 
 def computed(tokens, first, end, drift=0):
-    """Rows [first, end) as an engine computes them: each depends on every token before, and on what differs between two passes."""
+    """Rows [first, end) as an engine computes them: each depends on every token before, and on what
+    differs between two passes.
+    """
     rows, seed = [], 1
     for position in range(end):
         seed = (seed * 31 + tokens[position] + drift * 7) % 1000003
@@ -20,7 +22,9 @@ def computed(tokens, first, end, drift=0):
 
 
 def segments(rows, first, tag):
-    """Rows that lie beside one another, each of which may lack a cell (None) or be missing for a reason (a number)."""
+    """Rows that lie beside one another, each of which may lack a cell (None) or be missing for a
+    reason (a number).
+    """
     made = []
     for position, row in enumerate(rows, first):
         if isinstance(row, int):
@@ -39,7 +43,12 @@ def segments(rows, first, tag):
 
 
 def routing(v, rows, first=0, tag=0):
-    view = SHAPE | {"dtype": U8, "first": first, "rows": len(rows), "segments": segments(rows, first, tag)}
+    view = SHAPE | {
+        "dtype": U8,
+        "first": first,
+        "rows": len(rows),
+        "segments": segments(rows, first, tag),
+    }
     return v.routing_import(view=view, flags=0, expect=None)["routing"]
 
 
@@ -154,7 +163,11 @@ def policies(v, policy, expect):
     c.look()
 
 
-for name, policy, expect in (("kept", KEEP, "INCOMPLETE"), ("replaced", NEWEST, "INCOMPLETE"), ("insisted on", EQUAL, "ERR_CONFLICT")):
+for name, policy, expect in (
+    ("kept", KEEP, "INCOMPLETE"),
+    ("replaced", NEWEST, "INCOMPLETE"),
+    ("insisted on", EQUAL, "ERR_CONFLICT"),
+):
 
     def differing(v, policy=policy, expect=expect):
         policies(v, policy, "OK" if expect == "INCOMPLETE" else expect)
@@ -177,8 +190,28 @@ def _(v):
     c = Conversation(v)
     tokens = PROMPT + ANSWER + TOOL + SECOND
     whole = computed(tokens, 0, 9)
-    first = [r.LOST, [whole[1][0], None], [None, None], whole[3], r.TAKEN, [None, whole[5][1]], r.REFUSED, whole[7], [None, None]]
-    second = [r.REFUSED, [None, whole[1][1]], r.LOST, whole[3], r.LOST, [None, None], [None, None], r.LOST, whole[8]]
+    first = [
+        r.LOST,
+        [whole[1][0], None],
+        [None, None],
+        whole[3],
+        r.TAKEN,
+        [None, whole[5][1]],
+        r.REFUSED,
+        whole[7],
+        [None, None],
+    ]
+    second = [
+        r.REFUSED,
+        [None, whole[1][1]],
+        r.LOST,
+        whole[3],
+        r.LOST,
+        [None, None],
+        [None, None],
+        r.LOST,
+        whole[8],
+    ]
     c.append(tokens, first, tag=1, expect="INCOMPLETE")
     c.look()
     c.append(tokens, second, tag=2, expect="INCOMPLETE")
@@ -287,7 +320,15 @@ def _(v):
     v.sequence_append(sequence=c.name, tokens=tokens, routing=pending, expect="ERR_NOT_READY")
     v.land(capturer)
     c.look()
-    for wrong in ({"layers": 0}, {"k": 0}, {"k": 9}, {"experts": 32769}, {"id_space": 2}, {"layer_map": [1, 1]}, {"reserved": 1}):
+    for wrong in (
+        {"layers": 0},
+        {"k": 0},
+        {"k": 9},
+        {"experts": 32769},
+        {"id_space": 2},
+        {"layer_map": [1, 1]},
+        {"reserved": 1},
+    ):
         v.sequence_create(config=SHAPE | wrong, expect="ERR_ARGUMENT", raw=True)
     c.append(tokens, expect="ERR_ARGUMENT", raw=True, policy=3)
 
@@ -295,7 +336,12 @@ def _(v):
 @topic.vector("a layer that is recomputed in one call is recomputed in the sequence")
 def _(v):
     c = Conversation(v, layer_map=[3, 5])
-    view = SHAPE | {"dtype": U8, "rows": 1, "layer_map": [3, 5], "segments": [{"first": 0, "rows": 1, "ids": [1, 2, 3, 4]}]}
+    view = SHAPE | {
+        "dtype": U8,
+        "rows": 1,
+        "layer_map": [3, 5],
+        "segments": [{"first": 0, "rows": 1, "ids": [1, 2, 3, 4]}],
+    }
     for provenance in ([0, 0], [0, 1]):
         x = v.routing_import(view=view | {"layer_provenance": provenance}, flags=0)["routing"]
         v.sequence_append(sequence=c.name, tokens=[1, 2], routing=x)
@@ -315,7 +361,9 @@ def random_calls(v, seed):
             v.sequence_truncate(sequence=c.name, tokens=dice.below(length + 2))
         elif action == 1 and len(sequences) < 3:
             fork = Conversation(v)
-            fork.name = v.sequence_fork(sequence=c.name, tokens=dice.pick([r.ALL, dice.below(length + 1)]))["child"]
+            fork.name = v.sequence_fork(
+                sequence=c.name, tokens=dice.pick([r.ALL, dice.below(length + 1)])
+            )["child"]
             sequences.append(fork)
         elif action == 2:
             data = v.sequence_serialize(sequence=c.name, flags=WITH_TOKENS)["dst"]
@@ -330,14 +378,32 @@ def random_calls(v, seed):
                 tokens[dice.below(len(tokens))] += 1
             whole = model.tokens[:start] + tokens
             first = dice.pick([0, 0, dice.below(end + 1)])
-            rows = computed(whole, min(first, end), end, drift=dice.below(3) // 2)[: end - first - dice.below(3) if end > first + 2 else None]
-            rows = [dice.pick([r.LOST, r.TAKEN, [None, row[1]], [row[0], None], [None, None]]) if dice.below(5) == 0 else row for row in rows]
-            options = {"policy": dice.pick([KEEP, KEEP, NEWEST, EQUAL]), "tag": dice.below(2), "origin": dice.below(2)}
+            rows = computed(whole, min(first, end), end, drift=dice.below(3) // 2)[
+                : end - first - dice.below(3) if end > first + 2 else None
+            ]
+            rows = [
+                dice.pick([r.LOST, r.TAKEN, [None, row[1]], [row[0], None], [None, None]])
+                if dice.below(5) == 0
+                else row
+                for row in rows
+            ]
+            options = {
+                "policy": dice.pick([KEEP, KEEP, NEWEST, EQUAL]),
+                "tag": dice.below(2),
+                "origin": dice.below(2),
+            }
             if dice.below(3) == 0:
                 options["prompt_tokens"] = dice.below(end + 1)
             if dice.below(3) == 0:
                 options["call"] = 1 + dice.below(3)
-            c.append(tokens, rows if dice.below(6) else None, first=min(first, end), start=start, expect=None, **options)
+            c.append(
+                tokens,
+                rows if dice.below(6) else None,
+                first=min(first, end),
+                start=start,
+                expect=None,
+                **options,
+            )
         sequences[-1].look()
 
 

@@ -164,7 +164,11 @@ IDS = 64 + 128
 
 
 def patched(data, offset, kind, value):
-    return data[:offset] + struct.pack("<" + kind, value) + data[offset + struct.calcsize("<" + kind) :]
+    return (
+        data[:offset]
+        + struct.pack("<" + kind, value)
+        + data[offset + struct.calcsize("<" + kind) :]
+    )
 
 
 @topic.vector("bytes that are right, which others are made from")
@@ -260,7 +264,9 @@ for name, at, value in (
     topic.vector(f"bytes are refused: an id {name}", at, value)(wrong_id)
 
 
-@topic.vector("rows that are said to be present are looked for where they would be, unless they are trusted")
+@topic.vector(
+    "rows that are said to be present are looked for where they would be, unless they are trusted"
+)
 def _(v):
     data = patched(good_bytes(), RUN_TABLE + 48 + 16, "I", 1)  # two rows of zeros
     v.routing_deserialize(data=data, flags=0, expect="ERR_FORMAT")
@@ -271,21 +277,40 @@ def _(v):
 def _(v):
     data = good_bytes()
     for value in (1, 3, 4, 0, 5, 10, 11, 299, 0xFFFF):
-        x = v.routing_deserialize(data=patched(data, IDS + 20, "H", value), flags=0, expect="INCOMPLETE")["routing"]
+        x = v.routing_deserialize(
+            data=patched(data, IDS + 20, "H", value), flags=0, expect="INCOMPLETE"
+        )["routing"]
         v.routing_coverage(routing=x, capacity=9, expect="INCOMPLETE")
         v.routing_serialize(routing=x)
 
 
-@topic.vector("rows that are not there are runs of one reason each, whether their memory says so or nothing does")
+@topic.vector(
+    "rows that are not there are runs of one reason each, whether their memory says so or nothing does"
+)
 def _(v):
     def row(*cells):
         return form.Row(cells)
 
-    rows = [row(r.LOST, r.LOST), row(r.LOST, r.LOST), row(r.TAKEN, r.TAKEN), None, row((0, 1), r.LOST), row(r.REFUSED, r.LOST), row(r.STALE, r.STALE)]
+    rows = [
+        row(r.LOST, r.LOST),
+        row(r.LOST, r.LOST),
+        row(r.TAKEN, r.TAKEN),
+        None,
+        row((0, 1), r.LOST),
+        row(r.REFUSED, r.LOST),
+        row(r.STALE, r.STALE),
+    ]
     data = form.serialize(form.Routing([form.Layer(0, 8), form.Layer(5, 300, 1)], 2, 0, 3, rows))
     again(v, v.routing_deserialize(data=data, flags=0, expect="INCOMPLETE")["routing"])
     for run, reason in ((0, r.TAKEN), (0, 0), (2, r.EVICTED), (2, r.NOT_PUBLISHED)):
-        again(v, v.routing_deserialize(data=patched(data, RUN_TABLE + 24 * run + 20, "i", reason), flags=0, expect="INCOMPLETE")["routing"])
+        again(
+            v,
+            v.routing_deserialize(
+                data=patched(data, RUN_TABLE + 24 * run + 20, "i", reason),
+                flags=0,
+                expect="INCOMPLETE",
+            )["routing"],
+        )
 
 
 @topic.vector("a run may be written where it is shorter than it could be, and is read all the same")
@@ -297,6 +322,8 @@ def _(v):
     runs = [(1, 6, 1, 0), (2, 0, 5, 0), (1, 6, 3, 0)]
     head = form.header(routing, runs, 0)
     body = ids.ljust(64, b"\0") + struct.pack("<QQ", 6, 6).ljust(64, b"\0") + b"\7"
-    x = v.routing_deserialize(data=form.header(routing, runs, len(head) + len(body)) + body, flags=0)["routing"]
+    x = v.routing_deserialize(
+        data=form.header(routing, runs, len(head) + len(body)) + body, flags=0
+    )["routing"]
     v.routing_view(routing=x)
     v.routing_serialize(routing=x)

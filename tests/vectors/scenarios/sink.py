@@ -12,13 +12,17 @@ def write(v, c, seed, count):
     v.step_begin(capturer=c, rows=count)
     rows = v.rows(c, seed, 0, count)
     for layer in range(len(rows[0])):
-        v.sink_write(capturer=c, layer=layer, first_row=0, ids=[i for row in rows for i in row[layer]])
+        v.sink_write(
+            capturer=c, layer=layer, first_row=0, ids=[i for row in rows for i in row[layer]]
+        )
     v.step_snapshot(capturer=c)
 
 
 def issue(v, c, count, seed=1):
     request = v.open(c)
-    v.step_issue(capturer=c, spans=[{"request": request, "position": 0, "sink_row": 0, "rows": count}])
+    v.step_issue(
+        capturer=c, spans=[{"request": request, "position": 0, "sink_row": 0, "rows": count}]
+    )
     v.land(c)
     return request
 
@@ -43,7 +47,11 @@ def bound(v, dtype, row_stride, layers_at_once):
             "rows": 10,
             "k": 2,
             "row_stride": row_stride,
-            "ids": {"memory": f"m{first}", "elements": 10 * stride * layers_at_once + 3, "start": 3},
+            "ids": {
+                "memory": f"m{first}",
+                "elements": 10 * stride * layers_at_once + 3,
+                "start": 3,
+            },
         }
         v.sink_bind(capturer=c, first_layer=first, layers=layers_at_once, sink=sink)
     for layer in range(3):
@@ -62,7 +70,13 @@ for dtype, bits in ((I16, 16), (I32, 32), (I64, 64)):
 @topic.vector("layers of bound memory may lie apart")
 def _(v):
     c = v.capturer()
-    sink = {"dtype": I32, "rows": 8, "k": 2, "layer_stride": 100, "ids": {"memory": "m", "elements": 300}}
+    sink = {
+        "dtype": I32,
+        "rows": 8,
+        "k": 2,
+        "layer_stride": 100,
+        "ids": {"memory": "m", "elements": 300},
+    }
     v.sink_bind(capturer=c, first_layer=0, layers=3, sink=sink)
     write(v, c, 7, 8)
     v.expect_rows(c, issue(v, c, 8))
@@ -86,7 +100,12 @@ def _(v):
     v.step_begin(capturer=c, rows=2)
     source = {"dtype": I32, "ids": [1, 2, 3, 4], "rows": 2}
     v.layer_record(capturer=c, layer=0, source=source, expect="ERR_STATE")
-    v.layers_record(capturer=c, source={"dtype": I32, "rows": 2}, layers=[{"layer": 1, "ids": [1, 2, 3, 4]}], expect="ERR_STATE")
+    v.layers_record(
+        capturer=c,
+        source={"dtype": I32, "rows": 2},
+        layers=[{"layer": 1, "ids": [1, 2, 3, 4]}],
+        expect="ERR_STATE",
+    )
 
 
 @topic.vector("layers that are not bound are missing, the others are there")
@@ -97,7 +116,9 @@ def _(v):
     v.step_begin(capturer=c, rows=3)
     rows = v.rows(c, 1, 0, 3)
     for layer in (0, 1):
-        v.sink_write(capturer=c, layer=layer, first_row=0, ids=[i for row in rows for i in row[layer]])
+        v.sink_write(
+            capturer=c, layer=layer, first_row=0, ids=[i for row in rows for i in row[layer]]
+        )
     v.step_snapshot(capturer=c)
     v.expect_rows(c, issue(v, c, 3), expect="INCOMPLETE")
 
@@ -110,8 +131,19 @@ def _(v):
     c = v.capturer()
     v.sink_bind(capturer=c, first_layer=0, layers=3, sink=SINK)
     v.sink_bind(capturer=c, first_layer=0, layers=3, sink=SINK)
-    v.sink_bind(capturer=c, first_layer=1, layers=1, sink=SINK | {"ids": {"memory": "m", "elements": 48, "start": 16}})
-    v.sink_bind(capturer=c, first_layer=0, layers=1, sink=SINK | {"ids": {"memory": "n", "elements": 16}}, expect="ERR_STATE")
+    v.sink_bind(
+        capturer=c,
+        first_layer=1,
+        layers=1,
+        sink=SINK | {"ids": {"memory": "m", "elements": 48, "start": 16}},
+    )
+    v.sink_bind(
+        capturer=c,
+        first_layer=0,
+        layers=1,
+        sink=SINK | {"ids": {"memory": "n", "elements": 16}},
+        expect="ERR_STATE",
+    )
     v.sink_layer(capturer=c, layer=2)
 
 
@@ -129,12 +161,20 @@ def _(v):
     v.sink_bind(capturer=c, first_layer=0, layers=1, sink=SINK)
     v.step_begin(capturer=c, rows=1)
     v.sink_bind(capturer=c, first_layer=0, layers=1, sink=SINK)
-    v.sink_bind(capturer=c, first_layer=1, layers=1, sink=SINK | {"ids": {"memory": "n", "elements": 16}}, expect="ERR_STATE")
+    v.sink_bind(
+        capturer=c,
+        first_layer=1,
+        layers=1,
+        sink=SINK | {"ids": {"memory": "n", "elements": 16}},
+        expect="ERR_STATE",
+    )
 
 
 def wrong(v, status, raw, first, layers, change):
     c = v.capturer()
-    v.sink_bind(capturer=c, first_layer=first, layers=layers, sink=SINK | change, expect=status, raw=raw)
+    v.sink_bind(
+        capturer=c, first_layer=first, layers=layers, sink=SINK | change, expect=status, raw=raw
+    )
 
 
 for name, status, raw, first, layers, change in (

@@ -23,7 +23,10 @@ def _(v):
     c = v.capturer()
     requests = v.open(c, 2)
     v.forward(c, v.rows(c, 1, 0, 4))
-    spans = [{"request": requests[0], "position": 0, "sink_row": 0, "rows": 4}, {"request": requests[1], "position": 7, "sink_row": 1, "rows": 2}]
+    spans = [
+        {"request": requests[0], "position": 0, "sink_row": 0, "rows": 4},
+        {"request": requests[1], "position": 7, "sink_row": 1, "rows": 2},
+    ]
     v.step_issue(capturer=c, spans=spans)
     v.land(c)
     v.expect_rows(c, requests[0])
@@ -87,8 +90,12 @@ def refused_issue(v, spans, status, options, raw):
     request = v.open(c)
     v.forward(c, v.rows(c, 1, 0, 4))
     spans = [{"request": request, "rows": 1} | span for span in spans]
-    v.step_issue(capturer=c, spans=spans, expect=status, raw=raw, **({"options": options} if options else {}))
-    v.step_issue(capturer=c, spans=[{"request": request, "rows": 4}])  # the step was neither issued nor discarded
+    v.step_issue(
+        capturer=c, spans=spans, expect=status, raw=raw, **({"options": options} if options else {})
+    )
+    v.step_issue(
+        capturer=c, spans=[{"request": request, "rows": 4}]
+    )  # the step was neither issued nor discarded
     v.land(c)
     v.expect_rows(c, request)
     v.capturer_stats(capturer=c)
@@ -100,14 +107,38 @@ for name, spans, status, options, raw in (
     ("a span with unknown flags", [{"flags": 16}], "ERR_ARGUMENT", None, True),
     ("a span with a reserved field", [{"reserved": 1}], "ERR_ARGUMENT", None, True),
     ("a position beyond the limit", [{"position": 2**40}], "ERR_ARGUMENT", None, False),
-    ("a last position beyond the limit", [{"position": 2**40 - 1, "rows": 2}], "ERR_ARGUMENT", None, False),
+    (
+        "a last position beyond the limit",
+        [{"position": 2**40 - 1, "rows": 2}],
+        "ERR_ARGUMENT",
+        None,
+        False,
+    ),
     ("the largest position there is", [{"position": 2**64 - 3}], "ERR_ARGUMENT", None, False),
     ("sink rows outside the sink", [{"sink_row": 6, "rows": 3}], "ERR_CAPACITY", None, False),
     ("a sink row far outside the sink", [{"sink_row": 2**32 - 1}], "ERR_CAPACITY", None, False),
-    ("two spans with one position", [{"rows": 3}, {"position": 2, "sink_row": 3}], "ERR_OVERLAP", None, False),
+    (
+        "two spans with one position",
+        [{"rows": 3}, {"position": 2, "sink_row": 3}],
+        "ERR_OVERLAP",
+        None,
+        False,
+    ),
     ("a good span before a bad one", [{"rows": 2}, {"sink_row": 9}], "ERR_CAPACITY", None, False),
-    ("device positions without positions", [{"flags": 2, "position_end": 4}], "ERR_ARGUMENT", None, True),
-    ("empty bounds", [{"flags": 2, "position": 4, "position_end": 4}], "ERR_ARGUMENT", {"positions": [0] * 8, "positions_dtype": I32}, False),
+    (
+        "device positions without positions",
+        [{"flags": 2, "position_end": 4}],
+        "ERR_ARGUMENT",
+        None,
+        True,
+    ),
+    (
+        "empty bounds",
+        [{"flags": 2, "position": 4, "position_end": 4}],
+        "ERR_ARGUMENT",
+        {"positions": [0] * 8, "positions_dtype": I32},
+        False,
+    ),
     (
         "bounds in the wrong order",
         [{"flags": 2, "position": 4, "position_end": 1}],
@@ -115,16 +146,37 @@ for name, spans, status, options, raw in (
         {"positions": [0] * 8, "positions_dtype": I64},
         False,
     ),
-    ("bounds beyond the limit", [{"flags": 2, "position_end": 2**40 + 1}], "ERR_ARGUMENT", {"positions": [0] * 8, "positions_dtype": I64}, False),
-    ("positions of an unknown dtype", [{"flags": 2, "position_end": 4}], "ERR_DTYPE", {"positions": [0] * 8, "positions_dtype": 2}, True),
+    (
+        "bounds beyond the limit",
+        [{"flags": 2, "position_end": 2**40 + 1}],
+        "ERR_ARGUMENT",
+        {"positions": [0] * 8, "positions_dtype": I64},
+        False,
+    ),
+    (
+        "positions of an unknown dtype",
+        [{"flags": 2, "position_end": 4}],
+        "ERR_DTYPE",
+        {"positions": [0] * 8, "positions_dtype": 2},
+        True,
+    ),
     ("an unknown way of snapshot", [{}], "ERR_ARGUMENT", {"snapshot": 2}, True),
     ("a reserved option", [{}], "ERR_ARGUMENT", {"reserved": 1}, True),
 ):
-    topic.vector(f"an issue is refused and changes nothing: {name}", spans, status, options, raw)(refused_issue)
+    topic.vector(f"an issue is refused and changes nothing: {name}", spans, status, options, raw)(
+        refused_issue
+    )
 
 
 def device_span(request, first, end, sink_row, rows, flags=0):
-    return {"request": request, "position": first, "position_end": end, "sink_row": sink_row, "rows": rows, "flags": flags | 2}
+    return {
+        "request": request,
+        "position": first,
+        "position_end": end,
+        "sink_row": sink_row,
+        "rows": rows,
+        "flags": flags | 2,
+    }
 
 
 def device_positions(v, dtype):
@@ -132,8 +184,14 @@ def device_positions(v, dtype):
     requests = v.open(c, 2)
     v.forward(c, v.rows(c, 1, 0, 6))
     options = {"positions": [4, 5, 6, 0, 1, 2], "positions_dtype": dtype, "tag": 3}
-    v.step_issue(capturer=c, spans=[device_span(requests[0], 2, 9, 0, 3), device_span(requests[1], 0, 3, 3, 3)], options=options)
-    v.request_coverage(capturer=c, request=requests[0], first=0, rows=2, capacity=0, expect="INCOMPLETE")
+    v.step_issue(
+        capturer=c,
+        spans=[device_span(requests[0], 2, 9, 0, 3), device_span(requests[1], 0, 3, 3, 3)],
+        options=options,
+    )
+    v.request_coverage(
+        capturer=c, request=requests[0], first=0, rows=2, capacity=0, expect="INCOMPLETE"
+    )
     v.extract(c, requests[0], rows=5, expect="ERR_NOT_READY")
     v.extract(c, requests[0], rows=10, expect="ERR_OUT_OF_RANGE")
     v.land(c)
@@ -163,7 +221,11 @@ def _(v):
     c = v.capturer()
     request = v.open(c)
     v.forward(c, v.rows(c, 1, 0, 4))
-    v.step_issue(capturer=c, spans=[device_span(request, 0, 4, 0, 4)], options={"positions": [0, 2, 2, 1], "positions_dtype": I32})
+    v.step_issue(
+        capturer=c,
+        spans=[device_span(request, 0, 4, 0, 4)],
+        options={"positions": [0, 2, 2, 1], "positions_dtype": I32},
+    )
     v.land(c)
     v.expect_rows(c, request)
     v.capturer_stats(capturer=c)
@@ -174,8 +236,13 @@ def _(v):
     c = v.capturer()
     one, other = v.open(c, 2)
     v.forward(c, v.rows(c, 1, 0, 5))
-    spans = [{"request": one, "position": 0, "sink_row": 0, "rows": 3}, device_span(other, 0, 8, 3, 2)]
-    v.step_issue(capturer=c, spans=spans, options={"positions": [9, 9, 9, 6, 7], "positions_dtype": I32})
+    spans = [
+        {"request": one, "position": 0, "sink_row": 0, "rows": 3},
+        device_span(other, 0, 8, 3, 2),
+    ]
+    v.step_issue(
+        capturer=c, spans=spans, options={"positions": [9, 9, 9, 6, 7], "positions_dtype": I32}
+    )
     v.land(c)
     v.expect_rows(c, one)
     v.expect_rows(c, other, expect="INCOMPLETE")

@@ -15,8 +15,16 @@ def splice(v, head, tail, row):
 
 def pair(v, head_rows, tail_rows, row, faults=(), config=None):
     c = v.capturer(**(config or {}))
-    head = v.bytes_of(v.captured(c, seed=1, first=head_rows[0], count=head_rows[1], tag=1, faults=faults, expect=None))
-    tail = v.bytes_of(v.captured(c, seed=2, first=tail_rows[0], count=tail_rows[1], tag=2, faults=faults, expect=None))
+    head = v.bytes_of(
+        v.captured(
+            c, seed=1, first=head_rows[0], count=head_rows[1], tag=1, faults=faults, expect=None
+        )
+    )
+    tail = v.bytes_of(
+        v.captured(
+            c, seed=2, first=tail_rows[0], count=tail_rows[1], tag=2, faults=faults, expect=None
+        )
+    )
     splice(v, head, tail, row)
 
 
@@ -31,8 +39,21 @@ for name, head, tail, row in (
     ("of a first that begins later", (3, 3), (6, 2), 6),
 ):
     topic.vector(f"two routings are spliced {name}", head, tail, row)(pair)
-topic.vector("two routings with missing cells are spliced", (0, 4), (2, 4), 3, [(1, 0, [3, 3]), (2, 1, [4, 4])])(pair)
-topic.vector("two routings of nine layers with 16-bit ids are spliced", (0, 3), (3, 3), 3, [(1, 8, [3, 3])], {"layers": 9, "experts": 400})(pair)
+topic.vector(
+    "two routings with missing cells are spliced",
+    (0, 4),
+    (2, 4),
+    3,
+    [(1, 0, [3, 3]), (2, 1, [4, 4])],
+)(pair)
+topic.vector(
+    "two routings of nine layers with 16-bit ids are spliced",
+    (0, 3),
+    (3, 3),
+    3,
+    [(1, 8, [3, 3])],
+    {"layers": 9, "experts": 400},
+)(pair)
 
 
 @topic.vector("a splice of many kinds of rows on both sides")
@@ -75,6 +96,11 @@ for name, config in (
 @topic.vector("damaged headers are not spliced")
 def _(v):
     data = good_bytes()
-    for bad in (data[:63], data[: IDS - 1], patched(data, 8, "I", 2), patched(data, RUN_TABLE, "Q", 3)):
+    for bad in (
+        data[:63],
+        data[: IDS - 1],
+        patched(data, 8, "I", 2),
+        patched(data, RUN_TABLE, "Q", 3),
+    ):
         v.serialized_splice(head=bad, tail=data, row=4, expect="ERR_FORMAT")
         v.serialized_splice(head=data, tail=bad, row=4, expect="ERR_FORMAT")

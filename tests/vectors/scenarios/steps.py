@@ -52,7 +52,9 @@ def _(v):
     request = v.open(c)
     v.step_begin(capturer=c, rows=3)
     v.record(c, v.rows(c, 2, 0, 3))
-    v.step_issue(capturer=c, spans=[{"request": request, "rows": 3}], options={"snapshot": MAKE, "tag": 5})
+    v.step_issue(
+        capturer=c, spans=[{"request": request, "rows": 3}], options={"snapshot": MAKE, "tag": 5}
+    )
     v.land(c)
     v.expect_rows(c, request)
 
@@ -68,7 +70,9 @@ def incomplete_forward(v, begin, snapshots, make, expect):
     v.step_issue(capturer=c, spans=[{"request": request, "rows": 3}], options={"snapshot": make})
     v.land(c)
     v.expect_rows(c, request, expect=expect)
-    v.request_coverage(capturer=c, request=request, first=0, rows=3, capacity=4, expect="INCOMPLETE")
+    v.request_coverage(
+        capturer=c, request=request, first=0, rows=3, capacity=4, expect="INCOMPLETE"
+    )
 
 
 for name, begin, snapshots, make in (
@@ -77,7 +81,9 @@ for name, begin, snapshots, make in (
     ("with two snapshots", True, 2, 0),
     ("with a snapshot and another made by issue", True, 1, MAKE),
 ):
-    topic.vector(f"rows are missing of a forward {name}", begin, snapshots, make, "NOT_CAPTURED")(incomplete_forward)
+    topic.vector(f"rows are missing of a forward {name}", begin, snapshots, make, "NOT_CAPTURED")(
+        incomplete_forward
+    )
 
 
 @topic.vector("a forward that was discarded leaves nothing for the next issue")
@@ -173,13 +179,17 @@ def slots_run_out(v, slots):
     v.land(c)
     v.step(c, (request, 1, slots + 1, 1))
     v.land(c)
-    v.request_coverage(capturer=c, request=request, first=0, rows=slots + 2, capacity=3, expect="INCOMPLETE")
+    v.request_coverage(
+        capturer=c, request=request, first=0, rows=slots + 2, capacity=3, expect="INCOMPLETE"
+    )
     v.expect_rows(c, request, expect="INCOMPLETE")
     v.capturer_stats(capturer=c)
 
 
 for slots in (1, 2, 4):
-    topic.vector(f"of {slots + 1} steps with {slots} slots the last is lost, and its rows are missing", slots)(slots_run_out)
+    topic.vector(
+        f"of {slots + 1} steps with {slots} slots the last is lost, and its rows are missing", slots
+    )(slots_run_out)
 
 
 def slots_are_freed(v, slots):
@@ -195,7 +205,10 @@ def slots_are_freed(v, slots):
 
 
 for slots in (1, 2, 4):
-    topic.vector(f"on the host nothing is lost: with {slots} slots a begin files the oldest step where none is free", slots)(slots_are_freed)
+    topic.vector(
+        f"on the host nothing is lost: with {slots} slots a begin files the oldest step where none is free",
+        slots,
+    )(slots_are_freed)
 
 
 @topic.vector("with the default slots four steps can be in flight")
@@ -241,7 +254,10 @@ def _(v):
     v.request_close(capturer=c, request=closed)
     v.step(c, (request, 1, 0, 1))
     v.forward(c, v.rows(c, 1, 1, 2))
-    spans = [{"request": request, "position": 1, "rows": 1}, {"request": closed, "sink_row": 1, "rows": 1}]
+    spans = [
+        {"request": request, "position": 1, "rows": 1},
+        {"request": closed, "sink_row": 1, "rows": 1},
+    ]
     v.step_issue(capturer=c, spans=spans, expect="LOST", raw=True)
     v.land(c)
     v.capturer_stats(capturer=c)
@@ -255,7 +271,12 @@ def _(v):
         v.step_begin(capturer=c, rows=4)
         v.record(c, v.rows(c, 1, position, 4))
         if again:
-            source = {"dtype": I32, "ids": [1, 2] * again, "rows": again, "row_index": list(range(again))}
+            source = {
+                "dtype": I32,
+                "ids": [1, 2] * again,
+                "rows": again,
+                "row_index": list(range(again)),
+            }
             v.layer_record(capturer=c, layer=1, source=source)
         v.step_snapshot(capturer=c)
         v.step_issue(capturer=c, spans=[{"request": request, "position": position, "rows": 4}])

@@ -1,10 +1,27 @@
-"""routecap: which experts every token was sent to, in every layer of a mixture-of-experts model, captured from any inference engine.
+"""routecap: which experts every token was sent to, in every layer of a mixture-of-experts model,
+captured from any inference engine.
 
-Capturer is where to begin; README.md has a tour, and help() of each method what the header of the C library says of it.
+Capturer is where to begin; README.md has a tour, and help() of each method what the header of the C
+library says of it.
 """
 
 from . import models
-from ._capturer import BackendInfo, Capturer, LayerSources, Memory, PreparedIssue, Request, RequestLike, Router, Settings, Stats, Step, backends, memory, received_merge
+from ._capturer import (
+    BackendInfo,
+    Capturer,
+    LayerSources,
+    Memory,
+    PreparedIssue,
+    Request,
+    RequestLike,
+    Router,
+    Settings,
+    Stats,
+    Step,
+    backends,
+    memory,
+    received_merge,
+)
 from ._constants import (
     ALL,
     DIGEST_TOKENS,
@@ -82,7 +99,18 @@ from ._files import load, save
 from ._library import version
 from ._load import Load
 from ._plan import Gathered, Plan, PlanReport, Reader, needed_rows
-from ._routing import Coverage, Routing, Routings, Segment, Serialized, merge, serialized_info, slice_pieces, splice, splice_pieces
+from ._routing import (
+    Coverage,
+    Routing,
+    Routings,
+    Segment,
+    Serialized,
+    merge,
+    serialized_info,
+    slice_pieces,
+    splice,
+    splice_pieces,
+)
 from ._samples import Sample
 from ._sequence import AppendReport, Sequence, SequenceSpan
 from ._store import Adoption, key_chain, Keys, Store, StoreStats

@@ -93,7 +93,9 @@ _FLOATS = Dtype.F32, Dtype.F16, Dtype.BF16
 
 
 class Settings(TypedDict, total=False):
-    """Settings of a Capturer. layers, k, experts (or layer_experts) and rows are required, unless the role is "disabled"."""
+    """Settings of a Capturer. layers, k, experts (or layer_experts) and rows are required, unless
+    the role is "disabled".
+    """
 
     layers: int
     """Captured (MoE) layers."""
@@ -108,9 +110,14 @@ class Settings(TypedDict, total=False):
     device: Any
     """Ordinal of the CUDA device, or torch's device."""
     role: Role | RoleName
-    """"owner", which is the default, "mirror" (a replica: rows go nowhere) or "disabled" (nothing is allocated, every call returns at once)."""
+    """"owner", which is the default, "mirror" (a replica: rows go nowhere) or "disabled" (nothing
+    is allocated, every call returns at once).
+    """
     slots: int
-    """Each holds one step in flight; default 4. A step without one is lost, with a LostStepWarning."""
+    """Each holds one step in flight; default 4.
+
+    A step without one is lost, with a LostStepWarning.
+    """
     sink_dtype: DtypeLike
     """Of the library's sink: int16, which is the default, int32 or int64."""
     id_space: IdSpace | IdSpaceName
@@ -120,11 +127,15 @@ class Settings(TypedDict, total=False):
     budget_bytes: int
     """Upper limit of the memory for captured rows, routings included; default 1 GiB."""
     layer_map: Sequence[int] | NDArray[Any] | None
-    """[layers] index of each captured layer in the decoder, strictly ascending; default 0..layers-1."""
+    """[layers] index of each captured layer in the decoder, strictly ascending; default
+    0..layers-1.
+    """
     layer_experts: Sequence[int] | NDArray[Any] | None
     """[layers] experts of each layer where they differ."""
     layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
-    """[layers] "captured", which is the default, or "recomputed": the layer may be routed from logits."""
+    """[layers] "captured", which is the default, or "recomputed": the layer may be routed from
+    logits.
+    """
     compare: bool
     """Compare rows that are issued again with what is kept (Stats.rows_mismatched)."""
     external_sink: bool
@@ -132,18 +143,24 @@ class Settings(TypedDict, total=False):
     manual_progress: bool
     """Start no thread: steps land inside `progress` and what waits."""
     may_lose: bool
-    """On the host backend: a step that finds no slot free is lost, as on a device. Otherwise a begin
-    there files the oldest step itself, and none is lost."""
+    """On the host backend: a step that finds no slot free is lost, as on a device.
+
+    Otherwise a begin there files the oldest step itself, and none is lost.
+    """
     checked: bool
     """For development and tests: a call that comes out of order is an error (ERR_NOT_BEGUN to
-    ERR_TWO_THREADS), not rows that are missing later. ROUTECAP_CHECKED=1 in the environment does the
-    same."""
+    ERR_TWO_THREADS), not rows that are missing later. ROUTECAP_CHECKED=1 in the environment does
+    the same.
+    """
     load: bool
     """Count how often each expert was chosen: see the method `load`."""
     load_tags: bool
     """And each tag apart; needs `load`."""
     stream: Any
-    """What stream=None means: a stream, or a function that gives one. Default: the current stream of the framework in use."""
+    """What stream=None means: a stream, or a function that gives one.
+
+    Default: the current stream of the framework in use.
+    """
 
 
 _SWITCHES = {
@@ -170,7 +187,9 @@ class _Config:
         self.backend = member(Backend, settings.get("backend", Backend.HOST))
         self.role = member(Role, settings.get("role", Role.OWNER))
         device = settings.get("device", 0)
-        self.device: int = device if isinstance(device, int) else getattr(device, "index", None) or 0  # torch's device has its number so
+        self.device: int = (
+            device if isinstance(device, int) else getattr(device, "index", None) or 0
+        )  # torch's device has its number so
         self.layers = settings.get("layers", 0)
         self.layer_map = integers(settings.get("layer_map"), np.int32)
         self.layer_experts = integers(settings.get("layer_experts"), np.uint32)
@@ -187,7 +206,10 @@ class _Config:
         for name in ("layer_map", "layer_experts", "layer_provenance"):
             array = getattr(self, name)
             if array is not None and len(array) != self.layers:
-                raise error(Status.ERR_ARGUMENT, f"{name} has {len(array)} elements, {self.layers} layers need one each: give layers={len(array)}, or that many elements")
+                raise error(
+                    Status.ERR_ARGUMENT,
+                    f"{name} has {len(array)} elements, {self.layers} layers need one each: give layers={len(array)}, or that many elements",
+                )
             numbers[name] = 0 if array is None or not len(array) else describe(array, name).address
         memory = structs.config.empty()
         raw.routecap_config_init(memory, structs.config.size)
@@ -197,7 +219,12 @@ class _Config:
         self.experts: int
         self.rows: int
         self.slots: int
-        self.k, self.experts, self.rows, self.slots = numbers["k"], numbers["experts"], numbers["rows"], numbers["slots"]
+        self.k, self.experts, self.rows, self.slots = (
+            numbers["k"],
+            numbers["experts"],
+            numbers["rows"],
+            numbers["slots"],
+        )
         if self.layer_experts is not None and not self.experts:
             self.experts = int(self.layer_experts.max(initial=0))
         sink_dtype = settings.get("sink_dtype")
@@ -264,8 +291,10 @@ def backends() -> dict[BackendName, BackendInfo]:
 
 
 class Stats(NamedTuple):
-    """What a capturer saw since it was created; see routecap_stats in the header. Each row issued is in one of the nine counts from
-    rows_in_flight to rows_refused."""
+    """What a capturer saw since it was created; see routecap_stats in the header.
+
+    Each row issued is in one of the nine counts from rows_in_flight to rows_refused.
+    """
 
     silent_layers: int
     """Layers without one valid cell in the last step that landed with rows."""
@@ -303,10 +332,12 @@ class Stats(NamedTuple):
 
 
 class Router:
-    """How a router chooses experts: a method in use, and what it takes from the model (routecap_router_init).
+    """How a router chooses experts: a method in use, and what it takes from the model
+    (routecap_router_init).
 
-    What is not given is as the method has it. `bias` [experts] and `hash_table` [tokens, k] are tensors on the capturer's device; the router holds
-    them. Where a framework has no bfloat16, say bias_dtype="bf16" of 16-bit integers.
+    What is not given is as the method has it. `bias` [experts] and `hash_table` [tokens, k] are
+    tensors on the capturer's device; the router holds them. Where a framework has no bfloat16, say
+    bias_dtype="bf16" of 16-bit integers.
     """
 
     @documented("routecap_router_init")
@@ -351,15 +382,25 @@ class Router:
             expect_device(bias, device, "bias")
             expect_dense(bias, "bias")
             if len(bias.shape) != 1 or bias.shape[0] < experts:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"bias has shape {bias.shape}, {(experts,)} is expected: give one number for each expert, as one row")
-            fields = {**fields, "bias": bias.address, "bias_dtype": expect_kind(bias, self.bias_dtype, _FLOATS, "bias")}
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"bias has shape {bias.shape}, {(experts,)} is expected: give one number for each expert, as one row",
+                )
+            fields = {
+                **fields,
+                "bias": bias.address,
+                "bias_dtype": expect_kind(bias, self.bias_dtype, _FLOATS, "bias"),
+            }
         if self.hash_table is not None:
             table = describe(self.hash_table, "hash_table")
             expect_device(table, device, "hash_table")
             expect_dtype(table, (Dtype.I32,), "hash_table")
             expect_dense(table, "hash_table")
             if len(table.shape) != 2 or table.shape[1] != k:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"hash_table has shape {table.shape}, (tokens, {k}) is expected: a row for each token id, with its k experts")
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"hash_table has shape {table.shape}, (tokens, {k}) is expected: a row for each token id, with its k experts",
+                )
             fields = {**fields, "hash_table": table.address, "hash_tokens": table.shape[0]}
         return structs.router(**fields)
 
@@ -412,20 +453,30 @@ class Step:
         return self.poll() != Status.PENDING
 
     def wait(self, timeout: float | None = None) -> Status:
-        """Wait until it has landed, for `timeout` seconds at most, None for as long as it takes: OK, LOST or PENDING (routecap_step_finalize)."""
+        """Wait until it has landed, for `timeout` seconds at most, None for as long as it takes:
+        OK, LOST or PENDING (routecap_step_finalize).
+        """
         return self._finalize(timeout)[0]
 
     @documented("routecap_step_finalize")
     def conflicts(self, timeout: float | None = None) -> int:
-        """Wait as `wait` does; then how many of its cells were recorded twice. NotReadyError after the time."""
+        """Wait as `wait` does; then how many of its cells were recorded twice.
+
+        NotReadyError after the time.
+        """
         status, conflicting = self._finalize(timeout)
         if status == Status.PENDING:
-            raise error(Status.ERR_NOT_READY, "the step has not landed: wait longer, by a larger timeout or without one")
+            raise error(
+                Status.ERR_NOT_READY,
+                "the step has not landed: wait longer, by a larger timeout or without one",
+            )
         return conflicting
 
     def _finalize(self, timeout: float | None) -> tuple[Status, int]:
         found: tuple[Status, int] = wait(
-            lambda ns: raw.routecap_step_finalize(self.capturer._handle, self.ticket, ns), lambda found: found[0] == Status.PENDING, timeout
+            lambda ns: raw.routecap_step_finalize(self.capturer._handle, self.ticket, ns),
+            lambda found: found[0] == Status.PENDING,
+            timeout,
         )
         return found
 
@@ -435,7 +486,11 @@ class Step:
     __int__ = __index__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Step) and other.ticket == self.ticket and other.capturer is self.capturer
+        return (
+            isinstance(other, Step)
+            and other.ticket == self.ticket
+            and other.capturer is self.capturer
+        )
 
     def __hash__(self) -> int:
         return hash(self.ticket)
@@ -509,7 +564,9 @@ class Request:
         allow_recomputed: bool = False,
     ) -> Routing:
         """See Capturer.extract."""
-        return self.capturer.extract(self, first, rows, mode=mode, strict=strict, allow_recomputed=allow_recomputed)
+        return self.capturer.extract(
+            self, first, rows, mode=mode, strict=strict, allow_recomputed=allow_recomputed
+        )
 
     def extract_into(
         self,
@@ -560,7 +617,11 @@ class Request:
     __int__ = __index__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Request) and other.handle == self.handle and other.capturer is self.capturer
+        return (
+            isinstance(other, Request)
+            and other.handle == self.handle
+            and other.capturer is self.capturer
+        )
 
     def __hash__(self) -> int:
         return hash(self.handle)
@@ -582,7 +643,10 @@ def _one(tensor: Any, device: int, name: str, count: int = 1) -> int:
     expect_dtype(found, (Dtype.I32,), name)
     expect_dense(found, name)
     if _elements(found) < count:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {found.shape}, {count} elements are needed: give a larger tensor, or fewer rows")
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"{name} has shape {found.shape}, {count} elements are needed: give a larger tensor, or fewer rows",
+        )
     return found.address
 
 
@@ -594,7 +658,9 @@ def _elements(tensor: Tensor) -> int:
 
 
 class Capturer:
-    """Captures the routing of a running engine: one per rank and device. Settings are named in routecap.Settings:
+    """Captures the routing of a running engine: one per rank and device.
+
+    Settings are named in routecap.Settings:
 
         with routecap.Capturer(layers=58, k=8, experts=256, rows=8192, backend="cuda", device=0) as capturer:
             request = capturer.open("request-17")
@@ -606,12 +672,15 @@ class Capturer:
             routing.wait(1.0)
             routing.ids()                                       # NumPy [rows, layers, k]
 
-    Arguments called `request` take a Request, its handle or its string id. Tensors are NumPy arrays and other buffers, torch's, and all with DLPack
-    or __cuda_array_interface__, on the capturer's device. `stream` is a number or an object of torch, cupy or CUDA Python; None is the setting
-    `stream`, or else the current stream of the framework whose tensor is given, or else of torch or cupy if one of them is in use.
+    Arguments called `request` take a Request, its handle or its string id. Tensors are NumPy arrays
+    and other buffers, torch's, and all with DLPack or __cuda_array_interface__, on the capturer's
+    device. `stream` is a number or an object of torch, cupy or CUDA Python; None is the setting
+    `stream`, or else the current stream of the framework whose tensor is given, or else of torch or
+    cupy if one of them is in use.
 
-    The methods that take a stream, `bind` and `sink` are for one thread at a time, and an Error (ERR_STATE) for a second; all others for any thread
-    at any time. An engine's tensors must stay as they are until its stream has come to the work that reads them, as with any other kernel.
+    The methods that take a stream, `bind` and `sink` are for one thread at a time, and an Error
+    (ERR_STATE) for a second; all others for any thread at any time. An engine's tensors must stay
+    as they are until its stream has come to the work that reads them, as with any other kernel.
     """
 
     @documented("routecap_capturer_create")
@@ -629,7 +698,8 @@ class Capturer:
         self._handle = raw.routecap_capturer_create(config.memory)[1]
 
     def close(self) -> None:
-        """Destroy it: waits until all steps issued have landed and other threads' calls have returned. Routings stay valid, and so do arrays of the
+        """Destroy it: waits until all steps issued have landed and other threads' calls have
+        returned. Routings stay valid, and so do arrays of the
         sink, but whatever else is called on it or its requests from now on is an Error
         (routecap_capturer_destroy). Closing a request is none: it does nothing.
         """
@@ -707,7 +777,11 @@ class Capturer:
     def _repr_html_(self) -> str:
         from . import _html
 
-        return _html.card(repr(self)[1:-1]) if self.closed else _html.counters(repr(self)[1:-1], self.stats()._asdict())
+        return (
+            _html.card(repr(self)[1:-1])
+            if self.closed
+            else _html.counters(repr(self)[1:-1], self.stats()._asdict())
+        )
 
     def __repr__(self) -> str:
         config = self._config
@@ -754,8 +828,9 @@ class Capturer:
     ) -> Step:
         """Hand the last forward pass over, and say which of its rows belong to which request.
 
-        spans: an array of span_dtype (see routecap.spans), C-contiguous; None for none. positions: a tensor of int32 or int64 with the position of
-        each sink row, for spans with DEVICE_POSITIONS. status: an int32 array that receives each span's.
+        spans: an array of span_dtype (see routecap.spans), C-contiguous; None for none. positions:
+        a tensor of int32 or int64 with the position of each sink row, for spans with
+        DEVICE_POSITIONS. status: an int32 array that receives each span's.
 
         Steps that are issued faster than they land use up the slots. The next step is then lost:
         all its rows are missing. Step.lost says so, and a LostStepWarning does the first time. On
@@ -767,7 +842,10 @@ class Capturer:
             getattr(status, "dtype", None) != np.int32
             or status.shape != ((0,) if spans is None else spans.shape)
         ):
-            raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each span: np.zeros(len(spans), np.int32)")
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                "status must be an int32 array with an element for each span: np.zeros(len(spans), np.int32)",
+            )
         options = None
         if tag or positions is not None or snapshot is not Snapshot.TAKEN:
             address, dtype = 0, 0
@@ -779,10 +857,22 @@ class Capturer:
                 address = tensor.address
                 if spans is not None and (count := _elements(tensor)) < self.rows:
                     reading = spans[(spans["flags"] & 2) != 0]
-                    if (reading["sink_row"].astype(np.uint64) + reading["rows"]).max(initial=0) > count:
-                        raise error(Status.ERR_SHAPE_MISMATCH, f"positions has {count} elements, and spans name sink rows beyond: give a position for each sink row")
-            options = structs.issue_options(snapshot=member(Snapshot, snapshot), tag=tag, positions=address, positions_dtype=dtype)
-        outcome, ticket = raw.routecap_step_issue(self._handle, spans, options, status, self._stream(stream, positions))
+                    if (reading["sink_row"].astype(np.uint64) + reading["rows"]).max(
+                        initial=0
+                    ) > count:
+                        raise error(
+                            Status.ERR_SHAPE_MISMATCH,
+                            f"positions has {count} elements, and spans name sink rows beyond: give a position for each sink row",
+                        )
+            options = structs.issue_options(
+                snapshot=member(Snapshot, snapshot),
+                tag=tag,
+                positions=address,
+                positions_dtype=dtype,
+            )
+        outcome, ticket = raw.routecap_step_issue(
+            self._handle, spans, options, status, self._stream(stream, positions)
+        )
         if outcome is Status.LOST and not self._warned_of_loss:
             self._warned_of_loss = True
             more = min(2 * self.slots, MAX_SLOTS)
@@ -810,8 +900,13 @@ class Capturer:
         address, dtype = 0, 0
         if positions is not None:
             tensor = describe(positions, "positions")
-            address, dtype = tensor.address, expect_dtype(tensor, (Dtype.I32, Dtype.I64), "positions")
-        options = structs.issue_options(snapshot=snapshot, tag=tag, positions=address, positions_dtype=dtype)
+            address, dtype = (
+                tensor.address,
+                expect_dtype(tensor, (Dtype.I32, Dtype.I64), "positions"),
+            )
+        options = structs.issue_options(
+            snapshot=snapshot, tag=tag, positions=address, positions_dtype=dtype
+        )
         return PreparedIssue(raw.issue_prepared(self._handle, names, spans, options), address)
 
     def step(self, ticket: int) -> Step:
@@ -828,7 +923,9 @@ class Capturer:
         row_base: Any,
         row_index: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """What record and record_layers have in common: fields of routecap_source from a tensor [rows, k_source] and its companions."""
+        """What record and record_layers have in common: fields of routecap_source from a tensor
+        [rows, k_source] and its companions.
+        """
         tensor = describe(ids, name)
         expect_device(tensor, self._place, name)
         kind = expect_kind(tensor, dtype, _IDS, name)
@@ -836,8 +933,18 @@ class Capturer:
         if rows is None:
             rows = present
         elif rows > present:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {present} rows, not {rows}: leave rows out, or give as many as there are")
-        fields = {"dtype": kind, "ids": tensor.address, "row_stride": row_stride, "column_stride": column_stride, "rows": rows, "k_source": columns}
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"{name} has {present} rows, not {rows}: leave rows out, or give as many as there are",
+            )
+        fields = {
+            "dtype": kind,
+            "ids": tensor.address,
+            "row_stride": row_stride,
+            "column_stride": column_stride,
+            "rows": rows,
+            "k_source": columns,
+        }
         if live_rows is not None or row_base is not None or row_index is not None:
             fields["live_rows"] = _one(live_rows, self._place, "live_rows")
             fields["row_base"] = _one(row_base, self._place, "row_base")
@@ -869,13 +976,19 @@ class Capturer:
     ) -> None:
         """Copy the ids that a router chose into the sink of one layer.
 
-        ids: a tensor [rows, k_source] of int16, int32, int64 or uint32, of any strides; for packed ones say dtype="id16_bf16". live_rows, row_base
-        (one number each), row_index [rows] and table are int32 tensors on the same device.
+        ids: a tensor [rows, k_source] of int16, int32, int64 or uint32, of any strides; for packed
+        ones say dtype="id16_bf16". live_rows, row_base (one number each), row_index [rows] and
+        table are int32 tensors on the same device.
         """
         _, fields = self._source("ids", ids, dtype, rows, live_rows, row_base, row_index)
         address, size = self._table(table)
         source = structs.source(
-            **fields, first_row=first_row, offset=offset, table=address, table_size=size, flags=SourceFlag.OVERLAP if overlap else 0
+            **fields,
+            first_row=first_row,
+            offset=offset,
+            table=address,
+            table_size=size,
+            flags=SourceFlag.OVERLAP if overlap else 0,
         )
         raw.routecap_layer_record(self._handle, layer, source, self._stream(stream, ids))
 
@@ -897,18 +1010,29 @@ class Capturer:
     ) -> None:
         """Copy the ids of several layers at once, behind the last router.
 
-        ids: one tensor [layers, rows, k_source] for layers 0, 1, ..., or {layer: tensor [rows, k_source]}, all of one dtype, shape and strides;
-        or what `layer_sources` made of that and of the other arguments, which are left out then.
-        tables: None, one tensor [layers, table_size], or {layer: tensor [table_size]}. All else as `record` has it.
+        ids: one tensor [layers, rows, k_source] for layers 0, 1, ..., or {layer: tensor
+        [rows, k_source]}, all of one dtype, shape and strides; or what `layer_sources` made of that
+        and of the other arguments, which are left out then. tables: None, one tensor
+        [layers, table_size], or {layer: tensor [table_size]}. All else as `record` has it.
         """
         sources = ids
         if not isinstance(ids, LayerSources):
             sources = self.layer_sources(
-                ids, tables=tables, dtype=dtype, rows=rows, first_row=first_row,
-                live_rows=live_rows, row_base=row_base, row_index=row_index, offset=offset, overlap=overlap,
+                ids,
+                tables=tables,
+                dtype=dtype,
+                rows=rows,
+                first_row=first_row,
+                live_rows=live_rows,
+                row_base=row_base,
+                row_index=row_index,
+                offset=offset,
+                overlap=overlap,
             )
         if len(sources.layers):
-            raw.routecap_layers_record(self._handle, sources.source, sources.layers, self._stream(stream, sources.first))
+            raw.routecap_layers_record(
+                self._handle, sources.source, sources.layers, self._stream(stream, sources.first)
+            )
 
     def layer_sources(
         self,
@@ -924,9 +1048,13 @@ class Capturer:
         offset: int = 0,
         overlap: bool = False,
     ) -> "LayerSources":
-        """The arguments of `record_layers`, checked once, for memory that is recorded again and again. It holds the tensors."""
+        """The arguments of `record_layers`, checked once, for memory that is recorded again and
+        again. It holds the tensors.
+        """
         given = dict(ids if isinstance(ids, Mapping) else enumerate(ids))
-        per_layer = tables if tables is None or isinstance(tables, Mapping) else dict(zip(given, tables))
+        per_layer = (
+            tables if tables is None or isinstance(tables, Mapping) else dict(zip(given, tables))
+        )
         layers = np.zeros(len(given), structs.layer_source_dtype)
         start = next(iter(given.values()), None)
         described: Tensor | None = None
@@ -943,11 +1071,19 @@ class Capturer:
             addresses.append(fields.pop("ids"))
             if per_layer is not None:
                 if layer not in per_layer:
-                    raise error(Status.ERR_ARGUMENT, f"tables has none for layer {layer}: give one for each layer of ids, or none at all")
-                table, fields["table_size"] = self._table(per_layer[layer], f"table of layer {layer}")
+                    raise error(
+                        Status.ERR_ARGUMENT,
+                        f"tables has none for layer {layer}: give one for each layer of ids, or none at all",
+                    )
+                table, fields["table_size"] = self._table(
+                    per_layer[layer], f"table of layer {layer}"
+                )
                 table_addresses.append(table)
             if first and fields != first:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} differ from those of the first layer in dtype, shape, strides or table: record it by itself, with record()")
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"{name} differ from those of the first layer in dtype, shape, strides or table: record it by itself, with record()",
+                )
             first, described = fields, described or tensor
         if given:
             layers["layer"], layers["ids"] = list(given), addresses
@@ -955,7 +1091,9 @@ class Capturer:
                 layers["table"] = table_addresses
         flags = SourceFlag.OVERLAP if overlap else 0
         source = structs.source(**first, first_row=first_row, offset=offset, flags=flags)
-        return LayerSources(source, layers, start, (given, per_layer, live_rows, row_base, row_index))
+        return LayerSources(
+            source, layers, start, (given, per_layer, live_rows, row_base, row_index)
+        )
 
     @documented("routecap_layer_route")
     def route(
@@ -974,16 +1112,22 @@ class Capturer:
         weights: Any = None,
         stream: Any = None,
     ) -> None:
-        """Choose experts from logits [rows, experts] of float32, float16 or bfloat16, into the sink of one layer that is declared as recomputed.
+        """Choose experts from logits [rows, experts] of float32, float16 or bfloat16, into the sink
+        of one layer that is declared as recomputed.
 
         logits: where a framework has no bfloat16, say dtype="bf16" of 16-bit integers.
 
-        tokens: [rows] of int32 or int64, for a router with a hash_table; then logits may be None if weights is, and rows is needed. weights: a
-        float32 tensor [rows, k or more] that receives the weight of each column.
+        tokens: [rows] of int32 or int64, for a router with a hash_table; then logits may be None if
+        weights is, and rows is needed. weights: a float32 tensor [rows, k or more] that receives
+        the weight of each column.
         """
         fields: dict[str, Any] = {}
         layer_experts = self._config.layer_experts
-        experts = self.experts if layer_experts is None or not 0 <= layer < len(layer_experts) else int(layer_experts[layer])
+        experts = (
+            self.experts
+            if layer_experts is None or not 0 <= layer < len(layer_experts)
+            else int(layer_experts[layer])
+        )
         if logits is not None:
             tensor = describe(logits, "logits")
             expect_device(tensor, self._place, "logits")
@@ -997,9 +1141,15 @@ class Capturer:
             }
             rows = present if rows is None else rows
             if rows > present:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"logits has {present} rows, not {rows}: leave rows out, or give as many as there are")
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"logits has {present} rows, not {rows}: leave rows out, or give as many as there are",
+                )
         elif rows is None:
-            raise error(Status.ERR_ARGUMENT, "rows is needed where there are no logits: give rows=, how many tokens there are")
+            raise error(
+                Status.ERR_ARGUMENT,
+                "rows is needed where there are no logits: give rows=, how many tokens there are",
+            )
         else:
             fields["dtype"] = Dtype.F32
         if tokens is not None:
@@ -1007,8 +1157,14 @@ class Capturer:
             expect_device(tensor, self._place, "tokens")
             expect_dense(tensor, "tokens")
             if _elements(tensor) < rows:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"tokens has shape {tensor.shape}, {rows} elements are needed: give the token id of each row")
-            fields["tokens"], fields["tokens_dtype"] = tensor.address, expect_dtype(tensor, (Dtype.I32, Dtype.I64), "tokens")
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"tokens has shape {tensor.shape}, {rows} elements are needed: give the token id of each row",
+                )
+            fields["tokens"], fields["tokens_dtype"] = (
+                tensor.address,
+                expect_dtype(tensor, (Dtype.I32, Dtype.I64), "tokens"),
+            )
         if weights is not None:
             tensor = describe(weights, "weights")
             expect_device(tensor, self._place, "weights")
@@ -1016,7 +1172,10 @@ class Capturer:
             expect_writable(tensor, "weights")
             present, columns, row_stride, column_stride = matrix(tensor, "weights", "k or more")
             if present < rows or columns < self.k or column_stride != 1 or row_stride < self.k:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"weights has shape {tensor.shape} and strides {tensor.strides}, {(rows, self.k)} is expected, with the columns of a row next to one another")
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"weights has shape {tensor.shape} and strides {tensor.strides}, {(rows, self.k)} is expected, with the columns of a row next to one another",
+                )
             fields["weights"], fields["weights_stride"] = tensor.address, row_stride
         memory = structs.logits(
             **fields,
@@ -1026,7 +1185,13 @@ class Capturer:
             row_base=_one(row_base, self._place, "row_base"),
             row_index=_one(row_index, self._place, "row_index", rows),
         )
-        raw.routecap_layer_route(self._handle, layer, router._memory(self._place, experts, self.k), memory, self._stream(stream, logits))
+        raw.routecap_layer_route(
+            self._handle,
+            layer,
+            router._memory(self._place, experts, self.k),
+            memory,
+            self._stream(stream, logits),
+        )
 
     @documented("routecap_received_read")
     def read_received(
@@ -1053,20 +1218,35 @@ class Capturer:
         ignored: Any = None,
         stream: Any = None,
     ) -> None:
-        """Experimental. Read what an expert-parallel dispatch brought to this rank, into `global_ids` and `executed`.
+        """Experimental.
 
-        ids [rows, k] of int32 or int64, metadata [rows, 2 + k], live_rows, expert_ends [experts / ranks] and executed [ranks, tokens_per_rank, k] of
-        int32, global_ids [rows, k] or, expanded, [expanded_rows] of the type of ids, ignored (one number) of int64: all C-contiguous.
+        Read what an expert-parallel dispatch brought to this rank, into `global_ids` and
+        `executed`.
+
+        ids [rows, k] of int32 or int64, metadata [rows, 2 + k], live_rows, expert_ends
+        [experts / ranks] and executed [ranks, tokens_per_rank, k] of int32, global_ids [rows, k]
+        or, expanded, [expanded_rows] of the type of ids, ignored (one number) of int64: all
+        C-contiguous.
         """
         k_here = k or self.k
         layer_experts = self._config.layer_experts
-        experts_here = experts or (self.experts if layer_experts is None or not 0 <= layer < len(layer_experts) else int(layer_experts[layer]))
+        experts_here = experts or (
+            self.experts
+            if layer_experts is None or not 0 <= layer < len(layer_experts)
+            else int(layer_experts[layer])
+        )
         addresses: dict[str, int] = {}
         for name, tensor, needed, kinds, written in (
             ("ids", ids, None, (Dtype.I32, Dtype.I64), False),
             ("metadata", metadata, None, (Dtype.I32,), False),
             ("live_rows", live_rows, 1, (Dtype.I32,), False),
-            ("expert_ends", expert_ends, experts_here // ranks if ranks else 0, (Dtype.I32,), False),
+            (
+                "expert_ends",
+                expert_ends,
+                experts_here // ranks if ranks else 0,
+                (Dtype.I32,),
+                False,
+            ),
             ("global_ids", global_ids, None, (Dtype.I32, Dtype.I64), True),
             ("executed", executed, ranks * tokens_per_rank * k_here, (Dtype.I32,), True),
             ("ignored", ignored, 1, (Dtype.I64,), True),
@@ -1079,7 +1259,10 @@ class Capturer:
                 kind = expect_dtype(found, kinds, name)
                 if name in ("ids", "global_ids"):
                     if dtype is not None and dtype_of(dtype) != kind:
-                        raise error(Status.ERR_DTYPE, f"{name} has elements of type {kind.name}, not {dtype_of(dtype).name}: ids, global_ids and dtype must be of one type")
+                        raise error(
+                            Status.ERR_DTYPE,
+                            f"{name} has elements of type {kind.name}, not {dtype_of(dtype).name}: ids, global_ids and dtype must be of one type",
+                        )
                     dtype = kind
             expect_dense(found, name)
             if written:
@@ -1087,13 +1270,20 @@ class Capturer:
             if rows is None and name in ("ids", "metadata"):
                 rows = found.shape[0] if found.shape else 0
             if needed is None:
-                needed = {"ids": k_here, "metadata": k_here + 2, "global_ids": k_here}[name] * (rows or 0)
+                needed = {"ids": k_here, "metadata": k_here + 2, "global_ids": k_here}[name] * (
+                    rows or 0
+                )
                 if name == "global_ids" and expanded:
                     needed = expanded_rows
             if _elements(found) < needed:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {found.shape}, {needed} elements are needed: give a larger tensor")
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"{name} has shape {found.shape}, {needed} elements are needed: give a larger tensor",
+                )
             addresses[name] = found.address
-        flags = (ReceivedFlag.EXPANDED if expanded else 0) | (ReceivedFlag.GLOBAL if already_global else 0)
+        flags = (ReceivedFlag.EXPANDED if expanded else 0) | (
+            ReceivedFlag.GLOBAL if already_global else 0
+        )
         received = structs.received(
             flags=flags,
             ranks=ranks,
@@ -1110,8 +1300,12 @@ class Capturer:
         raw.routecap_received_read(self._handle, layer, received, self._stream(stream, metadata))
 
     @documented("routecap_capturer_probe")
-    def probe(self, rows: int, layers: int | None = None, *, stream: Any = None) -> NDArray[np.void]:
-        """Look at what the last forward pass wrote: an array [layers] of layer_probe_dtype, whose `found` is 0 or a ProbeFlag."""
+    def probe(
+        self, rows: int, layers: int | None = None, *, stream: Any = None
+    ) -> NDArray[np.void]:
+        """Look at what the last forward pass wrote: an array [layers] of layer_probe_dtype, whose
+        `found` is 0 or a ProbeFlag.
+        """
         found = np.zeros(self.layers if layers is None else layers, structs.layer_probe_dtype)
         raw.routecap_capturer_probe(self._handle, rows, found, self._stream(stream))
         return found
@@ -1120,32 +1314,61 @@ class Capturer:
 
     @documented("routecap_sink_bind")
     def bind(self, first_layer: int, tensor: Any) -> None:
-        """Adopt a tensor, [rows, k] or for several layers [layers, rows, k], of int16, int32 or int64, as their sink. It is held until the capturer
-        is closed."""
+        """Adopt a tensor, [rows, k] or for several layers [layers, rows, k], of int16, int32 or
+        int64, as their sink. It is held until the capturer
+        is closed.
+        """
         found = describe(tensor, "tensor")
         expect_device(found, self._place, "tensor")
         expect_writable(found, "tensor")
         dtype = expect_dtype(found, (Dtype.I16, Dtype.I32, Dtype.I64), "tensor")
         if len(found.shape) not in (2, 3):
-            raise error(Status.ERR_SHAPE_MISMATCH, f"tensor has shape {found.shape}, [rows, k] or [layers, rows, k] is expected: give a tensor of two or three dimensions")
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"tensor has shape {found.shape}, [rows, k] or [layers, rows, k] is expected: give a tensor of two or three dimensions",
+            )
         *outer, rows, k = found.shape
         row_stride, column_stride = found.strides[-2:]
         if k > 1 and column_stride != 1:
-            raise error(Status.ERR_ARGUMENT, "tensor: the ids of a row must be next to one another: give a tensor whose last dimension is dense")
-        if rows > 1 and row_stride < k or outer and outer[0] > 1 and found.strides[0] < (rows - 1) * row_stride + k:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"tensor has strides {found.strides}: rows or layers overlap. Give one that is not expanded")
+            raise error(
+                Status.ERR_ARGUMENT,
+                "tensor: the ids of a row must be next to one another: give a tensor whose last dimension is dense",
+            )
+        if (
+            rows > 1
+            and row_stride < k
+            or outer
+            and outer[0] > 1
+            and found.strides[0] < (rows - 1) * row_stride + k
+        ):
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"tensor has strides {found.strides}: rows or layers overlap. Give one that is not expanded",
+            )
         if found.address % found.itemsize:
-            raise error(Status.ERR_ARGUMENT, "tensor is not aligned to its elements: give one whose address is a multiple of their size")
+            raise error(
+                Status.ERR_ARGUMENT,
+                "tensor is not aligned to its elements: give one whose address is a multiple of their size",
+            )
         layers = outer[0] if outer else 1
         layer_stride = found.strides[0] if layers > 1 else 0
-        sink = structs.sink(dtype=dtype, ids=found.address, rows=rows, k=k, row_stride=row_stride if rows > 1 else 0, layer_stride=layer_stride)
+        sink = structs.sink(
+            dtype=dtype,
+            ids=found.address,
+            rows=rows,
+            k=k,
+            row_stride=row_stride if rows > 1 else 0,
+            layer_stride=layer_stride,
+        )
         raw.routecap_sink_bind(self._handle, first_layer, layers, sink)
         raw.keep(self._handle, found.holder)
 
     @documented("routecap_sink_layer")
     def sink(self, layer: int) -> Any:
-        """Where a layer is written, [rows, k]: a NumPy array, or a DeviceArray on CUDA; None if it has no memory yet. It stays valid after
-        `close`."""
+        """Where a layer is written, [rows, k]: a NumPy array, or a DeviceArray on CUDA; None if it
+        has no memory yet. It stays valid after
+        `close`.
+        """
         memory = structs.sink.empty()
         handle = self._handle
         raw.routecap_sink_layer(handle, layer, memory)
@@ -1157,7 +1380,10 @@ class Capturer:
         kind = numpy_dtype(dtype)
         elements = (rows - 1) * row_stride + k
         view: NDArray[Any] = np.ndarray(
-            (rows, k), kind, raw.memory(address, elements * kind.itemsize, 1, handle), strides=(row_stride * kind.itemsize, kind.itemsize)
+            (rows, k),
+            kind,
+            raw.memory(address, elements * kind.itemsize, 1, handle),
+            strides=(row_stride * kind.itemsize, kind.itemsize),
         )
         return view
 
@@ -1166,13 +1392,19 @@ class Capturer:
     def _resolve(self, request: Any) -> int:
         if type(request) is Request:
             if request.capturer is not self:
-                raise error(Status.ERR_UNKNOWN_REQUEST, f"{request!r} belongs to another capturer: give it to that one, or open one here")
+                raise error(
+                    Status.ERR_UNKNOWN_REQUEST,
+                    f"{request!r} belongs to another capturer: give it to that one, or open one here",
+                )
             return request.handle
         if isinstance(request, str):
             try:
                 return self._names[request]
             except KeyError:
-                raise error(Status.ERR_UNKNOWN_REQUEST, f"no request {request!r} is open: open() comes first, and finish() and close() end it") from None
+                raise error(
+                    Status.ERR_UNKNOWN_REQUEST,
+                    f"no request {request!r} is open: open() comes first, and finish() and close() end it",
+                ) from None
         try:
             return index(request)
         except TypeError:
@@ -1189,7 +1421,10 @@ class Capturer:
 
     def _expect_free(self, id: str | None) -> None:
         if id is not None and id in self._names:
-            raise error(Status.ERR_ARGUMENT, f"request {id!r} is open already: finish or close it first, or take another id")
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"request {id!r} is open already: finish or close it first, or take another id",
+            )
 
     def _forget(self, handle: int) -> None:
         id = self._ids.pop(handle, None)
@@ -1198,19 +1433,28 @@ class Capturer:
 
     def _ticket(self, step: Any) -> int:
         if type(step) is Step and step.capturer is not self:
-            raise error(Status.ERR_UNKNOWN_STEP, f"{step!r} belongs to another capturer: give it to that one")
+            raise error(
+                Status.ERR_UNKNOWN_STEP,
+                f"{step!r} belongs to another capturer: give it to that one",
+            )
         try:
             return index(step)
         except TypeError:
-            raise TypeError(f"a step is a Step or its ticket, not {step!r}: give what issue() returned") from None
+            raise TypeError(
+                f"a step is a Step or its ticket, not {step!r}: give what issue() returned"
+            ) from None
 
     @staticmethod
     def _open_options(policy: Policy | PolicyName) -> bytes | None:
-        return None if policy is Policy.KEEP else structs.open_options(policy=member(Policy, policy))
+        return (
+            None if policy is Policy.KEEP else structs.open_options(policy=member(Policy, policy))
+        )
 
     @documented("routecap_request_open")
     def open(self, id: str | None = None, *, policy: Policy | PolicyName = Policy.KEEP) -> Request:
-        """Open a request, if wanted under a string id, by which every method knows it until it ends."""
+        """Open a request, if wanted under a string id, by which every method knows it until it
+        ends.
+        """
         self._expect_free(id)
         handle = bytearray(8)
         raw.routecap_request_open(self._handle, self._open_options(policy), handle)
@@ -1219,12 +1463,18 @@ class Capturer:
     def open_batch(
         self, requests: int | Sequence[str], *, policy: Policy | PolicyName = Policy.KEEP
     ) -> NDArray[np.uint64]:
-        """Open many requests in one call: so many, or one for each string id. Returns their handles."""
+        """Open many requests in one call: so many, or one for each string id.
+
+        Returns their handles.
+        """
         ids = None if isinstance(requests, int) else requests
         if ids is not None:
             if len(set(ids)) != len(ids):
                 twice = next(id for id in ids if list(ids).count(id) > 1)
-                raise error(Status.ERR_ARGUMENT, f"{twice!r} is given twice: give each request an id of its own")
+                raise error(
+                    Status.ERR_ARGUMENT,
+                    f"{twice!r} is given twice: give each request an id of its own",
+                )
             for id in ids:
                 self._expect_free(id)
         handles = np.zeros(requests if isinstance(requests, int) else len(requests), np.uint64)
@@ -1254,14 +1504,20 @@ class Capturer:
         return id in self._names
 
     @documented("routecap_request_accept")
-    def accept(self, request: RequestLike, step: Step | int, keep: int | Sequence[int] | NDArray[Any]) -> None:
-        """Settle the speculative rows of a request in one step: keep so many of them, or, as a list of indices, the accepted path of a tree."""
+    def accept(
+        self, request: RequestLike, step: Step | int, keep: int | Sequence[int] | NDArray[Any]
+    ) -> None:
+        """Settle the speculative rows of a request in one step: keep so many of them, or, as a list
+        of indices, the accepted path of a tree.
+        """
         if isinstance(keep, (int, np.integer)):
             rows, count = None, int(keep)
         else:
             rows = integers(keep, np.uint32)
             count = len(rows)  # type: ignore[arg-type]
-        raw.routecap_request_accept(self._handle, self._resolve(request), self._ticket(step), rows, count)
+        raw.routecap_request_accept(
+            self._handle, self._resolve(request), self._ticket(step), rows, count
+        )
 
     @documented("routecap_request_accept_batch")
     def accept_batch(
@@ -1275,7 +1531,8 @@ class Capturer:
         `status` is filled. Returns OK, or PARTIAL if items were refused: with `check` that is a
         PartialError, which names them.
 
-        Each item keeps its first `count` rows; or, with `paths`, those that `count` indices name: all items' indices, one after another.
+        Each item keeps its first `count` rows; or, with `paths`, those that `count` indices name:
+        all items' indices, one after another.
         """
         self._expect_items(items, "accept_dtype")
         if paths is None:
@@ -1284,9 +1541,16 @@ class Capturer:
             paths = integers(paths, np.uint32)
             size = paths.size  # type: ignore[union-attr]
             ends = np.cumsum(items["count"], dtype=np.uint64)
-            if items["count"].max(initial=0) > size or len(ends) and int(ends[-1]) != size:  # counts beyond might wrap the sum
-                raise error(Status.ERR_SHAPE_MISMATCH, f"paths has {size} indices, the items keep {sum(items['count'].tolist())}: give as many as their counts add up to")
-            items["rows"] = (ends - items["count"]) * np.uint64(4) + np.uint64(describe(paths, "paths").address)
+            if (
+                items["count"].max(initial=0) > size or len(ends) and int(ends[-1]) != size
+            ):  # counts beyond might wrap the sum
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"paths has {size} indices, the items keep {sum(items['count'].tolist())}: give as many as their counts add up to",
+                )
+            items["rows"] = (ends - items["count"]) * np.uint64(4) + np.uint64(
+                describe(paths, "paths").address
+            )
         status: Status = raw.routecap_request_accept_batch(self._handle, items)
         if check:
             check_items(items["request"], items["status"], self._ids)
@@ -1298,15 +1562,23 @@ class Capturer:
         raw.routecap_request_truncate(self._handle, self._resolve(request), rows)
 
     @documented("routecap_request_fork")
-    def fork(self, request: RequestLike, rows: int | None = None, *, id: str | None = None) -> Request:
+    def fork(
+        self, request: RequestLike, rows: int | None = None, *, id: str | None = None
+    ) -> Request:
         """Open a request that begins with the first `rows` rows of another, all of them if None."""
         self._expect_free(id)
-        return self._name(raw.routecap_request_fork(self._handle, self._resolve(request), rows_of(rows))[1], id)
+        return self._name(
+            raw.routecap_request_fork(self._handle, self._resolve(request), rows_of(rows))[1], id
+        )
 
     @documented("routecap_request_attach")
     def attach(self, request: RequestLike, routing: Routing, rows: int | None = None) -> None:
-        """Supply rows before position `rows`, all of them if None, from the routing of a request that computed them."""
-        raw.routecap_request_attach(self._handle, self._resolve(request), routing._handle, rows_of(rows))
+        """Supply rows before position `rows`, all of them if None, from the routing of a request
+        that computed them.
+        """
+        raw.routecap_request_attach(
+            self._handle, self._resolve(request), routing._handle, rows_of(rows)
+        )
 
     # ---- Prefixes
 
@@ -1373,7 +1645,12 @@ class Capturer:
         if not items:
             return np.zeros(0, np.int32)
         return self._prefixes(
-            raw.routecap_request_publish_batch, structs.publish_dtype, store, items, generation, check
+            raw.routecap_request_publish_batch,
+            structs.publish_dtype,
+            store,
+            items,
+            generation,
+            check,
         )["status"]
 
     @documented("routecap_request_adopt_batch")
@@ -1423,12 +1700,24 @@ class Capturer:
     def coverage(self, request: RequestLike, first: int = 0, rows: int | None = None) -> Coverage:
         """How many cells of a range of rows are there."""
         handle = self._resolve(request)
-        return read_coverage(lambda memory, blocks: raw.routecap_request_coverage(self._handle, handle, first, rows_of(rows), memory, blocks))
+        return read_coverage(
+            lambda memory, blocks: raw.routecap_request_coverage(
+                self._handle, handle, first, rows_of(rows), memory, blocks
+            )
+        )
 
-    def missing(self, request: RequestLike, first: int = 0, rows: int | None = None) -> NDArray[np.void]:
-        """The blocks of missing cells of a range of rows: an array of missing_dtype, whose `reason` is a Missing (routecap_request_coverage)."""
+    def missing(
+        self, request: RequestLike, first: int = 0, rows: int | None = None
+    ) -> NDArray[np.void]:
+        """The blocks of missing cells of a range of rows: an array of missing_dtype, whose `reason`
+        is a Missing (routecap_request_coverage).
+        """
         handle = self._resolve(request)
-        return read_missing(lambda memory, blocks: raw.routecap_request_coverage(self._handle, handle, first, rows_of(rows), memory, blocks))
+        return read_missing(
+            lambda memory, blocks: raw.routecap_request_coverage(
+                self._handle, handle, first, rows_of(rows), memory, blocks
+            )
+        )
 
     @documented("routecap_request_extract")
     def extract(
@@ -1441,10 +1730,16 @@ class Capturer:
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> Routing:
-        """Read `rows` rows from position `first` on into a routing; None is up to the end, routecap.LANDED up to the first row in flight."""
+        """Read `rows` rows from position `first` on into a routing; None is up to the end,
+        routecap.LANDED up to the first row in flight.
+        """
         mode = mode if mode is Extract.SHARE else member(Extract, mode)
         flags = read_flags(strict, allow_recomputed)
-        return Routing._of(raw.routecap_request_extract(self._handle, self._resolve(request), first, rows_of(rows), mode, flags)[1])
+        return Routing._of(
+            raw.routecap_request_extract(
+                self._handle, self._resolve(request), first, rows_of(rows), mode, flags
+            )[1]
+        )
 
     @documented("routecap_request_extract_batch")
     def extract_batch(self, items: NDArray[np.void], *, check: bool = False) -> Routings:
@@ -1465,7 +1760,8 @@ class Capturer:
         structs.expect_array(items, "items", form)
         if items.ndim != 1:
             raise error(
-                Status.ERR_DTYPE, f"items has shape {items.shape}, where one dimension is expected: give items.ravel()"
+                Status.ERR_DTYPE,
+                f"items has shape {items.shape}, where one dimension is expected: give items.ravel()",
             )
 
     @documented("routecap_request_extract_into")
@@ -1484,14 +1780,20 @@ class Capturer:
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> Status:
-        """Copy rows of a request into an array: as Routing.copy_to, without making a routing. `rows` is as many as `out` has, unless given."""
+        """Copy rows of a request into an array: as Routing.copy_to, without making a routing.
+        `rows` is as many as `out` has, unless given.
+        """
         layers = self.layers - first_layer if layers is None else layers
         if rows is None:
             shape = describe(out, "out").shape
-            rows = shape[0 if member(Order, order) == Order.ROW_MAJOR else 1] if len(shape) == 3 else 0
+            rows = (
+                shape[0 if member(Order, order) == Order.ROW_MAJOR else 1] if len(shape) == 3 else 0
+            )
         handle = self._resolve(request)
         status, _ = copy_into(
-            lambda options, memory, mask: raw.routecap_request_extract_into(self._handle, handle, first, rows, options, memory, mask),
+            lambda options, memory, mask: raw.routecap_request_extract_into(
+                self._handle, handle, first, rows, options, memory, mask
+            ),
             out,
             mask,
             self.k,
@@ -1507,8 +1809,10 @@ class Capturer:
 
     @documented("routecap_request_finish")
     def finish(self, request: RequestLike, rows: int | None = None) -> Routing:
-        """End a request and get its routing, of exactly `rows` rows: of a sequence of S tokens S-1. None is its length. Does not wait: see
-        Routing.wait."""
+        """End a request and get its routing, of exactly `rows` rows: of a sequence of S tokens S-1.
+
+        None is its length. Does not wait: see Routing.wait.
+        """
         handle = self._resolve(request)
         routing = Routing._of(raw.routecap_request_finish(self._handle, handle, rows_of(rows))[1])
         self._forget(handle)
@@ -1571,7 +1875,10 @@ class Capturer:
         if status is None:
             status = np.empty(len(handles), np.int32)
         elif status.dtype != np.int32 or status.shape != handles.shape:
-            raise error(Status.ERR_SHAPE_MISMATCH, "status must be an int32 array with an element for each request: np.zeros(len(requests), np.int32)")
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                "status must be an int32 array with an element for each request: np.zeros(len(requests), np.int32)",
+            )
         try:
             outcome: Status = raw.routecap_request_close_batch(
                 self._handle, handles, status, len(handles)
@@ -1671,8 +1978,13 @@ class Capturer:
 def received_merge(tables: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     """Experimental. Merge the tables `executed` of all ranks, in host memory."""
     arrays = [np.ascontiguousarray(table) for table in tables]
-    if not arrays or any(array.dtype != np.int32 or array.shape != arrays[0].shape for array in arrays):
-        raise error(Status.ERR_SHAPE_MISMATCH, "tables must be int32 arrays of one shape: give each rank's table `executed` of Capturer.read_received")
+    if not arrays or any(
+        array.dtype != np.int32 or array.shape != arrays[0].shape for array in arrays
+    ):
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            "tables must be int32 arrays of one shape: give each rank's table `executed` of Capturer.read_received",
+        )
     addresses = np.array([describe(array, "table").address for array in arrays], np.uint64)
     merged = np.empty_like(arrays[0])
     raw.routecap_received_merge(addresses, merged.size, merged)

@@ -1,6 +1,7 @@
 """The constants of routecap.h: each group is an enum, and names have lost their prefix.
 
-Where a function takes one of them, it also takes its name in lower case: "cuda", "take", "row_major".
+Where a function takes one of them, it also takes its name in lower case: "cuda", "take",
+"row_major".
 """
 
 from enum import Enum, IntEnum, IntFlag
@@ -10,7 +11,9 @@ from typing import Self, SupportsIndex, TypeVar
 ALL = 0xFFFFFFFFFFFFFFFF
 """In a count of rows: up to the end. None is the same."""
 LANDED = 0xFFFFFFFFFFFFFFFE
-"""In a count of rows: up to the first row in flight, or the end; what of a running request can be read now."""
+"""In a count of rows: up to the first row in flight, or the end; what of a running request can be
+read now.
+"""
 
 MAX_LAYERS = 1024
 MAX_K = 32
@@ -53,7 +56,9 @@ class _Flags(_Named, IntFlag):
 
 
 class _Open(_Constant):
-    """What later libraries may say more of: a number that is not known here is a member called UNKNOWN."""
+    """What later libraries may say more of: a number that is not known here is a member called
+    UNKNOWN.
+    """
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -69,7 +74,9 @@ class _Open(_Constant):
 
 
 class Status(_Open):
-    """What a call came to: 0 success, positive partial success with everything delivered, negative an error, raised as routecap.Error."""
+    """What a call came to: 0 success, positive partial success with everything delivered, negative
+    an error, raised as routecap.Error.
+    """
 
     OK = 0
     INCOMPLETE = 1
@@ -161,7 +168,9 @@ class WireFact(_Flags):
 
 
 class WireColumns(_Constant):
-    """What the columns of a message are: as many as layers, or more, FOUND; the captured layers; all layers of the decoder."""
+    """What the columns of a message are: as many as layers, or more, FOUND; the captured layers;
+    all layers of the decoder.
+    """
 
     FOUND = 0
     CAPTURED = 1
@@ -457,4 +466,6 @@ def member(group: type[_Enum], value: _Enum | int | str) -> _Enum:
         return group[value.upper()] if isinstance(value, str) else group(value)
     except (KeyError, ValueError):
         names = ", ".join(repr(each.name.lower()) for each in group)
-        raise error(Status.ERR_ARGUMENT, f"{group.__name__} is one of {names}, not {value!r}") from None
+        raise error(
+            Status.ERR_ARGUMENT, f"{group.__name__} is one of {names}, not {value!r}"
+        ) from None

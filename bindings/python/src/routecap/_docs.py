@@ -11,7 +11,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def documented(*names: str) -> Callable[[_Function], _Function]:
-    """Append what the header says of the C functions `names` to a function's docstring: shapes, units, threads and every status."""
+    """Append what the header says of the C functions `names` to a function's docstring: shapes,
+    units, threads and every status.
+    """
 
     def append(function: _Function) -> _Function:
         parts = [inspect.cleandoc(function.__doc__ or "")]

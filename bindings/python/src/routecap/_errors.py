@@ -92,7 +92,10 @@ _classes: dict[Status, type[Error]] = {
 
 
 def error(status: int, text: str = "") -> Error:
-    """The exception of a status. For errors of the library the text is that of routecap_last_error, read in the call that failed."""
+    """The exception of a status.
+
+    For errors of the library the text is that of routecap_last_error, read in the call that failed.
+    """
     return _classes.get(Status(status), Error)(status, text)
 
 

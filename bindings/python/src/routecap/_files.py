@@ -1,5 +1,7 @@
-"""Routings in files: the serialised form, one file each, in a folder or in a tar archive; safetensors, for those who have no routecap; and messages of
-the wire."""
+"""Routings in files: the serialised form, one file each, in a folder or in a tar archive;
+safetensors, for those who have no routecap; and messages of
+the wire.
+"""
 
 import json
 import mmap as mapping
@@ -25,7 +27,11 @@ _ROUTING, _INFO, _TAR, _SAFETENSORS = ".routecap", ".json", ".tar", ".safetensor
 _Progress = Callable[[Any], Iterable[Any]]
 
 
-WIRE_ENDINGS = {each.ending: name for name, each in wire_formats().items() if each.ending and each.ending != _ROUTING}
+WIRE_ENDINGS = {
+    each.ending: name
+    for name, each in wire_formats().items()
+    if each.ending and each.ending != _ROUTING
+}
 """The formats of the wire by the endings of files."""
 
 
@@ -38,31 +44,41 @@ def save(
 ) -> None:
     """Write routings to a file or folder. The ending of its name says which:
 
-    ``.routecap``     the serialised form of one; its `info` beside it, in a file of the same name with the ending ``.json``
-    ``.tar``          files like these, NAME.routecap and NAME.json, in one archive (what WebDataset calls a shard); its members are aligned
-    ``.safetensors``  arrays that need no routecap to be read: see the package's README
-    ``.npy``, ``.npy.b64``, ``.b64``, ``.routes.json``, ``.nrlre1``, ``.lists.json``
-                      a message of the wire, as servers send it, of one; `wire` has the arguments of `wire_encode`. What it cannot say is an error, unless
-                      they allow that
-    none              a folder of files NAME.routecap and NAME.json; what else it holds stays there
+    ``.routecap``     the serialised form of one; its `info` beside it, in a file of the same name
+    with the ending ``.json`` ``.tar``          files like these, NAME.routecap and NAME.json, in
+    one archive (what WebDataset calls a shard); its members are aligned ``.safetensors``  arrays
+    that need no routecap to be read: see the package's README ``.npy``, ``.npy.b64``, ``.b64``,
+    ``.routes.json``, ``.nrlre1``, ``.lists.json`` a message of the wire, as servers send it, of
+    one; `wire` has the arguments of `wire_encode`. What it cannot say is an error, unless they
+    allow that none              a folder of files NAME.routecap and NAME.json; what else it holds
+    stays there
 
     A name that ends in a slash, and a folder that is there, mean a folder whatever the ending. Any
     other ending is refused, before anything is written.
 
-    A sample without a name gets that of the file. A file that is there is replaced at once, when all is written. Missing cells, tags and the table
-    of layers are kept in each of them: what `load` gives is equal to what was saved. `progress` wraps what is iterated over, as tqdm does.
+    A sample without a name gets that of the file. A file that is there is replaced at once, when
+    all is written. Missing cells, tags and the table of layers are kept in each of them: what
+    `load` gives is equal to what was saved. `progress` wraps what is iterated over, as tqdm does.
     """
     kind = kind_to_write(path)
     path = Path(path)
     if isinstance(samples, (Routing, Sample)):
         samples = {path.name.removesuffix(kind): samples}
-    named = {name: each if isinstance(each, Sample) else Sample(each) for name, each in samples.items()}
+    named = {
+        name: each if isinstance(each, Sample) else Sample(each) for name, each in samples.items()
+    }
     for name in named:
         if not name or name.startswith(".") or set(name) & set("/\0\n"):
-            raise error(Status.ERR_ARGUMENT, f"{name!r} cannot be the name of a file: name the sample otherwise, without a slash and without a dot in front")
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"{name!r} cannot be the name of a file: name the sample otherwise, without a slash and without a dot in front",
+            )
     if kind == _ROUTING or kind in WIRE_ENDINGS:
         if len(named) != 1:
-            raise error(Status.ERR_ARGUMENT, f"{path} holds one routing, not {len(named)}: name a folder, .tar or .safetensors")
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"{path} holds one routing, not {len(named)}: name a folder, .tar or .safetensors",
+            )
         [sample] = named.values()
         _save_one(path, sample, kind, wire or {})
     elif kind == _TAR:
@@ -97,18 +113,25 @@ def _ending(path: Path) -> str:
 
 def wire_ending(path: Path) -> str:
     """The ending of a file's name that says which message of the wire it is, or ""."""
-    return max((ending for ending in WIRE_ENDINGS if path.name.endswith(ending)), key=len, default="")
+    return max(
+        (ending for ending in WIRE_ENDINGS if path.name.endswith(ending)), key=len, default=""
+    )
 
 
 def load(
-    path: str | os.PathLike[str], *, mmap: bool = False, progress: _Progress = iter, wire: WireHint | None = None
+    path: str | os.PathLike[str],
+    *,
+    mmap: bool = False,
+    progress: _Progress = iter,
+    wire: WireHint | None = None,
 ) -> dict[str, Sample]:
     """The routings of a file or folder that `save` wrote, or a program in C, by their names.
 
-    A file whose name ends as a message of the wire does (see `save`) is decoded: `wire` is what is known of it beside its bytes, `experts` above all.
+    A file whose name ends as a message of the wire does (see `save`) is decoded: `wire` is what is
+    known of it beside its bytes, `experts` above all.
 
-    Nothing in it is trusted. With `mmap` files are mapped and used in place: they must not change as long as the routings live (safetensors are
-    copied all the same).
+    Nothing in it is trusted. With `mmap` files are mapped and used in place: they must not change
+    as long as the routings live (safetensors are copied all the same).
     """
     path = Path(path)
     if (kind := _ending(path)) in WIRE_ENDINGS and not path.is_dir():
@@ -118,7 +141,10 @@ def load(
     if path.suffix == _TAR and not path.is_dir():
         return _load_tar(path, mmap, progress)
     files = sorted(path.glob("*" + _ROUTING), key=_natural) if path.is_dir() else [path]
-    return {file.stem: Sample(_routing(_content(file, mmap), file), _info_beside(file)) for file in progress(files)}
+    return {
+        file.stem: Sample(_routing(_content(file, mmap), file), _info_beside(file))
+        for file in progress(files)
+    }
 
 
 def _natural(path: Path) -> list[Any]:
@@ -149,7 +175,11 @@ def _load_message(path: Path, kind: str, hint: WireHint) -> Sample:
 
 
 def _save_one(path: Path, sample: Sample, kind: str = _ROUTING, wire: WireOptions = {}) -> None:
-    data = sample.routing.serialize() if kind == _ROUTING else wire_encode(sample.routing, wire_format(kind), **wire)[0]
+    data = (
+        sample.routing.serialize()
+        if kind == _ROUTING
+        else wire_encode(sample.routing, wire_format(kind), **wire)[0]
+    )
     with _replacing(path) as part:
         part.write_bytes(data)
     beside = _beside(path, kind)
@@ -183,8 +213,15 @@ def _load_tar(path: Path, mmap: bool, progress: _Progress) -> dict[str, Sample]:
                 if not entry.isfile() or file.suffix not in (_ROUTING, _INFO):
                     continue
                 if file.stem in (routings if file.suffix == _ROUTING else infos):
-                    raise error(Status.ERR_FORMAT, f"{path} has {file.name} twice: give each routing of an archive a name of its own")
-                data = content[entry.offset_data :][: entry.size] if content else cast(Any, archive.extractfile(entry)).read()
+                    raise error(
+                        Status.ERR_FORMAT,
+                        f"{path} has {file.name} twice: give each routing of an archive a name of its own",
+                    )
+                data = (
+                    content[entry.offset_data :][: entry.size]
+                    if content
+                    else cast(Any, archive.extractfile(entry)).read()
+                )
                 if file.suffix == _ROUTING:
                     routings[file.stem] = _routing(data, f"{path}: {entry.name}")
                 else:
@@ -228,7 +265,10 @@ def _info(text: bytes | str, source: object) -> dict[str, Any]:
 
 def _object(value: Any, source: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise error(Status.ERR_FORMAT, f"{source}: this is no JSON object: write {{...}}, or take the file away")
+        raise error(
+            Status.ERR_FORMAT,
+            f"{source}: this is no JSON object: write {{...}}, or take the file away",
+        )
     return value
 
 
@@ -261,7 +301,10 @@ def _load_safetensors(path: Path, progress: _Progress) -> dict[str, Sample]:
     safetensors = _safetensors()
     try:
         with safetensors.safe_open(path, "numpy") as file:
-            return {name: _sample(name, text, file.get_tensor) for name, text in progress((file.metadata() or {}).items())}
+            return {
+                name: _sample(name, text, file.get_tensor)
+                for name, text in progress((file.metadata() or {}).items())
+            }
     except (safetensors.SafetensorError, ValueError, TypeError, IndexError) as reason:
         raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
 
@@ -270,7 +313,10 @@ def _sample(name: str, text: str, tensor: Callable[[str], NDArray[Any]]) -> Samp
     about = _info(text, name)
     ids, missing = tensor(f"{name}/ids"), tensor(f"{name}/missing")
     if ids.shape[:2] != missing.shape:
-        raise error(Status.ERR_FORMAT, f"{name}: missing is {missing.shape}, ids are {ids.shape}: give a file that routecap.save wrote")
+        raise error(
+            Status.ERR_FORMAT,
+            f"{name}: missing is {missing.shape}, ids are {ids.shape}: give a file that routecap.save wrote",
+        )
     routing = Routing.from_arrays(
         ids,
         first=tensor(f"{name}/first").item(),
@@ -289,5 +335,7 @@ def _safetensors() -> Any:
     try:
         import safetensors
     except ImportError:
-        raise ImportError("safetensors is needed for this: pip install 'routecap[safetensors]'") from None
+        raise ImportError(
+            "safetensors is needed for this: pip install 'routecap[safetensors]'"
+        ) from None
     return safetensors

@@ -1,5 +1,8 @@
-"""What notebooks show of an object: `_repr_html_`. One card of its own colours, which is read on any
-theme, with figures and, of routings, the load of the experts as a picture."""
+"""What notebooks show of an object: `_repr_html_`.
+
+One card of its own colours, which is read on any theme, with figures and, of routings, the load of
+the experts as a picture.
+"""
 
 import zlib
 from base64 import b64encode
@@ -47,14 +50,10 @@ def table(
         f'<th style="{_CELL};{_SOFT};text-align:left;font-weight:400">{escape(name)}</th>'
         for name in columns
     )
-    body = "".join(
-        "<tr>" + "".join(_cell(each) for each in row) + "</tr>" for row in rows[:_SHOWN]
-    )
+    body = "".join("<tr>" + "".join(_cell(each) for each in row) + "</tr>" for row in rows[:_SHOWN])
     more = (len(rows) if count is None else count) - _SHOWN
     rest = f'<div style="{_SOFT}">and {more:,} more</div>' if more > 0 else ""
-    return (
-        f'<table style="border-collapse:collapse;margin:0;font:inherit"><tr>{head}</tr>{body}</table>{rest}'
-    )
+    return f'<table style="border-collapse:collapse;margin:0;font:inherit"><tr>{head}</tr>{body}</table>{rest}'
 
 
 def _cell(value: object) -> str:

@@ -64,7 +64,11 @@ class Load:
             self,
             counts=self.counts - earlier.counts,
             steps=steps,
-            first_step=earlier.last_step + 1 if steps and earlier.steps else self.first_step if steps else 0,
+            first_step=earlier.last_step + 1
+            if steps and earlier.steps
+            else self.first_step
+            if steps
+            else 0,
             last_step=self.last_step if steps else 0,
             rows_prefill=self.rows_prefill - earlier.rows_prefill,
             rows_decode=self.rows_decode - earlier.rows_decode,

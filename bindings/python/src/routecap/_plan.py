@@ -49,7 +49,9 @@ class Reader(Protocol):
 
 Source: TypeAlias = Union[Routing, Reader, bytes, bytearray, memoryview, None]
 """The rows of one sample: a routing, one in the serialised form, or what reads one. None: lost."""
-Sources: TypeAlias = Union[Sequence[Union[Source, Sequence[Source]]], Mapping[int, Union[Source, Sequence[Source]]]]
+Sources: TypeAlias = Union[
+    Sequence[Union[Source, Sequence[Source]]], Mapping[int, Union[Source, Sequence[Source]]]
+]
 """By the samples' numbers. A sample may have several, with different rows."""
 
 
@@ -84,20 +86,23 @@ class Gathered(NamedTuple):
 class Plan:
     """Which token each row of a trainer's rank is, and what its routers are to be given.
 
-    Immutable; any number of threads may use it at once. It is freed with the last reference to it (routecap_plan_free).
+    Immutable; any number of threads may use it at once. It is freed with the last reference to it
+    (routecap_plan_free).
 
-    lengths: tokens of each sequence of the micro-batch, or cu_lengths, which is one longer: the first token of each among all, and their number.
-    layers: how many MoE layers this pipeline stage or virtual stage has, or the index of each in the decoder.
-    k, experts, layer_experts: of the model. expert_parallel: how many ranks share the experts, for balanced filling.
-    needed: how many rows of each sequence matter: those before the last token that has a loss (see `needed_rows`). Default: all but the last one.
-    layout: "packed" (one after another), "padded_right" or "padded_left" ([samples, width]).
-    context: how context_size ranks divide it: "zigzag", "contiguous" or "allgather"; this is context_rank.
-    sequence_parallel: tensor_size ranks divide the rows further; this is tensor_rank.
-    sequence_first: of padded layouts: rows are [width, samples], as in Megatron.
-    align, align_total, least_total, align_rank, padded_lengths, width, starts: to what it is padded; see routecap/plan.h. The defaults are the
-        least that can be divided evenly.
-    dtype, order: of the result. fill: what padding and rows that are not needed get: "balanced", or a number. lost: what lost cells get: a number
-        (-1), "balanced", or "error": they are refused.
+    lengths: tokens of each sequence of the micro-batch, or cu_lengths, which is one longer: the
+    first token of each among all, and their number. layers: how many MoE layers this pipeline stage
+    or virtual stage has, or the index of each in the decoder. k, experts, layer_experts: of the
+    model. expert_parallel: how many ranks share the experts, for balanced filling. needed: how many
+    rows of each sequence matter: those before the last token that has a loss (see `needed_rows`).
+    Default: all but the last one. layout: "packed" (one after another), "padded_right" or
+    "padded_left" ([samples, width]). context: how context_size ranks divide it: "zigzag",
+    "contiguous" or "allgather"; this is context_rank. sequence_parallel: tensor_size ranks divide
+    the rows further; this is tensor_rank. sequence_first: of padded layouts: rows are
+    [width, samples], as in Megatron. align, align_total, least_total, align_rank, padded_lengths,
+    width, starts: to what it is padded; see routecap/plan.h. The defaults are the least that can be
+    divided evenly. dtype, order: of the result. fill: what padding and rows that are not needed
+    get: "balanced", or a number. lost: what lost cells get: a number (-1), "balanced", or "error":
+    they are refused.
     """
 
     @documented("routecap_plan_config_init", "routecap_plan_create")
@@ -146,15 +151,16 @@ class Plan:
         for name, given, names in (("fill", fill, ("balanced",)), ("lost", lost, tuple(_LOST))):
             if isinstance(given, str) and given not in names:
                 wanted = " or ".join(map(repr, names))
-                raise error(
-                    Status.ERR_ARGUMENT, f"{name} is {given!r}: give {wanted}, or a number"
-                )
+                raise error(Status.ERR_ARGUMENT, f"{name} is {given!r}: give {wanted}, or a number")
         layer_map = None if isinstance(layers, int) else integers(layers, np.int32)
         held["layer_map"] = layer_map
         count = layers if isinstance(layers, int) else len(layers)
         held["layer_experts"] = integers(layer_experts, np.uint32)
         if (each := held["layer_experts"]) is not None and each.size != count:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"layer_experts has {each.size} elements for {count} layers: give one for each layer")
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"layer_experts has {each.size} elements for {count} layers: give one for each layer",
+            )
         config = structs.plan_config(
             layout=member(PlanLayout, layout),
             context=member(PlanContext, context),
@@ -162,7 +168,8 @@ class Plan:
             context_rank=context_rank,
             tensor_size=tensor_size,
             tensor_rank=tensor_rank,
-            flags=(PlanSequence.PARALLEL if sequence_parallel else 0) | (PlanSequence.FIRST if sequence_first else 0),
+            flags=(PlanSequence.PARALLEL if sequence_parallel else 0)
+            | (PlanSequence.FIRST if sequence_first else 0),
             samples=samples,
             width=width,
             align=align,
@@ -179,7 +186,11 @@ class Plan:
             fill_value=0 if fill == "balanced" else fill,
             lost=_LOST.get(lost, PlanLost.MARK),
             lost_value=0 if lost in _LOST else lost,
-            **{name: array.ctypes.data for name, array in held.items() if array is not None and array.size},
+            **{
+                name: array.ctypes.data
+                for name, array in held.items()
+                if array is not None and array.size
+            },
         )
         self._handle = raw.routecap_plan_create(config)[1]
         memory = structs.plan_shape.empty()
@@ -245,7 +256,9 @@ class Plan:
     @property
     @documented("routecap_plan_ranges", "routecap_plan_describe")
     def ranges(self) -> NDArray[np.void]:
-        """The rows that this rank needs, of which sample: an array with the fields sample, first and rows."""
+        """The rows that this rank needs, of which sample: an array with the fields sample, first
+        and rows.
+        """
         ranges = np.zeros(self._shape["ranges"], structs.plan_range_dtype)
         raw.routecap_plan_ranges(self._handle, ranges)
         return ranges
@@ -261,7 +274,14 @@ class Plan:
     def _repr_html_(self) -> str:
         from . import _html
 
-        names = ("rows", "rows_needed", "rows_not_needed", "rows_padding", "ids_bytes", "packed_bytes")
+        names = (
+            "rows",
+            "rows_needed",
+            "rows_not_needed",
+            "rows_padding",
+            "ids_bytes",
+            "packed_bytes",
+        )
         return _html.counters(repr(self), {name: self._shape[name] for name in names})
 
     def __repr__(self) -> str:
@@ -270,13 +290,16 @@ class Plan:
     # ---- Gathering
 
     def fetch(self, readers: Sequence[Any] | Mapping[int, Any]) -> dict[int, list[Source]]:
-        """The rows that this rank needs, read by readers, one for each sample; what is no reader stays as it is.
+        """The rows that this rank needs, read by readers, one for each sample; what is no reader
+        stays as it is.
 
-        A reader that has `begin(first, rows)` is asked for all its ranges before the first is waited for: what that gives is called for the routing.
+        A reader that has `begin(first, rows)` is asked for all its ranges before the first is
+        waited for: what that gives is called for the routing.
         """
         given = _by_sample(readers)
         read: dict[int, list[Any]] = {
-            sample: [each for each in sources if not isinstance(each, Reader)] for sample, sources in given.items()
+            sample: [each for each in sources if not isinstance(each, Reader)]
+            for sample, sources in given.items()
         }
         waiting: list[tuple[int, Any]] = []
         for sample, first, rows in self.ranges.tolist():
@@ -284,7 +307,14 @@ class Plan:
                 if not isinstance(each, Reader):
                     continue
                 begin = getattr(each, "begin", None)
-                waiting.append((sample, begin(first, rows) if begin is not None else lambda r=each, a=first, n=rows: r.read(a, n)))
+                waiting.append(
+                    (
+                        sample,
+                        begin(first, rows)
+                        if begin is not None
+                        else lambda r=each, a=first, n=rows: r.read(a, n),
+                    )
+                )
         for sample, finish in waiting:
             read[sample].append(finish())
         return read
@@ -298,12 +328,15 @@ class Plan:
         )
 
     @documented("routecap_plan_gather")
-    def gather(self, sources: Sources, *, out: Any = None, classes: Any = None, stream: Any = None) -> Gathered:
+    def gather(
+        self, sources: Sources, *, out: Any = None, classes: Any = None, stream: Any = None
+    ) -> Gathered:
         """The ids of this rank, in its layout, and the class of each cell.
 
         sources: for each sample its routing, the bytes of one in the serialised form, or a reader.
-        out, classes: memory for them, of `shape`, `dtype` and uint8: NumPy arrays or tensors. Where `out` is a tensor of torch on a CUDA device,
-        the ids are uploaded narrow and widened there, on its current stream or on `stream`, and nothing is waited for.
+        out, classes: memory for them, of `shape`, `dtype` and uint8: NumPy arrays or tensors. Where
+        `out` is a tensor of torch on a CUDA device, the ids are uploaded narrow and widened there,
+        on its current stream or on `stream`, and nothing is waited for.
         """
         if out is None:
             out = np.empty(self.shape, self.dtype)
@@ -323,40 +356,65 @@ class Plan:
         return Gathered(out, classes, PlanReport(*structs.plan_report.read(report)))
 
     @documented("routecap_plan_gather_values")
-    def gather_values(self, values: Sequence[Any] | Mapping[int, Any], *, fill: Any = 0, out: Any = None) -> Any:
-        """One element for each token, sent the same way: [rows, ...] of `values`, for each sample an array [length, ...], all of one type.
+    def gather_values(
+        self, values: Sequence[Any] | Mapping[int, Any], *, fill: Any = 0, out: Any = None
+    ) -> Any:
+        """One element for each token, sent the same way: [rows, ...] of `values`, for each sample
+        an array [length, ...], all of one type.
 
-        Token ids for instance. `fill` is written where there is no token. Rows that are not needed are tokens.
+        Token ids for instance. `fill` is written where there is no token. Rows that are not needed
+        are tokens.
         """
         given = values.items() if isinstance(values, Mapping) else enumerate(values)
         arrays = {sample: np.ascontiguousarray(each) for sample, each in given if each is not None}
         kinds = {(each.dtype, each.shape[1:]) for each in arrays.values()}
         if len(kinds) > 1:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"values have different types or shapes: {sorted(map(str, kinds))}. Give arrays of one type, alike but for their length")
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"values have different types or shapes: {sorted(map(str, kinds))}. Give arrays of one type, alike but for their length",
+            )
         dtype, shape = kinds.pop() if kinds else (np.asarray(fill).dtype, ())
         addresses = np.zeros(self.samples, np.uint64)
         for sample, each in arrays.items():
             if not 0 <= sample < self.samples or len(each) != self._lengths[sample]:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"sample {sample} has {len(each)} values, and must have one for each token: give as many as `lengths` has for it")
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"sample {sample} has {len(each)} values, and must have one for each token: give as many as `lengths` has for it",
+                )
             addresses[sample] = each.ctypes.data or 1  # of nothing
         filler = np.ascontiguousarray(np.broadcast_to(np.asarray(fill, dtype), shape))
         if out is None:
             out = np.empty((self.rows, *shape), dtype)
         tensor = describe(out, "out")
-        if tensor.shape != (self.rows, *shape) or tensor.itemsize != dtype.itemsize or tensor.device != HOST:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"out has shape {tensor.shape}, {(self.rows, *shape)} of {dtype} in host memory is expected: leave it out, or give such an array")
+        if (
+            tensor.shape != (self.rows, *shape)
+            or tensor.itemsize != dtype.itemsize
+            or tensor.device != HOST
+        ):
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"out has shape {tensor.shape}, {(self.rows, *shape)} of {dtype} in host memory is expected: leave it out, or give such an array",
+            )
         expect_dense(tensor, "out")
         expect_writable(tensor, "out")
-        raw.routecap_plan_gather_values(self._handle, addresses, filler.nbytes, filler, _memory(tensor))
+        raw.routecap_plan_gather_values(
+            self._handle, addresses, filler.nbytes, filler, _memory(tensor)
+        )
         return out
 
     @documented("routecap_plan_scatter")
     def scatter(self, ids: Any, classes: Any = None) -> list[Routing]:
-        """A routing for each sample of ids that this rank's routers have recorded, of `shape` and `dtype` in host memory."""
+        """A routing for each sample of ids that this rank's routers have recorded, of `shape` and
+        `dtype` in host memory.
+        """
         result = raw.routecap_plan_scatter(
             self._handle,
             _memory(self._result(ids, "ids", self.dtype, self.shape, writable=False)),
-            None if classes is None else _memory(self._result(classes, "classes", np.dtype(np.uint8), self.shape[:2], writable=False)),
+            None
+            if classes is None
+            else _memory(
+                self._result(classes, "classes", np.dtype(np.uint8), self.shape[:2], writable=False)
+            ),
             self.samples,
         )
         return [Routing._of(handle) for handle in result[1]]
@@ -365,7 +423,9 @@ class Plan:
 
     @documented("routecap_plan_pack")
     def pack(self, sources: Sources, packed: Any) -> PlanReport:
-        """Write what is to be uploaded to host memory of `packed_bytes`: a tensor of uint8, best a pinned one."""
+        """Write what is to be uploaded to host memory of `packed_bytes`: a tensor of uint8, best a
+        pinned one.
+        """
         report = structs.plan_report.empty()
         tensor = describe(packed, "packed")
         expect_dense(tensor, "packed")
@@ -374,10 +434,14 @@ class Plan:
         return PlanReport(*structs.plan_report.read(report))
 
     @documented("routecap_plan_unpack")
-    def unpack(self, packed: Any, out: Any, *, classes: Any = None, scratch: Any = None, stream: Any = None) -> None:
-        """Upload what was packed, and write the ids of this rank where `out` is: one copy and one kernel, which a CUDA graph can capture.
+    def unpack(
+        self, packed: Any, out: Any, *, classes: Any = None, scratch: Any = None, stream: Any = None
+    ) -> None:
+        """Upload what was packed, and write the ids of this rank where `out` is: one copy and one
+        kernel, which a CUDA graph can capture.
 
-        scratch: memory of the device, of `packed_bytes`. stream: by default the current one of `out`'s framework.
+        scratch: memory of the device, of `packed_bytes`. stream: by default the current one of
+        `out`'s framework.
         """
         tensor = self._result(out, "out", self.dtype, self.shape)
         upload = describe(packed, "packed")
@@ -391,7 +455,10 @@ class Plan:
             expect_dense(places["scratch"], "scratch")
         for name, each in places.items():
             if each.device not in (tensor.device, None):
-                raise error(Status.ERR_ARGUMENT, f"{name} is not where out is: give a tensor on the same device")
+                raise error(
+                    Status.ERR_ARGUMENT,
+                    f"{name} is not where out is: give a tensor on the same device",
+                )
         device = 0 if on_host else tensor.device or 0
         target = structs.plan_target(
             backend=Backend.HOST if on_host else Backend.CUDA,
@@ -399,16 +466,25 @@ class Plan:
             **{name: each.address for name, each in places.items()},
             **{f"{name}_bytes": _bytes(each) for name, each in places.items()},
         )
-        where = 0 if on_host else current_stream(out, device) if stream is None else stream_of(stream)
+        where = (
+            0 if on_host else current_stream(out, device) if stream is None else stream_of(stream)
+        )
         raw.routecap_plan_unpack(self._handle, _memory(upload), target, where)
 
     def _gather_on_device(self, sources: Sources, out: Any, classes: Any, stream: Any) -> Gathered:
         import torch
 
         if not isinstance(out, torch.Tensor):
-            raise error(Status.ERR_ARGUMENT, "out is on a device, and no tensor of torch: give one, or take pack and unpack")
+            raise error(
+                Status.ERR_ARGUMENT,
+                "out is on a device, and no tensor of torch: give one, or take pack and unpack",
+            )
         with torch.cuda.device(out.device):
-            on = torch.cuda.current_stream() if stream is None else torch.cuda.ExternalStream(stream_of(stream))
+            on = (
+                torch.cuda.current_stream()
+                if stream is None
+                else torch.cuda.ExternalStream(stream_of(stream))
+            )
         with torch.cuda.stream(on):  # whose memory this is, and comes back to
             if classes is None:
                 classes = torch.empty(self.shape[:2], dtype=torch.uint8, device=out.device)
@@ -423,12 +499,25 @@ class Plan:
             _uploads.append((arrived, packed))
         return Gathered(out, classes, report)
 
-    def _result(self, given: Any, name: str, dtype: "np.dtype[Any]", shape: tuple[int, ...], writable: bool = True) -> Tensor:
+    def _result(
+        self,
+        given: Any,
+        name: str,
+        dtype: "np.dtype[Any]",
+        shape: tuple[int, ...],
+        writable: bool = True,
+    ) -> Tensor:
         tensor = describe(given, name)
         if tensor.shape != shape:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {tensor.shape}, {shape} is expected: make it by the shape of the plan")
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"{name} has shape {tensor.shape}, {shape} is expected: make it by the shape of the plan",
+            )
         if tensor.dtype != dtype_of(dtype):
-            raise error(Status.ERR_DTYPE, f"{name} has elements of another type than {dtype}: give such an array, or another dtype to the Plan")
+            raise error(
+                Status.ERR_DTYPE,
+                f"{name} has elements of another type than {dtype}: give such an array, or another dtype to the Plan",
+            )
         expect_dense(tensor, name)
         if writable:
             expect_writable(tensor, name)
@@ -436,7 +525,10 @@ class Plan:
 
 
 _uploads: list[tuple[Any, Any]] = []
-"""Pinned memory that a copy may still read, and the event behind that copy. Guarded by _uploading."""
+"""Pinned memory that a copy may still read, and the event behind that copy.
+
+Guarded by _uploading.
+"""
 _uploading = Lock()
 
 
@@ -450,19 +542,33 @@ def _memory(tensor: Tensor) -> Any:
 
 def _samples(arrays: Mapping[str, NDArray[Any] | None]) -> int:
     """How many samples there are; all arrays must have as many."""
-    counts = {name: array.size - (name == "cu_lengths") for name, array in arrays.items() if array is not None}
+    counts = {
+        name: array.size - (name == "cu_lengths")
+        for name, array in arrays.items()
+        if array is not None
+    }
     if len(set(counts.values())) > 1 or -1 in counts.values():
-        raise error(Status.ERR_SHAPE_MISMATCH, "these are not of equally many samples: " + ", ".join(f"{n} has {c}" for n, c in counts.items()) + ". Give one element for each sample, and one more in cu_lengths")
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            "these are not of equally many samples: "
+            + ", ".join(f"{n} has {c}" for n, c in counts.items())
+            + ". Give one element for each sample, and one more in cu_lengths",
+        )
     return next(iter(counts.values()), 0)
 
 
 def _by_sample(sources: Sequence[Any] | Mapping[int, Any]) -> dict[int, list[Any]]:
-    given: Iterable[tuple[int, Any]] = sources.items() if isinstance(sources, Mapping) else enumerate(sources)
-    return {sample: list(each) if isinstance(each, (list, tuple)) else [each] for sample, each in given}
+    given: Iterable[tuple[int, Any]] = (
+        sources.items() if isinstance(sources, Mapping) else enumerate(sources)
+    )
+    return {
+        sample: list(each) if isinstance(each, (list, tuple)) else [each] for sample, each in given
+    }
 
 
 def needed_rows(loss_mask: Any) -> int:
-    """How many rows of a sequence are needed, of a mask [tokens] of the tokens that have a loss: those before the last of them.
+    """How many rows of a sequence are needed, of a mask [tokens] of the tokens that have a loss:
+    those before the last of them.
 
     A token is predicted from the row before it; rows behind that change nothing that is learnt.
     """

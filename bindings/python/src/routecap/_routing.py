@@ -11,7 +11,19 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import _structs as structs
-from ._constants import ALL, Dtype, IdSpace, Missing, Order, Piece, Provenance, ReadFlag, Status, TrustFlag, member
+from ._constants import (
+    ALL,
+    Dtype,
+    IdSpace,
+    Missing,
+    Order,
+    Piece,
+    Provenance,
+    ReadFlag,
+    Status,
+    TrustFlag,
+    member,
+)
 from ._docs import documented
 from ._errors import Error, PartialError, error
 from ._library import raw
@@ -26,7 +38,9 @@ _SLICE_NS = 100_000_000  # waiting is cut into pieces, so that a signal, Ctrl-C 
 
 
 def wait(call: Callable[[int], Any], pending: Callable[[Any], bool], timeout: float | None) -> Any:
-    """Call with nanoseconds to wait until the result is no longer pending, or `timeout` seconds are over."""
+    """Call with nanoseconds to wait until the result is no longer pending, or `timeout` seconds are
+    over.
+    """
     if timeout is not None and timeout <= 0:
         return call(0)
     end = None if timeout is None else monotonic() + timeout
@@ -52,7 +66,9 @@ def rows_of(rows: int | None) -> int:
 
 
 def read_flags(strict: bool, allow_recomputed: bool) -> int:
-    return (ReadFlag.STRICT if strict else 0) | (ReadFlag.ALLOW_RECOMPUTED if allow_recomputed else 0)
+    return (ReadFlag.STRICT if strict else 0) | (
+        ReadFlag.ALLOW_RECOMPUTED if allow_recomputed else 0
+    )
 
 
 class Coverage(NamedTuple):
@@ -108,35 +124,67 @@ def copy_into(
     layers: int,
     flags: int,
 ) -> Any:
-    """Call with copy options, memory and mask for an array of the caller's, whose rows and layers may be any distance apart."""
+    """Call with copy options, memory and mask for an array of the caller's, whose rows and layers
+    may be any distance apart.
+    """
     tensor = describe(out, "out")
     expect_device(tensor, HOST, "out")
     expect_writable(tensor, "out")
     dtype = dtype_of(tensor.dtype)
     if len(tensor.shape) != 3 or tensor.shape[2] != k:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"out has shape {tensor.shape}, three dimensions and {k} columns are expected: give [rows, layers, {k}], or [layers, rows, {k}] with order='layer_major'")
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"out has shape {tensor.shape}, three dimensions and {k} columns are expected: give [rows, layers, {k}], or [layers, rows, {k}] with order='layer_major'",
+        )
     if k > 1 and tensor.strides[2] != 1:
-        raise error(Status.ERR_ARGUMENT, "out: the ids of a cell must be next to one another: give an array whose last dimension is dense")
+        raise error(
+            Status.ERR_ARGUMENT,
+            "out: the ids of a cell must be next to one another: give an array whose last dimension is dense",
+        )
     order = member(Order, order)
     rows, layer = (0, 1) if order == Order.ROW_MAJOR else (1, 0)
     if tensor.shape[layer] != layers:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"out has {tensor.shape[layer]} layers, {layers} are copied: give layers={tensor.shape[layer]}, or room for all; and see order")
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"out has {tensor.shape[layer]} layers, {layers} are copied: give layers={tensor.shape[layer]}, or room for all; and see order",
+        )
     row_stride, layer_stride = tensor.strides[rows], tensor.strides[layer]
     if row_stride < 0 or layer_stride < 0:
-        raise error(Status.ERR_ARGUMENT, "out: rows and layers must be in ascending order in memory: give an array that is not turned around")
+        raise error(
+            Status.ERR_ARGUMENT,
+            "out: rows and layers must be in ascending order in memory: give an array that is not turned around",
+        )
     if tensor.shape[rows] == 1:
         row_stride = max(row_stride, layers * layer_stride, k)
     if layers == 1:
         layer_stride = max(layer_stride, tensor.shape[rows] * row_stride, k)
     if mask is not None:
-        if not isinstance(mask, np.ndarray) or mask.shape != tensor.shape[:2] or mask.dtype not in (np.dtype(np.bool_), np.dtype(np.uint8)):
-            raise error(Status.ERR_SHAPE_MISMATCH, f"mask must be an array of bool or uint8 of shape {tensor.shape[:2]}: np.empty({tensor.shape[:2]}, bool)")
+        if (
+            not isinstance(mask, np.ndarray)
+            or mask.shape != tensor.shape[:2]
+            or mask.dtype not in (np.dtype(np.bool_), np.dtype(np.uint8))
+        ):
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"mask must be an array of bool or uint8 of shape {tensor.shape[:2]}: np.empty({tensor.shape[:2]}, bool)",
+            )
         mask = mask.view(np.uint8)
     elements = 0
     if all(tensor.shape):
-        elements = (tensor.shape[rows] - 1) * tensor.strides[rows] + (layers - 1) * tensor.strides[layer] + k
+        elements = (
+            (tensor.shape[rows] - 1) * tensor.strides[rows]
+            + (layers - 1) * tensor.strides[layer]
+            + k
+        )
     options = structs.copy_options(
-        dtype=dtype, order=order, flags=flags, first_layer=first_layer, layers=layers, row_stride=row_stride, layer_stride=layer_stride, fill=fill
+        dtype=dtype,
+        order=order,
+        flags=flags,
+        first_layer=first_layer,
+        layers=layers,
+        row_stride=row_stride,
+        layer_stride=layer_stride,
+        fill=fill,
     )
     memory = raw.memory(tensor.address, elements * tensor.itemsize, 1, tensor.holder)
     return call(options, memory, mask)
@@ -147,7 +195,10 @@ _OF_CELLS = [0, Missing.UNWRITTEN, Missing.OUT_OF_RANGE, Missing.DUPLICATE]
 
 
 class Segment(NamedTuple):
-    """Consecutive rows whose ids lie next to one another in memory. The arrays are views of the routing, which they keep."""
+    """Consecutive rows whose ids lie next to one another in memory.
+
+    The arrays are views of the routing, which they keep.
+    """
 
     first: int
     """Position of the first row."""
@@ -155,12 +206,17 @@ class Segment(NamedTuple):
     ids: NDArray[Any] | None
     """[rows, layers, k]; None: all cells of these rows are missing, for `reason`."""
     validity: NDArray[np.uint8] | None
-    """[rows, (layers + 7) // 8]: bit l % 8 of byte l // 8 is set if layer l is valid; None: all are."""
+    """[rows, (layers + 7) // 8]: bit l % 8 of byte l // 8 is set if layer l is valid; None: all
+    are.
+    """
     tags: NDArray[np.uint64] | None
     """[rows] the tag of each row; None: `tag` is that of all."""
     tag: int
     reason: int = 0
-    """Where ids is None: why these rows are not there, one of Missing; otherwise 0. Given as 0 it means ABSENT there."""
+    """Where ids is None: why these rows are not there, one of Missing; otherwise 0.
+
+    Given as 0 it means ABSENT there.
+    """
 
 
 class _View:
@@ -201,14 +257,20 @@ class _View:
         self.dtype = numpy_dtype(dtype)
 
     def _array(self, address: int, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> NDArray[Any]:
-        return np.ndarray(shape, dtype, raw.memory(address, prod(shape) * dtype.itemsize, 0, self._handle))
+        return np.ndarray(
+            shape, dtype, raw.memory(address, prod(shape) * dtype.itemsize, 0, self._handle)
+        )
 
     def segment(self, index: int) -> Segment:
         if self._segments is None:
-            self._segments = raw.memory(self._table, self._stride * self.segment_count, 0, self._handle)
+            self._segments = raw.memory(
+                self._table, self._stride * self.segment_count, 0, self._handle
+            )
         return self._segment(*_segment.unpack_from(self._segments, index * self._stride))
 
-    def _segment(self, first: int, rows: int, ids: int, validity: int, tags: int, tag: int, reason: int) -> Segment:
+    def _segment(
+        self, first: int, rows: int, ids: int, validity: int, tags: int, tag: int, reason: int
+    ) -> Segment:
         return Segment(
             first,
             rows,
@@ -233,7 +295,12 @@ class _View:
 
 
 _segment = struct.Struct("@QQQQQQi4x")
-_UINT8, _INT32, _UINT32, _UINT64 = np.dtype(np.uint8), np.dtype(np.int32), np.dtype(np.uint32), np.dtype(np.uint64)
+_UINT8, _INT32, _UINT32, _UINT64 = (
+    np.dtype(np.uint8),
+    np.dtype(np.int32),
+    np.dtype(np.uint32),
+    np.dtype(np.uint64),
+)
 
 
 class _Segments(Sequence[Segment]):
@@ -253,19 +320,26 @@ class _Segments(Sequence[Segment]):
     def __getitem__(self, index: slice) -> list[Segment]: ...
     def __getitem__(self, index: Any) -> Any:
         found = range(self._view.segment_count)[index]
-        return self._view.segment(found) if isinstance(found, int) else [self._view.segment(i) for i in found]
+        return (
+            self._view.segment(found)
+            if isinstance(found, int)
+            else [self._view.segment(i) for i in found]
+        )
 
 
 _Slice = slice  # which means something else within the class
 
 
 class Routing:
-    """Rows that were read out: immutable, usable from all threads, alive after its request and capturer.
+    """Rows that were read out: immutable, usable from all threads, alive after its request and
+    capturer.
 
-    The routing of a request that was finished is pending until its last step has landed (`wait`, `ready`); until then everything else raises
-    NotReadyError. As a sequence it has a row, [layers, k], for each of its positions first..first+rows-1; a slice is a routing of its own.
+    The routing of a request that was finished is pending until its last step has landed (`wait`,
+    `ready`); until then everything else raises NotReadyError. As a sequence it has a row,
+    [layers, k], for each of its positions first..first+rows-1; a slice is a routing of its own.
 
-    It frees itself; `free`, or its use as a context manager, does so at once. Arrays that were taken from it keep the memory alive.
+    It frees itself; `free`, or its use as a context manager, does so at once. Arrays that were
+    taken from it keep the memory alive.
     """
 
     __slots__ = ("_handle", "_seen", "__weakref__")
@@ -274,7 +348,9 @@ class Routing:
     _seen: _View | None
 
     def __new__(cls) -> "Routing":
-        raise TypeError("routings come from Capturer.extract and Capturer.finish, Routing.deserialize and Routing.from_arrays")
+        raise TypeError(
+            "routings come from Capturer.extract and Capturer.finish, Routing.deserialize and Routing.from_arrays"
+        )
 
     @classmethod
     def _of(cls, handle: Any) -> "Routing":
@@ -287,7 +363,9 @@ class Routing:
 
     @property
     def status(self) -> Status:
-        """OK, INCOMPLETE (cells are missing), NOT_CAPTURED (all are) or PENDING; does not wait (routecap_routing_poll)."""
+        """OK, INCOMPLETE (cells are missing), NOT_CAPTURED (all are) or PENDING; does not wait
+        (routecap_routing_poll).
+        """
         status: Status = raw.routecap_routing_poll(self._handle)
         return status
 
@@ -303,9 +381,15 @@ class Routing:
 
     @documented("routecap_routing_wait")
     def wait(self, timeout: float | None = None) -> Status:
-        """Wait until it is ready, for `timeout` seconds at most, None for as long as it takes; then return its status, PENDING if it is not ready."""
+        """Wait until it is ready, for `timeout` seconds at most, None for as long as it takes; then
+        return its status, PENDING if it is not ready.
+        """
         handle = self._handle
-        status: Status = wait(lambda ns: raw.routecap_routing_wait(handle, ns), lambda status: status == _PENDING, timeout)
+        status: Status = wait(
+            lambda ns: raw.routecap_routing_wait(handle, ns),
+            lambda status: status == _PENDING,
+            timeout,
+        )
         return status
 
     @property
@@ -313,7 +397,9 @@ class Routing:
         return self._handle is None
 
     def free(self) -> None:
-        """Give it up now; arrays that were taken from it stay valid (routecap_routing_free, when the last of them goes)."""
+        """Give it up now; arrays that were taken from it stay valid (routecap_routing_free, when
+        the last of them goes).
+        """
         self._handle = None
         self._seen = None
 
@@ -381,7 +467,9 @@ class Routing:
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """Its rows in place, as arrays that cannot be written (routecap_routing_view): together exactly the rows, in order."""
+        """Its rows in place, as arrays that cannot be written (routecap_routing_view): together
+        exactly the rows, in order.
+        """
         return _Segments(self._look())
 
     @property
@@ -390,7 +478,9 @@ class Routing:
         tags = np.empty(self.rows, np.uint64)
         for segment in self.segments:
             start = segment.first - self.first
-            tags[start : start + segment.rows] = segment.tag if segment.tags is None else segment.tags
+            tags[start : start + segment.rows] = (
+                segment.tag if segment.tags is None else segment.tags
+            )
         if not self.complete:
             tags[~np.isin(self.reasons(), _OF_CELLS).any(axis=1)] = 0
         return tags
@@ -398,12 +488,18 @@ class Routing:
     @documented("routecap_routing_coverage")
     def coverage(self) -> Coverage:
         """How many of its cells are there."""
-        return read_coverage(lambda memory, blocks: raw.routecap_routing_coverage(self._handle, memory, blocks))
+        return read_coverage(
+            lambda memory, blocks: raw.routecap_routing_coverage(self._handle, memory, blocks)
+        )
 
     @property
     def missing(self) -> NDArray[np.void]:
-        """Blocks of missing cells (missing_dtype) and why they are: see Missing (routecap_routing_coverage)."""
-        return read_missing(lambda memory, blocks: raw.routecap_routing_coverage(self._handle, memory, blocks))
+        """Blocks of missing cells (missing_dtype) and why they are: see Missing
+        (routecap_routing_coverage).
+        """
+        return read_missing(
+            lambda memory, blocks: raw.routecap_routing_coverage(self._handle, memory, blocks)
+        )
 
     # ---- Ids
 
@@ -420,16 +516,21 @@ class Routing:
         strict: bool = False,
         allow_recomputed: bool = False,
     ) -> Status:
-        """Copy the ids into `out`, an integer array [rows, layers, k] (or [layers, rows, k], as `order` says) in host memory, whose rows and layers
-        may have any distance; and into `mask`, bool or uint8 without the last dimension, which cells are valid.
+        """Copy the ids into `out`, an integer array [rows, layers, k] (or [layers, rows, k], as
+        `order` says) in host memory, whose rows and layers
+        may have any distance; and into `mask`, bool or uint8 without the last dimension, which
+        cells are valid.
 
-        Missing cells become `fill`. Returns OK, INCOMPLETE or NOT_CAPTURED; with `strict`, missing and recomputed cells are errors.
+        Missing cells become `fill`. Returns OK, INCOMPLETE or NOT_CAPTURED; with `strict`, missing
+        and recomputed cells are errors.
         """
         view = self._look()
         layers = view.layers - first_layer if layers is None else layers
         self._expect_rows(describe(out, "out").shape, member(Order, order))
         status, _ = copy_into(
-            lambda options, memory, mask: raw.routecap_routing_copy_to(self._handle, options, memory, mask),
+            lambda options, memory, mask: raw.routecap_routing_copy_to(
+                self._handle, options, memory, mask
+            ),
             out,
             mask,
             view.k,
@@ -444,7 +545,10 @@ class Routing:
     def _expect_rows(self, shape: tuple[int, ...], order: Order) -> None:
         rows = shape[0 if order == Order.ROW_MAJOR else 1] if len(shape) == 3 else self.rows
         if rows != self.rows:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"out has {rows} rows, the routing {self.rows}: give out that many, or slice the routing")
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"out has {rows} rows, the routing {self.rows}: give out that many, or slice the routing",
+            )
 
     @overload
     def ids(
@@ -495,7 +599,12 @@ class Routing:
         """
         view = self._look()
         kind = np.dtype(np.int16) if dtype is None else numpy_dtype(dtype_of(dtype))
-        plain = first_layer == 0 and layers in (None, view.layers) and member(Order, order) == Order.ROW_MAJOR and not strict
+        plain = (
+            first_layer == 0
+            and layers in (None, view.layers)
+            and member(Order, order) == Order.ROW_MAJOR
+            and not strict
+        )
         if plain and view.complete and view.segment_count == 1 and kind == view.dtype:
             ids = view.segment(0).ids
             assert ids is not None
@@ -524,7 +633,12 @@ class Routing:
         """The ids as a new array, as they are kept (`Routing.dtype`) unless `dtype` says otherwise,
         with `fill`, which may be any number here, in missing cells; and the mask: True where a cell
         is valid."""
-        out, mask = self._room(self.dtype if dtype is None else numpy_dtype(dtype_of(dtype)), order, first_layer, layers)
+        out, mask = self._room(
+            self.dtype if dtype is None else numpy_dtype(dtype_of(dtype)),
+            order,
+            first_layer,
+            layers,
+        )
         self.copy_to(out, mask=mask, fill=fill, order=order, first_layer=first_layer, layers=layers)
         return out, mask
 
@@ -532,7 +646,11 @@ class Routing:
         self, dtype: Any, order: Order | OrderName, first_layer: int, layers: int | None
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         view = self._look()
-        if not 0 <= first_layer <= view.layers or layers is not None and not 0 <= layers <= view.layers - first_layer:
+        if (
+            not 0 <= first_layer <= view.layers
+            or layers is not None
+            and not 0 <= layers <= view.layers - first_layer
+        ):
             raise error(
                 Status.ERR_UNKNOWN_LAYER,
                 f"first_layer={first_layer} and layers={layers} are not within the routing's "
@@ -552,7 +670,9 @@ class Routing:
             if segment.ids is None:
                 cells[:] = False
             elif segment.validity is not None:
-                cells[:] = np.unpackbits(segment.validity, axis=1, count=view.layers, bitorder="little")
+                cells[:] = np.unpackbits(
+                    segment.validity, axis=1, count=view.layers, bitorder="little"
+                )
         return mask if member(Order, order) == Order.ROW_MAJOR else np.ascontiguousarray(mask.T)
 
     def reasons(self) -> NDArray[np.uint8]:
@@ -564,26 +684,45 @@ class Routing:
             if segment.ids is None:
                 cells[:] = segment.reason
             elif segment.validity is not None:
-                valid = np.unpackbits(segment.validity, axis=1, count=view.layers, bitorder="little")
+                valid = np.unpackbits(
+                    segment.validity, axis=1, count=view.layers, bitorder="little"
+                )
                 kept = segment.ids[:, :, 0]  # where a cell is not valid its first id says why
-                cells[:] = np.where(valid, 0, np.where((kept >= min(Missing)) & (kept <= max(Missing)), kept, Missing.UNWRITTEN))
+                cells[:] = np.where(
+                    valid,
+                    0,
+                    np.where(
+                        (kept >= min(Missing)) & (kept <= max(Missing)), kept, Missing.UNWRITTEN
+                    ),
+                )
         return reasons
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         ids = self.ids(None if dtype is None else np.dtype(dtype))
         if ids.flags.writeable:  # a copy already
             if copy is False:
-                raise ValueError("these ids cannot be had without a copy: leave copy out, or take Routing.segments, which are in place")
+                raise ValueError(
+                    "these ids cannot be had without a copy: leave copy out, or take Routing.segments, which are in place"
+                )
             return ids
         return ids.copy() if copy else ids
 
     def __dlpack__(
-        self, *, stream: Any = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
     ) -> Any:
-        """The ids, as `ids()` has them, for other frameworks. Only those that can be told that memory is read-only (DLPack 1.0) get it without a
-        copy."""
+        """The ids, as `ids()` has them, for other frameworks.
+
+        Only those that can be told that memory is read-only (DLPack 1.0) get it without a copy.
+        """
         if dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError("routings are in host memory: take it there, and copy it to the device")
+            raise BufferError(
+                "routings are in host memory: take it there, and copy it to the device"
+            )
         ids = self.ids()
         shared = max_version is not None and max_version[0] >= 1
         if copy is False and (ids.flags.writeable or not shared):
@@ -601,9 +740,13 @@ class Routing:
     # ---- Other routings
 
     @documented("routecap_routing_split")
-    def split(self, prompt_tokens: int, generated_tokens: int | None = None) -> tuple["Routing", "Routing"]:
+    def split(
+        self, prompt_tokens: int, generated_tokens: int | None = None
+    ) -> tuple["Routing", "Routing"]:
         """The rows of the prompt, and those generated after it."""
-        _, prompt, generated = raw.routecap_routing_split(self._handle, prompt_tokens, rows_of(generated_tokens))
+        _, prompt, generated = raw.routecap_routing_split(
+            self._handle, prompt_tokens, rows_of(generated_tokens)
+        )
         return Routing._of(prompt), Routing._of(generated)
 
     @documented("routecap_routing_slice")
@@ -628,7 +771,9 @@ class Routing:
         if isinstance(index, _Slice):
             start, stop, step = index.indices(self.rows)
             if step != 1:
-                raise error(Status.ERR_ARGUMENT, "a routing has consecutive rows: take a slice with step 1")
+                raise error(
+                    Status.ERR_ARGUMENT, "a routing has consecutive rows: take a slice with step 1"
+                )
             return self.slice(self.first + start, max(stop - start, 0))
         number = range(self.rows)[index]  # negative ones from the end, and IndexError
         return self.slice(self.first + number, 1).ids()[0]
@@ -637,7 +782,9 @@ class Routing:
         return iter(self.ids())
 
     def __eq__(self, other: object) -> bool:
-        """Whether rows, ids, validity, tags and layers are the same: routings that are equal have equal serialised forms."""
+        """Whether rows, ids, validity, tags and layers are the same: routings that are equal have
+        equal serialised forms.
+        """
         if not isinstance(other, Routing):
             return NotImplemented
         return self is other or self.serialize() == other.serialize()
@@ -657,12 +804,16 @@ class Routing:
 
     @documented("routecap_routing_serialize")
     def serialize(self) -> bytes:
-        """The serialised form: what it is, its ids, validity and tags, in a layout that is the same on every machine."""
+        """The serialised form: what it is, its ids, validity and tags, in a layout that is the same
+        on every machine.
+        """
         data: bytes = raw.serialize(self._handle)
         return data
 
     def serialize_into(self, out: Any) -> int:
-        """Write the serialised form to a buffer, shared memory for instance, of `serialized_bytes` or more; return how many were written."""
+        """Write the serialised form to a buffer, shared memory for instance, of `serialized_bytes`
+        or more; return how many were written.
+        """
         written: int = raw.routecap_routing_serialize(self._handle, 0, out)[1]
         return written
 
@@ -671,12 +822,18 @@ class Routing:
     @staticmethod
     @documented("routecap_routing_deserialize")
     def deserialize(data: Any, *, trusted: bool = False, copy: bool = False) -> "Routing":
-        """The routing of a buffer in the serialised form, in place: it holds the buffer, which must not change. With `copy` it does not.
+        """The routing of a buffer in the serialised form, in place: it holds the buffer, which must
+        not change. With `copy` it does not.
 
-        Nothing in the buffer is trusted; `trusted` says that its ids are known to be right, and need not be looked at.
+        Nothing in the buffer is trusted; `trusted` says that its ids are known to be right, and
+        need not be looked at.
         """
         held = as_bytes(data, "data")
-        return Routing._of(raw.routecap_routing_deserialize(held, TrustFlag.TRUSTED if trusted else 0, None if copy else held)[1])
+        return Routing._of(
+            raw.routecap_routing_deserialize(
+                held, TrustFlag.TRUSTED if trusted else 0, None if copy else held
+            )[1]
+        )
 
     # ---- Arrays of any origin
 
@@ -684,15 +841,19 @@ class Routing:
     def from_wire(data: Any, format: WireLike = "any", **hint: "Unpack[WireHint]") -> "Routing":
         """A routing of a message of a server: bytes, text, or what json.loads made of it.
 
-        `format` is its name or who writes it: "vllm", "sglang", "nemo-rl", "megatron". `hint` is what the bytes do not say, `experts` above all:
-        see WireHint. Cells that are not k distinct experts are missing; wire_decode gives the report of them, too.
+        `format` is its name or who writes it: "vllm", "sglang", "nemo-rl", "megatron". `hint` is
+        what the bytes do not say, `experts` above all: see WireHint. Cells that are not k distinct
+        experts are missing; wire_decode gives the report of them, too.
         """
         from ._wire import wire_decode
 
         return wire_decode(data, format, **hint)[0]
 
     def to_wire(self, format: WireLike, **options: "Unpack[WireOptions]") -> bytes:
-        """A message as others write it: see wire_encode. What the format cannot say is an error, unless `allow` names it."""
+        """A message as others write it: see wire_encode.
+
+        What the format cannot say is an error, unless `allow` names it.
+        """
         from ._wire import wire_encode
 
         return wire_encode(self, format, **options)[0]
@@ -722,7 +883,8 @@ class Routing:
         ABSENT, other missing cells UNWRITTEN.
 
         ids of the type that routings have, uint8 up to 256 experts and else int16, C-contiguous and
-        complete, are used in place and must not change; others, and all with `copy`, are copied. Every valid cell is checked for k distinct experts, unless `trusted`.
+        complete, are used in place and must not change; others, and all with `copy`, are copied.
+        Every valid cell is checked for k distinct experts, unless `trusted`.
         """
         most = experts if layer_experts is None else int(np.max(layer_experts, initial=1))
         if most is None:
@@ -733,10 +895,14 @@ class Routing:
             )
         given = np.asarray(ids)
         if given.ndim != 3:
-            raise error(Status.ERR_SHAPE_MISMATCH, f"ids has shape {given.shape}, [rows, layers, k] is expected: give an array of three dimensions")
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"ids has shape {given.shape}, [rows, layers, k] is expected: give an array of three dimensions",
+            )
         if given.dtype.kind not in "iu":
             raise error(
-                Status.ERR_DTYPE, f"ids has elements of type {given.dtype}, integers are expected: give ids.astype(np.int32)"
+                Status.ERR_DTYPE,
+                f"ids has elements of type {given.dtype}, integers are expected: give ids.astype(np.int32)",
             )
         rows, layers, k = given.shape
         kept = np.ascontiguousarray(given, np.uint8 if most <= 256 else np.int16)
@@ -746,11 +912,16 @@ class Routing:
         if valid is not None:
             valid = np.asarray(valid, np.bool_)
             if valid.shape != (rows, layers):
-                raise error(Status.ERR_SHAPE_MISMATCH, f"valid has shape {valid.shape}, {(rows, layers)} is expected: True or False for each cell")
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"valid has shape {valid.shape}, {(rows, layers)} is expected: True or False for each cell",
+                )
             validity = np.packbits(valid, axis=1, bitorder="little")
             if not valid.all():  # the first id of a missing cell is why it is
                 kept = kept.copy() if np.may_share_memory(kept, given) else kept
-                kept[~valid, 0] = _reasons(valid)[~valid] if reasons is None else np.asarray(reasons)[~valid]
+                kept[~valid, 0] = (
+                    _reasons(valid)[~valid] if reasons is None else np.asarray(reasons)[~valid]
+                )
         if kept.dtype != given.dtype:
             wrong: NDArray[np.bool_] = (given < 0) | (given >= most)
             outside = wrong.any(axis=2) if valid is None else wrong.any(axis=2) & valid
@@ -758,8 +929,18 @@ class Routing:
                 raise _wrong_cell(given, outside, f"ids of {most} experts are in [0, {most - 1}]")
         tags = np.asarray(tags, np.uint64)
         if tags.ndim and tags.shape != (rows,):
-            raise error(Status.ERR_SHAPE_MISMATCH, f"tags has shape {tags.shape}, {(rows,)} is expected: give one tag, or one for each row")
-        segment = Segment(first, rows, kept, validity, np.ascontiguousarray(tags) if tags.ndim else None, 0 if tags.ndim else int(tags))
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"tags has shape {tags.shape}, {(rows,)} is expected: give one tag, or one for each row",
+            )
+        segment = Segment(
+            first,
+            rows,
+            kept,
+            validity,
+            np.ascontiguousarray(tags) if tags.ndim else None,
+            0 if tags.ndim else int(tags),
+        )
         return Routing.from_segments(
             [segment] if rows else [],
             layers=layers,
@@ -794,7 +975,9 @@ class Routing:
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
-        """A routing of segments in order, in place; rows that no segment has are missing. `dtype` is that of their ids."""
+        """A routing of segments in order, in place; rows that no segment has are missing. `dtype`
+        is that of their ids.
+        """
         dtype = dtype_of(dtype)
         owners: list[Any] = []
 
@@ -813,14 +996,23 @@ class Routing:
         table = np.zeros(len(segments), structs.segment_dtype)
         for entry, segment in zip(table, segments):
             try:
-                entry["first"], entry["rows"], entry["tag"], entry["reason"] = segment.first, segment.rows, segment.tag, segment.reason
+                entry["first"], entry["rows"], entry["tag"], entry["reason"] = (
+                    segment.first,
+                    segment.rows,
+                    segment.tag,
+                    segment.reason,
+                )
             except OverflowError as reason:
                 raise error(
                     Status.ERR_ARGUMENT,
                     f"a number is out of range: {reason}. Give a Segment whose first, rows and tag have 64 bits, and whose reason is a Missing",
                 ) from None
-            entry["ids"] = address(segment.ids, (segment.rows, layers, k), numpy_dtype(dtype), "ids")
-            entry["validity"] = address(segment.validity, (segment.rows, (layers + 7) // 8), np.uint8, "validity")
+            entry["ids"] = address(
+                segment.ids, (segment.rows, layers, k), numpy_dtype(dtype), "ids"
+            )
+            entry["validity"] = address(
+                segment.validity, (segment.rows, (layers + 7) // 8), np.uint8, "validity"
+            )
             entry["tags"] = address(segment.tags, (segment.rows,), np.uint64, "tags")
         lent = None if copy else tuple(owners)
         view = structs.view(
@@ -832,13 +1024,19 @@ class Routing:
             first=first,
             rows=rows,
             layer_map=address(integers(layer_map, np.int32), (layers,), np.int32, "layer_map"),
-            layer_experts=address(integers(layer_experts, np.uint32), (layers,), np.uint32, "layer_experts"),
-            layer_provenance=address(provenances(layer_provenance), (layers,), np.int32, "layer_provenance"),
+            layer_experts=address(
+                integers(layer_experts, np.uint32), (layers,), np.uint32, "layer_experts"
+            ),
+            layer_provenance=address(
+                provenances(layer_provenance), (layers,), np.int32, "layer_provenance"
+            ),
             segments=describe(table, "segments").address if len(table) else 0,
             segment_size=table.dtype.itemsize,
             segment_count=len(table),
         )
-        return Routing._of(raw.routecap_routing_import(view, TrustFlag.TRUSTED if trusted else 0, lent)[1])
+        return Routing._of(
+            raw.routecap_routing_import(view, TrustFlag.TRUSTED if trusted else 0, lent)[1]
+        )
 
     # ---- Pickling and copying
 
@@ -848,11 +1046,37 @@ class Routing:
         view = self._look()
 
         def out_of_band(array: NDArray[Any] | None) -> Any:
-            return None if array is None else pickle.PickleBuffer(array.data.cast("B"))  # flat: some receivers take its length for its size
+            return (
+                None if array is None else pickle.PickleBuffer(array.data.cast("B"))
+            )  # flat: some receivers take its length for its size
 
-        segments = [(s.first, s.rows, out_of_band(s.ids), out_of_band(s.validity), out_of_band(s.tags), s.tag, s.reason) for s in _Segments(view)]
-        tables = view.layer_map.tobytes(), view.layer_experts.tobytes(), view.layer_provenance.tobytes()
-        return _rebuild, (segments, view.layers, view.k, view.rows, view.first, view.dtype.str, view.id_space, *tables)
+        segments = [
+            (
+                s.first,
+                s.rows,
+                out_of_band(s.ids),
+                out_of_band(s.validity),
+                out_of_band(s.tags),
+                s.tag,
+                s.reason,
+            )
+            for s in _Segments(view)
+        ]
+        tables = (
+            view.layer_map.tobytes(),
+            view.layer_experts.tobytes(),
+            view.layer_provenance.tobytes(),
+        )
+        return _rebuild, (
+            segments,
+            view.layers,
+            view.k,
+            view.rows,
+            view.first,
+            view.dtype.str,
+            view.id_space,
+            *tables,
+        )
 
     def __copy__(self) -> "Routing":
         return self._of(self._handle)
@@ -907,7 +1131,16 @@ def _wrong_cell(ids: NDArray[Any], wrong: Any, reason: str) -> Error:
 
 
 def _rebuild(
-    segments: Any, layers: int, k: int, rows: int, first: int, dtype: str, id_space: int, layer_map: bytes, experts: bytes, provenance: bytes
+    segments: Any,
+    layers: int,
+    k: int,
+    rows: int,
+    first: int,
+    dtype: str,
+    id_space: int,
+    layer_map: bytes,
+    experts: bytes,
+    provenance: bytes,
 ) -> Routing:
     """The routing of what Routing.__reduce_ex__ gave, over the buffers that arrived."""
     kind = np.dtype(dtype)
@@ -948,8 +1181,15 @@ def integers(values: Any, kind: Any) -> NDArray[Any] | None:
         return None
     array = np.asarray(values)
     limits = np.iinfo(kind)
-    if array.ndim != 1 or array.size and (array.dtype.kind not in "iu" or array.min() < limits.min or array.max() > limits.max):
-        raise error(Status.ERR_ARGUMENT, f"{values!r} is not a sequence of integers that fit into {np.dtype(kind)}: give a list or an array, of one dimension, of such")
+    if (
+        array.ndim != 1
+        or array.size
+        and (array.dtype.kind not in "iu" or array.min() < limits.min or array.max() > limits.max)
+    ):
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{values!r} is not a sequence of integers that fit into {np.dtype(kind)}: give a list or an array, of one dimension, of such",
+        )
     return np.ascontiguousarray(array, kind)
 
 
@@ -960,7 +1200,10 @@ def provenances(values: Any) -> NDArray[Any] | None:
 
 
 class Routings(Sequence[Routing]):
-    """The routings of a batch. They are made into objects only when one is asked for; all are freed with this, or by `free`."""
+    """The routings of a batch.
+
+    They are made into objects only when one is asked for; all are freed with this, or by `free`.
+    """
 
     __slots__ = ("status", "statuses", "_addresses", "_requests")
 
@@ -992,7 +1235,10 @@ class Routings(Sequence[Routing]):
             return Routing._of(handle)
         status = Status(self.statuses[number])
         if status >= 0:
-            raise error(Status.ERR_STATE, "the routing was freed: take it out before free() or the end of the with block")
+            raise error(
+                Status.ERR_STATE,
+                "the routing was freed: take it out before free() or the end of the with block",
+            )
         raise error(
             status,
             f"item {number} of {len(self)}, request {self._requests[number]:#x}, was refused: "
@@ -1000,7 +1246,9 @@ class Routings(Sequence[Routing]):
         )
 
     def __iter__(self) -> Iterator[Routing]:
-        for number in range(len(self)):  # not by Sequence, for which the IndexError of a refused item is the end
+        for number in range(
+            len(self)
+        ):  # not by Sequence, for which the IndexError of a refused item is the end
             yield self[number]
 
     def free(self) -> None:
@@ -1023,7 +1271,9 @@ class Routings(Sequence[Routing]):
 
         rows = [
             (item, f"{request:#x}", str(Status(status)))
-            for item, (request, status) in enumerate(zip(self._requests.tolist(), self.statuses.tolist()))
+            for item, (request, status) in enumerate(
+                zip(self._requests.tolist(), self.statuses.tolist())
+            )
         ]
         return _html.card(f"{len(self)} routings", _html.table(("item", "request", "status"), rows))
 
@@ -1072,7 +1322,9 @@ def check_items(
 @documented("routecap_routing_merge")
 def merge(routings: Sequence[Routing]) -> Routing:
     """Unite routings of one sequence that hold different rows, different layers, or both."""
-    return Routing._of(raw.routecap_routing_merge(tuple([routing._handle for routing in routings]), 0)[1])
+    return Routing._of(
+        raw.routecap_routing_merge(tuple([routing._handle for routing in routings]), 0)[1]
+    )
 
 
 def as_bytes(data: Any, name: str) -> memoryview:
@@ -1080,7 +1332,10 @@ def as_bytes(data: Any, name: str) -> memoryview:
     try:
         return memoryview(data).cast("B")
     except TypeError as reason:
-        raise error(Status.ERR_ARGUMENT, f"{name} must be a C-contiguous buffer: {reason}. Give bytes, a memoryview or a dense array") from None
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name} must be a C-contiguous buffer: {reason}. Give bytes, a memoryview or a dense array",
+        ) from None
 
 
 class Serialized(NamedTuple):
@@ -1101,15 +1356,21 @@ class Serialized(NamedTuple):
 
 @documented("routecap_serialized_info")
 def serialized_info(data: Any) -> Serialized:
-    """Read the fixed part of a serialised routing's header: what it is, and how much is still to come from a stream."""
+    """Read the fixed part of a serialised routing's header: what it is, and how much is still to
+    come from a stream.
+    """
     memory = structs.serialized.empty()
     raw.routecap_serialized_info(data, memory)
     *values, dtype, id_space = structs.serialized.read(memory)
     return Serialized._make((*values, numpy_dtype(dtype), IdSpace(id_space)))
 
 
-def _pieces(call: Callable[[Any, Any, bytearray], Any], sources: list[memoryview], names: str) -> list[memoryview]:
-    """What `call`, given a header, a table of pieces and memory for their sizes, says that a serialised routing is made of."""
+def _pieces(
+    call: Callable[[Any, Any, bytearray], Any], sources: list[memoryview], names: str
+) -> list[memoryview]:
+    """What `call`, given a header, a table of pieces and memory for their sizes, says that a
+    serialised routing is made of.
+    """
     memory = structs.splice.empty()
     try:
         call(None, None, memory)  # asks for the sizes
@@ -1122,29 +1383,52 @@ def _pieces(call: Callable[[Any, Any, bytearray], Any], sources: list[memoryview
     by_source = [memoryview(header), *sources]
     pieces = []
     for offset, size, source, _ in table.tolist():
-        piece = memoryview(bytes(size)) if source == Piece.ZERO else by_source[source][offset : offset + size]
+        piece = (
+            memoryview(bytes(size))
+            if source == Piece.ZERO
+            else by_source[source][offset : offset + size]
+        )
         if len(piece) != size:
-            raise error(Status.ERR_FORMAT, f"{names} is shorter than its header says: give all of its bytes (serialized_info says how many)")
+            raise error(
+                Status.ERR_FORMAT,
+                f"{names} is shorter than its header says: give all of its bytes (serialized_info says how many)",
+            )
         pieces.append(piece)
     return pieces
 
 
 @documented("routecap_serialized_splice")
 def splice_pieces(head: Any, tail: Any, row: int) -> list[memoryview]:
-    """Splice two serialised routings of one sequence, the rows of `head` before position `row` and those of `tail` from it on, without copying them:
-    written one after another (os.writev, socket.sendmsg), the pieces are the result."""
+    """Splice two serialised routings of one sequence, the rows of `head` before position `row` and
+    those of `tail` from it on, without copying them:
+    written one after another (os.writev, socket.sendmsg), the pieces are the result.
+    """
     sources = [as_bytes(head, "head"), as_bytes(tail, "tail")]
-    return _pieces(lambda *result: raw.routecap_serialized_splice(*sources, row, *result), sources, "head or tail")
+    return _pieces(
+        lambda *result: raw.routecap_serialized_splice(*sources, row, *result),
+        sources,
+        "head or tail",
+    )
 
 
 def splice(head: Any, tail: Any, row: int) -> bytes:
-    """The serialised routing of the rows of `head` before position `row` and those of `tail` from it on: see `splice_pieces`."""
+    """The serialised routing of the rows of `head` before position `row` and those of `tail` from
+    it on: see `splice_pieces`.
+    """
     return b"".join(splice_pieces(head, tail, row))
 
 
 @documented("routecap_serialized_slice")
 def slice_pieces(data: Any, first: int, rows: int | None = None) -> list[memoryview]:
-    """Rows of a serialised routing, `rows` from position `first` on, without copying them: written one after another, the pieces are a serialised
-    routing. No other bytes of `data` are read than its header."""
+    """Rows of a serialised routing, `rows` from position `first` on, without copying them: written
+    one after another, the pieces are a serialised
+    routing. No other bytes of `data` are read than its header.
+    """
     source = as_bytes(data, "data")
-    return _pieces(lambda *result: raw.routecap_serialized_slice(source, first, ALL if rows is None else rows, *result), [source], "data")
+    return _pieces(
+        lambda *result: raw.routecap_serialized_slice(
+            source, first, ALL if rows is None else rows, *result
+        ),
+        [source],
+        "data",
+    )

@@ -15,9 +15,12 @@ class Sample(NamedTuple):
 
     routing: Routing
     info: Mapping[str, Any] = MappingProxyType({})
-    """What a JSON object can hold. Two keys are looked at by the command and the pictures, if they are there: "tokens", the text of each token by
-    its position, where bytes that are no UTF-8 by themselves are U+DC80..U+DCFF, as Python's surrogateescape has them; and "prompt_tokens", how many
-    of them are the prompt's."""
+    """What a JSON object can hold.
+
+    Two keys are looked at by the command and the pictures, if they are there: "tokens", the text of
+    each token by its position, where bytes that are no UTF-8 by themselves are U+DC80..U+DCFF, as
+    Python's surrogateescape has them; and "prompt_tokens", how many of them are the prompt's.
+    """
 
     def _repr_html_(self) -> str:
         from . import _html
@@ -26,12 +29,17 @@ class Sample(NamedTuple):
 
 
 def token_texts(sample: Sample) -> list[str] | None:
-    """The text of each row's token, None if it is not known. Of tokens that are UTF-8 only together, the last has the character."""
+    """The text of each row's token, None if it is not known.
+
+    Of tokens that are UTF-8 only together, the last has the character.
+    """
     tokens = sample.info.get("tokens")
     if tokens is None:
         return None
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise error(Status.ERR_FORMAT, '"tokens" is not an array of strings: give the text of each token')
+        raise error(
+            Status.ERR_FORMAT, '"tokens" is not an array of strings: give the text of each token'
+        )
     decoder = getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(token.encode("utf-8", "surrogateescape")) for token in tokens]
     first, rows = sample.routing.first, sample.routing.rows
@@ -42,7 +50,10 @@ def layer_of(routing: Routing, decoder_layer: int) -> int:
     """The captured layer of a decoder layer."""
     layers: list[int] = routing.layer_map.tolist()
     if decoder_layer not in layers:
-        raise error(Status.ERR_UNKNOWN_LAYER, f"layer {decoder_layer} of the decoder was not captured: give one of {', '.join(map(str, layers))}")
+        raise error(
+            Status.ERR_UNKNOWN_LAYER,
+            f"layer {decoder_layer} of the decoder was not captured: give one of {', '.join(map(str, layers))}",
+        )
     return layers.index(decoder_layer)
 
 
@@ -51,5 +62,7 @@ def alike(samples: Mapping[str, Sample]) -> list[dict[str, Sample]]:
     groups: dict[Any, dict[str, Sample]] = {}
     for name, sample in samples.items():
         routing = sample.routing
-        groups.setdefault((routing.k, routing.layer_map.tobytes(), routing.layer_experts.tobytes()), {})[name] = sample
+        groups.setdefault(
+            (routing.k, routing.layer_map.tobytes(), routing.layer_experts.tobytes()), {}
+        )[name] = sample
     return list(groups.values())

@@ -71,16 +71,17 @@ def _report(memory: bytearray) -> AppendReport:
 class Sequence:
     """One conversation: its tokens, and the rows that its calls brought, each once.
 
-    Append each call with all its tokens, prompt and answer, and its routing. Tokens that both have are compared; known rows stay, new ones are added,
-    and where the tokens differ (a chat template rendered something else) the rest is cut. `len(sequence)` is its number of tokens; of S tokens
+    Append each call with all its tokens, prompt and answer, and its routing. Tokens that both have
+    are compared; known rows stay, new ones are added, and where the tokens differ (a chat template
+    rendered something else) the rest is cut. `len(sequence)` is its number of tokens; of S tokens
     `routing()` has S-1 rows.
 
         sequence = routecap.Sequence.like(routing)
         for tokens, routing in calls:
             report = sequence.append(tokens, routing)
 
-    One thread at a time may be in a call on one sequence; its forks are other sequences. It frees itself (routecap_sequence_free); `free` does so at
-    once.
+    One thread at a time may be in a call on one sequence; its forks are other sequences. It frees
+    itself (routecap_sequence_free); `free` does so at once.
     """
 
     __slots__ = ("_handle",)
@@ -97,11 +98,16 @@ class Sequence:
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         budget_bytes: int = 0,
     ) -> None:
-        """An empty sequence, for rows of so many layers and of k ids in [0, experts); or `like` a routing."""
+        """An empty sequence, for rows of so many layers and of k ids in [0, experts); or `like` a
+        routing.
+        """
         held = [integers(layer_map, np.int32), integers(layer_experts, np.uint32)]
         for name, array in zip(("layer_map", "layer_experts"), held):
             if array is not None and array.size != layers:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {array.size} elements for {layers} layers: give one for each layer")
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"{name} has {array.size} elements for {layers} layers: give one for each layer",
+                )
         config = structs.sequence_config(
             layers=layers,
             k=k,
@@ -156,20 +162,33 @@ class Sequence:
     ) -> AppendReport:
         """Add a call: its token ids, from position `token_start` on, and its rows.
 
-        `prompt_tokens` says how many tokens the call was given, `tag` and `origin` are for the spans. Where tokens differ with the policy "equal", or
-        rows do, ERR_CONFLICT is raised and nothing has changed.
+        `prompt_tokens` says how many tokens the call was given, `tag` and `origin` are for the
+        spans. Where tokens differ with the policy "equal", or rows do, ERR_CONFLICT is raised and
+        nothing has changed.
         """
         ids = integers(tokens, np.int32)
         if ids is None:
-            raise error(Status.ERR_ARGUMENT, "tokens is None: give the ids of all tokens of the call, prompt and answer")
+            raise error(
+                Status.ERR_ARGUMENT,
+                "tokens is None: give the ids of all tokens of the call, prompt and answer",
+            )
         handle = None if routing is None else routing._handle
         if routing is not None and handle is None:
-            raise error(Status.ERR_STATE, "the routing was freed: append it before free() or the end of its with block")
+            raise error(
+                Status.ERR_STATE,
+                "the routing was freed: append it before free() or the end of its with block",
+            )
         options = structs.append_options(
-            policy=member(AppendPolicy, policy), prompt_tokens=prompt_tokens, call=call, tag=tag, origin=origin
+            policy=member(AppendPolicy, policy),
+            prompt_tokens=prompt_tokens,
+            call=call,
+            tag=tag,
+            origin=origin,
         )
         memory = structs.append_report.empty()
-        raw.routecap_sequence_append(self._handle, ids, token_start, ids.size, handle, options, memory)
+        raw.routecap_sequence_append(
+            self._handle, ids, token_start, ids.size, handle, options, memory
+        )
         return _report(memory)
 
     @documented("routecap_sequence_truncate")
@@ -179,8 +198,13 @@ class Sequence:
 
     @documented("routecap_sequence_fork")
     def fork(self, tokens: int | None = None) -> "Sequence":
-        """A sequence that begins with the first `tokens` tokens of this one, or with all. Rows are shared."""
-        return Sequence._of(raw.routecap_sequence_fork(self._handle, ALL if tokens is None else tokens)[1])
+        """A sequence that begins with the first `tokens` tokens of this one, or with all.
+
+        Rows are shared.
+        """
+        return Sequence._of(
+            raw.routecap_sequence_fork(self._handle, ALL if tokens is None else tokens)[1]
+        )
 
     @documented("routecap_sequence_routing")
     def routing(self) -> Routing:
@@ -215,7 +239,9 @@ class Sequence:
     @documented("routecap_sequence_serialize")
     def serialize(self, *, tokens: bool = True) -> bytes:
         """The sequence as bytes; without `tokens` with digests of them only."""
-        data: bytes = raw.sequence_serialize(self._handle, SequenceFlag.WITH_TOKENS if tokens else 0)
+        data: bytes = raw.sequence_serialize(
+            self._handle, SequenceFlag.WITH_TOKENS if tokens else 0
+        )
         return data
 
     @staticmethod

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from ._capturer import Capturer, Settings, _Config
 
 Keys = Union[Sequence[bytes], Sequence[int], bytes, NDArray[Any]]
-"""Keys of blocks: a sequence of bytes, of key_bytes each; all of them one after another, as bytes or
-as an array of uint8 [blocks, key_bytes]; or, where key_bytes is 8, integers."""
+"""Keys of blocks: a sequence of bytes, of key_bytes each; all of them one after another, as bytes
+or
+as an array of uint8 [blocks, key_bytes]; or, where key_bytes is 8, integers.
+"""
 
 
 class Shape(TypedDict, total=False):
@@ -38,7 +40,9 @@ class Shape(TypedDict, total=False):
 
 
 class StoreStats(NamedTuple):
-    """What a store has, and what it has done since it was created; see routecap_store_counts in the header."""
+    """What a store has, and what it has done since it was created; see routecap_store_counts in the
+    header.
+    """
 
     block_rows: int
     key_bytes: int
@@ -90,7 +94,10 @@ def checked_keys(keys: Any, key_bytes: int, name: str = "keys") -> tuple[Any, in
         if keys and not isinstance(keys[0], (bytes, bytearray, memoryview)):
             keys = integers(keys, np.uint64)
         elif any(len(key) != key_bytes for key in keys):
-            raise error(Status.ERR_ARGUMENT, f"{name}: each must have {key_bytes} bytes, which is the store's key_bytes")
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"{name}: each must have {key_bytes} bytes, which is the store's key_bytes",
+            )
         else:
             keys = b"".join(keys)
     if isinstance(keys, np.ndarray):
@@ -105,7 +112,8 @@ def checked_keys(keys: Any, key_bytes: int, name: str = "keys") -> tuple[Any, in
     data = as_bytes(keys, name)
     if data.nbytes % key_bytes:
         raise error(
-            Status.ERR_ARGUMENT, f"{name} has {data.nbytes} bytes, no multiple of {key_bytes}, which is the store's key_bytes: give whole keys"
+            Status.ERR_ARGUMENT,
+            f"{name} has {data.nbytes} bytes, no multiple of {key_bytes}, which is the store's key_bytes: give whole keys",
         )
     return data, data.nbytes // key_bytes
 
@@ -131,7 +139,8 @@ def key_chain(
 
 
 class Store:
-    """Rows that were captured when a prefix was computed, for whoever takes the prefix from a cache:
+    """Rows that were captured when a prefix was computed, for whoever takes the prefix from a
+    cache:
 
         store = routecap.Store(capturer, block_rows=16)             # in the shape of the capturer
         found = capturer.adopt("request-18", store, 0, hashes)      # what the engine's cache has
@@ -235,25 +244,33 @@ class Store:
         """Keeps what another process needs to open it."""
         kept = os.dup(descriptor)
         shape = dict(zip(structs.config.fields, structs.config.read(of.memory)))
-        self._shared = kept, {
-            "block_rows": self.block_rows,
-            "key_bytes": self.key_bytes,
-            "slot_keys": bool(self._flags & StoreFlag.SLOT_KEYS),
-            "layer_map": of.layer_map,
-            "layer_experts": of.layer_experts,
-            "layer_provenance": of.layer_provenance,
-            **{name: shape[name] for name in ("layers", "k", "experts", "id_space")},
-        }
+        self._shared = (
+            kept,
+            {
+                "block_rows": self.block_rows,
+                "key_bytes": self.key_bytes,
+                "slot_keys": bool(self._flags & StoreFlag.SLOT_KEYS),
+                "layer_map": of.layer_map,
+                "layer_experts": of.layer_experts,
+                "layer_provenance": of.layer_provenance,
+                **{name: shape[name] for name in ("layers", "k", "experts", "id_space")},
+            },
+        )
         self._drop_descriptor = weakref.finalize(self, os.close, kept)
 
     def __reduce__(self) -> Any:
         if self._shared is None or self.closed:
-            raise TypeError("only a shared store that is not closed can be pickled: make it by Store.create_shared")
+            raise TypeError(
+                "only a shared store that is not closed can be pickled: make it by Store.create_shared"
+            )
         descriptor, settings = self._shared
         return _reopened, (reduction.DupFd(descriptor), settings)
 
     def close(self) -> None:
-        """Free it, as soon as no call is inside; see routecap_store_free. What was adopted stays with its requests."""
+        """Free it, as soon as no call is inside; see routecap_store_free.
+
+        What was adopted stays with its requests.
+        """
         self._handle = None
         if self._shared is not None:
             self._drop_descriptor()
@@ -274,9 +291,7 @@ class Store:
 
     # ---- Keys
 
-    def keys(
-        self, tokens: Sequence[int] | NDArray[Any], *, seed: bytes = b""
-    ) -> NDArray[np.uint8]:
+    def keys(self, tokens: Sequence[int] | NDArray[Any], *, seed: bytes = b"") -> NDArray[np.uint8]:
         """Content keys of token ids for this store: see routecap.key_chain."""
         return key_chain(tokens, self.block_rows, seed=seed, key_bytes=self.key_bytes)
 
@@ -331,7 +346,10 @@ class Store:
         data, count = checked_keys(source, self.key_bytes, "source")
         to, places = checked_keys(destination, self.key_bytes, "destination")
         if places != count:
-            raise error(Status.ERR_ARGUMENT, f"{count} slots cannot move to {places}: give a destination for each source")
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"{count} slots cannot move to {places}: give a destination for each source",
+            )
         raw.routecap_store_move(self._handle, data, to, count)
 
     # ---- The whole

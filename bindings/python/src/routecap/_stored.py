@@ -1,4 +1,6 @@
-"""Routings that lie elsewhere in the serialised form, of which a rank reads the rows that it needs: files that are mapped, archives, objects of Ray."""
+"""Routings that lie elsewhere in the serialised form, of which a rank reads the rows that it needs:
+files that are mapped, archives, objects of Ray.
+"""
 
 import mmap
 import os
@@ -24,7 +26,10 @@ class StoredRouting:
         self._data = memoryview(data).cast("B")
         self.info: Serialized = serialized_info(self._data[:64])
         if len(self._data) != self.info.bytes:
-            raise error(Status.ERR_FORMAT, f"{len(self._data)} bytes of a routing of {self.info.bytes}: give all of its bytes and no others")
+            raise error(
+                Status.ERR_FORMAT,
+                f"{len(self._data)} bytes of a routing of {self.info.bytes}: give all of its bytes and no others",
+            )
 
     @property
     def first(self) -> int:
@@ -36,7 +41,10 @@ class StoredRouting:
         return self.info.rows
 
     def read(self, first: int, rows: int) -> Routing:
-        """Rows from position `first` on, as far as there are any. Only their bytes and the header are read; the ids are checked."""
+        """Rows from position `first` on, as far as there are any.
+
+        Only their bytes and the header are read; the ids are checked.
+        """
         begin = min(max(first, self.first), self.first + self.rows)
         end = min(max(first + rows, begin), self.first + self.rows)
         return Routing.deserialize(b"".join(slice_pieces(self._data, begin, end - begin)))
@@ -46,20 +54,27 @@ class StoredRouting:
 
 
 def stored(path: str | os.PathLike[str]) -> dict[str, StoredRouting]:
-    """The routings of a file, a folder or an archive, by their names, without reading them: files are mapped, and must not change meanwhile.
+    """The routings of a file, a folder or an archive, by their names, without reading them: files
+    are mapped, and must not change meanwhile.
 
-    ``.routecap``  one serialised routing; or several, one behind another, whose names are then "0", "1", and so on
-    ``.tar``       an archive of such files that is not compressed, as `save` writes it
-    a folder       of such files
+    ``.routecap``  one serialised routing; or several, one behind another, whose names are then "0",
+    "1", and so on ``.tar``       an archive of such files that is not compressed, as `save` writes
+    it a folder       of such files
     """
     path = Path(path)
     if path.is_dir():
-        return {file.stem: StoredRouting(_mapped(file)) for file in sorted(path.glob("*" + _ENDING))}
+        return {
+            file.stem: StoredRouting(_mapped(file)) for file in sorted(path.glob("*" + _ENDING))
+        }
     data = _mapped(path)
     if path.suffix == ".tar":
         return dict(_in_archive(path, data))
     several = list(_behind_one_another(data))
-    return {path.stem: several[0]} if len(several) == 1 else {str(i): each for i, each in enumerate(several)}
+    return (
+        {path.stem: several[0]}
+        if len(several) == 1
+        else {str(i): each for i, each in enumerate(several)}
+    )
 
 
 def _mapped(path: Path) -> memoryview:
@@ -88,10 +103,12 @@ def _in_archive(path: Path, data: memoryview) -> Iterator[tuple[str, StoredRouti
 
 
 class RayRouting:
-    """A serialised routing that is an object of Ray: a reader. Rows are cut out by a task, which Ray runs where the object lies, so that no other bytes
-    travel.
+    """A serialised routing that is an object of Ray: a reader.
 
-    reference: what ray.put gave for the bytes, or for a NumPy array of them, which tasks of that machine read in place.
+    Rows are cut out by a task, which Ray runs where the object lies, so that no other bytes travel.
+
+    reference: what ray.put gave for the bytes, or for a NumPy array of them, which tasks of that
+    machine read in place.
     """
 
     def __init__(self, reference: Any) -> None:

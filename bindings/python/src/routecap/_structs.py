@@ -19,9 +19,13 @@ def _dtype(fields: str) -> "np.dtype[np.void]":
     return np.dtype([tuple(field.split(":")) for field in fields.split()], align=True)
 
 
-span_dtype = _dtype("request:u8 position:u8 position_end:u8 sink_row:u4 rows:u4 flags:u4 reserved:u4")
+span_dtype = _dtype(
+    "request:u8 position:u8 position_end:u8 sink_row:u4 rows:u4 flags:u4 reserved:u4"
+)
 accept_dtype = _dtype("request:u8 step:u8 rows:u8 count:u8 status:i4 reserved:i4")
-extract_dtype = _dtype("request:u8 first:u8 rows:u8 mode:i4 flags:u4 routing:u8 status:i4 reserved:i4")
+extract_dtype = _dtype(
+    "request:u8 first:u8 rows:u8 mode:i4 flags:u4 routing:u8 status:i4 reserved:i4"
+)
 finish_dtype = _dtype("request:u8 rows:u8 routing:u8 status:i4 reserved:i4")
 publish_dtype = _dtype("request:u8 first:u8 keys:u8 count:u8 status:i4 reserved:i4")
 adopt_dtype = _dtype(
@@ -31,13 +35,17 @@ adopt_dtype = _dtype(
 missing_dtype = _dtype("first:u8 rows:u8 first_layer:u4 layers:u4 reason:i4 reserved:u4")
 segment_dtype = _dtype("first:u8 rows:u8 ids:u8 validity:u8 tags:u8 tag:u8 reason:i4 reserved:u4")
 layer_source_dtype = _dtype("layer:u4 reserved:u4 ids:u8 table:u8")
-layer_stats_dtype = _dtype("rows_written:u8 unwritten:u8 out_of_range:u8 duplicate:u8 silent_steps:u8")
+layer_stats_dtype = _dtype(
+    "rows_written:u8 unwritten:u8 out_of_range:u8 duplicate:u8 silent_steps:u8"
+)
 layer_probe_dtype = _dtype(
     "found:u4 rows_unwritten:u4 rows_incomplete:u4 rows_written:u4 rows_out_of_range:u4 rows_duplicate:u4 lowest:i4 highest:i4"
 )
 piece_dtype = _dtype("offset:u8 bytes:u8 source:i4 reserved:u4")
 plan_range_dtype = _dtype("sample:u8 first:u8 rows:u8")
-plan_run_dtype = _dtype("sample:u8 first:u8 rows:u8 row:u8 step:u8 ordinal:u8 row_class:i4 reserved:u4")
+plan_run_dtype = _dtype(
+    "sample:u8 first:u8 rows:u8 row:u8 step:u8 ordinal:u8 row_class:i4 reserved:u4"
+)
 sequence_span_dtype = _dtype("first:u8 rows:u8 call:u8 tag:u8 origin:u4 reserved:u4")
 
 
@@ -49,7 +57,9 @@ class SpanColumns(TypedDict, total=False):
     """Columns of spans: each is an integer, for all spans, or a sequence with one for each."""
 
     request: Integers
-    """Requests, or handles (Capturer.open_batch, Capturer.handles); 0, which is nobody's, unless given."""
+    """Requests, or handles (Capturer.open_batch, Capturer.handles); 0, which is nobody's, unless
+    given.
+    """
     position: Integers
     """Of the first row; 0 unless given."""
     rows: Integers
@@ -69,7 +79,8 @@ def spans(
     out: NDArray[np.void] | None = None,
     **columns: Unpack[SpanColumns],
 ) -> NDArray[np.void]:
-    """An array of spans: `n` of them, or as many as the longest of its `columns` has (see SpanColumns).
+    """An array of spans: `n` of them, or as many as the longest of its `columns` has (see
+    SpanColumns).
     Without any column they are spans to be filled: of one row each, at sink row 0.
 
     out: spans to fill again, for the next step; columns that are not given stay as they are.
@@ -185,7 +196,8 @@ def what_it_is(given: Any) -> str:
 
 
 class Struct:
-    """The layout of one struct whose first field is struct_size: bytes that a call reads, or memory that it fills.
+    """The layout of one struct whose first field is struct_size: bytes that a call reads, or memory
+    that it fills.
 
     Called with values by name it gives bytes; what is not named is 0.
     """
@@ -198,7 +210,8 @@ class Struct:
         self.codes = tuple(code for _, code in pairs)
         self.size = layout.size
         self._layout = layout
-        # One function with a keyword for each field, as a struct literal in C has: several times as quick as gathering them in a dict.
+        # One function with a keyword for each field, as a struct literal in C has: several times as
+        # quick as gathering them in a dict.
         self._pack: Callable[..., bytes] = eval(  # of the names below only
             f"lambda {', '.join(f'{name}=0' for name in self.fields)}: pack(size, {', '.join(self.fields)})",
             {"pack": layout.pack, "size": layout.size},
@@ -209,7 +222,10 @@ class Struct:
         try:
             return self._pack(**values)
         except struct.error as reason:
-            raise error(Status.ERR_ARGUMENT, f"a number is out of range: {reason}. Give numbers that are not negative, of 32 bits, or of 64 for positions and bytes") from None
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"a number is out of range: {reason}. Give numbers that are not negative, of 32 bits, or of 64 for positions and bytes",
+            ) from None
 
     def empty(self) -> bytearray:
         """Memory for a call to fill."""
@@ -234,14 +250,18 @@ stats = Struct(
     "rows_dropped:Q cells_conflicting:Q cells_unwritten:Q cells_out_of_range:Q cells_duplicate:Q requests_open:Q steps_in_flight:Q bytes_in_use:Q "
     "bytes_peak:Q bytes_budget:Q"
 )
-load = Struct("layers:I experts:I reserved:I steps:Q first_step:Q last_step:Q rows_prefill:Q rows_decode:Q")
+load = Struct(
+    "layers:I experts:I reserved:I steps:Q first_step:Q last_step:Q rows_prefill:Q rows_decode:Q"
+)
 backend = Struct("available:i devices:i reserved:i detail:Q")
 sink = Struct("dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q")
 source = Struct(
     "dtype:i ids:Q row_stride:q column_stride:q rows:I k_source:I live_rows:Q row_base:Q row_index:Q "
     "first_row:I offset:i table:Q table_size:I flags:I"
 )
-router = Struct("score:i group_score:i flags:I groups:I groups_kept:I scale:f floor:f bias:Q bias_dtype:i hash_tokens:I hash_table:Q")
+router = Struct(
+    "score:i group_score:i flags:I groups:I groups_kept:I scale:f floor:f bias:Q bias_dtype:i hash_tokens:I hash_table:Q"
+)
 logits = Struct(
     "dtype:i logits:Q row_stride:q column_stride:q rows:I first_row:I live_rows:Q row_base:Q row_index:Q tokens:Q tokens_dtype:i experts:I weights:Q "
     "weights_stride:q"
@@ -252,13 +272,19 @@ received = Struct(
 )
 issue_options = Struct("snapshot:i tag:Q positions:Q positions_dtype:i reserved:I")
 open_options = Struct("policy:i")
-coverage = Struct("layers:I first:Q rows:Q length:Q rows_complete:Q rows_partial:Q rows_empty:Q cells_missing:Q blocks:Q cells_recomputed:Q")
-copy_options = Struct("dtype:i order:i flags:I first_layer:I layers:I row_stride:q layer_stride:q fill:q")
+coverage = Struct(
+    "layers:I first:Q rows:Q length:Q rows_complete:Q rows_partial:Q rows_empty:Q cells_missing:Q blocks:Q cells_recomputed:Q"
+)
+copy_options = Struct(
+    "dtype:i order:i flags:I first_layer:I layers:I row_stride:q layer_stride:q fill:q"
+)
 view = Struct(
     "dtype:i layers:I k:I experts:I validity_bytes:I id_space:i complete:i first:Q rows:Q layer_map:Q layer_experts:Q segments:Q segment_size:Q "
     "segment_count:Q layer_provenance:Q"
 )
-serialized = Struct("version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype:i id_space:i")
+serialized = Struct(
+    "version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype:i id_space:i"
+)
 splice = Struct("pieces:I bytes:Q header_bytes:Q")
 wire_description = Struct("format:i version:I facts:I name:Q aliases:Q ending:Q")
 wire_info = Struct("format:i version:I certain:i facts:I dtype:i columns:I k:I first:Q rows:Q")
@@ -280,8 +306,12 @@ plan_shape = Struct(
     "layers:I k:I dtype:i order:i reserved:I rows:Q rows_needed:Q rows_not_needed:Q rows_padding:Q total_rows:Q width:Q ranges:Q runs:Q "
     "ids_bytes:Q classes_bytes:Q packed_bytes:Q"
 )
-plan_report = Struct("layers:I rows:Q rows_valid:Q rows_partial:Q rows_lost:Q rows_not_needed:Q rows_padding:Q cells_lost:Q")
-plan_target = Struct("backend:i device:i reserved:I scratch:Q scratch_bytes:Q dst:Q dst_bytes:Q classes:Q classes_bytes:Q")
+plan_report = Struct(
+    "layers:I rows:Q rows_valid:Q rows_partial:Q rows_lost:Q rows_not_needed:Q rows_padding:Q cells_lost:Q"
+)
+plan_target = Struct(
+    "backend:i device:i reserved:I scratch:Q scratch_bytes:Q dst:Q dst_bytes:Q classes:Q classes_bytes:Q"
+)
 store_config = Struct("flags:I block_rows:I key_bytes:I budget_bytes:Q generation:Q")
 store_counts = Struct(
     "block_rows:I key_bytes:I flags:I generation:Q blocks:Q blocks_in_flight:Q blocks_retained:Q bytes_in_use:Q "
@@ -289,7 +319,9 @@ store_counts = Struct(
     "blocks_absent:Q blocks_mismatched:Q blocks_replaced:Q blocks_evicted:Q blocks_imported:Q rows_copied:Q"
 )
 adoption = Struct("reserved:I rows:Q found:Q evicted:Q not_published:Q stale:Q")
-sequence_config = Struct("layers:I k:I experts:I id_space:i reserved:I budget_bytes:Q layer_map:Q layer_experts:Q")
+sequence_config = Struct(
+    "layers:I k:I experts:I id_space:i reserved:I budget_bytes:Q layer_map:Q layer_experts:Q"
+)
 append_options = Struct("policy:i prompt_tokens:Q call:Q tag:Q origin:I flags:I")
 append_report = Struct(
     "reserved:I call:Q tokens:Q tokens_common:Q tokens_cut:Q rows_cut:Q rows_overlap:Q rows_differed:Q first_differed:Q rows_taken:Q rows_boundary:Q "

@@ -1,4 +1,7 @@
-"""Tensors of any framework, and the streams of theirs. No framework is imported here: what gives us a tensor has imported it already."""
+"""Tensors of any framework, and the streams of theirs.
+
+No framework is imported here: what gives us a tensor has imported it already.
+"""
 
 import sys
 from collections.abc import Callable
@@ -99,12 +102,17 @@ _KINDS = {dtype: Dtype(kind) for kind, dtype in _NUMPY_TYPES.items()}
 
 def numpy_dtype(dtype: int) -> "np.dtype[Any]":
     if dtype not in _NUMPY_TYPES:
-        raise error(Status.ERR_DTYPE, f"NumPy has no type for dtype {dtype}: take one of the integers that routecap.Dtype names")
+        raise error(
+            Status.ERR_DTYPE,
+            f"NumPy has no type for dtype {dtype}: take one of the integers that routecap.Dtype names",
+        )
     return _NUMPY_TYPES[dtype]
 
 
 def dtype_of(value: Any) -> Dtype:
-    """A Dtype of what names a type of ids: a Dtype, its number or name, anything that NumPy takes for a dtype, or torch's."""
+    """A Dtype of what names a type of ids: a Dtype, its number or name, anything that NumPy takes
+    for a dtype, or torch's.
+    """
     if isinstance(value, Dtype):
         return value
     if isinstance(value, int) and value in _SIZES:
@@ -117,7 +125,10 @@ def dtype_of(value: Any) -> Dtype:
     try:
         return _KINDS[np.dtype(other)]
     except (KeyError, TypeError):
-        raise error(Status.ERR_DTYPE, f"{value!r} is no type of ids: give one of {', '.join(str(kind) for kind in _KINDS)}") from None
+        raise error(
+            Status.ERR_DTYPE,
+            f"{value!r} is no type of ids: give one of {', '.join(str(kind) for kind in _KINDS)}",
+        ) from None
 
 
 # ---- Tensors in
@@ -133,24 +144,47 @@ def _no() -> bool:
 
 def _in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[int, ...]:
     if any(stride % itemsize for stride in strides):
-        raise error(Status.ERR_ARGUMENT, f"{name} has strides of {strides} bytes, which are no multiples of its elements' {itemsize}: make it contiguous")
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name} has strides of {strides} bytes, which are no multiples of its elements' {itemsize}: make it contiguous",
+        )
     return tuple([stride // itemsize for stride in strides])
 
 
 def _from_buffer(tensor: Any, name: str) -> Tensor:
-    bfloat16 = isinstance(tensor, np.ndarray) and tensor.dtype.name == "bfloat16"  # of ml_dtypes, which the buffer protocol does not know
-    address, form, itemsize, shape, strides, readonly = raw.describe_buffer(tensor.view(np.uint16) if bfloat16 else tensor)
+    bfloat16 = (
+        isinstance(tensor, np.ndarray) and tensor.dtype.name == "bfloat16"
+    )  # of ml_dtypes, which the buffer protocol does not know
+    address, form, itemsize, shape, strides, readonly = raw.describe_buffer(
+        tensor.view(np.uint16) if bfloat16 else tensor
+    )
     holder = tensor if isinstance(tensor, np.ndarray) else memoryview(tensor)
     dtype = Dtype.BF16 if bfloat16 else _known(_FORMATS, form.lstrip("@=<"))
-    return Tensor(address, dtype, itemsize, shape, _in_elements(strides, itemsize, name), HOST, bool(readonly), _no, holder)
+    return Tensor(
+        address,
+        dtype,
+        itemsize,
+        shape,
+        _in_elements(strides, itemsize, name),
+        HOST,
+        bool(readonly),
+        _no,
+        holder,
+    )
 
 
 def _from_torch(tensor: Any, name: str) -> Tensor:
     if str(tensor.layout) != "torch.strided":
-        raise error(Status.ERR_ARGUMENT, f"{name} is a tensor of layout {tensor.layout}: give a dense one (to_dense())")
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name} is a tensor of layout {tensor.layout}: give a dense one (to_dense())",
+        )
     kind = tensor.device.type
     if kind not in ("cpu", "cuda"):
-        raise error(Status.ERR_ARGUMENT, f"{name} is on {tensor.device}, where routecap cannot go: copy it to the host or a CUDA device")
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name} is on {tensor.device}, where routecap cannot go: copy it to the host or a CUDA device",
+        )
     device = HOST if kind == "cpu" else tensor.device.index
     dtype = str(tensor.dtype)
     return Tensor(
@@ -169,7 +203,10 @@ def _from_torch(tensor: Any, name: str) -> Tensor:
 def _from_cuda_array(tensor: Any, name: str) -> Tensor:
     face = tensor.__cuda_array_interface__
     if face.get("mask") is not None:
-        raise error(Status.ERR_ARGUMENT, f"{name} is a masked array: give its data, with an id that no expert has where it is masked")
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name} is a masked array: give its data, with an id that no expert has where it is masked",
+        )
     address, readonly = face["data"]
     shape, typestr = tuple(face["shape"]), face["typestr"]
     itemsize = int(typestr[2:])
@@ -179,7 +216,9 @@ def _from_cuda_array(tensor: Any, name: str) -> Tensor:
         for size in reversed(shape[1:]):
             dense.insert(0, dense[0] * size)
         strides = tuple(dense[: len(shape)])
-    device = getattr(tensor, "device", None)  # an int (ours), or an object with one as its id (cupy)
+    device = getattr(
+        tensor, "device", None
+    )  # an int (ours), or an object with one as its id (cupy)
     device = getattr(device, "id", device)
     return Tensor(
         address,
@@ -199,7 +238,8 @@ _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13  # DLPack's device types
 
 def _from_dlpack(tensor: Any, name: str) -> Tensor:
     kind, _ = tensor.__dlpack_device__()
-    # Order among streams is the caller's, as with every other tensor: -1 asks the producer to wait for nothing.
+    # Order among streams is the caller's, as with every other tensor: -1 asks the producer to wait
+    # for nothing.
     options = {"stream": -1} if kind == _CUDA else {}
     try:
         capsule = tensor.__dlpack__(max_version=(1, 0), **options)
@@ -207,7 +247,10 @@ def _from_dlpack(tensor: Any, name: str) -> Tensor:
         capsule = tensor.__dlpack__(**options)
     address, code, bits, shape, strides, readonly, kind, device = raw.describe_dlpack(capsule)
     if kind not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
-        raise error(Status.ERR_ARGUMENT, f"{name} is on a device of DLPack's type {kind}, where routecap cannot go: copy it to the host or a CUDA device")
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name} is on a device of DLPack's type {kind}, where routecap cannot go: copy it to the host or a CUDA device",
+        )
     return Tensor(
         address,
         _DLPACK_TYPES.get((code, bits), f"DLPack type {code} of {bits} bits"),
@@ -246,7 +289,9 @@ def describe(tensor: Any, name: str) -> Tensor:
 
 
 def address_of_alike(tensor: Any, first: Any, described: Tensor) -> int | None:
-    """The address of a tensor of torch that differs from the first in its memory alone; None: it may not be."""
+    """The address of a tensor of torch that differs from the first in its memory alone; None: it
+    may not be.
+    """
     torch = sys.modules.get("torch")
     if torch is None or type(first) is not torch.Tensor or type(tensor) is not torch.Tensor:
         return None
@@ -275,7 +320,10 @@ def expect_dtype(tensor: Tensor, dtypes: tuple[Dtype, ...], name: str) -> Dtype:
     if tensor.dtype in dtypes:
         return Dtype(tensor.dtype)
     found = tensor.dtype.name if isinstance(tensor.dtype, Dtype) else tensor.dtype
-    raise error(Status.ERR_DTYPE, f"{name} has elements of type {found}, not {' or '.join(dtype.name for dtype in dtypes)}: convert it, or say dtype= where its bits mean something else")
+    raise error(
+        Status.ERR_DTYPE,
+        f"{name} has elements of type {found}, not {' or '.join(dtype.name for dtype in dtypes)}: convert it, or say dtype= where its bits mean something else",
+    )
 
 
 def expect_kind(tensor: Tensor, dtype: Any, dtypes: tuple[Dtype, ...], name: str) -> Dtype:
@@ -284,7 +332,10 @@ def expect_kind(tensor: Tensor, dtype: Any, dtypes: tuple[Dtype, ...], name: str
         return expect_dtype(tensor, dtypes, name)
     kind = dtype_of(dtype)
     if tensor.itemsize != _SIZES[kind]:
-        raise error(Status.ERR_DTYPE, f"{name} has elements of {tensor.itemsize} bytes, which are no {kind.name}: give a tensor of {_SIZES[kind]} bytes an element, or another dtype")
+        raise error(
+            Status.ERR_DTYPE,
+            f"{name} has elements of {tensor.itemsize} bytes, which are no {kind.name}: give a tensor of {_SIZES[kind]} bytes an element, or another dtype",
+        )
     return kind
 
 
@@ -298,21 +349,30 @@ def expect_dense(tensor: Tensor, name: str) -> None:
     dense = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.strides)):
         if size > 1 and stride != dense:
-            raise error(Status.ERR_ARGUMENT, f"{name} must be C-contiguous: give np.ascontiguousarray({name}), or {name}.contiguous()")
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"{name} must be C-contiguous: give np.ascontiguousarray({name}), or {name}.contiguous()",
+            )
         dense *= size
 
 
 def matrix(tensor: Tensor, name: str, columns: str) -> tuple[int, int, int, int]:
     """Rows, columns, and the strides of both, of a two-dimensional tensor."""
     if len(tensor.shape) != 2:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has shape {tensor.shape}, [rows, {columns}] is expected: reshape it to two dimensions")
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"{name} has shape {tensor.shape}, [rows, {columns}] is expected: reshape it to two dimensions",
+        )
     (rows, k), (row_stride, column_stride) = tensor.shape, tensor.strides
     if k == 1:
         column_stride = 1
     if rows == 1:
         row_stride = k
     if rows and k and not (row_stride and column_stride):
-        raise error(Status.ERR_ARGUMENT, f"{name} is expanded: its rows or columns share memory. Make it contiguous")
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name} is expanded: its rows or columns share memory. Make it contiguous",
+        )
     return rows, k, row_stride, column_stride
 
 
@@ -331,12 +391,17 @@ def stream_of(stream: Any) -> int:
     if protocol is not None:
         found: Any = protocol() if callable(protocol) else protocol
         return int(found[1])
-    raise error(Status.ERR_ARGUMENT, f"stream is a {type(stream).__name__}, not a number or a CUDA stream: give torch's, cupy's or CUDA Python's, or its address")
+    raise error(
+        Status.ERR_ARGUMENT,
+        f"stream is a {type(stream).__name__}, not a number or a CUDA stream: give torch's, cupy's or CUDA Python's, or its address",
+    )
 
 
 def current_stream(tensor: Any, device: int) -> int:
-    """The stream on which the framework of `tensor` works now; of None: the one that is imported, torch before cupy. Without one, the legacy
-    default."""
+    """The stream on which the framework of `tensor` works now; of None: the one that is imported,
+    torch before cupy. Without one, the legacy
+    default.
+    """
     torch = sys.modules.get("torch")
     cupy = sys.modules.get("cupy")
     if torch is not None and (
@@ -353,9 +418,20 @@ def current_stream(tensor: Any, device: int) -> int:
 
 
 class DeviceArray:
-    """A matrix of ids in the memory of a CUDA device: one layer of a capturer's sink. What is made of it holds that memory."""
+    """A matrix of ids in the memory of a CUDA device: one layer of a capturer's sink.
 
-    def __init__(self, address: int, dtype: Dtype, shape: tuple[int, int], row_stride: int, device: int, owner: Any) -> None:
+    What is made of it holds that memory.
+    """
+
+    def __init__(
+        self,
+        address: int,
+        dtype: Dtype,
+        shape: tuple[int, int],
+        row_stride: int,
+        device: int,
+        owner: Any,
+    ) -> None:
         self.shape = shape
         self.dtype = numpy_dtype(dtype)
         self.device = device
@@ -366,14 +442,33 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         strides = self._row_stride * self.dtype.itemsize, self.dtype.itemsize
-        return {"shape": self.shape, "strides": strides, "typestr": self.dtype.str, "data": (self._address, False), "version": 3, "stream": None}
+        return {
+            "shape": self.shape,
+            "strides": strides,
+            "typestr": self.dtype.str,
+            "data": (self._address, False),
+            "version": 3,
+            "stream": None,
+        }
 
     def __dlpack__(
-        self, *, stream: Any = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
     ) -> Any:
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("the sink is given away in place only: copy what you made of it")
-        return raw.make_dlpack(self._address, self.device, self.dtype.itemsize * 8, *self.shape, self._row_stride, self._owner)
+        return raw.make_dlpack(
+            self._address,
+            self.device,
+            self.dtype.itemsize * 8,
+            *self.shape,
+            self._row_stride,
+            self._owner,
+        )
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CUDA, self.device
@@ -382,7 +477,10 @@ class DeviceArray:
         """A torch tensor over the same memory. torch must be imported."""
         torch = sys.modules.get("torch")
         if torch is None:
-            raise error(Status.ERR_STATE, "torch is not imported: import it first, or use __dlpack__ or __cuda_array_interface__")
+            raise error(
+                Status.ERR_STATE,
+                "torch is not imported: import it first, or use __dlpack__ or __cuda_array_interface__",
+            )
         return torch.from_dlpack(self)
 
     def __repr__(self) -> str:

@@ -8,7 +8,17 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from . import _structs as structs
-from ._constants import Dtype, IdSpace, Order, Status, Wire, WireColumns, WireFact, WireHintFlag, member
+from ._constants import (
+    Dtype,
+    IdSpace,
+    Order,
+    Status,
+    Wire,
+    WireColumns,
+    WireFact,
+    WireHintFlag,
+    member,
+)
 from ._docs import documented
 from ._errors import error
 from ._library import raw
@@ -59,7 +69,10 @@ class WireReport(NamedTuple):
     columns: int
     columns_left_out: int
     columns_in_use: int
-    """Of those left out: with a cell of k distinct ids. Such a layer may be missing in the layer map."""
+    """Of those left out: with a cell of k distinct ids.
+
+    Such a layer may be missing in the layer map.
+    """
     layers_empty: int
     bytes: int
     first: int
@@ -125,12 +138,16 @@ def wire_formats() -> dict[str, WireFormat]:
             raw.routecap_wire_describe(number, memory)
             format, version, facts, *texts = structs.wire_description.read(memory)
             name, aliases, ending = (raw.text(text) for text in texts)
-            formats[name] = WireFormat(Wire(format), version, WireFact(facts), name, tuple(aliases.split()), ending)
+            formats[name] = WireFormat(
+                Wire(format), version, WireFact(facts), name, tuple(aliases.split()), ending
+            )
     return formats
 
 
 def wire_format(name: Wire | str) -> Wire:
-    """The format of a name ("nrlre1"), of who writes it ("vllm"), or of the ending of files (".npy") (routecap_wire_find)."""
+    """The format of a name ("nrlre1"), of who writes it ("vllm"), or of the ending of files
+    (".npy") (routecap_wire_find).
+    """
     if isinstance(name, Wire):
         return name
     if name.lower() in ("any", *(each.name.lower() for each in Wire)):
@@ -143,7 +160,9 @@ def _dtype(value: Any) -> int:
         return Dtype[value.upper()]
     if isinstance(value, Dtype):
         return value
-    return {"int8": Dtype.I8, "uint64": Dtype.U64}.get(str(np.dtype(value))) or describe(np.empty(0, value), "dtype").dtype  # type: ignore[return-value]
+    return {"int8": Dtype.I8, "uint64": Dtype.U64}.get(str(np.dtype(value))) or describe(
+        np.empty(0, value), "dtype"
+    ).dtype  # type: ignore[return-value]
 
 
 def _message(data: Any) -> Any:
@@ -154,19 +173,28 @@ def _message(data: Any) -> Any:
         try:
             return data.encode("ascii")
         except UnicodeEncodeError:
-            raise error(Status.ERR_FORMAT, "the text is not ASCII, as base64 and JSON of ids are: give the message alone, or bytes") from None
+            raise error(
+                Status.ERR_FORMAT,
+                "the text is not ASCII, as base64 and JSON of ids are: give the message alone, or bytes",
+            ) from None
     return data
 
 
 def _hint(given: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
     """The struct, and the arrays that it points to."""
     values = {name: value for name, value in given.items() if value is not None}
-    held = [integers(values.get("layer_map"), np.int32), integers(values.get("layer_experts"), np.uint32)]
+    held = [
+        integers(values.get("layer_map"), np.int32),
+        integers(values.get("layer_experts"), np.uint32),
+    ]
     for name, array in zip(("layer_map", "layer_experts"), held):
         if array is not None:
             values[name] = array.ctypes.data
             if values.setdefault("layers", array.size) != array.size:
-                raise error(Status.ERR_SHAPE_MISMATCH, f"{name} has {array.size} elements for {values['layers']} layers: give one for each layer")
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"{name} has {array.size} elements for {values['layers']} layers: give one for each layer",
+                )
     if "dtype" in values:
         values["dtype"] = _dtype(values["dtype"])
     if "column_kind" in values:
@@ -175,13 +203,20 @@ def _hint(given: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
         values["id_space"] = member(IdSpace, values["id_space"])
     values["flags"] = WireHintFlag.STRICT if values.pop("strict", False) else 0
     if unknown := set(values) - set(structs.wire_hint.fields):
-        raise TypeError(f"{', '.join(sorted(unknown))}: there is no such hint; there are {', '.join(WireHint.__annotations__)}")
+        raise TypeError(
+            f"{', '.join(sorted(unknown))}: there is no such hint; there are {', '.join(WireHint.__annotations__)}"
+        )
     return structs.wire_hint(**values), held
 
 
 def _report(memory: bytearray) -> WireReport:
     values = dict(zip(structs.wire_report.fields, structs.wire_report.read(memory)))
-    for name, group in (("format", Wire), ("dtype", Dtype), ("facts", WireFact), ("lost", WireFact)):
+    for name, group in (
+        ("format", Wire),
+        ("dtype", Dtype),
+        ("facts", WireFact),
+        ("lost", WireFact),
+    ):
         values[name] = group(values[name])
     return WireReport(**values)
 
@@ -192,14 +227,24 @@ def wire_probe(data: Any) -> WireInfo:
     memory = structs.wire_info.empty()
     raw.routecap_wire_probe(_message(data), memory)
     format, version, certain, facts, dtype, *shape = structs.wire_info.read(memory)
-    return WireInfo(Wire(format), version, bool(certain), WireFact(facts), Dtype(dtype) if dtype else None, *shape)
+    return WireInfo(
+        Wire(format),
+        version,
+        bool(certain),
+        WireFact(facts),
+        Dtype(dtype) if dtype else None,
+        *shape,
+    )
 
 
 @documented("routecap_wire_decode")
-def wire_decode(data: Any, format: WireLike = Wire.ANY, **hint: Unpack[WireHint]) -> tuple[Routing, WireReport]:
+def wire_decode(
+    data: Any, format: WireLike = Wire.ANY, **hint: Unpack[WireHint]
+) -> tuple[Routing, WireReport]:
     """A routing of a message, and what the message was.
 
-    `data` is bytes, text, or what json.loads made of an object or of lists. `format` is its name, or who writes it: "vllm", "sglang", "nemo-rl".
+    `data` is bytes, text, or what json.loads made of an object or of lists. `format` is its name,
+    or who writes it: "vllm", "sglang", "nemo-rl".
     """
     given, _held = _hint(hint)
     memory = structs.wire_report.empty()
@@ -215,13 +260,18 @@ def wire_decode_batch(
     threads: int = 1,
     **hint: Unpack[WireHint],
 ) -> list[tuple[Routing, WireReport]]:
-    """`wire_decode` of many messages: `hint` is that of all of them, `hints` has what differs of each, first and rows for instance.
+    """`wire_decode` of many messages: `hint` is that of all of them, `hints` has what differs of
+    each, first and rows for instance.
 
-    With `threads` as many work at once, without the interpreter's lock. An error is raised with the number of its message, and nothing is returned.
+    With `threads` as many work at once, without the interpreter's lock. An error is raised with the
+    number of its message, and nothing is returned.
     """
     listed, number = list(messages), wire_format(format)
     if hints is not None and len(hints) != len(listed):
-        raise error(Status.ERR_ARGUMENT, f"{len(listed)} messages have {len(hints)} hints: give one for each message")
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{len(listed)} messages have {len(hints)} hints: give one for each message",
+        )
 
     def decode(index: int) -> tuple[Routing, WireReport]:
         try:
@@ -251,16 +301,26 @@ def wire_decode_into(
     first_layer: int = 0,
     **hint: Unpack[WireHint],
 ) -> WireReport:
-    """Write the ids of a message into an array [rows, layers, k] or [layers, rows, k], of any integer type, without making a routing.
+    """Write the ids of a message into an array [rows, layers, k] or [layers, rows, k], of any
+    integer type, without making a routing.
 
     mask, fill, order and first_layer are those of Routing.copy_to.
     """
     tensor = describe(out, "out")
     if len(tensor.shape) != 3:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"out has shape {tensor.shape}, three dimensions are expected: give [rows, layers, k] or [layers, rows, k]")
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"out has shape {tensor.shape}, three dimensions are expected: give [rows, layers, k] or [layers, rows, k]",
+        )
     order = member(Order, order)
-    rows, layers, k = tensor.shape if order == Order.ROW_MAJOR else (tensor.shape[1], tensor.shape[0], tensor.shape[2])
-    given, _held = _hint({"rows": rows, "k": k, **hint})  # a message of another shape is refused before anything is written
+    rows, layers, k = (
+        tensor.shape
+        if order == Order.ROW_MAJOR
+        else (tensor.shape[1], tensor.shape[0], tensor.shape[2])
+    )
+    given, _held = _hint(
+        {"rows": rows, "k": k, **hint}
+    )  # a message of another shape is refused before anything is written
     memory, message, number = structs.wire_report.empty(), _message(data), wire_format(format)
 
     def call(options: bytes, dst: Any, cells: Any) -> Any:
@@ -271,8 +331,10 @@ def wire_decode_into(
 
 
 class WireDecoder:
-    """Decodes a message that arrives piece by piece: write(bytes) as often as there are some, then finish(). It is freed with the object
-    (routecap_wire_decoder_free)."""
+    """Decodes a message that arrives piece by piece: write(bytes) as often as there are some, then
+    finish(). It is freed with the object
+    (routecap_wire_decoder_free).
+    """
 
     def __init__(self, format: WireLike = Wire.ANY, **hint: Unpack[WireHint]) -> None:
         given, _held = _hint(hint)
@@ -295,7 +357,10 @@ def wire_fact(name: str) -> WireFact:
     try:
         return WireFact[name.upper()]
     except KeyError:
-        raise error(Status.ERR_ARGUMENT, f"{name!r} is no fact; there are {', '.join(fact.name.lower() for fact in WireFact if fact.name)}") from None
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"{name!r} is no fact; there are {', '.join(fact.name.lower() for fact in WireFact if fact.name)}",
+        ) from None
 
 
 @documented("routecap_wire_encode")
@@ -308,10 +373,11 @@ def wire_encode(
     allow: Iterable[WireFact | WireFactName] = (),
     fill: int = 0,
 ) -> tuple[bytes, WireReport]:
-    """A message of a routing, and what is lost in it: nothing, but for what `allow` names ("first", "tags", "validity" ..).
+    """A message of a routing, and what is lost in it: nothing, but for what `allow` names ("first",
+    "tags", "validity" ..).
 
-    With `columns` the layer axis is that of the whole decoder, of so many layers (0: up to the last captured one). Unlike a message's reader, who knows
-    the model, nobody could tell otherwise.
+    With `columns` the layer axis is that of the whole decoder, of so many layers (0: up to the last
+    captured one). Unlike a message's reader, who knows the model, nobody could tell otherwise.
     """
     facts = WireFact(0)
     for fact in [allow] if isinstance(allow, (str, WireFact)) else allow:
@@ -330,7 +396,13 @@ def wire_encode(
 
 @documented("routecap_wire_splice")
 def wire_splice(
-    format: WireLike, head: Any, tail: Any, row: int, *, head_hint: WireHint | None = None, tail_hint: WireHint | None = None
+    format: WireLike,
+    head: Any,
+    tail: Any,
+    row: int,
+    *,
+    head_hint: WireHint | None = None,
+    tail_hint: WireHint | None = None,
 ) -> bytes:
     """One message of two: the rows of `head` before position `row`, and those of `tail` from it on."""
     (head_given, _held), (tail_given, _held_too) = _hint(head_hint or {}), _hint(tail_hint or {})

@@ -1,4 +1,7 @@
-"""Figures of routings: the load of experts, how even it is, and how two routings differ. NumPy only; what is missing counts nowhere."""
+"""Figures of routings: the load of experts, how even it is, and how two routings differ.
+
+NumPy only; what is missing counts nowhere.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -14,7 +17,9 @@ _CELLS = 1 << 17  # looked at in one go: bounds the memory that a long routing t
 
 
 def _parts(routing: Routing) -> Iterator[tuple[int, NDArray[Any], NDArray[np.bool_]]]:
-    """Its rows, some at a time: the position of the first, ids [rows, layers, k], and which cells are valid [rows, layers]."""
+    """Its rows, some at a time: the position of the first, ids [rows, layers, k], and which cells
+    are valid [rows, layers].
+    """
     step = max(_CELLS // max(routing.layers, 1), 1)
     for start in range(0, routing.rows, step):
         part = routing[start : start + step]
@@ -36,7 +41,9 @@ def facts(routing: Routing) -> list[str]:
     if recomputed:
         found.append(f"{recomputed} layers recomputed from logits")
     if tags.any():
-        found.append(f"tag {tags[0]}" if len(tags) == 1 else f"{len(tags)} tags, {tags[0]} to {tags[-1]}")
+        found.append(
+            f"tag {tags[0]}" if len(tags) == 1 else f"{len(tags)} tags, {tags[0]} to {tags[-1]}"
+        )
     return found
 
 
@@ -53,14 +60,22 @@ def there(routing: Routing) -> str:
 
 
 def expert_load(routings: Routing | Iterable[Routing]) -> NDArray[np.int64]:
-    """[layers, experts] how many tokens were sent to each expert, of one routing or of all together. Routings must have the same layers."""
+    """[layers, experts] how many tokens were sent to each expert, of one routing or of all
+    together. Routings must have the same layers.
+    """
     routings = [routings] if isinstance(routings, Routing) else list(routings)
     if not routings:
         raise error(Status.ERR_ARGUMENT, "no routing is given: give one at least")
     like = routings[0]
     for each in routings:
-        if not (np.array_equal(each.layer_map, like.layer_map) and np.array_equal(each.layer_experts, like.layer_experts)):
-            raise error(Status.ERR_SHAPE_MISMATCH, "the routings are not of the same layers: give those of one model at a time")
+        if not (
+            np.array_equal(each.layer_map, like.layer_map)
+            and np.array_equal(each.layer_experts, like.layer_experts)
+        ):
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                "the routings are not of the same layers: give those of one model at a time",
+            )
     load = np.zeros(like.layers * like.experts, np.int64)
     base = np.arange(like.layers)[:, None] * like.experts
     for each in routings:
@@ -79,7 +94,10 @@ class Balance(NamedTuple):
     entropy: NDArray[np.float64]
     """Normalised entropy of the load: 1 if all experts have the same, 0 if one has all."""
     peak: NDArray[np.float64]
-    """Load of the busiest expert, in means: 1 if all have the same. What an expert-parallel step waits for."""
+    """Load of the busiest expert, in means: 1 if all have the same.
+
+    What an expert-parallel step waits for.
+    """
     variation: NDArray[np.float64]
     """Coefficient of variation: standard deviation of the load, in means."""
     gini: NDArray[np.float64]
@@ -87,22 +105,38 @@ class Balance(NamedTuple):
 
 
 def balance(load: NDArray[np.int64], layer_experts: Any = None) -> Balance:
-    """The balance of a load [layers, experts]; `layer_experts` [layers] says how many experts each layer has, where that differs."""
+    """The balance of a load [layers, experts]; `layer_experts` [layers] says how many experts each
+    layer has, where that differs.
+    """
     layers, most = load.shape
-    experts = np.full(layers, most) if layer_experts is None else np.asarray(layer_experts, np.int64)
+    experts = (
+        np.full(layers, most) if layer_experts is None else np.asarray(layer_experts, np.int64)
+    )
     figures = [_balance(row[:count]) for row, count in zip(load, experts)]
     return Balance._make(np.array(column) for column in (zip(*figures) if figures else ([],) * 6))
 
 
 def _balance(load: NDArray[np.int64]) -> tuple[int, int, float, float, float, float]:
-    active, busiest, count, total = int((load > 0).sum()), int(load.argmax()), len(load), int(load.sum())
+    active, busiest, count, total = (
+        int((load > 0).sum()),
+        int(load.argmax()),
+        len(load),
+        int(load.sum()),
+    )
     if not total:
         return active, busiest, np.nan, np.nan, np.nan, np.nan
     share = np.sort(load) / total
     present = share[share > 0]
     entropy = float(-(present * np.log(present)).sum() / np.log(count)) if count > 1 else 1.0
     gini = float(((2 * np.arange(1, count + 1) - count - 1) * share).sum() / count)
-    return active, busiest, max(entropy, 0.0), float(share[-1] * count), float(share.std() * count), gini
+    return (
+        active,
+        busiest,
+        max(entropy, 0.0),
+        float(share[-1] * count),
+        float(share.std() * count),
+        gini,
+    )
 
 
 class Difference(NamedTuple):
@@ -125,21 +159,42 @@ class Difference(NamedTuple):
 
 
 def difference(first: Routing, second: Routing) -> Difference:
-    """Compare two routings of one sequence, with the same k. Positions and layers that only one of them has are left out."""
+    """Compare two routings of one sequence, with the same k.
+
+    Positions and layers that only one of them has are left out.
+    """
     if first.k != second.k:
-        raise error(Status.ERR_SHAPE_MISMATCH, f"k is {first.k} and {second.k}: give two routings of one model")
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"k is {first.k} and {second.k}: give two routings of one model",
+        )
     layer_map, ours, theirs = np.intersect1d(first.layer_map, second.layer_map, return_indices=True)
     counts = np.zeros((6, len(layer_map)), np.int64)
-    start, end = max(first.first, second.first), min(first.first + first.rows, second.first + second.rows)
+    start, end = (
+        max(first.first, second.first),
+        min(first.first + first.rows, second.first + second.rows),
+    )
     if start < end and len(layer_map):
         for position, ids, valid in _parts(first.slice(start, end - start)):
             others, present = second.slice(position, len(ids)).masked()
-            ids, valid, others, present = ids[:, ours], valid[:, ours], others[:, theirs], present[:, theirs]
+            ids, valid, others, present = (
+                ids[:, ours],
+                valid[:, ours],
+                others[:, theirs],
+                present[:, theirs],
+            )
             both = valid & present
             same = (ids == others).all(axis=2)
             shared = (ids[..., :, None] == others[..., None, :]).any(axis=3).sum(axis=2)
             counts += [
                 cells.sum(axis=0)
-                for cells in (both, both & ~same, both & (shared < first.k), np.where(both, shared, 0), valid & ~present, present & ~valid)
+                for cells in (
+                    both,
+                    both & ~same,
+                    both & (shared < first.k),
+                    np.where(both, shared, 0),
+                    valid & ~present,
+                    present & ~valid,
+                )
             ]
     return Difference(layer_map, *counts)

@@ -8,7 +8,10 @@ Colour = tuple[int, int, int]
 
 
 def oklch(lightness: float, chroma: float, hue: float) -> Colour:
-    """A colour of sRGB: lightness 0 to 1, chroma 0 to about 0.3, hue in degrees. Chroma is lowered until the screen has the colour."""
+    """A colour of sRGB: lightness 0 to 1, chroma 0 to about 0.3, hue in degrees.
+
+    Chroma is lowered until the screen has the colour.
+    """
     a, b = chroma * cos(hue * pi / 180), chroma * sin(hue * pi / 180)
     long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
     medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
@@ -21,7 +24,8 @@ def oklch(lightness: float, chroma: float, hue: float) -> Colour:
     if chroma > 0.002 and not all(-0.0005 <= each <= 1.0005 for each in linear):
         return oklch(lightness, chroma - 0.002, hue)
     red, green, blue = (
-        round(255 * (12.92 * each if each <= 0.0031308 else 1.055 * each ** (1 / 2.4) - 0.055)) for each in (min(max(x, 0.0), 1.0) for x in linear)
+        round(255 * (12.92 * each if each <= 0.0031308 else 1.055 * each ** (1 / 2.4) - 0.055))
+        for each in (min(max(x, 0.0), 1.0) for x in linear)
     )
     return red, green, blue
 
@@ -32,24 +36,39 @@ def hexadecimal(colour: Colour) -> str:
 
 @cache
 def ramp(dark: bool, steps: int = 64) -> list[Colour]:
-    """From nothing, near the background, to the most: lightness changes evenly, so that it can be read without colours too."""
-    ends = ((0.24, 0.03, 285), (0.93, 0.13, 95)) if dark else ((0.975, 0.012, 105), (0.33, 0.13, 285))
+    """From nothing, near the background, to the most: lightness changes evenly, so that it can be
+    read without colours too.
+    """
+    ends = (
+        ((0.24, 0.03, 285), (0.93, 0.13, 95)) if dark else ((0.975, 0.012, 105), (0.33, 0.13, 285))
+    )
     return [_ramp(ends, index / (steps - 1), dark) for index in range(steps)]
 
 
-def _ramp(ends: tuple[tuple[float, float, float], tuple[float, float, float]], at: float, dark: bool) -> Colour:
+def _ramp(
+    ends: tuple[tuple[float, float, float], tuple[float, float, float]], at: float, dark: bool
+) -> Colour:
     (lightness, chroma, hue), (to_lightness, to_chroma, to_hue) = ends
     turn = (to_hue + 360 - hue) * at if dark else (to_hue - hue) * at
-    return oklch(lightness + (to_lightness - lightness) * at, chroma + (to_chroma - chroma) * at + 0.09 * sin(pi * at), hue + turn)
+    return oklch(
+        lightness + (to_lightness - lightness) * at,
+        chroma + (to_chroma - chroma) * at + 0.09 * sin(pi * at),
+        hue + turn,
+    )
 
 
 def exponent(most: float) -> float:
-    """What a load in means, as a share of the highest, is raised to before it is a place of the ramp: the mean comes to 0.4 at least."""
+    """What a load in means, as a share of the highest, is raised to before it is a place of the
+    ramp: the mean comes to 0.4 at least.
+    """
     return min(1.0, log(0.4) / log(1 / most)) if most > 1 else 1.0
 
 
 def expert(number: int, dark: bool) -> Colour:
-    """The background of text that an expert has seen. Neighbours differ most: hues are a golden angle apart, and there are three lightnesses."""
+    """The background of text that an expert has seen.
+
+    Neighbours differ most: hues are a golden angle apart, and there are three lightnesses.
+    """
     return _hue(0.44 if dark else 0.84, 0.11, number)
 
 

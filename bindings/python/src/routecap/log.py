@@ -69,11 +69,13 @@ def _replace(reader: _Reader | None, level: LogLevel) -> None:
 
 @documented("routecap_set_log")
 def to_logging(level: int | None = None, logger: str | logging.Logger = "routecap") -> None:
-    """Log the library's lines, those of `level` and above: by default as many as the logger takes now.
+    """Log the library's lines, those of `level` and above: by default as many as the logger takes
+    now.
 
     A thread of its own logs them, a little later than they were said. So the library never waits
     for Python. What the thread has no time for is left out, and the next line says how many. The
-    lines of a forked child are logged by its parent."""
+    lines of a forked child are logged by its parent.
+    """
     if isinstance(logger, str):
         logger = logging.getLogger(logger)
     wanted = logger.getEffectiveLevel() if level is None else level
@@ -82,7 +84,10 @@ def to_logging(level: int | None = None, logger: str | logging.Logger = "routeca
 
 
 def stop() -> None:
-    """Log nothing more: ROUTECAP_LOG holds again. All lines before have been logged when it returns."""
+    """Log nothing more: ROUTECAP_LOG holds again.
+
+    All lines before have been logged when it returns.
+    """
     _replace(None, LogLevel.OFF)
 
 

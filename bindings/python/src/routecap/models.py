@@ -95,10 +95,14 @@ class Description:
                 in how many experts each token gets.
         """
         if self.has_experts is False:
-            raise ValueError("the model has no experts: there is nothing to capture. Give a mixture-of-experts model's configuration")
+            raise ValueError(
+                "the model has no experts: there is nothing to capture. Give a mixture-of-experts model's configuration"
+            )
         if self.layer_map is None or self.layer_experts is None or self.layer_k is None:
             missing = [name for name in self.unknown if name in ("layer_map", "experts", "k")]
-            raise ValueError(f"the configuration does not tell {' and '.join(missing)}: give them to Capturer yourself")
+            raise ValueError(
+                f"the configuration does not tell {' and '.join(missing)}: give them to Capturer yourself"
+            )
         if len(set(self.layer_k)) > 1:
             different = sorted(set(self.layer_k))
             raise ValueError(
@@ -146,7 +150,10 @@ def _read(path: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as reason:
         raise error(Status.ERR_FORMAT, f"{path}: {reason}") from None
     if not isinstance(content, dict):
-        raise error(Status.ERR_FORMAT, f"{path}: this is no JSON object: name a model's config.json, or its folder")
+        raise error(
+            Status.ERR_FORMAT,
+            f"{path}: this is no JSON object: name a model's config.json, or its folder",
+        )
     return content
 
 

@@ -65,7 +65,9 @@ SpanFlagName: TypeAlias = Literal["speculative", "device_positions", "prefill", 
 PolicyName: TypeAlias = Literal["keep", "replace"]
 AppendPolicyName: TypeAlias = Literal["keep", "newest", "equal"]
 ExtractName: TypeAlias = Literal["share", "take", "copy"]
-WireName: TypeAlias = Literal["any", "serialized", "npy", "npy_base64", "raw", "raw_base64", "object", "nrlre1", "lists"]
+WireName: TypeAlias = Literal[
+    "any", "serialized", "npy", "npy_base64", "raw", "raw_base64", "object", "nrlre1", "lists"
+]
 WireAlias: TypeAlias = Literal[
     "routecap",
     "npy.base64",
@@ -86,11 +88,22 @@ WireAlias: TypeAlias = Literal[
     ".nrlre1",
     ".lists.json",
 ]
-"""What else names a format of the wire: its name in the library, who writes it, the ending of files."""
+"""What else names a format of the wire: its name in the library, who writes it, the ending of
+files.
+"""
 WireLike: TypeAlias = Wire | WireName | WireAlias
 """What names a format of the wire. `routecap.wire_format` takes any str, and gives the Wire."""
 WireFactName: TypeAlias = Literal[
-    "shape", "dtype", "experts", "layers", "first", "validity", "reasons", "tags", "id_space", "provenance"
+    "shape",
+    "dtype",
+    "experts",
+    "layers",
+    "first",
+    "validity",
+    "reasons",
+    "tags",
+    "id_space",
+    "provenance",
 ]
 WireColumnsName: TypeAlias = Literal["found", "captured", "decoder"]
 OrderName: TypeAlias = Literal["row_major", "layer_major"]

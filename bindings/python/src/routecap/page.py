@@ -22,14 +22,25 @@ _IDS = 1 << 24  # in one page
 _COLOURS = 256  # of experts, before they repeat
 
 
-def page(samples: Mapping[str, Sample], layer: int | None = None, *, progress: Callable[[Any], Iterable[Any]] = iter) -> str:
-    """The page: the text of each sample with the experts of every token, the load of the experts in each layer and how even it is, the experts over
-    the positions, and what is missing. `layer` is the index in the decoder of the layer that is chosen first.
+def page(
+    samples: Mapping[str, Sample],
+    layer: int | None = None,
+    *,
+    progress: Callable[[Any], Iterable[Any]] = iter,
+) -> str:
+    """The page: the text of each sample with the experts of every token, the load of the experts in
+    each layer and how even it is, the experts over
+    the positions, and what is missing. `layer` is the index in the decoder of the layer that is
+    chosen first.
 
-    Of long routings the page shows the first rows, and says so; their load is that of all rows. `progress` wraps what is iterated over, as tqdm does.
+    Of long routings the page shows the first rows, and says so; their load is that of all rows.
+    `progress` wraps what is iterated over, as tqdm does.
     """
     groups, written = [], []
-    ids = sum(sample.routing.layers * sample.routing.k * min(sample.routing.rows, _ROWS) for sample in samples.values())
+    ids = sum(
+        sample.routing.layers * sample.routing.k * min(sample.routing.rows, _ROWS)
+        for sample in samples.values()
+    )
     share = min(_IDS / max(ids, 1), 1)
     for number, group in enumerate(alike(samples)):
         like = next(iter(group.values())).routing
@@ -56,10 +67,18 @@ def page(samples: Mapping[str, Sample], layer: int | None = None, *, progress: C
         for name, dark in (("light", False), ("dark", True))
     }
     reasons = {int(reason): reason_words(reason) for reason in Missing}
-    about = {"version": ".".join(map(str, version())), "themes": themes, "reasons": reasons, "groups": groups, "samples": written}
+    about = {
+        "version": ".".join(map(str, version())),
+        "themes": themes,
+        "reasons": reasons,
+        "groups": groups,
+        "samples": written,
+    }
     data = json.dumps(about, separators=(",", ":")).replace("<", "\\u003c")
     template = files("routecap").joinpath("page.html").read_text(encoding="utf-8")
-    return template.replace("<!-- data -->", f'<script type="application/json" id="data">{data}</script>')
+    return template.replace(
+        "<!-- data -->", f'<script type="application/json" id="data">{data}</script>'
+    )
 
 
 def _sample(sample: Sample, load: NDArray[np.int64], share: float) -> dict[str, Any]:
@@ -81,7 +100,9 @@ def _sample(sample: Sample, load: NDArray[np.int64], share: float) -> dict[str, 
 
 
 def _ids(routing: Routing) -> str:
-    """[rows, layers, k] in 16 bits, little endian, compressed; in a missing cell 65535 - its Missing."""
+    """[rows, layers, k] in 16 bits, little endian, compressed; in a missing cell 65535 - its
+    Missing.
+    """
     ids, reasons = routing.masked(np.uint16)[0], routing.reasons()
     ids[reasons > 0] = 65535 - reasons[reasons > 0, None].astype(np.uint16)
     return b64encode(zlib.compress(ids.astype("<u2").tobytes(), 9)).decode()
@@ -91,5 +112,8 @@ def _load(load: NDArray[np.int64], like: Routing) -> dict[str, Any]:
     figures = balance(load, like.layer_experts)._asdict()
     return {
         "counts": [row[:experts].tolist() for row, experts in zip(load, like.layer_experts)],
-        **{name: [None if value != value else round(value, 4) for value in column.tolist()] for name, column in figures.items()},
+        **{
+            name: [None if value != value else round(value, 4) for value in column.tolist()]
+            for name, column in figures.items()
+        },
     }

@@ -1,4 +1,6 @@
-"""Pictures of routings, by matplotlib: `overview` draws one of everything, the other functions draw one thing each on axes of the caller's."""
+"""Pictures of routings, by matplotlib: `overview` draws one of everything, the other functions draw
+one thing each on axes of the caller's.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,9 @@ except ImportError:
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_CARD, _INK, _SOFT, _LINE, _ACCENT, _TEAL, _ORANGE, _HOLE = "#fffefb #23222b #6d6b78 #e4e1d9 #4b3fa7 #149a8a #c8651b #f6d9c5".split()
+_CARD, _INK, _SOFT, _LINE, _ACCENT, _TEAL, _ORANGE, _HOLE = (
+    "#fffefb #23222b #6d6b78 #e4e1d9 #4b3fa7 #149a8a #c8651b #f6d9c5".split()
+)
 _COLUMNS, _LINES = 150, 14  # of text that is drawn
 _PLACES = 800  # columns of a picture over positions
 _REASONS = {reason: colours.hexadecimal(colours.mark(reason, False)) for reason in Missing}
@@ -31,10 +35,15 @@ _REASONS |= {Missing.OUT_OF_RANGE: _INK, Missing.DUPLICATE: "#9a97a8"}
 
 
 def heat_map(axes: "Axes", load: Any, layer_map: Any = None) -> None:
-    """The load [layers, experts], in means of each layer. Small loads are lifted where they could not be seen."""
+    """The load [layers, experts], in means of each layer.
+
+    Small loads are lifted where they could not be seen.
+    """
     load = np.asarray(load, float)
     means = load / np.maximum(load.mean(axis=1, keepdims=True), 1e-9)
-    steps = LinearSegmentedColormap.from_list("load", [colours.hexadecimal(step) for step in colours.ramp(False)])
+    steps = LinearSegmentedColormap.from_list(
+        "load", [colours.hexadecimal(step) for step in colours.ramp(False)]
+    )
     norm = PowerNorm(colours.exponent(float(means.max(initial=1))), vmin=0)
     image = axes.imshow(means, cmap=steps, norm=norm, aspect="auto", interpolation="nearest")
     bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03, aspect=60)
@@ -45,11 +54,17 @@ def heat_map(axes: "Axes", load: Any, layer_map: Any = None) -> None:
 
 
 def balances(axes: "Axes", load: Any, layer_map: Any = None, layer_experts: Any = None) -> None:
-    """How even the load of each layer is: normalised entropy and Gini coefficient, and max / mean on an axis of its own."""
+    """How even the load of each layer is: normalised entropy and Gini coefficient, and max / mean
+    on an axis of its own.
+    """
     figures = balance(np.asarray(load), layer_experts)
     layers = np.arange(len(figures.entropy))
     peak = axes.twiny()
-    lines = ((axes, figures.entropy, _ACCENT, "entropy"), (axes, figures.gini, _TEAL, "Gini"), (peak, figures.peak, _ORANGE, ""))
+    lines = (
+        (axes, figures.entropy, _ACCENT, "entropy"),
+        (axes, figures.gini, _TEAL, "Gini"),
+        (peak, figures.peak, _ORANGE, ""),
+    )
     for on, figure, colour, name in lines:
         on.plot(figure, layers, "o-", color=colour, markersize=3, linewidth=1.2, label=name)
     axes.set_xlim(-0.02, 1.02)
@@ -81,7 +96,11 @@ def positions(axes: "Axes", routing: Routing, layer: int) -> None:
         (ids * len(starts) + column[:, None])[valid].ravel(), minlength=experts * len(starts)
     ).reshape(experts, len(starts))
     share = counts / np.maximum(np.bincount(column[valid], minlength=len(starts)), 1)
-    strength = np.minimum(share / max(np.quantile(share[share > 0], 0.99), 1e-9), 1) if counts.any() else share
+    strength = (
+        np.minimum(share / max(np.quantile(share[share > 0], 0.99), 1e-9), 1)
+        if counts.any()
+        else share
+    )
     background = np.full((max(len(starts), 1), 3), _rgb(_CARD), float)
     background[column[~valid]] = _rgb(_HOLE)
     marks = np.array([colours.mark(number, False) for number in range(experts)], float)
@@ -92,11 +111,16 @@ def positions(axes: "Axes", routing: Routing, layer: int) -> None:
 
 
 def coverage(axes: "Axes", routing: Routing) -> None:
-    """Which cells are missing, coloured by why. However many rows there are, none of these is too small to be seen."""
+    """Which cells are missing, coloured by why.
+
+    However many rows there are, none of these is too small to be seen.
+    """
     why = np.zeros((1, routing.layers), np.uint8)
     if routing.rows:
         why = np.maximum.reduceat(routing.reasons(), _bins(routing.rows), axis=0)
-    tones = np.full((256, 3), _rgb(_ORANGE), np.uint8)  # of reasons that a later library may say, too
+    tones = np.full(
+        (256, 3), _rgb(_ORANGE), np.uint8
+    )  # of reasons that a later library may say, too
     tones[0] = _rgb("#efece4")
     tones[list(Missing)] = [_rgb(_REASONS[reason]) for reason in Missing]
     _image(axes, tones[why.T], routing)
@@ -113,14 +137,25 @@ def coverage(axes: "Axes", routing: Routing) -> None:
 
 
 def text(axes: "Axes", sample: Sample, layer: int) -> None:
-    """The beginning of a sample's text, or the numbers of its rows, each token on the colour of its first expert in a layer, an index in the
-    decoder."""
+    """The beginning of a sample's text, or the numbers of its rows, each token on the colour of its
+    first expert in a layer, an index in the
+    decoder.
+    """
     lines, image = _typeset(sample, layer)
     axes.imshow(image, aspect="auto", interpolation="nearest", extent=(0, _COLUMNS, len(lines), 0))
     for line, characters in enumerate(lines):
         for column, character in enumerate(characters):
             if character != " ":
-                drawn = axes.text(column + 0.5, line + 0.54, character, family="monospace", fontsize=10.5, ha="center", va="center", parse_math=False)
+                drawn = axes.text(
+                    column + 0.5,
+                    line + 0.54,
+                    character,
+                    family="monospace",
+                    fontsize=10.5,
+                    ha="center",
+                    va="center",
+                    parse_math=False,
+                )
                 drawn.set_in_layout(False)
     axes.hlines(range(1, len(lines)), 0, _COLUMNS, color=_CARD, linewidth=1.5)
     axes.set_axis_off()
@@ -130,7 +165,9 @@ def _typeset(sample: Sample, layer: int) -> tuple[list[str], Any]:
     """The lines of text that there is room for, and the colour of each character [lines, columns]."""
     routing = sample.routing[: _COLUMNS * _LINES]  # more there is no room for
     ids, valid = routing.masked(first_layer=layer_of(routing, layer), layers=1)
-    texts = token_texts(sample._replace(routing=routing)) or [f" {routing.first + row} " for row in range(routing.rows)]
+    texts = token_texts(sample._replace(routing=routing)) or [
+        f" {routing.first + row} " for row in range(routing.rows)
+    ]
     image = np.full((_LINES, _COLUMNS, 3), _rgb(_CARD), np.uint8)
     lines, line, column = [""], 0, 0
     for token, chosen, there in zip(texts, ids[:, 0, 0].tolist(), valid[:, 0]):
@@ -148,10 +185,15 @@ def _typeset(sample: Sample, layer: int) -> tuple[list[str], Any]:
 
 
 def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
-    """A figure of samples of one model: the load and balance of all together; of the first one the tokens and positions in a layer, an index in the
-    decoder (the first one is the default), and what is missing."""
+    """A figure of samples of one model: the load and balance of all together; of the first one the
+    tokens and positions in a layer, an index in the
+    decoder (the first one is the default), and what is missing.
+    """
     if len(alike(samples)) != 1:
-        raise error(Status.ERR_SHAPE_MISMATCH, "one picture is of one model: these have different layers, experts or k. Draw those of each model by themselves")
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            "one picture is of one model: these have different layers, experts or k. Draw those of each model by themselves",
+        )
     name, first = next(iter(samples.items()))
     routing = first.routing
     layer = int(routing.layer_map[0]) if layer is None else layer
@@ -159,21 +201,40 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     written = len(_typeset(first, layer)[0])
     load_height = min(max(1.6 + 0.16 * routing.layers, 2.4), 9)
     heights = [load_height + 1.4, 0.23 * written + 0.5, 3.5] + ([] if routing.complete else [2.5])
-    figure = Figure(figsize=(14, sum(heights)), dpi=130, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor=_CARD)
+    figure = Figure(
+        figsize=(14, sum(heights)),
+        dpi=130,
+        layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1),
+        facecolor=_CARD,
+    )
     parts: Any = figure.subfigures(len(heights), 1, height_ratios=heights, hspace=0.02)
     left, right = parts[0].subplots(1, 2, width_ratios=[2.8, 1])
     heat_map(left, load, routing.layer_map)
     balances(right, load, routing.layer_map, routing.layer_experts)
-    _title(left, "Load of the experts" + ("" if len(samples) == 1 else f", {len(samples)} routings together"))
-    parts[0].suptitle(f"{name}: {', '.join(facts(routing))}", x=0.009, ha="left", fontsize=12, color=_INK)
+    _title(
+        left,
+        "Load of the experts"
+        + ("" if len(samples) == 1 else f", {len(samples)} routings together"),
+    )
+    parts[0].suptitle(
+        f"{name}: {', '.join(facts(routing))}", x=0.009, ha="left", fontsize=12, color=_INK
+    )
     middle = parts[1].subplots()
     text(middle, first, layer)
-    _title(middle, f"{'Tokens' if first.info.get('tokens') else 'Rows'} on the colour of their first expert in layer {layer}" + (", the beginning" if written == _LINES else ""))
+    _title(
+        middle,
+        f"{'Tokens' if first.info.get('tokens') else 'Rows'} on the colour of their first expert in layer {layer}"
+        + (", the beginning" if written == _LINES else ""),
+    )
     middle = parts[2].subplots()
     positions(middle, routing, layer)
     if isinstance(prompt := first.info.get("prompt_tokens"), int):
         middle.axvline(prompt - 0.5, color=_INK, linewidth=1)
-    _title(middle, f"Experts of layer {layer} over the sequence" + ("; the line is the end of the prompt" if isinstance(prompt, int) else ""))
+    _title(
+        middle,
+        f"Experts of layer {layer} over the sequence"
+        + ("; the line is the end of the prompt" if isinstance(prompt, int) else ""),
+    )
     if not routing.complete:
         lowest = parts[3].subplots()
         coverage(lowest, routing)
@@ -196,7 +257,12 @@ def _bins(rows: int) -> Any:
 
 def _image(axes: "Axes", image: Any, routing: Routing) -> None:
     """An image whose columns are the rows of a routing, or equally many of them each."""
-    extent = (routing.first - 0.5, routing.first + max(routing.rows, 1) - 0.5, image.shape[0] - 0.5, -0.5)
+    extent = (
+        routing.first - 0.5,
+        routing.first + max(routing.rows, 1) - 0.5,
+        image.shape[0] - 0.5,
+        -0.5,
+    )
     axes.imshow(image, aspect="auto", interpolation="nearest", extent=extent)
     axes.set_xlabel("position")
     _plain(axes)

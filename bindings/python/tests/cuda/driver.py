@@ -1,5 +1,7 @@
-"""Memory, streams and graphs of a CUDA driver, as much as the tests need. With the driver that needs no device, device memory can be looked at as it
-is."""
+"""Memory, streams and graphs of a CUDA driver, as much as the tests need.
+
+With the driver that needs no device, device memory can be looked at as it is.
+"""
 
 import ctypes
 from collections.abc import Iterator
@@ -14,7 +16,9 @@ cuda = ctypes.CDLL("libcuda.so.1")
 
 def call(name: str, *arguments: Any) -> None:
     address = ctypes.c_void_p()
-    found = cuda.cuGetProcAddress_v2(name.encode(), ctypes.byref(address), 12030, ctypes.c_uint64(0), None)
+    found = cuda.cuGetProcAddress_v2(
+        name.encode(), ctypes.byref(address), 12030, ctypes.c_uint64(0), None
+    )
     if found != 0 or address.value is None:
         raise RuntimeError(f"the driver has no {name}")
     status = ctypes.CFUNCTYPE(ctypes.c_int)(address.value)(*arguments)
@@ -60,7 +64,9 @@ class Graph:
 
 
 class DeviceTensor:
-    """Device memory with an array's shape, known to others by __cuda_array_interface__. `values` is the same memory."""
+    """Device memory with an array's shape, known to others by __cuda_array_interface__. `values` is
+    the same memory.
+    """
 
     def __init__(self, values: NDArray[Any], device: int | None = None) -> None:
         address = ctypes.c_void_p()
@@ -68,7 +74,9 @@ class DeviceTensor:
         assert address.value is not None
         self.address = address.value
         self.values = (
-            np.ctypeslib.as_array(ctypes.cast(self.address, ctypes.POINTER(ctypes.c_uint8)), (values.nbytes,))
+            np.ctypeslib.as_array(
+                ctypes.cast(self.address, ctypes.POINTER(ctypes.c_uint8)), (values.nbytes,)
+            )
             .view(values.dtype)
             .reshape(values.shape)
         )

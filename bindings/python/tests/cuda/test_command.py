@@ -13,6 +13,24 @@ def test_info_counts_the_devices(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bench_measures_the_device(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--layers", "3", "--k", "2", "--experts", "8", "--rows", "5", "--steps", "2", "--json"]) == 0
+    assert (
+        main(
+            [
+                "bench",
+                "--layers",
+                "3",
+                "--k",
+                "2",
+                "--experts",
+                "8",
+                "--rows",
+                "5",
+                "--steps",
+                "2",
+                "--json",
+            ]
+        )
+        == 0
+    )
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["backend"] for each in found] == ["host", "cuda"]

@@ -1,4 +1,6 @@
-"""The CUDA backend through the package, with the driver that needs no device: memory and streams as other frameworks give them."""
+"""The CUDA backend through the package, with the driver that needs no device: memory and streams as
+other frameworks give them.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +27,9 @@ def stream() -> Stream:
 
 @pytest.fixture
 def capturer(stream: Stream) -> Iterator[routecap.Capturer]:
-    with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS, backend="cuda", device=0, stream=stream) as made:
+    with routecap.Capturer(
+        layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS, backend="cuda", device=0, stream=stream
+    ) as made:
         yield made
 
 
@@ -79,7 +83,9 @@ def test_a_graph_captures_and_replays(capturer: routecap.Capturer, stream: Strea
 
 def test_a_bound_tensor_is_written_by_the_router() -> None:
     sink = DeviceTensor(np.zeros((LAYERS, ROWS, K), np.int16))
-    with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS, backend="cuda", external_sink=True) as capturer:
+    with routecap.Capturer(
+        layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS, backend="cuda", external_sink=True
+    ) as capturer:
         assert capturer.sink(0) is None
         capturer.bind(0, sink)
         capturer.begin(10, stream=0)
@@ -89,13 +95,22 @@ def test_a_bound_tensor_is_written_by_the_router() -> None:
         assert capturer.sink(1).__cuda_array_interface__["data"][0] == sink.values[1].ctypes.data
 
 
-def test_a_layer_of_the_sink_is_an_array_for_other_frameworks(capturer: routecap.Capturer, stream: Stream) -> None:
+def test_a_layer_of_the_sink_is_an_array_for_other_frameworks(
+    capturer: routecap.Capturer, stream: Stream
+) -> None:
     layers = [capturer.sink(layer) for layer in range(LAYERS)]
     face = layers[1].__cuda_array_interface__
-    assert face["shape"] == (ROWS, K) and face["typestr"] == "<i2" and face["strides"][1] == 2 and layers[1].__dlpack_device__() == (2, 0)
+    assert (
+        face["shape"] == (ROWS, K)
+        and face["typestr"] == "<i2"
+        and face["strides"][1] == 2
+        and layers[1].__dlpack_device__() == (2, 0)
+    )
     assert repr(layers[1]) == "DeviceArray(shape=(32, 4), dtype=int16, device=0)"
     capturer.begin(10)
-    capturer.record_layers({layer: DeviceTensor(expected_ids(3, 10)[:, layer]) for layer in range(LAYERS)})
+    capturer.record_layers(
+        {layer: DeviceTensor(expected_ids(3, 10)[:, layer]) for layer in range(LAYERS)}
+    )
     capturer.snapshot()
     assert (read(capturer, 10) == expected_ids(3, 10)).all()
 
@@ -120,10 +135,15 @@ def test_a_layer_of_the_sink_is_an_array_for_other_frameworks(capturer: routecap
     ("tensor", "match"),
     [
         (np.zeros((4, K), np.int32), "ids is in host memory"),
-        (DeviceTensor(np.zeros((4, K), np.int32), device=1), "ids is on cuda:1, the capturer's memory is on cuda:0"),
+        (
+            DeviceTensor(np.zeros((4, K), np.int32), device=1),
+            "ids is on cuda:1, the capturer's memory is on cuda:0",
+        ),
     ],
 )
-def test_tensors_elsewhere_are_refused(capturer: routecap.Capturer, tensor: Any, match: str) -> None:
+def test_tensors_elsewhere_are_refused(
+    capturer: routecap.Capturer, tensor: Any, match: str
+) -> None:
     capturer.begin(4)
     with pytest.raises(ValueError, match=match):
         capturer.record(0, tensor)
@@ -134,7 +154,9 @@ def test_tensors_elsewhere_are_refused(capturer: routecap.Capturer, tensor: Any,
 
 
 def test_host_memory_is_not_bound_on_a_device(stream: Stream) -> None:
-    with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS, backend="cuda", external_sink=True) as capturer:
+    with routecap.Capturer(
+        layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS, backend="cuda", external_sink=True
+    ) as capturer:
         with pytest.raises(ValueError, match="host memory"):
             capturer.bind(0, np.zeros((LAYERS, ROWS, K), np.int16))
 
@@ -154,8 +176,20 @@ class CuPy:
         self.ptr = stream.cuda_stream
 
 
-@pytest.mark.parametrize("kind", [lambda stream: stream, lambda stream: stream.cuda_stream, CudaPython, CuPy, lambda stream: 0, lambda stream: 2])
-def test_streams_of_every_kind_are_taken(capturer: routecap.Capturer, stream: Stream, kind: Any) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda stream: stream,
+        lambda stream: stream.cuda_stream,
+        CudaPython,
+        CuPy,
+        lambda stream: 0,
+        lambda stream: 2,
+    ],
+)
+def test_streams_of_every_kind_are_taken(
+    capturer: routecap.Capturer, stream: Stream, kind: Any
+) -> None:
     given = kind(stream)
     ids = expected_ids(4, 6)
     tensor = DeviceTensor(ids)
@@ -176,13 +210,17 @@ def test_the_setting_may_be_a_function_that_is_asked_each_time() -> None:
         asked.append(1)
         return streams[len(asked) % 2]
 
-    with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS, backend="cuda", stream=current) as capturer:
+    with routecap.Capturer(
+        layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS, backend="cuda", stream=current
+    ) as capturer:
         capturer.begin(4)
         capturer.discard()
     assert len(asked) == 2
 
 
-def test_device_memory_and_streams_outlive_nothing_that_needs_them(capturer: routecap.Capturer) -> None:
+def test_device_memory_and_streams_outlive_nothing_that_needs_them(
+    capturer: routecap.Capturer,
+) -> None:
     """Routings are in host memory: they stay when the capturer and its device memory have gone."""
     ids = expected_ids(5, 10)
     capturer.begin(10)

@@ -7,11 +7,16 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_decoder_block_spec,
+    get_gpt_mtp_block_spec,
+)
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-logging.getLogger("megatron.core").setLevel(logging.ERROR)  # 0.19 says of GPTModel that it has a successor
+logging.getLogger("megatron.core").setLevel(
+    logging.ERROR
+)  # 0.19 says of GPTModel that it has a successor
 EXPERTS, K, VOCABULARY, LENGTH = 8, 2, 64, 16
 
 
@@ -48,14 +53,18 @@ class MicroBatch:
         generator = torch.Generator().manual_seed(seed)
         self.tokens = torch.randint(0, VOCABULARY, (1, LENGTH), generator=generator)
         self.rows = {
-            layer: torch.stack([torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(LENGTH)]).to(torch.uint8)
+            layer: torch.stack(
+                [torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(LENGTH)]
+            ).to(torch.uint8)
             for layer in range(1, layers)
         }
 
     def through(self, model: GPTModel) -> torch.Tensor:
         """The loss of each token on the last stage, hidden states on others."""
         mask = torch.triu(torch.ones(1, 1, LENGTH, LENGTH), 1).bool()
-        output: torch.Tensor = model(self.tokens, torch.arange(LENGTH)[None], mask, labels=self.tokens)
+        output: torch.Tensor = model(
+            self.tokens, torch.arange(LENGTH)[None], mask, labels=self.tokens
+        )
         return output
 
 
@@ -65,7 +74,9 @@ def experts_of(rows: torch.Tensor) -> torch.Tensor:
 
 
 class Seen:
-    """What the routers of a model put out: (index in the decoder, whether autograd ran, probabilities, map), in order."""
+    """What the routers of a model put out: (index in the decoder, whether autograd ran,
+    probabilities, map), in order.
+    """
 
     def __init__(self, *models: torch.nn.Module) -> None:
         self.calls: list[tuple[int, bool, torch.Tensor, torch.Tensor]] = []

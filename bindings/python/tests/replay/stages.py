@@ -10,7 +10,13 @@ import torch
 
 torch.set_num_threads(1)
 rank = int(sys.argv[1])
-megatron_on_cpu.start(rank, 2, torch.distributed.FileStore(sys.argv[2], 2), pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)
+megatron_on_cpu.start(
+    rank,
+    2,
+    torch.distributed.FileStore(sys.argv[2], 2),
+    pipeline_model_parallel_size=2,
+    virtual_pipeline_model_parallel_size=2,
+)
 
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from small import LENGTH, MicroBatch, Seen, config_of, experts_of, model_of

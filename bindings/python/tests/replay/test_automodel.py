@@ -43,33 +43,58 @@ class Model(torch.nn.Module):
     def __init__(self, checkpointed=False, **settings):
         super().__init__()
         torch.manual_seed(0)
-        self.layers = torch.nn.ModuleDict({"0": torch.nn.Linear(WIDTH, WIDTH)} | {str(layer): Layer(config_of(**settings)) for layer in (1, 2, 3)})
-        self.mtp = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([Layer(config_of(**settings))])})
+        self.layers = torch.nn.ModuleDict(
+            {"0": torch.nn.Linear(WIDTH, WIDTH)}
+            | {str(layer): Layer(config_of(**settings)) for layer in (1, 2, 3)}
+        )
+        self.mtp = torch.nn.ModuleDict(
+            {"layers": torch.nn.ModuleList([Layer(config_of(**settings))])}
+        )
         self.checkpointed = checkpointed
 
     def forward(self, hidden):
         for layer in self.layers.values():
-            hidden = torch.utils.checkpoint.checkpoint(layer, hidden, use_reentrant=False) if self.checkpointed else layer(hidden)
+            hidden = (
+                torch.utils.checkpoint.checkpoint(layer, hidden, use_reentrant=False)
+                if self.checkpointed
+                else layer(hidden)
+            )
         return hidden + self.mtp["layers"][0](hidden)
 
 
 def rows_of(seed):
     generator = torch.Generator().manual_seed(seed)
-    return {layer: torch.stack([torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(TOKENS)]).to(torch.uint8) for layer in (1, 2, 3)}
+    return {
+        layer: torch.stack(
+            [torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(TOKENS)]
+        ).to(torch.uint8)
+        for layer in (1, 2, 3)
+    }
 
 
 def chosen(model):
     """What the gates put out, by layer."""
     seen = {layer: [] for layer in (1, 2, 3)}
     for layer in seen:
-        model.layers[str(layer)].mlp.gate.register_forward_hook(lambda gate, args, output, layer=layer: seen[layer].append(output[:2]))
+        model.layers[str(layer)].mlp.gate.register_forward_hook(
+            lambda gate, args, output, layer=layer: seen[layer].append(output[:2])
+        )
     return seen
 
 
 @pytest.mark.parametrize("enabled", [False, True])
 @pytest.mark.parametrize(
     "scores",
-    [{}, {"softmax_before_topk": True}, {"score_func": "sigmoid", "norm_topk_prob": True, "n_expert_groups": 4, "n_limited_groups": 2}],
+    [
+        {},
+        {"softmax_before_topk": True},
+        {
+            "score_func": "sigmoid",
+            "norm_topk_prob": True,
+            "n_expert_groups": 4,
+            "n_limited_groups": 2,
+        },
+    ],
     ids=["softmax of the chosen", "softmax of all", "sigmoid in groups"],
 )
 def test_rows_are_forced_by_layer_with_live_weights(enabled, scores):
@@ -84,11 +109,22 @@ def test_rows_are_forced_by_layer_with_live_weights(enabled, scores):
             model(hidden).sum().backward()
         report = replay.report()
     model(hidden)
-    assert replay.live == ("mtp.layers.0.mlp.gate",) and [router.layer for router in replay.routers] == [1, 2, 3]
+    assert replay.live == ("mtp.layers.0.mlp.gate",) and [
+        router.layer for router in replay.routers
+    ] == [1, 2, 3]
     for layer, calls in seen.items():
         live, forced, after = (indices for _, indices in calls)
-        assert torch.equal(forced, rows[layer].long()) and not torch.equal(live, forced) and torch.equal(after, live)
-        assert model.layers[str(layer)].mlp.gate.weight.grad.abs().amax(1)[rows[layer].long().unique()].all()
+        assert (
+            torch.equal(forced, rows[layer].long())
+            and not torch.equal(live, forced)
+            and torch.equal(after, live)
+        )
+        assert (
+            model.layers[str(layer)]
+            .mlp.gate.weight.grad.abs()
+            .amax(1)[rows[layer].long().unique()]
+            .all()
+        )
     logits, ids = inputs[1] @ model.layers["1"].mlp.gate.weight.float().T, rows[1].long()
     expected = logits.gather(1, ids).softmax(-1)
     if "softmax_before_topk" in scores:
@@ -114,7 +150,9 @@ def test_checkpointing_chooses_what_its_own_forward_chose_in_any_order():
         report = replay.report()
     for layer, calls in seen.items():
         indices = [each for _, each in calls]
-        assert len(indices) == 6 and all(torch.equal(indices[3 + turn], indices[number]) for turn, number in enumerate((2, 0, 1)))
+        assert len(indices) == 6 and all(
+            torch.equal(indices[3 + turn], indices[number]) for turn, number in enumerate((2, 0, 1))
+        )
         assert torch.equal(indices[2], batches[2][layer].long())
     assert report.lost == 3 and report.passes == 3
 
@@ -132,7 +170,10 @@ def test_its_own_recording_goes_on():
 def test_what_does_not_fit_is_named():
     model, rows = Model(), rows_of(1)
     with attach(model) as replay, torch.no_grad():
-        with pytest.raises(ReplayError, match=r"no rows for layers\.2\.mlp\.gate$"), replay({1: rows[1], 3: rows[3]}):
+        with (
+            pytest.raises(ReplayError, match=r"no rows for layers\.2\.mlp\.gate$"),
+            replay({1: rows[1], 3: rows[3]}),
+        ):
             model(torch.randn(TOKENS, WIDTH))
         with pytest.raises(ReplayError, match=r"layers\.1\.mlp\.gate has 13 x 2"), replay(rows):
             model(torch.randn(TOKENS + 1, WIDTH))

@@ -1,4 +1,6 @@
-"""Routers of released Megatron-Core choose what they are given, in every pass, and say what they could not."""
+"""Routers of released Megatron-Core choose what they are given, in every pass, and say what they
+could not.
+"""
 
 import subprocess
 import sys
@@ -17,13 +19,19 @@ pytestmark = pytest.mark.usefixtures("alone")
 
 
 def gradients_of(model):
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 # ---- What is forced
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64]
+)
 def test_rows_are_forced_by_layer_whatever_their_type(dtype):
     """The first layer is dense. Megatron's own replay rejects all but int32 and int64."""
     model, batch = model_of(config_of()), MicroBatch(1)
@@ -38,13 +46,17 @@ def test_rows_are_forced_by_layer_whatever_their_type(dtype):
     for layer, (live, forced, after) in seen.maps().items():
         assert torch.equal(forced, experts_of(batch.rows[layer])) and not torch.equal(live, forced)
         assert torch.equal(after, live)
-    assert report.passes == 1 and report.replayed == 3 * LENGTH and report.lost == report.invalid == 0
+    assert (
+        report.passes == 1 and report.replayed == 3 * LENGTH and report.lost == report.invalid == 0
+    )
 
 
 def test_rows_of_all_layers_may_come_as_one_tensor_with_those_of_dense_layers_in_it():
     model, batch = model_of(config_of()), MicroBatch(1)
     seen = Seen(model)
-    stacked = torch.stack([torch.zeros_like(batch.rows[1]), batch.rows[3], batch.rows[1], batch.rows[2]])
+    stacked = torch.stack(
+        [torch.zeros_like(batch.rows[1]), batch.rows[3], batch.rows[1], batch.rows[2]]
+    )
     with attach(model) as replay, torch.no_grad(), replay(stacked, layers=[0, 3, 1, 2]):
         batch.through(model)
     for layer, [forced] in seen.maps().items():
@@ -55,8 +67,15 @@ SCORES = {
     "softmax of the chosen": {},
     "softmax of all": {"moe_router_pre_softmax": True},
     "sigmoid": {"moe_router_score_function": "sigmoid", "moe_router_topk_scaling_factor": 2.5},
-    "sigmoid with a bias": {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True},
-    "groups": {"moe_router_score_function": "sigmoid", "moe_router_num_groups": 4, "moe_router_group_topk": 2},
+    "sigmoid with a bias": {
+        "moe_router_score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+    },
+    "groups": {
+        "moe_router_score_function": "sigmoid",
+        "moe_router_num_groups": 4,
+        "moe_router_group_topk": 2,
+    },
 }
 
 
@@ -85,7 +104,9 @@ def test_probabilities_are_the_live_scores_of_the_given_experts_and_have_gradien
 
 
 def test_rows_that_are_lost_or_no_choice_are_routed_live_and_counted():
-    """Rows of zeros pick one expert of two in Megatron's own replay, and its dispatcher counts with two."""
+    """Rows of zeros pick one expert of two in Megatron's own replay, and its dispatcher counts with
+    two.
+    """
     model, batch = model_of(config_of(2)), MicroBatch(1, layers=2)
     seen = Seen(model)
     rows = batch.rows[1].to(torch.int16)
@@ -102,7 +123,9 @@ def test_rows_that_are_lost_or_no_choice_are_routed_live_and_counted():
             batch.through(model)
         [layer] = replay.report().layers
     [live, forced] = seen.maps()[1]
-    assert torch.equal(forced[:6], live[:6]) and torch.equal(forced[6:], experts_of(batch.rows[1])[6:])
+    assert torch.equal(forced[:6], live[:6]) and torch.equal(
+        forced[6:], experts_of(batch.rows[1])[6:]
+    )
     assert (layer.replayed, layer.lost, layer.invalid) == (LENGTH - 6, 3, 2)
     assert layer.agreement == pytest.approx((live & forced)[6:].sum().item() / (K * (LENGTH - 6)))
 
@@ -132,8 +155,16 @@ def test_a_second_model_is_not_touched():
 # ---- Passes
 
 RECOMPUTE = {
-    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
-    "full, two layers at once": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 2},
+    "full": {
+        "recompute_granularity": "full",
+        "recompute_method": "uniform",
+        "recompute_num_layers": 1,
+    },
+    "full, two layers at once": {
+        "recompute_granularity": "full",
+        "recompute_method": "uniform",
+        "recompute_num_layers": 2,
+    },
     "moe": {"recompute_granularity": "selective", "recompute_modules": ["moe"]},
 }
 
@@ -141,7 +172,9 @@ RECOMPUTE = {
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 def test_recompute_chooses_what_its_own_forward_chose_in_any_order(recompute):
     batches = [MicroBatch(seed) for seed in range(3)]
-    batches[1].rows[2] = batches[1].rows[2].to(torch.int8).index_fill(0, torch.arange(4), -1)  # lost rows, too
+    batches[1].rows[2] = (
+        batches[1].rows[2].to(torch.int8).index_fill(0, torch.arange(4), -1)
+    )  # lost rows, too
     plain, model = model_of(config_of()), model_of(config_of(**RECOMPUTE[recompute]))
     expected = []
     with attach(plain) as replay:
@@ -163,13 +196,19 @@ def test_recompute_chooses_what_its_own_forward_chose_in_any_order(recompute):
             losses[number].backward()
             found = gradients_of(model)
             assert found.keys() == expected[number].keys()
-            assert all(torch.allclose(found[name], each, atol=1e-6) for name, each in expected[number].items())
+            assert all(
+                torch.allclose(found[name], each, atol=1e-6)
+                for name, each in expected[number].items()
+            )
         live.backward()
         assert replay.report().replayed == 0  # what runs again is not counted again
     forward, again = seen.maps(), seen.maps(again=True)
     for layer in (1, 2, 3):
         assert len(again[layer]) == 4
-        assert all(torch.equal(again[layer][turn], forward[layer][number]) for turn, number in enumerate((1, 2, 0, 3)))
+        assert all(
+            torch.equal(again[layer][turn], forward[layer][number])
+            for turn, number in enumerate((1, 2, 0, 3))
+        )
     assert report.replayed + report.lost == 3 * 3 * LENGTH and report.lost == 4
 
 
@@ -213,22 +252,34 @@ def test_rows_given_by_megatrons_own_calls_are_taken_once_each():
         recorded = RouterReplay.get_recorded_data()
     for layer in (1, 2, 3):
         forward, again = seen.maps()[layer], seen.maps(again=True)[layer]
-        assert all(torch.equal(each, experts_of(batch.rows[layer])) for each, batch in zip(forward, batches))
+        assert all(
+            torch.equal(each, experts_of(batch.rows[layer]))
+            for each, batch in zip(forward, batches)
+        )
         assert torch.equal(again[0], forward[1]) and torch.equal(again[1], forward[0])
         assert torch.equal(forward[2], experts_of(recorded[layer - 1]))
     RouterReplay.clear_global_router_replay_instances()
 
 
 def test_virtual_stages_and_recompute_under_the_interleaved_schedule(tmp_path):
-    """Two ranks of a pipeline with two stages each, four micro-batches, through Megatron's schedule."""
+    """Two ranks of a pipeline with two stages each, four micro-batches, through Megatron's
+    schedule.
+    """
     program = Path(__file__).with_name("stages.py")
     ranks = [
-        subprocess.Popen([sys.executable, program, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen(
+            [sys.executable, program, str(rank), str(tmp_path / "store")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         for rank in range(2)
     ]
     outputs = [rank.communicate()[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
-    assert "layers [1, 4, 5], 8 passes" in outputs[0] and "layers [2, 3, 6, 7], 8 passes" in outputs[1]
+    assert (
+        "layers [1, 4, 5], 8 passes" in outputs[0] and "layers [2, 3, 6, 7], 8 passes" in outputs[1]
+    )
 
 
 # ---- What is refused
@@ -237,9 +288,15 @@ def test_virtual_stages_and_recompute_under_the_interleaved_schedule(tmp_path):
 def test_a_router_that_does_not_take_its_rows_exactly_once_is_named():
     model, batch = model_of(config_of()), MicroBatch(1)
     with attach(model) as replay, torch.no_grad():
-        with pytest.raises(ReplayError, match=r"no rows for decoder\.layers\.2\.mlp\.router$"), replay({1: batch.rows[1], 3: batch.rows[3]}):
+        with (
+            pytest.raises(ReplayError, match=r"no rows for decoder\.layers\.2\.mlp\.router$"),
+            replay({1: batch.rows[1], 3: batch.rows[3]}),
+        ):
             batch.through(model)
-        with pytest.raises(ReplayError, match=r"layers\.1\.mlp\.router has 16 x 2 tokens and experts, the rows for it 15 x 2"):
+        with pytest.raises(
+            ReplayError,
+            match=r"layers\.1\.mlp\.router has 16 x 2 tokens and experts, the rows for it 15 x 2",
+        ):
             with replay({layer: rows[:-1] for layer, rows in batch.rows.items()}):
                 batch.through(model)
         with pytest.raises(ReplayError, match="no forward pass took the rows"), replay(batch.rows):
@@ -251,12 +308,18 @@ def test_a_router_that_does_not_take_its_rows_exactly_once_is_named():
 
         router = model.decoder.layers[3].mlp.router
         hook = router.register_forward_hook(lambda module, args, output: module.forward(*args))
-        with pytest.raises(ReplayError, match=r"decoder\.layers\.3\.mlp\.router ran twice"), replay(batch.rows):
+        with (
+            pytest.raises(ReplayError, match=r"decoder\.layers\.3\.mlp\.router ran twice"),
+            replay(batch.rows),
+        ):
             batch.through(model)
         hook.remove()
         chosen = experts_of(batch.rows[3])
         router.routing = lambda logits, **options: (chosen / K, chosen)
-        with pytest.raises(ReplayError, match=r"decoder\.layers\.3\.mlp\.router did not run, or chose its experts in another way"):
+        with pytest.raises(
+            ReplayError,
+            match=r"decoder\.layers\.3\.mlp\.router did not run, or chose its experts in another way",
+        ):
             with replay(batch.rows):
                 batch.through(model)
         del router.routing
@@ -279,7 +342,10 @@ def test_a_router_that_does_not_take_its_rows_exactly_once_is_named():
 def test_what_would_not_choose_what_it_is_given_is_refused(setting, value):
     model = model_of(config_of())
     setattr(model.config, setting, value)
-    with pytest.raises(ValueError, match=rf"decoder\.layers\.1\.mlp\.router cannot be replayed with {setting}={value!r}"):
+    with pytest.raises(
+        ValueError,
+        match=rf"decoder\.layers\.1\.mlp\.router cannot be replayed with {setting}={value!r}",
+    ):
         attach(model)
 
 

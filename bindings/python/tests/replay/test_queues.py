@@ -1,7 +1,8 @@
 """slime and miles: rows come from the queues that they fill, and each is taken once.
 
-Both patch Megatron-Core so that its choice of experts goes through a function of theirs. Here a router's `router_replay` does that in released
-Megatron-Core. Where slime or miles cannot be imported, a module with the same functions stands in for theirs.
+Both patch Megatron-Core so that its choice of experts goes through a function of theirs. Here a
+router's `router_replay` does that in released Megatron-Core. Where slime or miles cannot be
+imported, a module with the same functions stands in for theirs.
 """
 
 import importlib
@@ -46,7 +47,9 @@ def stand_in(name, **content):
     except ImportError:
         parts = name.split(".")
         for end in range(1, len(parts)):
-            sys.modules.setdefault(".".join(parts[:end]), ModuleType(".".join(parts[:end]))).__path__ = []
+            sys.modules.setdefault(
+                ".".join(parts[:end]), ModuleType(".".join(parts[:end]))
+            ).__path__ = []
         module = sys.modules[name] = ModuleType(name)
         vars(module).update(content)
         return module
@@ -160,7 +163,9 @@ def queued(trainer, **settings):
     for module in model.modules():
         if hasattr(module, "router_replay"):
             module.routing_replay = queues[module.layer_number - 1] = trainer.queue()
-            module.register_forward_pre_hook(lambda module, args: trainer.current(module.routing_replay))
+            module.register_forward_pre_hook(
+                lambda module, args: trainer.current(module.routing_replay)
+            )
             module.router_replay = Patched(trainer)
     return model, queues
 
@@ -172,7 +177,9 @@ def fill(queues, batches):
 
 
 def test_a_step_takes_each_entry_once_and_recompute_none(trainer):
-    model, queues = queued(trainer, recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    model, queues = queued(
+        trainer, recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1
+    )
     batches, seen = [MicroBatch(seed) for seed in range(3)], Seen(model)
     batches[1].rows[2] = batches[1].rows[2].to(torch.int32).index_fill(0, torch.arange(4), -1)
     batches[2].rows[3] = torch.zeros_like(batches[2].rows[3])
@@ -202,7 +209,10 @@ def test_a_step_takes_each_entry_once_and_recompute_none(trainer):
             for maps in (forward[layer][number], forward[layer][3 + number]):
                 assert torch.equal(maps[good], experts_of(rows.clamp(min=0))[good])
                 assert (maps.sum(-1) == K).all()
-        assert all(torch.equal(again[layer][turn], forward[layer][3 + number]) for turn, number in enumerate((1, 0, 2)))
+        assert all(
+            torch.equal(again[layer][turn], forward[layer][3 + number])
+            for turn, number in enumerate((1, 0, 2))
+        )
     report = replay.report()
     assert (report.passes, report.lost, report.invalid) == (3, 4, LENGTH)
     trainer.stage("fallthrough")
@@ -221,7 +231,11 @@ def test_queues_that_are_not_those_of_the_model_are_refused(trainer):
 
 
 def test_rows_of_a_routing_are_those_of_all_layers():
-    ids = torch.stack([torch.stack([torch.randperm(8)[:K] for _ in range(2)]) for _ in range(5)]).to(torch.uint8).numpy()
+    ids = (
+        torch.stack([torch.stack([torch.randperm(8)[:K] for _ in range(2)]) for _ in range(5)])
+        .to(torch.uint8)
+        .numpy()
+    )
     valid = torch.ones(5, 2, dtype=torch.bool).numpy()
     valid[3, 1] = False
     routing = routecap.Routing.from_arrays(ids, experts=8, valid=valid, layer_map=[1, 3], first=2)

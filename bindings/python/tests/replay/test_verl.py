@@ -1,4 +1,6 @@
-"""verl's own functions, with routecap's in the place of two of them, lay out rows for released routers of Megatron-Core."""
+"""verl's own functions, with routecap's in the place of two of them, lay out rows for released
+routers of Megatron-Core.
+"""
 
 import os
 import sys
@@ -33,9 +35,13 @@ def jagged(parts):
 
 
 def batch(layers=4, seed=1):
-    """Two sequences: token ids, the mask of their responses, and rows [S - 1, all layers, k] as vLLM gives them."""
+    """Two sequences: token ids, the mask of their responses, and rows [S - 1, all layers, k] as
+    vLLM gives them.
+    """
     generator = torch.Generator().manual_seed(seed)
-    draw = lambda: torch.stack([torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(layers)])
+    draw = lambda: torch.stack(
+        [torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(layers)]
+    )
     rows = [torch.stack([draw() for _ in range(length - 1)]).to(torch.int16) for length in LENGTHS]
     tokens = [torch.randint(0, 64, (length,), generator=generator) for length in LENGTHS]
     return jagged(tokens), torch.tensor([[1, 1, 0], [1, 1, 1]]), rows
@@ -65,7 +71,12 @@ def expected(data, layer):
 def test_rows_reach_their_layers_and_recompute_their_micro_batch(utils):
     from verl.utils.megatron.router_replay_patch import RouterReplayAction
 
-    config = config_of(enable_routing_replay=True, recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    config = config_of(
+        enable_routing_replay=True,
+        recompute_granularity="full",
+        recompute_method="uniform",
+        recompute_num_layers=1,
+    )
     model = model_of(config)
     seen, batches = Seen(model), [batch(seed=seed) for seed in range(2)]
     batches[1][2][1][2:4] = 0  # rows that the engine lost and verl filled up
@@ -77,11 +88,18 @@ def test_rows_reach_their_layers_and_recompute_their_micro_batch(utils):
         for maps, data in zip(forward[layer], batches):
             want, replayed = expected(data, layer)
             assert torch.equal(maps[replayed], want[replayed]) and (maps.sum(-1) == K).all()
-        assert torch.equal(again[layer][0], forward[layer][1]) and torch.equal(again[layer][1], forward[layer][0])
+        assert torch.equal(again[layer][0], forward[layer][1]) and torch.equal(
+            again[layer][1], forward[layer][0]
+        )
     [replay] = verl.replays()
     report = replay.report()
     tokens = sum(LENGTHS) - len(LENGTHS)
-    assert (report.passes, report.replayed, report.invalid, report.lost) == (2, 3 * (2 * tokens - 2), 3 * 2, 0)
+    assert (report.passes, report.replayed, report.invalid, report.lost) == (
+        2,
+        3 * (2 * tokens - 2),
+        3 * 2,
+        0,
+    )
 
 
 def test_rows_that_no_forward_took_are_an_error(utils):

@@ -103,7 +103,14 @@ def test_of_too_many_that_nobody_fetches_the_oldest_go(outbox, routing, monkeypa
 
 
 def test_rows_in_flight_are_sent_once_they_have_landed(outbox):
-    settings = {"layers": 1, "k": K, "experts": 8, "rows": 4, "backend": "host", "manual_progress": True}
+    settings = {
+        "layers": 1,
+        "k": K,
+        "experts": 8,
+        "rows": 4,
+        "backend": "host",
+        "manual_progress": True,
+    }
     with routecap.Capturer(**settings) as capturer:
         request = capturer.open()
         capturer.begin(1)

@@ -18,7 +18,14 @@ def expected_ids(rows: int) -> NDArray[np.int64]:
 
 @pytest.fixture
 def capturer() -> Any:
-    with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS, external_sink=True, device=torch.device("cpu")) as made:
+    with routecap.Capturer(
+        layers=LAYERS,
+        k=K,
+        experts=EXPERTS,
+        rows=ROWS,
+        external_sink=True,
+        device=torch.device("cpu"),
+    ) as made:
         yield made
 
 
@@ -31,7 +38,9 @@ def issue(capturer: routecap.Capturer, rows: int, **options: Any) -> routecap.Ro
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
-def test_a_tensor_is_bound_and_tensors_of_all_types_are_recorded(capturer: routecap.Capturer, dtype: torch.dtype) -> None:
+def test_a_tensor_is_bound_and_tensors_of_all_types_are_recorded(
+    capturer: routecap.Capturer, dtype: torch.dtype
+) -> None:
     buffer = torch.zeros(LAYERS, ROWS, K, dtype=torch.int16)
     capturer.bind(0, buffer)
     ids = expected_ids(10)
@@ -57,11 +66,20 @@ def test_the_sink_is_a_tensor_s_memory(capturer: routecap.Capturer) -> None:
 
 
 def test_logits_of_bfloat16_are_routed() -> None:
-    with routecap.Capturer(layers=1, k=K, experts=EXPERTS, rows=ROWS, layer_provenance=["recomputed"]) as capturer:
-        logits = torch.randn(8, EXPERTS, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    with routecap.Capturer(
+        layers=1, k=K, experts=EXPERTS, rows=ROWS, layer_provenance=["recomputed"]
+    ) as capturer:
+        logits = torch.randn(8, EXPERTS, generator=torch.Generator().manual_seed(1)).to(
+            torch.bfloat16
+        )
         weights = torch.zeros(8, K)
         capturer.begin(8)
-        capturer.route(0, routecap.Router("softmax_renormalize", bias=torch.zeros(EXPERTS, dtype=torch.bfloat16)), logits, weights=weights)
+        capturer.route(
+            0,
+            routecap.Router("softmax_renormalize", bias=torch.zeros(EXPERTS, dtype=torch.bfloat16)),
+            logits,
+            weights=weights,
+        )
         capturer.snapshot()
         expected = torch.sort(logits.float(), dim=1, descending=True, stable=True).indices[:, :K]
         assert (issue(capturer, 8).ids()[:, 0] == expected.numpy()).all()
@@ -75,7 +93,9 @@ def test_positions_are_a_tensor(capturer: routecap.Capturer) -> None:
     capturer.record_layers(torch.from_numpy(ids.transpose(1, 0, 2).copy()))
     capturer.snapshot()
     request = capturer.open()
-    spans = routecap.spans(1, request=int(request), position_end=9, rows=4, flags=routecap.SpanFlag.DEVICE_POSITIONS)
+    spans = routecap.spans(
+        1, request=int(request), position_end=9, rows=4, flags=routecap.SpanFlag.DEVICE_POSITIONS
+    )
     capturer.issue(spans, positions=torch.tensor([5, 6, 7, 8])).wait(10)
     assert request.length == 9 and (request.extract(5).ids() == ids).all()
 
@@ -92,7 +112,9 @@ def test_positions_are_a_tensor(capturer: routecap.Capturer) -> None:
         (torch.zeros(K, dtype=torch.int32), ValueError),
     ],
 )
-def test_tensors_that_cannot_be_recorded_are_refused(capturer: routecap.Capturer, tensor: torch.Tensor, kind: type[Exception]) -> None:
+def test_tensors_that_cannot_be_recorded_are_refused(
+    capturer: routecap.Capturer, tensor: torch.Tensor, kind: type[Exception]
+) -> None:
     capturer.bind(0, torch.zeros(LAYERS, ROWS, K, dtype=torch.int16))
     capturer.begin(4)
     with pytest.raises(kind) as raised:
@@ -100,7 +122,9 @@ def test_tensors_that_cannot_be_recorded_are_refused(capturer: routecap.Capturer
     assert isinstance(raised.value, routecap.Error)
 
 
-def test_the_stream_of_the_host_backend_is_none_although_torch_is_there(capturer: routecap.Capturer) -> None:
+def test_the_stream_of_the_host_backend_is_none_although_torch_is_there(
+    capturer: routecap.Capturer,
+) -> None:
     capturer.bind(0, torch.zeros(LAYERS, ROWS, K, dtype=torch.int16))
     capturer.begin(1)
     with pytest.raises(ValueError):
@@ -112,7 +136,10 @@ def test_a_plan_writes_to_tensors() -> None:
     routing = routecap.Routing.from_arrays(ids.astype(np.uint8), experts=8)
     plan = routecap.Plan([11], layers=3, k=2, experts=8, align=4)
     expected = plan.gather([routing])
-    out, classes = torch.empty(plan.shape, dtype=torch.int64), torch.empty(plan.shape[:2], dtype=torch.uint8)
+    out, classes = (
+        torch.empty(plan.shape, dtype=torch.int64),
+        torch.empty(plan.shape[:2], dtype=torch.uint8),
+    )
     assert plan.gather([routing], out=out, classes=classes).ids is out
     assert (out.numpy() == expected.ids).all() and (classes.numpy() == expected.classes).all()
     packed = torch.empty(plan.packed_bytes, dtype=torch.uint8)

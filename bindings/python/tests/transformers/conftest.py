@@ -1,4 +1,6 @@
-"""One thread, so that tiny models do not wait for others, and what transformers warns of on machines like this."""
+"""One thread, so that tiny models do not wait for others, and what transformers warns of on
+machines like this.
+"""
 
 import torch
 

@@ -1,9 +1,11 @@
-"""Capture on a GPU: families eager and in CUDA graphs with a static cache, generate compiled around one, continuous batching, training.
+"""Capture on a GPU: families eager and in CUDA graphs with a static cache, generate compiled around
+one, continuous batching, training.
 
     PYTHONPATH=FOLDER_OF_THE_UNPACKED_WHEEL python3 bindings/python/tests/transformers/device.py [cuda]
 
-with torch and transformers. Every id is compared with what plain hooks copy from the routers, in the same forward pass or, where a hook would change
-what is compiled, in one over the finished sequence. Ends with "N checks passed, M failed" and exit status 0 if none failed. With "cpu" it runs
+with torch and transformers. Every id is compared with what plain hooks copy from the routers, in
+the same forward pass or, where a hook would change what is compiled, in one over the finished
+sequence. Ends with "N checks passed, M failed" and exit status 0 if none failed. With "cpu" it runs
 without graphs, to check the program itself.
 """
 
@@ -26,9 +28,20 @@ from routecap.transformers import attach
 
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
 ON_GPU = DEVICE != "cpu"
-# Whose experts can be computed without asking the device, and so be captured into a graph. Not gpt_oss, which has no attention but the eager one,
-# whose mask comes in part from the host.
-IN_GRAPHS = ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3", "glm4_moe", "minimax_m2", "granitemoe", "ernie4_5_moe", "llama4_text"]
+# Whose experts can be computed without asking the device, and so be captured into a graph. Not
+# gpt_oss, which has no attention but the eager one, whose mask comes in part from the host.
+IN_GRAPHS = [
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "olmoe",
+    "deepseek_v3",
+    "glm4_moe",
+    "minimax_m2",
+    "granitemoe",
+    "ernie4_5_moe",
+    "llama4_text",
+]
 SEQUENCES, PROMPT, STEPS = 5, 9, 24
 
 checks: list[tuple[str, Callable[[], Any]]] = []
@@ -50,7 +63,9 @@ def prompts(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def expect(routings: list[routecap.Routing], rows: list[Any]) -> None:
-    """Each routing is complete, and its rows are these [tokens, layers, k] of sorted ids, or the first of them."""
+    """Each routing is complete, and its rows are these [tokens, layers, k] of sorted ids, or the
+    first of them.
+    """
     global cells
     assert len(routings) == len(rows)
     for routing, wanted in zip(routings, rows):
@@ -58,7 +73,9 @@ def expect(routings: list[routecap.Routing], rows: list[Any]) -> None:
         found = np.sort(routing.ids().astype(np.int64), -1)
         wanted = np.asarray(wanted)[: len(found)]
         assert found.shape == wanted.shape, (found.shape, wanted.shape)
-        assert (found == wanted).all(), f"{(found != wanted).any(-1).sum()} of {found.shape[0] * found.shape[1]} cells differ"
+        assert (found == wanted).all(), (
+            f"{(found != wanted).any(-1).sum()} of {found.shape[0] * found.shape[1]} cells differ"
+        )
         cells += found.shape[0] * found.shape[1]
 
 
@@ -83,10 +100,19 @@ for _family in FAMILIES:
             model = make(family).to(DEVICE, dtype)
             tokens, mask = prompts(1)
             with attach(model) as capture, Witness(model, k_of(family)) as witness:
-                model.generate(input_ids=tokens, attention_mask=mask, max_new_tokens=STEPS, do_sample=False, eos_token_id=None, pad_token_id=PAD)
+                model.generate(
+                    input_ids=tokens,
+                    attention_mask=mask,
+                    max_new_tokens=STEPS,
+                    do_sample=False,
+                    eos_token_id=None,
+                    pad_token_id=PAD,
+                )
                 routings = capture.take()
             masks = [mask.cpu()] + [torch.ones(SEQUENCES, 1)] * (len(witness.passes) - 1)
-            if family == "llama4_text" and dtype is torch.bfloat16:  # equal logits of bfloat16: torch.topk says not which of them it takes
+            if (
+                family == "llama4_text" and dtype is torch.bfloat16
+            ):  # equal logits of bfloat16: torch.topk says not which of them it takes
                 continue
             expect(routings, rows_of(witness.passes, masks, SEQUENCES))
             if family != "llama4_text":
@@ -100,14 +126,20 @@ for _family in FAMILIES:
 
 
 class GraphWitness(Witness):
-    """Hooks that may be captured: each copies its ids to memory of its own, one for each number of rows, where `seen` reads them after a replay."""
+    """Hooks that may be captured: each copies its ids to memory of its own, one for each number of
+    rows, where `seen` reads them after a replay.
+    """
 
     def __init__(self, model: Any, k: int) -> None:
         self._ids: dict[tuple[int, int], torch.Tensor] = {}
         super().__init__(model, k)
 
     def _see(self, layer: int, output: Any) -> None:
-        tensors = [each for each in (output if isinstance(output, tuple) else (output,)) if isinstance(each, torch.Tensor)]
+        tensors = [
+            each
+            for each in (output if isinstance(output, tuple) else (output,))
+            if isinstance(each, torch.Tensor)
+        ]
         ids = [each for each in tensors if not each.is_floating_point() and each.ndim == 2]
         chosen = ids[0] if ids else tensors[-1].float().topk(self._k, -1).indices
         key = layer, len(chosen)
@@ -116,7 +148,11 @@ class GraphWitness(Witness):
         self._ids[key].copy_(chosen)
 
     def seen(self, rows: int) -> dict[int, torch.Tensor]:
-        return {layer: ids.sort(-1).values.cpu() for (layer, count), ids in self._ids.items() if count == rows}
+        return {
+            layer: ids.sort(-1).values.cpu()
+            for (layer, count), ids in self._ids.items()
+            if count == rows
+        }
 
 
 class Decoder:
@@ -131,7 +167,12 @@ class Decoder:
         self.next = torch.zeros(SEQUENCES, 1, dtype=torch.long, device=DEVICE)
 
     def forward(self) -> None:
-        output = self.model(input_ids=self.tokens, attention_mask=self.mask, position_ids=self.positions, past_key_values=self.cache)
+        output = self.model(
+            input_ids=self.tokens,
+            attention_mask=self.mask,
+            position_ids=self.positions,
+            past_key_values=self.cache,
+        )
         self.next.copy_(output.logits[:, -1:].argmax(-1))
 
     def prefill(self, tokens: torch.Tensor, mask: torch.Tensor) -> None:
@@ -139,7 +180,12 @@ class Decoder:
         self.mask.zero_()
         self.mask[:, :PROMPT] = mask
         positions = (mask.cumsum(1) - 1).clamp(min=0)
-        output = self.model(input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=self.cache)
+        output = self.model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=self.cache,
+        )
         self.tokens.copy_(output.logits[:, -1:].argmax(-1))
         self.positions.copy_(positions[:, -1:] + 1)
 
@@ -170,7 +216,11 @@ for _family in IN_GRAPHS:
         model.set_attn_implementation("sdpa")
         if hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("batched_mm")
-        with attach(model) as capture, GraphWitness(model, k_of(family)) as witness, torch.no_grad():
+        with (
+            attach(model) as capture,
+            GraphWitness(model, k_of(family)) as witness,
+            torch.no_grad(),
+        ):
             decoder = Decoder(model, capture, PROMPT + STEPS)
             replay = decoder.record()
             for seed in (1, 2):
@@ -191,7 +241,9 @@ for _family in IN_GRAPHS:
                 assert [routing.rows for routing in routings] == (mask.sum(1) + STEPS).tolist()
             assert capture.capturer.stats().steps_lost == 0
 
-    _graph.__doc__ = f"{_family}: a decode step in a CUDA graph with a static cache, replayed for two batches"
+    _graph.__doc__ = (
+        f"{_family}: a decode step in a CUDA graph with a static cache, replayed for two batches"
+    )
     check(_graph)
 
 
@@ -220,7 +272,10 @@ def _() -> None:
         assert capture.capturer.stats().steps_lost == 0
     generated = torch.cat(history, 1)
     with torch.no_grad():
-        wanted = [alone(model, row[keep.bool()].tolist() + more) for row, keep, more in zip(tokens, mask, generated.tolist())]
+        wanted = [
+            alone(model, row[keep.bool()].tolist() + more)
+            for row, keep, more in zip(tokens, mask, generated.tolist())
+        ]
     expect(routings, wanted)
 
 
@@ -231,10 +286,17 @@ def _compiled(family: str) -> None:
     torch.compiler.reset()
     model = make(family).to(DEVICE)
     tokens, mask = prompts(3)
-    options: dict[str, Any] = {"max_new_tokens": STEPS, "do_sample": False, "eos_token_id": None, "pad_token_id": PAD}
+    options: dict[str, Any] = {
+        "max_new_tokens": STEPS,
+        "do_sample": False,
+        "eos_token_id": None,
+        "pad_token_id": PAD,
+    }
     with attach(model) as capture:
         for _ in range(2):  # the second time on graphs that are there
-            out = model.generate(input_ids=tokens, attention_mask=mask, cache_implementation="static", **options)
+            out = model.generate(
+                input_ids=tokens, attention_mask=mask, cache_implementation="static", **options
+            )
         assert hasattr(model, "_compiled_call") or not ON_GPU, "nothing was compiled"
         routings = capture.take()
         assert capture.capturer.stats().steps_lost == 0
@@ -262,7 +324,9 @@ def _() -> None:
     torch.compiler.reset()
     model = make("qwen3_moe").to(DEVICE)
     model.set_experts_implementation("batched_mm")
-    compiled = torch.compile(model, mode="reduce-overhead" if ON_GPU else None, backend="inductor" if ON_GPU else "eager")
+    compiled = torch.compile(
+        model, mode="reduce-overhead" if ON_GPU else None, backend="inductor" if ON_GPU else "eager"
+    )
     inputs = [torch.randint(3, VOCABULARY, (4, 16), device=DEVICE) for _ in range(6)]
     with attach(compiled) as capture, torch.no_grad():
         for tokens in inputs:
@@ -277,11 +341,17 @@ def _() -> None:
     """continuous batching"""
     model = make("qwen3_moe").to(DEVICE)
     generator = torch.Generator().manual_seed(5)
-    requests = [torch.randint(3, VOCABULARY, (3 + 5 * i,), generator=generator).tolist() for i in range(9)]
-    config = GenerationConfig(max_new_tokens=STEPS, do_sample=False, eos_token_id=2, pad_token_id=PAD)
+    requests = [
+        torch.randint(3, VOCABULARY, (3 + 5 * i,), generator=generator).tolist() for i in range(9)
+    ]
+    config = GenerationConfig(
+        max_new_tokens=STEPS, do_sample=False, eos_token_id=2, pad_token_id=PAD
+    )
     memory = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=64)
     with attach(model) as capture:
-        results = model.generate_batch(inputs=requests, generation_config=config, continuous_batching_config=memory)
+        results = model.generate_batch(
+            inputs=requests, generation_config=config, continuous_batching_config=memory
+        )
         assert len(results) == len(requests)
         routings = capture.take(requests=results)
         assert capture.capturer.stats().steps_lost == 0
@@ -294,7 +364,10 @@ def _() -> None:
 def _() -> None:
     """training with gradient checkpointing, whose backward runs the routers again"""
     model = make("qwen3_moe").to(DEVICE).train()
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable = (
+        getattr(model, "activation_checkpointing_enable", None)
+        or model.gradient_checkpointing_enable
+    )
     enable({"use_reentrant": False})
     tokens = torch.randint(3, VOCABULARY, (4, 32), device=DEVICE)
     with attach(model) as capture:
@@ -315,9 +388,19 @@ def _() -> None:
     if stream is not None:
         stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), attach(model) as capture, Witness(model) as witness:
-        model.generate(input_ids=tokens, attention_mask=mask, max_new_tokens=STEPS, do_sample=False, eos_token_id=None, pad_token_id=PAD)
+        model.generate(
+            input_ids=tokens,
+            attention_mask=mask,
+            max_new_tokens=STEPS,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=PAD,
+        )
         routings = capture.take()
-    expect(routings, rows_of(witness.passes, [mask.cpu()] + [torch.ones(SEQUENCES, 1)] * (STEPS - 1), SEQUENCES))
+    expect(
+        routings,
+        rows_of(witness.passes, [mask.cpu()] + [torch.ones(SEQUENCES, 1)] * (STEPS - 1), SEQUENCES),
+    )
 
 
 @check
@@ -351,7 +434,9 @@ def main() -> int:
             print(f"FAILED  {name}", flush=True)
             traceback.print_exc()
     device = torch.cuda.get_device_name() if ON_GPU else "without a GPU"
-    print(f"routecap {routecap.__version__}, torch {torch.__version__}, transformers {transformers.__version__}, {device}; {cells} cells compared")
+    print(
+        f"routecap {routecap.__version__}, torch {torch.__version__}, transformers {transformers.__version__}, {device}; {cells} cells compared"
+    )
     print(f"{len(checks) - failed} checks passed, {failed} failed")
     return failed != 0
 

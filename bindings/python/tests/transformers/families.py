@@ -1,4 +1,6 @@
-"""A tiny model of every family, with random weights, and the routing that its routers tell a plain hook."""
+"""A tiny model of every family, with random weights, and the routing that its routers tell a plain
+hook.
+"""
 
 from __future__ import annotations
 
@@ -55,16 +57,45 @@ _FULL = {"layer_types": ["full_attention"] * 3}
 # Beside the configuration: the layers that route.
 FAMILIES: dict[str, tuple[dict[str, Any], list[int]]] = {
     "mixtral": (_LOCAL, [0, 1, 2]),
-    "qwen2_moe": ({**_NUM, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}, [0, 1, 2]),
+    "qwen2_moe": (
+        {**_NUM, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32},
+        [0, 1, 2],
+    ),
     "qwen3_moe": ({**_NUM, "moe_intermediate_size": 32, "mlp_only_layers": [1]}, [0, 2]),
     "qwen3_next": (_LINEAR, [0, 1, 2]),
     "qwen3_5_moe_text": (_LINEAR, [0, 1, 2]),
     "olmoe": (_NUM, [0, 1, 2]),
-    "deepseek_v2": ({**_ROUTED, **_MLA, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "topk_method": "greedy"}, [1, 2]),
-    "deepseek_v3": ({**_ROUTED, **_MLA, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}, [1, 2]),
-    "gpt_oss": ({**_LOCAL, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "sliding_window": 8}, [0, 1, 2]),
+    "deepseek_v2": (
+        {
+            **_ROUTED,
+            **_MLA,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "topk_method": "greedy",
+        },
+        [1, 2],
+    ),
+    "deepseek_v3": (
+        {**_ROUTED, **_MLA, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2},
+        [1, 2],
+    ),
+    "gpt_oss": (
+        {
+            **_LOCAL,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "sliding_window": 8,
+        },
+        [0, 1, 2],
+    ),
     "llama4_text": (
-        {**_LOCAL, "num_experts_per_tok": 1, "intermediate_size_mlp": 96, "interleave_moe_layer_step": 2, "num_hidden_layers": 4},
+        {
+            **_LOCAL,
+            "num_experts_per_tok": 1,
+            "intermediate_size_mlp": 96,
+            "interleave_moe_layer_step": 2,
+            "num_hidden_layers": 4,
+        },
         [1, 3],
     ),
     "glm4_moe": ({**_ROUTED, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}, [1, 2]),
@@ -72,7 +103,15 @@ FAMILIES: dict[str, tuple[dict[str, Any], list[int]]] = {
     "minimax_m2": (_LOCAL, [0, 1, 2]),
     "phimoe": (_LOCAL, [0, 1, 2]),
     "granitemoe": (_LOCAL, [0, 1, 2]),
-    "ernie4_5_moe": ({"moe_num_experts": EXPERTS, "moe_k": K, "moe_intermediate_size": 32, "moe_layer_start_index": 1}, [1, 2]),
+    "ernie4_5_moe": (
+        {
+            "moe_num_experts": EXPERTS,
+            "moe_k": K,
+            "moe_intermediate_size": 32,
+            "moe_layer_start_index": 1,
+        },
+        [1, 2],
+    ),
     "hunyuan_v1_moe": ({"num_experts": EXPERTS, "moe_topk": K}, [0, 1, 2]),
     "jamba": (
         {
@@ -122,7 +161,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], list[int]]] = {
             "n_layers": 3,
             "max_seq_len": 128,
             "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
-            "ffn_config": {"ffn_hidden_size": 64, "hidden_size": 64, "moe_num_experts": EXPERTS, "moe_top_k": K},
+            "ffn_config": {
+                "ffn_hidden_size": 64,
+                "hidden_size": 64,
+                "moe_num_experts": EXPERTS,
+                "moe_top_k": K,
+            },
         },
         [0, 1, 2],
     ),
@@ -131,7 +175,14 @@ FAMILIES: dict[str, tuple[dict[str, Any], list[int]]] = {
 
 def config_of(family: str, **changes: Any) -> Any:
     given = FAMILIES[family][0]
-    base = _BASE if family != "dbrx" else {name: _BASE[name] for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")}
+    base = (
+        _BASE
+        if family != "dbrx"
+        else {
+            name: _BASE[name]
+            for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
+        }
+    )
     return CONFIG_MAPPING[family](**{**base, **given, **changes})
 
 
@@ -150,7 +201,9 @@ def make_of(config: Any, seed: int = 0) -> Any:
 
 
 class Witness:
-    """Plain hooks on the routers, which tell of each forward pass [rows, k] ids for each layer, sorted: `passes` is a list of {layer: ids}."""
+    """Plain hooks on the routers, which tell of each forward pass [rows, k] ids for each layer,
+    sorted: `passes` is a list of {layer: ids}.
+    """
 
     def __init__(self, model: Any, k: int = K) -> None:
         self.passes: list[dict[int, torch.Tensor]] = []
@@ -159,13 +212,23 @@ class Witness:
         for name, module in model.named_modules():
             if re.search(r"(?<!router)\.(gate|router)$", name) and "attention" not in name:
                 layer = int(re.search(r"\.(\d+)\.", name).group(1))
-                self._hooks.append(module.register_forward_hook(lambda module, args, output, layer=layer: self._see(layer, output)))
+                self._hooks.append(
+                    module.register_forward_hook(
+                        lambda module, args, output, layer=layer: self._see(layer, output)
+                    )
+                )
 
     def _see(self, layer: int, output: Any) -> None:
-        tensors = [each for each in (output if isinstance(output, tuple) else (output,)) if isinstance(each, torch.Tensor)]
+        tensors = [
+            each
+            for each in (output if isinstance(output, tuple) else (output,))
+            if isinstance(each, torch.Tensor)
+        ]
         ids = [each for each in tensors if not each.is_floating_point() and each.ndim == 2]
         if not ids:
-            ids = [tensors[-1].float().topk(self._k, -1).indices]  # logits are the last or the only ones
+            ids = [
+                tensors[-1].float().topk(self._k, -1).indices
+            ]  # logits are the last or the only ones
         if not self.passes or layer in self.passes[-1]:
             self.passes.append({})
         self.passes[-1][layer] = ids[0].sort(-1).values.cpu()
@@ -178,8 +241,12 @@ class Witness:
             hook.remove()
 
 
-def rows_of(passes: list[dict[int, torch.Tensor]], masks: list[Any], sequences: int) -> list[torch.Tensor]:
-    """[tokens, layers, k] for each sequence, from what was seen in each pass and a [sequences, length] mask of it."""
+def rows_of(
+    passes: list[dict[int, torch.Tensor]], masks: list[Any], sequences: int
+) -> list[torch.Tensor]:
+    """[tokens, layers, k] for each sequence, from what was seen in each pass and a
+    [sequences, length] mask of it.
+    """
     found: list[list[torch.Tensor]] = [[] for _ in range(sequences)]
     for seen, mask in zip(passes, masks, strict=True):
         ids = torch.stack([seen[layer] for layer in sorted(seen)], 1)

@@ -1,4 +1,6 @@
-"""Every family is captured as its routers chose: under generate with left padding, and in a forward pass over the finished sequences."""
+"""Every family is captured as its routers chose: under generate with left padding, and in a forward
+pass over the finished sequences.
+"""
 
 import numpy as np
 import pytest
@@ -22,23 +24,46 @@ def test_every_row_of_a_left_padded_generation_is_what_the_routers_chose(family:
     model, layers = make(family), FAMILIES[family][1]
     k = 1 if family == "llama4_text" else K
     with routecap.transformers.attach(model) as capture, Witness(model, k) as witness:
-        out = model.generate(input_ids=PROMPTS, attention_mask=MASK, max_new_tokens=6, do_sample=False, eos_token_id=None)
+        out = model.generate(
+            input_ids=PROMPTS,
+            attention_mask=MASK,
+            max_new_tokens=6,
+            do_sample=False,
+            eos_token_id=None,
+        )
         routings = capture.take()
-    assert [tap.layer for tap in capture.taps] == layers == routings[0].layer_map.tolist() and routings[0].k == k
-    assert routings[0].layer_experts.tolist() == [EXPERTS + 2 * (family == "longcat_flash")] * len(layers)  # two zero experts
-    assert set(routings[0].layer_provenance) == {Provenance.RECOMPUTED if family == "llama4_text" else Provenance.CAPTURED}
+    assert [tap.layer for tap in capture.taps] == layers == routings[
+        0
+    ].layer_map.tolist() and routings[0].k == k
+    assert routings[0].layer_experts.tolist() == [EXPERTS + 2 * (family == "longcat_flash")] * len(
+        layers
+    )  # two zero experts
+    assert set(routings[0].layer_provenance) == {
+        Provenance.RECOMPUTED if family == "llama4_text" else Provenance.CAPTURED
+    }
     expected = rows_of(witness.passes, [MASK] + [torch.ones(3, 1)] * 5, 3)
     for sequence, (routing, rows) in enumerate(zip(routings, expected, strict=True)):
-        assert routing.rows == int(MASK[sequence].sum()) + 5  # six tokens more, the last of which was never routed
+        assert (
+            routing.rows == int(MASK[sequence].sum()) + 5
+        )  # six tokens more, the last of which was never routed
         assert (sorted_ids(routing) == rows.numpy()).all()
-    with routecap.transformers.attach(model) as capture, Witness(model, k) as witness, torch.no_grad():
+    with (
+        routecap.transformers.attach(model) as capture,
+        Witness(model, k) as witness,
+        torch.no_grad(),
+    ):
         for sequence in range(3):
-            model(input_ids=out[sequence : sequence + 1, 6 - int(MASK[sequence].sum()) :], use_cache=False)
+            model(
+                input_ids=out[sequence : sequence + 1, 6 - int(MASK[sequence].sum()) :],
+                use_cache=False,
+            )
         forced = capture.take()
     for routing, again, seen in zip(routings, forced, witness.passes, strict=True):
         alone = torch.stack([seen[layer] for layer in layers], 1).numpy()
         assert again.rows == routing.rows + 1 and (sorted_ids(again) == alone).all()
-        assert (sorted_ids(routing) == alone[:-1]).all()  # batched and padded, token by token, and all at once
+        assert (
+            sorted_ids(routing) == alone[:-1]
+        ).all()  # batched and padded, token by token, and all at once
 
 
 def test_zero_experts_are_experts() -> None:
@@ -60,7 +85,11 @@ def test_a_token_that_skips_the_experts_of_zaya_has_an_id_of_its_own() -> None:
     for layer, block in enumerate(model.model.layers):
         gate = block.mlp.gate
         gate.balancing_biases[-1] = 0.0
-        gate.register_forward_hook(lambda module, args, output, layer=layer: seen.update({layer: output[0].softmax(-1) + module.balancing_biases}))
+        gate.register_forward_hook(
+            lambda module, args, output, layer=layer: seen.update(
+                {layer: output[0].softmax(-1) + module.balancing_biases}
+            )
+        )
     with routecap.transformers.attach(model) as capture, torch.no_grad():
         model(input_ids=torch.randint(3, 100, (1, 64), generator=torch.Generator().manual_seed(1)))
         [routing] = capture.take()

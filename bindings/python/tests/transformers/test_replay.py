@@ -1,4 +1,6 @@
-"""Replay forces what was captured, and nothing else, in every family; gradients go on to the router."""
+"""Replay forces what was captured, and nothing else, in every family; gradients go on to the
+router.
+"""
 
 from contextlib import contextmanager
 
@@ -25,7 +27,10 @@ def replay(model, routings):
 def batch(left: bool = False):
     """Sequences of LENGTHS, padded: ids and mask."""
     generator = torch.Generator().manual_seed(1)
-    ids, mask = torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.long), torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.long)
+    ids, mask = (
+        torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.long),
+        torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.long),
+    )
     for row, length in enumerate(LENGTHS):
         place = slice(-length, None) if left else slice(length)
         ids[row, place] = torch.randint(3, 128, (length,), generator=generator)
@@ -34,16 +39,24 @@ def batch(left: bool = False):
 
 
 class Executed:
-    """The sets of experts that a model's blocks execute, by hooks of its own: [rows of the forward, layers, k], sorted."""
+    """The sets of experts that a model's blocks execute, by hooks of its own:
+    [rows of the forward, layers, k], sorted.
+    """
 
     def __init__(self, model):
         self.layers = []
         self.handles = []
         for tap in routecap.transformers.find(model):
-            hook = lambda module, args, kwargs, tap=tap: self.layers.append(tap.ids(args, kwargs, None).detach())
-            after = lambda module, args, output, tap=tap: self.layers.append(chosen(tap, args, output).detach())
+            hook = lambda module, args, kwargs, tap=tap: self.layers.append(
+                tap.ids(args, kwargs, None).detach()
+            )
+            after = lambda module, args, output, tap=tap: self.layers.append(
+                chosen(tap, args, output).detach()
+            )
             self.handles.append(
-                tap.module.register_forward_pre_hook(hook, with_kwargs=True) if tap.before else tap.module.register_forward_hook(after)
+                tap.module.register_forward_pre_hook(hook, with_kwargs=True)
+                if tap.before
+                else tap.module.register_forward_hook(after)
             )
 
     def __enter__(self):
@@ -66,14 +79,23 @@ def chosen(tap, args, output):
 
 
 def random_routings(model, missing: bool):
-    """Routings that no router has chosen, of all tokens but each sequence's last; with `missing` every third cell."""
+    """Routings that no router has chosen, of all tokens but each sequence's last; with `missing`
+    every third cell.
+    """
     random = np.random.default_rng(2)
     taps = routecap.transformers.find(model)
     routings = []
     for length in LENGTHS:
-        ids = np.array([[random.permutation(tap.experts)[: tap.k] for tap in taps] for _ in range(length - 1)], np.uint8)
+        ids = np.array(
+            [[random.permutation(tap.experts)[: tap.k] for tap in taps] for _ in range(length - 1)],
+            np.uint8,
+        )
         valid = np.arange(ids[..., 0].size).reshape(ids.shape[:2]) % 3 != 0 if missing else None
-        routings.append(routecap.Routing.from_arrays(ids, experts=taps[0].experts, layer_map=[tap.layer for tap in taps], valid=valid))
+        routings.append(
+            routecap.Routing.from_arrays(
+                ids, experts=taps[0].experts, layer_map=[tap.layer for tap in taps], valid=valid
+            )
+        )
     return routings
 
 
@@ -94,17 +116,24 @@ def test_valid_cells_are_forced_and_no_others(family, left):
         with replay(model, routings):
             logits, executed = forward(model, ids, mask)
         again, routed_again = forward(model, ids, mask)
-    assert torch.equal(again, live) and np.array_equal(routed_again, routed)  # nothing is left behind
+    assert torch.equal(again, live) and np.array_equal(
+        routed_again, routed
+    )  # nothing is left behind
     assert not torch.equal(logits, live)
     first_layer_live = 0
     for row, (routing, length) in enumerate(zip(routings, LENGTHS)):
         tokens = np.flatnonzero(mask[row].numpy())
         forced, there = np.sort(routing.ids(), -1), routing.mask()
         assert np.array_equal(executed[row, tokens[:-1]][there], forced[there])
-        assert there.any() and (executed[row, tokens[:-1]][there] != routed[row, tokens[:-1]][there]).any()
+        assert (
+            there.any()
+            and (executed[row, tokens[:-1]][there] != routed[row, tokens[:-1]][there]).any()
+        )
         # Before anything was forced the first layer sees what it sees without replay.
         elsewhere = np.append(~there[:, 0], True)
-        assert np.array_equal(executed[row, tokens[elsewhere], 0], routed[row, tokens[elsewhere], 0])
+        assert np.array_equal(
+            executed[row, tokens[elsewhere], 0], routed[row, tokens[elsewhere], 0]
+        )
         first_layer_live += elsewhere.sum()
     assert first_layer_live > len(LENGTHS)
 
@@ -117,13 +146,19 @@ def test_its_own_routing_changes_nothing(family):
         live, routed = forward(model, ids, mask)
         taps = routecap.transformers.find(model)
         routings = [
-            routecap.Routing.from_arrays(routed[row, :length].astype(np.uint8), experts=taps[0].experts, layer_map=[tap.layer for tap in taps])
+            routecap.Routing.from_arrays(
+                routed[row, :length].astype(np.uint8),
+                experts=taps[0].experts,
+                layer_map=[tap.layer for tap in taps],
+            )
             for row, length in enumerate(LENGTHS)
         ]
         with replay(model, routings):
             logits, executed = forward(model, ids, mask)
     assert np.array_equal(executed, routed)
-    assert torch.allclose(logits, live, atol=1e-5)  # the experts of a row are summed in another order
+    assert torch.allclose(
+        logits, live, atol=1e-5
+    )  # the experts of a row are summed in another order
 
 
 def everywhere(model, ids, first=0):
@@ -131,7 +166,10 @@ def everywhere(model, ids, first=0):
     taps = routecap.transformers.find(model)
     return [
         routecap.Routing.from_arrays(
-            np.tile(np.array(ids, np.uint8), (length - first, len(taps), 1)), experts=E, first=first, layer_map=[tap.layer for tap in taps]
+            np.tile(np.array(ids, np.uint8), (length - first, len(taps), 1)),
+            experts=E,
+            first=first,
+            layer_map=[tap.layer for tap in taps],
         )
         for length in LENGTHS
     ]
@@ -140,9 +178,13 @@ def everywhere(model, ids, first=0):
 @pytest.mark.parametrize(
     ("family", "weigh"),
     {
-        "mixtral": lambda logits, ids: torch.nn.functional.normalize(logits.float().softmax(-1).gather(-1, ids), p=1, dim=-1),
+        "mixtral": lambda logits, ids: torch.nn.functional.normalize(
+            logits.float().softmax(-1).gather(-1, ids), p=1, dim=-1
+        ),
         "gpt_oss": lambda logits, ids: logits.gather(-1, ids).softmax(-1),
-        "deepseek_v3": lambda logits, ids: torch.nn.functional.normalize(logits.sigmoid().gather(-1, ids), p=1, dim=-1) * 2.5,
+        "deepseek_v3": lambda logits, ids: (
+            torch.nn.functional.normalize(logits.sigmoid().gather(-1, ids), p=1, dim=-1) * 2.5
+        ),
     }.items(),
 )
 def test_weights_are_the_live_scores_of_the_captured_experts(family, weigh):
@@ -163,8 +205,17 @@ def gradients(model, routings):
     model.zero_grad()
     ids, mask = batch()
     with replay(model, routings):
-        model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100), use_cache=False).loss.backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+        model(
+            input_ids=ids,
+            attention_mask=mask,
+            labels=ids.masked_fill(mask == 0, -100),
+            use_cache=False,
+        ).loss.backward()
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def test_gradients_reach_the_router_and_the_captured_experts_alone():
@@ -183,7 +234,9 @@ def test_activation_checkpointing_replays_the_same_experts_in_backward():
     model.activation_checkpointing_enable({"use_reentrant": False})
     model.train()
     again = gradients(model, random_routings(model, missing=True))
-    assert plain.keys() == again.keys() and all(torch.allclose(plain[name], again[name], atol=1e-6) for name in plain)
+    assert plain.keys() == again.keys() and all(
+        torch.allclose(plain[name], again[name], atol=1e-6) for name in plain
+    )
 
 
 def test_packed_sequences_begin_where_positions_do():
@@ -218,7 +271,10 @@ def test_an_expert_in_a_masked_group_has_the_weight_of_a_masked_one():
     weights = []
     for tap in routecap.transformers.find(model):
         tap.module.register_forward_pre_hook(lambda module, args: weights.append(args[2]))
-    with torch.no_grad(), replay(model, everywhere(model, [0, 7])):  # of two groups, one of which is masked in every row
+    with (
+        torch.no_grad(),
+        replay(model, everywhere(model, [0, 7])),
+    ):  # of two groups, one of which is masked in every row
         model(input_ids=ids, attention_mask=mask, use_cache=False)
     of_tokens = torch.stack(weights)[:, mask.flatten().bool()]
     assert (of_tokens == 0).any(-1).all()
@@ -228,7 +284,10 @@ def test_a_routing_of_some_layers_leaves_the_others_alone():
     model = model_of("qwen3_moe")
     ids, mask = batch()
     of_both = random_routings(model, missing=False)
-    of_last = [routecap.Routing.from_arrays(routing.ids()[:, 1:].copy(), experts=E, layer_map=[2]) for routing in of_both]
+    of_last = [
+        routecap.Routing.from_arrays(routing.ids()[:, 1:].copy(), experts=E, layer_map=[2])
+        for routing in of_both
+    ]
     with torch.no_grad():
         _, routed = forward(model, ids, mask)
         with replay(model, of_last):
@@ -241,7 +300,11 @@ def test_a_routing_of_some_layers_leaves_the_others_alone():
 def wrong(routings, model):
     """What replay() or a forward under it says."""
     ids, mask = batch()
-    with pytest.raises((ValueError, RuntimeError)) as refusal, torch.no_grad(), replay(model, routings):
+    with (
+        pytest.raises((ValueError, RuntimeError)) as refusal,
+        torch.no_grad(),
+        replay(model, routings),
+    ):
         model(input_ids=ids, attention_mask=mask, use_cache=False)
     return str(refusal.value)
 
@@ -255,16 +318,34 @@ def test_what_does_not_fit_is_refused_and_the_model_is_as_before():
     taken = fitting[0].ids()
 
     assert "2 routings for 3 sequences" in wrong(fitting[:2], model)
-    assert "more rows than its sequence has tokens" in wrong([fitting[1], fitting[0], fitting[2]], model)
-    assert "1 experts per token" in wrong([routecap.Routing.from_arrays(taken[..., :1], experts=E), *fitting[1:]], model)
-    assert f"{2 * E} experts in layer 0" in wrong([routecap.Routing.from_arrays(taken, experts=2 * E), *fitting[1:]], model)
-    assert "8 experts in layer 7" in wrong([routecap.Routing.from_arrays(taken, experts=E, layer_map=[0, 1, 7]), *fitting[1:]], model)
-    with torch.no_grad(), replay(model, fitting), pytest.raises(ValueError, match="continues a cache"):
+    assert "more rows than its sequence has tokens" in wrong(
+        [fitting[1], fitting[0], fitting[2]], model
+    )
+    assert "1 experts per token" in wrong(
+        [routecap.Routing.from_arrays(taken[..., :1], experts=E), *fitting[1:]], model
+    )
+    assert f"{2 * E} experts in layer 0" in wrong(
+        [routecap.Routing.from_arrays(taken, experts=2 * E), *fitting[1:]], model
+    )
+    assert "8 experts in layer 7" in wrong(
+        [routecap.Routing.from_arrays(taken, experts=E, layer_map=[0, 1, 7]), *fitting[1:]], model
+    )
+    with (
+        torch.no_grad(),
+        replay(model, fitting),
+        pytest.raises(ValueError, match="continues a cache"),
+    ):
         model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=2, do_sample=False)
 
     gate = model.model.layers[1].mlp.gate
-    gate.forward = lambda hidden: (None, torch.full((len(hidden), K), 0.5), torch.argsort(hidden[:, :E])[:, :K])
-    assert "model.layers.1.mlp.experts did not run, or chose its experts in another way" in wrong(fitting, model)
+    gate.forward = lambda hidden: (
+        None,
+        torch.full((len(hidden), K), 0.5),
+        torch.argsort(hidden[:, :E])[:, :K],
+    )
+    assert "model.layers.1.mlp.experts did not run, or chose its experts in another way" in wrong(
+        fitting, model
+    )
     del gate.forward
     with torch.no_grad():
         assert torch.equal(forward(model, ids, mask)[0], live)
@@ -272,11 +353,21 @@ def test_what_does_not_fit_is_refused_and_the_model_is_as_before():
 
 def test_a_family_that_chooses_otherwise_is_refused():
     """phimoe takes the largest score twice, and jitters between."""
-    assert "did not run, or chose its experts in another way" in wrong(random_routings(model_of("phimoe"), missing=False), model_of("phimoe"))
+    assert "did not run, or chose its experts in another way" in wrong(
+        random_routings(model_of("phimoe"), missing=False), model_of("phimoe")
+    )
 
 
 def test_a_model_without_experts_has_nothing_to_replay():
-    model = AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1))
+    model = AutoModelForCausalLM.from_config(
+        LlamaConfig(
+            vocab_size=8,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+        )
+    )
     with pytest.raises(ValueError, match="no mixture-of-experts layers"), replay(model, []):
         pass
 
@@ -287,7 +378,12 @@ def test_a_model_without_experts_has_nothing_to_replay():
 def loss_of(model, attached, routings):
     ids, mask = batch()
     with attached(routings):
-        return model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100), use_cache=False).loss
+        return model(
+            input_ids=ids,
+            attention_mask=mask,
+            labels=ids.masked_fill(mask == 0, -100),
+            use_cache=False,
+        ).loss
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -301,12 +397,17 @@ def test_micro_batches_may_go_backward_in_any_order_after_the_replay(reentrant):
     model.train()
     with routecap.replay.transformers.attach(model) as attached:
         losses = [loss_of(model, attached, each) for each in routings]
-        live = model(input_ids=batch()[0], use_cache=False).logits.sum()  # has no rows, and goes backward, too
+        live = model(
+            input_ids=batch()[0], use_cache=False
+        ).logits.sum()  # has no rows, and goes backward, too
         for number in (1, 2, 0):
             model.zero_grad()
             losses[number].backward()
             for name, parameter in model.named_parameters():
-                assert torch.allclose(parameter.grad, expected[number][name], atol=1e-5), (number, name)
+                assert torch.allclose(parameter.grad, expected[number][name], atol=1e-5), (
+                    number,
+                    name,
+                )
         live.backward()
 
 
@@ -320,7 +421,9 @@ def test_two_passes_in_one_backward_are_told_apart():
         model.zero_grad()
         sum(loss_of(model, attached, each) for each in routings).backward()
     for name, parameter in model.named_parameters():
-        assert torch.allclose(parameter.grad, expected[0][name] + expected[1][name], atol=1e-5), name
+        assert torch.allclose(parameter.grad, expected[0][name] + expected[1][name], atol=1e-5), (
+            name
+        )
 
 
 def test_a_model_that_is_checkpointed_as_a_whole_is_refused_in_backward():
@@ -328,8 +431,13 @@ def test_a_model_that_is_checkpointed_as_a_whole_is_refused_in_backward():
     model = model_of("mixtral")
     ids, mask = batch()
     embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
-    with routecap.replay.transformers.attach(model) as attached, attached(everywhere(model, [5, 2])):
-        run = lambda inputs: model(inputs_embeds=inputs, attention_mask=mask, use_cache=False).logits
+    with (
+        routecap.replay.transformers.attach(model) as attached,
+        attached(everywhere(model, [5, 2])),
+    ):
+        run = lambda inputs: (
+            model(inputs_embeds=inputs, attention_mask=mask, use_cache=False).logits
+        )
         logits = torch.utils.checkpoint.checkpoint(run, embedded, use_reentrant=True)
         with pytest.raises(ReplayError, match="model.layers.0.mlp.experts runs again in backward"):
             logits.sum().backward()
@@ -349,7 +457,11 @@ def test_what_became_of_the_rows_is_counted():
         rows = routed[row, : length - 1].astype(np.uint8)
         valid = np.ones(rows.shape[:2], bool)
         valid[0, 0] = False
-        routings.append(routecap.Routing.from_arrays(rows, experts=E, valid=valid, layer_map=[tap.layer for tap in taps]))
+        routings.append(
+            routecap.Routing.from_arrays(
+                rows, experts=E, valid=valid, layer_map=[tap.layer for tap in taps]
+            )
+        )
     with torch.no_grad(), routecap.replay.transformers.attach(model, agreement=True) as attached:
         for _ in range(2):
             with attached(routings):
@@ -374,8 +486,12 @@ def test_agreement_is_that_of_each_layer():
             forward(model, ids, mask)
         report = attached.report()
     tokens = mask.numpy().astype(bool)
-    expected = np.isin(routed[..., 0, :], [1, 6])[tokens].mean()  # before anything was forced it sees what it sees without
-    assert report.layers[0].agreement == pytest.approx(expected) and report.layers[1].agreement < 0.8
+    expected = np.isin(routed[..., 0, :], [1, 6])[
+        tokens
+    ].mean()  # before anything was forced it sees what it sees without
+    assert (
+        report.layers[0].agreement == pytest.approx(expected) and report.layers[1].agreement < 0.8
+    )
     assert report.layers[0].replayed == sum(LENGTHS)
 
 
@@ -383,7 +499,11 @@ def test_a_routers_rows_are_taken_once():
     model = model_of("mixtral")
     ids, mask = batch()
     block = model.model.layers[1].mlp
-    with torch.no_grad(), routecap.replay.transformers.attach(model) as attached, attached(everywhere(model, [6, 1])):
+    with (
+        torch.no_grad(),
+        routecap.replay.transformers.attach(model) as attached,
+        attached(everywhere(model, [6, 1])),
+    ):
         block.register_forward_hook(lambda module, args, output: module.forward(*args))
         with pytest.raises(ReplayError, match="model.layers.1.mlp.experts ran twice"):
             forward(model, ids, mask)

@@ -1,4 +1,6 @@
-"""One routing for each sequence, however a model is run: each is compared with that of its tokens alone, in one forward pass."""
+"""One routing for each sequence, however a model is run: each is compared with that of its tokens
+alone, in one forward pass.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,7 +37,14 @@ def alone(model: Any, tokens: Any) -> np.ndarray:
     return rows_of(witness.passes, [torch.ones_like(tokens)], 1)[0].numpy()
 
 
-def expect(model: Any, capture: Capture, routings: Sequence[routecap.Routing], sequences: Sequence[Any], *, missing: int = 1) -> None:
+def expect(
+    model: Any,
+    capture: Capture,
+    routings: Sequence[routecap.Routing],
+    sequences: Sequence[Any],
+    *,
+    missing: int = 1,
+) -> None:
     """A routing for each sequence, complete but for the last `missing` tokens, which are not in it."""
     assert len(routings) == len(sequences)
     for routing, tokens in zip(routings, sequences):
@@ -52,7 +61,11 @@ def live(out: torch.Tensor, mask: torch.Tensor = MASK) -> list[list[int]]:
 
 
 def generate(model: Any, **options: Any) -> torch.Tensor:
-    return model.generate(input_ids=PROMPTS, attention_mask=MASK, **{"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, **options})
+    return model.generate(
+        input_ids=PROMPTS,
+        attention_mask=MASK,
+        **{"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, **options},
+    )
 
 
 # ---- generate
@@ -65,7 +78,9 @@ def test_a_left_padded_batch(model: Any, capture: Capture) -> None:
 
 
 @pytest.mark.parametrize("padding", ["a token of its own", "the end"])
-def test_tokens_behind_the_end_of_a_sequence_are_not_delivered(model: Any, capture: Capture, padding: str) -> None:
+def test_tokens_behind_the_end_of_a_sequence_are_not_delivered(
+    model: Any, capture: Capture, padding: str
+) -> None:
     free = generate(model, max_new_tokens=12)
     capture.discard()
     end = int(free[0, 9])  # the fourth token of the first row ends it; the other goes on
@@ -79,12 +94,18 @@ def test_tokens_behind_the_end_of_a_sequence_are_not_delivered(model: Any, captu
     expect(model, capture, capture.take(), [first[3:], second])
 
 
-def test_padding_behind_a_sequence_that_another_criterion_ended_is_not_delivered(model: Any, capture: Capture) -> None:
+def test_padding_behind_a_sequence_that_another_criterion_ended_is_not_delivered(
+    model: Any, capture: Capture
+) -> None:
     def first_row_after_three(tokens: torch.Tensor, scores: Any, **options: Any) -> torch.Tensor:
         return torch.tensor([tokens.shape[1] >= 9, False])
 
     out = generate(model, eos_token_id=VOCABULARY - 1, stopping_criteria=[first_row_after_three])
-    assert (out[0, 9:] == PAD).all() and VOCABULARY - 1 not in out and PAD not in (out[0, 8], out[1, -1])
+    assert (
+        (out[0, 9:] == PAD).all()
+        and VOCABULARY - 1 not in out
+        and PAD not in (out[0, 8], out[1, -1])
+    )
     expect(model, capture, capture.take(), [out[0, 3:9], out[1]])
 
 
@@ -95,7 +116,13 @@ def test_several_samples_of_each_prompt(model: Any, capture: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"use_cache": False}, {"cache_implementation": "static"}, {"prefill_chunk_size": 2}, {"return_dict_in_generate": True}]
+    "options",
+    [
+        {"use_cache": False},
+        {"cache_implementation": "static"},
+        {"prefill_chunk_size": 2},
+        {"return_dict_in_generate": True},
+    ],
 )
 def test_other_ways_to_generate(model: Any, capture: Capture, options: dict[str, Any]) -> None:
     out = generate(model, **options)
@@ -116,30 +143,52 @@ def test_a_generation_compiled_around_a_static_cache(model: Any, capture: Captur
 
 def test_prompts_as_embeddings(model: Any, capture: Capture) -> None:
     out = model.generate(
-        inputs_embeds=model.get_input_embeddings()(PROMPTS), attention_mask=MASK, max_new_tokens=6, do_sample=False, eos_token_id=None
+        inputs_embeds=model.get_input_embeddings()(PROMPTS),
+        attention_mask=MASK,
+        max_new_tokens=6,
+        do_sample=False,
+        eos_token_id=None,
     )
     expect(model, capture, capture.take(), live(torch.cat([PROMPTS, out], 1)))
 
 
 def test_a_right_padded_prompt(model: Any, capture: Capture) -> None:
-    """Which transformers warns of; routing follows the positions of what is no padding all the same."""
+    """Which transformers warns of; routing follows the positions of what is no padding all the
+    same.
+    """
     prompts = torch.tensor([[11, 12, 13, 0, 0, 0], [21, 22, 23, 24, 25, 26]])
     mask = (prompts != 0).long()
     with Witness(model) as witness:
-        model.generate(input_ids=prompts, attention_mask=mask, max_new_tokens=4, do_sample=False, eos_token_id=None)
+        model.generate(
+            input_ids=prompts,
+            attention_mask=mask,
+            max_new_tokens=4,
+            do_sample=False,
+            eos_token_id=None,
+        )
     seen = rows_of(witness.passes, [mask] + [torch.ones(2, 1)] * 3, 2)
     for routing, rows in zip(capture.take(), seen, strict=True):
-        assert routing.complete and (np.sort(routing.ids().astype(np.int64), -1) == rows.numpy()).all()
+        assert (
+            routing.complete and (np.sort(routing.ids().astype(np.int64), -1) == rows.numpy()).all()
+        )
 
 
 def test_padding_that_generate_finds_itself(model: Any, capture: Capture) -> None:
-    out = model.generate(input_ids=PROMPTS, max_new_tokens=4, do_sample=False, eos_token_id=None, pad_token_id=PAD)
+    out = model.generate(
+        input_ids=PROMPTS, max_new_tokens=4, do_sample=False, eos_token_id=None, pad_token_id=PAD
+    )
     expect(model, capture, capture.take(), live(out))
 
 
 def test_drafts_that_were_rejected_leave_nothing(model: Any, capture: Capture) -> None:
     prompt = torch.tensor([[5, 6, 7, 8, 5, 6, 7, 8, 5, 6]])
-    out = model.generate(input_ids=prompt, max_new_tokens=10, do_sample=False, eos_token_id=None, prompt_lookup_num_tokens=3)
+    out = model.generate(
+        input_ids=prompt,
+        max_new_tokens=10,
+        do_sample=False,
+        eos_token_id=None,
+        prompt_lookup_num_tokens=3,
+    )
     expect(model, capture, capture.take(), [out[0]])
 
 
@@ -148,16 +197,32 @@ def test_a_conversation_goes_on_with_its_cache(model: Any, capture: Capture) -> 
     first = generate(model, past_key_values=cache)
     second = torch.cat([first, torch.tensor([[31, 32], [33, 34]])], 1)
     mask = torch.cat([MASK, torch.ones(2, 8, dtype=torch.long)], 1)
-    out = model.generate(input_ids=second, attention_mask=mask, past_key_values=cache, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    out = model.generate(
+        input_ids=second,
+        attention_mask=mask,
+        past_key_values=cache,
+        max_new_tokens=4,
+        do_sample=False,
+        eos_token_id=None,
+    )
     expect(model, capture, capture.take(), live(out))
 
 
-def test_sequences_that_were_taken_go_on_as_new_ones_whose_first_rows_are_missing(model: Any, capture: Capture) -> None:
+def test_sequences_that_were_taken_go_on_as_new_ones_whose_first_rows_are_missing(
+    model: Any, capture: Capture
+) -> None:
     cache = DynamicCache(config=model.config)
     first = generate(model, past_key_values=cache)
     capture.take()
     mask = torch.cat([MASK, torch.ones(2, 6, dtype=torch.long)], 1)
-    out = model.generate(input_ids=first, attention_mask=mask, past_key_values=cache, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    out = model.generate(
+        input_ids=first,
+        attention_mask=mask,
+        past_key_values=cache,
+        max_new_tokens=4,
+        do_sample=False,
+        eos_token_id=None,
+    )
     for routing, tokens in zip(capture.take(), live(out), strict=True):
         cached = len(tokens) - 5
         with capture.paused():
@@ -200,9 +265,18 @@ def test_decoding_with_a_cache_of_the_caller_s(model: Any, capture: Capture, pad
     with torch.no_grad():
         for _ in range(4):
             positions = mask.cumsum(1).sub(1).clamp(min=0)[:, -inputs.shape[1] :]
-            output = model(input_ids=inputs, attention_mask=mask if padded else None, position_ids=positions, past_key_values=cache, use_cache=True)
+            output = model(
+                input_ids=inputs,
+                attention_mask=mask if padded else None,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            )
             cache, inputs = output.past_key_values, output.logits[:, -1:].argmax(-1)
-            tokens, mask = torch.cat([tokens, inputs], 1), torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1)
+            tokens, mask = (
+                torch.cat([tokens, inputs], 1),
+                torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1),
+            )
     expect(model, capture, capture.take(), live(tokens, mask))
 
 
@@ -229,7 +303,9 @@ def test_a_cache_that_was_cut(model: Any, capture: Capture) -> None:
     expect(model, capture, capture.take(), [tokens[0, :11]], missing=0)
 
 
-@pytest.mark.parametrize("change", ["reorder_cache", "batch_select_indices", "batch_repeat_interleave"])
+@pytest.mark.parametrize(
+    "change", ["reorder_cache", "batch_select_indices", "batch_repeat_interleave"]
+)
 def test_a_cache_whose_rows_were_changed(model: Any, capture: Capture, change: str) -> None:
     tokens = torch.randint(3, VOCABULARY, (3, 7))
     mask = (torch.arange(7) >= torch.tensor([[3], [0], [1]])).long()
@@ -241,11 +317,27 @@ def test_a_cache_whose_rows_were_changed(model: Any, capture: Capture, change: s
     }[change]
     more = torch.randint(3, VOCABULARY, (len(rows), 2))
     with torch.no_grad():
-        model(input_ids=tokens, attention_mask=mask, position_ids=mask.cumsum(1).sub(1).clamp(min=0), past_key_values=cache)
+        model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=mask.cumsum(1).sub(1).clamp(min=0),
+            past_key_values=cache,
+        )
         getattr(cache, change)(argument)
         later = torch.cat([mask[rows], torch.ones_like(more)], 1)
-        model(input_ids=more, attention_mask=later, position_ids=later.cumsum(1)[:, 7:] - 1, past_key_values=cache)
-    expect(model, capture, capture.take(), live(torch.cat([tokens[rows], more], 1), mask[rows]), missing=0)
+        model(
+            input_ids=more,
+            attention_mask=later,
+            position_ids=later.cumsum(1)[:, 7:] - 1,
+            past_key_values=cache,
+        )
+    expect(
+        model,
+        capture,
+        capture.take(),
+        live(torch.cat([tokens[rows], more], 1), mask[rows]),
+        missing=0,
+    )
 
 
 def test_a_batch_that_the_caller_reorders(model: Any, capture: Capture) -> None:
@@ -257,16 +349,29 @@ def test_a_batch_that_the_caller_reorders(model: Any, capture: Capture) -> None:
             layer.keys, layer.values = layer.keys[[1, 0]], layer.values[[1, 0]]
         capture.reorder([1, 0])
         model(input_ids=tokens[:2, :1], past_key_values=cache)
-    expect(model, capture, capture.take(), [torch.cat([tokens[1], tokens[0, :1]]), torch.cat([tokens[0], tokens[1, :1]])], missing=0)
+    expect(
+        model,
+        capture,
+        capture.take(),
+        [torch.cat([tokens[1], tokens[0, :1]]), torch.cat([tokens[0], tokens[1, :1]])],
+        missing=0,
+    )
 
 
 @pytest.mark.parametrize("told", ["position_ids", "cu_seq_lens"])
 def test_a_packed_batch(model: Any, capture: Capture, told: str) -> None:
     tokens = [torch.randint(3, VOCABULARY, (length,)) for length in (5, 1, 7, 3)]
-    options: dict[str, Any] = {"position_ids": torch.cat([torch.arange(len(each)) for each in tokens])[None]}
+    options: dict[str, Any] = {
+        "position_ids": torch.cat([torch.arange(len(each)) for each in tokens])[None]
+    }
     if told == "cu_seq_lens":
         starts = torch.tensor([0, 5, 6, 13, 16], dtype=torch.int32)
-        options |= {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": 7, "max_length_k": 7}
+        options |= {
+            "cu_seq_lens_q": starts,
+            "cu_seq_lens_k": starts,
+            "max_length_q": 7,
+            "max_length_k": 7,
+        }
     with torch.no_grad():
         model(input_ids=torch.cat(tokens)[None], use_cache=False, **options)
     expect(model, capture, capture.take(), tokens, missing=0)
@@ -301,7 +406,9 @@ def test_lengths_that_only_the_caller_knows(model: Any, capture: Capture) -> Non
     with torch.no_grad():
         model(input_ids=tokens)
     routings = capture.take([4, 8])
-    assert [routing.rows for routing in routings] == [4, 8] and routings[1].coverage().rows_empty == 2
+    assert [routing.rows for routing in routings] == [4, 8] and routings[
+        1
+    ].coverage().rows_empty == 2
 
 
 def test_tags_are_kept_with_rows(model: Any, capture: Capture) -> None:
@@ -329,14 +436,24 @@ def test_training_with_and_without_gradient_checkpointing(
 ) -> None:
     recorded: list[int] = []
     record, record_layers = routecap.Capturer.record, routecap.Capturer.record_layers
-    monkeypatch.setattr(routecap.Capturer, "record", lambda self, layer, ids: (recorded.append(layer), record(self, layer, ids)))
+    monkeypatch.setattr(
+        routecap.Capturer,
+        "record",
+        lambda self, layer, ids: (recorded.append(layer), record(self, layer, ids)),
+    )
     monkeypatch.setattr(
         routecap.Capturer,
         "record_layers",
-        lambda self, sources: (recorded.extend(sources.layers["layer"].tolist()), record_layers(self, sources)),
+        lambda self, sources: (
+            recorded.extend(sources.layers["layer"].tolist()),
+            record_layers(self, sources),
+        ),
     )
     if reentrant is not None:
-        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable = (
+            getattr(model, "activation_checkpointing_enable", None)
+            or model.gradient_checkpointing_enable
+        )
         enable({"use_reentrant": reentrant})
     model.train()
     tokens = torch.randint(3, VOCABULARY, (2, 6))
@@ -355,11 +472,20 @@ def test_training_with_and_without_gradient_checkpointing(
 def test_continuous_batching(model: Any, capture: Capture) -> None:
     prompts = [[5, 6, 7, 8, 9], [11, 12, 13], [21, 22, 23, 24, 25, 26, 27]]
     config = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=EOS, pad_token_id=PAD)
-    memory = ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=32)  # or it takes what there is
-    results = model.generate_batch(inputs=prompts, generation_config=config, continuous_batching_config=memory)
+    memory = ContinuousBatchingConfig(
+        num_blocks=16, max_batch_tokens=32
+    )  # or it takes what there is
+    results = model.generate_batch(
+        inputs=prompts, generation_config=config, continuous_batching_config=memory
+    )
     assert len(results) == 3
     routings = capture.take(requests=results)
-    expect(model, capture, routings, [[*result.prompt_ids, *result.generated_tokens] for result in results.values()])
+    expect(
+        model,
+        capture,
+        routings,
+        [[*result.prompt_ids, *result.generated_tokens] for result in results.values()],
+    )
     assert capture.take() == []
 
 
@@ -379,7 +505,9 @@ def test_a_model_that_torch_compiled(model: Any, whole: bool) -> None:
     expect(model, capture, routings, [tokens[0, :3], tokens[1]] * 2, missing=0)
 
 
-def test_passes_of_a_compiled_model_that_nobody_follows_are_reported(model: Any, capture: Capture) -> None:
+def test_passes_of_a_compiled_model_that_nobody_follows_are_reported(
+    model: Any, capture: Capture
+) -> None:
     torch.compiler.reset()
     compiled: Callable[..., Any] = torch.compile(model, backend="eager")
     with torch.no_grad():

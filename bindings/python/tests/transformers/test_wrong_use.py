@@ -1,4 +1,6 @@
-"""What is used wrongly is refused with a sentence, or reported as missing; and what is right afterwards is captured as ever."""
+"""What is used wrongly is refused with a sentence, or reported as missing; and what is right
+afterwards is captured as ever.
+"""
 
 import gc
 import threading
@@ -32,15 +34,26 @@ def expect_captured(model: Any, capture: Any) -> None:
     """The capture works: a forward pass gives what plain hooks see."""
     with Witness(model) as witness:
         forward(model)
-    for routing, rows in zip(capture.take(), rows_of(witness.passes, [torch.ones_like(TOKENS)], 2), strict=True):
-        assert routing.complete and (torch.tensor(routing.ids().astype(int)).sort(-1).values == rows).all()
+    for routing, rows in zip(
+        capture.take(), rows_of(witness.passes, [torch.ones_like(TOKENS)], 2), strict=True
+    ):
+        assert (
+            routing.complete
+            and (torch.tensor(routing.ids().astype(int)).sort(-1).values == rows).all()
+        )
 
 
 # ---- What there is to capture
 
 
 def test_a_model_without_experts_is_refused() -> None:
-    config = Qwen3Config(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
     dense = AutoModelForCausalLM.from_config(config)
     with pytest.raises(ValueError, match="Qwen3ForCausalLM has no mixture-of-experts layers"):
         attach(dense)
@@ -69,10 +82,20 @@ class OddModel(nn.Module):
 
 def test_an_unknown_family_is_refused_and_captured_with_taps_of_the_user_s() -> None:
     odd = OddModel()
-    with pytest.raises(ValueError, match=r"OddModel routes in a way that routecap does not know \(OddMoe\)"):
+    with pytest.raises(
+        ValueError, match=r"OddModel routes in a way that routecap does not know \(OddMoe\)"
+    ):
         attach(odd)
     taps = [
-        Tap(i, f"layers.{i}.pick", layer.pick, before=False, ids=lambda args, kwargs, output: output.topk(2).indices, k=2, experts=6)
+        Tap(
+            i,
+            f"layers.{i}.pick",
+            layer.pick,
+            before=False,
+            ids=lambda args, kwargs, output: output.topk(2).indices,
+            k=2,
+            experts=6,
+        )
         for i, layer in enumerate(odd.layers)
     ]
     logits: list[torch.Tensor] = []
@@ -81,7 +104,10 @@ def test_an_unknown_family_is_refused_and_captured_with_taps_of_the_user_s() -> 
     with attach(odd, taps=taps) as capture, torch.no_grad():
         odd(inputs_embeds=torch.randn(1, 5, 8))
         routing = capture.take()[0]
-    assert (torch.tensor(routing.ids().astype(int)) == torch.stack([each.topk(2).indices for each in logits], 1)).all()
+    assert (
+        torch.tensor(routing.ids().astype(int))
+        == torch.stack([each.topk(2).indices for each in logits], 1)
+    ).all()
 
 
 def test_a_part_of_the_layers_is_captured_with_some_of_the_taps(model: Any) -> None:
@@ -107,7 +133,10 @@ def test_two_stacks_of_layers_are_refused(model: Any) -> None:
 
 def test_taps_that_say_something_else_than_the_model_are_refused(model: Any) -> None:
     taps = find(model)
-    with attach(model, taps=[replace(tap, k=1) for tap in taps]), pytest.raises(ValueError, match="is given 2 experts per token, 1 were expected"):
+    with (
+        attach(model, taps=[replace(tap, k=1) for tap in taps]),
+        pytest.raises(ValueError, match="is given 2 experts per token, 1 were expected"),
+    ):
         forward(model)
     with pytest.raises(ValueError, match="different numbers of experts per token"):
         attach(model, taps=[replace(taps[0], k=1), *taps[1:]])
@@ -116,7 +145,9 @@ def test_taps_that_say_something_else_than_the_model_are_refused(model: Any) -> 
     with attach(model, taps=[replace(taps[0], experts=2), *taps[1:]]) as capture:
         forward(model)
         routing = capture.take()[0]
-    assert {(block["first_layer"], block["reason"]) for block in routing.missing} == {(0, Missing.OUT_OF_RANGE)}
+    assert {(block["first_layer"], block["reason"]) for block in routing.missing} == {
+        (0, Missing.OUT_OF_RANGE)
+    }
 
 
 # ---- Layers that do not fire, and that fire twice
@@ -132,7 +163,12 @@ def test_a_layer_that_does_not_fire_is_reported_and_missing(model: Any) -> None:
     for routing in routings:
         assert routing.status == Status.INCOMPLETE
         block = routing.missing[0]
-        assert len(routing.missing) == 1 and (block["first_layer"], block["layers"], block["rows"], block["reason"]) == (1, 1, 4, Missing.UNWRITTEN)
+        assert len(routing.missing) == 1 and (
+            block["first_layer"],
+            block["layers"],
+            block["rows"],
+            block["reason"],
+        ) == (1, 1, 4, Missing.UNWRITTEN)
 
 
 def test_experts_that_two_layers_share_are_refused_when_they_fire_again(model: Any) -> None:
@@ -156,7 +192,10 @@ def test_a_model_is_captured_by_one_at_a_time(model: Any) -> None:
 
 def test_detaching_leaves_nothing_on_the_model(model: Any) -> None:
     def state() -> Any:
-        return [(name, vars(module).keys(), len(module._forward_hooks), len(module._forward_pre_hooks)) for name, module in model.named_modules()]
+        return [
+            (name, vars(module).keys(), len(module._forward_hooks), len(module._forward_pre_hooks))
+            for name, module in model.named_modules()
+        ]
 
     before = [(name, set(attributes), *hooks) for name, attributes, *hooks in state()]
     with attach(model) as capture:
@@ -192,7 +231,13 @@ def test_detaching_taking_and_discarding_while_the_model_runs_is_refused(model: 
             in_the_midst()
             return torch.zeros(len(tokens), dtype=torch.bool)
 
-        model.generate(input_ids=TOKENS, max_new_tokens=2, do_sample=False, eos_token_id=None, stopping_criteria=[criterion])
+        model.generate(
+            input_ids=TOKENS,
+            max_new_tokens=2,
+            do_sample=False,
+            eos_token_id=None,
+            stopping_criteria=[criterion],
+        )
         assert len(refused) == 9 and [routing.rows for routing in capture.take()] == [5, 5]
 
 
@@ -246,8 +291,15 @@ def test_a_model_of_another_dtype_is_captured_as_before(model: Any) -> None:
 def test_a_model_on_another_device_is_refused(model: Any) -> None:
     with attach(model):
         model.to("meta")
-        with pytest.raises(RuntimeError, match="was on cpu when the capture was attached, and is on meta: detach, move, attach again"):
-            model(input_ids=TOKENS.to("meta"), attention_mask=torch.ones_like(TOKENS, device="meta"), use_cache=False)
+        with pytest.raises(
+            RuntimeError,
+            match="was on cpu when the capture was attached, and is on meta: detach, move, attach again",
+        ):
+            model(
+                input_ids=TOKENS.to("meta"),
+                attention_mask=torch.ones_like(TOKENS, device="meta"),
+                use_cache=False,
+            )
 
 
 def test_a_forward_pass_that_fails_delivers_nothing(model: Any) -> None:
@@ -271,7 +323,10 @@ def test_a_batch_that_changes_its_size_is_refused_unless_it_is_said_how(model: A
         forward(model, past_key_values=cache, use_cache=True)
         for layer in cache.layers:
             layer.keys, layer.values = layer.keys[1:], layer.values[1:]
-        with pytest.raises(ValueError, match="the cache has 2 sequences and the forward pass 1 rows: call capture.reorder"):
+        with pytest.raises(
+            ValueError,
+            match="the cache has 2 sequences and the forward pass 1 rows: call capture.reorder",
+        ):
             forward(model, TOKENS[:1, :1], past_key_values=cache, use_cache=True)
         capture.reorder([1])
         forward(model, TOKENS[:1, :1], past_key_values=cache, use_cache=True)
@@ -281,12 +336,17 @@ def test_a_batch_that_changes_its_size_is_refused_unless_it_is_said_how(model: A
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"attention_mask": torch.zeros(2, 1, 4, 4)}, "attention_mask is no .batch, length. tensor"),
+        (
+            {"attention_mask": torch.zeros(2, 1, 4, 4)},
+            "attention_mask is no .batch, length. tensor",
+        ),
         ({"attention_mask": torch.ones(2, 3, dtype=torch.long)}, "attention_mask has shape"),
         ({"position_ids": torch.tensor([[4, 5, 0, 1], [0, 1, 2, 3]])}, "nothing says with which"),
     ],
 )
-def test_inputs_that_do_not_say_whose_the_rows_are_are_refused(model: Any, options: dict[str, Any], sentence: str) -> None:
+def test_inputs_that_do_not_say_whose_the_rows_are_are_refused(
+    model: Any, options: dict[str, Any], sentence: str
+) -> None:
     with attach(model) as capture:
         with pytest.raises(ValueError, match=sentence):
             forward(model, **options)
@@ -305,7 +365,10 @@ def test_positions_of_another_shape_are_refused(model: Any) -> None:
 
 def test_a_forward_pass_that_is_too_large_is_refused(model: Any) -> None:
     with attach(model, rows=8) as capture:
-        with pytest.raises(ValueError, match=r"the forward pass has 16 rows, padding included; the capture has room for 8: attach\(model, rows=16\)"):
+        with pytest.raises(
+            ValueError,
+            match=r"the forward pass has 16 rows, padding included; the capture has room for 8: attach\(model, rows=16\)",
+        ):
             forward(model, TOKENS.repeat(2, 1))
         expect_captured(model, capture)
 
@@ -350,10 +413,15 @@ def test_forward_passes_may_come_from_any_thread(model: Any) -> None:
         thread.join()
         expect = capture.take()
         forward(model)
-        assert [(routing.ids() == other.ids()).all() for routing, other in zip(capture.take(), expect, strict=True)] == [True, True]
+        assert [
+            (routing.ids() == other.ids()).all()
+            for routing, other in zip(capture.take(), expect, strict=True)
+        ] == [True, True]
 
 
-def test_a_second_forward_pass_at_the_same_time_is_refused_and_the_first_is_right(model: Any) -> None:
+def test_a_second_forward_pass_at_the_same_time_is_refused_and_the_first_is_right(
+    model: Any,
+) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def hold(*unused: Any) -> None:
@@ -374,7 +442,9 @@ def test_a_second_forward_pass_at_the_same_time_is_refused_and_the_first_is_righ
         thread.join()
         first = capture.take()
         forward(model)
-        assert len(first) == 2 and all((routing.ids() == other.ids()).all() for routing, other in zip(first, capture.take()))
+        assert len(first) == 2 and all(
+            (routing.ids() == other.ids()).all() for routing, other in zip(first, capture.take())
+        )
 
 
 def test_a_second_generation_at_the_same_time_is_refused(model: Any) -> None:
@@ -386,7 +456,13 @@ def test_a_second_generation_at_the_same_time_is_refused(model: Any) -> None:
         return torch.zeros(len(tokens), dtype=torch.bool)
 
     def run() -> None:
-        model.generate(input_ids=TOKENS, max_new_tokens=3, do_sample=False, eos_token_id=None, stopping_criteria=[hold])
+        model.generate(
+            input_ids=TOKENS,
+            max_new_tokens=3,
+            do_sample=False,
+            eos_token_id=None,
+            stopping_criteria=[hold],
+        )
 
     with attach(model) as capture:
         thread = threading.Thread(target=run)

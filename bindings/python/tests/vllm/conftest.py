@@ -23,14 +23,21 @@ if HAS_TORCH:
 
     @pytest.fixture
     def start():
-        """start(model=..., options=..., **engine) -> an Engine whose model is bound to a capturer of its own, in use."""
+        """start(model=..., options=..., **engine) -> an Engine whose model is bound to a capturer
+        of its own, in use.
+        """
 
         def begin(model=None, options=None, bind=True, **engine):
             model = Model() if model is None else model
             module.set_options(options)
             sizes = {"max_tokens": 64, "max_model_len": 512} | engine
             module.init_routed_experts_capturer_with_shared_cache(
-                True, model.model_config, 0, sizes["max_tokens"], sizes["max_model_len"], model.device
+                True,
+                model.model_config,
+                0,
+                sizes["max_tokens"],
+                sizes["max_model_len"],
+                model.device,
             )
             if bind:
                 module.bind_routing_capture_to_model(model)

@@ -1,9 +1,11 @@
-"""The drop-in module on a GPU, driven as vLLM's runner drives it: bind, graphs of several batch sizes, replay, issue, finalize, extract, split, free.
+"""The drop-in module on a GPU, driven as vLLM's runner drives it: bind, graphs of several batch
+sizes, replay, issue, finalize, extract, split, free.
 
     python3 bindings/python/tests/vllm/device.py [cuda]
 
-with the package, torch with CUDA and the library. Every id of every request is compared with the engine's own record. Ends with one line of counts
-and exit status 0 if nothing failed. With "cpu" it runs the same without graphs, to check the program itself.
+with the package, torch with CUDA and the library. Every id of every request is compared with the
+engine's own record. Ends with one line of counts and exit status 0 if nothing failed. With "cpu" it
+runs the same without graphs, to check the program itself.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def check_on_gpu(function: Callable[[], Any]) -> Callable[[], Any]:
 def start(model: Model, options: Options | None = None, **engine: Any) -> Engine:
     module.set_options(options)
     sizes = {"max_tokens": 256, "max_model_len": 1024} | engine
-    module.init_routed_experts_capturer_with_shared_cache(True, model.model_config, 0, sizes["max_tokens"], sizes["max_model_len"], DEVICE)
+    module.init_routed_experts_capturer_with_shared_cache(
+        True, model.model_config, 0, sizes["max_tokens"], sizes["max_model_len"], DEVICE
+    )
     module.bind_routing_capture_to_model(model)
     return Engine(model, graph_sizes=GRAPHS, **sizes)
 
@@ -57,7 +61,13 @@ def add_mixed(engine: Engine, count: int, seed: int, longest: int = 300) -> None
     for i in range(count):
         prompt = [draw.randrange(3, 1000) for _ in range(draw.randint(1, longest))]
         cached = draw.choice([0, 0, 0, len(prompt) // 2])
-        engine.add(f"{seed}-{i}", prompt, cached=cached, max_tokens=draw.randint(1, 60), stop_token_ids=[5, 6])
+        engine.add(
+            f"{seed}-{i}",
+            prompt,
+            cached=cached,
+            max_tokens=draw.randint(1, 60),
+            stop_token_ids=[5, 6],
+        )
 
 
 def finish(engine: Engine) -> None:
@@ -66,7 +76,9 @@ def finish(engine: Engine) -> None:
     engine.run()
     ids_compared += engine.checked["ids"]
     stats = module.get_global_experts_capturer().capturer.stats()
-    assert stats.steps_lost == 0 and stats.cells_unwritten == 0 and stats.cells_out_of_range == 0, stats
+    assert stats.steps_lost == 0 and stats.cells_unwritten == 0 and stats.cells_out_of_range == 0, (
+        stats
+    )
     assert engine.checked["replays"] > 0 or not ON_GPU, engine.checked
     print(f"        {engine.checked}")
 
@@ -102,7 +114,12 @@ for _name, _model in MODELS.items():
 
 def disturbed(**engine_options: Any) -> None:
     kept = engine_options.get("keep_preempted", False)
-    engine = start(Model(device=DEVICE), Options(preempted="keep" if kept else "drop"), seed=3, **engine_options)
+    engine = start(
+        Model(device=DEVICE),
+        Options(preempted="keep" if kept else "drop"),
+        seed=3,
+        **engine_options,
+    )
     draw = random.Random(3)
     add_mixed(engine, 40, 3)
     for step in range(100):
@@ -215,7 +232,9 @@ def _() -> None:
         module.issue_routing_d2h_copy([name], {name: rows}, positions, engine.positions_cpu)
         request = engine.add(name, list(range(10, 10 + rows)), max_tokens=1)
         request.output_token_ids = [5]
-        result = module.extract_routed_experts_for_current_batch([name], engine.requests, {name: 0}, np.array([rows + 1]), 1024)
+        result = module.extract_routed_experts_for_current_batch(
+            [name], engine.requests, {name: 0}, np.array([rows + 1]), 1024
+        )
         module.free_routing_buffers({name})
         assert not held.query(), f"{rows} rows: the host has waited for the device"
         assert (np.asarray(result[name]) == model.expected(range(10, 10 + rows))).all()
@@ -239,7 +258,9 @@ def _() -> None:
         else:
             model(engine.input_ids[:64], engine.positions[:64])
         names = [f"{i}" for i in range(64)]
-        module.issue_routing_d2h_copy(names, dict.fromkeys(names, 1), engine.positions, engine.positions_cpu)
+        module.issue_routing_d2h_copy(
+            names, dict.fromkeys(names, 1), engine.positions, engine.positions_cpu
+        )
         engine.positions.fill_(-1)
         engine.input_ids.fill_(0)
     for i in range(64):
@@ -255,7 +276,12 @@ def _() -> None:
     model = Model(device=DEVICE)
     start(model)
     capturer = module.get_global_experts_capturer()
-    for turn, issue in enumerate((capturer.issue, lambda names, counts, known: capturer.sync_fwd_experts_buffer_DtoH(known, counts))):
+    for turn, issue in enumerate(
+        (
+            capturer.issue,
+            lambda names, counts, known: capturer.sync_fwd_experts_buffer_DtoH(known, counts),
+        )
+    ):
         known = torch.tensor([0, 1, 2, -1, 0, 1])
         model(torch.arange(10, 16, device=DEVICE), known.to(DEVICE))
         issue([f"a{turn}", f"b{turn}"], {f"a{turn}": 3, f"b{turn}": 3}, known)
@@ -274,7 +300,10 @@ def _() -> None:
     start(model)
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
     for turn, rows in enumerate((5, 33, 5)):
-        tokens, positions = torch.arange(turn, turn + rows, device=DEVICE), torch.arange(rows, device=DEVICE)
+        tokens, positions = (
+            torch.arange(turn, turn + rows, device=DEVICE),
+            torch.arange(rows, device=DEVICE),
+        )
         compiled(tokens, positions)
         module.issue_routing_d2h_copy([str(turn)], {str(turn): rows}, positions, positions)
         got = module.get_global_experts_capturer().get_routed_experts(str(turn))

@@ -1,7 +1,9 @@
-"""A small engine in the manner of vLLM, on torch tensors of any device, that knows of every id which it has to be.
+"""A small engine in the manner of vLLM, on torch tensors of any device, that knows of every id
+which it has to be.
 
-Its model routes by a formula of layer, token and position, so what was input where decides the ids, as in a real one: a rejected draft, another
-request's row or a row of an earlier step has other ids than the row that belongs there. Scheduling, sampling and stopping are its own; of the drop-in
+Its model routes by a formula of layer, token and position, so what was input where decides the ids,
+as in a real one: a rejected draft, another request's row or a row of an earlier step has other ids
+than the row that belongs there. Scheduling, sampling and stopping are its own; of the drop-in
 module it calls what vLLM's runner calls, in that order.
 """
 
@@ -23,10 +25,16 @@ VOCABULARY = 1000
 
 
 def choices(layers: Any, tokens: Any, positions: Any, version: Any, k: int, experts: int) -> Any:
-    """The experts of a token at a position in a layer of the decoder: k different ones, by a formula for NumPy arrays and tensors alike."""
+    """The experts of a token at a position in a layer of the decoder: k different ones, by a
+    formula for NumPy arrays and tensors alike.
+    """
     first = tokens * 7 + positions * 13 + layers * 29 + version * 3
-    columns = torch.arange(k, device=first.device) if isinstance(first, torch.Tensor) else np.arange(k)
-    step = 1 + (first % 3) * 2  # odd, and the number of experts is a power of two: no expert comes twice
+    columns = (
+        torch.arange(k, device=first.device) if isinstance(first, torch.Tensor) else np.arange(k)
+    )
+    step = (
+        1 + (first % 3) * 2
+    )  # odd, and the number of experts is a power of two: no expert comes twice
     return (first[..., None] + columns * step[..., None]) % experts
 
 
@@ -37,9 +45,23 @@ class Router:
     """As vLLM's BaseRouter: logical ids, a callback, replicas, the type that the kernels want."""
 
     def __init__(
-        self, layer: int, version: torch.Tensor, k: int, experts: int, dtype: torch.dtype, shared: int = 0, replicas: torch.Tensor | None = None
+        self,
+        layer: int,
+        version: torch.Tensor,
+        k: int,
+        experts: int,
+        dtype: torch.dtype,
+        shared: int = 0,
+        replicas: torch.Tensor | None = None,
     ) -> None:
-        self.layer, self.version, self.top_k, self.experts, self.dtype, self.shared = layer, version, k, experts, dtype, shared
+        self.layer, self.version, self.top_k, self.experts, self.dtype, self.shared = (
+            layer,
+            version,
+            k,
+            experts,
+            dtype,
+            shared,
+        )
         self.enable_eplb = replicas is not None
         self.eplb_state = SimpleNamespace(logical_to_physical_map=replicas)
         self.capture_fn: Any = None
@@ -47,14 +69,18 @@ class Router:
     def set_capture_fn(self, capture_fn: Any) -> None:
         self.capture_fn = capture_fn
 
-    def _compute_routing(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _compute_routing(
+        self, tokens: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         ids = choices(self.layer, tokens, positions, self.version, self.top_k, self.experts)
         if self.shared:
             columns = torch.arange(self.experts, self.experts + self.shared, device=ids.device)
             ids = torch.cat((ids, columns.expand(len(ids), -1)), 1)
         return torch.ones_like(ids, dtype=torch.float32), ids.to(self.dtype)
 
-    def select_experts(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def select_experts(
+        self, tokens: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         weights, ids = self._compute_routing(tokens, positions)
         if self.capture_fn is not None:
             self.capture_fn(ids)
@@ -78,7 +104,9 @@ class RouterThatIsOpaque(Router):
         super().__init__(*args, **kwargs)
         self.__dict__["_compute_routing"] = None
 
-    def select_experts(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def select_experts(
+        self, tokens: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         self.__dict__.pop("_compute_routing")
         try:
             return super().select_experts(tokens, positions)
@@ -95,14 +123,18 @@ class FusedMoE(torch.nn.Module):
         FusedMoE.count += 1
         self.router = router
         self.quant_method = SimpleNamespace(supports_internal_mk=True, is_monolithic=internal)
-        self.moe_config = SimpleNamespace(**({"is_sequence_parallel": False, "dp_size": 1} | moe_config))
+        self.moe_config = SimpleNamespace(
+            **({"is_sequence_parallel": False, "dp_size": 1} | moe_config)
+        )
         self._routing_replay_out: torch.Tensor | None = None
         self.skip = False  # a branch of the engine that calls no router
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> None:
         if self.skip:
             return
-        if self.quant_method.is_monolithic:  # the kernel routes, and fills the buffer that it was given
+        if (
+            self.quant_method.is_monolithic
+        ):  # the kernel routes, and fills the buffer that it was given
             ids = self.router._compute_routing(tokens, positions)[1]
         else:
             ids = self.router.select_experts(tokens, positions)[1]
@@ -140,12 +172,20 @@ class Model(torch.nn.Module):
         self.k, self.experts, self.device = k, experts, device
         self.version = torch.zeros((), dtype=torch.int64, device=device)
         self.moe = [
-            FusedMoE(router(i, self.version, k, experts, dtype, shared, replicas), internal, **moe_config) if i >= dense else None
+            FusedMoE(
+                router(i, self.version, k, experts, dtype, shared, replicas), internal, **moe_config
+            )
+            if i >= dense
+            else None
             for i in range(layers)
         ]
         self.layers = torch.nn.ModuleList(Layer(moe) for moe in self.moe)
         self.hf_config = SimpleNamespace(
-            num_hidden_layers=layers, n_routed_experts=experts, num_experts_per_tok=k, first_k_dense_replace=dense, moe_layer_freq=1
+            num_hidden_layers=layers,
+            n_routed_experts=experts,
+            num_experts_per_tok=k,
+            first_k_dense_replace=dense,
+            moe_layer_freq=1,
         )
 
     @property
@@ -160,7 +200,14 @@ class Model(torch.nn.Module):
         """[rows, layers, k]: what the rows of these tokens, from position 0 on, have to be."""
         tokens = np.asarray(tokens)[:, None]
         versions = np.broadcast_to(version, len(tokens))[:, None]
-        return choices(self.moe_layers[None, :], tokens, np.arange(len(tokens))[:, None], versions, self.k, self.experts)
+        return choices(
+            self.moe_layers[None, :],
+            tokens,
+            np.arange(len(tokens))[:, None],
+            versions,
+            self.k,
+            self.experts,
+        )
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -173,7 +220,13 @@ class Model(torch.nn.Module):
 
 
 def sampling(**parameters: Any) -> Any:
-    defaults = {"min_tokens": 0, "max_tokens": 1 << 30, "stop_token_ids": None, "eos_token_id": EOS, "ignore_eos": False}
+    defaults = {
+        "min_tokens": 0,
+        "max_tokens": 1 << 30,
+        "stop_token_ids": None,
+        "eos_token_id": EOS,
+        "ignore_eos": False,
+    }
     return SimpleNamespace(**(defaults | parameters))
 
 
@@ -232,7 +285,8 @@ class Hidden(torch.Tensor):
 
 
 class Engine:
-    """One model and its requests. `step()` is one iteration; what ends with it is compared, and counted in `checked`.
+    """One model and its requests. `step()` is one iteration; what ends with it is compared, and
+    counted in `checked`.
 
     graph_sizes: batches of up to these sizes replay a CUDA graph, padded.
     drafts: tokens drafted per decoding request and step.
@@ -257,7 +311,12 @@ class Engine:
         blind: bool = False,
     ) -> None:
         self.holes, self.hidden = holes, Hidden if blind else torch.Tensor
-        self.model, self.device, self.max_tokens, self.max_model_len = model, model.device, max_tokens, max_model_len
+        self.model, self.device, self.max_tokens, self.max_model_len = (
+            model,
+            model.device,
+            max_tokens,
+            max_model_len,
+        )
         self.drafts, self.asynchronous, self.keep_preempted = drafts, asynchronous, keep_preempted
         self.random = random.Random(seed)
         self.requests: dict[str, Request] = {}
@@ -265,10 +324,19 @@ class Engine:
         self.ended: set[str] = set()  # by the last step, to be freed by the next
         self.preempted: set[str] = set()
         self.version = 0
-        self.checked = {"requests": 0, "rows": 0, "ids": 0, "steps": 0, "replays": 0, "drafts rejected": 0}
+        self.checked = {
+            "requests": 0,
+            "rows": 0,
+            "ids": 0,
+            "steps": 0,
+            "replays": 0,
+            "drafts rejected": 0,
+        }
         self.results: dict[str, Any] = {}  # of requests that the scheduler has not ended yet
         self.arrays: dict[str, np.ndarray] = {}
-        self.scripts: dict[str, dict[int, int]] = {}  # request -> {position: the token that is sampled after it}
+        self.scripts: dict[
+            str, dict[int, int]
+        ] = {}  # request -> {position: the token that is sampled after it}
         self.input_ids = torch.zeros(max_tokens, dtype=torch.int64, device=self.device)
         self.positions = torch.zeros(max_tokens, dtype=torch.int64, device=self.device)
         self.positions_cpu = torch.zeros(max_tokens, dtype=torch.int64)
@@ -287,15 +355,28 @@ class Engine:
             self.model(self.input_ids[:size], self.positions[:size])
         self.graphs[size] = graph
 
-    def add(self, req_id: str, prompt: list[int], cached: int = 0, script: dict[int, int] | None = None, **parameters: Any) -> Request:
-        """cached: tokens of the prompt that the prefix cache has. script: {position: token} for what is sampled there."""
-        request = self.requests[req_id] = Request(req_id, prompt, sampling(**parameters), computed=cached)
+    def add(
+        self,
+        req_id: str,
+        prompt: list[int],
+        cached: int = 0,
+        script: dict[int, int] | None = None,
+        **parameters: Any,
+    ) -> Request:
+        """cached: tokens of the prompt that the prefix cache has. script: {position: token} for
+        what is sampled there.
+        """
+        request = self.requests[req_id] = Request(
+            req_id, prompt, sampling(**parameters), computed=cached
+        )
         self.order.append(req_id)
         self.scripts[req_id] = script or {}
         return request
 
     def preempt(self, req_id: str) -> None:
-        """Its cache is gone: all its tokens will be computed again, and what the worker has not learnt yet is sampled again."""
+        """Its cache is gone: all its tokens will be computed again, and what the worker has not
+        learnt yet is sampled again.
+        """
         if req_id in self.results:
             return  # it has ended, but for the news
         request = self.requests[req_id]
@@ -303,12 +384,18 @@ class Engine:
         request.output_token_ids = [token for token in request.output_token_ids if token >= 0]
         request.sampled = list(request.output_token_ids)
         request.kept = len(request.tokens) - 1 if self.keep_preempted and had_outputs else 0
-        request.record = {position: version for position, version in request.record.items() if position < request.kept}
+        request.record = {
+            position: version
+            for position, version in request.record.items()
+            if position < request.kept
+        }
         request.computed = 0
         self.preempted.add(req_id)
 
     def abort(self, req_id: str) -> None:
-        """Also a stop string: the frontend ends a request, and the worker learns it when the request is freed."""
+        """Also a stop string: the frontend ends a request, and the worker learns it when the
+        request is freed.
+        """
         del self.requests[req_id]
         self.order.remove(req_id)
         self.ended.add(req_id)
@@ -349,20 +436,28 @@ class Engine:
         counts.clear()  # the dict is the scheduler's
         index = {req_id: i for i, req_id in enumerate(self.order)}
         lengths = np.array([len(self.requests[req_id].tokens) for req_id in self.order])
-        result = module.extract_routed_experts_for_current_batch(list(self.order), self.requests, index, lengths, self.max_model_len)
+        result = module.extract_routed_experts_for_current_batch(
+            list(self.order), self.requests, index, lengths, self.max_model_len
+        )
         self.results.update(result or {})
         self.checked["steps"] += 1
         self._update()
         return result or {}
 
     def _schedule(self) -> dict[str, list[int]]:
-        """The tokens that each request inputs: a chunk of what is known and not computed, then drafts, some of them right."""
+        """The tokens that each request inputs: a chunk of what is known and not computed, then
+        drafts, some of them right.
+        """
         budget = self.max_tokens
         scheduled: dict[str, list[int]] = {}
         for req_id in self.random.sample(self.order, len(self.order)):
             request = self.requests[req_id]
             tokens = request.tokens
-            if req_id in self.preempted or len(request.sampled) >= request.sampling_params.max_tokens or len(tokens) >= self.max_model_len:
+            if (
+                req_id in self.preempted
+                or len(request.sampled) >= request.sampling_params.max_tokens
+                or len(tokens) >= self.max_model_len
+            ):
                 continue
             chunk = tokens[request.computed :][:budget]
             if len(chunk) > 1:
@@ -370,7 +465,12 @@ class Engine:
             if not chunk:
                 continue
             if request.sampled and request.computed + len(chunk) == len(tokens):
-                for position in range(len(tokens) - 1, len(tokens) - 1 + min(self.drafts, budget - len(chunk), self.max_model_len - len(tokens))):
+                for position in range(
+                    len(tokens) - 1,
+                    len(tokens)
+                    - 1
+                    + min(self.drafts, budget - len(chunk), self.max_model_len - len(tokens)),
+                ):
                     right = self.next_token(request, position)
                     chunk.append(right if self.random.random() < 0.7 else (right + 1) % VOCABULARY)
             scheduled[req_id] = chunk
@@ -404,7 +504,9 @@ class Engine:
             self.checked["replays"] += 1
 
     def _sample(self, request: Request, inputs: list[int]) -> list[int]:
-        """What the device makes of a request's rows: nothing in the middle of a prompt, otherwise the accepted drafts and one token."""
+        """What the device makes of a request's rows: nothing in the middle of a prompt, otherwise
+        the accepted drafts and one token.
+        """
         known = len(request.tokens) - request.computed
         if len(inputs) < known:
             request.computed += len(inputs)
@@ -432,12 +534,18 @@ class Engine:
             self.check(request, self.results[req_id])
             self.arrays[req_id] = np.asarray(self.results.pop(req_id))
             self.abort(req_id)
-        early = [req_id for req_id in self.results if not self.asynchronous or req_id not in self.requests]
+        early = [
+            req_id
+            for req_id in self.results
+            if not self.asynchronous or req_id not in self.requests
+        ]
         assert not early, f"rows came of requests that have not ended: {early}"
 
     def expected(self, request: Request, rows: int) -> np.ndarray:
         """[rows, layers, k]: -1 where the prefix cache had them."""
-        expected = self.model.expected(request.tokens[:rows], [request.record.get(position, 0) for position in range(rows)])
+        expected = self.model.expected(
+            request.tokens[:rows], [request.record.get(position, 0) for position in range(rows)]
+        )
         expected[[position not in request.record for position in range(rows)]] = -1
         for position in range(rows):
             expected[position, request.silent.get(position, [])] = -1
@@ -448,9 +556,13 @@ class Engine:
         expected = self.expected(request, len(request.tokens) - 1 if rows is None else rows)
         experts = np.asarray(experts)
         assert experts.dtype == np.int16
-        assert experts.shape == expected.shape, f"{request.req_id}: {experts.shape} instead of {expected.shape}"
+        assert experts.shape == expected.shape, (
+            f"{request.req_id}: {experts.shape} instead of {expected.shape}"
+        )
         wrong = np.argwhere((experts != expected).any((1, 2)))[:, 0]
-        assert len(wrong) == 0, f"{request.req_id}: {len(wrong)} of {len(expected)} rows are wrong, the first at {wrong[0]}"
+        assert len(wrong) == 0, (
+            f"{request.req_id}: {len(wrong)} of {len(expected)} rows are wrong, the first at {wrong[0]}"
+        )
         self.checked["requests"] += 1
         self.checked["rows"] += len(expected)
         self.checked["ids"] += expected.size

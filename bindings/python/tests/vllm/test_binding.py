@@ -56,7 +56,9 @@ def test_binding_again_and_to_another_capturer_leaves_one_tap(start):
     assert module.get_global_experts_capturer().capturer.stats().cells_conflicting == 0
     assert len(model._forward_pre_hooks) == len(model._forward_hooks) == 1
     _binding._bindings[model].remove()
-    assert not model._forward_pre_hooks and all("_compute_routing" not in vars(moe.router) for moe in model.moe if moe)
+    assert not model._forward_pre_hooks and all(
+        "_compute_routing" not in vars(moe.router) for moe in model.moe if moe
+    )
 
 
 def test_layers_are_known_by_their_place_in_the_decoder_and_not_by_a_counter(start):
@@ -67,7 +69,9 @@ def test_layers_are_known_by_their_place_in_the_decoder_and_not_by_a_counter(sta
     routing = None
     forward_and_read(model, [10, 11], "b")
     model(torch.tensor([12]), torch.zeros(1, dtype=torch.int64))
-    module.issue_routing_d2h_copy(["c"], {"c": 1}, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    module.issue_routing_d2h_copy(
+        ["c"], {"c": 1}, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    )
     routing = module.routing_of("c")
     assert routing.layer_map.tolist() == [1, 2, 3, 4]
 
@@ -104,14 +108,19 @@ def bare_layer(moe_layer_id, **attributes):
     )
 
 
-@pytest.mark.parametrize(("ids", "captured"), [([0, 1, 2, 3], [0, 1, 2, 3]), ([0, 2], [0, 2]), ([7, 8, 9, 10], [0, 1, 2, 3])])
+@pytest.mark.parametrize(
+    ("ids", "captured"),
+    [([0, 1, 2, 3], [0, 1, 2, 3]), ([0, 2], [0, 2]), ([7, 8, 9, 10], [0, 1, 2, 3])],
+)
 def test_layers_without_names_are_known_by_the_order_of_their_numbers(start, ids, captured):
     start(bind=False)
     layers = [bare_layer(i) for i in ids]
     module.bind_routing_capture_to_model(Bare(layers))
     buffer = module.get_global_experts_capturer().get_device_cache().buffer
     for layer, index in zip(layers, captured, strict=True):
-        assert layer._routing_replay_out.data_ptr() == buffer[index].data_ptr() and layer._routing_replay_out.shape == (64, 4)
+        assert layer._routing_replay_out.data_ptr() == buffer[
+            index
+        ].data_ptr() and layer._routing_replay_out.shape == (64, 4)
 
 
 def test_engines_without_hooks_say_where_a_forward_pass_begins_and_ends(start):
@@ -144,7 +153,9 @@ def test_a_forward_pass_that_nobody_delimits_is_missing_and_not_stale(start, mon
 def test_a_layer_that_the_configuration_does_not_have_is_an_error(start):
     model = Model(layers=6, dense=2)
     model.hf_config.first_k_dense_replace = 3
-    with pytest.raises(ValueError, match=r"layers\.2\.mlp\.experts routes, but by the model's configuration only"):
+    with pytest.raises(
+        ValueError, match=r"layers\.2\.mlp\.experts routes, but by the model's configuration only"
+    ):
         start(model)
     assert all(moe.router.capture_fn is None for moe in model.moe if moe)
 
@@ -164,7 +175,9 @@ def test_layers_of_other_pipeline_stages_are_missing_and_named(start, caplog):
         start(model)
     assert "no MoE layers at [4] of the decoder" in caplog.text
     array = forward_and_read(model, [10, 11, 12])
-    assert (array[:, 2] == -1).all() and (array[:, [0, 1, 3]] == model.expected([10, 11, 12])[:, [0, 1, 3]]).all()
+    assert (array[:, 2] == -1).all() and (
+        array[:, [0, 1, 3]] == model.expected([10, 11, 12])[:, [0, 1, 3]]
+    ).all()
 
 
 def test_two_routers_in_one_layer_of_the_decoder_are_refused(start):
@@ -183,7 +196,10 @@ def test_more_experts_than_the_configuration_has_are_an_error(start):
 
 @pytest.mark.parametrize(
     ("attributes", "message"),
-    [({"is_sequence_parallel": True}, "sequence parallelism"), ({"dp_size": 4}, "data parallelism that gathers")],
+    [
+        ({"is_sequence_parallel": True}, "sequence parallelism"),
+        ({"dp_size": 4}, "data parallelism that gathers"),
+    ],
 )
 def test_layers_that_see_other_rows_are_refused_unless_it_is_said_which(start, attributes, message):
     model = Model(**attributes)
@@ -215,8 +231,12 @@ def test_sequence_parallel_ranks_each_have_their_rows_and_merge(start):
     routings = []
     for rank in range(2):
         model = Model(is_sequence_parallel=True)
-        module.set_options(Options(all_ranks=True, place=lambda rows, rank=rank: (0, rank * 4, rows)))
-        capturer = module.init_routed_experts_capturer_with_shared_cache(True, model.model_config, 0, 64, 512, "cpu", rank=rank, world_size=2)
+        module.set_options(
+            Options(all_ranks=True, place=lambda rows, rank=rank: (0, rank * 4, rows))
+        )
+        capturer = module.init_routed_experts_capturer_with_shared_cache(
+            True, model.model_config, 0, 64, 512, "cpu", rank=rank, world_size=2
+        )
         module.bind_routing_capture_to_model(model)
         positions = torch.arange(7)
         mine = slice(rank * 4, rank * 4 + 4)
@@ -228,7 +248,9 @@ def test_sequence_parallel_ranks_each_have_their_rows_and_merge(start):
         capturer.forward.end()
         module.issue_routing_d2h_copy(["a"], {"a": 7}, positions, positions)
         routings.append(capturer.routing("a"))
-        assert routings[-1].mask().all(1).tolist() == [rank * 4 <= i < rank * 4 + 4 for i in range(7)]
+        assert routings[-1].mask().all(1).tolist() == [
+            rank * 4 <= i < rank * 4 + 4 for i in range(7)
+        ]
     np.testing.assert_array_equal(routecap.merge(routings).ids(np.int16), Model().expected(tokens))
     module.set_options(None)
 
@@ -238,7 +260,10 @@ def test_ids_of_replicas_without_a_table_are_missing_and_the_log_says_so(start, 
     for moe in filter(None, model.moe):
         state = moe.router.eplb_state
         moe.router.eplb_state = SimpleNamespace(logical_to_physical_map=None)
-        moe.router.select_experts = lambda tokens, positions, state=state: (None, state.logical_to_physical_map[torch.zeros(1, 4).long(), 0])
+        moe.router.select_experts = lambda tokens, positions, state=state: (
+            None,
+            state.logical_to_physical_map[torch.zeros(1, 4).long(), 0],
+        )
     with caplog.at_level(logging.ERROR):
         start(model)
     assert "the ids of decoder layers [2, 3, 4, 5] cannot be had" in caplog.text
@@ -275,7 +300,9 @@ def test_replicas_are_looked_up_in_tables_made_of_either_map():
 @pytest.mark.parametrize("kind", ["logical_to_physical_map", "physical_to_logical_map"])
 def test_rebalancing_is_followed_as_the_tables_are_rewritten(start, kind):
     generator = torch.Generator().manual_seed(3)
-    model = Model(router=RouterThatIsOpaque, replicas=torch.randperm(128, generator=generator).view(64, 2))
+    model = Model(
+        router=RouterThatIsOpaque, replicas=torch.randperm(128, generator=generator).view(64, 2)
+    )
     states = {id(moe.router): moe.router.eplb_state for moe in model.moe if moe}
     inverse = torch.zeros(128, dtype=torch.int32)
     if kind == "physical_to_logical_map":
@@ -288,7 +315,9 @@ def test_rebalancing_is_followed_as_the_tables_are_rewritten(start, kind):
             state.logical_to_physical_map.copy_(replicas)
         inverse[replicas.flatten()] = torch.arange(64, dtype=torch.int32).repeat_interleave(2)
         tokens = list(range(10 * turn, 10 * turn + 20))
-        np.testing.assert_array_equal(forward_and_read(model, tokens, str(turn)), model.expected(tokens))
+        np.testing.assert_array_equal(
+            forward_and_read(model, tokens, str(turn)), model.expected(tokens)
+        )
 
 
 @pytest.mark.parametrize(

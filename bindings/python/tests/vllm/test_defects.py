@@ -1,7 +1,8 @@
-"""What the released module got wrong, reproduced in the way in which it was: each test fails with that behaviour.
+"""What the released module got wrong, reproduced in the way in which it was: each test fails with
+that behaviour.
 
-The layers, shapes and numbers are those of the reports. What is about counting layers is in test_model_config.py, stops inside accepted drafts are
-in test_stops.py.
+The layers, shapes and numbers are those of the reports. What is about counting layers is in
+test_model_config.py, stops inside accepted drafts are in test_stops.py.
 """
 
 import functools
@@ -36,8 +37,13 @@ def read(name):
 
 
 def test_issue_and_finalize_wait_for_no_copy(start, monkeypatch):
-    """The asynchronous copy blocked as long as work was queued. Here nothing lands before somebody asks for it."""
-    monkeypatch.setattr(routecap, "Capturer", functools.partial(routecap.Capturer, manual_progress=True))
+    """The asynchronous copy blocked as long as work was queued.
+
+    Here nothing lands before somebody asks for it.
+    """
+    monkeypatch.setattr(
+        routecap, "Capturer", functools.partial(routecap.Capturer, manual_progress=True)
+    )
     model = Model()
     start(model, options=Options(slots=6))
     capturer = module.get_global_experts_capturer()
@@ -129,7 +135,9 @@ def test_through_the_op_ids_out_of_range_are_missing_too(start):
     buffer = module.get_global_experts_capturer().get_device_cache().buffer
     module.begin_forward(2)
     for layer in range(4):
-        torch.ops.vllm.capture_routing(buffer, torch.tensor([[1, 2, 3, 4], [5, 6, 7, 65541]]), layer, 2)
+        torch.ops.vllm.capture_routing(
+            buffer, torch.tensor([[1, 2, 3, 4], [5, 6, 7, 65541]]), layer, 2
+        )
     module.end_forward()
     issue({"a": 2}, positions_of(0, 1))
     assert read("a").tolist() == [[[1, 2, 3, 4]] * 4, [[-1] * 4] * 4]
@@ -158,7 +166,9 @@ def test_the_caller_may_clear_its_dict_at_once(start):
     start(model)
     counts = {"a": 2, "b": 1}
     forward(model, [10, 11, 20], positions_of(0, 1, 0))
-    module.issue_routing_d2h_copy(["b", "x", "a"], counts, positions_of(0, 0, 1), positions_of(0, 0, 0))
+    module.issue_routing_d2h_copy(
+        ["b", "x", "a"], counts, positions_of(0, 0, 1), positions_of(0, 0, 0)
+    )
     counts.clear()
     forward(model, [12], positions_of(2))
     module.issue_routing_d2h_copy(["a"], {"a": 1}, positions_of(2), positions_of(0))
@@ -176,19 +186,25 @@ def test_the_caller_may_reuse_its_positions_at_once(start):
 
 
 def test_a_rejected_draft_does_not_survive_in_the_last_row(start):
-    """After a partly rejected last verification row P+G-1 held the rejected draft's routing, and the clip to G rows let it pass."""
+    """After a partly rejected last verification row P+G-1 held the rejected draft's routing, and
+    the clip to G rows let it pass.
+    """
     model = Model()
     start(model)
     request = SimpleNamespace(
         num_prompt_tokens=4,
         output_token_ids=[50],
-        sampling_params=SimpleNamespace(min_tokens=0, max_tokens=4, stop_token_ids=None, eos_token_id=EOS, ignore_eos=False),
+        sampling_params=SimpleNamespace(
+            min_tokens=0, max_tokens=4, stop_token_ids=None, eos_token_id=EOS, ignore_eos=False
+        ),
     )
     arguments = ({"a": request}, {"a": 0}, np.array([5]), 512)
     forward(model, [10, 11, 12, 13], positions_of(0, 1, 2, 3))
     issue({"a": 4}, positions_of(0, 1, 2, 3))
     assert module.extract_routed_experts_for_current_batch(["a"], *arguments) is None
-    forward(model, [50, 51, 52, 99, 98], positions_of(4, 5, 6, 7, 8))  # of four drafts, two are accepted
+    forward(
+        model, [50, 51, 52, 99, 98], positions_of(4, 5, 6, 7, 8)
+    )  # of four drafts, two are accepted
     issue({"a": 5}, positions_of(4, 5, 6, 7, 8))
     request.output_token_ids = [50, 51, 52, 53]
     array = module.extract_routed_experts_for_current_batch(["a"], *arguments)["a"]
@@ -288,7 +304,9 @@ def test_rows_are_read_from_other_threads_while_the_engine_goes_on(start):
             for name in list(results):
                 if name not in seen:
                     seen.add(name)
-                    if not np.array_equal(np.asarray(results[name]), model.expected(range(int(name), int(name) + 20))):
+                    if not np.array_equal(
+                        np.asarray(results[name]), model.expected(range(int(name), int(name) + 20))
+                    ):
                         wrong.append(name)
 
     thread = threading.Thread(target=consume)
@@ -301,7 +319,11 @@ def test_rows_are_read_from_other_threads_while_the_engine_goes_on(start):
         forward(model, list(range(number, number + 20)), positions)
         issue({name: 20}, positions)
         request = SimpleNamespace(num_prompt_tokens=20, output_token_ids=[5], sampling_params=rule)
-        results.update(module.extract_routed_experts_for_current_batch([name], {name: request}, {name: 0}, np.array([21]), 512))
+        results.update(
+            module.extract_routed_experts_for_current_batch(
+                [name], {name: request}, {name: 0}, np.array([21]), 512
+            )
+        )
         module.free_routing_buffers({name})
     stop.set()
     thread.join(60)
@@ -309,7 +331,9 @@ def test_rows_are_read_from_other_threads_while_the_engine_goes_on(start):
 
 
 def test_rows_from_before_a_preemption_do_not_show_after_it(start):
-    """The filled length only grew, so that a request that was aborted while it was computed again had rows of its first life."""
+    """The filled length only grew, so that a request that was aborted while it was computed again
+    had rows of its first life.
+    """
     model = Model()
     start(model)
     tokens, positions = list(range(10, 50)), torch.arange(40)
@@ -333,7 +357,9 @@ def test_a_batch_of_the_same_names_goes_on_after_one_was_thought_to_end(start):
         forward(model, [token, token + 100], positions_of(step, step))
         issue({"a": 1, "b": 1}, positions_of(step, step))
         if step == 0:
-            ended = module.extract_routed_experts_for_current_batch(["a", "b"], {"a": request}, {"a": 0}, np.array([2]), 512)
+            ended = module.extract_routed_experts_for_current_batch(
+                ["a", "b"], {"a": request}, {"a": 0}, np.array([2]), 512
+            )
             np.testing.assert_array_equal(ended["a"], model.expected([10]))
     np.testing.assert_array_equal(read("a"), model.expected([10, 20]))
     np.testing.assert_array_equal(read("b"), model.expected([110, 120]))

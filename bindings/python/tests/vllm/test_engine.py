@@ -1,4 +1,6 @@
-"""A whole engine drives the module as vLLM's runner does, and compares every id with its own record."""
+"""A whole engine drives the module as vLLM's runner does, and compares every id with its own
+record.
+"""
 
 import random
 import time
@@ -13,8 +15,12 @@ from routecap.vllm.routed_experts_capturer import Options
 
 
 def replicas_of(experts, device="cpu"):
-    """Two replicas of each expert among twice as many places, in no order that would look like logical ids."""
-    places = torch.randperm(2 * experts, generator=torch.Generator().manual_seed(1)).view(experts, 2)
+    """Two replicas of each expert among twice as many places, in no order that would look like
+    logical ids.
+    """
+    places = torch.randperm(2 * experts, generator=torch.Generator().manual_seed(1)).view(
+        experts, 2
+    )
     return places.to(device)
 
 
@@ -68,9 +74,16 @@ def test_every_id_of_every_request_is_the_router_s(start, name):
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("drafts", [0, 3], ids=["no drafts", "drafts"])
 @pytest.mark.parametrize("kept", ["drop", "keep"])
-def test_preemptions_aborts_and_drafts_leave_every_row_right(start, seed, asynchronous, drafts, kept):
+def test_preemptions_aborts_and_drafts_leave_every_row_right(
+    start, seed, asynchronous, drafts, kept
+):
     engine = start(
-        options=Options(preempted=kept), drafts=drafts, seed=seed, asynchronous=asynchronous, keep_preempted=kept == "keep", max_tokens=96
+        options=Options(preempted=kept),
+        drafts=drafts,
+        seed=seed,
+        asynchronous=asynchronous,
+        keep_preempted=kept == "keep",
+        max_tokens=96,
     )
     draw = random.Random(seed)
     add_mixed(engine, 16, seed, stop_token_ids=[5, 6])
@@ -97,7 +110,9 @@ def test_the_stop_rules_end_requests_where_the_scheduler_does(start):
     engine.add("max tokens", [9] * 5, max_tokens=3)
     engine.add("one token", [9] * 5, max_tokens=1)
     engine.add("end of sequence", [9] * 5, script={9: EOS})
-    engine.add("ignored end", [9] * 5, script={9: EOS}, ignore_eos=True, eos_token_id=None, max_tokens=20)
+    engine.add(
+        "ignored end", [9] * 5, script={9: EOS}, ignore_eos=True, eos_token_id=None, max_tokens=20
+    )
     engine.add("stop id", [9] * 5, script={11: 77}, stop_token_ids=[50, 77])
     engine.add("too early", [9] * 5, script={7: EOS, 14: EOS}, min_tokens=6)
     engine.add("length", [9] * 500, max_tokens=None or 1 << 30)
@@ -153,13 +168,22 @@ def test_lazy_results_are_arrays_to_whoever_looks_at_them(start):
     while not result:
         result = engine.step()
     pending = result["a"]
-    assert pending.shape == (52, 4, 4) and len(pending) == 52 and pending.nbytes == 52 * 16 * 2 and pending.dtype == np.int16
+    assert (
+        pending.shape == (52, 4, 4)
+        and len(pending) == 52
+        and pending.nbytes == 52 * 16 * 2
+        and pending.dtype == np.int16
+    )
     array = np.asarray(pending)
     np.testing.assert_array_equal(array[:50], engine.model.expected(range(10, 60)))
     np.testing.assert_array_equal(pending[3:5], array[3:5])
     for same in (pickle.loads(pickle.dumps(pending)), copy.deepcopy(pending)):
         assert type(same) is np.ndarray and (same == array).all()
-    assert pending.validity().all() and pending.ready and np.asarray(pending, np.int32).dtype == np.int32
+    assert (
+        pending.validity().all()
+        and pending.ready
+        and np.asarray(pending, np.int32).dtype == np.int32
+    )
     prompt, generated = module.split_routed_experts(pending, 50, 3)
     assert len(prompt) == 50 and len(generated) == 2
     assert engine.requests and engine.step() == {}
@@ -207,14 +231,18 @@ def test_requests_that_end_unseen_can_still_be_read_if_they_are_kept(start):
     for name in "abc":
         engine.abort(name)
         engine.step()
-    assert module.get_global_experts_capturer().get_routed_experts("a") is None  # pushed out by the others
+    assert (
+        module.get_global_experts_capturer().get_routed_experts("a") is None
+    )  # pushed out by the others
     for name in "bc":
         request = ended[name]
         rows = max(request.record) + 1
         assert len(module.routing_of(name)) == rows
         array = module.get_global_experts_capturer().get_routed_experts(name)
         engine.check(request, array, rows)
-        assert module.get_global_experts_capturer().get_routed_experts(name) is None  # read once, and freed
+        assert (
+            module.get_global_experts_capturer().get_routed_experts(name) is None
+        )  # read once, and freed
     engine.abort("d")
     engine.step()
     assert stats().requests_open == 1
@@ -240,12 +268,18 @@ def test_a_preempted_request_s_first_rows_can_be_read_if_they_are_kept(start):
     engine.preempt("a")
     engine.set_version(5)
     module.free_routing_buffers(set(), {"a"})
-    engine.check(request, module.get_global_experts_capturer().get_routed_experts("a", free_slot=False), len(request.tokens) - 1)
+    engine.check(
+        request,
+        module.get_global_experts_capturer().get_routed_experts("a", free_slot=False),
+        len(request.tokens) - 1,
+    )
     engine.preempted = set()
     while len(request.output_token_ids) < 20:
         engine.step()
     rows = len(module.routing_of("a"))
-    engine.check(request, module.get_global_experts_capturer().get_routed_experts("a", free_slot=False), rows)
+    engine.check(
+        request, module.get_global_experts_capturer().get_routed_experts("a", free_slot=False), rows
+    )
     assert set(request.record.values()) == {0, 5}
 
 
@@ -258,7 +292,9 @@ def test_a_running_request_can_be_read_at_any_time(start):
         engine.step()
         rows = max(request.record) + 1
         engine.check(request, capturer.get_routed_experts("a", free_slot=False), rows)
-        engine.check(request, capturer.get_routed_experts("a", seqlen=7, free_slot=False), min(7, rows))
+        engine.check(
+            request, capturer.get_routed_experts("a", seqlen=7, free_slot=False), min(7, rows)
+        )
     assert capturer.get_routed_experts("unknown") is None
     engine.run()
 
@@ -288,13 +324,22 @@ def test_two_models_of_one_process_do_not_disturb_one_another(start):
 
 def test_ranks_that_mirror_do_the_same_work_and_keep_nothing(start):
     model = Model()
-    module.init_routed_experts_capturer_with_shared_cache(True, model.model_config, 0, 64, 512, "cpu", rank=1, world_size=2)
+    module.init_routed_experts_capturer_with_shared_cache(
+        True, model.model_config, 0, 64, 512, "cpu", rank=1, world_size=2
+    )
     module.bind_routing_capture_to_model(model)
     capturer = module.get_global_experts_capturer()
-    assert capturer.get_host_cache() is None and capturer.get_device_cache().buffer.shape == (4, 64, 4)
+    assert capturer.get_host_cache() is None and capturer.get_device_cache().buffer.shape == (
+        4,
+        64,
+        4,
+    )
     tokens = torch.arange(10, 20)
     model(tokens, torch.arange(10))
-    np.testing.assert_array_equal(capturer.get_device_cache().buffer[:, :10].transpose(0, 1).numpy(), model.expected(range(10, 20)))
+    np.testing.assert_array_equal(
+        capturer.get_device_cache().buffer[:, :10].transpose(0, 1).numpy(),
+        model.expected(range(10, 20)),
+    )
     module.issue_routing_d2h_copy(["a"], {"a": 10}, torch.arange(10), torch.arange(10))
     capturer.finalize_pending_copy()
     module.free_routing_buffers({"a"})
@@ -309,9 +354,18 @@ def test_a_disabled_capturer_does_nothing_at_all():
     module.begin_forward(3)
     module.end_forward()
     capturer.capture(0, torch.zeros(3, 4, dtype=torch.int32))
-    module.issue_routing_d2h_copy(["a"], {"a": 1}, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    module.issue_routing_d2h_copy(
+        ["a"], {"a": 1}, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    )
     capturer.sync_fwd_experts_buffer_DtoH(torch.zeros(1, dtype=torch.int64), {"a": 1})
     capturer.finalize_pending_copy()
-    assert module.extract_routed_experts_for_current_batch(["a"], {}, {"a": 0}, np.array([1]), 10) is None
+    assert (
+        module.extract_routed_experts_for_current_batch(["a"], {}, {"a": 0}, np.array([1]), 10)
+        is None
+    )
     module.free_routing_buffers({"a"}, {"b"})
-    assert capturer.get_routed_experts("a") is None and capturer.get_host_cache() is None and capturer.get_device_cache() is None
+    assert (
+        capturer.get_routed_experts("a") is None
+        and capturer.get_host_cache() is None
+        and capturer.get_device_cache() is None
+    )

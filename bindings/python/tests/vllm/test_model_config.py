@@ -1,7 +1,8 @@
 """Layers, experts and experts per token of models as their configurations publish them.
 
-The released module counted 61 layers for a model of which 58 route, none for hybrids whose patterns name kinds of attention, and failed for
-models that call the number of chosen experts something else.
+The released module counted 61 layers for a model of which 58 route, none for hybrids whose patterns
+name kinds of attention, and failed for models that call the number of chosen experts something
+else.
 """
 
 from types import SimpleNamespace as Config
@@ -24,14 +25,24 @@ def test_the_layers_that_route_are_those_of_the_model(name):
 
 
 def test_numbers_of_layers_agree_with_the_field_notes():
-    counts = {"DeepSeek-V3": 58, "GLM-4.5": 89, "Nemotron-3-Nano": 23, "Ernie-4.5-300B": 51, "Step-3.5-Flash": 42, "Llama-4-Maverick": 24}
+    counts = {
+        "DeepSeek-V3": 58,
+        "GLM-4.5": 89,
+        "Nemotron-3-Nano": 23,
+        "Ernie-4.5-300B": 51,
+        "Step-3.5-Flash": 42,
+        "Llama-4-Maverick": 24,
+    }
     assert {name: _count_moe_layers(MODELS[name][0]) for name in counts} == counts
 
 
 def test_configurations_that_only_name_layers_count_as_before():
     assert _count_moe_layers(Config(num_hidden_layers=12)) == 12
     assert _count_moe_layers(Config(num_hidden_layers=12, mlp_only_layers=[0, 3, 99])) == 10
-    assert _count_moe_layers(Config(num_hidden_layers=8, decoder_sparse_step=2, mlp_only_layers=[3])) == 3
+    assert (
+        _count_moe_layers(Config(num_hidden_layers=8, decoder_sparse_step=2, mlp_only_layers=[3]))
+        == 3
+    )
     assert _count_moe_layers(Config(layers_block_type=["mamba", "moe", "attention", "moe"])) == 2
 
 

@@ -1,4 +1,6 @@
-"""The custom ops: opaque to compilers, without a graph break, and the same in a traced model as in an eager one."""
+"""The custom ops: opaque to compilers, without a graph break, and the same in a traced model as in
+an eager one.
+"""
 
 import numpy as np
 import pytest
@@ -13,11 +15,23 @@ def test_the_op_has_its_schema_and_a_fake_kernel():
 
     module._RoutedExpertsDeviceCache(1, 1, 1, "cpu")
     schema = torch.ops.vllm.capture_routing.default._schema
-    assert [argument.name for argument in schema.arguments] == ["buffer", "topk_ids", "layer_id", "batch_size"]
-    assert [bool(argument.alias_info and argument.alias_info.is_write) for argument in schema.arguments] == [True, False, False, False]
+    assert [argument.name for argument in schema.arguments] == [
+        "buffer",
+        "topk_ids",
+        "layer_id",
+        "batch_size",
+    ]
+    assert [
+        bool(argument.alias_info and argument.alias_info.is_write) for argument in schema.arguments
+    ] == [True, False, False, False]
     assert not schema.returns
     with FakeTensorMode():
-        assert torch.ops.vllm.capture_routing(torch.zeros(2, 8, 4, dtype=torch.int16), torch.zeros(3, 4), 1, 3) is None
+        assert (
+            torch.ops.vllm.capture_routing(
+                torch.zeros(2, 8, 4, dtype=torch.int16), torch.zeros(3, 4), 1, 3
+            )
+            is None
+        )
 
 
 def test_the_op_writes_rows_of_one_layer_of_any_buffer():
@@ -57,5 +71,8 @@ def test_views_of_layers_stay_where_they_are(start):
     start(model)
     buffer = module.get_global_experts_capturer().get_device_cache().buffer
     for captured, moe in enumerate(filter(None, model.moe)):
-        assert isinstance(moe, FusedMoE) and moe._routing_replay_out.data_ptr() == buffer[captured].data_ptr()
+        assert (
+            isinstance(moe, FusedMoE)
+            and moe._routing_replay_out.data_ptr() == buffer[captured].data_ptr()
+        )
         assert getattr(moe._routing_replay_out, "_dynamo_static_input_type", None) is not None

@@ -15,13 +15,27 @@ def test_options_are_read_from_the_environment_of_the_workers():
         "OTHER": "x",
     }
     assert Options.from_environment(environment) == Options(
-        fill=0, lazy=True, preempted="keep", keep_ended=16, budget_bytes=1 << 28, slots=8, all_ranks=True
+        fill=0,
+        lazy=True,
+        preempted="keep",
+        keep_ended=16,
+        budget_bytes=1 << 28,
+        slots=8,
+        all_ranks=True,
     )
     assert Options.from_environment({}) == Options()
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("FILL", "3"), ("FILL", "zero"), ("LAZY", "maybe"), ("PREEMPTED", "forget"), ("SLOTS", "1"), ("KEEP_ENDED", "-1")]
+    ("name", "text"),
+    [
+        ("FILL", "3"),
+        ("FILL", "zero"),
+        ("LAZY", "maybe"),
+        ("PREEMPTED", "forget"),
+        ("SLOTS", "1"),
+        ("KEEP_ENDED", "-1"),
+    ],
 )
 def test_values_that_mean_nothing_are_refused(name, text):
     with pytest.raises(ValueError, match=text):

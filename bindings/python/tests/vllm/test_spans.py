@@ -10,9 +10,14 @@ HANDLES = np.array([7, 8, 9], np.uint64)
 
 
 def runs(rows, positions, limit=1000):
-    spans = _spans.runs(HANDLES[: len(rows)], np.array(rows, np.uint32), np.array(positions, np.int64), limit)
+    spans = _spans.runs(
+        HANDLES[: len(rows)], np.array(rows, np.uint32), np.array(positions, np.int64), limit
+    )
     assert spans.dtype == routecap.span_dtype
-    return [tuple(int(span[name]) for name in ("request", "position", "sink_row", "rows", "flags")) for span in spans]
+    return [
+        tuple(int(span[name]) for name in ("request", "position", "sink_row", "rows", "flags"))
+        for span in spans
+    ]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +34,18 @@ def runs(rows, positions, limit=1000):
         ([2], [-1, -1], []),
         ([], [], []),
     ],
-    ids=["decoding", "a chunk", "a gap", "falling", "negative", "beyond the limit", "bad ones in the middle", "twice", "none", "empty"],
+    ids=[
+        "decoding",
+        "a chunk",
+        "a gap",
+        "falling",
+        "negative",
+        "beyond the limit",
+        "bad ones in the middle",
+        "twice",
+        "none",
+        "empty",
+    ],
 )
 def test_rows_become_runs_of_consecutive_positions(rows, positions, expected):
     assert runs(rows, positions) == expected
@@ -41,7 +57,13 @@ def test_fewer_positions_than_rows_are_an_error():
 
 
 def columns(spans):
-    return [tuple(int(span[name]) for name in ("request", "rows", "sink_row", "position", "position_end", "flags")) for span in spans]
+    return [
+        tuple(
+            int(span[name])
+            for name in ("request", "rows", "sink_row", "position", "position_end", "flags")
+        )
+        for span in spans
+    ]
 
 
 def fill(batch, names, handles, counts):
@@ -56,7 +78,10 @@ def test_spans_of_a_batch_follow_its_order_and_not_the_dict_s():
     assert fill(batch, names, handles, {"a": 3, "b": 1, "c": 2}) == expected
     assert fill(batch, names, handles, {"a": 1, "b": 1, "c": 1})[2] == (9, 1, 2, 0, 1000, 2)
     assert fill(batch, ["c"], HANDLES[2:], {"c": 5, "a": 1}) == [(9, 5, 0, 0, 1000, 2)]
-    assert fill(batch, ["c", "a"], HANDLES[[2, 0]], {"c": 5, "a": 1}) == [(9, 5, 0, 0, 1000, 2), (7, 1, 5, 0, 1000, 2)]
+    assert fill(batch, ["c", "a"], HANDLES[[2, 0]], {"c": 5, "a": 1}) == [
+        (9, 5, 0, 0, 1000, 2),
+        (7, 1, 5, 0, 1000, 2),
+    ]
     assert fill(batch, names, handles, {"a": 1, "b": 1, "c": 1})[0] == (7, 1, 0, 0, 1000, 2)
     with pytest.raises(KeyError):
         batch.count(names, {"a": 1, "b": 1})
@@ -81,5 +106,7 @@ def test_batches_may_become_larger_than_any_before():
         names = [str(i) for i in range(n)]
         handles = np.arange(1, n + 1, dtype=np.uint64)
         spans = batch.fill(handles, batch.count(names, dict.fromkeys(names, 2)))
-        assert (spans["request"] == handles).all() and (spans["sink_row"] == np.arange(0, 2 * n, 2)).all()
+        assert (spans["request"] == handles).all() and (
+            spans["sink_row"] == np.arange(0, 2 * n, 2)
+        ).all()
         assert (spans["flags"] == 2).all() and (spans["position_end"] == 1000).all()

@@ -1,4 +1,6 @@
-"""The stop rules: the released module looked at the last token only, so a stop in the middle of accepted drafts, or found later, went unnoticed."""
+"""The stop rules: the released module looked at the last token only, so a stop in the middle of
+accepted drafts, or found later, went unnoticed.
+"""
 
 from types import SimpleNamespace
 
@@ -10,7 +12,13 @@ EOS, STOP = 2, 7
 
 
 def rule(prompt=5, max_model_len=100, **sampling):
-    defaults = {"min_tokens": 0, "max_tokens": 50, "stop_token_ids": None, "eos_token_id": EOS, "ignore_eos": False}
+    defaults = {
+        "min_tokens": 0,
+        "max_tokens": 50,
+        "stop_token_ids": None,
+        "eos_token_id": EOS,
+        "ignore_eos": False,
+    }
     return StopRule(SimpleNamespace(**(defaults | sampling)), prompt, max_model_len)
 
 
@@ -61,7 +69,10 @@ def test_a_token_that_is_not_known_yet_is_looked_at_later():
 
 def test_a_token_that_is_not_known_yet_ends_a_request_by_its_number():
     assert rule(max_tokens=2).check([10, -1], 0) == (2, 2)
-    assert rule(max_tokens=3).check([10, -1, -1], 0) == (None, 1)  # the second may be the end of the sequence
+    assert rule(max_tokens=3).check([10, -1, -1], 0) == (
+        None,
+        1,
+    )  # the second may be the end of the sequence
 
 
 def test_tokens_that_stay_unknown_for_a_step_are_passed_over_from_then_on():

@@ -26,14 +26,28 @@ FUNCTIONS = {
     "get_shared_host_cache": {},
     "init_routed_experts_capturer_with_shared_cache": {
         **dict.fromkeys(
-            ["enable", "model_config", "num_fused_shared_experts", "max_num_batched_tokens", "max_model_len", "device"], REQUIRED
+            [
+                "enable",
+                "model_config",
+                "num_fused_shared_experts",
+                "max_num_batched_tokens",
+                "max_model_len",
+                "device",
+            ],
+            REQUIRED,
         ),
         "rank": 0,
         "world_size": 1,
     },
-    "issue_routing_d2h_copy": dict.fromkeys(["input_batch_req_ids", "num_scheduled_tokens", "positions", "positions_cpu"], REQUIRED),
+    "issue_routing_d2h_copy": dict.fromkeys(
+        ["input_batch_req_ids", "num_scheduled_tokens", "positions", "positions_cpu"], REQUIRED
+    ),
     "set_global_experts_capturer": {"capturer": REQUIRED},
-    "split_routed_experts": {"routed_experts": REQUIRED, "prompt_len": REQUIRED, "num_output_tokens": None},
+    "split_routed_experts": {
+        "routed_experts": REQUIRED,
+        "prompt_len": REQUIRED,
+        "num_output_tokens": None,
+    },
 }
 CAPTURER = {
     "capture": {"layer_id": REQUIRED, "topk_ids": REQUIRED},
@@ -45,12 +59,17 @@ CAPTURER = {
 }
 METHODS = {
     "_RoutedExpertsDeviceCache": {
-        "__init__": dict.fromkeys(["max_num_batched_tokens", "num_hidden_layers", "num_experts_per_tok", "device"], REQUIRED),
+        "__init__": dict.fromkeys(
+            ["max_num_batched_tokens", "num_hidden_layers", "num_experts_per_tok", "device"],
+            REQUIRED,
+        ),
         "capture_fwd_routed_experts": {"layer_id": REQUIRED, "topk_ids": REQUIRED},
         "get_buffer_size_bytes": {},
     },
     "_RoutedExpertsHostCache": {
-        "__init__": dict.fromkeys(["num_hidden_layers", "num_experts_per_tok", "max_model_len"], REQUIRED),
+        "__init__": dict.fromkeys(
+            ["num_hidden_layers", "num_experts_per_tok", "max_model_len"], REQUIRED
+        ),
         "free_request": {"req_id": REQUIRED},
         "get_buffer": {"req_id": REQUIRED},
         "get_buffer_size_bytes": {},
@@ -61,7 +80,15 @@ METHODS = {
     "RoutedExpertsCapturer": {
         "create": {
             **dict.fromkeys(
-                ["enable", "model_config", "num_fused_shared_experts", "max_num_batched_tokens", "max_model_len", "device"], REQUIRED
+                [
+                    "enable",
+                    "model_config",
+                    "num_fused_shared_experts",
+                    "max_num_batched_tokens",
+                    "max_model_len",
+                    "device",
+                ],
+                REQUIRED,
             ),
             "shared_host_cache": None,
             "skip_host_cache": False,
@@ -84,7 +111,9 @@ def test_a_function_has_its_parameters_in_order(name):
     assert list(parameters(getattr(module, name), False).items()) == list(FUNCTIONS[name].items())
 
 
-@pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner, methods in METHODS.items() for name in methods])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(owner, name) for owner, methods in METHODS.items() for name in methods]
+)
 def test_a_method_has_its_parameters_in_order(owner, name):
     function = inspect.getattr_static(getattr(module, owner), name)
     static = isinstance(function, staticmethod)
@@ -95,7 +124,10 @@ def test_a_method_has_its_parameters_in_order(owner, name):
 def test_both_capturers_are_capturers():
     assert issubclass(module._RoutedExpertsCapturerReal, module.RoutedExpertsCapturer)
     assert issubclass(module._RoutedExpertsCapturerNoop, module.RoutedExpertsCapturer)
-    assert isinstance(module.RoutedExpertsCapturer.create(False, None, 0, 1, 1, "cpu"), module._RoutedExpertsCapturerNoop)
+    assert isinstance(
+        module.RoutedExpertsCapturer.create(False, None, 0, 1, 1, "cpu"),
+        module._RoutedExpertsCapturerNoop,
+    )
 
 
 def test_a_capturer_is_set_and_used():
@@ -109,7 +141,9 @@ def test_a_capturer_is_set_and_used():
     module.set_global_experts_capturer(before)
 
 
-@pytest.mark.parametrize("available", [True, False], ids=["torch may be there", "torch is not there"])
+@pytest.mark.parametrize(
+    "available", [True, False], ids=["torch may be there", "torch is not there"]
+)
 def test_the_module_is_imported_without_torch(available):
     program = f"""
 import sys
@@ -187,4 +221,6 @@ def test_rows_are_divided_at_the_prompt_s_end(rows, prompt, outputs, prompt_rows
     assert (None if second is None else len(second)) == generated_rows
     for part, start in ((first, 0), (second, prompt)):
         if part is not None:
-            assert np.shares_memory(part, array) and (part == array[start : start + len(part)]).all()
+            assert (
+                np.shares_memory(part, array) and (part == array[start : start + len(part)]).all()
+            )

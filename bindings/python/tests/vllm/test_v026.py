@@ -299,9 +299,7 @@ def test_a_scheduler_has_the_engine_s_table_only_where_the_engine_captures(make,
     if executor == "uni":
         assert scheduler._capturer is capture.capturer
         assert scheduler._front_end_waits(SimpleNamespace(extra_args=None))
-        assert not scheduler._front_end_waits(
-            SimpleNamespace(extra_args={"routed_experts": False})
-        )
+        assert not scheduler._front_end_waits(SimpleNamespace(extra_args={"routed_experts": False}))
 
 
 # ---- The front end

@@ -1,4 +1,6 @@
-"""The capturer without a model: `capture` from callbacks of the engine's own, `sync_fwd_experts_buffer_DtoH`, and its caches."""
+"""The capturer without a model: `capture` from callbacks of the engine's own,
+`sync_fwd_experts_buffer_DtoH`, and its caches.
+"""
 
 from types import SimpleNamespace
 
@@ -13,11 +15,20 @@ L, K, E, N = 3, 4, 64, 32
 
 
 def config(layers=L, k=K, experts=E):
-    return SimpleNamespace(hf_text_config=SimpleNamespace(num_hidden_layers=layers, num_experts=experts, num_experts_per_tok=k))
+    return SimpleNamespace(
+        hf_text_config=SimpleNamespace(
+            num_hidden_layers=layers, num_experts=experts, num_experts_per_tok=k
+        )
+    )
 
 
 def create(**arguments):
-    defaults = {"num_fused_shared_experts": 0, "max_num_batched_tokens": N, "max_model_len": 100, "device": "cpu"}
+    defaults = {
+        "num_fused_shared_experts": 0,
+        "max_num_batched_tokens": N,
+        "max_model_len": 100,
+        "device": "cpu",
+    }
     return RoutedExpertsCapturer.create(True, config(), **(defaults | arguments))
 
 
@@ -37,7 +48,10 @@ def test_captured_layers_are_read_by_request(dtype):
     for step in range(4):
         rows = ids(5, step, dtype)
         forward(capturer, rows)
-        capturer.sync_fwd_experts_buffer_DtoH(torch.tensor([2 * step, 2 * step + 1, 7 * step, 7 * step + 1, 7 * step + 2]), {"a": 2, "b": 3})
+        capturer.sync_fwd_experts_buffer_DtoH(
+            torch.tensor([2 * step, 2 * step + 1, 7 * step, 7 * step + 1, 7 * step + 2]),
+            {"a": 2, "b": 3},
+        )
     for name, first, count, stride in (("a", 0, 2, 2), ("b", 2, 3, 7)):
         got = capturer.get_routed_experts(name)
         want = np.full((3 * stride + count, L, K), -1, np.int16)
@@ -114,8 +128,16 @@ def test_a_shared_host_cache_reads_from_all_its_capturers():
 
 def test_the_device_cache_by_itself_is_plain_memory():
     cache = module._RoutedExpertsDeviceCache(N, L, K, "cpu")
-    assert cache.buffer.shape == (L, N, K) and cache.buffer.dtype == torch.int16 == cache.DTYPE and not cache.buffer.any()
-    assert cache.buffer[1].is_contiguous() and cache.num_hidden_layers == L and cache.get_buffer_size_bytes() == L * N * K * 2
+    assert (
+        cache.buffer.shape == (L, N, K)
+        and cache.buffer.dtype == torch.int16 == cache.DTYPE
+        and not cache.buffer.any()
+    )
+    assert (
+        cache.buffer[1].is_contiguous()
+        and cache.num_hidden_layers == L
+        and cache.get_buffer_size_bytes() == L * N * K * 2
+    )
     cache.capture_fwd_routed_experts(1, torch.tensor([[1, 2, 3, 4], [5, 6, 40000, 65541]]))
     assert cache.buffer[1, :2].tolist() == [[1, 2, 3, 4], [5, 6, -1, -1]]
     with pytest.raises(IndexError):
@@ -133,7 +155,14 @@ def test_rows_carry_the_tag_of_their_step():
 
 def test_a_configuration_without_layers_that_route_is_an_error():
     with pytest.raises(ValueError, match="no layer that routes"):
-        RoutedExpertsCapturer.create(True, SimpleNamespace(hf_config=SimpleNamespace(num_hidden_layers=4, num_experts=0)), 0, N, 100, "cpu")
+        RoutedExpertsCapturer.create(
+            True,
+            SimpleNamespace(hf_config=SimpleNamespace(num_hidden_layers=4, num_experts=0)),
+            0,
+            N,
+            100,
+            "cpu",
+        )
 
 
 def test_memory_is_bounded_and_what_does_not_fit_is_missing(caplog):

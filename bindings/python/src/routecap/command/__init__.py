@@ -9,19 +9,36 @@ from .. import Error, __version__
 from . import bench, compare, convert, doctor, info, show, top
 from .terminal import Terminal
 
-_COMMANDS = {"info": info, "show": show, "compare": compare, "bench": bench, "convert": convert, "doctor": doctor, "top": top}
+_COMMANDS = {
+    "info": info,
+    "show": show,
+    "compare": compare,
+    "bench": bench,
+    "convert": convert,
+    "doctor": doctor,
+    "top": top,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; return its exit status: 0, 1 where `compare` or `doctor` found something, 2 for an error, 3 where
-    `doctor` could not check."""
-    parser = argparse.ArgumentParser(prog="routecap", description="Routing of mixture-of-experts models: look at it, compare it, convert it.")
+    """Run a command line; return its exit status: 0, 1 where `compare` or `doctor` found something,
+    2 for an error, 3 where
+    `doctor` could not check.
+    """
+    parser = argparse.ArgumentParser(
+        prog="routecap",
+        description="Routing of mixture-of-experts models: look at it, compare it, convert it.",
+    )
     parser.add_argument("--version", action="version", version=f"routecap {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():
         text = (module.__doc__ or "").strip()
         command = commands.add_parser(
-            name, help=text.splitlines()[0], description=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+            name,
+            help=text.splitlines()[0],
+            description=text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)

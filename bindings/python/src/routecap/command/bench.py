@@ -1,8 +1,10 @@
-"""Measure what capture costs on this machine, on the host and, where there is one, on a CUDA device.
+"""Measure what capture costs on this machine, on the host and, where there is one, on a CUDA
+device.
 
-Each step records the ids of all layers, takes the snapshot and issues it for one request; what is read back is compared with what was recorded.
-Times are medians in microseconds: of the calls, on the engine's thread, and of the step from its issue until its rows can be read. On CUDA the
-calls enqueue work, which then runs beside the engine's.
+Each step records the ids of all layers, takes the snapshot and issues it for one request; what is
+read back is compared with what was recorded. Times are medians in microseconds: of the calls, on
+the engine's thread, and of the step from its issue until its rows can be read. On CUDA the calls
+enqueue work, which then runs beside the engine's.
 """
 
 import argparse
@@ -27,9 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=int, default=58, help="default: %(default)s")
     parser.add_argument("--k", type=int, default=8, help="experts per token; default: %(default)s")
     parser.add_argument("--experts", type=int, default=256, help="default: %(default)s")
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 64, 256, 1024], help="tokens of a step; default: 1 64 256 1024")
-    parser.add_argument("--steps", type=int, default=100, help="measured for each number of tokens; default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each line instead")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        nargs="+",
+        default=[1, 64, 256, 1024],
+        help="tokens of a step; default: 1 64 256 1024",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=100,
+        help="measured for each number of tokens; default: %(default)s",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object for each line instead"
+    )
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -49,7 +64,11 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     terminal.title("Capture of %d layers, %d of %d experts, microseconds" % shape)
     columns = list(found[0])
     terminal.table(
-        ["<" + columns[0], *columns[1:]], [[f"{value:.1f}" if isinstance(value, float) else str(value) for value in each.values()] for each in found]
+        ["<" + columns[0], *columns[1:]],
+        [
+            [f"{value:.1f}" if isinstance(value, float) else str(value) for value in each.values()]
+            for each in found
+        ],
     )
     return 0
 
@@ -59,10 +78,21 @@ def _measure(
 ) -> dict[str, Any]:
     row, layer, column = np.ogrid[:rows, :layers, :k]
     ids = ((row * 13 + layer * 29 + column * max(experts // k, 1)) % experts).astype(np.int32)
-    times: dict[str, list[int]] = {name: [] for name in ("begin", "record", "snapshot", "issue", "landed")}
+    times: dict[str, list[int]] = {
+        name: [] for name in ("begin", "record", "snapshot", "issue", "landed")
+    }
     with (
-        Capturer(layers=layers, k=k, experts=experts, rows=rows, backend=backend, stream=2 if backend == "cuda" else None) as capturer,
-        (_on_device if backend == "cuda" else _on_host)(np.ascontiguousarray(ids.transpose(1, 0, 2))) as sources,
+        Capturer(
+            layers=layers,
+            k=k,
+            experts=experts,
+            rows=rows,
+            backend=backend,
+            stream=2 if backend == "cuda" else None,
+        ) as capturer,
+        (_on_device if backend == "cuda" else _on_host)(
+            np.ascontiguousarray(ids.transpose(1, 0, 2))
+        ) as sources,
     ):
         every_layer = dict(enumerate(sources))
         for measured in [False] * 10 + [True] * steps:
@@ -81,13 +111,22 @@ def _measure(
             moments.append(now())
             with request.finish(rows) as routing:
                 if routing.wait() != Status.OK or not (routing.ids() == ids).all():
-                    raise Error(Status.ERR_INTERNAL, "what was read is not what was recorded: report it with the version of the driver")
+                    raise Error(
+                        Status.ERR_INTERNAL,
+                        "what was read is not what was recorded: report it with the version of the driver",
+                    )
             if measured:
                 for name, start, end in zip(times, moments, moments[1:]):
                     times[name].append(end - start)
     medians = {name: statistics.median(values) / 1000 for name, values in times.items()}
     landed = medians.pop("landed")
-    return {"backend": backend, "tokens": rows, **medians, "together": sum(medians.values()), "landed after": landed}
+    return {
+        "backend": backend,
+        "tokens": rows,
+        **medians,
+        "together": sum(medians.values()),
+        "landed after": landed,
+    }
 
 
 @contextmanager
@@ -97,7 +136,14 @@ def _on_host(layers: NDArray[np.int32]) -> Iterator[list[Any]]:
 
 class _DeviceIds:
     def __init__(self, address: int, shape: tuple[int, ...]) -> None:
-        self.__cuda_array_interface__ = {"shape": shape, "strides": None, "typestr": "<i4", "data": (address, False), "version": 3, "stream": None}
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "strides": None,
+            "typestr": "<i4",
+            "data": (address, False),
+            "version": 3,
+            "stream": None,
+        }
 
 
 @contextmanager
@@ -108,19 +154,38 @@ def _on_device(layers: NDArray[np.int32]) -> Iterator[list[Any]]:
 
     def check(name: str, *arguments: Any) -> None:
         address, found = ctypes.c_void_p(), ctypes.c_int()
-        if cuda.cuGetProcAddress_v2(name.encode(), ctypes.byref(address), 12030, ctypes.c_uint64(0), ctypes.byref(found)) or not address.value:
-            raise Error(Status.ERR_DEVICE, f"the driver has no {name}: install a newer one, or take --backend host")
+        if (
+            cuda.cuGetProcAddress_v2(
+                name.encode(), ctypes.byref(address), 12030, ctypes.c_uint64(0), ctypes.byref(found)
+            )
+            or not address.value
+        ):
+            raise Error(
+                Status.ERR_DEVICE,
+                f"the driver has no {name}: install a newer one, or take --backend host",
+            )
         status = ctypes.CFUNCTYPE(ctypes.c_int)(address.value)(*arguments)
         if status:
-            raise Error(Status.ERR_DEVICE, f"{name} returned {status}: look whether device 0 can be used (routecap info), or take --backend host")
+            raise Error(
+                Status.ERR_DEVICE,
+                f"{name} returned {status}: look whether device 0 can be used (routecap info), or take --backend host",
+            )
 
     check("cuInit", 0)
     check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
     check("cuCtxPushCurrent", context)
     check("cuMemAlloc", ctypes.byref(memory), ctypes.c_size_t(layers.nbytes))
     try:
-        check("cuMemcpyHtoD", memory, ctypes.c_void_p(layers.ctypes.data), ctypes.c_size_t(layers.nbytes))
-        yield [_DeviceIds(memory.value + layer.ctypes.data - layers.ctypes.data, layer.shape) for layer in layers]
+        check(
+            "cuMemcpyHtoD",
+            memory,
+            ctypes.c_void_p(layers.ctypes.data),
+            ctypes.c_size_t(layers.nbytes),
+        )
+        yield [
+            _DeviceIds(memory.value + layer.ctypes.data - layers.ctypes.data, layer.shape)
+            for layer in layers
+        ]
     finally:
         check("cuMemFree", memory)
         check("cuCtxPopCurrent", ctypes.byref(previous))

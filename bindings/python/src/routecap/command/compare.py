@@ -1,7 +1,8 @@
 """Compare routings: exit status 0 if they are the same, 1 if they differ, 2 for an error.
 
-A and B are FILE.routecap, a folder of them, FILE.tar or FILE.safetensors. Two files of one routing each are compared whatever their names, otherwise
-routings of the same name are. They are the same if they have the same rows and layers, and in each cell the same set of experts, or neither has any;
+A and B are FILE.routecap, a folder of them, FILE.tar or FILE.safetensors. Two files of one routing
+each are compared whatever their names, otherwise routings of the same name are. They are the same
+if they have the same rows and layers, and in each cell the same set of experts, or neither has any;
 with --ordered also the same order.
 """
 
@@ -18,19 +19,43 @@ from .wire import add_hints, hint_of
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="A")
     parser.add_argument("second", metavar="B")
-    parser.add_argument("--ordered", action="store_true", help="the order of a cell's experts counts, too")
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object instead")
+    parser.add_argument(
+        "--ordered", action="store_true", help="the order of a cell's experts counts, too"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print everything as one JSON object instead"
+    )
     add_hints(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    first = {name: sample.routing for name, sample in load(arguments.first, progress=terminal.track, wire=hint_of(arguments)).items()}
-    second = {name: sample.routing for name, sample in load(arguments.second, progress=terminal.track, wire=hint_of(arguments)).items()}
+    first = {
+        name: sample.routing
+        for name, sample in load(
+            arguments.first, progress=terminal.track, wire=hint_of(arguments)
+        ).items()
+    }
+    second = {
+        name: sample.routing
+        for name, sample in load(
+            arguments.second, progress=terminal.track, wire=hint_of(arguments)
+        ).items()
+    }
     if len(first) == 1 and len(second) == 1:
         [name] = first
         second = {name: each for each in second.values()}
-    alone = {path: sorted(set(ours) - set(theirs)) for path, ours, theirs in ((arguments.first, first, second), (arguments.second, second, first))}
-    found = {name: _compare(routing, second[name], arguments.ordered) for name, routing in first.items() if name in second}
+    alone = {
+        path: sorted(set(ours) - set(theirs))
+        for path, ours, theirs in (
+            (arguments.first, first, second),
+            (arguments.second, second, first),
+        )
+    }
+    found = {
+        name: _compare(routing, second[name], arguments.ordered)
+        for name, routing in first.items()
+        if name in second
+    }
     same = not any(alone.values()) and all(each["same"] for each in found.values())
     if arguments.json:
         print(json.dumps({"same": same, "only_in": alone, "routings": found}))
@@ -47,7 +72,11 @@ def _compare(first: Routing, second: Routing, ordered: bool) -> dict[str, Any]:
     shapes = {
         what: (ours, theirs)
         for what, ours, theirs in (
-            ("positions", [first.first, first.first + first.rows], [second.first, second.first + second.rows]),
+            (
+                "positions",
+                [first.first, first.first + first.rows],
+                [second.first, second.first + second.rows],
+            ),
             ("layers", first.layer_map.tolist(), second.layer_map.tolist()),
             ("experts", first.layer_experts.tolist(), second.layer_experts.tolist()),
             ("k", first.k, second.k),
@@ -56,9 +85,21 @@ def _compare(first: Routing, second: Routing, ordered: bool) -> dict[str, Any]:
         if ours != theirs
     }
     cells = difference(first, second) if first.k == second.k else None
-    layers = [] if cells is None else [dict(zip(Difference._fields, layer)) for layer in zip(*(column.tolist() for column in cells))]
+    layers = (
+        []
+        if cells is None
+        else [
+            dict(zip(Difference._fields, layer))
+            for layer in zip(*(column.tolist() for column in cells))
+        ]
+    )
     counted = ("sets", "only_first", "only_second", *(["ordered"] if ordered else []))
-    return {"same": not shapes and not any(layer[count] for layer in layers for count in counted), "shapes": shapes, "k": first.k, "layers": layers}
+    return {
+        "same": not shapes and not any(layer[count] for layer in layers for count in counted),
+        "shapes": shapes,
+        "k": first.k,
+        "layers": layers,
+    }
 
 
 def _print(name: str, found: dict[str, Any], terminal: Terminal) -> None:
@@ -72,11 +113,24 @@ def _print(name: str, found: dict[str, Any], terminal: Terminal) -> None:
     terminal.line(f"  {_share(differ, cells)} of {cells} cells that both have differ as sets")
     rows = []
     for layer in found["layers"]:
-        overlap = f"{layer['common'] / (layer['cells'] * found['k']):.4f}" if layer["cells"] else "-"
+        overlap = (
+            f"{layer['common'] / (layer['cells'] * found['k']):.4f}" if layer["cells"] else "-"
+        )
         counts = (str(layer[count]) for count in ("only_first", "only_second"))
         of = layer["cells"]
-        rows.append((str(layer["layer_map"]), str(of), _share(layer["ordered"], of), _share(layer["sets"], of), overlap, *counts))
-    terminal.table(("layer", "cells", "ids differ", "sets differ", "ids in common", "only A", "only B"), rows)
+        rows.append(
+            (
+                str(layer["layer_map"]),
+                str(of),
+                _share(layer["ordered"], of),
+                _share(layer["sets"], of),
+                overlap,
+                *counts,
+            )
+        )
+    terminal.table(
+        ("layer", "cells", "ids differ", "sets differ", "ids in common", "only A", "only B"), rows
+    )
 
 
 def _share(part: int, whole: int) -> str:

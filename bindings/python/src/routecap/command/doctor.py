@@ -63,7 +63,10 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     model, hint = describe(config) if config else None, hint_of(arguments)
     cases = read(arguments.file, model=model, **hint)
     if not cases:
-        raise ArgumentError(Status.ERR_ARGUMENT, f"no routing in {arguments.file}: name a file, folder or archive that has NAME.routecap in it")
+        raise ArgumentError(
+            Status.ERR_ARGUMENT,
+            f"no routing in {arguments.file}: name a file, folder or archive that has NAME.routecap in it",
+        )
     report = examine(
         cases,
         tokens=read_tokens(arguments.tokens) if arguments.tokens else None,

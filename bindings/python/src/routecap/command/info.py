@@ -20,14 +20,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     terminal.title(f"routecap {'.'.join(map(str, version()))}")
     terminal.line(f"library  {path()}")
-    terminal.line(f"running  Python {platform.python_version()}, NumPy {np.__version__}, {platform.system()} {platform.machine()}")
+    terminal.line(
+        f"running  Python {platform.python_version()}, NumPy {np.__version__}, {platform.system()} {platform.machine()}"
+    )
     terminal.line()
     rows = []
     for name, (available, devices, detail) in backends().items():
-        rows.append((name, "usable" if available else "not usable", str(devices) if devices else "-", detail))
+        rows.append(
+            (
+                name,
+                "usable" if available else "not usable",
+                str(devices) if devices else "-",
+                detail,
+            )
+        )
     terminal.table(("<backend", "<", "devices", "<"), rows)
     terminal.line()
-    terminal.table(("<extra", "<package", "<"), [(extra, package, _installed(extra, package)) for extra, package in EXTRAS.items()])
+    terminal.table(
+        ("<extra", "<package", "<"),
+        [(extra, package, _installed(extra, package)) for extra, package in EXTRAS.items()],
+    )
     return 0
 
 

@@ -1,7 +1,10 @@
-"""Show routings: what is there, what is missing, and the load of the experts in each layer, as text and as pictures.
+"""Show routings: what is there, what is missing, and the load of the experts in each layer, as text
+and as pictures.
 
-FILE is FILE.routecap, a folder of them, FILE.tar, FILE.safetensors, or a message of the wire (FILE.npy, for instance, with --experts). What is known of a request beside its routing, the text of its tokens above
-all, is read from FILE.json: {"tokens": ["The", " cat", ...], "prompt_tokens": 7}. More than four routings are listed in a table.
+FILE is FILE.routecap, a folder of them, FILE.tar, FILE.safetensors, or a message of the wire
+(FILE.npy, for instance, with --experts). What is known of a request beside its routing, the text of
+its tokens above all, is read from FILE.json: {"tokens": ["The", " cat", ...], "prompt_tokens": 7}.
+More than four routings are listed in a table.
 """
 
 import argparse
@@ -23,11 +26,28 @@ _BLOCKS = 8  # of missing cells that are named, unless all are asked for
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+")
-    parser.add_argument("--layer", type=int, metavar="L", help="index in the decoder of the layer whose experts are shown token by token")
-    parser.add_argument("--missing", action="store_true", help=f"name all blocks of missing cells, not only the first {_BLOCKS}")
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object instead")
-    parser.add_argument("--png", metavar="OUT", help="write a picture (needs matplotlib; by its ending also .svg or .pdf)")
-    parser.add_argument("--html", metavar="OUT", help="write one page that needs nothing else, for any browser")
+    parser.add_argument(
+        "--layer",
+        type=int,
+        metavar="L",
+        help="index in the decoder of the layer whose experts are shown token by token",
+    )
+    parser.add_argument(
+        "--missing",
+        action="store_true",
+        help=f"name all blocks of missing cells, not only the first {_BLOCKS}",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print everything as one JSON object instead"
+    )
+    parser.add_argument(
+        "--png",
+        metavar="OUT",
+        help="write a picture (needs matplotlib; by its ending also .svg or .pdf)",
+    )
+    parser.add_argument(
+        "--html", metavar="OUT", help="write one page that needs nothing else, for any browser"
+    )
     add_hints(parser)
 
 
@@ -40,7 +60,9 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if arguments.html:
         from ..page import page
 
-        Path(arguments.html).write_text(page(samples, arguments.layer, progress=terminal.track), encoding="utf-8")
+        Path(arguments.html).write_text(
+            page(samples, arguments.layer, progress=terminal.track), encoding="utf-8"
+        )
     if arguments.json:
         print(json.dumps({name: _described(sample.routing) for name, sample in samples.items()}))
     else:
@@ -58,13 +80,18 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def read(files: list[str], terminal: Terminal, wire: Any = None) -> dict[str, Sample]:
-    """The samples of all files, each under its own name, or with that of its file where two have the same."""
+    """The samples of all files, each under its own name, or with that of its file where two have
+    the same.
+    """
     samples: dict[str, Sample] = {}
     for file in terminal.track(files):
         for name, sample in load(file, wire=wire).items():
             samples[f"{file}:{name}" if name in samples else name] = sample
     if not samples:
-        raise ArgumentError(Status.ERR_ARGUMENT, f"no routing in {', '.join(files)}: name files, folders or archives that have NAME.routecap in them")
+        raise ArgumentError(
+            Status.ERR_ARGUMENT,
+            f"no routing in {', '.join(files)}: name files, folders or archives that have NAME.routecap in them",
+        )
     return samples
 
 
@@ -111,7 +138,10 @@ def _show(name: str, routing: Routing, every_block: bool, terminal: Terminal) ->
     for block in blocks if every_block else blocks[:_BLOCKS]:
         first, last = int(block["first"]), int(block["first"]) + int(block["rows"]) - 1
         where = _layers(routing, int(block["first_layer"]), int(block["layers"]))
-        terminal.line(f"  missing: rows {first} to {last} of {where}: {reason_words(block['reason'])}", "yellow")
+        terminal.line(
+            f"  missing: rows {first} to {last} of {where}: {reason_words(block['reason'])}",
+            "yellow",
+        )
     if len(blocks) > _BLOCKS and not every_block:
         terminal.line(f"  and {len(blocks) - _BLOCKS} more (--missing names them)", "yellow")
 
@@ -120,32 +150,55 @@ def _show_load(routings: list[Routing], terminal: Terminal) -> None:
     like, load = routings[0], expert_load(routings)
     labels, figures = [str(layer) for layer in like.layer_map], balance(load, like.layer_experts)
     terminal.line()
-    terminal.title("Load of the experts" + (f", {len(routings)} routings together" if len(routings) > 1 else ""))
+    terminal.title(
+        "Load of the experts"
+        + (f", {len(routings)} routings together" if len(routings) > 1 else "")
+    )
     tokens = load.sum(axis=1) // like.k
     rows = []
     for layer, (active, busiest, *numbers) in enumerate(zip(*figures)):
         counts = labels[layer], str(tokens[layer]), f"{active} of {like.layer_experts[layer]}"
-        rows.append((*counts, str(busiest) if tokens[layer] else "-", *(f"{number:.3f}" if tokens[layer] else "-" for number in numbers)))
-    terminal.table(("layer", "tokens", "active", "busiest", "entropy", "max/mean", "variation", "gini"), rows)
+        rows.append(
+            (
+                *counts,
+                str(busiest) if tokens[layer] else "-",
+                *(f"{number:.3f}" if tokens[layer] else "-" for number in numbers),
+            )
+        )
+    terminal.table(
+        ("layer", "tokens", "active", "busiest", "entropy", "max/mean", "variation", "gini"), rows
+    )
     terminal.line()
     terminal.heat(labels, load)
 
 
 def _show_tokens(name: str, sample: Sample, decoder_layer: int, terminal: Terminal) -> None:
-    """The tokens, each on the colour of its first expert; where there are no colours, with the ids of all its experts."""
+    """The tokens, each on the colour of its first expert; where there are no colours, with the ids
+    of all its experts.
+    """
     layer = layer_of(sample.routing, decoder_layer)
     ids, valid = sample.routing.masked(first_layer=layer, layers=1)
     texts = token_texts(sample)
     terminal.line()
     terminal.title(f"{name}, layer {decoder_layer}")
     if terminal.colours:
-        shown = texts or [f" {row[0, 0]} " if present else " . " for row, present in zip(ids, valid)]
-        terminal.tokens(shown, [int(row[0, 0]) if present else None for row, present in zip(ids, valid)])
+        shown = texts or [
+            f" {row[0, 0]} " if present else " . " for row, present in zip(ids, valid)
+        ]
+        terminal.tokens(
+            shown, [int(row[0, 0]) if present else None for row, present in zip(ids, valid)]
+        )
         return
     rows = []
     for row, (experts, present) in enumerate(zip(ids, valid)):
         chosen = " ".join(map(str, experts[0])) if present else "-"
-        rows.append((str(sample.routing.first + row), chosen, *([json.dumps(texts[row], ensure_ascii=False)] if texts else [])))
+        rows.append(
+            (
+                str(sample.routing.first + row),
+                chosen,
+                *([json.dumps(texts[row], ensure_ascii=False)] if texts else []),
+            )
+        )
     terminal.table(("row", "<experts", *(["<token"] if texts else [])), rows)
 
 
@@ -158,7 +211,8 @@ def _described(routing: Routing) -> dict[str, Any]:
         "id_space": routing.id_space.name.lower(),
         "coverage": routing.coverage()._asdict(),
         "missing": [
-            {name: int(block[name]) for name in ("first", "rows", "first_layer", "layers")} | {"reason": Missing(block["reason"]).name.lower()}
+            {name: int(block[name]) for name in ("first", "rows", "first_layer", "layers")}
+            | {"reason": Missing(block["reason"]).name.lower()}
             for block in routing.missing
         ],
         "layers": [
@@ -166,9 +220,14 @@ def _described(routing: Routing) -> dict[str, Any]:
                 "layer": int(routing.layer_map[layer]),
                 "experts": int(routing.layer_experts[layer]),
                 "provenance": Provenance(routing.layer_provenance[layer]).name.lower(),
-                **{name: None if value != value else value for name, value in zip(Balance._fields, figures)},
+                **{
+                    name: None if value != value else value
+                    for name, value in zip(Balance._fields, figures)
+                },
                 "load": load[layer, : routing.layer_experts[layer]].tolist(),
             }
-            for layer, figures in enumerate(zip(*(column.tolist() for column in balance(load, routing.layer_experts))))
+            for layer, figures in enumerate(
+                zip(*(column.tolist() for column in balance(load, routing.layer_experts)))
+            )
         ],
     }

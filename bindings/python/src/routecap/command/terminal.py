@@ -1,4 +1,6 @@
-"""Output: with colours by rich where it is installed and writes to a terminal, otherwise plain text that scripts can read."""
+"""Output: with colours by rich where it is installed and writes to a terminal, otherwise plain text
+that scripts can read.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -41,14 +43,18 @@ class Terminal:
         self.line(text, "bold")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """A table; a column whose name begins with "<" is aligned to the left, all others to the right."""
+        """A table; a column whose name begins with "<" is aligned to the left, all others to the
+        right.
+        """
         rows = [list(row) for row in rows]
         if self._rich:
             from rich.table import Table
 
             table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2))
             for name in columns:
-                table.add_column(name.removeprefix("<"), justify="left" if name.startswith("<") else "right")
+                table.add_column(
+                    name.removeprefix("<"), justify="left" if name.startswith("<") else "right"
+                )
             for row in rows:
                 table.add_row(*row)
             self._rich.print(table)
@@ -56,15 +62,26 @@ class Terminal:
         lines = [[name.removeprefix("<") for name in columns], *rows]
         widths = [max(map(len, column)) for column in zip(*lines)]
         for line in lines:
-            cells = (text.ljust(width) if name.startswith("<") else text.rjust(width) for name, text, width in zip(columns, line, widths))
+            cells = (
+                text.ljust(width) if name.startswith("<") else text.rjust(width)
+                for name, text, width in zip(columns, line, widths)
+            )
             print("  ".join(cells).rstrip())
 
     def heat(self, labels: Sequence[str], load: NDArray[np.int64]) -> None:
-        """A line for each layer: the load of each expert, as a colour or as a digit, where the layer's busiest is the strongest, or 9."""
+        """A line for each layer: the load of each expert, as a colour or as a digit, where the
+        layer's busiest is the strongest, or 9.
+        """
         indent = max(map(len, labels), default=0)
         width = max((self._rich.width if self._rich else 10_000) - indent - 3, 8)
-        group = -(-load.shape[1] // width)  # experts in one cell, where there are too many for a line
-        cells = np.add.reduceat(load, range(0, load.shape[1], group), axis=1) / group if load.size else load
+        group = -(
+            -load.shape[1] // width
+        )  # experts in one cell, where there are too many for a line
+        cells = (
+            np.add.reduceat(load, range(0, load.shape[1], group), axis=1) / group
+            if load.size
+            else load
+        )
         most = np.maximum(cells.max(axis=1, initial=0), 1)
         wide = 2 if 2 * cells.shape[1] <= width else 1
         colours = ramp(True)
@@ -77,18 +94,29 @@ class Terminal:
 
             text, power = Text(start, "dim"), exponent(top / max(row.mean(), 1e-9))
             for each in row:
-                text.append(" " * wide, "on rgb(%d,%d,%d)" % colours[int((each / top) ** power * (len(colours) - 1))])
+                text.append(
+                    " " * wide,
+                    "on rgb(%d,%d,%d)" % colours[int((each / top) ** power * (len(colours) - 1))],
+                )
             self._rich.print(text)
         if group > 1:
             self.line(f" {group} experts in each cell", "dim")
 
     def tokens(self, texts: Sequence[str], experts: Sequence[int | None]) -> None:
-        """Text, each token on the colour of an expert; None: on none. Only for a terminal that has colours."""
+        """Text, each token on the colour of an expert; None: on none.
+
+        Only for a terminal that has colours.
+        """
         from rich.text import Text
 
         text = Text()
         for token, number in zip(texts, experts):
-            text.append(token, "dim strike" if number is None else "rgb(0,0,0) on rgb(%d,%d,%d)" % expert(number, False))
+            text.append(
+                token,
+                "dim strike"
+                if number is None
+                else "rgb(0,0,0) on rgb(%d,%d,%d)" % expert(number, False),
+            )
         self._rich.print(text, soft_wrap=True)
 
     @property

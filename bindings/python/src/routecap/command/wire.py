@@ -21,27 +21,62 @@ _UNJUDGED = ("experts", "columns", "k", "first")
 
 
 def add_hints(parser: argparse.ArgumentParser, judged: bool = True) -> None:
-    group = parser.add_argument_group("messages of the wire", "FILE.npy, .npy.b64 (vLLM), .b64 (SGLang), .routes.json, .nrlre1 (NeMo-RL), .lists.json (Megatron)")
+    group = parser.add_argument_group(
+        "messages of the wire",
+        "FILE.npy, .npy.b64 (vLLM), .b64 (SGLang), .routes.json, .nrlre1 (NeMo-RL), .lists.json (Megatron)",
+    )
     for name in _HINTS if judged else _UNJUDGED:
         text = _HINTS[name] if judged else _HINTS[name].removesuffix("; required")
         group.add_argument(f"--{name}", dest=f"wire_{name}", type=int, metavar="N", help=text)
-    group.add_argument("--dtype", dest="wire_dtype", metavar="TYPE", help="type of the ids, where the file does not say it: int32, for instance")
+    group.add_argument(
+        "--dtype",
+        dest="wire_dtype",
+        metavar="TYPE",
+        help="type of the ids, where the file does not say it: int32, for instance",
+    )
     if not judged:
         return
-    group.add_argument("--layer-map", dest="wire_layer_map", metavar="LIST", type=_layers, help="which layers of the decoder are captured: 1-60, or 1,3,5")
-    group.add_argument("--budget", dest="wire_budget_bytes", type=int, metavar="BYTES", help="the most memory that decoding a file may take")
+    group.add_argument(
+        "--layer-map",
+        dest="wire_layer_map",
+        metavar="LIST",
+        type=_layers,
+        help="which layers of the decoder are captured: 1-60, or 1,3,5",
+    )
+    group.add_argument(
+        "--budget",
+        dest="wire_budget_bytes",
+        type=int,
+        metavar="BYTES",
+        help="the most memory that decoding a file may take",
+    )
 
 
 def hint_of(arguments: argparse.Namespace) -> Any:
-    given = {name: getattr(arguments, f"wire_{name}", None) for name in (*_HINTS, "dtype", "layer_map", "budget_bytes")}
+    given = {
+        name: getattr(arguments, f"wire_{name}", None)
+        for name in (*_HINTS, "dtype", "layer_map", "budget_bytes")
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     facts = ", ".join(fact.name.lower() for fact in WireFact if fact.name)
-    parser.add_argument("--allow", metavar="FACTS", default="", help=f"what OUT may lose, separated by commas: {facts}")
-    parser.add_argument("--out-dtype", metavar="TYPE", help="type of the ids in OUT, if it is a message of the wire")
-    parser.add_argument("--out-columns", type=int, metavar="N", help="write all N layers of the decoder to OUT, those that are not captured as zeros")
+    parser.add_argument(
+        "--allow",
+        metavar="FACTS",
+        default="",
+        help=f"what OUT may lose, separated by commas: {facts}",
+    )
+    parser.add_argument(
+        "--out-dtype", metavar="TYPE", help="type of the ids in OUT, if it is a message of the wire"
+    )
+    parser.add_argument(
+        "--out-columns",
+        type=int,
+        metavar="N",
+        help="write all N layers of the decoder to OUT, those that are not captured as zeros",
+    )
 
 
 def options_of(arguments: argparse.Namespace) -> WireOptions:

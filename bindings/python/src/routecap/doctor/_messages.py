@@ -1,7 +1,8 @@
 """Messages of the wire as arrays of what they really hold.
 
-`routecap.wire_decode` judges every cell and keeps those that are routing. Here it is what else there
-is that matters: zeros, copies, ids that are no experts. So bytes are unwrapped and nothing is judged.
+`routecap.wire_decode` judges every cell and keeps those that are routing. Here it is what else
+there is that matters: zeros, copies, ids that are no experts. So bytes are unwrapped and nothing is
+judged.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def _npy_base64(data: bytes, shape: Shape) -> Unwrapped:
 
 def _raw_base64(data: bytes, shape: Shape) -> Unwrapped:
     if shape.columns is None or shape.k is None:
-        raise ValueError("the bytes do not say how many columns and k there are (--config, or --columns and --k)")
+        raise ValueError(
+            "the bytes do not say how many columns and k there are (--config, or --columns and --k)"
+        )
     return _array(_binary(data), shape.dtype or "int32", (-1, shape.columns, shape.k))
 
 

@@ -14,7 +14,8 @@ All of them promise the same:
 - What activation checkpointing runs again in backward chooses what its own forward pass chose, in
   whatever order passes go backward.
 - A row that is missing, or is no choice of k experts, is routed live, on the device, and counted.
-- Weights of the experts are the live scores at the replayed ids, so gradients are as without replay.
+- Weights of the experts are the live scores at the replayed ids, so gradients are as without
+  replay.
 """
 
 from ._report import LayerReport, ReplayError, Report

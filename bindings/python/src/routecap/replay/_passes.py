@@ -79,7 +79,9 @@ class Replay:
             replayed, lost, invalid, agreeing = (0,) * 4 if counts is None else counts.tolist()
             k = self._agreeing_of.get(router)
             agreement = agreeing / (replayed * k) if k and replayed else None
-            layers.append(LayerReport(router.layer, router.name, replayed, lost, invalid, agreement))
+            layers.append(
+                LayerReport(router.layer, router.name, replayed, lost, invalid, agreement)
+            )
         report = Report(self._passes, tuple(layers))
         if reset:
             self._passes = 0

@@ -14,9 +14,9 @@ from ._report import ReplayError
 class RankReplay(Replay):
     """Routers of a rank's model, or of its virtual stages. An adapter's `attach` makes it.
 
-        with replay({layer: ids, ...}):             # for each micro-batch, and each virtual stage
-            output = model(...)
-        output.backward()                           # whenever the schedule has it
+    with replay({layer: ids, ...}):             # for each micro-batch, and each virtual stage
+        output = model(...)
+    output.backward()                           # whenever the schedule has it
     """
 
     def load(

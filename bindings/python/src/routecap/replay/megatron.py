@@ -170,7 +170,9 @@ def routers_of(stage: nn.Module) -> tuple[list[tuple[Router, nn.Module]], list[s
     """
     replayed, live = [], []
     for name, module in stage.named_modules():
-        if not (hasattr(module, "routing") and hasattr(module, "topk") and hasattr(module, "gating")):
+        if not (
+            hasattr(module, "routing") and hasattr(module, "topk") and hasattr(module, "gating")
+        ):
             continue
         if getattr(module, "is_mtp_layer", False) or "mtp" in name.split("."):
             live.append(name)

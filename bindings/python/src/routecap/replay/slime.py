@@ -5,10 +5,10 @@
     --custom-megatron-before-train-step-hook-path routecap.replay.slime.before_train_step
 
 slime and miles lay the rows out and put them into a queue at each router, one entry for each
-micro-batch. From there on routecap takes over: at the beginning of a forward pass each router of the
-stage takes its entry; rows that are -1, or no choice of k experts, are routed live and counted;
-recompute gets what its own forward pass chose, so their queue for backward is not used; and a router
-that does not run, or runs twice, is named.
+micro-batch. From there on routecap takes over: at the beginning of a forward pass each router of
+the stage takes its entry; rows that are -1, or no choice of k experts, are routed live and counted;
+recompute gets what its own forward pass chose, so their queue for backward is not used; and a
+router that does not run, or runs twice, is named.
 
 `rows` makes what a rollout function puts into `Sample.rollout_routed_experts` of a Routing.
 """
@@ -36,13 +36,16 @@ from .megatron import routers_of
 __all__ = ["QueueReplay", "before_log_prob", "before_train_step", "replay_of", "rows"]
 
 _logger = logging.getLogger("routecap.replay")
-_replays: dict[int, tuple[Any, QueueReplay]] = {}  # by the identity of the first stage, kept with it
+_replays: dict[
+    int, tuple[Any, QueueReplay]
+] = {}  # by the identity of the first stage, kept with it
 
 
 def rows(routing: Routing, layers: int) -> NDArray[np.int32]:
     """int32 [rows, layers, k] of a routing, for all layers of the decoder; -1 where it has nothing.
 
-    Of S tokens it must be S - 1 rows: a routing that begins later lost its first ones, which are -1.
+    Of S tokens it must be S - 1 rows: a routing that begins later lost its first ones, which are
+    -1.
     """
     ids = np.full((routing.first + routing.rows, layers, routing.k), -1, np.int32)
     ids[routing.first :, routing.layer_map] = routing.ids()
@@ -82,7 +85,8 @@ def replay_of(model: Sequence[nn.Module], *, agreement: bool = False) -> QueueRe
 
 
 Choice = Callable[..., Any]
-"""compute_topk(scores [T, experts], topk, num_groups=None, group_topk=None): scores and ids [T, k]."""
+"""compute_topk(scores [T, experts], topk, num_groups=None, group_topk=None): scores and ids [T, k].
+"""
 
 
 class _Slime:
@@ -145,7 +149,9 @@ class _Miles:
         """miles fills queues by layer; those of this model must be among them."""
         filled = {id(each) for each in self._manager.replays}
         if missing := sum(id(each) not in filled for each in queues):
-            raise ReplayError(f"miles does not fill the queues of {missing} of this model's routers")
+            raise ReplayError(
+                f"miles does not fill the queues of {missing} of this model's routers"
+            )
 
     def wrap(self, wrapper: Callable[[Choice, Choice], Choice]) -> Callable[[], None]:
         own = self._manager.get_topk_fn

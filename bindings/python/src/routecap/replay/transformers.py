@@ -1,4 +1,5 @@
-"""Replay in models of Hugging Face transformers, of every family that `routecap.transformers` knows.
+"""Replay in models of Hugging Face transformers, of every family that `routecap.transformers`
+knows.
 
     replay = routecap.replay.transformers.attach(model)
     with replay(routings):                          # one Routing for each sequence of the batch
@@ -192,4 +193,6 @@ def _replace_forward(block: nn.Module, choice: _Choice) -> Callable[[], None]:
             return forward(*args, **kwargs)
 
     block.forward = replayed
-    return partial(setattr, block, "forward", forward) if own else partial(delattr, block, "forward")
+    return (
+        partial(setattr, block, "forward", forward) if own else partial(delattr, block, "forward")
+    )

@@ -88,8 +88,10 @@ def install(utils: Any) -> None:
 
 
 class _WhenImported(MetaPathFinder, Loader):
-    """Installs once verl imports the module whose functions are replaced; nothing is imported before:
-    verl's driver has no Megatron-Core."""
+    """Installs once verl imports the module whose functions are replaced; nothing is imported
+    before:
+    verl's driver has no Megatron-Core.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

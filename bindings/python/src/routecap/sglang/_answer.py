@@ -30,13 +30,12 @@ def dtype_asked(sampling_params: Any) -> str:
 
 def encode(routing: routecap.Routing, asked: Asked) -> str:
     """
-    int32      SGLang's own: base64 of [rows, layers of the decoder, k]. Dense layers are 0 as there;
-               a missing cell is -1, where SGLang's is 0
-    others     a JSON object: "data" (base64 of [rows, MoE layers, k]), "shape", "start", "dtype",
-               "layers" (which of the decoder these are). A missing cell is the type's largest
-               number, or -1, and "missing" names the cells: [first row, rows, first of "layers",
-               layers, reason]
-    routecap   base64 of the serialised form: validity, reasons and tags included
+    int32      SGLang's own: base64 of [rows, layers of the decoder, k]. Dense layers are 0 as
+               there; a missing cell is -1, where SGLang's is 0 others     a JSON object: "data"
+               (base64 of [rows, MoE layers, k]), "shape", "start", "dtype", "layers" (which of the
+               decoder these are). A missing cell is the type's largest number, or -1, and "missing"
+               names the cells: [first row, rows, first of "layers", layers, reason] routecap
+               base64 of the serialised form: validity, reasons and tags included
     """
     if asked.dtype == "routecap":
         return base64.b64encode(routing.serialize()).decode()

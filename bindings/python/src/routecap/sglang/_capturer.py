@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-# How many caches full of rows are kept: what the engine evicted cannot be told from what it has, and
-# it uses what it has more often than it tells here.
+# How many caches full of rows are kept: what the engine evicted cannot be told from what it has,
+# and it uses what it has more often than it tells here.
 _CACHES = 4
 
 

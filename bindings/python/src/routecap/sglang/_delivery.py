@@ -53,9 +53,7 @@ class Outbox:
         self._name = f"routecap-sglang-{os.getpid()}-{secrets.token_hex(4)}"
         self._outbox: Any = raw.open_outbox(self._name)
 
-    def put(
-        self, routing: routecap.Routing, asked: Asked
-    ) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def put(self, routing: routecap.Routing, asked: Asked) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The ticket. The routing may be in flight."""
         ticket = secrets.token_bytes(_TICKET_BYTES)
         first = min(asked.start, asked.end)

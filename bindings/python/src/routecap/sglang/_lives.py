@@ -15,8 +15,9 @@ from ._prefixes import Prefixes, Tokens
 class Rows:
     """What one request computed, from a prefill of its first row on.
 
-    handle: routecap's, while it is open. routing: its rows, once it has ended, and `count` how many.
-    adopted: how many of them came from the prefix cache. kept: of how many the cache has the KV.
+    handle: routecap's, while it is open. routing: its rows, once it has ended, and `count` how
+    many. adopted: how many of them came from the prefix cache. kept: of how many the cache has the
+    KV.
     """
 
     __slots__ = ("_capturer", "adopted", "count", "handle", "kept", "routing")

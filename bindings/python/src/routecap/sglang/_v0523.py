@@ -1,19 +1,17 @@
 """The face to SGLang 0.5.23: what of it is hooked, each in one function.
 
-In the scheduler's process:
-    RoutedExpertsCapturer.create        gives ours, which SGLang keeps and calls as its own: `capture`
-                                        in the routers, `on_forward_end` behind the pass
+In the scheduler's process: RoutedExpertsCapturer.create        gives ours, which SGLang keeps and
+    calls as its own: `capture` in the routers, `on_forward_end` behind the pass
     ForwardBatch.init_new               says which requests a pass is of
     _maybe_collect_routed_experts       a request has ended: its ticket travels as its rows
-    _resolve_spec_v2_tokens, copy_to_cpu  which drafts were accepted
-    UnifiedRadixCache.checkpoint, insert, reset; StreamingSession.try_cache_finished_req
-                                        what the cache holds, and whose it is
-    record_weight_version_after_update  the weights are others now
-In the detokenizer's: _b64_encode_per_request. In the tokenizer manager's: _handle_batch_output, for
-servers without a tokenizer, whose scheduler answers it.
+    _resolve_spec_v2_tokens, copy_to_cpu  which drafts were accepted UnifiedRadixCache.checkpoint,
+    insert, reset; StreamingSession.try_cache_finished_req what the cache holds, and whose it is
+    record_weight_version_after_update  the weights are others now In the detokenizer's:
+    _b64_encode_per_request. In the tokenizer manager's: _handle_batch_output, for servers without a
+    tokenizer, whose scheduler answers it.
 
-Hooks fail softly: what one raises is logged once, capture ends, and the engine goes on. From then on
-requests have no rows.
+Hooks fail softly: what one raises is logged once, capture ends, and the engine goes on. From then
+on requests have no rows.
 """
 
 from __future__ import annotations

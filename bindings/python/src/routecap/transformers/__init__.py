@@ -4,7 +4,8 @@
         out = model.generate(**inputs, max_new_tokens=64)
         routings = capture.take()                               # one Routing for each row of `out`
 
-It needs torch, and imports no transformers of its own. README.md of the package says what is captured and what is refused.
+It needs torch, and imports no transformers of its own. README.md of the package says what is
+captured and what is refused.
 """
 
 from ._capture import Capture, attach

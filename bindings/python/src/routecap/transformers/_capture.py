@@ -26,13 +26,16 @@ from ._taps import Tap, find, in_order, stack_of
 _ROWS, _SLOTS = 16384, 8
 
 
-def attach(model: nn.Module, *, taps: Sequence[Tap] | None = None, **settings: Unpack[routecap.Settings]) -> Capture:
-    """Capture what a model routes from now on, until the capture is detached: at the end of a `with`, or by `detach`.
+def attach(
+    model: nn.Module, *, taps: Sequence[Tap] | None = None, **settings: Unpack[routecap.Settings]
+) -> Capture:
+    """Capture what a model routes from now on, until the capture is detached: at the end of a
+    `with`, or by `detach`.
 
-    Args:
-        model: A model of transformers, one in the wrapper of another library (PEFT, what torch.compile returned), or a part that has a whole decoder.
-        taps: Some of those of `find`, or taps of your own. Default: all that `find` finds.
-        settings: Of the capturer: `rows`, the most tokens of one forward pass with padding (default 16384), budget_bytes, slots and so on.
+    Args: model: A model of transformers, one in the wrapper of another library (PEFT, what
+        torch.compile returned), or a part that has a whole decoder. taps: Some of those of `find`,
+        or taps of your own. Default: all that `find` finds. settings: Of the capturer: `rows`, the
+        most tokens of one forward pass with padding (default 16384), budget_bytes, slots and so on.
 
     Raises:
         ValueError: There is nothing to capture, or it is not known how (see `find`).
@@ -44,8 +47,9 @@ def attach(model: nn.Module, *, taps: Sequence[Tap] | None = None, **settings: U
 class Capture:
     """What `attach` returns.
 
-    Forward passes of one model are one after another, on any threads, and so are the methods; a second one at the same time is a RuntimeError. A
-    sequence begins with a forward pass whose cache is empty or absent, goes on with every pass that is given that cache, and ends when it is taken.
+    Forward passes of one model are one after another, on any threads, and so are the methods; a
+    second one at the same time is a RuntimeError. A sequence begins with a forward pass whose cache
+    is empty or absent, goes on with every pass that is given that cache, and ends when it is taken.
 
     Attributes:
         capturer: routecap's, for statistics, and for reading requests that go on.
@@ -60,7 +64,9 @@ class Capture:
             if tap.module in _tapped:
                 raise RuntimeError(f"{tap.name} is captured already: detach that capture first")
         self._devices = [_device_of(tap.module) for tap in taps]
-        self._device = next((device for device in self._devices if device.type != "meta"), torch.device("cpu"))
+        self._device = next(
+            (device for device in self._devices if device.type != "meta"), torch.device("cpu")
+        )
         if self._device.type not in ("cpu", "cuda"):
             raise ValueError(f"the model is on {self._device}, where routecap cannot go")
         self._cuda = self._device.type == "cuda"
@@ -71,7 +77,9 @@ class Capture:
             "k": taps[0].k,
             "layer_map": [tap.layer for tap in taps],
             "layer_experts": [tap.experts for tap in taps],
-            "layer_provenance": ["captured" if tap.router is None else "recomputed" for tap in taps],
+            "layer_provenance": [
+                "captured" if tap.router is None else "recomputed" for tap in taps
+            ],
             "rows": _ROWS,
             "slots": _SLOTS,
         }
@@ -79,7 +87,9 @@ class Capture:
         self.capturer = routecap.Capturer(**own)
         self._held = HeldIds(self.capturer)
         self._lock = threading.Lock()  # held from the beginning of a forward pass to its end
-        self._owner: tuple[int, nn.Module] | None = None  # the thread that holds it, and the module whose forward it began with
+        self._owner: tuple[int, nn.Module] | None = (
+            None  # the thread that holds it, and the module whose forward it began with
+        )
         self._inside = False  # a step is begun, and its snapshot not made
         self._paused = False
         self._unfollowed = 0  # forward passes that ran without anybody to say whose rows they had
@@ -92,7 +102,9 @@ class Capture:
         self._of_cache: weakref.WeakKeyDictionary[Any, Batch] = weakref.WeakKeyDictionary()
         self._key = next(_keys)
         self._token = torch.zeros(1, dtype=torch.int32, device=self._device)
-        torch._dynamo.mark_static_address(self._token)  # compilers keep it where it is, and their graphs write it in place
+        torch._dynamo.mark_static_address(
+            self._token
+        )  # compilers keep it where it is, and their graphs write it in place
         _ops.captures[self._key] = self
         self._undo: list[Callable[[], object]] = []
         try:
@@ -108,34 +120,70 @@ class Capture:
         decoder = modules[stack_of(self.taps[0].name)]
         add = self._undo.append
         if decoder is not model:
-            add(model.register_forward_pre_hook(self._before_model, with_kwargs=True, prepend=True).remove)
-            add(model.register_forward_hook(self._after_model, with_kwargs=True, always_call=True).remove)
-        add(decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True, prepend=True).remove)
-        add(decoder.register_forward_hook(self._after_decoder, with_kwargs=True, always_call=True).remove)
+            add(
+                model.register_forward_pre_hook(
+                    self._before_model, with_kwargs=True, prepend=True
+                ).remove
+            )
+            add(
+                model.register_forward_hook(
+                    self._after_model, with_kwargs=True, always_call=True
+                ).remove
+            )
+        add(
+            decoder.register_forward_pre_hook(
+                self._before_decoder, with_kwargs=True, prepend=True
+            ).remove
+        )
+        add(
+            decoder.register_forward_hook(
+                self._after_decoder, with_kwargs=True, always_call=True
+            ).remove
+        )
         for index, tap in enumerate(self.taps):
             if tap.before:
-                add(tap.module.register_forward_pre_hook(self._recorder(index, tap), with_kwargs=True).remove)
+                add(
+                    tap.module.register_forward_pre_hook(
+                        self._recorder(index, tap), with_kwargs=True
+                    ).remove
+                )
             else:
-                add(tap.module.register_forward_hook(self._recorder(index, tap), with_kwargs=True).remove)
+                add(
+                    tap.module.register_forward_hook(
+                        self._recorder(index, tap), with_kwargs=True
+                    ).remove
+                )
             _tapped.add(tap.module)
             add(partial(_tapped.discard, tap.module))
         follow_generate(self, model, add)
         follow_generate_batch(self, model, add)
 
-    def _before_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_model(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if torch.compiler.is_compiling() or self._paused:
             return
         self._enter(module)
         if self._plan is None and not self._capturing():
             self._plan = self._plan_of(module, args, kwargs)
 
-    def _after_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _after_model(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         if not torch.compiler.is_compiling() and self._mine():
-            self._end(module, output)  # of what the decoder's own hook did not see, because it is compiled or was not reached
+            self._end(
+                module, output
+            )  # of what the decoder's own hook did not see, because it is compiled or was not reached
 
-    def _before_decoder(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_decoder(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if torch.compiler.is_compiling():
-            tokens = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds", *args[:1])
+            tokens = (
+                kwargs["input_ids"]
+                if kwargs.get("input_ids") is not None
+                else kwargs.get("inputs_embeds", *args[:1])
+            )
             torch.ops.routecap.begin(self._token, self._key, tokens.shape[0] * tokens.shape[1])
             return
         inputs = None if self._paused else inputs_of(module, args, kwargs)
@@ -145,10 +193,14 @@ class Capture:
         if self._plan is None and not self._capturing():
             self._plan = self._plan_of(module, args, kwargs)
         if self._plan is not None and self._plan.rows not in (None, inputs.rows):
-            raise ValueError(f"the forward pass has {inputs.rows} rows, {self._plan.rows} were placed")
+            raise ValueError(
+                f"the forward pass has {inputs.rows} rows, {self._plan.rows} were placed"
+            )
         self._begin(inputs.rows)
 
-    def _after_decoder(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _after_decoder(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         if torch.compiler.is_compiling():
             torch.ops.routecap.snapshot(self._token, self._key)
         elif self._mine():
@@ -161,12 +213,16 @@ class Capture:
         """A forward pass begins, with the model or, within it or alone, with its decoder."""
         here = threading.get_ident()
         if self._generation is not None and self._generation.thread != here:
-            raise RuntimeError("generate is running on this model, and another thread runs it: a capture is for one forward pass at a time")
+            raise RuntimeError(
+                "generate is running on this model, and another thread runs it: a capture is for one forward pass at a time"
+            )
         if self._owner == (here, module):  # it was interrupted
             self._plan = None if self._generation is None else self._plan
         elif self._owner is None or self._owner[0] != here:
             if not self._lock.acquire(blocking=False):
-                raise RuntimeError("two threads run the model at the same time: a capture is for one forward pass at a time")
+                raise RuntimeError(
+                    "two threads run the model at the same time: a capture is for one forward pass at a time"
+                )
             self._owner = here, module
 
     def _mine(self) -> bool:
@@ -188,7 +244,9 @@ class Capture:
     def _recorder(self, index: int, tap: Tap) -> Callable[..., None]:
         ids = tap.ids
 
-        def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None) -> None:
+        def record(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None
+        ) -> None:
             if torch.compiler.is_compiling():
                 torch.ops.routecap.record(self._token, ids(args, kwargs, output), self._key, index)
             else:
@@ -201,7 +259,9 @@ class Capture:
     def _begin(self, rows: int) -> None:
         if rows > self.capturer.rows:
             room = self.capturer.rows
-            raise ValueError(f"the forward pass has {rows} rows, padding included; the capture has room for {room}: attach(model, rows={rows})")
+            raise ValueError(
+                f"the forward pass has {rows} rows, padding included; the capture has room for {room}: attach(model, rows={rows})"
+            )
         if self._plan is None and not self._paused and not self._capturing():
             self._unfollowed += 1
         self._held.begin(self._kind())
@@ -214,19 +274,27 @@ class Capture:
         return getattr(config, "_experts_implementation", None)
 
     def _record(self, index: int, ids: torch.Tensor, hold: bool = False) -> None:
-        """hold: the ids lie in memory that nothing but their tensor's end makes free; a compiler's may be used again."""
+        """hold: the ids lie in memory that nothing but their tensor's end makes free; a compiler's
+        may be used again.
+        """
         if not self._inside:  # a layer is computed again, in backward
             return
         tap, device = self.taps[index], self._devices[index]
         if ids.device != device and device.type != "meta":
-            raise RuntimeError(f"{tap.name} was on {device} when the capture was attached, and is on {ids.device}: detach, move, attach again")
+            raise RuntimeError(
+                f"{tap.name} was on {device} when the capture was attached, and is on {ids.device}: detach, move, attach again"
+            )
         if ids.device != self._device:
             ids = ids.to(self._device, non_blocking=True)
         if tap.router is not None:
             self.capturer.route(index, tap.router, ids)
         elif ids.shape[1] != tap.k:
-            raise ValueError(f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected")
-        elif not (hold and index not in self._held and self._held.hold(index, ids, self._capturing())):
+            raise ValueError(
+                f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected"
+            )
+        elif not (
+            hold and index not in self._held and self._held.hold(index, ids, self._capturing())
+        ):
             self.capturer.record(index, ids)
 
     def _snapshot(self) -> None:
@@ -239,7 +307,9 @@ class Capture:
 
     # ---- Whose rows
 
-    def _plan_of(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    def _plan_of(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Plan | None:
         inputs = inputs_of(module, args, kwargs)
         if inputs is None:
             return None
@@ -250,11 +320,19 @@ class Capture:
             return plan_of_runs(np.zeros(0, np.uint64), [], 0, None)
         mask = inputs.mask
         if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
-            raise ValueError("attention_mask is no [batch, length] tensor, so that padding cannot be told: say where the rows are by capture.place()")
+            raise ValueError(
+                "attention_mask is no [batch, length] tensor, so that padding cannot be told: say where the rows are by capture.place()"
+            )
         batch = None if inputs.cache is None else self._of_cache.get(inputs.cache)
         cached = 0 if inputs.cache is None else cached_columns(inputs.cache)
         if cached is None:
-            cached = mask.shape[1] - inputs.length if mask is not None else 0 if batch is None else batch.columns
+            cached = (
+                mask.shape[1] - inputs.length
+                if mask is not None
+                else 0
+                if batch is None
+                else batch.columns
+            )
         if cached == 0 or inputs.starts is not None:
             runs = runs_of(inputs)
             if runs is not None:
@@ -266,7 +344,9 @@ class Capture:
                 self._watch(inputs.cache, batch)
         elif len(batch.requests) != inputs.batch:
             known = len(batch.requests)
-            raise ValueError(f"the cache has {known} sequences and the forward pass {inputs.batch} rows: call capture.reorder() where that changes")
+            raise ValueError(
+                f"the cache has {known} sequences and the forward pass {inputs.batch} rows: call capture.reorder() where that changes"
+            )
         elif cached < batch.columns:
             self._cut(batch, cached)
         batch.lengths = None  # if it was generated, it goes on
@@ -278,22 +358,32 @@ class Capture:
 
     def _plan_packed(self, inputs: Inputs, runs: list[tuple[int, int]], cached: int) -> Plan:
         positions = inputs.position_ids
-        begun = [] if positions is None else positions.expand(inputs.batch, -1).flatten()[[first for first, _ in runs]].tolist()
+        begun = (
+            []
+            if positions is None
+            else positions.expand(inputs.batch, -1).flatten()[[first for first, _ in runs]].tolist()
+        )
         if cached or any(begun):
-            raise ValueError("a packed batch goes on with sequences of a cache, and nothing says with which: say it by capture.place()")
+            raise ValueError(
+                "a packed batch goes on with sequences of a cache, and nothing says with which: say it by capture.place()"
+            )
         batch = self._new_batch(len(runs))
         return plan_of_runs(batch.requests, runs, 0, inputs.rows)._replace(begun=batch)
 
     def _plan_placed(self, positions: torch.Tensor, new: bool) -> Plan:
         if positions.ndim != 2:
-            raise ValueError(f"positions has shape {tuple(positions.shape)}, [batch, length] is needed: a row for each sequence")
+            raise ValueError(
+                f"positions has shape {tuple(positions.shape)}, [batch, length] is needed: a row for each sequence"
+            )
         if new or not self._batches or self._batches[-1].name:
             batch = self._new_batch(len(positions))
             return batch.placed(positions)._replace(begun=batch)
         return self._batches[-1].placed(positions)
 
     def _new_batch(self, sequences: int, name: str | None = None) -> Batch:
-        batch = Batch(self.capturer.open_batch(sequences, policy="replace"), name)  # a position that is computed again is meant to be
+        batch = Batch(
+            self.capturer.open_batch(sequences, policy="replace"), name
+        )  # a position that is computed again is meant to be
         self._batches.append(batch)
         return batch
 
@@ -306,7 +396,13 @@ class Capture:
         """The cache that a forward pass has made belongs to the sequences of that pass."""
         cache = getattr(output, "past_key_values", None)
         batch = self._batches[-1] if self._batches else None
-        if cache is not None and batch is not None and batch.cache is None and not batch.name and cache not in self._of_cache:
+        if (
+            cache is not None
+            and batch is not None
+            and batch.cache is None
+            and not batch.name
+            and cache not in self._of_cache
+        ):
             self._watch(cache, batch)
 
     def _watch(self, cache: Any, batch: Batch) -> None:
@@ -316,15 +412,24 @@ class Capture:
         capture = weakref.ref(self)
         changes: dict[str, Callable[[Any, int], list[int]]] = {
             "reorder_cache": lambda indices, rows: indices.tolist(),
-            "batch_select_indices": lambda indices, rows: torch.arange(rows, device=indices.device)[indices].tolist(),
-            "batch_repeat_interleave": lambda repeats, rows: [row for row in range(rows) for _ in range(repeats)],
+            "batch_select_indices": lambda indices, rows: torch.arange(rows, device=indices.device)[
+                indices
+            ].tolist(),
+            "batch_repeat_interleave": lambda repeats, rows: [
+                row for row in range(rows) for _ in range(repeats)
+            ],
         }
         for name, rows_of in changes.items():
             method = getattr(cache, name, None)
             if method is None or name in vars(cache):
                 continue
 
-            def changed(change: Any, method: Any = method, rows_of: Any = rows_of, cache: Any = weakref.ref(cache)) -> Any:
+            def changed(
+                change: Any,
+                method: Any = method,
+                rows_of: Any = rows_of,
+                cache: Any = weakref.ref(cache),
+            ) -> Any:
                 self = capture()
                 batch = None if self is None else self._of_cache.get(cache())
                 if self is not None and batch is not None:
@@ -354,26 +459,36 @@ class Capture:
             self._forget(plan.begun)
 
     def _file(self, stream: Any = None) -> None:
-        """Say whose the rows of the last forward pass are, if somebody has planned that and it has not been said."""
+        """Say whose the rows of the last forward pass are, if somebody has planned that and it has
+        not been said.
+        """
         plan, self._plan = self._plan, None
         if plan is None:
             return
-        if len(self._steps) >= self.capturer.slots - 1:  # so that none is lost, however far ahead the host is
+        if (
+            len(self._steps) >= self.capturer.slots - 1
+        ):  # so that none is lost, however far ahead the host is
             self._steps.pop(0).wait()
         positions = None if plan.positions is None else plan.positions.to(self._device)
-        self._steps.append(self.capturer.issue(plan.spans, positions=positions, tag=self.tag, stream=stream))
+        self._steps.append(
+            self.capturer.issue(plan.spans, positions=positions, tag=self.tag, stream=stream)
+        )
 
     # ---- For users
 
-    def take(self, lengths: Sequence[int] | None = None, *, requests: Sequence[str] | None = None) -> list[routecap.Routing]:
-        """End the sequences that began since the last time, and return a routing for each, ready: batch after batch, in the order of rows.
+    def take(
+        self, lengths: Sequence[int] | None = None, *, requests: Sequence[str] | None = None
+    ) -> list[routecap.Routing]:
+        """End the sequences that began since the last time, and return a routing for each, ready:
+        batch after batch, in the order of rows.
 
-        Rows that padding, rejected drafts or tokens behind the end of a generated sequence had are not in them. Of S tokens that `generate` returns
-        the last was never routed, and S - 1 rows are there; after a plain forward, all S. Waits until the device has computed them.
+        Rows that padding, rejected drafts or tokens behind the end of a generated sequence had are
+        not in them. Of S tokens that `generate` returns the last was never routed, and S - 1 rows
+        are there; after a plain forward, all S. Waits until the device has computed them.
 
-        Args:
-            lengths: How many rows each has, where only the caller knows: of a sequence of S tokens whose last was not an input, S - 1.
-            requests: Only these requests of `generate_batch`, in this order.
+        Args: lengths: How many rows each has, where only the caller knows: of a sequence of S
+            tokens whose last was not an input, S - 1. requests: Only these requests of
+            `generate_batch`, in this order.
         """
         self._expect_idle("take")
         if self._unfollowed:
@@ -409,7 +524,8 @@ class Capture:
         self._unfollowed = 0
 
     def reorder(self, indices: Sequence[int] | torch.Tensor) -> None:
-        """The rows of the batch in progress were reordered, dropped or repeated: row i is what row indices[i] was.
+        """The rows of the batch in progress were reordered, dropped or repeated: row i is what row
+        indices[i] was.
 
         Changes that are made by methods of the model's cache are noticed without it.
         """
@@ -418,15 +534,18 @@ class Capture:
         self._reorder(self._batches[-1], [int(index) for index in indices])
 
     def place(self, positions: torch.Tensor, *, new: bool = False) -> None:
-        """Say for the next forward pass what its inputs do not: the position of each row [batch, length] in its sequence, negative for nobody's.
+        """Say for the next forward pass what its inputs do not: the position of each row
+        [batch, length] in its sequence, negative for nobody's.
 
         Row i of a batch goes on with sequence i of the last one, unless `new` sequences begin.
         """
         self._placed = positions, new
 
     def issue(self, positions: torch.Tensor, *, new: bool = False) -> None:
-        """After a CUDA graph of the model was replayed that was captured while this was attached: whose its rows were. As `place`; positions on the
-        device are read there, and nothing waits."""
+        """After a CUDA graph of the model was replayed that was captured while this was attached:
+        whose its rows were. As `place`; positions on the
+        device are read there, and nothing waits.
+        """
         self._plan = self._plan_placed(positions, new)
         self._unfollowed = 0
         self._file()
@@ -442,7 +561,9 @@ class Capture:
 
     @property
     def silent_layers(self) -> list[int]:
-        """Layers, by their index in the decoder, of which no row was written: their routers were not seen to run."""
+        """Layers, by their index in the decoder, of which no row was written: their routers were
+        not seen to run.
+        """
         stats = self.capturer.layer_stats()
         seen = stats["rows_written"] + stats["out_of_range"] + stats["duplicate"]
         return [tap.layer for tap, rows in zip(self.taps, seen.tolist()) if not rows]
@@ -452,12 +573,18 @@ class Capture:
         return bool(self._undo)
 
     def detach(self) -> None:
-        """Take the hooks off the model. Not while it runs. What was captured can be taken afterwards."""
+        """Take the hooks off the model.
+
+        Not while it runs. What was captured can be taken afterwards.
+        """
         self._expect_idle("detach")
         self._take_off()
 
     def close(self) -> None:
-        """Detach, drop what was not taken, and give the capturer's memory back. Routings stay valid."""
+        """Detach, drop what was not taken, and give the capturer's memory back.
+
+        Routings stay valid.
+        """
         self._take_off()
         self.capturer.close()
 
@@ -521,10 +648,18 @@ class Capture:
     def _warn(self) -> None:
         stats = self.capturer.stats()
         if stats.rows_delivered and (silent := self.silent_layers):
-            warnings.warn(f"layers {silent} have not fired: all their cells are missing", RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"layers {silent} have not fired: all their cells are missing",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         if lacking := stats.rows_refused + stats.rows_lost:
             advice = "take more often, or attach(model, budget_bytes=...)"
-            warnings.warn(f"{lacking} rows in all are missing for want of memory: {advice}", RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"{lacking} rows in all are missing for want of memory: {advice}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 _tapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()

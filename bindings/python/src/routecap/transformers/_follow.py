@@ -1,5 +1,7 @@
-"""What transformers' own loops know that a forward pass does not show: padding where masks are prepared for compilation, where sequences end, and
-which request of a continuous batch each row belongs to."""
+"""What transformers' own loops know that a forward pass does not show: padding where masks are
+prepared for compilation, where sequences end, and
+which request of a continuous batch each row belongs to.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ Add = Callable[[Callable[[], object]], object]
 
 def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
     """Wrap `generate` of a model, and what it asks for the inputs of each step."""
-    owner = next((module for module in model.modules() if hasattr(type(module), "prepare_inputs_for_generation")), None)
+    owner = next(
+        (
+            module
+            for module in model.modules()
+            if hasattr(type(module), "prepare_inputs_for_generation")
+        ),
+        None,
+    )
     if owner is None:
         return
     generate, prepare = owner.generate, owner.prepare_inputs_for_generation
@@ -34,7 +43,9 @@ def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
         if capture._paused or not capture.attached:
             return generate(*args, **kwargs)
         if capture._generation is not None:
-            raise RuntimeError("generate is running on this model already: a capture follows one at a time")
+            raise RuntimeError(
+                "generate is running on this model already: a capture follows one at a time"
+            )
         generation = capture._generation = Generation(capture, owner, args, kwargs)
         try:
             output = generate(*args, **kwargs)
@@ -78,32 +89,50 @@ def _set(owner: nn.Module, name: str, value: Any, add: Add) -> None:
 class Generation:
     """One call of `generate`."""
 
-    def __init__(self, capture: Capture, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, capture: Capture, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         self._capture = capture
         self.thread = threading.get_ident()
         self._batch: Batch | None = None
-        given = kwargs.get("generation_config") or next((each for each in args[1:] if hasattr(each, "eos_token_id")), None)
+        given = kwargs.get("generation_config") or next(
+            (each for each in args[1:] if hasattr(each, "eos_token_id")), None
+        )
 
         def setting(name: str) -> Any:
             if name in kwargs:  # None too
                 return kwargs[name]
             value = getattr(given, name, None)
-            return getattr(getattr(model, "generation_config", None), name, None) if value is None else value
+            return (
+                getattr(getattr(model, "generation_config", None), name, None)
+                if value is None
+                else value
+            )
 
         if (setting("num_beams") or 1) > 1:
-            raise ValueError("beam search is not captured: which beams a returned sequence was in is not to be had. Sample, or search greedily")
+            raise ValueError(
+                "beam search is not captured: which beams a returned sequence was in is not to be had. Sample, or search greedily"
+            )
         eos = setting("eos_token_id")
         self._eos: list[int] = [] if eos is None else torch.as_tensor(eos).flatten().tolist()
         pad = setting("pad_token_id")
         self._pad = int(pad) if pad is not None else self._eos[0] if self._eos else None
-        tokens = args[0] if args and args[0] is not None else kwargs.get("inputs", kwargs.get("input_ids"))
+        tokens = (
+            args[0]
+            if args and args[0] is not None
+            else kwargs.get("inputs", kwargs.get("input_ids"))
+        )
         embeddings, mask = kwargs.get("inputs_embeds"), kwargs.get("attention_mask")
-        self._prompt_tokens = tokens.shape[1] if tokens is not None else 1 if embeddings is None else 0  # those that are returned, too
+        self._prompt_tokens = (
+            tokens.shape[1] if tokens is not None else 1 if embeddings is None else 0
+        )  # those that are returned, too
         whole = next((each for each in (mask, tokens, embeddings) if each is not None), None)
         self._prompt_columns = 1 if whole is None else whole.shape[1]
 
     def step(self, inputs: dict[str, Any], mask: Any) -> None:
-        """A forward pass with these inputs is next. mask: [rows, columns] before it was prepared, or None."""
+        """A forward pass with these inputs is next. mask: [rows, columns] before it was prepared,
+        or None.
+        """
         capture = self._capture
         capture._file()
         tokens = inputs.get("input_ids")
@@ -116,13 +145,19 @@ class Generation:
         if mask is not None:
             past = mask.shape[1] - length
         else:
-            past = 0 if cache is None else cached_columns(cache, None if batch is None else batch.columns) or 0
+            past = (
+                0
+                if cache is None
+                else cached_columns(cache, None if batch is None else batch.columns) or 0
+            )
         if batch is None:
             known = None if cache is None or past == 0 else capture._of_cache.get(cache)
             batch = self._batch = capture._new_batch(rows) if known is None else known
             if cache is not None and known is None:
                 capture._watch(cache, batch)
-        capture._plan = batch.plan(length, past, mask, one_more=length == 1 and past == batch.columns)
+        capture._plan = batch.plan(
+            length, past, mask, one_more=length == 1 and past == batch.columns
+        )
 
     def abandon(self) -> None:
         self._capture._plan = None
@@ -134,10 +169,15 @@ class Generation:
             return
         sequences = output if isinstance(output, torch.Tensor) else output.sequences
         generated = sequences[:, self._prompt_tokens :]
-        batch.lengths = lambda: [prompt + self._length(row) - 1 for prompt, row in zip(batch.live(self._prompt_columns), generated.tolist())]
+        batch.lengths = lambda: [
+            prompt + self._length(row) - 1
+            for prompt, row in zip(batch.live(self._prompt_columns), generated.tolist())
+        ]
 
     def _length(self, generated: list[int]) -> int:
-        """How many of the tokens belong to the sequence: up to its end, behind which there is padding."""
+        """How many of the tokens belong to the sequence: up to its end, behind which there is
+        padding.
+        """
         for i, token in enumerate(generated):
             if token in self._eos:
                 return i + 1
@@ -154,8 +194,12 @@ _MODULE = "transformers.generation.continuous_batching.continuous_api"
 
 
 def follow_generate_batch(capture: Capture, model: nn.Module, add: Add) -> None:
-    """Follow the steps of `generate_batch` and its manager, each of which runs the model once for many requests."""
-    owner = next((module for module in model.modules() if hasattr(type(module), "generate_batch")), None)
+    """Follow the steps of `generate_batch` and its manager, each of which runs the model once for
+    many requests.
+    """
+    owner = next(
+        (module for module in model.modules() if hasattr(type(module), "generate_batch")), None
+    )
     processor = getattr(sys.modules.get(_MODULE), "ContinuousBatchProcessor", None)
     if owner is None or processor is None:
         return
@@ -177,7 +221,9 @@ def _followed(generation_step: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException:
             capture._drop()
             raise
-        capture._file(stream=getattr(inputs, "compute_stream", None))  # of a graph that was replayed; otherwise a hook has said it
+        capture._file(
+            stream=getattr(inputs, "compute_stream", None)
+        )  # of a graph that was replayed; otherwise a hook has said it
         return result
 
     step.followed = True  # type: ignore[attr-defined]

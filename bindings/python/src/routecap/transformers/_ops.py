@@ -1,7 +1,9 @@
-"""Begin, record and snapshot as torch's custom ops: opaque to torch.compile, in its order, and captured into its CUDA graphs as the kernels that they
+"""Begin, record and snapshot as torch's custom ops: opaque to torch.compile, in its order, and
+captured into its CUDA graphs as the kernels that they
 enqueue.
 
-`token` is a tensor of the capture's that each of them claims to write, so that none is moved or dropped; `key` says whose call it is.
+`token` is a tensor of the capture's that each of them claims to write, so that none is moved or
+dropped; `key` says whose call it is.
 """
 
 from __future__ import annotations

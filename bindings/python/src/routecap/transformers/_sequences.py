@@ -1,7 +1,8 @@
 """Whose the rows of a forward pass are: from a model's inputs to spans.
 
-A sequence is a row of a batch, or a run of a packed one. The position of a token in its sequence is the number of tokens before it that are not
-padding, whatever position_ids say. Where an attention mask says which these are, positions are computed on its device and read there by the library:
+A sequence is a row of a batch, or a run of a packed one. The position of a token in its sequence is
+the number of tokens before it that are not padding, whatever position_ids say. Where an attention
+mask says which these are, positions are computed on its device and read there by the library:
 nothing waits for it.
 """
 
@@ -45,16 +46,23 @@ class Batch:
         self.mask: torch.Tensor | None = None
         """[rows, columns or more] as the last forward pass had it; None: there is no padding."""
         self.last: torch.Tensor | None = None
-        """[rows, 1] the position of the last token of each that is no padding, where a mask told positions."""
+        """[rows, 1] the position of the last token of each that is no padding, where a mask told
+        positions.
+        """
         self.cache: weakref.ref[Any] | None = None
         self.lengths: Callable[[], list[int]] | None = None
-        """How many rows each sequence has, where that is known otherwise than by what was forwarded."""
+        """How many rows each sequence has, where that is known otherwise than by what was
+        forwarded.
+        """
         self._spans: Spans | None = None
 
-    def plan(self, length: int, past: int, mask: torch.Tensor | None, *, one_more: bool = False) -> Plan:
+    def plan(
+        self, length: int, past: int, mask: torch.Tensor | None, *, one_more: bool = False
+    ) -> Plan:
         """For a forward pass of `length` columns after `past` of them.
 
-        mask: [rows, past + length or more], as the model had it or None. one_more: it has one column more than the last time, and that is no padding.
+        mask: [rows, past + length or more], as the model had it or None. one_more: it has one
+        column more than the last time, and that is no padding.
         """
         spans = self._filled(length)
         if mask is None:
@@ -62,23 +70,37 @@ class Batch:
             positions = None
         else:
             if mask.shape[0] != len(self.requests) or mask.shape[1] < past + length:
-                raise ValueError(f"attention_mask has shape {tuple(mask.shape)}, {(len(self.requests), past + length)} is needed")
+                raise ValueError(
+                    f"attention_mask has shape {tuple(mask.shape)}, {(len(self.requests), past + length)} is needed"
+                )
             if one_more and self.last is not None:
                 positions = self.last = self.last + 1
             else:
                 live = mask[:, : past + length] != 0
                 counts = live.cumsum(1) - 1
                 positions, self.last = counts.where(live, -1)[:, past:].contiguous(), counts[:, -1:]
-            spans["position"], spans["position_end"], spans["flags"] = 0, past + length, routecap.SpanFlag.DEVICE_POSITIONS
+            spans["position"], spans["position_end"], spans["flags"] = (
+                0,
+                past + length,
+                routecap.SpanFlag.DEVICE_POSITIONS,
+            )
         self.columns, self.mask = past + length, mask
         return Plan(len(spans) * length, spans, positions)
 
     def placed(self, positions: torch.Tensor) -> Plan:
-        """For a forward pass whose positions [rows, length] are given, negative for rows that are nobody's."""
+        """For a forward pass whose positions [rows, length] are given, negative for rows that are
+        nobody's.
+        """
         if positions.ndim != 2 or positions.shape[0] != len(self.requests):
-            raise ValueError(f"positions has shape {tuple(positions.shape)}, [{len(self.requests)}, length] is needed: a row for each sequence")
+            raise ValueError(
+                f"positions has shape {tuple(positions.shape)}, [{len(self.requests)}, length] is needed: a row for each sequence"
+            )
         spans = self._filled(positions.shape[1])
-        spans["position"], spans["position_end"], spans["flags"] = 0, routecap.MAX_POSITION, routecap.SpanFlag.DEVICE_POSITIONS
+        spans["position"], spans["position_end"], spans["flags"] = (
+            0,
+            routecap.MAX_POSITION,
+            routecap.SpanFlag.DEVICE_POSITIONS,
+        )
         self.columns, self.mask, self.last = -1, None, None
         return Plan(positions.numel(), spans, positions)
 
@@ -91,7 +113,10 @@ class Batch:
         return spans
 
     def live(self, columns: int) -> list[int]:
-        """How many of each row's first columns are no padding. Waits for the device if there is a mask."""
+        """How many of each row's first columns are no padding.
+
+        Waits for the device if there is a mask.
+        """
         if self.mask is None:
             return [columns] * len(self.requests)
         counts: list[int] = (self.mask[:, :columns] != 0).sum(1).tolist()
@@ -119,7 +144,11 @@ class Inputs(NamedTuple):
 def inputs_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs | None:
     """Of a call of a model or decoder; None if it has neither tokens nor embeddings."""
     if args:
-        names = [name for name, each in inspect.signature(module.forward).parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+        names = [
+            name
+            for name, each in inspect.signature(module.forward).parameters.items()
+            if each.kind is each.POSITIONAL_OR_KEYWORD
+        ]
         kwargs = {**dict(zip(names, args)), **kwargs}
     tokens = kwargs.get("input_ids")
     if tokens is None:
@@ -130,14 +159,26 @@ def inputs_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if cache is None:
         cache = kwargs.get("cache_params")
     position_ids = kwargs.get("position_ids")
-    if position_ids is not None and position_ids.ndim != 2:  # a position for each of several axes of an image
+    if (
+        position_ids is not None and position_ids.ndim != 2
+    ):  # a position for each of several axes of an image
         position_ids = None
     batch, length = tokens.shape[:2]
-    return Inputs(batch, length, kwargs.get("attention_mask"), position_ids, kwargs.get("cu_seq_lens_q"), cache, "read_index" in kwargs)
+    return Inputs(
+        batch,
+        length,
+        kwargs.get("attention_mask"),
+        position_ids,
+        kwargs.get("cu_seq_lens_q"),
+        cache,
+        "read_index" in kwargs,
+    )
 
 
 def cached_columns(cache: Any, tracked: int | None = None) -> int | None:
-    """How many columns a cache has; `tracked` if it cannot tell, or only by waiting for the device, which is not done where that is given."""
+    """How many columns a cache has; `tracked` if it cannot tell, or only by waiting for the device,
+    which is not done where that is given.
+    """
     try:
         columns = cache.get_seq_length()
     except (AttributeError, ValueError):  # nothing but layers with a state of constant size
@@ -148,7 +189,10 @@ def cached_columns(cache: Any, tracked: int | None = None) -> int | None:
 
 
 def runs_of(inputs: Inputs) -> list[tuple[int, int]] | None:
-    """(first row, rows) of each sequence of a packed batch; None if it is not packed. Waits for the device if that has the numbers."""
+    """(first row, rows) of each sequence of a packed batch; None if it is not packed.
+
+    Waits for the device if that has the numbers.
+    """
     if inputs.starts is not None and inputs.batch == 1:
         starts: list[int] = inputs.starts.tolist()
         return [(begin, end - begin) for begin, end in zip(starts, starts[1:]) if end > begin]
@@ -161,7 +205,12 @@ def runs_of(inputs: Inputs) -> list[tuple[int, int]] | None:
     return list(zip(begins.tolist(), np.diff(begins, append=inputs.rows).tolist()))
 
 
-def plan_of_runs(requests: NDArray[np.uint64], runs: Sequence[tuple[int, int]], positions: Sequence[int] | int, rows: int | None) -> Plan:
+def plan_of_runs(
+    requests: NDArray[np.uint64],
+    runs: Sequence[tuple[int, int]],
+    positions: Sequence[int] | int,
+    rows: int | None,
+) -> Plan:
     """For a packed batch: a request for each run, and the position of its first row."""
     spans = routecap.spans(len(runs))
     spans["request"] = requests

@@ -44,21 +44,25 @@ class Tap:
     before: bool
     """Hooked before its forward, whose arguments have the ids; otherwise behind it."""
     ids: Ids = field(repr=False)
-    """From arguments, keyword arguments and output (None before) of a call to ids [rows, k], or to logits [rows, experts] if there is a router."""
+    """From arguments, keyword arguments and output (None before) of a call to ids [rows, k], or to
+    logits [rows, experts] if there is a router.
+    """
     k: int
     experts: int
     """Ids are below this, zero experts included."""
     router: routecap.Router | None = field(default=None, repr=False)
     """How ids are chosen from logits."""
     gate: nn.Module | None = field(default=None, repr=False)
-    """The module that routes, beside the experts, for those who need weights or logits; None if it is not known."""
+    """The module that routes, beside the experts, for those who need weights or logits; None if it
+    is not known.
+    """
 
 
 def find(model: nn.Module) -> list[Tap]:
     """The layers of a model that route, in order.
 
-    Raises:
-        ValueError: None does, or none that is known; two stacks of layers do; the experts are distributed.
+    Raises: ValueError: None does, or none that is known; two stacks of layers do; the experts are
+        distributed.
     """
     modules = dict(model.named_modules())
     taps: list[Tap] = []
@@ -67,10 +71,14 @@ def find(model: nn.Module) -> list[Tap]:
         if known is not None:
             taps.append(_tap(model, modules, name, module, *known))
     if not taps:
-        suspects = sorted({type(module).__name__ for module in modules.values() if _looks_like_routing(module)})
+        suspects = sorted(
+            {type(module).__name__ for module in modules.values() if _looks_like_routing(module)}
+        )
         kind = type(model).__name__
         if suspects:
-            raise ValueError(f"{kind} routes in a way that routecap does not know ({', '.join(suspects)}): give attach() taps of your own")
+            raise ValueError(
+                f"{kind} routes in a way that routecap does not know ({', '.join(suspects)}): give attach() taps of your own"
+            )
         raise ValueError(f"{kind} has no mixture-of-experts layers: there is nothing to capture")
     return in_order(taps)
 
@@ -79,13 +87,19 @@ def in_order(taps: list[Tap]) -> list[Tap]:
     """Taps by layer, all of one decoder and with one k."""
     stacks = sorted({stack_of(tap.name) for tap in taps})
     if len(stacks) > 1:
-        raise ValueError(f"experts in several stacks of layers ({', '.join(stacks)}): attach to one of them, or give attach() the taps of one")
+        raise ValueError(
+            f"experts in several stacks of layers ({', '.join(stacks)}): attach to one of them, or give attach() the taps of one"
+        )
     taps = sorted(taps, key=lambda tap: tap.layer)
     for one, other in zip(taps, taps[1:]):
         if one.layer == other.layer:
-            raise ValueError(f"{one.name} and {other.name} route in one layer: give attach() the taps that you mean")
+            raise ValueError(
+                f"{one.name} and {other.name} route in one layer: give attach() the taps that you mean"
+            )
     if len({tap.k for tap in taps}) > 1:
-        raise ValueError(f"layers with different numbers of experts per token ({sorted({tap.k for tap in taps})}) cannot be captured together")
+        raise ValueError(
+            f"layers with different numbers of experts per token ({sorted({tap.k for tap in taps})}) cannot be captured together"
+        )
     return taps
 
 
@@ -114,13 +128,17 @@ _IDS = ("top_k_index", "router_indices")
 
 
 def _experts_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
-    ids: torch.Tensor = next((kwargs[name] for name in _IDS if name in kwargs), None) if len(args) < 2 else args[1]
+    ids: torch.Tensor = (
+        next((kwargs[name] for name in _IDS if name in kwargs), None) if len(args) < 2 else args[1]
+    )
     return ids
 
 
 def _jetmoe_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
     order, _, _, counts, _ = output
-    sorted_ids = torch.arange(len(counts), device=order.device).repeat_interleave(torch.as_tensor(counts, device=order.device))
+    sorted_ids = torch.arange(len(counts), device=order.device).repeat_interleave(
+        torch.as_tensor(counts, device=order.device)
+    )
     return torch.empty_like(order).scatter_(0, order, sorted_ids).view(len(args[0]), -1)
 
 
@@ -129,7 +147,9 @@ def _logits(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch
     return logits
 
 
-def _zaya_ids(router: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
+def _zaya_ids(
+    router: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> torch.Tensor:
     logits: torch.Tensor = output[0]
     biased = logits.softmax(-1).detach().float() + router.balancing_biases
     return biased.topk(output[2].shape[-1], -1).indices
@@ -141,7 +161,9 @@ def _known(name: str, module: nn.Module) -> tuple[bool, Ids, routecap.Router | N
         return False, partial(_zaya_ids, module), None
     if kind != "ZayaExperts" and _is_given_ids(module.__class__):
         return True, _experts_ids, None
-    if kind == "JetMoeTopKGating" and name.endswith("mlp.router"):  # the other gate of a layer routes its attention
+    if kind == "JetMoeTopKGating" and name.endswith(
+        "mlp.router"
+    ):  # the other gate of a layer routes its attention
         return False, _jetmoe_ids, None
     if kind == "Llama4Router":
         return False, _logits, routecap.Router("topk_sigmoid")
@@ -160,23 +182,42 @@ def _looks_like_routing(module: nn.Module) -> bool:
 
 
 def _tap(
-    model: nn.Module, modules: dict[str, nn.Module], name: str, module: nn.Module, before: bool, ids: Ids, router: routecap.Router | None
+    model: nn.Module,
+    modules: dict[str, nn.Module],
+    name: str,
+    module: nn.Module,
+    before: bool,
+    ids: Ids,
+    router: routecap.Router | None,
 ) -> Tap:
     layer = layer_of(name)
     block = modules[name.rpartition(".")[0]]
-    gate = next((each for each in (getattr(block, "gate", None), getattr(block, "router", None)) if isinstance(each, nn.Module)), None)
+    gate = next(
+        (
+            each
+            for each in (getattr(block, "gate", None), getattr(block, "router", None))
+            if isinstance(each, nn.Module)
+        ),
+        None,
+    )
     owners = module, gate, block
     said = describe(getattr(module, "config", None) or getattr(model, "config", None))
     k = _of_layer(said, said.layer_k, layer)
     k = _attribute(owners, "top_k", "num_experts_per_tok") if k is None else k
     experts = _of_layer(said, said.layer_experts, layer)
     if experts is None:
-        experts = _attribute(owners, "total_experts", "num_experts", "num_local_experts", "n_routed_experts")
+        experts = _attribute(
+            owners, "total_experts", "num_experts", "num_local_experts", "n_routed_experts"
+        )
     if k is None or experts is None:
-        raise ValueError(f"nothing says how many experts {name} chooses, and among how many: give attach() taps of your own")
+        raise ValueError(
+            f"nothing says how many experts {name} chooses, and among how many: give attach() taps of your own"
+        )
     part = getattr(module, "num_experts", experts) < experts - said.zero_experts
     if part or getattr(module, "_is_expert_parallel", False):
-        raise ValueError(f"{name} has a part of the experts (expert parallelism), and its ids count from the first of these: it cannot be captured")
+        raise ValueError(
+            f"{name} has a part of the experts (expert parallelism), and its ids count from the first of these: it cannot be captured"
+        )
     return Tap(layer, name, module, before, ids, k, experts, router, gate)
 
 
@@ -188,4 +229,12 @@ def _of_layer(said: Description, numbers: tuple[int, ...] | None, layer: int) ->
 
 
 def _attribute(owners: tuple[nn.Module | None, ...], *names: str) -> int | None:
-    return next((value for owner in owners for name in names if isinstance(value := getattr(owner, name, None), int)), None)
+    return next(
+        (
+            value
+            for owner in owners
+            for name in names
+            if isinstance(value := getattr(owner, name, None), int)
+        ),
+        None,
+    )

@@ -23,7 +23,6 @@ __all__ = ["install", "plugin"]
 logger = logging.getLogger("vllm.routecap")
 
 
-
 class _Face(NamedTuple):
     """A generation of vLLM, and the place in its sources that the face replaces."""
 

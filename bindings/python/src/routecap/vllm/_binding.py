@@ -1,4 +1,5 @@
-"""Finding the MoE layers of a model, and taking the ids of each where its router leaves them: whole rows, logical ids.
+"""Finding the MoE layers of a model, and taking the ids of each where its router leaves them: whole
+rows, logical ids.
 
 How vLLM's layers can be tapped, best first:
 
@@ -80,8 +81,12 @@ class Binding:
         self._undo.clear()
 
 
-def bind(model: Any, cache: _RoutedExpertsDeviceCache, layer_map: list[int], experts: int, placed: bool) -> Binding:
-    """Tap every MoE layer of a model. What an earlier binding of the same model installed is taken off first.
+def bind(
+    model: Any, cache: _RoutedExpertsDeviceCache, layer_map: list[int], experts: int, placed: bool
+) -> Binding:
+    """Tap every MoE layer of a model.
+
+    What an earlier binding of the same model installed is taken off first.
 
     Args:
         cache: The buffer that is written, bound by its capturer.
@@ -109,10 +114,18 @@ def bind(model: Any, cache: _RoutedExpertsDeviceCache, layer_map: list[int], exp
     untapped = [layer_map[c] for c, tap in binding.layers.items() if not tap]
     absent = [index for captured, index in enumerate(layer_map) if captured not in binding.layers]
     if untapped:
-        logger.error("routed experts: the ids of decoder layers %s cannot be had; they will be missing", untapped)
+        logger.error(
+            "routed experts: the ids of decoder layers %s cannot be had; they will be missing",
+            untapped,
+        )
     if absent:
-        logger.warning("routed experts: the model has no MoE layers at %s of the decoder; they will be missing here", absent)
-    logger.info("routed experts: bound %d of %d layers", len(binding.layers) - len(untapped), len(layer_map))
+        logger.warning(
+            "routed experts: the model has no MoE layers at %s of the decoder; they will be missing here",
+            absent,
+        )
+    logger.info(
+        "routed experts: bound %d of %d layers", len(binding.layers) - len(untapped), len(layer_map)
+    )
     return binding
 
 
@@ -138,11 +151,19 @@ def experts_of(model: Any) -> int | None:
 
 def _find_layers(model: Any) -> Iterator[Layer]:
     """The modules that route, without the parts of one that share its router."""
-    named = model.named_modules() if hasattr(model, "named_modules") else (("", module) for module in model.modules())
+    named = (
+        model.named_modules()
+        if hasattr(model, "named_modules")
+        else (("", module) for module in model.modules())
+    )
     found: list[str] = []
     for name, module in named:
-        known = any(cls.__name__ in _CLASSES for cls in type(module).__mro__) or hasattr(module, "moe_layer_id")
-        if not known and not callable(getattr(getattr(module, "router", None), "select_experts", None)):
+        known = any(cls.__name__ in _CLASSES for cls in type(module).__mro__) or hasattr(
+            module, "moe_layer_id"
+        )
+        if not known and not callable(
+            getattr(getattr(module, "router", None), "select_experts", None)
+        ):
             continue
         if name and any(outer and name.startswith(outer + ".") for outer in found):
             continue
@@ -158,7 +179,9 @@ def _decoder_index(name: str, module: Any) -> int | None:
 
 
 def _assign(layers: list[Layer], layer_map: list[int]) -> list[tuple[int, Layer]]:
-    """Which captured layer each module is: by its place in the decoder; where no name tells it, by the order of `moe_layer_id`."""
+    """Which captured layer each module is: by its place in the decoder; where no name tells it, by
+    the order of `moe_layer_id`.
+    """
     if any(layer.place is None for layer in layers):
         return _assign_by_id(layers, len(layer_map))
     captured = {index: c for c, index in enumerate(layer_map)}
@@ -167,53 +190,84 @@ def _assign(layers: list[Layer], layer_map: list[int]) -> list[tuple[int, Layer]
         assert layer.place is not None
         if layer.place not in captured:
             if layer_map and layer.place > layer_map[-1]:
-                logger.info("routed experts: %s is behind the decoder's layers (a draft model's): not captured", layer.name)
+                logger.info(
+                    "routed experts: %s is behind the decoder's layers (a draft model's): not captured",
+                    layer.name,
+                )
                 continue
-            raise ValueError(f"{layer.name} routes, but by the model's configuration only layers {layer_map} of the decoder do")
+            raise ValueError(
+                f"{layer.name} routes, but by the model's configuration only layers {layer_map} of the decoder do"
+            )
         if (other := assigned.get(layer.place)) is not None:
-            raise NotImplementedError(f"{other.name} and {layer.name} route in one decoder layer: only one router for each is captured")
+            raise NotImplementedError(
+                f"{other.name} and {layer.name} route in one decoder layer: only one router for each is captured"
+            )
         assigned[layer.place] = layer
     return [(captured[index], layer) for index, layer in assigned.items()]
 
 
 def _assign_by_id(layers: list[Layer], count: int) -> list[tuple[int, Layer]]:
-    """`moe_layer_id` counts the layers of all models of a process: with a second model it does not begin at 0."""
+    """`moe_layer_id` counts the layers of all models of a process: with a second model it does not
+    begin at 0.
+    """
     ids = [getattr(layer.module, "moe_layer_id", order) for order, layer in enumerate(layers)]
     first = min(ids, default=0) if max(ids, default=0) >= count else 0
     if len(set(ids)) != len(ids) or max(ids, default=0) - first >= count:
-        raise ValueError(f"{len(layers)} modules route with the numbers {ids}, but by the model's configuration {count} layers do")
+        raise ValueError(
+            f"{len(layers)} modules route with the numbers {ids}, but by the model's configuration {count} layers do"
+        )
     return [(i - first, layer) for i, layer in zip(ids, layers, strict=True)]
 
 
 def _check_layout(layer: Layer, experts: int, placed: bool) -> None:
-    """Refuse layers whose routers see other rows than the step's own, unless it is known which, and more experts than can be captured."""
+    """Refuse layers whose routers see other rows than the step's own, unless it is known which, and
+    more experts than can be captured.
+    """
     config = getattr(layer.module, "moe_config", None)
     layout = None
     if getattr(config, "is_sequence_parallel", False):
         layout = "sequence parallelism: each rank routes a part of the rows"
-    elif getattr(config, "dp_size", 1) > 1 and not getattr(getattr(layer.module, "quant_method", None), "supports_internal_mk", True):
+    elif getattr(config, "dp_size", 1) > 1 and not getattr(
+        getattr(layer.module, "quant_method", None), "supports_internal_mk", True
+    ):
         layout = "data parallelism that gathers the rows of all ranks before routing"
     if layout is not None and not placed:
-        raise NotImplementedError(f"{layer.name or 'a layer'} has {layout}. Set Options.place to say which rows are this rank's")
+        raise NotImplementedError(
+            f"{layer.name or 'a layer'} has {layout}. Set Options.place to say which rows are this rank's"
+        )
     logical = getattr(layer.module, "logical_num_experts", None)
     if isinstance(logical, int) and logical > experts:
-        raise ValueError(f"{layer.name} has {logical} experts, but by the model's configuration there are {experts}")
+        raise ValueError(
+            f"{layer.name} has {logical} experts, but by the model's configuration there are {experts}"
+        )
 
 
 # ---- Tapping one
 
 
-def _tap(binding: Binding, layer: Layer, captured: int, cache: _RoutedExpertsDeviceCache, forward: Forward) -> str:
+def _tap(
+    binding: Binding,
+    layer: Layer,
+    captured: int,
+    cache: _RoutedExpertsDeviceCache,
+    forward: Forward,
+) -> str:
     """Returns how it is done, or "" if the ids cannot be had."""
     module = layer.module
     router = getattr(module, "router", None)
     balanced = _is_balanced(module) or _is_balanced(router)
     internal = getattr(getattr(module, "quant_method", None), "is_monolithic", False) is True
-    buffers = [owner for owner in (module, router) if owner is not None and hasattr(owner, "_routing_replay_out")]
+    buffers = [
+        owner
+        for owner in (module, router)
+        if owner is not None and hasattr(owner, "_routing_replay_out")
+    ]
 
     if internal or (router is None and not callable(getattr(module, "select_experts", None))):
         if balanced:
-            logger.error("routed experts: %s routes inside a kernel and to replicas of experts", layer.name)
+            logger.error(
+                "routed experts: %s routes inside a kernel and to replicas of experts", layer.name
+            )
             return ""
         view = cache.buffer[captured]
         _mark_static(view)
@@ -224,7 +278,10 @@ def _tap(binding: Binding, layer: Layer, captured: int, cache: _RoutedExpertsDev
         binding.set(owner, "_routing_replay_out", None)
 
     if getattr(router, "zero_expert_type", None) is not None:
-        logger.error("routed experts: %s replaces the ids of zero experts by 0 before anybody can see them", layer.name)
+        logger.error(
+            "routed experts: %s replaces the ids of zero experts by 0 before anybody can see them",
+            layer.name,
+        )
         return ""
 
     table: Callable[[], torch.Tensor] | None = None
@@ -250,7 +307,9 @@ def _tap(binding: Binding, layer: Layer, captured: int, cache: _RoutedExpertsDev
     if balanced:
         table = _placement(module) or _placement(router)
         if table is None:
-            logger.error("routed experts: %s gives ids of replicas, and no table to undo that", layer.name)
+            logger.error(
+                "routed experts: %s gives ids of replicas, and no table to undo that", layer.name
+            )
             return ""
     owner = router if callable(getattr(router, "select_experts", None)) else module
     _wrap(binding, owner, "select_experts", record)
@@ -277,7 +336,9 @@ def _is_balanced(owner: Any) -> bool:
 
 
 def _placement(owner: Any) -> Callable[[], torch.Tensor] | None:
-    """The expert of each replica, as the layer's tables say it when called: rebalancing rewrites them in place, on the device."""
+    """The expert of each replica, as the layer's tables say it when called: rebalancing rewrites
+    them in place, on the device.
+    """
     import torch
 
     for state in (getattr(owner, "eplb_state", None), owner):
@@ -297,12 +358,16 @@ def _look_up(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _inverted(replicas: torch.Tensor) -> torch.Tensor:
-    """From the ids of each expert's replicas, [experts, most replicas] and negative where there are fewer, to the expert of each replica."""
+    """From the ids of each expert's replicas, [experts, most replicas] and negative where there are
+    fewer, to the expert of each replica.
+    """
     import torch
 
     places = replicas.flatten().long()
     count = len(places)  # there are no more replicas than entries
-    experts = torch.arange(len(replicas), dtype=torch.int32, device=replicas.device).repeat_interleave(replicas.shape[1])
+    experts = torch.arange(
+        len(replicas), dtype=torch.int32, device=replicas.device
+    ).repeat_interleave(replicas.shape[1])
     table = torch.full((count + 1,), -1, dtype=torch.int32, device=replicas.device)
     return table.scatter_(0, places.where(places >= 0, count), experts)[:count]
 
@@ -310,10 +375,17 @@ def _inverted(replicas: torch.Tensor) -> torch.Tensor:
 # ---- Around them
 
 
-def _delimit(binding: Binding, model: Any, cache: _RoutedExpertsDeviceCache, forward: Forward) -> None:
-    """Begin and snapshot around the model's forward pass, inside a graph if it is captured into one."""
+def _delimit(
+    binding: Binding, model: Any, cache: _RoutedExpertsDeviceCache, forward: Forward
+) -> None:
+    """Begin and snapshot around the model's forward pass, inside a graph if it is captured into
+    one.
+    """
     if not hasattr(model, "register_forward_pre_hook"):
-        logger.warning("routed experts: %s has no forward hooks: call begin_forward and end_forward around it", type(model).__name__)
+        logger.warning(
+            "routed experts: %s has no forward hooks: call begin_forward and end_forward around it",
+            type(model).__name__,
+        )
         return
 
     def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -321,7 +393,9 @@ def _delimit(binding: Binding, model: Any, cache: _RoutedExpertsDeviceCache, for
 
         rows = _rows_of(args, kwargs)
         if torch.compiler.is_compiling():
-            torch.ops.routecap.begin_forward(cache.buffer, cache.buffer.shape[1] if rows is None else rows)
+            torch.ops.routecap.begin_forward(
+                cache.buffer, cache.buffer.shape[1] if rows is None else rows
+            )
         else:
             forward.begin(rows)
 
@@ -339,9 +413,11 @@ def _delimit(binding: Binding, model: Any, cache: _RoutedExpertsDeviceCache, for
 
 
 def _rows_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """How many tokens a forward pass has, padding included, from the arguments of the model; None if they do not tell.
+    """How many tokens a forward pass has, padding included, from the arguments of the model; None
+    if they do not tell.
 
-    Beginning more rows than there are costs a little and is never wrong, fewer would lose some: only what is certain counts.
+    Beginning more rows than there are costs a little and is never wrong, fewer would lose some:
+    only what is certain counts.
     """
     for name in ("input_ids", "positions"):
         tensor = kwargs.get(name)
@@ -361,7 +437,10 @@ def _mark_static(tensor: torch.Tensor) -> None:
     """Tell compilers and their graphs that the memory stays where it is and is not theirs to copy."""
     import torch
 
-    marks = (torch.compiler, "cudagraph_mark_tensor_static", ()), (torch._C, "_set_static_address_tag", (True,))
+    marks = (
+        (torch.compiler, "cudagraph_mark_tensor_static", ()),
+        (torch._C, "_set_static_address_tag", (True,)),
+    )
     for owner, name, arguments in marks:  # by release
         if callable(mark := getattr(owner, name, None)):
             mark(tensor, *arguments)

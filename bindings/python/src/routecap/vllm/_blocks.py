@@ -103,9 +103,7 @@ def publish_blocks(
     items = np.zeros(len(handles), structs.publish_dtype)
     items["request"], items["first"], items["count"] = handles, firsts, 1
     items["keys"] = keys.ctypes.data + keys.strides[0] * np.arange(len(keys), dtype=np.uint64)
-    raw.routecap_request_publish_batch(
-        capturer._handle, store._handle, items, store.generation
-    )
+    raw.routecap_request_publish_batch(capturer._handle, store._handle, items, store.generation)
 
 
 def _ranges(first: NDArray[Any], end: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,4 +1,6 @@
-"""The two caches of the surface: the buffer that a forward pass writes, and rows by request on the host."""
+"""The two caches of the surface: the buffer that a forward pass writes, and rows by request on the
+host.
+"""
 
 from __future__ import annotations
 
@@ -37,38 +39,60 @@ class _TorchDtype:
 
 
 class _RoutedExpertsDeviceCache:
-    """The int16 buffer [layers, rows, k] into which a forward pass writes the ids that its routers chose.
+    """The int16 buffer [layers, rows, k] into which a forward pass writes the ids that its routers
+    chose.
 
-    Its address never changes, and `buffer[layer]` is contiguous: what a kernel takes as its output of ids. A capturer binds it as its sink, and then
-    what is not written in a step is known to be missing; by itself it is plain memory, and zero at first.
+    Its address never changes, and `buffer[layer]` is contiguous: what a kernel takes as its output
+    of ids. A capturer binds it as its sink, and then what is not written in a step is known to be
+    missing; by itself it is plain memory, and zero at first.
     """
 
     DTYPE = _TorchDtype("int16")
 
-    def __init__(self, max_num_batched_tokens: int, num_hidden_layers: int, num_experts_per_tok: int, device: Any) -> None:
+    def __init__(
+        self,
+        max_num_batched_tokens: int,
+        num_hidden_layers: int,
+        num_experts_per_tok: int,
+        device: Any,
+    ) -> None:
         import torch
 
         from . import _op  # noqa: F401  registers the ops
 
         self.num_hidden_layers = num_hidden_layers
-        self.buffer = torch.zeros((num_hidden_layers, max_num_batched_tokens, num_experts_per_tok), dtype=self.DTYPE, device=device)
+        self.buffer = torch.zeros(
+            (num_hidden_layers, max_num_batched_tokens, num_experts_per_tok),
+            dtype=self.DTYPE,
+            device=device,
+        )
         self.forward: Forward | None = None  # of the capturer that has bound the buffer
         caches[self.buffer.data_ptr()] = self
-        logger.info("routed experts: buffer %s on %s, %.1f MB", tuple(self.buffer.shape), device, self.get_buffer_size_bytes() / 1e6)
+        logger.info(
+            "routed experts: buffer %s on %s, %.1f MB",
+            tuple(self.buffer.shape),
+            device,
+            self.get_buffer_size_bytes() / 1e6,
+        )
 
     def get_buffer_size_bytes(self) -> int:
         nbytes: int = self.buffer.nbytes
         return nbytes
 
     def capture_fwd_routed_experts(self, layer_id: int, topk_ids: torch.Tensor) -> None:
-        """Write [batch, >= k] ids of any integer type into the first rows of one layer. Ids that are no int16 become -1; nothing wraps."""
+        """Write [batch, >= k] ids of any integer type into the first rows of one layer.
+
+        Ids that are no int16 become -1; nothing wraps.
+        """
         if not 0 <= layer_id < self.num_hidden_layers:
             raise IndexError(f"layer {layer_id} of {self.num_hidden_layers}")
         if self.forward is not None:
             self.forward.record(layer_id, topk_ids)
             return
         ids = topk_ids[:, : self.buffer.shape[2]]
-        self.buffer[layer_id, : len(ids)] = ids.where((ids >= 0) & (ids <= 32767), -1).to(self.DTYPE)
+        self.buffer[layer_id, : len(ids)] = ids.where((ids >= 0) & (ids <= 32767), -1).to(
+            self.DTYPE
+        )
 
 
 class _Source(Protocol):
@@ -83,13 +107,16 @@ class _Source(Protocol):
 class _RoutedExpertsHostCache:
     """Rows by request, as int16 arrays [rows, layers, k].
 
-    What capturers have captured is read from them, as a copy of what is there at that moment; arrays that a caller asks for by
-    `get_or_grow_buffer` and fills itself are kept beside it, for requests that no capturer has.
+    What capturers have captured is read from them, as a copy of what is there at that moment;
+    arrays that a caller asks for by `get_or_grow_buffer` and fills itself are kept beside it, for
+    requests that no capturer has.
     """
 
     DTYPE = np.int16
 
-    def __init__(self, num_hidden_layers: int, num_experts_per_tok: int, max_model_len: int) -> None:
+    def __init__(
+        self, num_hidden_layers: int, num_experts_per_tok: int, max_model_len: int
+    ) -> None:
         self.num_hidden_layers = num_hidden_layers
         self.num_experts_per_tok = num_experts_per_tok
         self.max_model_len = max_model_len
@@ -107,7 +134,8 @@ class _RoutedExpertsHostCache:
         return captured + sum(buffer.nbytes for buffer in self._buffers.values())
 
     def get_or_grow_buffer(self, req_id: str, max_pos: int) -> NDArray[np.int16]:
-        """The caller's array for a request, with a row for `max_pos` at least; new rows hold the fill, which is no expert's id unless chosen so.
+        """The caller's array for a request, with a row for `max_pos` at least; new rows hold the
+        fill, which is no expert's id unless chosen so.
 
         It doubles, up to the model's length; an array that is long enough stays the same object.
         """
@@ -117,7 +145,9 @@ class _RoutedExpertsHostCache:
             if len(old) >= rows:
                 return old
             rows = max(rows, min(2 * len(old), self.max_model_len))
-        new = np.full((rows, self.num_hidden_layers, self.num_experts_per_tok), self._fill, self.DTYPE)
+        new = np.full(
+            (rows, self.num_hidden_layers, self.num_experts_per_tok), self._fill, self.DTYPE
+        )
         if old is not None:
             new[: len(old)] = old
         self._buffers[req_id] = new
@@ -125,7 +155,9 @@ class _RoutedExpertsHostCache:
 
     def get_buffer(self, req_id: str) -> NDArray[np.int16] | None:
         """The rows of a request; None if nothing is known of it. Waits for rows in flight."""
-        captured = (rows for source in self._sources if (rows := source.host_rows(req_id)) is not None)
+        captured = (
+            rows for source in self._sources if (rows := source.host_rows(req_id)) is not None
+        )
         return next(captured, self._buffers.get(req_id))
 
     def update_filled_len(self, req_id: str, max_pos: int) -> None:
@@ -133,7 +165,9 @@ class _RoutedExpertsHostCache:
 
     def get_filled_len(self, req_id: str) -> int:
         """One past the last row of a request; 0 if there is none. Waits for rows in flight."""
-        return max((source.host_length(req_id) for source in self._sources), default=0) or self._filled.get(req_id, 0)
+        return max(
+            (source.host_length(req_id) for source in self._sources), default=0
+        ) or self._filled.get(req_id, 0)
 
     def free_request(self, req_id: str) -> None:
         """Forget a request; one that is not known is none."""

@@ -53,14 +53,13 @@ class RoutedExpertsCapturer(ABC):
     ) -> RoutedExpertsCapturer:
         """A capturer for a model, or one that does nothing.
 
-        Args:
-            model_config: Has the model's Hugging Face configuration as `hf_text_config` or `hf_config`.
-            num_fused_shared_experts: Columns of shared experts that routers append; they are dropped wherever they come.
-            max_num_batched_tokens: The most tokens of one forward pass, padding included.
-            max_model_len: The most tokens of a request.
-            device: "cpu", "cuda", "cuda:1" or a torch device.
-            shared_host_cache: Where captured rows can be read too, beside those of other capturers.
-            skip_host_cache: The same work in the forward pass, and no more: for ranks whose rows are those of rank 0.
+        Args: model_config: Has the model's Hugging Face configuration as `hf_text_config` or
+            `hf_config`. num_fused_shared_experts: Columns of shared experts that routers append;
+            they are dropped wherever they come. max_num_batched_tokens: The most tokens of one
+            forward pass, padding included. max_model_len: The most tokens of a request. device:
+            "cpu", "cuda", "cuda:1" or a torch device. shared_host_cache: Where captured rows can be
+            read too, beside those of other capturers. skip_host_cache: The same work in the forward
+            pass, and no more: for ranks whose rows are those of rank 0.
         """
         if not enable:
             return _RoutedExpertsCapturerNoop()
@@ -76,11 +75,18 @@ class RoutedExpertsCapturer(ABC):
 
     @abstractmethod
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
-        """In a forward pass: write the ids, [batch, >= k], that a router chose for its first rows. Layers count from 0 among those that route."""
+        """In a forward pass: write the ids, [batch, >= k], that a router chose for its first rows.
+
+        Layers count from 0 among those that route.
+        """
 
     @abstractmethod
-    def get_routed_experts(self, req_id: str, seqlen: int | None = None, free_slot: bool = True) -> NDArray[np.int16] | None:
-        """A copy of the rows of a request, of the first `seqlen` at most. None if it is unknown or has none. Waits for rows in flight.
+    def get_routed_experts(
+        self, req_id: str, seqlen: int | None = None, free_slot: bool = True
+    ) -> NDArray[np.int16] | None:
+        """A copy of the rows of a request, of the first `seqlen` at most.
+
+        None if it is unknown or has none. Waits for rows in flight.
 
         Args:
             seqlen: A negative one counts from the end, as in a slice.
@@ -88,7 +94,9 @@ class RoutedExpertsCapturer(ABC):
         """
 
     @abstractmethod
-    def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
+    def sync_fwd_experts_buffer_DtoH(
+        self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]
+    ) -> None:
         """After a forward pass: hand its rows over. Waits for nothing.
 
         Args:
@@ -98,7 +106,10 @@ class RoutedExpertsCapturer(ABC):
 
     @abstractmethod
     def finalize_pending_copy(self) -> None:
-        """See that a further step can be taken in. Waits only if as many are in flight as can be (`Options.slots`)."""
+        """See that a further step can be taken in.
+
+        Waits only if as many are in flight as can be (`Options.slots`).
+        """
 
     @abstractmethod
     def get_host_cache(self) -> _RoutedExpertsHostCache | None:
@@ -108,32 +119,49 @@ class RoutedExpertsCapturer(ABC):
     def get_device_cache(self) -> _RoutedExpertsDeviceCache | None:
         """Where forward passes write; None if nothing is captured."""
 
-
-    # What the functions of `routed_experts_capturer` do; a capturer of another kind need not have it.
-    # It is bound by the buffer of its device cache then, and the others do nothing.
+    # What the functions of `routed_experts_capturer` do; a capturer of another kind need not have
+    # it. It is bound by the buffer of its device cache then, and the others do nothing.
 
     def bind(self, model: Any) -> None:
-        """Tap the model's MoE layers, and begin and end a forward pass where the model does. Before its graphs are captured."""
+        """Tap the model's MoE layers, and begin and end a forward pass where the model does.
+
+        Before its graphs are captured.
+        """
         cache = self.get_device_cache()
         if cache is not None:
             bind_buffer(model, cache.buffer)
 
-    def issue(self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor) -> None:
-        """After a forward pass: hand its rows over. Looks at no token. Waits only if as many steps are in flight as can be.
+    def issue(
+        self,
+        req_ids: Sequence[str],
+        num_scheduled_tokens: Mapping[str, int],
+        positions: torch.Tensor,
+    ) -> None:
+        """After a forward pass: hand its rows over.
 
-        Args:
-            req_ids: The batch, in the order of its rows.
-            num_scheduled_tokens: How many rows each request has; those that are not in it have none.
-            positions: [rows] of int32 or int64. On the capturer's device they are read in the order of the stream; on the host at once.
+        Looks at no token. Waits only if as many steps are in flight as can be.
+
+        Args: req_ids: The batch, in the order of its rows. num_scheduled_tokens: How many rows each
+            request has; those that are not in it have none. positions: [rows] of int32 or int64. On
+            the capturer's device they are read in the order of the stream; on the host at once.
         """
 
     def extract(
-        self, req_ids: Sequence[str], requests: Mapping[str, Any], req_id_to_index: Mapping[str, int], num_tokens_no_spec: Any, max_model_len: int
+        self,
+        req_ids: Sequence[str],
+        requests: Mapping[str, Any],
+        req_id_to_index: Mapping[str, int],
+        num_tokens_no_spec: Any,
+        max_model_len: int,
     ) -> dict[str, Any] | None:
-        """The rows of those requests of a batch that end with this step; see `extract_routed_experts_for_current_batch`."""
+        """The rows of those requests of a batch that end with this step; see
+        `extract_routed_experts_for_current_batch`.
+        """
         return None
 
-    def free(self, finished_req_ids: Iterable[str], preempted_req_ids: Iterable[str] | None = None) -> None:
+    def free(
+        self, finished_req_ids: Iterable[str], preempted_req_ids: Iterable[str] | None = None
+    ) -> None:
         """These requests are over, and these preempted; see `free_routing_buffers`."""
 
     def set_tag(self, tag: int) -> None:
@@ -143,7 +171,8 @@ class RoutedExpertsCapturer(ABC):
         """The model's weights are others now."""
 
     def routing(self, req_id: str) -> routecap.Routing | None:
-        """The rows of a request that goes on, has ended in this step, or has ended and was kept; None if it is unknown or has none.
+        """The rows of a request that goes on, has ended in this step, or has ended and was kept;
+        None if it is unknown or has none.
 
         Waits for rows in flight.
         """
@@ -154,10 +183,14 @@ class _RoutedExpertsCapturerNoop(RoutedExpertsCapturer):
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
         pass
 
-    def get_routed_experts(self, req_id: str, seqlen: int | None = None, free_slot: bool = True) -> None:
+    def get_routed_experts(
+        self, req_id: str, seqlen: int | None = None, free_slot: bool = True
+    ) -> None:
         return None
 
-    def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
+    def sync_fwd_experts_buffer_DtoH(
+        self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]
+    ) -> None:
         pass
 
     def finalize_pending_copy(self) -> None:
@@ -171,7 +204,9 @@ class _RoutedExpertsCapturerNoop(RoutedExpertsCapturer):
 
 
 class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
-    """One model of one rank. The functions of `routed_experts_capturer` are methods here, for engines that have several.
+    """One model of one rank.
+
+    The functions of `routed_experts_capturer` are methods here, for engines that have several.
 
     Attributes:
         capturer: routecap's.
@@ -199,7 +234,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         config = hf_config_of(model_config)
         self.layer_map = _model_config.moe_layers(config)
         if not self.layer_map:
-            raise ValueError("the model's configuration has no layer that routes: there is nothing to capture")
+            raise ValueError(
+                "the model's configuration has no layer that routes: there is nothing to capture"
+            )
         self.num_hidden_layers = len(self.layer_map)
         self.num_experts_per_tok = _model_config.experts_per_token(config)
         self.num_fused_shared_experts = num_fused_shared_experts
@@ -216,7 +253,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._on_gpu = device.type != "cpu"
         if self._on_gpu and without_cuda():
             raise RuntimeError(WITHOUT_CUDA)
-        self.device_cache = _RoutedExpertsDeviceCache(max_num_batched_tokens, self.num_hidden_layers, self.num_experts_per_tok, device)
+        self.device_cache = _RoutedExpertsDeviceCache(
+            max_num_batched_tokens, self.num_hidden_layers, self.num_experts_per_tok, device
+        )
         self._settings: dict[str, Any] = {
             "backend": "cuda" if self._on_gpu else "host",
             "device": device.index or 0,
@@ -242,14 +281,18 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
         self.host_cache: _RoutedExpertsHostCache | None = None
         if not skip_host_cache:
-            self.host_cache = shared_host_cache or _RoutedExpertsHostCache(self.num_hidden_layers, self.num_experts_per_tok, max_model_len)
+            self.host_cache = shared_host_cache or _RoutedExpertsHostCache(
+                self.num_hidden_layers, self.num_experts_per_tok, max_model_len
+            )
             self.host_cache.add_source(self)
         self._spans = BatchSpans(max_model_len)
         self._positions: Tensor | None = None  # of the last step, if on the device
         self._again: _IssueAgain | None = None  # the last batch, if it came twice
         self._slots = options.slots
         self._device = device.index or 0
-        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) if self._on_gpu else None
+        self._raw_stream = (
+            getattr(torch._C, "_cuda_getCurrentRawStream", None) if self._on_gpu else None
+        )
         self.prefixes: Prefixes | None = None
         self._waiting: Sequence[Any] = ()  # what these have to do with the next step
         self._look_at_step = 1
@@ -296,7 +339,12 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     # ---- Steps
 
-    def issue(self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor) -> None:
+    def issue(
+        self,
+        req_ids: Sequence[str],
+        num_scheduled_tokens: Mapping[str, int],
+        positions: torch.Tensor,
+    ) -> None:
         again, found = self._again, None
         if again is not None:
             found = again(req_ids, num_scheduled_tokens, positions, self.tag)
@@ -311,7 +359,10 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self.prefixes.settle(self.tag)
 
     def _issue_new(
-        self, req_ids: Sequence[str], num_scheduled_tokens: Mapping[str, int], positions: torch.Tensor
+        self,
+        req_ids: Sequence[str],
+        num_scheduled_tokens: Mapping[str, int],
+        positions: torch.Tensor,
     ) -> None:
         self._again = None
         if self.host_cache is None:
@@ -333,10 +384,16 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         spans = self._spans.fill(handles, counts)
         self._expect(counts, positions, self._spans.several)
         self._issue(spans, positions)
-        if before is self._requests.batch and len(spans) == len(counts) and not self._requests.unsettled:
+        if (
+            before is self._requests.batch
+            and len(spans) == len(counts)
+            and not self._requests.unsettled
+        ):
             self._prepare(req_ids, spans, positions)
 
-    def _prepare(self, req_ids: Sequence[str], spans: NDArray[np.void], positions: torch.Tensor) -> None:
+    def _prepare(
+        self, req_ids: Sequence[str], spans: NDArray[np.void], positions: torch.Tensor
+    ) -> None:
         """A batch has come twice: it will come again."""
         if self.forward.delimited:
             where = self._describe(positions)
@@ -347,7 +404,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
                 prepared, positions, self._requests, self._slots, self._raw_stream, self._device
             )
 
-    def sync_fwd_experts_buffer_DtoH(self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]) -> None:
+    def sync_fwd_experts_buffer_DtoH(
+        self, positions: torch.Tensor, num_scheduled_tokens: Mapping[str, int]
+    ) -> None:
         if self.host_cache is None:
             return
         req_ids = [req_id for req_id, count in num_scheduled_tokens.items() if count]
@@ -405,7 +464,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             self._look(self._requests.last_ticket)
 
     def _look(self, step: int) -> None:
-        """Say in the log what is missing: once steps have landed, and now and again if it has become more."""
+        """Say in the log what is missing: once steps have landed, and now and again if it has
+        become more.
+        """
         stats = self.capturer.stats()
         if stats.steps_landed == 0:
             return
@@ -414,23 +475,37 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         if silent := self.silent_layers():
             found.append(f"layers {silent} of the decoder have written nothing")
         if stats.rows_refused:
-            found.append(f"{stats.rows_refused} rows did not fit into the budget of {stats.bytes_budget} bytes")
+            found.append(
+                f"{stats.rows_refused} rows did not fit into the budget of {stats.bytes_budget} bytes"
+            )
         if stats.steps_lost:
-            found.append(f"{stats.steps_lost} steps were lost, as {self.options.slots} were in flight")
+            found.append(
+                f"{stats.steps_lost} steps were lost, as {self.options.slots} were in flight"
+            )
         if found and found != self._found:
             logger.error("routed experts: missing, and reported as missing: %s", "; ".join(found))
         self._found = found
 
     def silent_layers(self) -> list[int]:
-        """The indices, in the decoder, of layers none of whose cells has been captured so far, where rows have."""
+        """The indices, in the decoder, of layers none of whose cells has been captured so far,
+        where rows have.
+        """
         if self.capturer.stats().steps_landed == 0:
             return []
-        return [self.layer_map[i] for i in np.flatnonzero(self.capturer.layer_stats()["rows_written"] == 0)]
+        return [
+            self.layer_map[i]
+            for i in np.flatnonzero(self.capturer.layer_stats()["rows_written"] == 0)
+        ]
 
     # ---- Requests
 
     def extract(
-        self, req_ids: Sequence[str], requests: Mapping[str, Any], req_id_to_index: Mapping[str, int], num_tokens_no_spec: Any, max_model_len: int
+        self,
+        req_ids: Sequence[str],
+        requests: Mapping[str, Any],
+        req_id_to_index: Mapping[str, int],
+        num_tokens_no_spec: Any,
+        max_model_len: int,
     ) -> dict[str, Any] | None:
         self._engine_requests = requests
         if self._told_of_ends:
@@ -439,7 +514,12 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         ends: list[tuple[str, RequestState, int]] = []
         for req_id in req_ids:
             state, request = live.get(req_id), requests.get(req_id)
-            if state is None or not state.handle or request is None or not (outputs := request.output_token_ids):
+            if (
+                state is None
+                or not state.handle
+                or request is None
+                or not (outputs := request.output_token_ids)
+            ):
                 continue
             # As in nearly every step: one token has come, and is no end.
             count, rule = len(outputs), state.rule
@@ -486,7 +566,11 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     def _pending(self, state: RequestState, rows: int) -> PendingRoutedExperts:
         assert state.routing is not None
-        shape = (min(rows, state.routing.rows) if state.routing is state.earlier else rows, self.num_hidden_layers, self.num_experts_per_tok)
+        shape = (
+            min(rows, state.routing.rows) if state.routing is state.earlier else rows,
+            self.num_hidden_layers,
+            self.num_experts_per_tok,
+        )
         return PendingRoutedExperts(
             state.routing, shape, self.options.fill, decoder_layers=self.decoder_layers
         )
@@ -531,16 +615,25 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         return self.prefixes
 
     def end(self, rows: Mapping[str, int]) -> dict[str, PendingRoutedExperts]:
-        """These requests have ended with so many rows. Those that have none are left out. Waits for nothing."""
+        """These requests have ended with so many rows.
+
+        Those that have none are left out. Waits for nothing.
+        """
         live = self._requests.live
-        ends = [(name, state, n) for name, n in rows.items() if (state := live.get(name)) is not None]
+        ends = [
+            (name, state, n) for name, n in rows.items() if (state := live.get(name)) is not None
+        ]
         self._requests.finish([(state, n) for _, state, n in ends if state.handle])
         for _, state, _ in ends:
             state.routing = state.routing or state.earlier
-        return {name: self._pending(state, n) for name, state, n in ends if state.routing is not None}
+        return {
+            name: self._pending(state, n) for name, state, n in ends if state.routing is not None
+        }
 
     def cut(self, rows: Mapping[str, int]) -> None:
-        """What was computed of these requests behind so many rows is wrong, and will be computed again."""
+        """What was computed of these requests behind so many rows is wrong, and will be computed
+        again.
+        """
         self._requests.cut(rows)
 
     def _is_wanted(self, req_id: str) -> bool:
@@ -553,7 +646,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             return None
         return request.num_prompt_tokens, request.num_prompt_tokens + len(request.output_token_ids)
 
-    def free(self, finished_req_ids: Iterable[str], preempted_req_ids: Iterable[str] | None = None) -> None:
+    def free(
+        self, finished_req_ids: Iterable[str], preempted_req_ids: Iterable[str] | None = None
+    ) -> None:
         if self.host_cache is None:
             return
         self.host_cache.drop_arrays(finished_req_ids)
@@ -566,7 +661,9 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         routing = None if state is None else self._requests.read(state)
         return routing if routing is not None and routing.rows else None
 
-    def get_routed_experts(self, req_id: str, seqlen: int | None = None, free_slot: bool = True) -> NDArray[np.int16] | None:
+    def get_routed_experts(
+        self, req_id: str, seqlen: int | None = None, free_slot: bool = True
+    ) -> NDArray[np.int16] | None:
         routing = self.routing(req_id)
         if routing is None:
             return None
@@ -641,5 +738,7 @@ def _prompt_tokens(request: Any, index: int | None, num_tokens_no_spec: Any) -> 
     if known is not None:
         return known
     if index is None:
-        raise ValueError("a request's prompt is neither in num_prompt_tokens nor to be told from num_tokens_no_spec")
+        raise ValueError(
+            "a request's prompt is neither in num_prompt_tokens nor to be told from num_tokens_no_spec"
+        )
     return int(num_tokens_no_spec[index]) - len(request.output_token_ids)

@@ -22,11 +22,7 @@ def moe_layers(config: Any) -> list[int]:
             "the configuration does not tell the number of layers, or which of them route"
         )
     language_model = models._language_model(config)[0]
-    if (
-        not said.layer_map
-        and said.assumed
-        and models._first(language_model, EXPERTS) is None
-    ):
+    if not said.layer_map and said.assumed and models._first(language_model, EXPERTS) is None:
         return list(range(said.decoder_layers or 0))
     return list(said.layer_map)
 

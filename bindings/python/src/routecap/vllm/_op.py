@@ -1,7 +1,8 @@
 """The custom ops. Importing this imports torch and registers them.
 
-`vllm::capture_routing(buffer, topk_ids, layer_id, batch_size)` writes ids into one layer of a capturer's buffer; the two others begin and end a
-forward pass for hooks that torch.compile traces. Under a trace they are opaque, and what a replayed graph does is what they enqueue.
+`vllm::capture_routing(buffer, topk_ids, layer_id, batch_size)` writes ids into one layer of a
+capturer's buffer; the two others begin and end a forward pass for hooks that torch.compile traces.
+Under a trace they are opaque, and what a replayed graph does is what they enqueue.
 """
 
 from __future__ import annotations
@@ -14,20 +15,26 @@ from ._caches import caches
 from ._forward import Forward
 
 
-def _capture_routing(buffer: torch.Tensor, topk_ids: torch.Tensor, layer_id: int, batch_size: int) -> None:
+def _capture_routing(
+    buffer: torch.Tensor, topk_ids: torch.Tensor, layer_id: int, batch_size: int
+) -> None:
     cache = caches.get(buffer.data_ptr())
     if cache is not None:
         cache.capture_fwd_routed_experts(layer_id, topk_ids[:batch_size])
     else:  # memory of the caller's own
         ids = topk_ids[:batch_size, : buffer.shape[2]]
         largest = torch.iinfo(buffer.dtype).max
-        buffer[layer_id, :batch_size] = ids.where((ids >= 0) & (ids <= largest), -1).to(buffer.dtype)
+        buffer[layer_id, :batch_size] = ids.where((ids >= 0) & (ids <= largest), -1).to(
+            buffer.dtype
+        )
 
 
 def _forward(buffer: torch.Tensor) -> Forward:
     cache = caches.get(buffer.data_ptr())
     if cache is None or cache.forward is None:
-        raise RuntimeError("the buffer is no capturer's: a compiler has copied it, and what the forward pass writes would be lost")
+        raise RuntimeError(
+            "the buffer is no capturer's: a compiler has copied it, and what the forward pass writes would be lost"
+        )
     return cache.forward
 
 
@@ -41,7 +48,10 @@ def _end_forward(buffer: torch.Tensor) -> None:
 
 def _register() -> None:
     schemas: dict[str, tuple[str, Callable[..., None]]] = {
-        "vllm::capture_routing": ("(Tensor(a!) buffer, Tensor topk_ids, int layer_id, int batch_size) -> ()", _capture_routing),
+        "vllm::capture_routing": (
+            "(Tensor(a!) buffer, Tensor topk_ids, int layer_id, int batch_size) -> ()",
+            _capture_routing,
+        ),
         "routecap::begin_forward": ("(Tensor(a!) buffer, SymInt rows) -> ()", _begin_forward),
         "routecap::end_forward": ("(Tensor(a!) buffer) -> ()", _end_forward),
     }

@@ -19,21 +19,31 @@ _handle = attrgetter("handle")
 class RequestState:
     """What is known of one request.
 
-    handle: routecap's, while it is open; 0 before its first row, after its end, and while it is preempted.
-    routing: its rows, once it has ended.
-    left: the tag of its rows when it was preempted. It keeps them: a step that was in flight may have
-        been its last, and what it finds in the prefix cache are they.
-    earlier: rows of its life before a preemption, which come first. None is kept unless asked for.
-    rule: when it ends; None before its first output token.
-    seen: output tokens that the rule has looked at, all of which are certain.
-    end: rows that are its tokens' as far as its outputs told; 0 before its first output token.
-    rows: how many its last step had, if later ones may be of rejected drafts; otherwise 0.
-    start: position of the first of those, if the host knows it.
-    certain: how many rows are its tokens' although no output has told it yet; None: all.
-    off: it is not to be captured, and has no handle.
+    handle: routecap's, while it is open; 0 before its first row, after its end, and while it is
+    preempted. routing: its rows, once it has ended. left: the tag of its rows when it was
+    preempted. It keeps them: a step that was in flight may have been its last, and what it finds in
+    the prefix cache are they. earlier: rows of its life before a preemption, which come first. None
+    is kept unless asked for. rule: when it ends; None before its first output token. seen: output
+    tokens that the rule has looked at, all of which are certain. end: rows that are its tokens' as
+    far as its outputs told; 0 before its first output token. rows: how many its last step had, if
+    later ones may be of rejected drafts; otherwise 0. start: position of the first of those, if the
+    host knows it. certain: how many rows are its tokens' although no output has told it yet; None:
+    all. off: it is not to be captured, and has no handle.
     """
 
-    __slots__ = ("certain", "earlier", "end", "handle", "left", "off", "routing", "rows", "rule", "seen", "start")
+    __slots__ = (
+        "certain",
+        "earlier",
+        "end",
+        "handle",
+        "left",
+        "off",
+        "routing",
+        "rows",
+        "rule",
+        "seen",
+        "start",
+    )
 
     def __init__(self) -> None:
         self.handle = 0
@@ -81,7 +91,10 @@ class Requests:
         return self.live.get(name) or self._ended.get(name)
 
     def handles(self, names: Sequence[str], tag: int = 0) -> NDArray[np.uint64]:
-        """The handles of a batch, 0 for those that are off; opens those that are new. A batch like the last one costs one comparison."""
+        """The handles of a batch, 0 for those that are off; opens those that are new.
+
+        A batch like the last one costs one comparison.
+        """
         if self.batch == names:
             return self.batch_handles
         for name in names:
@@ -148,7 +161,9 @@ class Requests:
                 start = None if unknown else start_of(self.batch[index])
             if start is not None and start < max(state.end, state.issued):
                 self._capturer.truncate(state.handle, start)
-                if start < state.end and state.rule is not None:  # tokens are gone, and others may come in their place
+                if (
+                    start < state.end and state.rule is not None
+                ):  # tokens are gone, and others may come in their place
                     state.end = start
                     state.seen = min(state.seen, max(0, start + 1 - state.rule.prompt_tokens))
             if rows > 1:
@@ -199,7 +214,10 @@ class Requests:
                 self._certain(state)
 
     def finish(self, ends: Sequence[tuple[RequestState, int]]) -> None:
-        """End requests that have as many rows as said. Waits for nothing: the rows in flight arrive in their routings."""
+        """End requests that have as many rows as said.
+
+        Waits for nothing: the rows in flight arrive in their routings.
+        """
         items = np.zeros(len(ends), routecap.finish_dtype)
         items["request"] = [state.handle for state, _ in ends]
         items["rows"] = [rows for _, rows in ends]
@@ -207,19 +225,27 @@ class Requests:
         for (state, rows), routing in zip(ends, routings, strict=True):
             state.handle = 0
             self._certain(state)
-            state.routing = routing if state.earlier is None else self._united(state.earlier, routing, rows)
+            state.routing = (
+                routing if state.earlier is None else self._united(state.earlier, routing, rows)
+            )
         self.batch, self._batch_states = None, []
 
     def read(self, state: RequestState) -> routecap.Routing | None:
-        """All rows of a request now, which goes on if it does. Waits for those in flight. None if it has none."""
+        """All rows of a request now, which goes on if it does.
+
+        Waits for those in flight. None if it has none.
+        """
         routing = state.earlier if state.routing is None else state.routing
         if state.handle:
-            # A span whose positions only the device knows may be anything within its bounds until it lands.
+            # A span whose positions only the device knows may be anything within its bounds until
+            # it lands.
             self._wait_for_all()
             captured = self._capturer.extract(state.handle)
             if state.rows and state.certain is not None:
                 captured = captured.slice(0, min(max(state.certain, state.end), captured.rows))
-            routing = captured if state.earlier is None else self._united(state.earlier, captured, None)
+            routing = (
+                captured if state.earlier is None else self._united(state.earlier, captured, None)
+            )
         if routing is not None:
             routing.wait()
         return routing
@@ -231,7 +257,9 @@ class Requests:
             number -= 1
 
     def preempt(self, names: Iterable[str], tag: int = 0) -> None:
-        """Forget the rows of these requests, or keep those under which a token was sampled. Both will be computed again.
+        """Forget the rows of these requests, or keep those under which a token was sampled.
+
+        Both will be computed again.
 
         Where `tokens_of` tells what is theirs, rows that are computed again replace the others,
         all of which are forgotten if they have another tag.
@@ -262,13 +290,20 @@ class Requests:
         self.batch, self._batch_states = None, []
 
     def end(self, names: Iterable[str]) -> None:
-        """These requests are over. Those that were not read yet stay readable, as many as shall be kept."""
+        """These requests are over.
+
+        Those that were not read yet stay readable, as many as shall be kept.
+        """
         forgotten = []
         for name in names:
             state = self.live.pop(name, None)
             if state is None:
                 continue
-            if self._keep_ended and (state.handle or state.earlier is not None) and state.routing is None:
+            if (
+                self._keep_ended
+                and (state.handle or state.earlier is not None)
+                and state.routing is None
+            ):
                 if (older := self._ended.pop(name, None)) is not None:
                     forgotten.append(older)
                 self._ended[name] = state
@@ -284,8 +319,12 @@ class Requests:
         if state is not None:
             self._close([state])
 
-    def _united(self, earlier: routecap.Routing, later: routecap.Routing, rows: int | None) -> routecap.Routing:
-        """One routing of two, either of which may be pending, with the rows of the earlier one where it has any."""
+    def _united(
+        self, earlier: routecap.Routing, later: routecap.Routing, rows: int | None
+    ) -> routecap.Routing:
+        """One routing of two, either of which may be pending, with the rows of the earlier one
+        where it has any.
+        """
         request = self._capturer.open()
         request.attach(earlier)
         request.attach(later)

@@ -13,7 +13,8 @@ import routecap
 
 
 class BatchSpans:
-    """Spans of batches whose positions only the device knows, within [0, limit): one array that is written again only where batches differ.
+    """Spans of batches whose positions only the device knows, within [0, limit): one array that is
+    written again only where batches differ.
 
     Most batches are decode batches that differ from the last one in nothing.
     """
@@ -28,18 +29,30 @@ class BatchSpans:
         self._reserve(256)
 
     def _reserve(self, count: int) -> None:
-        self._spans = routecap.spans(count, flags=routecap.SpanFlag.DEVICE_POSITIONS, position_end=self._limit)
-        self._request, self._rows, self._sink_row = (self._spans[name] for name in ("request", "rows", "sink_row"))
+        self._spans = routecap.spans(
+            count, flags=routecap.SpanFlag.DEVICE_POSITIONS, position_end=self._limit
+        )
+        self._request, self._rows, self._sink_row = (
+            self._spans[name] for name in ("request", "rows", "sink_row")
+        )
 
     def count(self, names: Sequence[str], counts: Mapping[str, int]) -> tuple[int, ...]:
         """How many rows each request of a batch has. KeyError if one is not counted."""
         if names != self._names:
             self._names = own = list(names)
-            self._count = itemgetter(*own) if len(own) > 1 else lambda counts: tuple(counts[name] for name in own)
+            self._count = (
+                itemgetter(*own)
+                if len(own) > 1
+                else lambda counts: tuple(counts[name] for name in own)
+            )
         return self._count(counts)
 
     def fill(self, handles: NDArray[np.uint64], counts: tuple[int, ...]) -> NDArray[np.void]:
-        """A span for each request that has a handle. The rows of all lie one after another. Valid until the next call. The same array of handles is the same batch."""
+        """A span for each request that has a handle.
+
+        The rows of all lie one after another. Valid until the next call. The same array of handles
+        is the same batch.
+        """
         n = len(counts)
         if handles is not self._handles:
             if n > len(self._spans):
@@ -70,17 +83,26 @@ def bounds(
     return lowest, np.maximum.reduceat(np.where(inside, positions, -1), first) + 1
 
 
-def runs(handles: NDArray[np.uint64], rows: NDArray[np.uint32], positions: NDArray[np.integer[Any]], limit: int) -> NDArray[np.void]:
-    """Spans for rows whose positions the host knows: one for each run of consecutive positions, nearly always one for each request.
+def runs(
+    handles: NDArray[np.uint64],
+    rows: NDArray[np.uint32],
+    positions: NDArray[np.integer[Any]],
+    limit: int,
+) -> NDArray[np.void]:
+    """Spans for rows whose positions the host knows: one for each run of consecutive positions,
+    nearly always one for each request.
 
-    Rows outside [0, limit) belong to nobody. Of one position given twice in a batch, the last row counts.
+    Rows outside [0, limit) belong to nobody. Of one position given twice in a batch, the last row
+    counts.
     """
     total = int(rows.sum())
     if len(positions) < total:
         raise ValueError(f"the batch has {total} rows, but {len(positions)} positions")
     positions = positions[:total].astype(np.int64, copy=False)
     if total == len(rows) and (positions >= 0).all() and (positions < limit).all():
-        return routecap.spans(request=handles, position=positions, sink_row=np.arange(len(rows), dtype=np.uint32))  # a row for each: decoding
+        return routecap.spans(
+            request=handles, position=positions, sink_row=np.arange(len(rows), dtype=np.uint32)
+        )  # a row for each: decoding
 
     owner = np.repeat(np.arange(len(rows)), rows)
     sink_row = np.arange(len(owner))
@@ -96,5 +118,8 @@ def runs(handles: NDArray[np.uint64], rows: NDArray[np.uint32], positions: NDArr
     broken = (np.diff(positions) != 1) | (np.diff(sink_row) != 1) | (np.diff(owner) != 0)
     first = np.concatenate(([0], np.flatnonzero(broken) + 1))[: len(positions)]
     return routecap.spans(
-        request=handles[owner[first]], position=positions[first], sink_row=sink_row[first], rows=np.diff(first, append=len(positions))
+        request=handles[owner[first]],
+        position=positions[first],
+        sink_row=sink_row[first],
+        rows=np.diff(first, append=len(positions)),
     )

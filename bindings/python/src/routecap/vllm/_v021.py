@@ -174,9 +174,7 @@ def tell_ends(scheduler_config_class: Any, telling: type | None = None) -> None:
     def get_scheduler_cls(config: Any) -> Any:
         cls = get_class(config)
         return (
-            cls
-            if issubclass(cls, before)
-            else type(f"Routecap{cls.__name__}", (before, cls), {})
+            cls if issubclass(cls, before) else type(f"Routecap{cls.__name__}", (before, cls), {})
         )
 
     replace(scheduler_config_class, "get_scheduler_cls", get_class, get_scheduler_cls)

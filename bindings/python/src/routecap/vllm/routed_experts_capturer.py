@@ -1,10 +1,12 @@
-"""A drop-in for vLLM's `vllm.model_executor.layers.fused_moe.routed_experts_capturer` (0.21) on routecap: the same names, signatures and meanings.
+"""A drop-in for vLLM's `vllm.model_executor.layers.fused_moe.routed_experts_capturer` (0.21) on
+routecap: the same names, signatures and meanings.
 
     import routecap.vllm
     routecap.vllm.install()        # before an engine is made; or change the import itself
 
-The functions serve the capturer of the process (`init_routed_experts_capturer_with_shared_cache`), or within `use_capturer` another one; with several
-models in a process, use that or the capturers' own methods. In a worker's loop:
+The functions serve the capturer of the process (`init_routed_experts_capturer_with_shared_cache`),
+or within `use_capturer` another one; with several models in a process, use that or the capturers'
+own methods. In a worker's loop:
 
     init_routed_experts_capturer_with_shared_cache(...)     once
     bind_routing_capture_to_model(model)                    once, before graphs are captured
@@ -14,10 +16,12 @@ models in a process, use that or the capturers' own methods. In a worker's loop:
     issue_routing_d2h_copy(...)                             returns at once: copy and bookkeeping happen beside the engine
     extract_routed_experts_for_current_batch(...)           the requests that end with this step
 
-What differs, and why: cells that were not captured are -1 instead of 0, which is an expert (`Options.fill`); ids are logical, before load
-balancing; a sequence of S tokens has S-1 rows, and no rejected draft's; layers are those that route. `Options` has what can be chosen.
+What differs, and why: cells that were not captured are -1 instead of 0, which is an expert
+(`Options.fill`); ids are logical, before load balancing; a sequence of S tokens has S-1 rows, and
+no rejected draft's; layers are those that route. `Options` has what can be chosen.
 
-Threads: one, the engine's, for all of it; what comes out of it, any. torch is imported when a capturer is made.
+Threads: one, the engine's, for all of it; what comes out of it, any. torch is imported when a
+capturer is made.
 """
 
 from __future__ import annotations
@@ -36,7 +40,12 @@ import routecap
 
 from . import _model_config
 from ._caches import _RoutedExpertsDeviceCache, _RoutedExpertsHostCache
-from ._capturer import RoutedExpertsCapturer, _RoutedExpertsCapturerNoop, _RoutedExpertsCapturerReal, hf_config_of
+from ._capturer import (
+    RoutedExpertsCapturer,
+    _RoutedExpertsCapturerNoop,
+    _RoutedExpertsCapturerReal,
+    hf_config_of,
+)
 from ._forward import Forward
 from ._options import Options, get_options, set_options
 from ._platform import say_if_without_cuda
@@ -77,7 +86,9 @@ say_if_without_cuda()
 
 _NOOP = _RoutedExpertsCapturerNoop()
 _global_capturer: RoutedExpertsCapturer | None = _NOOP
-_used_capturer: contextvars.ContextVar[RoutedExpertsCapturer | None] = contextvars.ContextVar("routecap_vllm_capturer", default=None)
+_used_capturer: contextvars.ContextVar[RoutedExpertsCapturer | None] = contextvars.ContextVar(
+    "routecap_vllm_capturer", default=None
+)
 _shared_host_cache: _RoutedExpertsHostCache | None = None
 
 
@@ -129,7 +140,8 @@ def init_routed_experts_capturer_with_shared_cache(
 ) -> RoutedExpertsCapturer:
     """Create the capturer of this process and rank. Arguments as of `RoutedExpertsCapturer.create`.
 
-    Ranks other than 0 of several mirror rank 0: they do the same in the forward pass, so that all have the same graphs, and keep no rows.
+    Ranks other than 0 of several mirror rank 0: they do the same in the forward pass, so that all
+    have the same graphs, and keep no rows.
     """
     capturer = RoutedExpertsCapturer.create(
         enable=enable,
@@ -152,7 +164,9 @@ def create_shared_host_cache(model_config: Any, max_model_len: int) -> _RoutedEx
     """A host cache that several capturers can be given (`RoutedExpertsCapturer.create`)."""
     global _shared_host_cache
     config = hf_config_of(model_config)
-    _shared_host_cache = _RoutedExpertsHostCache(_count_moe_layers(config), _model_config.experts_per_token(config), max_model_len)
+    _shared_host_cache = _RoutedExpertsHostCache(
+        _count_moe_layers(config), _model_config.experts_per_token(config), max_model_len
+    )
     return _shared_host_cache
 
 
@@ -165,19 +179,23 @@ def _count_moe_layers(hf_config: Any) -> int:
 
 
 def bind_routing_capture_to_model(model: Any) -> None:
-    """Tap the model's MoE layers, and begin and end a forward pass where the model does. After init, before graphs are captured.
+    """Tap the model's MoE layers, and begin and end a forward pass where the model does.
+
+    After init, before graphs are captured.
 
     May be called again, also for a model that another capturer was bound to.
 
-    Raises:
-        NotImplementedError: A layer whose router sees other rows than the step's own (`Options.place`), or two routers in one decoder layer.
-        ValueError: The model's layers are not those of its configuration.
+    Raises: NotImplementedError: A layer whose router sees other rows than the step's own
+        (`Options.place`), or two routers in one decoder layer. ValueError: The model's layers are
+        not those of its configuration.
     """
     _method("bind")(model)
 
 
 def begin_forward(rows: int | None = None) -> None:
-    """A forward pass of up to `rows` rows starts, padding included: for engines whose model has no hooks. May be captured into a CUDA graph."""
+    """A forward pass of up to `rows` rows starts, padding included: for engines whose model has no
+    hooks. May be captured into a CUDA graph.
+    """
     forward = _forward()
     if forward is not None:
         forward.begin(rows)
@@ -194,15 +212,20 @@ def end_forward() -> None:
 
 
 def issue_routing_d2h_copy(
-    input_batch_req_ids: list[str], num_scheduled_tokens: dict[str, int], positions: torch.Tensor, positions_cpu: torch.Tensor
+    input_batch_req_ids: list[str],
+    num_scheduled_tokens: dict[str, int],
+    positions: torch.Tensor,
+    positions_cpu: torch.Tensor,
 ) -> None:
-    """After a forward pass: hand its rows over. Waits only if as many steps are in flight as can be (`Options.slots`).
+    """After a forward pass: hand its rows over.
 
-    Args:
-        input_batch_req_ids: The batch, in the order of its rows.
-        num_scheduled_tokens: How many rows each request has; those that are not in it have none. Read before the call returns.
-        positions: [>= rows] the position of each row. On the capturer's device they are read in the order of the current stream; on the host at once.
-        positions_cpu: Not needed any more, and left alone.
+    Waits only if as many steps are in flight as can be (`Options.slots`).
+
+    Args: input_batch_req_ids: The batch, in the order of its rows. num_scheduled_tokens: How many
+        rows each request has; those that are not in it have none. Read before the call returns.
+        positions: [>= rows] the position of each row. On the capturer's device they are read in the
+        order of the current stream; on the host at once. positions_cpu: Not needed any more, and
+        left alone.
     """
     # The engine's thread is here in each step, with a cold cache: what is looked up is little.
     capturer = _used_capturer.get() or _global_capturer
@@ -219,22 +242,25 @@ def extract_routed_experts_for_current_batch(
     num_tokens_no_spec: NDArray[Any],
     max_model_len: int,
 ) -> dict[str, Any] | None:
-    """The rows of those requests of a batch that end with this step, as int16 arrays [rows, layers, k]; None if none does.
+    """The rows of those requests of a batch that end with this step, as int16 arrays
+    [rows, layers, k]; None if none does.
 
-    A request ends, from `min_tokens` on, at its end-of-sequence token unless that is ignored, at one of `stop_token_ids`, at `max_tokens`, or where
-    it is `max_model_len` long; also in the middle of several accepted tokens. It then has one row for each of its tokens but the last. If it goes
-    on all the same, nothing is lost. A session's next turn goes on under its name, with outputs of
-    its own, and another number of prompt tokens or other sampling parameters.
+    A request ends, from `min_tokens` on, at its end-of-sequence token unless that is ignored, at
+    one of `stop_token_ids`, at `max_tokens`, or where it is `max_model_len` long; also in the
+    middle of several accepted tokens. It then has one row for each of its tokens but the last. If
+    it goes on all the same, nothing is lost. A session's next turn goes on under its name, with
+    outputs of its own, and another number of prompt tokens or other sampling parameters.
 
     Rows of rejected drafts are cut here, where the outputs tell which they are; under asynchronous
     scheduling they are when the next step is issued.
 
-    Waits, when a request ends, for the steps in flight that have rows of it; with `Options.lazy` for nothing.
+    Waits, when a request ends, for the steps in flight that have rows of it; with `Options.lazy`
+    for nothing.
 
-    Args:
-        requests: By id; `sampling_params`, `output_token_ids` and `num_prompt_tokens` are looked at. A negative token is one not known yet.
-            When the next step is issued, `num_computed_tokens` is: where it begins, if known.
-        req_id_to_index, num_tokens_no_spec: Tokens of each request, drafts not counted: where `num_prompt_tokens` is not there.
+    Args: requests: By id; `sampling_params`, `output_token_ids` and `num_prompt_tokens` are looked
+        at. A negative token is one not known yet. When the next step is issued,
+        `num_computed_tokens` is: where it begins, if known. req_id_to_index, num_tokens_no_spec:
+        Tokens of each request, drafts not counted: where `num_prompt_tokens` is not there.
     """
     ended: dict[str, Any] | None = _method("extract")(
         req_ids, requests, req_id_to_index, num_tokens_no_spec, max_model_len
@@ -242,8 +268,12 @@ def extract_routed_experts_for_current_batch(
     return ended
 
 
-def free_routing_buffers(finished_req_ids: set[str], preempted_req_ids: set[str] | None = None) -> None:
-    """These requests are over, and these preempted: forget their rows, or keep them as `Options` says. Unknown ones are none."""
+def free_routing_buffers(
+    finished_req_ids: set[str], preempted_req_ids: set[str] | None = None
+) -> None:
+    """These requests are over, and these preempted: forget their rows, or keep them as `Options`
+    says. Unknown ones are none.
+    """
     if finished_req_ids or preempted_req_ids:
         _method("free")(finished_req_ids, preempted_req_ids)
 
@@ -264,7 +294,9 @@ def weights_changed() -> None:
 
 
 def routing_of(req_id: str) -> routecap.Routing | None:
-    """The rows of a request with their validity, tags and layers, at any time until it is freed. Waits for rows in flight.
+    """The rows of a request with their validity, tags and layers, at any time until it is freed.
+
+    Waits for rows in flight.
 
     None if it is unknown or has none.
     """
